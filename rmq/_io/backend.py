@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from rmq._io.wire import Wire, wire_factory
+from rmq._io.wire import Wire, poller, wire_factory
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -181,16 +181,16 @@ class Threads:
         return action(*args, **kwargs)
 
     def wait_readable(self, wires: Iterable[Wire], timeout_s: float) -> None:
-        poller = select.poll()
+        waiting = poller()
         for wire in wires:
-            poller.register(wire.fileno(), select.POLLIN)
-        poller.poll(timeout_s * 1000)
+            waiting.register(wire.fileno(), select.POLLIN)
+        waiting.poll(timeout_s * 1000)
 
     def wait_progress(self, wires: Iterable[Wire], timeout_s: float) -> None:
-        poller = select.poll()
+        waiting = poller()
         for wire in wires:
-            poller.register(wire.fileno(), select.POLLIN | select.POLLOUT if wire.unsent else select.POLLIN)
-        poller.poll(timeout_s * 1000)
+            waiting.register(wire.fileno(), select.POLLIN | select.POLLOUT if wire.unsent else select.POLLIN)
+        waiting.poll(timeout_s * 1000)
 
     def wire_factory(self, url: str, timeout_s: float, connect_s: float | None = None) -> Callable[[], Wire]:
         return wire_factory(url, timeout_s, connect_s)

@@ -46,6 +46,27 @@ packed = cast("Callable[[tuple[Argument, ...]], bytes]", hiredis.pack_command)  
 """Returns a command in the protocol\'s form."""
 
 
+class _Select:
+    """What RMQ needs of `select.poll`, where there is none: eventlet takes it out of the module."""
+
+    def __init__(self) -> None:
+        self._events: dict[Any, int] = {}
+
+    def register(self, file: Any, events: int) -> None:
+        self._events[file] = events
+
+    def poll(self, timeout_ms: float) -> list[Any]:
+        readers = [file for file, events in self._events.items() if events & select.POLLIN]
+        writers = [file for file, events in self._events.items() if events & select.POLLOUT]
+        readable, writable, _ = select.select(readers, writers, [], timeout_ms / 1000)
+        return readable + writable
+
+
+def poller() -> Any:
+    """Return a new `select.poll`, or what stands for it."""
+    return select.poll() if hasattr(select, "poll") else _Select()
+
+
 class WireBrokenError(RmqError):
     """The connection can't be made, was cut, or did not answer in time. Inside the library only."""
 
@@ -88,7 +109,7 @@ class Wire:
         self._guarded(self._connection.connect)
         self._socket = self._connection._sock
         self._reader = hiredis.Reader(replyError=ReplyError, notEnoughData=NOTHING)
-        self._poller = select.poll()
+        self._poller = poller()
         self._poller.register(self._socket, select.POLLIN)
 
     def send(self, request: bytes) -> None:
@@ -192,9 +213,9 @@ class Wire:
             return True
         if event == select.POLLIN:
             return bool(self._poller.poll(0))
-        poller = select.poll()
-        poller.register(self._socket, event)
-        return bool(poller.poll(0))
+        one = poller()
+        one.register(self._socket, event)
+        return bool(one.poll(0))
 
     def _at_once(self, action: Callable[[Any], Any], argument: Any) -> Any:
         """Call a method of the socket that is ready; `None` where TLS has to wait for more all the same."""

@@ -11,7 +11,7 @@ import sys
 import threading
 import traceback
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 from rmq._model.times import monotonic_s
 
@@ -19,6 +19,43 @@ REPEAT_S = 10.0
 """So long a warning stands for those of its kind that follow it."""
 
 _TRACEBACK: Any = BaseException.__dict__["__traceback__"]
+
+
+MOST_TEXT, MOST_TRACEBACK = 4_000, 16_000
+"""Characters of a value, or of a traceback with the texts of its errors, that a line has: a handler's error may bring
+20 MB."""
+
+
+def _cut(value: object) -> object:
+    """Return what a log line gets of an argument."""
+    if isinstance(value, BaseException):
+        text = str(value)
+        return value if len(text) <= MOST_TEXT else _cut(text)
+    if isinstance(value, str | bytes) and len(value) > MOST_TEXT:
+        return value[:MOST_TEXT]
+    return value
+
+
+def _cut_traceback(exc_info: Any) -> str:
+    """Return the end of a traceback whose errors have long texts; "" where they have not."""
+    error: Any = sys.exc_info()[1] if exc_info is True else exc_info
+    if type(error) is tuple:
+        error = cast("Any", error)[1]
+    chain: list[Any] = [error]
+    try:
+        for each in chain:
+            if isinstance(each, BaseException) and len(chain) < 100:
+                seen = set(map(id, chain))
+                chain += [new for new in (each.__cause__, each.__context__) if new is not None and id(new) not in seen]
+                chain += cast("Any", each).exceptions if isinstance(each, BaseExceptionGroup) else ()
+        if sum(len(str(each)) + sum(map(len, getattr(each, "__notes__", ()))) for each in chain) <= MOST_TRACEBACK:
+            return ""
+        text = "".join(traceback.format_exception(error))
+    except BaseException as trouble:  # of the error's own methods: logging says what it can
+        if not passes_over(trouble):
+            raise
+        return ""
+    return f"{text[: MOST_TRACEBACK // 2]}\n… ({len(text):,} characters)\n{text[-(MOST_TRACEBACK // 2) :]}"
 
 
 class Reporter(logging.LoggerAdapter[logging.Logger]):
@@ -29,6 +66,9 @@ class Reporter(logging.LoggerAdapter[logging.Logger]):
         if not self.logger.isEnabledFor(level):
             return
         try:
+            args = tuple(map(_cut, args))
+            if (exc_info := options.get("exc_info")) and (text := _cut_traceback(exc_info)):
+                msg, args, options["exc_info"] = f"{msg}\n%s", (*args, text), None
             self.logger.log(level, msg, *args, stacklevel=stacklevel + 1, **options)
         except BaseException as error:
             if not passes_over(error):

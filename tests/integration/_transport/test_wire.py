@@ -11,8 +11,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from rmq import PriorityMessage, RmqClient, TopicType
 from rmq._io.backend import THREADS
 from rmq._io.wire import NOTHING, ReplyError, Wire, WireBrokenError, wire_factory
+from tests.conftest import MakeTopic
+from tests.support.waiting import wait_until
 
 Serve = Callable[..., Wire]
 
@@ -180,3 +183,14 @@ def test_a_process_with_more_than_a_thousand_files_open_can_wait_for_replies(red
         for file in files:
             os.close(file)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_without_poll_as_under_eventlet(redis_url: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("select.poll")
+    topic = make_topic(TopicType.PRIORITY, slots=4)
+    handled: list[str] = []
+    with RmqClient(redis_url) as client:
+        client.listener(topic)(lambda delivery: handled.append(delivery.text))
+        client.producer(topic).send_many(PriorityMessage(f"m{number}", 1, body=b"x" * 100_000) for number in range(40))
+        client.start()
+        wait_until(lambda: len(handled) == 40)

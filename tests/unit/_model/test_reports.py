@@ -85,3 +85,35 @@ def test_an_error_whose_notes_fail_ends_no_thread() -> None:
     finally:
         logging.getLogger("rmq.test").removeFilter(failing)
     assert ended == []
+
+
+@pytest.mark.parametrize("way", ["raised", "caused", "grouped", "noted", "argument"])
+def test_a_text_of_20_mb_is_cut(way: str, caplog: pytest.LogCaptureFixture) -> None:
+    large = ValueError("x" * 20_000_000)
+    try:
+        if way == "caused":
+            raise KeyError("small") from large
+        if way == "grouped":
+            raise ExceptionGroup("several", [large, KeyError("small")])
+        if way == "noted":
+            small = KeyError("small")
+            small.add_note("x" * 20_000_000)
+            raise small
+        raise large
+    except Exception as error:
+        if way == "argument":
+            reporter("rmq.test").warning("failed: %s, %r, %s", error, str(error), b"x" * 20_000_000)
+        else:
+            reporter("rmq.test").warning("failed", exc_info=True)
+    assert len(caplog.text) < 40_000
+    assert "failed" in caplog.text
+    assert ("Traceback" in caplog.text) is (way != "argument")
+
+
+def test_a_short_error_goes_along_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    error = ValueError("short")
+    reporter("rmq.test").warning("failed: %s", error, exc_info=error)
+    [record] = caplog.records
+    assert record.exc_info is not None
+    assert record.exc_info[1] is error
+    assert record.args == (error,)
