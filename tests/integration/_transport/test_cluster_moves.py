@@ -249,7 +249,8 @@ def test_a_script_is_carried_out_as_a_whole_wherever_a_move_stops(
     still.carry_out()
     first = 0
     while True:  # once it is carried out at one step, another slot goes on to the next step
-        stage = Stage(cluster, name, hasty)
+        stage = Stage(cluster, name, connections)
+        stage.connections = hasty
         done_at = move_and_try(stage, first)
         if done_at is None:
             stage.connections = connections
