@@ -125,3 +125,8 @@ def test_a_topic_in_a_dict_counts(cli: Cli, shop: str, topic_name: str) -> None:
     assert cli("topics", "apply", shop).out == f"{topic_name}  registered\n"
     with RmqClient(cli.env["RMQ_URL"]) as client:
         assert client.topic(topic_name) == Topic(topic_name, TopicType.STREAM)
+    for command in (("apply", shop), ("change", topic_name, "--lease", "20s")):
+        write(shop, f"from rmq import *\nT = Topic({topic_name!r}, TopicType.STREAM, lease=timedelta(seconds=30))")
+        Path(shop, "jobs.py").write_text("from datetime import timedelta\n" + Path(shop, "jobs.py").read_text())
+        said = " ".join(cli("topics", *command).err.split())
+        assert f"topic {topic_name} is a stream: stop all consumers of a group before one with the new lease" in said

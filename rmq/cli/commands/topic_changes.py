@@ -19,6 +19,7 @@ from rmq._listening.listener import Listener
 from rmq._model.definitions import Difference, differences
 from rmq._model.display import counted
 from rmq._model.topics import Topic
+from rmq.cli.commands.topics import warn_of_two_leases
 from rmq.cli.console import Session
 from rmq.client import RmqClient
 from rmq.errors import InvalidValueError, TopicMismatchError, UnknownTopicError
@@ -92,6 +93,9 @@ def apply(session: Session, module: Module) -> None:
             if each.registered is None:
                 client.producer(each.topic)
             client.update_topic(each.topic.name, lambda _, wanted=each.topic: wanted)
+    for each in applied:
+        if any(one.setting == "lease" for one in each.differences):
+            warn_of_two_leases(session, each.topic)
     if session.json:
         session.document({"topics": len(found), "applied": [each.to_json() for each in applied]})
         return

@@ -186,7 +186,18 @@ def change_topic(session: Session, topic: TopicName, bounds: MergeBounds, **opti
         session.warn(f"messages with a priority up to {after.max_retries} that are in the backlog now count as retries")
     if kept or bounds.given() or changes.keys() - {"max_rate", "max_burst"}:
         session.note("processes that run keep the old settings until they restart")
+    if "lease" in changes:
+        warn_of_two_leases(session, after)
     _show(session, after)
+
+
+def warn_of_two_leases(session: Session, topic: Topic) -> None:
+    """Warn, after a change of the lease, where the old one and the new one must not be in use at once."""
+    if topic.type is TopicType.STREAM:
+        session.warn(
+            f"topic {topic.name} is a stream: stop all consumers of a group before one with the new lease starts, or "
+            "what they handle may be handed out twice"
+        )
 
 
 def order_oldest_first(
