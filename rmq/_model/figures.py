@@ -11,7 +11,7 @@ from rmq._model.topics import Topic
 
 TOTALS = (
     "accepted merged delivered acked retried expired released exhausted buried redriven cancelled purged trimmed"
-    " adopted dropped ttl_expired"
+    " adopted dropped ttl_expired refailed"
 ).split()
 """Names of the counters in a slot's meta."""
 
@@ -186,7 +186,8 @@ class SlotStats:
         paused: Whether claims are paused.
         totals: Counters since the topic began: accepted, merged, delivered, acked, retried, expired, released,
             exhausted, buried, redriven, cancelled, purged, trimmed, dropped (too much for the backlog), ttl_expired
-            (too old, went to the dead). Those that never moved are absent.
+            (too old, went to the dead), refailed (failures of a content that has failed and was sent again since its
+            last ack: each send has all its retries, so that it never dies). Those that never moved are absent.
 
     Examples:
         >>> jobs = Topic("jobs", TopicType.PRIORITY, slots=2)

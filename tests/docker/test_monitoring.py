@@ -42,6 +42,10 @@ CASES: dict[str, tuple[dict[str, str], tuple[int, int, int]]] = {
     ),
     "RmqGroupBehind": ({'rmq_group_lag{topic="a",group="g"}': "0x9 0+10x59 0x19"}, (9, 60, 80)),
     "RmqDeadGrowing": ({'rmq_dead{topic="a"}': "0x9 0+1x19 19x39"}, (9, 25, 50)),
+    "RmqContentsFailAgain": (
+        {'rmq_messages_total{topic="a",event="refailed"}': "0x9 0+1x29 29x29"},
+        (9, 30, 55),
+    ),
     "RmqSlotWithoutOwner": ({'rmq_slots_unowned{topic="a"}': "0x9 3x9 0x9"}, (9, 14, 25)),
     "RmqRedisMemory": (
         {

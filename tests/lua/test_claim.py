@@ -309,8 +309,16 @@ def test_an_expired_lease_onto_a_fresh_copy(make_slot: MakeSlot) -> None:
         )
     )
     slot.claim()
+    now = str(T0)
+    failures = {  # kept until the ack, without the claims that have ended: the copies are other messages
+        content: {
+            "first_ms": now, "last_ms": now, "type": "LeaseExpired",
+            "message": f"delivery {attempt} was neither acked nor nacked within its lease",
+        }
+        for content, attempt in ((b"a", 14), (b"b", 17))
+    }  # fmt: skip
     assert slot.state() == replace(
-        before, prepare={}, totals={"accepted": 4, "merged": 2, "exhausted": 1, "expired": 2}
+        before, prepare={}, error=failures, totals={"accepted": 4, "merged": 2, "exhausted": 1, "expired": 2}
     )
 
 

@@ -40,8 +40,9 @@ def test_back_to_store_at_once_with_its_retries_left(make_slot: MakeSlot) -> Non
         before,
         store={b"first": 16, b"later": 3},
         prepare={},
-        error={b"first": failed(), b"later": failed("5")},  # a first delivery's failure starts afresh
-        totals={"accepted": 2, "retried": 2},
+        # a first delivery's failure starts afresh; what failed before it was another message of this content
+        error={b"first": failed() | {"again": "1"}, b"later": failed("5")},
+        totals={"accepted": 2, "retried": 2, "refailed": 1},
         hints=[0],
     )
 
@@ -83,16 +84,16 @@ def test_to_the_dead(left: int, verb: str, attempts: int, make_slot: MakeSlot) -
     slot = make_slot()
     before = slot.seed(SlotState(prepare={b"a": held(left)}, body={b"a": b"1"}, error={b"a": OLD}))
     slot.nack(nack(b"a", left, verb, 500))
-    first_ms = NOW if left == 16 else "5"
+    first_ms, reason, again = ("5", {}, {}) if left < 16 else (NOW, {"again": "1"}, {"refailed": 1})
     assert slot.state() == replace(
         before,
         prepare={},
         body={},
         error={},
         dead={b"a": T0},
-        reason={b"a": {**failed(first_ms), "attempts": attempts}},
+        reason={b"a": {**failed(first_ms), **reason, "attempts": attempts}},
         dead_body={b"a": b"1"},
-        totals={"accepted": 1, "buried": 1},
+        totals={"accepted": 1, "buried": 1, **again},
     )
 
 
@@ -120,8 +121,31 @@ def test_a_fresh_copy_stands(kind: TopicType, left: int, verb: str, number: int,
     exhausted = {"exhausted": 1} if (left, verb) == (0, "retry") or verb == "bury" else {}
     state = slot.state()
     assert replace(state, hints=[]) == replace(
-        before, prepare={}, error={}, totals={"accepted": 2, "merged": 1, **exhausted}
+        before, prepare={}, error={b"a": failed("5")}, totals={"accepted": 2, "merged": 1, **exhausted}
     )
+
+
+@pytest.mark.parametrize(("verb", "sent_first"), [("retry", True), ("bury", True), ("retry", False)])
+def test_a_content_that_fails_and_is_sent_again_is_counted_until_its_ack(
+    verb: str, sent_first: bool, make_slot: MakeSlot
+) -> None:
+    """Each send has all its retries, so that it never dies. It is sent before its failure, or while it waits."""
+    slot = make_slot(TopicType.PRIORITY)
+    slot.send((b"a", 100))
+    for number in range(4):
+        [message] = slot.claim(1).messages
+        assert message.claim_score % 1000 == 16
+        if sent_first:
+            slot.send((b"a", 100))
+        slot.nack(Nack(b"a", message.claim_score, verb, 60_000, "E", "m"))
+        if not sent_first:
+            slot.send((b"a", 100))
+        assert slot.state().error[b"a"].get("again") == (str(number) if number else None)
+        assert slot.state().totals.get("refailed", 0) == number
+    [message] = slot.claim(1).messages
+    slot.ack((b"a", message.claim_score))
+    assert slot.state().error == {}
+    assert (slot.state().dead, slot.state().totals["refailed"]) == ({}, 3)
 
 
 def test_a_release_uses_up_no_retry(make_slot: MakeSlot) -> None:
@@ -139,9 +163,7 @@ def test_a_release_onto_a_fresh_copy(make_slot: MakeSlot) -> None:
     slot = make_slot()
     before = slot.seed(SlotState(store={b"a": T0 + 9}, prepare={b"a": held(2)}, error={b"a": OLD}))
     slot.nack(nack(b"a", 2, "release", 3))
-    assert slot.state() == replace(
-        before, prepare={}, error={}, totals={"accepted": 2, "merged": 1, "released": 1}, hints=[0]
-    )
+    assert slot.state() == replace(before, prepare={}, totals={"accepted": 2, "merged": 1, "released": 1}, hints=[0])
 
 
 @pytest.mark.parametrize("verb", ["retry", "spare", "bury", "release"])

@@ -128,6 +128,10 @@ MUTANTS = (
         "a rollback overwrites a fresh copy",
         ("roll_back", "local fresh = redis.call('ZSCORE', slot.store, content)", "local fresh = false"),
     ),
+    _mutant(
+        "a failure is forgotten with a fresh send",
+        ("roll_back", "keep_failure(slot, content)", "redis.call('HDEL', slot.error, content)"),
+    ),
     _mutant("a delayed retry comes early", ("roll_back", "math.ceil", "math.floor")),
     _mutant(
         "a release uses up a retry",

@@ -323,7 +323,7 @@ class Model:
             self._value_back(content)
         if fresh:
             self.totals["merged"] += 1
-            self.slot.error.pop(content, None)
+            self._keep_failure(content)
             return False
         place[content] = score
         return True
@@ -333,14 +333,29 @@ class Model:
 
     def _fail(self, content: bytes, left: int, kind: str, message: str) -> None:
         now = str(self.now_ms)
-        earlier: Record = self.slot.error.get(content, {}) if left < self.topic.max_retries else {}
+        earlier: Record = self.slot.error.get(content, {})
+        again = earlier.get("again")
+        if left == self.topic.max_retries:
+            if earlier:  # of a message before: it failed, and was sent again
+                again = str(int(again or 0) + 1)
+                self.totals["refailed"] += 1
+            earlier = {}
         first = earlier.get("first_ms", now)
         self.slot.error[content] = {"first_ms": first, "last_ms": now, "type": kind, "message": message}
+        if again is not None:
+            self.slot.error[content]["again"] = again
+
+    def _keep_failure(self, content: bytes) -> None:
+        """A copy that was sent since has all its retries; that its content has failed is known until the ack."""
+        if failure := self.slot.error.get(content):
+            for name in ("claim", "merged"):
+                failure.pop(name, None)
 
     def _bury(self, content: bytes, left: int) -> None:
         failure = self.slot.error.pop(content)
         del self.slot.prepare[content]
         if content in self.slot.store and not self.merges:
+            self.slot.error[content] = failure
             self.totals.update(exhausted=1, merged=1)
             return
         self.totals.update(buried=1, merged=content in self.slot.dead)
@@ -378,7 +393,7 @@ class Model:
             left = self.slot.retry.pop(content) % 1000
             if content in self.slot.store:
                 self.totals["merged"] += 1
-                self.slot.error.pop(content, None)
+                self._keep_failure(content)
             else:
                 self.slot.store[content] = left
         return len(expired) + len(due), limit in (len(expired), len(due))

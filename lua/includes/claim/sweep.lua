@@ -30,7 +30,7 @@ local function sweep(slot, clock, now_ms, now_s, max_retries, limit, totals)
     local content, left = expired[i], left_of(tonumber(expired[i + 1]), max_retries)
     local attempts = max_retries - left + 1
     local failure, earlier = failure_of(slot, content, left == max_retries, now_ms, 'LeaseExpired',
-      'delivery ' .. attempts .. ' was neither acked nor nacked within its lease')
+      'delivery ' .. attempts .. ' was neither acked nor nacked within its lease', totals)
     budget.bytes = budget.bytes - #content
     if earlier.committed then
       end_committed(slot, content, totals)
@@ -62,7 +62,7 @@ local function sweep(slot, clock, now_ms, now_s, max_retries, limit, totals)
     end
     if fresh then
       count(totals, 'merged', 1)
-      redis.call('HDEL', slot.error, due[i])
+      keep_failure(slot, due[i])
     end
     redis.call('ZREM', slot.retry, due[i])
   end

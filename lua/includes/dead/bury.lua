@@ -3,11 +3,12 @@
 -- retries. Where the topic merges, it has a value of its own, and dies with that. Returns the bytes of the body that it has
 -- moved, or what its value has cost (see fold_cost).
 -- @include count
+-- @include record_failure
 local function bury(slot, content, failure, attempts, now_ms, totals)
   if not slot.held and redis.call('ZSCORE', slot.store, content) then
     count(totals, 'exhausted', 1)
     count(totals, 'merged', 1)
-    redis.call('HDEL', slot.error, content)
+    record_failure(slot, content, failure)
     redis.call('ZREM', slot.prepare, content)
     return 0
   end

@@ -3,6 +3,7 @@
 -- value goes along, unless it waits. Returns what that has cost, and whether the fresh copy is due sooner by it.
 -- @include count
 -- @include whole
+-- @include keep_failure
 local function roll_back(slot, content, retries_left, due_ms, now_ms, totals)
   local fresh = redis.call('ZSCORE', slot.store, content)
   local cost, sooner = 0, false
@@ -12,7 +13,7 @@ local function roll_back(slot, content, retries_left, due_ms, now_ms, totals)
   end
   if fresh then
     count(totals, 'merged', 1)
-    redis.call('HDEL', slot.error, content)
+    keep_failure(slot, content)
   elseif due_ms > 0 then
     local due_second = math.ceil(due_ms / 1000)
     redis.call('ZADD', slot.retry, string.format('%.0f', due_second * 1000 + retries_left), content)

@@ -36,7 +36,7 @@ local function settle_nacks(slot, at, now_ms, max_retries, totals, stale)
       end
       if fresh then
         count(totals, 'merged', 1)
-        redis.call('HDEL', slot.error, content)
+        keep_failure(slot, content)
       elseif slot.born then
         redis.call('ZADD', slot.born, string.format('%.0f', now_ms), content)
       end
@@ -45,7 +45,7 @@ local function settle_nacks(slot, at, now_ms, max_retries, totals, stale)
       back = back + 1
     else
       local left = left_of(tonumber(claim_score), max_retries)
-      local failure = failure_of(slot, content, left == max_retries, now_ms, ARGV[i + 4], ARGV[i + 5])
+      local failure = failure_of(slot, content, left == max_retries, now_ms, ARGV[i + 4], ARGV[i + 5], totals)
       if verb == 'bury' or (verb == 'retry' and left == 0) then
         budget.bytes = budget.bytes - bury(slot, content, failure, max_retries - left + 1, now_ms, totals)
       else

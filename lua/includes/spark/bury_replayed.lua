@@ -17,7 +17,7 @@ local function bury_replayed(slot, contents, attempts, first_delivery, failure, 
     -- @include bury
     -- @include failure_of
     for n, content in ipairs(contents) do
-      local why = failure_of(slot, content, first_delivery[n], now_ms, failure.type, failure.message)
+      local why = failure_of(slot, content, first_delivery[n], now_ms, failure.type, failure.message, totals)
       bury(slot, content, why, attempts[n], now_ms, totals)
     end
     return

@@ -14,7 +14,7 @@ local function settle_refused(slot, names, left, refused, max_retries, now_ms, t
       others[#others + 1] = content
     else
       local still = type(left) == 'number' and left or left[n]
-      local failure = failure_of(slot, content, still == max_retries, now_ms, how[3], how[4])
+      local failure = failure_of(slot, content, still == max_retries, now_ms, how[3], how[4], totals)
       if how[1] == 'bury' or still == 0 then
         bury(slot, content, failure, max_retries - still + 1, now_ms, totals)
       else
