@@ -21,6 +21,7 @@ from rmq._model.entries import (
     is_id,
     position,
 )
+from rmq._model.retention import Retention
 from rmq._model.times import MAX_SCORE, monotonic_s, seconds
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import AuditLine
@@ -141,15 +142,21 @@ class StreamTopic(StreamView):
                     f"slots {', '.join(slots)} of topic {name} have an entry {entry_id} each; say which", topic=name
                 )
 
-    def trim(self, actor: str | None = None) -> list[Trimmed]:
-        """Clean up all slots now, as the topic's retention says; return what was done per slot."""
+    def trim(self, actor: str | None = None, *, retention: Retention | None = None) -> list[Trimmed]:
+        """Clean up all slots now; return what was done per slot.
+
+        Args:
+            actor: Who does it, for the audit.
+            retention: What to keep this once; by default what the topic's retention says.
+        """
         done: list[Trimmed] = []
-        with Audit(self._connections, self.topic, actor).step("trim", "by its retention") as note:
+        why = "by its retention" if retention is None else f"by {retention}"
+        with Audit(self._connections, self.topic, actor).step("trim", why) as note:
             for slot in range(self.topic.slots):
-                trimmed = self._writer.trim(slot, now=True)
+                trimmed = self._writer.trim(slot, now=True, retention=retention)
                 dropped = trimmed.dropped
                 while trimmed.more:
-                    trimmed = self._writer.trim(slot, now=True)
+                    trimmed = self._writer.trim(slot, now=True, retention=retention)
                     dropped += trimmed.dropped
                 done.append(replace(trimmed, dropped=dropped))
                 note(f"dropped {sum(each.dropped for each in done)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import timedelta
 from heapq import merge
 from itertools import islice
 
@@ -12,6 +13,7 @@ from rmq._model.entries import (
     PendingEntry,
     Position,
     StreamEntry,
+    bound,
     checked_consumer,
     checked_group,
     id_key,
@@ -50,8 +52,8 @@ class StreamView(View):
         """Yield entries in the order of their ids, page by page, those of all slots merged by time.
 
         Args:
-            first: From this id or time on, itself included; the oldest by default.
-            last: Up to this id or time, itself included; the newest by default.
+            first: From this id or time on, the oldest by default. It is included; an id after `(` is not.
+            last: Up to this id or time, the newest by default; likewise.
             newest_first: The other way round.
             limit: Most entries; no bound by default.
             slots: Only these slots; all by default.
@@ -59,8 +61,8 @@ class StreamView(View):
         Raises:
             InvalidValueError: Neither an id nor a time, or a slot that the topic does not have.
         """
-        low = "-" if first is None else position(first, "first")
-        high = "+" if last is None else position(last, "last")
+        low = "-" if first is None else bound(first, "first")
+        high = "+" if last is None else bound(last, "last")
         left = most(limit, "limit")
         return islice(
             self._merged(dict.fromkeys(checked_slots(self.topic, slots), low), high, left, newest_first), left
@@ -71,6 +73,7 @@ class StreamView(View):
 
         Ids are unique within a slot only: without its `slot`, the first of several is returned.
         """
+        position(entry_id, "entry_id")
         return next(self.range(entry_id, entry_id, limit=1, slots=None if slot is None else [slot]), None)
 
     def unread(self, group: str, limit: int | None = None, slots: Iterable[int] | None = None) -> Iterator[StreamEntry]:
@@ -121,19 +124,45 @@ class StreamView(View):
         ]
 
     def pending(
-        self, group: str, consumer: str | None = None, slots: Iterable[int] | None = None
+        self,
+        group: str,
+        consumer: str | None = None,
+        slots: Iterable[int] | None = None,
+        *,
+        start: Position | None = None,
+        idle_s: float | timedelta = 0.0,
+        limit: int | None = None,
     ) -> Iterator[PendingEntry]:
-        """Yield what a group, or one `consumer` of it, has been given and has not acked: slot by slot, oldest first."""
+        """Yield what a group has been given and has not acked: slot by slot, oldest first.
+
+        Args:
+            group: The group.
+            consumer: Only what this consumer of it holds; that of all by default.
+            slots: Only these slots; all by default.
+            start: From this id or time on, the oldest by default. It is included; an id after `(` is not.
+            idle_s: Only what nobody has claimed or renewed for so long, in seconds or as a `timedelta`.
+            limit: Most entries; no bound by default.
+
+        Raises:
+            InvalidValueError: No group, id, time, slot or number.
+        """
         checked_group(group)
         if consumer is not None:
             checked_consumer(consumer)
-        for slot in checked_slots(self.topic, slots):
-            after: str | None = None
+        first = "-" if start is None else bound(start, "start")
+        left, idle_ms = most(limit, "limit"), int(seconds(idle_s, "idle_s") * 1_000)
+        return islice(self._pending(group, consumer or "", checked_slots(self.topic, slots), first, idle_ms), left)
+
+    def _pending(
+        self, group: str, consumer: str, slots: Iterable[int], first: str, idle_ms: int
+    ) -> Iterator[PendingEntry]:
+        for slot in slots:
+            after = first
             while page := self._connections.run(
-                streams.pending(self.topic, slot, group, after, MAX_BATCH, consumer or "")
+                streams.pending(self.topic, slot, group, after, MAX_BATCH, consumer, idle_ms)
             ):
                 yield from page
-                after = page[-1].id
+                after = f"({page[-1].id}"
 
     def _merged(self, low: dict[int, str], high: str, most_read: int, down: bool) -> Iterator[StreamEntry]:
         pages = [self._pages(slot, first, high, max(1, min(PAGE, most_read)), down) for slot, first in low.items()]

@@ -98,6 +98,11 @@ def position(value: Position, name: str) -> str:
     return value
 
 
+def bound(value: Position, name: str) -> str:
+    """Return a position as an end of a range; an id after `(` is not part of the range itself."""
+    return f"({position(value[1:], name)}" if isinstance(value, str) and value[:1] == "(" else position(value, name)
+
+
 def is_id(text: object) -> bool:
     """Return whether it is an entry's id: two numbers that Redis can hold."""
     found = _ID.fullmatch(text) if isinstance(text, str) else None

@@ -303,15 +303,14 @@ def consumers(topic: Topic, slot: int, group: str) -> Call[list[tuple[str, int, 
 
 
 def pending(
-    topic: Topic, slot: int, group: str, after: str | None, limit: int, consumer: str
+    topic: Topic, slot: int, group: str, first: str, limit: int, consumer: str, idle_ms: int = 0
 ) -> Call[list[PendingEntry]]:
-    """Build the reading of a page of what a group has not acked."""
+    """Build the reading of a page of what a group has not acked, from `first` on, as XPENDING takes it."""
 
     def parse(reply: list[Any]) -> list[PendingEntry]:
         return [PendingEntry(slot, entry_id.decode(), _holder(name), idle, n) for entry_id, name, idle, n in reply]
 
-    first = "-" if after is None else f"({after}"
-    args = _PENDING.args(group=group, first=first, limit=limit, consumer=consumer)
+    args = _PENDING.args(group=group, first=first, limit=limit, consumer=consumer, idle_ms=idle_ms)
     return _PENDING.call(topic, slot, parse, args)
 
 

@@ -9,6 +9,7 @@ from rmq._model.entries import StreamDelivery, Trimmed, checked_consumer, stamp_
 from rmq._model.owner import NO_OWNER, Owner
 from rmq._model.replies import ClaimReply, ExtendReply, NackReply, Redriven, StreamClaimed
 from rmq._model.reports import reporter
+from rmq._model.retention import Retention
 from rmq._model.topics import Topic
 from rmq._model.workers import process_name
 from rmq._scripts import steering, streams
@@ -99,9 +100,9 @@ class StreamWriter:
 
         return sum(call_each(self._connections, range(self.topic.slots), build, to_the_end=True))
 
-    def trim(self, slot: int, *, now: bool = False) -> Trimmed:
+    def trim(self, slot: int, *, now: bool = False, retention: Retention | None = None) -> Trimmed:
         """Clean up a slot as far as one call may: where it is time for it, or `now`. Atomic; safe to repeat."""
-        retention = self.topic.retention
+        retention = retention or self.topic.retention
         if retention is None or not retention.bounded:
             return Trimmed(slot, False, 0, False, 0)
         call = streams.trim(self.topic, slot, retention, now=now)

@@ -86,14 +86,14 @@ class GroupStates:
         return "acked" if key <= self._last_read else "unread", None, None, None
 
     def _pending_entries(self) -> Iterator[PendingEntry]:
-        after: str | None = None
+        first = "-"
         while True:
-            call = streams.pending(self._topic, self._slot, self._group, after, MAX_BATCH, "")
+            call = streams.pending(self._topic, self._slot, self._group, first, MAX_BATCH, "")
             page = self._connections.run(call)
             yield from page
             if len(page) < MAX_BATCH:
                 return
-            after = page[-1].id
+            first = f"({page[-1].id}"
 
     def _dead_ids(self) -> Iterator[str]:
         start = 0

@@ -120,7 +120,7 @@ READERS: dict[str, Case] = {
     "stream_stats": lambda topic, names: streams.stats(topic, 0),
     "stream_group": lambda topic, names: streams.group_stats(topic, 0, "g"),
     "stream_consumers": lambda topic, names: streams.consumers(topic, 0, "g"),
-    "stream_pending": lambda topic, names: streams.pending(topic, 0, "g", None, 10, "me"),
+    "stream_pending": lambda topic, names: streams.pending(topic, 0, "g", "-", 10, "me"),
     "stream_list_dead": lambda topic, names: streams.list_dead(topic, 0, "g", 0, 10),
 }  # pyright: ignore[reportAssignmentType]
 

@@ -202,7 +202,7 @@ def test_a_broken_slot_does_not_hold_up_the_others(
         else:
             assert len(claimed(reply)) == 2
     if name != "store":
-        assert connections.run(streams.pending(topic, broken, "g", None, 10, "")) == []
+        assert connections.run(streams.pending(topic, broken, "g", "-", 10, "")) == []
 
 
 def test_slots_of_other_owners_are_refused_by_themselves(
@@ -222,7 +222,7 @@ def test_slots_of_other_owners_are_refused_by_themselves(
     for slot, error, kind in ((2, fenced, FencedError), (3, foreign, EnsembleMismatchError), (4, unowned, FencedError)):
         assert isinstance(error, kind)
         assert error.slot == slot  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
-        assert connections.run(streams.pending(topic, slot, "g", None, 10, "")) == []
+        assert connections.run(streams.pending(topic, slot, "g", "-", 10, "")) == []
     epochs = [redis_client.hget(group_keys(topic.name, slot, "g").group, "epoch") for slot in (0, 1, 2)]
     assert epochs == [None, b"%d" % OWNER.epoch, b"%d" % (OWNER.epoch + 1)]
 
@@ -431,7 +431,7 @@ def test_a_server_that_takes_no_writes_refuses_all_of_it(
             client.evalsha(sha, len(call.keys), *call.keys, *call.args)
     finally:
         client.close()
-    assert [connections.run(streams.pending(topic, slot, "g", None, 10, "")) for slot in (0, 1)] == [[], []]
+    assert [connections.run(streams.pending(topic, slot, "g", "-", 10, "")) for slot in (0, 1)] == [[], []]
 
 
 def test_a_new_owner_that_has_looked_at_much_leaves_the_next_slot_for_another_call(

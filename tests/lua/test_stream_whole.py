@@ -53,7 +53,7 @@ def names(client: Any, topic: Topic) -> set[bytes]:
 
 
 def pending(connections: Connections, topic: Topic, consumer: str = "") -> list[tuple[str, str | None]]:
-    rows = connections.run(streams.pending(topic, 0, "g", None, 100, consumer))
+    rows = connections.run(streams.pending(topic, 0, "g", "-", 100, consumer))
     return [(row.id, row.consumer) for row in rows]
 
 

@@ -778,12 +778,50 @@ def test_ranges_by_id_and_time_in_both_directions(client: RmqClient, make_stream
     assert found is not None
     assert found.id == sent[5]
     assert view.get("1-1") is None
+    ordered = [each.id for each in view.range(slots=[0])]
+    assert [each.id for each in view.range(f"({ordered[3]}", f"({ordered[7]}", slots=[0])] == ordered[4:7]
+    for wrong_id in ("(1-1", "x"):
+        with pytest.raises(InvalidValueError, match="entry_id is"):
+            view.get(wrong_id)
     for slot in range(4):
         part = list(view.range(slots=[slot]))
         assert {each.slot for each in part} == {slot}
     for wrong in ({"first": "x"}, {"last": datetime(2024, 1, 1)}, {"slots": [4]}):
         with pytest.raises(InvalidValueError):
             list(view.range(**wrong))  # pyright: ignore[reportArgumentType]
+
+
+def test_pending_entries_from_an_id_by_idle_time_and_number(client: RmqClient, make_stream: MakeStream) -> None:
+    topic = make_stream()
+    view = client.stream(topic)
+    view.add_group("g", "all")
+    sent = send(client, topic, *(f"m{number}" for number in range(6)))
+    with client.consumer(topic, group="g", name="me") as consumer:
+        consumer.poll(6)
+        for holder in (None, "me"):
+
+            def pending(holder: str | None = holder, **options: Any) -> list[str]:
+                return [row.id for row in view.pending("g", holder, **options)]
+
+            assert pending() == list(sent)
+            assert pending(start=sent[2]) == list(sent[2:])
+            assert pending(start=f"({sent[2]}", limit=2) == list(sent[3:5])
+            assert pending(idle_s=timedelta(hours=1)) == []
+            wait_until(lambda: pending(idle_s=0.05) == list(sent))
+        for wrong in ({"start": "x"}, {"limit": -1}, {"idle_s": -1.0}):
+            with pytest.raises(InvalidValueError):
+                list(view.pending("g", **wrong))  # pyright: ignore[reportArgumentType]
+
+
+def test_a_clean_up_may_have_bounds_of_its_own(client: RmqClient, make_stream: MakeStream) -> None:
+    topic = make_stream(slots=2, retention=Retention(max_length=1_000))
+    view = client.stream(topic)
+    send(client, topic, *(f"m{number}" for number in range(100)))
+    assert sum(each.dropped for each in view.trim()) == 0
+    view.trim(retention=Retention(max_length=10, approximate=False))
+    assert view.stats().length == 10
+    assert "max_length=10" in view.audit()[0].detail
+    assert client.topic(topic.name).retention == Retention(max_length=1_000)
 
 
 def test_a_tail_from_now_and_from_an_id(client: RmqClient, make_stream: MakeStream) -> None:
