@@ -33,7 +33,7 @@ from rmq._model.workers import WorkerInfo
 from rmq._ownership import DRAIN_S, Coordinator
 from rmq._processes.embedded import EmbeddedServer
 from rmq._processes.frozen_objects import frozen_objects
-from rmq._processes.signals import require_main_thread, until_signal
+from rmq._processes.signals import exit_hung, require_main_thread, until_signal
 from rmq._sending.producer import Producer
 from rmq._slots.known_topics import KnownTopics
 from rmq._slots.stream_slots import join_group
@@ -194,6 +194,9 @@ class RmqClient:
                 fail: a slow or failing downstream is relieved within seconds. See `rmq.Adaptive`.
             weight: Its part of the handlers where the listeners share them, more than 0, by default 1: see `handlers`
                 of `start`.
+            timeout: How long a call of the handler may run, `timedelta` or ms, 1 ms or more; `None` for any time. No
+                thread can be ended. So a call that takes longer is given up: its leases are not renewed any more,
+                `on_lost` is called, and what comes of it counts no more. See `run(exit_when_hung=True)`.
             resume_as: Stream topics: the name under which an earlier process ran that you know is gone, and this one
                 runs. What that one held comes again at once when this listener starts, not when its leases end.
             shared: Whether this client may have another listener of the topic, of a stream of the same group, that says
@@ -255,19 +258,37 @@ class RmqClient:
         return self._listeners.stop(drain_s)
 
     def run(
-        self, drain_s: float = DRAIN_S, threads: int | None = None, handlers: int | None = None, idle: str = "normal"
+        self,
+        drain_s: float = DRAIN_S,
+        threads: int | None = None,
+        handlers: int | None = None,
+        idle: str = "normal",
+        *,
+        exit_when_hung: bool = False,
     ) -> list[Delivery]:
         """Run all listeners until SIGTERM or SIGINT, then stop them and close. A second signal ends at once.
 
         Takes what `start` takes, returns what `stop` returns, and raises what `start` raises; an `RmqError` outside of
         the main thread. What is loaded by now is left out of garbage collections until it ends: see `gc.freeze`.
+
+        Args:
+            drain_s: As for `start`.
+            threads: As for `start`.
+            handlers: As for `start`.
+            idle: As for `start`.
+            exit_when_hung: Once a handler has run for longer than the `timeout` of its listener, let the others finish
+                as at SIGTERM, and end the process with exit code 75: what runs it starts it anew.
         """
         require_main_thread("run()")
         with frozen_objects(), self, until_signal(signal.SIG_DFL) as ended:
             self.start(threads, handlers, drain_s, idle)
-            while not ended.wait(1.0):
-                pass
-            return self.stop(drain_s)
+            hung = False
+            while not (hung or ended.wait(1.0)):
+                hung = exit_when_hung and self._listeners.hang
+            left = self.stop(drain_s)
+        if hung:
+            exit_hung()
+        return left
 
     def inspect(self, topic: Topic | str) -> Inspection:
         """Return a read-only view of a topic.

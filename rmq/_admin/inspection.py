@@ -69,6 +69,9 @@ class Inspection(View):
             found += (viewing.peeked_message(self.topic, slot, place, now_ms, row) for row in rows)
             if more:  # large bodies take several calls
                 found += islice(self.pages(slot, place, limit, len(rows)), limit - len(rows))
+        if place == "prepare" and found:
+            workers = self._workers()
+            found = [_with_handler(message, workers) for message in found]
         return found
 
     def pages(self, slot: int, place: Place, page: int = 1_000, start: int = 0) -> Iterator[PeekedMessage]:
@@ -96,7 +99,11 @@ class Inspection(View):
             others = [slot for slot in range(self.topic.slots) if slot != home]
             answers = self._each(lambda slot: viewing.find(self.topic, slot, name), others)
             found = next((each for each in answers if not each.gone), found)
-        return found if found.in_flight is None else replace(found, holders=self._holders(found.slot))
+        if found.in_flight is None:
+            return found
+        workers = self._workers()
+        holders = tuple(worker.name for worker in workers if worker.holds(self.topic.name, found.slot))
+        return replace(found, holders=holders, in_flight=_with_handler(found.in_flight, workers))
 
     def search(
         self,
@@ -170,16 +177,19 @@ class Inspection(View):
         """
         return self._audit_lines(limit, slots)
 
-    def _holders(self, slot: int) -> tuple[str, ...]:
+    def _workers(self) -> list[WorkerInfo]:
         try:
-            workers = read_workers(self._connections)
+            return read_workers(self._connections)
         except ScriptFailedError:  # no right to see them
-            return ()
-        return tuple(
-            worker.name
-            for worker in workers
-            if any(each.topic == self.topic.name and slot in each.busy_slots for each in worker.listeners)
-        )
+            return []
+
+
+def _with_handler(message: PeekedMessage, workers: Sequence[WorkerInfo]) -> PeekedMessage:
+    """Return a message in flight with the worker whose handler has it, where one says so."""
+    for worker in workers:
+        if (handled_ms := worker.handles(message.topic, message.slot, message.content)) is not None:
+            return replace(message, handled_by=worker.name, handled_ms=handled_ms)
+    return message
 
 
 def read_workers(connections: Connections) -> list[WorkerInfo]:

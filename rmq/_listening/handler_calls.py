@@ -71,6 +71,7 @@ class HandlerCalls:
         prefetch: How many messages to claim at once.
         times: How long its calls took.
         running: The calls that run: when each began, on the clock of `monotonic_s`, and what it got.
+        hung: Those of them that have run for too long, and were given up: what comes of them counts no more.
         began_s: When the handler began that runs, on the clock of `monotonic_s`; `None` while none does.
     """
 
@@ -79,6 +80,7 @@ class HandlerCalls:
         self.prefetch = PrefetchSize(MOST_PREFETCHED)
         self.times = TimesCounter()
         self.running: dict[int, tuple[float, Sequence[Delivery]]] = {}
+        self.hung: dict[int, tuple[float, Sequence[Delivery]]] = {}
         self.began_s: float | None = None
         self._listener = listener = setup.listener
         self._handler = with_arguments(listener.topic, listener.handler, listener.batch is not None, listener.columns)
@@ -112,12 +114,40 @@ class HandlerCalls:
             if self._gate is not None:
                 self._tell_gate(self._gate, id(part), ready, outcome)
             self.began_s = None
-            self.running.pop(id(part), None)
+            if self.running.pop(id(part), None) is None:
+                self._tell_late(id(part))
             for delivery in part:
                 if delivery.outcome is None:
                     delivery.outcome = outcome
         self._count(ready, started_s, error)
         error = None  # this frame is in its traceback: they would keep each other, and all that the handler held
+
+    def give_up(self, before_s: float) -> list[Delivery]:
+        """Give up the calls that began before a moment of `monotonic_s` and still run; return their deliveries.
+
+        From any thread. The caller lets go of them: a call that ends by itself meanwhile is not among these.
+        """
+        found: list[Delivery] = []
+        for call, (began_s, ready) in list(self.running.items()):
+            if began_s < before_s:
+                self.hung[call] = began_s, ready
+                if self.running.pop(call, None) is None:  # it has just ended
+                    self.hung.pop(call, None)
+                else:
+                    found += ready
+        return found
+
+    def _tell_late(self, call: int) -> None:
+        """Say that a call has ended that was given up."""
+        if (given_up := self.hung.pop(call, None)) is not None:
+            began_s, ready = given_up
+            log.warning(
+                "topic %s: a handler has ended %g s after it began; it had been given up, so what came of it counts no "
+                "more, and its messages are delivered again: %r",
+                self._listener.topic.name,
+                round(monotonic_s() - began_s, 1),
+                ready[0],
+            )
 
     def _count(self, ready: Sequence[Delivery], started_s: float, error: BaseException | None) -> None:
         """Count what was handled, and learn how long it took; log what has failed."""

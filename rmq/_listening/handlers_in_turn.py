@@ -30,6 +30,9 @@ class HandlersInTurn:
     survived: type[BaseException] = BaseException
     """What does not end the thread: nobody would hear of its end."""
 
+    grace_s = 0.0
+    """How long after its timeout a call is given up: nothing can end it."""
+
     def __init__(self, thread: ListenerThread) -> None:
         self.thread = thread
         self.calls = thread.calls

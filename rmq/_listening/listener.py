@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from math import inf
 from typing import Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from rmq._listening.adaptive_limit import Adaptive
@@ -14,6 +15,7 @@ from rmq._model.delivery_columns import DeliveryColumns
 from rmq._model.display import brief
 from rmq._model.entries import check_group
 from rmq._model.handlers import check_plain, check_takes_one
+from rmq._model.times import Duration, duration_ms
 from rmq._model.topics import Topic, TopicType
 from rmq._model.typed import PayloadT
 from rmq.errors import InvalidValueError
@@ -77,6 +79,7 @@ class ListenerOptions(TypedDict, total=False):
     weight: float
     resume_as: str | None
     shared: bool
+    timeout: Duration | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,7 @@ class Listener:
     weight: float = 1.0
     resume_as: str | None = None
     shared: bool = False
+    timeout: Duration | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.topic, Topic):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -123,11 +127,18 @@ class Listener:
             raise InvalidValueError(f"columns is True; topic {self.topic.name} is STREAM and has none")
         if type(self.threads) is not int or not 1 <= self.threads <= 1_000:
             raise InvalidValueError(f"threads is {self.threads!r}; it must be a whole number from 1 to 1,000")
+        if self.timeout is not None and duration_ms(self.timeout, "timeout") < 1:
+            raise InvalidValueError(f"timeout is {self.timeout!r}; it must be 1 ms or more, or None")
         if self.on_lost is not None:
             check_plain(self.on_lost, "on_lost")
             check_takes_one(self.on_lost, "on_lost", "a Delivery")
         with_arguments(self.topic, self.handler, self.batch is not None, self.columns)  # it refuses what it cannot give
         check_group(self.topic, self.group, self.start, self.resume_as)
+
+    @property
+    def timeout_s(self) -> float:
+        """How long a call of the handler may run, in seconds; infinite without `timeout`."""
+        return inf if self.timeout is None else duration_ms(self.timeout, "timeout") / 1000
 
     @property
     def ownership_name(self) -> str:

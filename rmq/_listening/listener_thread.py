@@ -144,6 +144,33 @@ class ListenerThread(Background):
         except Exception as error:
             log.warning("topic %s: messages not begun come back with their leases: %s", self._topic.name, error)
 
+    def give_up_hung(self) -> None:
+        """Give up the calls of the handler that have run for too long. Called from the watcher's thread.
+
+        Their deliveries are held no more: their leases are not renewed, and their outcomes are not sent. What waits
+        behind them goes back. The slots stay in use here until the handlers end.
+        """
+        calls, timeout_s = self.calls, self.setup.listener.timeout_s + self.handlers.grace_s
+        now_s = monotonic_s()
+        if all(now_s - began_s < timeout_s for began_s, _ in list(calls.running.values())):
+            return
+        with self.held.lock:
+            given_up = calls.give_up(now_s - timeout_s)
+            gone = set(map(id, given_up)) | set(map(id, spread(given_up)))
+            self.held.deliveries = [each for each in self.held.deliveries if id(each) not in gone]
+        for delivery in given_up:
+            delivery.lost = True
+        for delivery in spread(given_up):
+            delivery.lost = True
+            log.error(
+                "topic %s: a handler has hung for longer than its timeout of %g s; %r is given up, its lease ends",
+                self._topic.name,
+                self.setup.listener.timeout_s,
+                delivery,
+            )
+            self.setup.on_lost(delivery)
+        self.release_waiting(lambda: False)
+
     def still_owner(self, delivery: Delivery) -> bool:
         """Return whether nobody else can own the delivery's slot yet. For `Delivery`."""
         if self.setup.coordinator is None:
@@ -161,7 +188,8 @@ class ListenerThread(Background):
         if not self.held.lock.acquire(timeout=TROUBLE_PAUSE_S):
             return range(self._topic.slots)
         try:
-            return {delivery.slot for delivery in self.held.all()} | self.claims.owed()
+            hung = {each.slot for _, ready in list(self.calls.hung.values()) for each in ready}
+            return {delivery.slot for delivery in self.held.all()} | self.claims.owed() | hung
         finally:
             self.held.lock.release()
 
@@ -354,6 +382,11 @@ class ListenerThread(Background):
                 self._drop(settled, ClaimRound([], settled))
             if not went and self._is_unfinished():
                 self.blocking.sleep(TROUBLE_PAUSE_S)
+
+    @property
+    def hangs(self) -> bool:
+        """Whether only calls of the handler are left that were given up."""
+        return bool(self.calls.hung) and not self.calls.running
 
     def _is_unfinished(self) -> bool:
         return bool(self.waiting or self.is_unsettled() or self.claims.has_earlier)

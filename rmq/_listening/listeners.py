@@ -58,6 +58,11 @@ class Listeners:
         """Return how many deliveries the handlers of this process have finished."""
         return sum(runtime.finished() for runtime in self.runtimes)
 
+    @property
+    def hang(self) -> bool:
+        """Whether a handler has run for longer than the timeout of its listener, and was given up."""
+        return any(runtime.hangs for runtime in self.runtimes)
+
     def add(self, *listeners: Listener) -> None:
         """Add listeners; see `RmqClient.add`."""
         if self.runtimes:

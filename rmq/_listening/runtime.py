@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from rmq._claiming.claimer import REST_S, Claimer
 from rmq._claiming.leases import LeaseKeeper, LostCalls
 from rmq._claiming.wake_hints import HintReader
+from rmq._io.backend import Job
 from rmq._listening.handler_calls import ListenerSetup
 from rmq._listening.handler_gate import HandlerGate, HandlerPool, LimitState
 from rmq._listening.handlers_in_turn import HandlersInTurn
@@ -38,6 +39,9 @@ log = reporter("rmq.runtime")
 
 OWNED_LOOK_S = 5.0
 """How often a process that owns slots looks at the ownership without being told of a change."""
+
+JOIN_S = 0.2
+"""How often a stop looks whether only handlers are left that hang."""
 
 RELIEVE_EVERY_S, WATCHFUL_S = 0.25, 1.0
 """So often the watcher looks after handlers that run, and so long after something was due or held."""
@@ -173,7 +177,12 @@ class ListenerRuntime:
 
     def _running(self) -> tuple[RunningHandler, ...]:
         """Return the calls that run, the longest first."""
-        calls = [call for thread in self._threads for call in list(thread.calls.running.values())]
+        calls = [
+            (*call, hung)
+            for thread in self._threads
+            for hung, part in ((False, thread.calls.running), (True, thread.calls.hung))
+            for call in list(part.values())
+        ]
         calls.sort(key=lambda call: call[0])
         now_s, columns = monotonic_s(), self.listener.columns
         return tuple(
@@ -182,8 +191,9 @@ class ListenerRuntime:
                 "" if columns else shown(ready[0].content, MOST_CONTENT),
                 number_of(ready),
                 int((now_s - began_s) * 1000),
+                hung,
             )
-            for began_s, ready in calls[:MOST_RUNNING]
+            for began_s, ready, hung in calls[:MOST_RUNNING]
         )
 
     def finished(self) -> int:
@@ -206,11 +216,26 @@ class ListenerRuntime:
         """
         janitors = [] if self._janitor is None else [self._janitor]
         for thread in (self._releaser, *self._threads, self._watcher, *janitors):
-            if thread.is_alive():
-                thread.join(max(0.0, until_s - monotonic_s()))
+            self._join(thread, until_s)
         self._keeper.stop()
         self._lost_calls.stop()
         return [each for thread in self._threads if thread.is_alive() for each in spread(thread.held.all())]
+
+    def _join(self, thread: Job, until_s: float) -> None:
+        """Wait for a thread, but not for calls of the handler that were given up."""
+        hangs = False
+        while thread.is_alive() and (left_s := until_s - monotonic_s()) > 0 and not hangs:
+            thread.join(min(left_s, JOIN_S))
+            if isinstance(thread, ListenerThread):
+                thread.give_up_hung()
+                hangs = thread.hangs
+        if hangs and isinstance(thread, ListenerThread):
+            thread.try_to_settle()
+
+    @property
+    def hangs(self) -> bool:
+        """Whether a call of the handler has run for too long, and was given up."""
+        return any(thread.calls.hung for thread in self._threads)
 
     def _release(self) -> None:
         """Give back what was not begun; a thread of its own, since Redis may keep it waiting longer than a stop may."""
@@ -283,6 +308,7 @@ class ListenerRuntime:
                     self._gate.decide()
                 for thread in self._threads:
                     thread.handlers.relieve()
+                    thread.give_up_hung()
                 for claimer in self._claimers:
                     claimer.take_hints(hints)
                 self._looking.step(hints)

@@ -22,6 +22,7 @@ class RunningHandler:
         content: Of its message, harmless for terminals and at most 100 characters; empty where it got columns.
         messages: How many it got.
         running_ms: For how long it runs, ms.
+        hung: Whether it has run for longer than the listener's `timeout`, and was given up.
 
     Examples:
         >>> [each.running for worker in client.workers() for each in worker.listeners]  # nobody listens
@@ -32,6 +33,7 @@ class RunningHandler:
     content: str
     messages: int
     running_ms: int
+    hung: bool = False
 
 
 @dataclass(frozen=True, slots=True)

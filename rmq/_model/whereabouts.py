@@ -85,6 +85,9 @@ class PeekedMessage(_InSlot):
         retries_left: Retries left; `None` for a fresh message, which has them all.
         now_ms: Redis' time of the reading, epoch ms.
         priority: Its priority in the backlog of a PRIORITY topic; else, and after a rollback, `None`.
+        handled_by: In flight: the worker whose handler has it, as it last reported; `None` where none says so. A worker
+            names the first message of a batch, and none of columns.
+        handled_ms: For how long this handler runs, ms.
 
     Examples:
         >>> jobs = Topic("jobs", TopicType.PRIORITY)
@@ -100,6 +103,8 @@ class PeekedMessage(_InSlot):
     retries_left: int | None
     now_ms: int = 0
     priority: int | None = None
+    handled_by: str | None = None
+    handled_ms: int | None = None
 
     @property
     def lease_left_ms(self) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rmq._model.display import shown
 from rmq._model.handler_times import NO_TIMES, HandlerTimes, RunningHandler
 from rmq._model.schema import new_document, read_document
 from rmq._model.topics import MAX_SLOTS
@@ -126,6 +127,17 @@ class WorkerInfo:
         """Whether it may be gone: its report is late by more than 10 s."""
         return self.silent_ms > self.beat_s * 1000 + LATE_MS
 
+    def holds(self, topic: str, slot: int) -> bool:
+        """Return whether it held something of a slot when it last reported."""
+        return any(each.topic == topic and slot in each.busy_slots for each in self.listeners)
+
+    def handles(self, topic: str, slot: int, content: bytes) -> int | None:
+        """Return for how long a handler of it runs with a message, ms; `None` where it has not said so."""
+        text = shown(content, MOST_CONTENT)
+        running = (one for each in self.listeners if each.topic == topic and not each.group for one in each.running)
+        found = next((one for one in running if (one.slot, one.content) == (slot, text)), None)
+        return None if found is None else found.running_ms + self.silent_ms
+
     def to_json(self) -> str:
         """Return it as it is kept in Redis: without what the registry knows by itself."""
         own = {name: getattr(self, name) for name in ("host", "pid", "started_ms", "zookeeper", "beat_s")}
@@ -199,7 +211,7 @@ def _listener(value: dict[str, Any]) -> ListenerInfo:
 
 def _running(value: dict[str, Any]) -> RunningHandler:
     slot, messages, running_ms = (int(value[name]) for name in ("slot", "messages", "running_ms"))
-    return RunningHandler(slot, str(value["content"])[:MOST_CONTENT], messages, running_ms)
+    return RunningHandler(slot, str(value["content"])[:MOST_CONTENT], messages, running_ms, bool(value.get("hung")))
 
 
 def _rate(value: Any) -> float:

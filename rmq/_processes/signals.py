@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
@@ -21,6 +22,22 @@ from typing import Any, NoReturn
 from rmq.errors import RmqError
 
 Handler = Callable[[int, FrameType | None], Any] | int | None
+
+
+HUNG, HUNG_GRACE_S = 75, 5.0
+"""Exit code of a process that ends since a handler hangs, `EX_TEMPFAIL` of BSD's sysexits.h: another start may help.
+What else would keep it from ending, such as the handler itself, gets so long."""
+
+
+def exit_hung() -> NoReturn:
+    """End this process with `HUNG`, whatever still runs in it."""
+
+    def end() -> None:
+        time.sleep(HUNG_GRACE_S)
+        os._exit(HUNG)
+
+    threading.Thread(target=end, name="rmq-exit", daemon=True).start()
+    raise SystemExit(HUNG)
 
 
 def ignore(number: int, frame: FrameType | None) -> None:

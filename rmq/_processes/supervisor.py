@@ -18,7 +18,7 @@ from types import FrameType
 
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
-from rmq._processes.signals import until_signal
+from rmq._processes.signals import HUNG, until_signal
 from rmq.errors import InvalidValueError, RmqError
 
 log = reporter("rmq.supervisor")
@@ -129,6 +129,7 @@ class Supervisor:
                     child.close()
                     return code
                 how = f"ended with exit code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
+                how += ", since a handler hung" if code == HUNG else ""
                 pid = child.process.pid
                 log.warning("process %d %s; the next starts in %g s", pid, how, child.ended(now_s))
             if child.process is None and now_s >= child.start_at_s:

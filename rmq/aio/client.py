@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
@@ -14,7 +15,7 @@ from rmq._model.topics import Topic
 from rmq._model.typed import PayloadT
 from rmq._ownership import Coordinator
 from rmq._processes.frozen_objects import frozen_objects
-from rmq._processes.signals import handlers_put_back, require_main_thread
+from rmq._processes.signals import exit_hung, handlers_put_back, require_main_thread
 from rmq.aio.backend import EventLoop, gate
 from rmq.aio.delivery import Delivery, faced_all
 from rmq.aio.facades import Consumer, Control, DeadLetters, History, Inspection, Producer, StreamTopic
@@ -195,6 +196,9 @@ class RmqClient(Closing):
             weight: As for `rmq.RmqClient.listener`.
             resume_as: As for `rmq.RmqClient.listener`.
             shared: As for `rmq.RmqClient.listener`.
+            timeout: How long a call of the handler may run, as for `rmq.RmqClient.listener`. After it the call is
+                cancelled, and nacked once it has ended, even if it returns then. One that does not end within 5 s is
+                given up, as there.
 
         Raises:
             InvalidValueError: `batch`, `concurrency` or `weight` out of range, a handler that is no async function or
@@ -247,6 +251,7 @@ class RmqClient(Closing):
         idle: str = "normal",
         *,
         handlers: int | None = None,
+        exit_when_hung: bool = False,
     ) -> list[Delivery]:
         """Run all listeners until SIGTERM or SIGINT, or until cancelled, then stop them and close.
 
@@ -267,8 +272,15 @@ class RmqClient(Closing):
                     for number in before:
                         loop.add_signal_handler(number, end)
                     await self.start(concurrency, drain_s, idle, handlers=handlers)
-                    await ended.wait()
-                    return await self.stop(drain_s)
+                    hung = False
+                    while not (ended.is_set() or hung):
+                        with suppress(TimeoutError):
+                            await asyncio.wait_for(ended.wait(), 1.0 if exit_when_hung else None)
+                        hung = exit_when_hung and (await self._open()).plain._listeners.hang  # pyright: ignore[reportPrivateUsage]
+                    left = await self.stop(drain_s)
+                    if hung:
+                        exit_hung()
+                    return left
                 finally:
                     for number in before:
                         loop.remove_signal_handler(number)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypedDict, TypeVar, overload
@@ -19,7 +19,7 @@ from rmq._listening.listener_thread import LOOK_EVERY_S, PIGGYBACK_S, ListenerTh
 from rmq._model.claim_columns import number_of
 from rmq._model.deliveries import Delivery as PlainDelivery
 from rmq._model.handlers import check_async
-from rmq._model.times import monotonic_s
+from rmq._model.times import Duration, monotonic_s
 from rmq._model.typed import PayloadT
 from rmq.aio.delivery import Delivery, DeliveryColumns, faced, faced_all
 from rmq.aio.greenlets import Apart, Tasks, wait
@@ -70,6 +70,7 @@ class ListenerOptions(TypedDict, total=False):
     weight: float
     resume_as: str | None
     shared: bool
+    timeout: Duration | None
 
 
 def plain_options(options: ListenerOptions) -> dict[str, Any]:
@@ -82,6 +83,10 @@ LONGEST_TURN_S = 0.01
 """Handlers that never wait let the other tasks run after so long."""
 
 
+CANCEL_S = 5.0
+"""A handler that was cancelled after its timeout may take so long to end; then it is given up."""
+
+
 class HandlersInTasks(HandlersInTurn):
     """Up to `listener.threads` handlers run at a time, in lanes: tasks that call the handler with one part at a time.
 
@@ -91,6 +96,7 @@ class HandlersInTasks(HandlersInTurn):
     """
 
     survived = Exception
+    grace_s = CANCEL_S
 
     def __init__(self, thread: ListenerThread) -> None:
         super().__init__(thread)
@@ -330,9 +336,30 @@ def plain_listener(listener: Listener, tasks: Tasks) -> Listener:
     handler = with_arguments(listener.topic, listener.handler, listener.batch is not None, listener.columns)
 
     def handle(given: Any) -> object:
-        return wait(Apart(handler(face(given, tasks)), lambda: tasks.given_up))
+        call = Apart(handler(face(given, tasks)), lambda: tasks.given_up)
+        return wait(call if listener.timeout is None else _limited(call, listener.timeout_s))
 
     def tell_lost(delivery: PlainDelivery) -> object:
         return None if on_lost is None else on_lost(faced(delivery, tasks))  # pyright: ignore[reportArgumentType]
 
     return replace(listener, handler=handle, on_lost=tell_lost)
+
+
+async def _limited(call: Awaitable[R], timeout_s: float) -> R:
+    """Await a call of a handler, and cancel it after `timeout_s`.
+
+    Raises:
+        TimeoutError: It was cancelled, and has ended; also one that took no notice, and returned.
+    """
+    limit, ended = asyncio.timeout(timeout_s), f"the handler was cancelled after its timeout of {timeout_s:g} s"
+    result: Any = None
+    try:
+        async with limit:
+            result = await call
+    except TimeoutError:
+        if limit.expired():
+            raise TimeoutError(ended) from None
+        raise
+    if limit.expired():
+        raise TimeoutError(ended)
+    return result

@@ -66,6 +66,8 @@ def message(topic: Topic, found: PeekedMessage | FoundMessage) -> Document:
     """Return a message in its section; of one that a search found also its error, and the length of its body."""
     more = "body_bytes error_type error_message" if isinstance(found, FoundMessage) else ""
     document = picked(found, f"topic slot place content body due_ms priority retries_left {more}")
+    if isinstance(found, PeekedMessage) and found.place == "prepare":
+        document |= picked(found, "handled_by handled_ms")
     return document | {"place": Place[found.place].value} | folded(topic, found)
 
 
@@ -81,7 +83,7 @@ def whereabouts(topic: Topic, found: Whereabouts) -> Document:
     places: Document = {}
     for message in (found.stored, found.in_flight, found.waiting):
         if message is not None:
-            lease = "lease_left_ms" if message is found.in_flight else ""
+            lease = "lease_left_ms handled_by handled_ms" if message is found.in_flight else ""
             known = picked(message, f"score priority due_ms retries_left body {lease}")
             places[Place[message.place].value] = known | folded(topic, message)
     if found.in_flight is not None:
@@ -173,6 +175,7 @@ def worker(info: WorkerInfo) -> Document:
             | {"slots": len(each.slots)}  # a number there, the slots themselves as `owned`
             | {f"p{part}_ms": each.times.quantile_ms(part / 100) for part in (50, 99)}
             | {"running": len(each.running)}
+            | {"handlers": [picked(one, "slot content messages running_ms hung") for one in each.running]}
             for each in info.listeners
         ]
     }

@@ -157,6 +157,10 @@ class Figures:
         self.allowed = _gauge("handlers_allowed", allowed, "topic")
         throttled = "Workers whose claims the topic's rate limit has kept back lately."
         self.throttled = _gauge("workers_throttled", throttled, "topic")
+        longest = "For how long the handler runs that runs longest, by the workers' last reports; 0 where none runs."
+        self.longest = _gauge("longest_handler_seconds", longest, "topic")
+        hung = "Handlers that have run for longer than their listener's timeout, and were given up."
+        self.hung = _gauge("handlers_hung", hung, "topic")
         self.length = _gauge("stream_length", "Entries of a stream topic.", "topic")
         self.lag = _gauge("group_lag", "Entries that a group has not had yet.", "topic", "group")
         self.group_in_flight = _gauge("group_in_flight", "Entries in handlers' hands.", "topic", "group")
@@ -221,6 +225,9 @@ def take_listeners(figures: Figures, listeners: Iterable[ListenerInfo]) -> None:
     for topic, own in by_topic.items():
         figures.allowed.add_metric([topic], sum(each.allowed for each in own))
         figures.throttled.add_metric([topic], sum(each.throttled for each in own))
+        running = [one for each in own for one in each.running]
+        figures.longest.add_metric([topic], max((one.running_ms for one in running), default=0) / 1000)
+        figures.hung.add_metric([topic], sum(one.hung for one in running))
 
 
 def count_unowned(figures: Figures, stats: TopicStats, workers: Iterable[WorkerInfo]) -> None:

@@ -61,6 +61,7 @@ CASES: dict[str, tuple[dict[str, str], tuple[int, int, int]]] = {
         },
         (9, 25, 45),
     ),
+    "RmqHandlerHangs": ({'rmq_longest_handler_seconds{topic="a"}': "5x9 700x9 5x9"}, (9, 14, 25)),
     "RmqUnaccounted": ({'rmq_unaccounted{topic="a"}': "0x9 2x9 0x9"}, (9, 14, 25)),
 }
 

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from rmq import PriorityMessage, RmqClient, Topic
+from rmq._model.retry import ImmediateRetry
 from rmq._model.topics import TopicType
 from rmq._processes.supervisor import LONGEST_PAUSE_S, STEADY_S, Child, Supervisor
 from rmq.errors import InvalidValueError, RmqError
@@ -178,3 +179,46 @@ def test_workers_stop_when_their_supervisor_is_killed(
         process.kill()
         process.wait()
         wait_until(lambda: not alive(pids))
+
+
+HANGS = """
+import time
+from pathlib import Path
+from rmq import RmqClient, Topic, TopicType
+
+client = RmqClient()
+
+@client.listener(Topic({topic!r}, TopicType.PRIORITY), threads=2, timeout=300)
+def handle(delivery):
+    if delivery.content == b"hang" and not Path("hung").exists():
+        Path("hung").touch()
+        while True:
+            time.sleep(60)
+"""
+
+
+def test_a_worker_ends_with_a_code_of_its_own_when_a_handler_hangs(
+    client: RmqClient, redis_url: str, make_topic: MakeTopic, tmp_path: Path
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, lease=1_000, retry=ImmediateRetry())
+    (tmp_path / "jobs.py").write_text(HANGS.format(topic=topic.name))
+    rmq = [sys.executable, "-c", "from rmq.cli import main; main()", "--url", redis_url, "worker", "jobs:client"]
+    producer = client.producer(topic)
+    producer.send(PriorityMessage("hang", 1_000))
+    process = subprocess.Popen([*rmq, "--exit-when-hung"], cwd=tmp_path)
+    try:
+        wait_until((tmp_path / "hung").exists)
+        assert process.wait(60) == 75
+    finally:
+        process.kill()
+        process.wait()
+    (tmp_path / "hung").unlink()
+    process = subprocess.Popen([*rmq, "--exit-when-hung", "--processes", "1"], cwd=tmp_path)
+    try:
+        wait_until(lambda: client.inspect(topic).stats().total("acked") == 1, 120)  # by the next process
+        assert (tmp_path / "hung").exists()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()

@@ -45,12 +45,7 @@ def _print(session: Session, topic: Topic, found: Whereabouts) -> None:
         return
     session.line((shown(found.content), "bold"), f" in slot {found.slot} of {found.topic}")
     if found.in_flight is not None:
-        holders = ", ".join(map(shown, found.holders)) or "not known"
-        left_ms = found.in_flight.lease_left_ms
-        lease = f"its lease runs for {span(left_ms)} more" if left_ms else "its lease is over"
-        session.line("  in flight: ", lease, f", {found.in_flight.retries_left} retries left after this delivery")
-        session.line("    workers that hold messages of this slot: ", holders)
-        _print_folded(session, topic, found.in_flight, now_ms)
+        _print_in_flight(session, topic, found, found.in_flight)
     if found.stored is not None:
         session.line("  in store: ", _stored_in_words(found.stored, now_ms))
         _print_folded(session, topic, found.stored, now_ms)
@@ -71,6 +66,17 @@ def _print(session: Session, topic: Topic, found: Whereabouts) -> None:
     for name, carrier in (("body", found.stored or found.in_flight or found.waiting), ("body of the dead", found.dead)):
         if carrier is not None and carrier.body is not None:
             session.line(f"  {name}, {len(carrier.body):,} bytes: ", shown(carrier.body))
+
+
+def _print_in_flight(session: Session, topic: Topic, found: Whereabouts, message: PeekedMessage) -> None:
+    left_ms = message.lease_left_ms
+    lease = f"its lease runs for {span(left_ms)} more" if left_ms else "its lease is over"
+    session.line("  in flight: ", lease, f", {message.retries_left} retries left after this delivery")
+    if message.handled_by is not None:
+        ago = span(message.handled_ms or 0)
+        session.line(f"    claimed {ago} ago by ", shown(message.handled_by), ", whose handler still runs")
+    session.line("    workers that hold messages of this slot: ", ", ".join(map(shown, found.holders)) or "not known")
+    _print_folded(session, topic, message, found.now_ms)
 
 
 def _print_folded(session: Session, topic: Topic, message: Carrier, now_ms: int) -> None:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from rmq._admin.control import Control
 from rmq._admin.stream_topic import StreamTopic
-from rmq._model.display import from_now, json_payload, shown
+from rmq._model.display import from_now, json_payload, shown, span
 from rmq._model.entries import check_group
 from rmq._model.merge_words import sent, value_words
 from rmq._model.replies import ControlResult
@@ -49,6 +49,8 @@ def peek(
         with_bodies = not merges and any(message.body is not None for message in found)
         with_retries = not merges or any(message.retries_left is not None for message in found)
 
+        handled = any(message.handled_by is not None for message in found)
+
         def cells(message: PeekedMessage) -> list[str | Text]:
             fresh = message.retries_left is None
             when = "now" if message.due_ms is None else from_now(message.due_ms, message.now_ms)
@@ -58,7 +60,11 @@ def peek(
             if merges:
                 body = [cut_words(value_words(message)), f"{message.merged:,}", sent(message, message.now_ms)]
             retries = ["all" if fresh else str(message.retries_left)] if with_retries else []
-            return [cut(message.content), *body, str(message.slot), when, *retries]
+            handler: list[str | Text] = []
+            if handled:
+                since = "" if message.handled_by is None else f"{span(message.handled_ms or 0)} by {message.handled_by}"
+                handler = [cut(since)]
+            return [cut(message.content), *body, str(message.slot), when, *retries, *handler]
 
         columns = [
             "~content",
@@ -66,6 +72,7 @@ def peek(
             ">slot",
         ]
         columns += [">priority" if prioritised else f">{_DUE[place]}", *([">retries left"] if with_retries else [])]
+        columns += ["~handled for"] if handled else []
         document = partial(documents.message, definition)
         session.rows(found, document, columns, cells, f"nothing in {place} of topic {topic}")
 

@@ -116,22 +116,23 @@ def workers(session: Session) -> None:
 
     handlers: how many may run in parallel. With Adaptive() as many as the downstream bears; "pauses" while all of them
     fail; "rate" where the topic's rate limit keeps messages back. p99: 99 % of the handler calls of the last 5 minutes
-    took no longer.
+    took no longer. longest: for how long the handler runs that runs longest.
     """
     with session.client() as client:
         found = client.workers()
     table = new_table(
-        "~worker, topics", ">slots", ">handlers", ">in flight", ">handled/s", ">failed/s", ">p99", ">seen"
+        "~worker, topics", ">slots", ">handlers", ">in flight", ">handled/s", ">failed/s", ">p99", ">longest", ">seen"
     )
     for worker in found:
         style = "yellow" if worker.stale else None
-        table.add_row(cut(worker.name), *[""] * 6, from_now(worker.seen_ms, worker.now_ms), style=style)
+        table.add_row(cut(worker.name), *[""] * 7, from_now(worker.seen_ms, worker.now_ms), style=style)
         for each in worker.listeners:
             name = each.topic if each.group is None else f"{each.topic}@{each.group}"
             rates = (
                 f"{each.handled_per_s:,.1f}",
                 f"{each.failed_per_s:,.1f}",
                 milliseconds(each.times.quantile_ms(0.99)),
+                _longest(each),
             )
             table.add_row(
                 cut(f"  {name}"), f"{len(each.slots):,}", _allowed(each), f"{each.in_flight:,}", *rates, "", style=style
@@ -148,3 +149,9 @@ def _allowed(listener: ListenerInfo) -> str:
     """Return how many handlers may run, and what else keeps messages back."""
     number = f"{listener.threads}" if listener.limit is None else f"{listener.limit} of {listener.threads}"
     return number + (", pauses" if listener.paused_ms else "") + (", rate" if listener.throttled else "")
+
+
+def _longest(listener: ListenerInfo) -> str:
+    """Return for how long the handler runs that runs longest, and whether it was given up."""
+    first = next(iter(listener.running), None)
+    return "" if first is None else span(first.running_ms) + (", hung" if first.hung else "")

@@ -53,6 +53,14 @@ class Settings:
         Literal["normal", "economy"],
         typer.Option(help="How to wait for messages; economy sends few commands, for those who pay for each."),
     ] = "normal"
+    exit_when_hung: Annotated[
+        bool,
+        typer.Option(
+            "--exit-when-hung",
+            help="Once a handler has run for longer than its listener's timeout, let the others finish, and end with "
+            "exit code 75.",
+        ),
+    ] = False
     log_level: Annotated[Level, typer.Option(help="What is logged to stderr.")] = "info"
     log_format: Annotated[
         Literal["text", "json"], typer.Option(help="Lines for people, or one JSON object a line.")
@@ -119,6 +127,8 @@ def _command(target: str, settings: Settings) -> list[str]:
     for name in ("idle", "log_level", "log_format", "threads", "handlers", "metrics_port", "metrics_host"):
         if (value := getattr(settings, name)) is not None:
             options.append(f"--{name.replace('_', '-')}={value}")
+    if settings.exit_when_hung:
+        options.append("--exit-when-hung")
     return [sys.executable, "-c", "from rmq.cli import main; main()", "worker", *options, "--", target]
 
 
@@ -138,7 +148,9 @@ def run_one(target: str, settings: Settings, supervised: bool = False) -> None:
         host = settings.metrics_host or LOCAL_HOST
         server = load_metrics().serve_handlers(client, host, settings.metrics_port)
         log.info("metrics on http://%s:%d/metrics", host, server.port)
-    unfinished = client.run(settings.drain_s, settings.threads, settings.handlers, settings.idle)
+    unfinished = client.run(
+        settings.drain_s, settings.threads, settings.handlers, settings.idle, exit_when_hung=settings.exit_when_hung
+    )
     log.info("%s has stopped", target)
     if unfinished:
         late = counted(len(unfinished), "message was", "messages were")

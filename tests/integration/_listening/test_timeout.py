@@ -1,0 +1,243 @@
+"""A call of a handler that takes longer than its timeout: on threads, in an event loop, in columns, with owners."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from rmq import PriorityMessage, RmqClient, Topic, TopicType, aio
+from rmq._model.deliveries import Delivery
+from rmq._model.retry import ImmediateRetry
+from rmq._model.workers import ListenerInfo
+from rmq._ownership import Coordinator
+from rmq.errors import InvalidValueError
+from rmq.metrics.collector import TopicsCollector
+from tests.conftest import MakeTopic
+from tests.integration.aio.test_aio import in_a_loop, stats_of, until, until_settled
+from tests.support.cli import Cli
+from tests.support.waiting import wait_until
+from tests.support.zookeeper import ZooKeeperEnsemble
+
+SECOND = 1_000
+
+
+def fill(client: RmqClient, topic: Topic, *contents: str) -> None:
+    client.producer(topic).send_many(PriorityMessage(content, 2_000) for content in contents)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, "soon"])
+def test_a_timeout_out_of_range_is_refused(timeout: Any) -> None:
+    with RmqClient("redis://127.0.0.1:1") as client, pytest.raises(InvalidValueError, match="timeout"):
+        client.listener(Topic("t", TopicType.PRIORITY), timeout=timeout)
+
+
+@pytest.mark.parametrize("options", [{}, {"batch": 1}, {"batch": 1, "columns": True}], ids=["one", "batch", "columns"])
+def test_a_thread_that_hangs_loses_its_message_and_what_comes_of_it_counts_no_more(
+    options: dict[str, Any], redis_url: str, make_topic: MakeTopic, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, lease=SECOND, retry=ImmediateRetry())
+    go_on, lost, calls = threading.Event(), list[bytes](), list[str]()
+    with RmqClient(redis_url) as client:
+
+        def handle(given: Any) -> None:
+            calls.append("hangs" if not calls else "again")
+            if len(calls) == 1:
+                go_on.wait(120)
+
+        listener = client.listener(
+            topic, threads=2, timeout=300, on_lost=lambda delivery: lost.append(delivery.content), **options
+        )
+        listener(handle)
+        fill(client, topic, "a")
+        client.start()
+        wait_until(lambda: client.inspect(topic).stats().total("acked") == 1, 120, "another thread has it")
+        assert lost == [b"a"]
+        wait_until(lambda: any(one.hung for one in running(client, topic)), 60)
+        go_on.set()
+        wait_until(lambda: not running(client, topic), 60)
+        client.stop()
+        stats = client.inspect(topic).stats()
+        assert (stats.total("acked"), stats.total("expired"), stats.in_flight) == (1, 1, 0)
+    assert calls == ["hangs", "again"]
+    assert "is given up, its lease ends" in caplog.text
+    assert "what came of it counts no more" in caplog.text
+
+
+def info_of(client: RmqClient, topic: Topic) -> ListenerInfo | None:
+    infos = (each for worker in client.workers() for each in worker.listeners if each.topic == topic.name)
+    return next(infos, None)
+
+
+def running(client: RmqClient, topic: Topic) -> tuple[Any, ...]:
+    info = info_of(client, topic)
+    return () if info is None else info.running
+
+
+def test_how_long_handlers_run_is_seen_and_a_stop_does_not_wait_for_one_that_hangs(
+    redis_url: str, make_topic: MakeTopic
+) -> None:
+    topic, go_on = make_topic(TopicType.PRIORITY), threading.Event()
+    with RmqClient(redis_url) as client:
+
+        @client.listener(topic, timeout=200)
+        def handle(delivery: Delivery) -> None:
+            go_on.wait(300)
+
+        fill(client, topic, "slow")
+        client.start()
+        wait_until(lambda: any(one.hung for one in running(client, topic)), 60)
+        [one] = running(client, topic)
+        assert (one.content, one.messages) == ("slow", 1)
+        found, [peeked] = client.inspect(topic).find("slow").in_flight, client.inspect(topic).peek("prepare")
+        assert found is not None
+        assert (found.handled_by, peeked.handled_by) == (client.workers()[0].name, client.workers()[0].name)
+        assert (found.handled_ms or 0) >= 200
+        assert (peeked.handled_ms or 0) >= 200
+        said = Cli(redis_url)("find", topic.name, "slow").out
+        assert "claimed " in said
+        assert f"ago by {client.workers()[0].name}, whose handler still runs" in said
+        peek = Cli(redis_url)("peek", topic.name, "--place", "in-flight", env={"COLUMNS": "300"})
+        assert client.workers()[0].name in peek.out
+        listed = json.loads(Cli(redis_url)("workers", "--json").out)["workers"][0]["listeners"][0]
+        assert listed["handlers"][0]["content"] == "slow"
+        assert listed["handlers"][0]["hung"] is True
+        assert listed["handlers"][0]["running_ms"] >= 200
+        assert "hung" in Cli(redis_url)("workers").out
+        samples = {
+            sample.name: sample.value
+            for family in TopicsCollector(client, keep_s=0).collect()
+            for sample in family.samples
+            if sample.labels.get("topic") == topic.name
+        }
+        assert samples["rmq_longest_handler_seconds"] >= 0.2
+        assert samples["rmq_handlers_hung"] == 1
+        assert client.stop(drain_s=600) == []  # returns at once
+        assert not go_on.is_set()
+        go_on.set()
+
+
+def test_what_waits_behind_one_that_hangs_goes_back(redis_url: str, make_topic: MakeTopic) -> None:
+    topic, go_on, done = make_topic(TopicType.PRIORITY), threading.Event(), list[str]()
+    with RmqClient(redis_url) as client:
+
+        @client.listener(topic, threads=2, timeout=200)
+        def handle(delivery: Delivery) -> None:
+            if delivery.text == "hang":
+                go_on.wait(300)
+            else:
+                done.append(delivery.text)
+
+        fill(client, topic, *(f"a{number}" for number in range(500)))
+        client.start()
+        wait_until(lambda: len(done) >= 100, 60)
+        fill(client, topic, "hang", *(f"b{number}" for number in range(500)))
+        wait_until(lambda: client.inspect(topic).stats().total("acked") == 1_000, 120)
+        go_on.set()
+
+
+@pytest.mark.parametrize("options", [{}, {"batch": 2}, {"batch": 2, "columns": True}], ids=["one", "batch", "columns"])
+@in_a_loop
+async def test_a_task_is_cancelled_and_nacked_when_it_has_ended(
+    options: dict[str, Any], redis_url: str, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, retry=ImmediateRetry(), max_retries=3)
+    seen: list[str] = []
+    async with aio.RmqClient(redis_url) as client:
+
+        @client.listener(topic, timeout=100, **options)
+        async def handle(given: Any) -> None:
+            if len(seen) >= 6:
+                return
+            seen.append("begun")
+            try:
+                await asyncio.sleep(600)
+            except asyncio.CancelledError:
+                await asyncio.sleep(0.05)
+                assert (await stats_of(client, topic)).in_flight == 1  # not while it runs
+                seen.append("ended")
+                if len(seen) < 6:
+                    raise
+
+        await (await client.producer(topic)).send(PriorityMessage("a", 2_000))
+        await client.start()
+        await until(lambda: len(seen) == 6, 120)  # one that takes no notice and returns is nacked, too
+        async with asyncio.timeout(120):
+            while (await stats_of(client, topic)).total("acked") < 1:
+                await asyncio.sleep(0.05)
+        stats = await until_settled(client, topic)
+        assert (stats.total("retried"), stats.total("acked"), stats.total("expired")) == (3, 1, 0)
+    assert seen == ["begun", "ended"] * 3
+
+
+@in_a_loop
+async def test_a_task_that_swallows_its_cancellation_hangs_as_a_thread_does(
+    redis_url: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rmq.aio.listener.HandlersInTasks.grace_s", 0.3)
+    topic = make_topic(TopicType.PRIORITY, lease=SECOND, retry=ImmediateRetry())
+    go_on, lost, calls = asyncio.Event(), list[bytes](), list[str]()
+    async with aio.RmqClient(redis_url) as client:
+
+        @client.listener(topic, concurrency=2, timeout=100, on_lost=lambda delivery: lost.append(delivery.content))
+        async def handle(delivery: aio.Delivery) -> None:
+            calls.append(delivery.text)
+            while len(calls) == 1:
+                try:
+                    await go_on.wait()
+                    return
+                except asyncio.CancelledError:
+                    continue
+
+        await (await client.producer(topic)).send(PriorityMessage("a", 2_000))
+        await client.start()
+        stats = await stats_of(client, topic)
+        async with asyncio.timeout(120):
+            while (stats := await stats_of(client, topic)).total("acked") < 1:
+                await asyncio.sleep(0.05)
+        assert stats.total("expired") == 1
+        assert (lost, calls) == ([b"a"], ["a", "a"])
+        assert await client.stop(drain_s=600) == []
+        go_on.set()
+
+
+@pytest.fixture(scope="module")
+def zookeeper() -> Iterator[ZooKeeperEnsemble]:
+    with ZooKeeperEnsemble(tick_ms=500) as servers:
+        yield servers
+
+
+@pytest.mark.filterwarnings("ignore:No chroot path exists")
+def test_an_owner_runs_no_message_beside_its_handler_that_hangs(
+    zookeeper: ZooKeeperEnsemble, redis_url: str, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=4, lease=SECOND, retry=ImmediateRetry())
+    go_on, lock, calls = threading.Event(), threading.Lock(), list[str]()
+    chroot = f"/timeout-{os.getpid()}-{random.randrange(10**9)}"
+    with RmqClient(redis_url, zookeeper=Coordinator(zookeeper.hosts, chroot=chroot)) as client:
+
+        @client.listener(topic, threads=4, timeout=200)
+        def handle(delivery: Delivery) -> None:
+            with lock:
+                calls.append(delivery.text)
+            if delivery.text == "hang" and calls.count("hang") == 1:
+                go_on.wait(300)
+
+        client.start()
+        fill(client, topic, "hang")
+        wait_until(lambda: any(one.hung for one in running(client, topic)), 120)
+        others = [f"other{number}" for number in range(40)]
+        fill(client, topic, *others)
+        slot = next(iter(running(client, topic))).slot
+        there = [text for text in others if topic.slot_of(text.encode()) != slot]
+        wait_until(lambda: set(there) <= set(calls), 120, "the other slots")
+        assert calls.count("hang") == 1
+        go_on.set()
+        wait_until(lambda: client.inspect(topic).stats().total("acked") == 41, 120)
+        assert calls.count("hang") == 2
