@@ -97,7 +97,7 @@ class Kinship(Background):
         self._news = connections.blocking.event()
         self._rest_s = rest_s
         self._redis = ""
-        self._counted = 0
+        self._counted: tuple[str, int] = "", 0  # the ensemble and its epoch that Redis was told last
         self._identify_s = self._meet_s = 0.0
         self._awaits_since_s: float | None = None
         self._said: set[str] = set()
@@ -172,9 +172,9 @@ class Kinship(Background):
 
     def _count(self) -> None:
         highest = max(self._coordinator.owned().values(), key=lambda each: each.epoch, default=None)
-        if highest is not None and highest.epoch > self._counted:
+        if highest is not None and (highest.ensemble, highest.epoch) != self._counted:
             self._marks.count(highest.ensemble, highest.epoch)
-            self._counted = highest.epoch
+            self._counted = highest.ensemble, highest.epoch
 
     def _identify(self) -> None:
         try:
@@ -189,6 +189,8 @@ class Kinship(Background):
         if monotonic_s() >= self._identify_s:
             self._identify_s = monotonic_s() + max(IDENTIFY_EVERY_S, self._rest_s)
             self._identify()
+            self._counted = "", 0  # Redis may have forgotten that, too
+            self._count()
 
     def _meet(self) -> None:
         if monotonic_s() >= self._meet_s:

@@ -17,7 +17,7 @@ from rmq._model.observers import Observers
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s, seconds
 from rmq._ownership import Coordinator
-from rmq._slots.known_topics import KnownTopics
+from rmq._slots.known_topics import LOOK_S, KnownTopics
 from rmq._transport.connections import Connections
 from rmq.errors import RmqError
 
@@ -93,6 +93,7 @@ class Listeners:
         listeners = registered if threads is None else [replace(each, threads=threads) for each in registered]
         pool = HandlerPool(blocking, handlers)
         pace = self.pace = pace_of(idle, listeners, apart=self._connections.apart)
+        self._known.look_s = max(LOOK_S, pace.identify_s)
         runtimes = [
             ListenerRuntime(self._connections, listener, coordinator, pool, self._observers, self._handlers, pace)
             for listener in listeners

@@ -4,17 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rmq._model.definitions import differences
+from rmq._model.definitions import differences, read_definition
 from rmq._model.reports import reporter
 from rmq._model.schema import MOST_TOLD
+from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic, TopicType
 from rmq._model.typed import PayloadT
+from rmq._scripts.keys import TOPICS_KEY
 from rmq._slots.audit import Audit
-from rmq._slots.registry import Registry, refusals_named
+from rmq._slots.registry import Registry, check_same, refusals_named
+from rmq._transport.call import plain
 from rmq._transport.connections import Connections
-from rmq.errors import InvalidValueError
+from rmq.errors import InvalidValueError, RmqError, TopicMismatchError, UnreadableTopicError
 
 log = reporter("rmq.registry")
+
+LOOK_S = 10.0
+"""How often a client looks whether its topics are still registered: a server can forget."""
+
+LOOK_PATIENCE_S = 2.0
+"""How long such a look may hold up the call before which it is made."""
+
+TELL_S = 60.0
+"""How often it is told that a topic was registered with another type, slots or merging meanwhile."""
+
+LOOKED_AT = 50
+"""Topics of one look; a client with more of them looks at these in turn."""
 
 MOST_DETAIL = 1_000
 """Characters of a change that stand in the audit: a retry policy may have thousands of steps."""
@@ -26,13 +41,26 @@ _told: set[tuple[str, str]] = set()
 class KnownTopics(Registry):
     """The registered definitions of a client's topics, each read at its first use and then kept.
 
+    The registry can forget: FLUSHALL, a restart without persistence, a failover, a backup of before. So each client
+    looks now and then, beside its calls, whether the topics that it uses are registered, and registers them again where
+    they are not. Else nobody would see them, and a new process with another number of slots would not be refused. Where
+    such a process was faster, the two work past each other: that is logged as an error for as long as it lasts.
+
     Args:
         connections: Where they are registered.
+
+    Attributes:
+        look_s: Seconds between two looks.
     """
 
     def __init__(self, connections: Connections) -> None:
         super().__init__(connections)
+        self.look_s = LOOK_S
         self._known: dict[Topic, Topic] = {}
+        self._used: dict[str, tuple[Topic, bytes]] = {}  # by name: what rules, and the text that was seen last
+        self._turn = 0
+        self._tell_s: dict[str, float] = {}  # when the mismatch of a topic may be told next
+        connections.look_between(self._look, LOOK_S)
 
     def registered(self, topic: Topic[PayloadT]) -> Topic[PayloadT]:
         """Register a topic at its first use; return the definition that rules. Raises as `Registry.register`."""
@@ -43,7 +71,39 @@ class KnownTopics(Registry):
             registered = self._known[topic] = self.register(topic)
             if registered != topic:
                 _tell(f"{self._connections.url.shown} {topic.name}", registered, topic)
+            self._used[registered.name] = registered, b""
         return registered.with_payload_of(topic)
+
+    def _look(self) -> float:
+        """Look whether the topics in use are registered as this client knows them; return when to look again."""
+        names = list(self._used)[self._turn : self._turn + LOOKED_AT]
+        self._turn = self._turn + LOOKED_AT if len(names) == LOOKED_AT else 0
+        if names and not self._connections.silent(TOPICS_KEY):
+            [found] = self._connections.run_many([plain("HMGET", TOPICS_KEY, *names)], None, LOOK_PATIENCE_S)
+            for name, text in zip(names, () if isinstance(found, RmqError) else found, strict=False):
+                self._compare(*self._used[name], text)
+        return self.look_s
+
+    def _compare(self, known: Topic, seen: bytes, found: bytes | None) -> None:
+        if found is not None and found == seen:
+            return
+        try:
+            if found is None:
+                self.register(known)
+                log.warning("topic %s was gone from the registry, and is registered again", known.name)
+                return
+            check_same(read_definition(known.name, found).topic, known)
+            self._used[known.name] = known, found
+        except (TopicMismatchError, UnreadableTopicError) as error:
+            if monotonic_s() >= self._tell_s.get(known.name, 0.0):
+                self._tell_s[known.name] = monotonic_s() + TELL_S
+                log.error(
+                    "%s. This process was started with the other definition and goes on with it: it and the processes"
+                    " that know the registered one send to, and consume, other slots. Stop those of one of the two",
+                    error,
+                )
+        except RmqError as error:  # another look comes
+            log.warning("topic %s is gone from the registry, and could not be registered again: %s", known.name, error)
 
     def named(self, name: str) -> Topic:
         """Read a registered definition, which is then known. Raises as `Registry.get`."""
@@ -67,6 +127,7 @@ class KnownTopics(Registry):
         """Register that the oldest of equal priorities are first. Raises as `Registry.update`."""
         changed = super().reorder(topic)
         self._known.clear()
+        self._follow(changed)
         return changed
 
     def update(self, name: str, change: Callable[[Topic], Topic]) -> Topic:
@@ -82,7 +143,12 @@ class KnownTopics(Registry):
                 changed = super().update(name, change)
                 note("done")
         self._known.clear()
+        self._follow(changed)
         return changed
+
+    def _follow(self, changed: Topic) -> None:
+        if changed.name in self._used:
+            self._used[changed.name] = changed, b""
 
 
 def _tell(where: str, registered: Topic, topic: Topic) -> None:

@@ -78,7 +78,7 @@ class Registry:
             mark = {UNCONFIRMED: True} if self._connections.confirms else {}
             self._add(topic, new_document({**topic.to_fields(), **mark}, min_reader_of(topic)).to_json().encode())
             stored = self._needed(topic.name)
-        _check_same(stored.topic, topic)
+        check_same(stored.topic, topic)
         if self._connections.confirms and UNCONFIRMED in stored.document.fields:
             self._confirm(stored)
         return stored.topic
@@ -92,7 +92,7 @@ class Registry:
         """
         stored = self._find(topic.name)
         if stored is not None:
-            _check_same(stored.topic, topic)
+            check_same(stored.topic, topic)
         return stored is not None
 
     def get(self, name: str) -> Topic:
@@ -269,7 +269,7 @@ class Registry:
             return self._connections.run(definitions.define(topic.name, expected, text, durable=durable))
 
 
-def _check_same(registered: Topic, topic: Topic) -> None:
+def check_same(registered: Topic, topic: Topic) -> None:
     """Refuse a topic that is registered with what can't be changed being different."""
     if (registered.type, registered.slots) != (topic.type, topic.slots):
         raise TopicMismatchError(

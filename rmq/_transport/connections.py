@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from math import inf
 from typing import Any, Protocol, TypeVar, cast
 from weakref import WeakSet
 
@@ -78,6 +79,8 @@ class Connections:
         self._pid = os.getpid()
         self._closed = False
         self._closed_with_us: WeakSet[Closable] = WeakSet()
+        self._look: Callable[[], float] = lambda: inf
+        self._look_s = inf  # when it is called next, on the clock of `monotonic_s`
         self._router = make_router(url, timeout_s, durability, blocking)
         self.apart = not self._router.multi_slot_scripts
         self.silent_nodes = self._router.silent
@@ -129,6 +132,8 @@ class Connections:
         if self._closed or os.getpid() != self._pid:
             self.refuse_misuse()
         started_s = monotonic_s()
+        if started_s >= self._look_s:
+            self._look_now()
         reply = self._try_alone(call)
         if not isinstance(reply, Exchange):
             try:
@@ -166,6 +171,8 @@ class Connections:
     def dispatch(self, calls: Sequence[Call[Any]], deadline_s: float | None = None) -> Dispatch:
         """Send calls without waiting for replies; the caller must ask for all results, or close it."""
         self.refuse_misuse()
+        if monotonic_s() >= self._look_s:
+            self._look_now()
         dispatch = self._dispatch(Exchange(calls, self._scripts, self._confirmation), deadline_s or self.deadline_s)
         dispatch.send()
         return dispatch
@@ -282,6 +289,19 @@ class Connections:
         except ReplyError as error:
             raise error_of(plain(*args), str(error)) from error
         return found
+
+    def look_between(self, look: Callable[[], float], first_s: float) -> None:
+        """Have something looked at now and then before a call: who only sends has no thread that could.
+
+        Args:
+            look: Raises nothing and does not wait long; returns after how many seconds it is called again.
+            first_s: After how many seconds it is called first.
+        """
+        self._look, self._look_s = look, monotonic_s() + first_s
+
+    def _look_now(self) -> None:
+        self._look_s = inf  # also for the calls that it makes
+        self._look_s = monotonic_s() + self._look()
 
     def close_with_us(self, user: Closable) -> None:
         """Close something before these connections close; it is not kept alive for that."""

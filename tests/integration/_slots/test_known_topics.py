@@ -1,17 +1,19 @@
-"""A client reads a definition once."""
+"""A client reads a definition once, and looks now and then whether it is still registered."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
-from rmq import RmqClient, TopicType
+from rmq import Listener, MemoryFullError, PriorityMessage, RmqClient, Topic, TopicMismatchError, TopicType
 from tests.conftest import MakeTopic
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
 
 
 def test_a_definition_looked_up_by_name_is_not_read_again(
@@ -65,3 +67,78 @@ def test_a_change_leaves_its_settings_in_the_audit(client: RmqClient, make_topic
     assert [line.outcome for line in lines] == ["done", "begun"]
     assert {line.detail for line in lines} == {"max_retries 16, now 3; ttl none, now 1 m"}
     assert {line.action for line in lines} == {"change topic"}
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> Iterator[RedisServer]:
+    """A server of its own, which may forget; clients look at each call whether it did."""
+    monkeypatch.setattr("rmq._slots.known_topics.LOOK_S", 0.0)
+    with RedisServer() as server:
+        yield server
+
+
+@pytest.mark.parametrize("how", ["send", "send_many", "poll", "listen"])
+def test_a_server_that_has_forgotten_learns_the_topics_of_each_process_again(hasty: RedisServer, how: str) -> None:
+    topic = Topic("t", TopicType.PRIORITY, slots=2, max_retries=3)
+    with RmqClient(hasty.url) as client, RmqClient(hasty.url) as other:
+        if how == "listen":
+            client.add(Listener(topic, lambda delivery: None))
+            client.start()
+        producer, consumer = client.producer(topic), client.consumer(topic)
+        producer.send(PriorityMessage("a", 1))
+        hasty.connect().flushall()
+        assert other.topics() == []
+        if how == "send":
+            producer.send(PriorityMessage("b", 1))
+        elif how == "send_many":
+            producer.send_many([PriorityMessage("b", 1)])
+        elif how == "poll":
+            consumer.poll(timeout=0)
+        wait_until(lambda: other.topics() == [topic])
+        with pytest.raises(TopicMismatchError):
+            other.producer(Topic("t", TopicType.PRIORITY, slots=8))
+
+
+def test_a_topic_that_others_registered_otherwise_meanwhile_is_told(
+    hasty: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with RmqClient(hasty.url) as client, RmqClient(hasty.url) as other:
+        producer = client.producer(Topic("t", TopicType.PRIORITY, slots=2))
+        hasty.connect().flushall()
+        other.producer(Topic("t", TopicType.PRIORITY, slots=8))
+        for number in range(3):
+            producer.send(PriorityMessage(f"m{number}", 1))
+        [told] = [record for record in caplog.records if record.levelname == "ERROR"]
+        assert "topic t is registered as PRIORITY with 8 slots, not as PRIORITY with 2" in told.getMessage()
+        assert "Stop those of one of the two" in told.getMessage()
+
+
+def test_settings_that_were_changed_meanwhile_are_no_mismatch(
+    hasty: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = Topic("t", TopicType.PRIORITY, slots=2)
+    with RmqClient(hasty.url) as client, RmqClient(hasty.url) as other:
+        producer = client.producer(topic)
+        other.change_topic(topic.changed(max_retries=3))
+        producer.send(PriorityMessage("m", 1))
+        client.change_topic(topic.changed(max_retries=4))
+        hasty.connect().flushall()
+        producer.send(PriorityMessage("m", 1))
+        assert other.topic("t").max_retries == 4
+        hasty.config_set("maxmemory", 1)
+        hasty.connect().flushall()
+        with pytest.raises(MemoryFullError):
+            producer.send(PriorityMessage("m", 1))
+        hasty.config_set("maxmemory", 0)
+        producer.send(PriorityMessage("m", 1))
+    assert [record.levelname for record in caplog.records if record.name == "rmq.registry"] == ["WARNING"] * 3
+
+
+def test_a_client_of_many_topics_looks_at_them_in_turn(hasty: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rmq._slots.known_topics.LOOKED_AT", 2)
+    with RmqClient(hasty.url) as client:
+        producers = [client.producer(Topic(f"t{number}", TopicType.PRIORITY)) for number in range(5)]
+        hasty.connect().flushall()
+        for _ in range(4):
+            producers[0].send(PriorityMessage("m", 1))
+        assert len(client.topics()) == 5
