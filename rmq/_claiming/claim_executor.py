@@ -19,7 +19,7 @@ from rmq._model.times import monotonic_s
 from rmq._scripts.claiming import CLAIM_BYTES
 from rmq._slots.slots import PIGGYBACKED_NACKS
 from rmq._transport.dispatch import AWAITED, Awaited
-from rmq.errors import CoordinationError, FencedError, ReplyLostError, RmqError
+from rmq.errors import CoordinationError, EnsembleMismatchError, FencedError, ReplyLostError, RmqError
 
 log = reporter("rmq.claimer")
 
@@ -259,6 +259,8 @@ class ClaimExecutor:
             if not isinstance(reply, ClaimReply):
                 failed.append(visit)
                 continue
+            if self._claimer.foreign:
+                self._claimer.foreign.pop(slot, None)
             if reply.stale:
                 self._take_stale(visit, reply.stale, round_)
             if visit.settlements is not None:
@@ -313,6 +315,8 @@ class ClaimExecutor:
         self._fenced_logged[slot] = owner
         if not logged:  # in every round else: a slot stays fenced until ZooKeeper gives it away
             log.warning("%s (%d outcomes refused)", error, len(settled))
+        if isinstance(error, EnsembleMismatchError):
+            self._claimer.foreign[slot] = str(error)
         if isinstance(error, FencedError) and self._claimer.on_fenced is not None:
             self._claimer.on_fenced(error.epoch, owner.ensemble)
 

@@ -60,6 +60,7 @@ class Claimer:
         schedule: When each slot is due; read and changed only while `changed` is held.
         troubles: Logs what goes wrong again and again.
         regained: Slots that came back in a newer epoch; the holder may have something of the one before.
+        foreign: Slots that belong to another ZooKeeper ensemble in Redis, with the error of the last claim.
         changed: Guards the schedule; notified when threads in `wait` have to look again.
     """
 
@@ -80,6 +81,7 @@ class Claimer:
         self.schedule = Schedule(slots)
         self.changed = connections.blocking.condition()
         self.on_fenced = on_fenced
+        self.foreign: dict[int, str] = {}
         self.regained: set[int] = set()
         self.troubles = Sparing()
         self._may_claim = may_claim
@@ -102,6 +104,7 @@ class Claimer:
                 self.regained |= {slot for slot, owner in owners.items() if before.get(slot, owner) != owner}
                 before.update(owners)
                 self._owners = dict(owners)
+                self.foreign = {slot: text for slot, text in self.foreign.items() if slot in owners}
                 self.changed.notify_all()
 
     def wake_all(self) -> None:

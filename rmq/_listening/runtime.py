@@ -43,6 +43,10 @@ OWNED_LOOK_S = 5.0
 JOIN_S = 0.2
 """How often a stop looks whether only handlers are left that hang."""
 
+HANGS_S, STARVING_S = 10.0, 60.0
+"""With ZooKeeper: a handler that runs longer keeps its thread from the thread's other slots, which go to free threads;
+and where so long none is free, that is told."""
+
 RELIEVE_EVERY_S, WATCHFUL_S = 0.25, 1.0
 """So often the watcher looks after handlers that run, and so long after something was due or held."""
 
@@ -66,7 +70,8 @@ class ListenerRuntime:
     """A listener at work: its threads, a watcher for hints, and a keeper for leases.
 
     Without ZooKeeper the threads share all slots. With it, they share the slots that this process owns, each slot in
-    one thread: its messages run one after the other.
+    one thread: its messages run one after the other. A slot leaves its thread only where a handler of another slot
+    hangs in that, and nothing of the slot itself is in flight.
 
     Args:
         connections: Where the topic is.
@@ -115,6 +120,8 @@ class ListenerRuntime:
             ]
         self._threads = [ListenerThread(setup, claimer, number, handlers) for number, claimer in enumerate(shared)]
         self._spread: dict[int, int] = {}
+        self._moved_from: set[int] = set()  # threads with a hanging handler that slots have left
+        self._said: dict[str, str] = {}  # troubles that the coordinator was told
         self._keeper = LeaseKeeper(source, [thread.held for thread in self._threads], self._lost_calls.tell, blocking)
         self._watcher = blocking.job(self._watch, f"rmq-watch-{topic.name}")
         self._releaser = blocking.job(self._release, f"rmq-release-{topic.name}")
@@ -265,11 +272,16 @@ class ListenerRuntime:
         revoking = {slot for topic, slot in coordinator.revoking() if topic == name}
         present = owners.keys() | revoking
         lingering = self._lingering(present)
-        self._spread = spread_slots(present | lingering, len(self._claimers), self._spread)
-        for number, claimer in enumerate(self._claimers):
-            claimer.set_owned({slot: owner for slot, owner in owners.items() if self._spread[slot] == number})
+        full = self._hanging(HANGS_S)
+        self._moved_from &= full.keys()
+        kept = self._kept(owners, full)
+        self._spread = spread_slots(present | lingering, len(self._claimers), kept, full)
+        self._share_out(owners)
+        self._say(f"hang {name}", self._hang_text(full))
+        self._say(f"ensemble {name}", self._foreign_text(owners))
         for slot in revoking:
-            if self._threads[self._spread[slot]].has_left(slot):
+            number = self._spread[slot]
+            if self._threads[number].has_left(slot) and slot not in self._busy(number):
                 coordinator.drained(name, slot)
         return bool(revoking or lingering)
 
@@ -280,8 +292,72 @@ class ListenerRuntime:
         later, and another thread would then run beside the one that is still at it.
         """
         gone = {slot: number for slot, number in self._spread.items() if slot not in present}
-        busy = {number: self._threads[number].slots_held() for number in set(gone.values())}
+        busy = {number: self._busy(number) for number in set(gone.values())}
         return {slot for slot, number in gone.items() if slot in busy[number]}
+
+    def _busy(self, number: int) -> Collection[int]:
+        """Return the slots of which a thread holds something, or runs a handler, be it one that was given up."""
+        thread = self._threads[number]
+        held = thread.slots_held()
+        running = {each.slot for _, ready in list(thread.calls.running.values()) for each in ready}
+        return running.union(held) if running else held
+
+    def _hanging(self, for_s: float) -> dict[int, int]:
+        """Return the threads in which a handler has been running for so long and holds up the others, with its slot."""
+        before_s = monotonic_s() - for_s
+        hanging: dict[int, int] = {}
+        for number, thread in enumerate(self._threads):
+            if (thread.calls.began_s or before_s) < before_s:
+                for _, ready in list(thread.calls.running.values()):
+                    hanging[number] = ready[0].slot
+        return hanging
+
+    def _kept(self, owners: Mapping[int, Owner], full: Collection[int]) -> dict[int, int]:
+        """Return slot → thread without those slots that leave a thread in which a handler of another one hangs."""
+        if not full or len(full) == len(self._threads):
+            return self._spread
+        leaving = {slot: number for slot, number in self._spread.items() if number in full and slot in owners}
+        for slot in [slot for slot, number in leaving.items() if slot in self._busy(number)]:
+            del leaving[slot]
+        if not leaving:
+            return self._spread
+        # no claim may begin any more before it is certain that none is under way
+        self._share_out({slot: owner for slot, owner in owners.items() if slot not in leaving})
+        for slot in [slot for slot, number in leaving.items() if slot in self._busy(number)]:
+            del leaving[slot]
+        self._moved_from.update(leaving.values())
+        return {slot: number for slot, number in self._spread.items() if slot not in leaving}
+
+    def _share_out(self, owners: Mapping[int, Owner]) -> None:
+        for number, claimer in enumerate(self._claimers):
+            claimer.set_owned({slot: owner for slot, owner in owners.items() if self._spread.get(slot) == number})
+
+    def _hang_text(self, full: Mapping[int, int]) -> str:
+        """Return what is wrong where handlers hang, once it matters to other slots; empty where it does not."""
+        if len(full) == len(self._threads):
+            full = self._hanging(STARVING_S)
+        free = len(full) < len(self._threads)
+        shared = [number for number in full if number in self._moved_from]
+        if not full or (free and not shared):
+            return ""
+        slots = ", ".join(map(str, sorted({full[number] for number in shared} if free else set(full.values()))[:10]))
+        text = f"topic {self.listener.topic.name}: a handler has been running for a long time in slot {slots}"
+        if free:
+            return (
+                f"{text}; messages of that slot wait for it, the other slots of its thread have moved to other threads"
+            )
+        return f"{text}, so that no thread is free and all slots of this worker wait; give the listener more threads"
+
+    def _foreign_text(self, owners: Mapping[int, Owner]) -> str:
+        foreign = [(slot, each.foreign.get(slot)) for each in self._claimers for slot in list(each.foreign)]
+        texts = [text for slot, text in foreign if text and slot in owners]
+        return f"{len(texts)} slots that this worker owns can't be claimed from: {min(texts)}" if texts else ""
+
+    def _say(self, name: str, text: str) -> None:
+        """Have the coordinator tell a trouble, or that it is over."""
+        if self._coordinator is not None and self._said.get(name, "") != text:
+            self._said[name] = text
+            self._coordinator.report(name, text)
 
     def _may_claim(self, slot: int, owner: Owner) -> bool:
         if self._coordinator is None:

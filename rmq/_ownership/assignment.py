@@ -141,16 +141,23 @@ def _path(tables: list[_Table], start: str, goals: set[str], *, giving: bool) ->
     raise AssertionError("a controlled rounding always exists")
 
 
-def spread_slots(slots: Collection[int], threads: int, before: Mapping[int, int]) -> dict[int, int]:
+def spread_slots(
+    slots: Collection[int], threads: int, before: Mapping[int, int], full: Collection[int] = ()
+) -> dict[int, int]:
     """Return slot → thread, from 0, as even as is possible without moving a slot that had a thread before.
 
-    A slot never moves while it is owned, so that its messages stay in one thread.
+    Args:
+        slots: Those to spread.
+        threads: How many there are.
+        before: Slot → its thread so far: the messages of a slot stay in one thread.
+        full: Threads that get no further slot, as long as there are others.
     """
+    takers = [number for number in range(threads) if number not in full] or range(threads)
     spread = {slot: before[slot] for slot in slots if slot in before}
     load = Counter(spread.values())
     for slot in sorted(slots):
         if slot not in spread:
-            thread = min(range(threads), key=lambda number: (load[number], number))
+            thread = min(takers, key=lambda number: (load[number], number))
             spread[slot] = thread
             load[thread] += 1
     return spread

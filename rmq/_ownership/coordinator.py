@@ -347,6 +347,16 @@ class Coordinator:
         with self._telling() as member:
             member.counting.note(ensemble, epoch)
 
+    def report(self, name: str, text: str) -> None:
+        """Have something be one of `troubles` until it is reported with an empty text.
+
+        Args:
+            name: Says what is the same trouble.
+            text: What is wrong.
+        """
+        with self._telling() as member:
+            member.reported[name] = text
+
     def verified(self, marks: Mapping[str, int], timeout_s: float = 15.0) -> str:
         """Return the ensemble's identity once it is certain that it has counted as far as `marks` say.
 

@@ -92,12 +92,16 @@ class Member:
         self._refused: dict[tuple[str, str, type], list[Refused]] = {}  # in this round, by what is in the way
         self._closed: frozenset[str] = frozenset()  # topics whose owners can't be listed
         self._stands_again_s = 0.0
+        self.reported: dict[str, str] = {}  # troubles that others have seen
 
     def round(self, session: int, breaks: int = 0) -> Steps[bool]:
         """Work one round within `session`, whose connection broke `breaks` times; tell whether it came to its end."""
         self.troubles.begin()
         self._refused.clear()
         self.shut_out = None
+        for name, text in self.reported.items():
+            if text:
+                self.troubles.note(name, text)
         try:
             yield from self._heeding(self._work(session, breaks))
         except BrokenOffError:

@@ -1,0 +1,120 @@
+"""Listeners that own their slots: a handler that hangs, two ensembles, tokens for outside, what a flush forgets."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from uuid import uuid4
+
+import pytest
+
+from rmq import Coordinator, Delivery, Listener, PriorityMessage, RmqClient, Topic, TopicType
+from rmq._listening import kinship
+from rmq._scripts.keys import ENSEMBLES_KEY
+from tests.conftest import MakeTopic
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+from tests.support.zookeeper import ZooKeeperEnsemble
+
+pytestmark = pytest.mark.filterwarnings("ignore:No chroot path exists")
+
+
+@pytest.fixture(scope="module")
+def zookeeper() -> Iterator[ZooKeeperEnsemble]:
+    with ZooKeeperEnsemble(tick_ms=500) as servers:
+        yield servers
+
+
+@pytest.fixture
+def coordinator(zookeeper: ZooKeeperEnsemble) -> Coordinator:
+    return Coordinator(zookeeper.hosts, chroot=f"/test-{uuid4().hex[:8]}")
+
+
+def send(client: RmqClient, topic: Topic, number: int) -> None:
+    client.producer(topic).send_many(PriorityMessage(f"m{index}", 10) for index in range(number))
+
+
+def test_slots_leave_a_thread_in_which_a_handler_of_another_slot_hangs(
+    coordinator: Coordinator, redis_url: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rmq._listening.runtime.HANGS_S", 1.0)
+    monkeypatch.setattr("rmq._listening.ownership.OWNED_LOOK_S", 0.5)
+    topic = make_topic(TopicType.PRIORITY, slots=8)
+    release, lock = threading.Event(), threading.Lock()
+    done: list[str] = []
+    running: set[int] = set()
+    hung: list[int] = []
+
+    def handle(delivery: Delivery) -> None:
+        with lock:
+            assert delivery.slot not in running, "two handlers of one slot"
+            running.add(delivery.slot)
+            hangs = not hung
+            hung.extend([delivery.slot] * hangs)
+        if hangs:
+            release.wait(300)
+        with lock:
+            running.discard(delivery.slot)
+            done.append(delivery.text)
+
+    with RmqClient(redis_url, zookeeper=coordinator) as client:
+        client.add(Listener(topic, handle, threads=4))
+        client.start(drain_s=5)
+        wait_until(lambda: len(coordinator.owned()) == 8, 120)
+        send(client, topic, 400)
+        stats = client.inspect(topic).stats
+        wait_until(lambda: sum(not (slot.backlog or slot.in_flight) for slot in stats().slots) == 7, 120)
+        [stuck] = [slot for slot in stats().slots if slot.backlog or slot.in_flight]
+        assert [stuck.slot] == hung
+        wait_until(
+            lambda: any(f"slot {stuck.slot}; messages of that slot" in each for each in coordinator.troubles), 60
+        )
+        assert running == {stuck.slot}
+        release.set()
+        wait_until(lambda: len(done) == 400, 120)
+        wait_until(lambda: coordinator.troubles == (), 60)
+
+
+def test_a_worker_of_another_ensemble_says_that_its_slots_are_anothers(
+    coordinator: Coordinator, zookeeper: ZooKeeperEnsemble, redis_url: str, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=2)
+    done: list[str] = []
+    other = Coordinator(zookeeper.hosts, chroot=f"/test-{uuid4().hex[:8]}")
+    with ExitStack() as stack:
+        clients = [stack.enter_context(RmqClient(redis_url, zookeeper=each)) for each in (coordinator, other)]
+        for client in clients:
+            client.add(Listener(topic, lambda delivery: done.append(delivery.text)))
+        clients[0].start()
+        send(clients[0], topic, 10)
+        wait_until(lambda: len(done) == 10, 120)
+        clients[1].start()
+        wait_until(lambda: len(other.owned()) == 2, 120)
+        send(clients[0], topic, 20)
+        wait_until(lambda: any("2 slots that this worker owns" in each for each in other.troubles), 120)
+        assert any(f"ensemble {coordinator.ensemble}, not through this one" in each for each in other.troubles)
+        assert coordinator.troubles == ()
+        wait_until(lambda: len(done) == 30, 120)
+        assert coordinator.ensemble is not None
+        clients[0].stop()
+        clients[1].adopt(topic, coordinator.ensemble)
+        send(clients[1], topic, 10)
+        wait_until(lambda: len(done) == 40, 120)
+        wait_until(lambda: other.troubles == (), 60)
+
+
+def test_the_highest_epoch_is_told_again_to_a_redis_that_has_forgotten_it(
+    coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kinship, "IDENTIFY_EVERY_S", 0.1)
+    monkeypatch.setattr(kinship, "KINSHIP_LOOK_S", 0.1)
+    with RedisServer() as server, RmqClient(server.url, zookeeper=coordinator) as client:
+        client.add(Listener(Topic("t", TopicType.PRIORITY, slots=2), lambda delivery: None))
+        client.start()
+        redis = server.connect()
+        wait_until(lambda: len(coordinator.owned()) == 2 and redis.zcard(ENSEMBLES_KEY), 120)
+        highest = max(each.epoch for each in coordinator.owned().values())
+        redis.flushall()
+        assert coordinator.ensemble is not None
+        wait_until(lambda: redis.zscore(ENSEMBLES_KEY, coordinator.ensemble or "") == highest, 60)
