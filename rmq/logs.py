@@ -72,7 +72,7 @@ class JsonFormatter(logging.Formatter):
 def _fields(deliveries: Sequence[Delivery]) -> dict[str, Any]:
     first = deliveries[0]
     fields: dict[str, Any] = {"topic": first.topic.name, "slot": first.slot, "content": shown(first.content)}
-    fields |= {"attempt": first.attempt, "epoch": first.epoch}
+    fields |= {"attempt": first.attempt, "fencing_token": first.fencing_token}
     if len(deliveries) > 1:
         fields["deliveries"] = len(deliveries)
     if first.trace:

@@ -28,15 +28,16 @@
 --   their number, and of each the claim score and how many it holds: see settle_whole; then, only where the
 --   topic has one, the time to live in ms
 -- Returns: { now_ms, next_due_ms, resume, swept, stale contents, { content, store score, ... }, { body or nil, ... },
---   claim scores of whole claims that must be acked by their contents, stamp of the claim, score or '', nacks }; the
---   table of bodies is empty when no message of the slot has one. No message due: empty tables. With a score, all
---   messages had that one in store, and the table of contents and scores has contents alone. `nacks` is there only where
---   fewer nacks were looked at than were named: how many.
+--   claim scores of whole claims that must be acked by their contents, stamp of the claim, score or '', nacks, base };
+--   the table of bodies is empty when no message of the slot has one. No message due: empty tables. With a score, all
+--   messages had that one in store, and the table of contents and scores has contents alone. `nacks` is there only
+--   where fewer nacks were looked at than were named: how many. `base`: see with_base.
 -- Errors: RMQ_FENCED stored_epoch epoch, RMQ_ENSEMBLE stored_ensemble; nothing was written
 -- Complexity: O((limit + settled + swept) log N)
 -- Notes: prepare is written before store is trimmed. Not to be repeated after a lost reply: the lease settles it.
 -- @include read_clock
 -- @include claim_slot
+-- @include with_base
 -- @include with_keys
 
 local slot = with_keys({
@@ -55,4 +56,4 @@ local rules = {
 }
 
 local now_ms, now_s = read_clock()
-return claim_slot(slot, rules, turn, now_ms, now_s)
+return with_base(claim_slot(slot, rules, turn, now_ms, now_s), turn, slot.meta, 12)

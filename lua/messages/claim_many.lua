@@ -19,6 +19,7 @@
 -- Notes: each slot is settled and claimed from as by a call of its own. Not to be repeated after a lost reply.
 -- @include read_clock
 -- @include claim_slot
+-- @include with_base
 -- @include with_keys
 -- @include reply_of
 -- @include write_refusal
@@ -53,7 +54,7 @@ for base = 0, #KEYS - width, width do
     epoch = ARGV[at + 1], ensemble = ARGV[at + 2], limit = tonumber(ARGV[at + 3]), start = tonumber(ARGV[at + 4]),
     at = at + 5, last = last,
   }
-  replies[#replies + 1] = reply_of(claim_slot, slot, rules, turn, now_ms, now_s)
+  replies[#replies + 1] = with_base(reply_of(claim_slot, slot, rules, turn, now_ms, now_s), turn, slot.meta, 12)
   at = last + 1
 end
 return replies

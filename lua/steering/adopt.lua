@@ -8,7 +8,8 @@
 -- Complexity: O(1)
 -- Notes: atomic. Safe to repeat: what has moved stays. Every epoch of a live ensemble is above the 1 that is written;
 --   it shuts out the old ensemble's workers at once, where 0 would let anybody in. A slot that nobody has owned yet is
---   left as it is. Begins with a removal, so that it works at maxmemory.
+--   left as it is. Begins with a removal, so that it works at maxmemory. `token_base` grows by the epoch that
+--   goes: tokens of later owners, that base and their epoch, are above all that were given before.
 -- @include replicate
 
 local meta, from, to = KEYS[1], ARGV[1], ARGV[2]
@@ -25,6 +26,7 @@ if ensemble ~= from then
   return redis.error_reply('RMQ_ENSEMBLE ' .. ensemble)
 end
 redis.call('HDEL', meta, 'clear') -- the epoch for which a group's slot was clear was the old ensemble's
+redis.call('HINCRBY', meta, 'token_base', epoch)
 redis.call('HINCRBY', meta, 'adopted', '1') -- first: in a hash slot that moves, a key that was emptied is out of reach
 if to == '' then
   redis.call('HDEL', meta, 'epoch', 'ensemble')

@@ -26,8 +26,8 @@
 -- ARGV[15..] settlements  nacks, acks and whole claims to settle first: see settle_entries and settle_whole_reads
 -- Returns: { now_ms, next_due_ms, swept, stale ids, entries, ids that were trimmed or deleted before they were acked,
 --   ids and contents of further entries: first deliveries, with no other field; entries behind these; scores of whole
---   claims that have to be acked by name; stamp and number of the entries in the claim's own name, each 0 without; and
---   only where fewer nacks were looked at than were named, how many }.
+--   claims that have to be acked by name; stamp and number of the entries in the claim's own name, each 0 without; only
+--   where fewer nacks were looked at than were named, how many; and what an owner's tokens start from, see with_base }.
 --   Entries are one flat table, since Redis sends each table of a table on its own: id, delivery count (0: the first,
 --   in the claim's own name), how many values follow, field, value, ... Each table is false where it is empty.
 -- Errors: RMQ_FENCED stored_epoch epoch, RMQ_ENSEMBLE stored_ensemble; nothing was written
@@ -38,6 +38,7 @@
 --   after a lost reply: the lease settles it.
 -- @include read_clock
 -- @include claim_entries
+-- @include with_base
 
 local slot = {
   store = KEYS[1], meta = KEYS[2], retry = KEYS[3], dead = KEYS[4], error = KEYS[5], reason = KEYS[6],
@@ -50,4 +51,4 @@ local rules = {
   room = { left = tonumber(ARGV[12]) }, budget = { work = 64, most = 64, rows = math.huge },
 }
 
-return claim_entries(slot, rules, turn, (read_clock()))
+return with_base(claim_entries(slot, rules, turn, (read_clock())), turn, slot.meta, 14)

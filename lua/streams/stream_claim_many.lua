@@ -20,6 +20,7 @@
 -- Notes: each slot is settled and claimed from as by a call of its own. Not to be repeated after a lost reply.
 -- @include read_clock
 -- @include claim_entries
+-- @include with_base
 -- @include reply_of
 -- @include write_refusal
 
@@ -48,7 +49,7 @@ for base = 0, #KEYS - width, width do
     epoch = ARGV[at + 1], ensemble = ARGV[at + 2], limit = tonumber(ARGV[at + 3]), own = tonumber(ARGV[at + 4]),
     at = at + 5,
   }
-  replies[#replies + 1] = reply_of(claim_entries, slot, rules, turn, now_ms)
+  replies[#replies + 1] = with_base(reply_of(claim_entries, slot, rules, turn, now_ms), turn, slot.meta, 14)
   at = at + tonumber(ARGV[at]) + 1
 end
 return replies

@@ -259,8 +259,7 @@ class ClaimExecutor:
             if not isinstance(reply, ClaimReply):
                 failed.append(visit)
                 continue
-            if self._claimer.foreign:
-                self._claimer.foreign.pop(slot, None)
+            self._claimer.foreign.pop(slot, None)
             if reply.stale:
                 self._take_stale(visit, reply.stale, round_)
             if visit.settlements is not None:
@@ -268,7 +267,8 @@ class ClaimExecutor:
                     round_.unsent.extend(_ack_individually(visit.settlements.of_claims(reply.unmatched)))
                 if reply.nacked is not None:  # the others would have taken the call too long
                     round_.unsent.extend(visit.settlements.nacked[reply.nacked :])
-            round_.deliveries += made_of(slot, reply, lease_until_s, self._holder, visit.owner)
+            owner = visit.owner.moved(reply.token_base)
+            round_.deliveries += made_of(slot, reply, lease_until_s, self._holder, owner)
         return round_, self._take_failed(failed, round_) if failed else None
 
     def _begin_next(self, visits: Iterable[Visit]) -> None:

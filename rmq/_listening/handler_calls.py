@@ -233,7 +233,7 @@ class HandlerCalls:
         if self._coordinator is not None:
             owned, name = self._coordinator.owned(), self._listener.ownership_name
             epochs = {delivery.slot: owned.get((name, delivery.slot)) for delivery in ready}
-            ready = [each for each in ready if (own := epochs[each.slot]) is not None and own.epoch == each.epoch]
+            ready = [each for each in ready if (own := epochs[each.slot]) is not None and own.epoch == each.owner.epoch]
         begun = set(ready)
         late = [delivery for delivery in part if delivery not in begun]
         if late and self._give_back is not None:  # what was claimed behind them comes back behind them

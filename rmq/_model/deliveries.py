@@ -279,15 +279,20 @@ class Delivery(Generic[PayloadT]):
         return initial
 
     @property
-    def epoch(self) -> int:
-        """Epoch of the slot's owner that claimed it; 0 without ZooKeeper."""
-        return self.owner.epoch
+    def fencing_token(self) -> int | None:
+        """A number that other stores compare, to refuse what a late owner writes; `None` without owners.
+
+        Guarantee: larger for every later owner of the slot, also after `RmqClient.adopt`, and the same for all that one
+            owner claims; below 2^63. A Redis that was emptied, or that lost its last writes in a failover, may have
+            forgotten a move by `adopt`.
+        """
+        return self.owner.fencing_token
 
     def still_owner(self) -> bool:
         """Return whether no other worker can have this message, or own its slot, yet.
 
         Guarantee: by this machine's clock, so a process that is paused right after this call may be wrong; against
-        that stands the epoch, which fences its late ack.
+        that stands the epoch, which fences its late ack, and, for other stores, `fencing_token`.
         """
         return not self.lost and monotonic_s() < self.lease_until_s and self._holder.still_owner(self)
 

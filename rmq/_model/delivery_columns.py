@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from rmq._model.claim_columns import ClaimColumns, spread
 from rmq._model.deliveries import ACKED, RELEASED, Delivery, Outcome, Verb, describe
@@ -13,6 +13,8 @@ from rmq._model.scores import ages_for
 from rmq._model.times import Duration, duration_ms
 from rmq._model.topics import Topic
 from rmq.errors import InvalidValueError
+
+V = TypeVar("V")
 
 Settle: TypeAlias = Callable[[Sequence[Delivery], Outcome], Sequence[Delivery]]
 """Carries out an outcome of deliveries, and returns those whose lease was lost before."""
@@ -102,6 +104,11 @@ class DeliveryColumns:
         return self._column(lambda part: part.claimed_ms)
 
     @property
+    def fencing_tokens(self) -> list[int | None]:
+        """Numbers for stores outside, `None` without owners; see `Delivery.fencing_token`."""
+        return self._column(lambda part: part.fencing_token)
+
+    @property
     def lost(self) -> list[bool]:
         """Whether a lease is known to be lost: someone else may have the message. Look before an effect."""
         found: list[bool] = []
@@ -185,9 +192,9 @@ class DeliveryColumns:
         part = self._parts[place]
         return part.each()[row - self._starts[place]] if isinstance(part, ClaimColumns) else part
 
-    def _column(self, value_of: Callable[[Delivery], int]) -> list[int]:
+    def _column(self, value_of: Callable[[Delivery], V]) -> list[V]:
         """Return what all messages of a claim have in common, for each row."""
-        found: list[int] = []
+        found: list[V] = []
         for part in self._parts:
             found += [value_of(part)] * (len(part.rows) if isinstance(part, ClaimColumns) else 1)
         return found

@@ -191,6 +191,7 @@ class ClaimReply(NamedTuple, Generic[M]):  # a frozen dataclass would take five 
     lost: tuple[bytes, ...] = ()  # stream topics: ids of entries that were trimmed or deleted before they were acked
     own: tuple[int, int] | None = None  # stream topics: claim score and number of entries in the claim's own name
     nacked: int | None = None  # how many of the nacks were looked at, where these have used up what a call may move
+    token_base: int = 0  # what an owner's tokens start from; 0 where the slot was never moved to another ensemble
 
 
 class NackReply(NamedTuple):

@@ -289,6 +289,14 @@ def _parse_claim(max_retries: int, reply: list[Any]) -> ClaimReply[Claimed]:
             ]
         messages = ClaimedRows(items[::2], scores, claim_scores, bodies, alike)
     whole = tuple(map(int, unmatched)) if unmatched else ()
-    nacked = int(reply[10]) if len(reply) > 10 else None
     times = int(now_ms), int(next_due_ms), int(resume), int(swept)
-    return ClaimReply(*times, tuple(stale), messages, whole, nacked=nacked)
+    if len(reply) == 10:
+        return ClaimReply(*times, tuple(stale), messages, whole)
+    nacked, base = rest_of(reply[10:])
+    return ClaimReply(*times, tuple(stale), messages, whole, nacked=nacked, token_base=base)
+
+
+def rest_of(values: Sequence[bytes | None]) -> tuple[int | None, int]:
+    """Parse what seldom stands at the end of a claim's reply: how many nacks were looked at, and the tokens' base."""
+    nacked = int(values[0]) if values and values[0] is not None else None
+    return nacked, int(values[1] or 0) if len(values) > 1 else 0

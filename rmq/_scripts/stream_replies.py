@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from rmq._model.entries import body_of, content_of, own_score
 from rmq._model.replies import ClaimReply, StreamClaimed
+from rmq._scripts.claiming import rest_of
 
 _claimed = cast(
     "Callable[[tuple[bytes, int, int, bytes | None, bytes, Any]], StreamClaimed]",
@@ -34,7 +35,7 @@ def claimed_entries(reply: list[Any]) -> ClaimReply[StreamClaimed]:
         tuple(map(int, unmatched or ())),
         tuple(lost or ()),
         (first, int(number)) if stamp != b"0" else None,
-        int(reply[12]) if len(reply) > 12 else None,
+        *rest_of(reply[12:]),
     )
 
 

@@ -40,7 +40,7 @@ class Delivery(Generic[PayloadT]):
         attempt: int
         due_ms: int | None
         priority: int | None
-        epoch: int
+        fencing_token: int | None
         owner: Owner
         store_score: int
         claim_score: int
@@ -127,6 +127,7 @@ class DeliveryColumns:
         values: list[Any]
         merged: list[int]
         claimed_ms: list[int]
+        fencing_tokens: list[int | None]
         lost: list[bool]
 
     def __init__(self, plain_columns: columns.DeliveryColumns, tasks: Tasks) -> None:

@@ -189,11 +189,11 @@ def test_deliveries_know_their_epoch_and_whether_their_slot_is_still_ours(
         wait_until(lambda: seen)
         (delivery,) = seen
         stats = plain.inspect(topic).stats()
-        assert delivery.epoch == stats.slots[delivery.slot].epoch > 0
+        assert delivery.fencing_token == stats.slots[delivery.slot].epoch > 0
         time.sleep(5.5)  # more than a lease: it is renewed in the owner's name
         assert delivery.still_owner()
         assert not lost
-        newer = Owner(delivery.epoch + 1_000_000, delivery.owner.ensemble)
+        newer = Owner(delivery.owner.epoch + 1_000_000, delivery.owner.ensemble)
         connections.run(claiming.claim(topic, delivery.slot, 0, owner=newer))
         wait_until(lambda: lost)
         assert not delivery.still_owner()
@@ -268,7 +268,7 @@ def test_a_new_owner_waits_for_what_the_one_before_has_in_flight(
         connections.run(claiming.claim(topic, 0, 1, owner=Owner(1, "zk")))
     wait_until(claims)
     assert time.monotonic() - started_s > 2.9
-    assert {delivery.epoch for delivery in claimed} == {2}
+    assert {delivery.fencing_token for delivery in claimed} == {2}
     for delivery in claimed:
         delivery.mark(ACKED)
     at_work.claim(0, claimed)

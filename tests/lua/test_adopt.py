@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rmq._admin.adopt import Adoption, adopt
-from rmq._model.owner import Owner
+from rmq._model.owner import NO_OWNER, MovedOwner, Owner
 from rmq._model.topics import TopicType
 from rmq._scripts import claiming, steering
 from rmq._transport.connections import Connections
@@ -39,7 +39,7 @@ def test_the_named_ensemble_hands_over_and_is_shut_out_at_once(slot: SlotUnderTe
         slot.claim(owner=NEW)
     assert moved(slot, "old", "new") == steering.Adopted("old", 5_000, moved=True)
     after = slot.state()
-    assert after.owner == {"epoch": "1", "ensemble": "new"}
+    assert after.owner == {"epoch": "1", "ensemble": "new", "token_base": "5000"}
     assert after.totals == {**before.totals, "adopted": 1}
     assert after.store == before.store
     with pytest.raises(EnsembleMismatchError):
@@ -74,7 +74,7 @@ def test_a_slot_that_nobody_has_owned_is_left_as_it_is(slot: SlotUnderTest) -> N
 def test_the_way_back_to_consumers_without_zookeeper(slot: SlotUnderTest) -> None:
     slot.seed(SEED)
     assert moved(slot, "old", "").moved
-    assert slot.state().owner == {}
+    assert slot.state().owner == {"token_base": "5000"}
     assert slot.claim().messages
 
 
@@ -100,3 +100,23 @@ def test_a_topic_moves_as_a_whole_or_not_at_all(make_topic: MakeTopic, connectio
     connections.run(steering.adopt(topic, 2, "third", "old"))
     assert adopt(connections, topic, "old", "new").moved == 3
     assert adopt(connections, topic, "old", "new") == Adoption(topic.name, "new", {"new": 3, "": 1})
+
+
+def test_a_token_never_falls_whatever_ensembles_come_and_go(slot: SlotUnderTest) -> None:
+    """A store outside with `token >= stored` refused all that owners of a rebuilt ensemble wrote."""
+    slot.seed(SlotState(store={b"%d" % number: 1 for number in range(5)}))
+    bases = [slot.claim(1, owner=Owner(2**40 + 5, "old")).token_base]
+    moved(slot, "old", "new")
+    bases.append(slot.claim(1, owner=Owner(2, "new")).token_base)
+    moved(slot, "new", "")
+    assert slot.claim(1).token_base == 0
+    bases.append(slot.claim(1, owner=Owner(1, "third")).token_base)
+    moved(slot, "third", "old")
+    bases.append(slot.claim(1, owner=Owner(2**40 + 5, "old")).token_base)
+    assert bases == [0, 2**40 + 5, 2**40 + 7, 2**40 + 8]
+    assert MovedOwner.of(OLD, bases[1]) == OLD
+    assert (MovedOwner.of(OLD, bases[1]).fencing_token, OLD.fencing_token, NO_OWNER.fencing_token) == (
+        2**40 + 5_005,
+        5_000,
+        None,
+    )

@@ -57,7 +57,7 @@ T0 = 1_790_000_000_250
 
 ZSETS = ("store", "prepare", "retry", "dead", "born", "cool")
 HASHES = ("body", "meta", "error", "reason", "dead_body", "held")
-STATE_IN_META = ("epoch", "ensemble", "paused")
+STATE_IN_META = ("epoch", "ensemble", "token_base", "paused")
 CLOCK_IN_META = ("stamp", "lease")
 NO_TOTALS = (*STATE_IN_META, *CLOCK_IN_META, "body_bound", "windows")
 

@@ -36,7 +36,7 @@ def test_it_says_what_it_is_about() -> None:
     assert found["message"] == "handler failed: ValueError('no')"
     assert (found["level"], found["logger"]) == ("warning", "rmq.test")
     assert (found["topic"], found["slot"], found["content"]) == ("jobs", 3, "item:42")
-    assert (found["attempt"], found["epoch"]) == (1, 0)
+    assert (found["attempt"], found["fencing_token"]) == (1, None)
     assert found["time"].endswith("+00:00")
     assert "deliveries" not in found
 

@@ -57,7 +57,7 @@ def test_what_was_handled_before_is_settled_before_the_new_epoch_fences_the_old_
         return bool(last)
 
     wait_until(has_last)
-    assert [(delivery.text, delivery.epoch) for delivery in last] == [("x", NOW.epoch)]
+    assert [(delivery.text, delivery.owner.epoch) for delivery in last] == [("x", NOW.epoch)]
     last[0].mark(ACKED)
     claims.claim(0, last)
 
@@ -97,7 +97,7 @@ def test_nothing_is_claimed_beside_what_is_still_being_handled(at_work: tuple[Cl
         assert not claimer.plan(1, [], lambda: [first]).visits
     first.mark(ACKED)
     second = claim_one(claimer, claims, [first])
-    assert (first.lost, second.text != first.text, second.epoch) == (False, True, NOW.epoch)
+    assert (first.lost, second.text != first.text, second.owner.epoch) == (False, True, NOW.epoch)
     assert not claimer.regained
     second.mark(ACKED)
     claims.claim(0, [second])

@@ -5,14 +5,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
-from rmq import Coordinator, Delivery, Listener, PriorityMessage, RmqClient, Topic, TopicType
+from rmq import Coordinator, Delivery, Listener, PriorityMessage, RmqClient, StreamMessage, Topic, TopicType
 from rmq._listening import kinship
 from rmq._scripts.keys import ENSEMBLES_KEY
 from tests.conftest import MakeTopic
+from tests.integration._ownership.test_zookeeper import plain_client
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.support.zookeeper import ZooKeeperEnsemble
@@ -102,6 +105,46 @@ def test_a_worker_of_another_ensemble_says_that_its_slots_are_anothers(
         send(clients[1], topic, 10)
         wait_until(lambda: len(done) == 40, 120)
         wait_until(lambda: other.troubles == (), 60)
+
+
+@pytest.mark.parametrize("kind", ["plain", "columns", "stream"])
+def test_tokens_go_on_growing_after_zookeeper_was_rebuilt(
+    zookeeper: ZooKeeperEnsemble, coordinator: Coordinator, redis_url: str, make_topic: MakeTopic, kind: str
+) -> None:
+    topic = make_topic(TopicType.STREAM if kind == "stream" else TopicType.PRIORITY, checked=kind != "stream", slots=2)
+    tokens: list[Any] = []
+
+    def handle(given: Any) -> None:
+        tokens.extend(given.fencing_tokens if kind == "columns" else [given.fencing_token])
+
+    def work(owner: Coordinator, from_ensemble: str | None = None) -> tuple[int, str]:
+        with RmqClient(redis_url, zookeeper=owner) as client:
+            options: Any = {"group": "g", "start": "all"} if kind == "stream" else {}
+            options = {"columns": True, "batch": 5} if kind == "columns" else options
+            client.add(Listener(topic, handle, **options))
+            if from_ensemble is not None:
+                client.adopt(topic, from_ensemble)
+                return 0, ""
+            client.start()
+            wait_until(lambda: len(owner.owned()) == 2, 120)
+            epochs = [each.epoch for each in owner.owned().values()]
+            message = StreamMessage if kind == "stream" else partial(PriorityMessage, priority=1)
+            client.producer(topic).send_many(message(f"{len(tokens)}-{number}") for number in range(10))
+            before = len(tokens)
+            wait_until(lambda: len(tokens) == before + 10, 120)
+            return max(epochs), owner.ensemble or ""
+
+    with plain_client(zookeeper.hosts) as busy:  # so that the new one counts less
+        for _ in range(300):
+            busy.delete(busy.create("/busy", ephemeral=True))
+    first, ensemble = work(coordinator)
+    with ZooKeeperEnsemble(tick_ms=500) as rebuilt:
+        work(Coordinator(rebuilt.hosts), ensemble)
+        second, _ = work(Coordinator(rebuilt.hosts))
+    assert second < first
+    old, new = tokens[:10], tokens[10:]
+    assert None not in tokens
+    assert max(old, key=int) <= first < min(new, key=int) < 2**63
 
 
 def test_the_highest_epoch_is_told_again_to_a_redis_that_has_forgotten_it(

@@ -51,7 +51,7 @@ def test_what_it_is() -> None:
     assert (delivery.due_ms, delivery.priority) == (SECOND * 1000 - 5, None)
     assert (delivery.claimed_ms, delivery.lease_until_s) == (SECOND * 1000 + 7, 55.0)
     assert not delivery.lost
-    assert delivery.epoch == 9
+    assert delivery.fencing_token == 9
     assert repr(delivery) == "<Delivery b'item:1' of t, slot 3, attempt 1>"
 
 
