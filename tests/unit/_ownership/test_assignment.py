@@ -10,7 +10,7 @@ from math import ceil
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmq._ownership.assignment import Owners, Share, assign
+from rmq._ownership.assignment import Owners, Share, assign, spread_slots
 
 
 def shares(names: list[str], topics: list[str], weight: int = 1) -> dict[str, Share]:
@@ -185,3 +185,8 @@ def test_leaving_moves_little_else(slots: list[int], steps: list[tuple[str, bool
         if not joins and workers:
             own = sum(slots.count(worker) for slots in before.values())
             assert moves(before, owners) <= own + len(topics)
+
+
+def test_a_thread_that_is_full_gets_no_further_slot_while_others_are_free() -> None:
+    assert spread_slots(range(4), 2, {0: 0}, full=[0]) == {0: 0, 1: 1, 2: 1, 3: 1}
+    assert spread_slots(range(3), 2, {0: 0}, full=[0, 1]) == {0: 0, 1: 1, 2: 0}
