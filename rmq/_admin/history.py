@@ -145,11 +145,10 @@ class History:
         for topic in self._registry.definitions().topics:
             try:
                 record = self._read(topic, minute)
-            except RmqError as error:  # one topic that cannot be read shall not cost the others' minute
+                found.append(record)
+                self.append(topic.name, record)
+            except RmqError as error:  # one topic that cannot be read or written shall not cost the others' minute
                 log.debug("history of topic %s: %s", topic.name, error)
-                continue
-            found.append(record)
-            self.append(topic.name, record)
         self.append(None, sum_of(minute, found))
         return found
 

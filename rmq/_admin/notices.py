@@ -15,7 +15,7 @@ from rmq._model.topics import Topic
 from rmq._slots.each import call_each
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
-from rmq.errors import RmqError
+from rmq.errors import RedisUnavailableError, RmqError
 
 log = reporter("rmq.notices")
 
@@ -99,15 +99,25 @@ class Teller(Background):
         return min(max(LONGEST_PAUSE_S, every_s), every_s * 2 ** min(failures, 20))
 
     def _look(self) -> bool:
-        """Tell of what is found, slot by slot; return whether there may be more. An error of the function ends it."""
+        """Tell of what is found, slot by slot; return whether there may be more. An error of the function ends it.
+
+        A slot that cannot be read hides the dead of no other: its error is logged, and the next look tries it again.
+        """
         slots = [*range(self._first, len(self._turns)), *range(self._first)]
         more = False
         for at in range(0, len(slots), TRIP):
             part = slots[at : at + TRIP]
-            found = call_each(self._connections, part, lambda slot: self._build(slot, self._turns[slot], AT_ONCE))
-            for slot, untold in zip(part, found, strict=True):
+            calls = [self._build(slot, self._turns[slot], AT_ONCE) for slot in part]
+            replies = self._connections.run_many(calls)
+            if all(isinstance(reply, RedisUnavailableError) for reply in replies):
+                raise replies[0]
+            for slot, untold in zip(part, replies, strict=True):
                 if self._stopping.is_set():
                     return False
+                if isinstance(untold, RmqError):
+                    text = "the dead of topic %s cannot be read in slot %d: %s"
+                    self._troubles.warning(log, type(untold), text, self._about, slot, untold)
+                    continue
                 self._first = (slot + 1) % len(self._turns)  # so that one slot's failures do not hold up the others
                 if untold.dead:
                     self._tell_of(list(untold.dead))

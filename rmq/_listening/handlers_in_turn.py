@@ -127,7 +127,7 @@ class HandlersInTurn:
         thread, began_s = self.thread, self.calls.began_s
         running_s = 0.0 if began_s is None else monotonic_s() - began_s
         if running_s > PIGGYBACK_S and thread.held.deferred:
-            thread.settle_only()
+            thread.try_to_settle()  # an error would leave the other threads, and what the hints say
         if running_s < SLOW_S:
             return
         if thread.is_unsettled() or thread.waiting or thread.claims.has_earlier:

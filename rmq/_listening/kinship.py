@@ -15,6 +15,7 @@ from rmq._io.backend import Background
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._ownership import Coordinator
+from rmq._ownership.requests import RefusedError
 from rmq._scripts.keys import ENSEMBLES_KEY, REDIS_KEY
 from rmq._transport.connections import Connections
 from rmq.errors import CoordinationError, MemoryFullError, RmqError, ScriptFailedError
@@ -202,7 +203,12 @@ class Kinship(Background):
         """Return an error text about live workers of another Redis on our topics; empty if there are none."""
         if not self._redis:
             return ""
-        for name, other in sorted(self._call(self._coordinator.others).items()):
+        try:
+            others = self._call(self._coordinator.others)
+        except RefusedError as error:
+            log.warning("whether other workers use another Redis is not known: %s", error)
+            return ""
+        for name, other in sorted(others.items()):
             shared = sorted(self._places & other.topics.keys())
             if shared and other.redis not in ("", self._redis):
                 return (

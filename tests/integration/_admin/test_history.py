@@ -111,3 +111,17 @@ def test_a_recorder_records_and_ends(client: RmqClient, make_topic: MakeTopic, m
     assert not recorders[0].is_alive()
     assert 1 <= len(client.history().last(topic.name)) <= 2
     assert MINUTES == 24 * 60
+
+
+def test_a_topic_whose_record_is_refused_costs_no_other_its_minute(
+    client: RmqClient, redis_client: redis.Redis, make_topic: MakeTopic
+) -> None:
+    topics = [make_topic(TopicType.PRIORITY, slots=1) for _ in range(2)]
+    for topic in topics:
+        client.producer(topic)
+    first, second = sorted(topic.name for topic in topics)
+    redis_client.set(history_key(first), "of another program")
+    client.history().record(29_000_000)
+    assert [minute.minute for minute in client.history().last(second)] == [29_000_000]
+    assert [minute.minute for minute in client.history().last()] == [29_000_000]
+    redis_client.delete(history_key(first))

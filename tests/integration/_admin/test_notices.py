@@ -15,9 +15,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
+import redis
 
 from rmq import DeadMessage, PriorityMessage, RmqClient, StreamMessage, Topic, TopicType, Webhook, aio
 from rmq._admin.notices import Teller
+from rmq._scripts.keys import slot_keys
 from rmq.errors import InvalidValueError, WebhookError
 from tests.conftest import MakeTopic
 from tests.support.waiting import wait_until
@@ -345,3 +347,16 @@ def test_an_async_function_may_end_it(
             await asyncio.wait_for(ended.wait(), 30)
 
     asyncio.run(main())
+
+
+def test_a_slot_that_cannot_be_read_hides_the_dead_of_no_other(
+    client: RmqClient, redis_client: redis.Redis, make_topic: MakeTopic
+) -> None:
+    jobs = client.producer(make_topic(TopicType.PRIORITY, checked=False, max_retries=0, slots=16)).topic
+    told = list[DeadMessage]()
+    with client.dead(jobs).on_dead(told.extend, every_s=SOON):
+        redis_client.set(slot_keys(jobs.name, 3).dead, "of another program")
+        contents = [text for text in map(str, range(100)) if jobs.slot_of(text.encode()) != 3]
+        let_die(client, jobs, *contents)
+        wait_until(lambda: len(told) == len(contents), 60)
+    redis_client.delete(slot_keys(jobs.name, 3).dead)
