@@ -8,10 +8,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -222,7 +224,12 @@ def test_a_killed_job_goes_on_with_another_number_of_cores(
     try:
         wait_until(lambda: accepted() > 8_000 or first.poll() is not None, LIMIT_S)
     finally:
+        workers = psutil.Process(first.pid).children(recursive=True) if first.poll() is None else []
         os.killpg(first.pid, signal.SIGKILL)
+        for worker in workers:  # Spark's Python workers have a group of their own, and would send what they hold
+            with suppress(psutil.NoSuchProcess):
+                worker.kill()
+        psutil.wait_procs(workers, LIMIT_S)
         first.wait()
     begun = accepted()
     assert 8_000 < begun < 40_000, "it was killed in the middle"
