@@ -308,7 +308,7 @@ class ListenerRuntime:
         hanging: dict[int, int] = {}
         for number, thread in enumerate(self._threads):
             if (thread.calls.began_s or before_s) < before_s:
-                for _, ready in list(thread.calls.running.values()):
+                for _, ready in (*thread.calls.running.values(), *thread.calls.hung.values()):
                     hanging[number] = ready[0].slot
         return hanging
 
