@@ -139,17 +139,17 @@ def test_a_quota_that_is_met_leaves_slots_of_its_topic_only(cluster: Cluster) ->
         client.create(f"{cluster.chroot}/owners/one", makepath=True)
         client.create(
             f"/zookeeper/quota{cluster.chroot}/owners/one/zookeeper_limits",
-            b"count=-1,bytes=-1=;byteHardLimit=-1;countHardLimit=5",
+            b"count=-1,bytes=-1=;byteHardLimit=-1;countHardLimit=1",
             makepath=True,
         )
         client.create(f"/zookeeper/quota{cluster.chroot}/owners/one/zookeeper_stats", b"count=1,bytes=0")
     worker = add(cluster, "w0", "one", "two")
     wait_until(lambda: trouble(worker, "quota", f"create {cluster.chroot}/owners/one/", "is used up"))
     assert worker.leads
-    assert 0 < len([slot for topic, slot in worker.owned() if topic == "one"]) < 8
+    wait_until(owns(worker, one=0, two=8))
     other = add(cluster, "w1", "one", "two")
-    wait_until(lambda: len([slot for topic, slot in other.owned() if topic == "two"]) == 4)
-    assert len([slot for topic, slot in worker.owned() if topic == "two"]) == 4
+    wait_until(owns(other, one=0, two=4))
+    assert owns(worker, one=0, two=4)()
 
 
 def test_who_cannot_announce_itself_is_told_by_start(cluster: Cluster) -> None:
