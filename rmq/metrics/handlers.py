@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+import threading
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from rmq._model.deliveries import Delivery, Verb
 from rmq._model.observers import Observer
@@ -15,8 +21,46 @@ BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 1
 SENDS_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 10_000, 100_000)
 
 
-class Handlers(Observer):
+class _Distribution:
+    """Values by their labels, as a histogram of Prometheus. Thread-safe.
+
+    Args:
+        name: Name of the family.
+        text: What it says.
+        labels: Names of its labels.
+        bounds: Upper bounds of the buckets, ascending; the last bucket has none.
+    """
+
+    def __init__(self, name: str, text: str, labels: Sequence[str], bounds: Sequence[float]) -> None:
+        self._family = name, text, labels
+        self._bounds = bounds
+        self._lock = threading.Lock()
+        self._counts: dict[tuple[str, ...], list[int]] = {}
+        self._sums: dict[tuple[str, ...], float] = {}
+
+    def observe(self, value: float, *labels: str) -> None:
+        """Count a value."""
+        with self._lock:
+            counts = self._counts.setdefault(labels, [0] * (len(self._bounds) + 1))
+            counts[bisect_left(self._bounds, value)] += 1
+            self._sums[labels] = self._sums.get(labels, 0.0) + value
+
+    def family(self) -> Metric:
+        """Return what was counted."""
+        name, text, names = self._family
+        family = HistogramMetricFamily(name, text, labels=names)
+        ends = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
+        with self._lock:
+            for labels, counts in self._counts.items():
+                family.add_metric(labels, list(zip(ends, accumulate(counts), strict=True)), self._sums[labels])
+        return family
+
+
+class Handlers(Observer, Collector):
     """Measures the handlers of a client: `client.observers.all.append(Handlers(registry))`, before they start.
+
+    What it counts is of this process, also where `PROMETHEUS_MULTIPROC_DIR` has metrics of `prometheus_client` kept in
+    files: a worker may have inherited the folder of a web server.
 
     Args:
         registry: Where the metrics are registered.
@@ -28,38 +72,54 @@ class Handlers(Observer):
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        labels = ["topic", "outcome"]
-        self._seconds = Histogram(
-            "rmq_handler_seconds", "How long calls of handlers took.", labels, buckets=BUCKETS, registry=registry
-        )
-        self._running = Gauge("rmq_handlers_running", "Calls of handlers that run.", ["topic"], registry=registry)
-        self._settled = Counter(
-            "rmq_deliveries_settled", "Deliveries whose outcome reached Redis.", labels, registry=registry
-        )
+        labels = "topic", "outcome"
+        self._seconds = _Distribution("rmq_handler_seconds", "How long calls of handlers took.", labels, BUCKETS)
         stood_for = "How many sends a delivery stood for, on topics with merge; a repeated delivery counts again."
-        self._sends = Histogram("rmq_delivery_sends", stood_for, ["topic"], buckets=SENDS_BUCKETS, registry=registry)
+        self._sends = _Distribution("rmq_delivery_sends", stood_for, ("topic",), SENDS_BUCKETS)
+        self._lock = threading.Lock()
+        self._running: Counter[str] = Counter()
+        self._settled: Counter[tuple[str, str]] = Counter()
+        registry.register(self)
+
+    def collect(self) -> Iterable[Metric]:
+        """Return all metrics."""
+        running = GaugeMetricFamily("rmq_handlers_running", "Calls of handlers that run.", labels=["topic"])
+        text = "Deliveries whose outcome reached Redis."
+        settled = CounterMetricFamily("rmq_deliveries_settled", text, labels=["topic", "outcome"])
+        with self._lock:
+            for topic, number in self._running.items():
+                running.add_metric([topic], number)
+            for labels, number in self._settled.items():
+                settled.add_metric(labels, number)
+        return [self._seconds.family(), running, settled, self._sends.family()]
 
     @contextmanager
     def handling(self, deliveries: Sequence[Delivery]) -> Generator[None]:
         """Time a call, and note what it stands for."""
         topic = deliveries[0].topic.name
         if deliveries[0].topic.merge is not None:
-            sends = self._sends.labels(topic)
             for delivery in deliveries:
-                sends.observe(delivery.merged)
+                self._sends.observe(delivery.merged, topic)
         began_s, outcome = monotonic_s(), "failed"
-        self._running.labels(topic).inc()
+        self._run(topic, 1)
         try:
             yield
             nacked = any(each.outcome is not None and each.outcome.verb is not Verb.ACK for each in deliveries)
             outcome = "failed" if nacked else "done"
         finally:
-            self._running.labels(topic).dec()
-            self._seconds.labels(topic, outcome).observe(monotonic_s() - began_s)
+            self._run(topic, -1)
+            self._seconds.observe(monotonic_s() - began_s, topic, outcome)
 
     def settled(self, deliveries: Sequence[Delivery]) -> None:
         """Count outcomes."""
-        for delivery in deliveries:
-            if delivery.outcome is not None:
-                verb = "lost" if delivery.lost else delivery.outcome.verb.value
-                self._settled.labels(delivery.topic.name, verb).inc()
+        verbs = [
+            (each.topic.name, "lost" if each.lost else each.outcome.verb.value)
+            for each in deliveries
+            if each.outcome is not None
+        ]
+        with self._lock:
+            self._settled.update(verbs)
+
+    def _run(self, topic: str, more: int) -> None:
+        with self._lock:
+            self._running[topic] += more

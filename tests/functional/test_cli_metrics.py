@@ -96,7 +96,8 @@ def test_a_worker_answers_prometheus_and_logs_json(redis_url: str, make_topic: M
 
 def test_each_of_several_processes_answers_prometheus(redis_url: str, make_topic: MakeTopic, tmp_path: Path) -> None:
     topic = make_topic(TopicType.PRIORITY, max_retries=0)
-    (tmp_path / "jobs.py").write_text(JOBS.format(topic=topic.name), "utf-8")
+    jobs = JOBS.replace(", adaptive=rmq.Adaptive()", "")  # which lets no message die where all fail
+    (tmp_path / "jobs.py").write_text(jobs.format(topic=topic.name), "utf-8")
     log = (tmp_path / "log").open("w+")
     process = subprocess.Popen(
         [*RMQ, "worker", "jobs:client", "--processes", "2", "--metrics-port", "20560"],

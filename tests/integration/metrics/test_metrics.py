@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
+import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
@@ -143,6 +145,39 @@ def test_a_worker_measures_its_handlers(client: RmqClient, make_topic: MakeTopic
     finally:
         hold.set()
         server.close()
+
+
+def test_a_folder_of_multiprocess_metrics_is_left_alone(tmp_path: Path) -> None:
+    """A worker may have inherited it from a web server; it may not even be there."""
+    program = """
+import os, signal
+from prometheus_client import CollectorRegistry, generate_latest
+from rmq import PriorityMessage, RmqClient, Topic, TopicType
+from rmq.metrics import Handlers
+registry = CollectorRegistry()
+with RmqClient("embedded://") as client:
+    client.observers.all.append(Handlers(registry))
+    topic = Topic("jobs", TopicType.PRIORITY)
+    client.producer(topic).send(PriorityMessage("a", 100))
+    @client.listener(topic)
+    def handle(delivery):
+        os.kill(os.getpid(), signal.SIGTERM)
+    client.run()
+print(generate_latest(registry).decode())
+"""
+    for folder in (tmp_path, tmp_path / "gone"):
+        ran = subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(folder)},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert ran.returncode == 0, ran.stderr
+        assert "an observer failed" not in ran.stderr
+        assert 'rmq_handler_seconds_count{outcome="done",topic="jobs"} 1.0' in ran.stdout
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_worker_measures_how_many_sends_a_delivery_stood_for(client: RmqClient, make_topic: MakeTopic) -> None:
