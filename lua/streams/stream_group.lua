@@ -14,25 +14,11 @@
 -- Notes: reads only. The lag is Redis' own where it knows it (7.0), else what was sent less what was read; of a group
 --   that began at an id, what one call may count: at most 1,000 entries, or 1 MiB. It is '' only without the group.
 -- @include groups_of
+-- @include count_after
 -- @include whole
 
 local store, meta, group, retry, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local name = ARGV[1]
-
--- Counts the entries after an id, as far as one call may read them.
-local function count_after(id)
-  local number, bytes, page = 0, 0, nil
-  repeat
-    page = redis.call('XRANGE', store, '(' .. id, '+', 'COUNT', 10)
-    for _, entry in ipairs(page) do
-      number, id = number + 1, entry[1]
-      for _, text in ipairs(entry[2]) do
-        bytes = bytes + #text
-      end
-    end
-  until #page < 10 or number >= 1000 or bytes >= 1048576
-  return number
-end
 
 local _, mine = groups_of(store, name)
 local state = redis.call('HMGET', group, 'epoch', 'paused', 'began', 'fresh', 'skipped')
@@ -50,7 +36,7 @@ if mine then
     local left = tonumber(sent[1] or 0) + tonumber(sent[2] or 0) - read
     lag = whole(math.max(1, math.min(left, redis.call('XLEN', store))))
   else
-    lag = whole(count_after(mine[8]))
+    lag = whole((count_after(store, mine[8])))
   end
 end
 return {

@@ -173,6 +173,35 @@ class StreamTopic(StreamView):
         check_group(self.topic, group, start)
         self._writer.join(group, start)
 
+    def move_group(self, group: str, start: Position, actor: str | None = None) -> None:
+        """Set what a group reads next, on all slots; a paused group, too. With `"all"` it reads everything again.
+
+        What is in flight, waiting or dead stays so, and is not delivered a second time: a group that moves back passes
+        over it. Entries that were acked are delivered again, with all their retries.
+
+        Args:
+            group: A registered group.
+            start: `"new"` entries, `"all"`, those after an id, or those from a time on: epoch ms, or an aware
+                `datetime`. What lies ahead means `"new"`.
+            actor: Who does it, for the audit.
+
+        Raises:
+            InvalidValueError: The topic has no such group, or `start` is none of these.
+            RmqError: A Spark query reads with this group: its checkpoint says where it is.
+
+        Guarantee: atomic per slot; safe to repeat, though what was read since the first time is then read once more.
+        """
+        if isinstance(start, str) and start not in ("new", "all") and not is_id(start):
+            raise InvalidValueError(f"start is {start!r}; it must be 'new', 'all', an entry's id or a time")
+        place = start if isinstance(start, str) else position(start, "start")
+        if checked_group(group) not in self.stats().groups:
+            raise InvalidValueError(f"topic {self.topic.name} has no group {group}", topic=self.topic.name)
+        with Audit(self._connections, self.topic, actor).step("move group", f"group {group}: {place}") as note:
+            moved = 0
+            for slot in range(self.topic.slots):
+                moved += self._writer.move_group(slot, group, place, through=isinstance(start, str))
+                note(f"moved on {counted(moved, 'slot')}")
+
     def remove_group(self, group: str, *, force: bool = False, actor: str | None = None) -> bool:
         """Remove a group with its position, its pending entries and its dead; return whether it was there.
 

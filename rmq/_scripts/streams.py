@@ -86,6 +86,17 @@ def _too_many_groups(call: Call[Any], detail: Sequence[str]) -> RmqError:
 
 _JOIN = Bound("stream_join", {"RMQ_GROUPS": _too_many_groups})
 
+
+def _driven(call: Call[Any], detail: Sequence[str]) -> RmqError:
+    return call.error(RmqError, f"{call.place}: a Spark query reads with this group; its checkpoint says where it is")
+
+
+_MOVE_GROUP = Bound(
+    "stream_move_group",
+    {"RMQ_DRIVEN": _driven},
+    durable="Moved again, a group reads once more what it has read since",
+)
+
 MAX_GROUPS = 100
 """Most groups on one topic: each keeps a place, a pending list and its dead in every slot."""
 
@@ -348,6 +359,12 @@ def resume(topic: Topic, slot: int, member: Member, limit: int) -> Call[tuple[bo
 def drop_group(topic: Topic, slot: int, group: str) -> Call[bool]:
     """Build the removal of a group with all that it has; answers whether it was there."""
     return _DROP_GROUP.call(topic, slot, is_one, _DROP_GROUP.args(group=group), group=group)
+
+
+def move_group(topic: Topic, slot: int, group: str, start: str, *, through: bool) -> Call[str]:
+    """Build the move of a group: `through`, after an id; else from it on. Answers where it is; empty: nowhere."""
+    args = _MOVE_GROUP.args(group=group, start=start, through=int(through))
+    return _MOVE_GROUP.call(topic, slot, bytes.decode, args, group=group)
 
 
 def list_dead(topic: Topic, slot: int, group: str, start: int, limit: int) -> Call[list[DeadEntry]]:

@@ -91,6 +91,11 @@ class StreamWriter:
         self._connections.command("UNLINK", group_rate_key(self.topic.name, group))
         return there
 
+    def move_group(self, slot: int, group: str, start: str, *, through: bool) -> bool:
+        """Let a group read on a slot after the id that `start` is, or from it on; return whether it is there."""
+        place = f"{start}-0" if start.isdecimal() else start  # of a range, an id without its number is the last one
+        return bool(self._connections.run(streams.move_group(self.topic, slot, group, place, through=through)))
+
     def pause(self, group: str, paused: bool, actor: str, detail: str) -> int:
         """Pause or resume a group on all slots; return on how many that changed it. Atomic per slot; safe to repeat."""
 

@@ -241,6 +241,7 @@ class StreamTopic(TopicMirror[plain_stream.StreamTopic]):
     delete = awaited(plain_stream.StreamTopic.delete)
     trim = awaited(plain_stream.StreamTopic.trim)
     add_group = awaited(plain_stream.StreamTopic.add_group)
+    move_group = awaited(plain_stream.StreamTopic.move_group)
     remove_group = awaited(plain_stream.StreamTopic.remove_group)
     remove_consumer = awaited(plain_stream.StreamTopic.remove_consumer)
     pause = awaited(plain_stream.StreamTopic.pause)

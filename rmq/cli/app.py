@@ -87,6 +87,7 @@ register(app, steer.audit, steer.workers, worker.worker, metrics.metrics, adopt.
 register(app, bench.bench)
 register(dead_app, list=dead.list_dead, redrive=dead.redrive, purge=dead.purge)
 register(stream_app, streams.groups, streams.add_group, streams.remove_group, streams.consumers)
+register(stream_app, streams.move_group)
 register(stream_app, streams.remove_consumer, streams.pending, range=entries.show_range)
 register(stream_app, entries.tail, entries.delete, entries.trim)
 command(topics_app, None, topics.list_topics)

@@ -193,6 +193,22 @@ def test_groups_are_added_and_removed(cli: Cli, client: RmqClient, orders: Topic
     assert "'new', 'all'" in cli("stream", "add-group", orders.name, "mail", "--start", "soon", code=2).err
 
 
+def test_a_group_is_moved(cli: Cli, client: RmqClient, orders: Topic) -> None:
+    send(client, orders, "a", "b")
+    view = client.stream(orders)
+    view.add_group("mail")
+    for place, left in (("all", 2), ("new", 0), ("2h", 2), ("1-1", 2)):
+        assert "is moved" in cli("stream", "move-group", orders.name, "mail", place).out
+        assert view.group("mail").lag == left
+    assert cli("stream", "move-group", orders.name, "mail", "all", "--json").json == {
+        "topic": orders.name,
+        "group": "mail",
+        "start": "all",
+    }
+    assert "place" in cli("stream", "move-group", orders.name, "mail", "soon", code=2).err
+    assert "no group post" in cli("stream", "move-group", orders.name, "post", "all", code=2).err
+
+
 def test_dead_consumers_are_removed_and_what_they_held_goes_to_others(
     cli: Cli, client: RmqClient, orders: Topic
 ) -> None:

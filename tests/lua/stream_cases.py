@@ -111,6 +111,7 @@ WRITERS: dict[str, Case] = {
     "stream_forget": lambda topic, names: streams.forget(topic, 0, "g", "other", 0, 10),
     "stream_resume": lambda topic, names: streams.resume(topic, 0, Member("g", "other"), 10),
     "stream_drop_group": lambda topic, names: streams.drop_group(topic, 0, "g"),
+    "stream_move_group": lambda topic, names: streams.move_group(topic, 0, "g", "all", through=True),
     "stream_redrive": lambda topic, names: streams.redrive(topic, 0, "g", [names.dead, names.gone, "1-1"]),
 }  # pyright: ignore[reportAssignmentType]
 

@@ -342,6 +342,19 @@ MUTANTS = (
     _mutant("nobody learns of a lost bucket", ("take_tokens", "tonumber(burst), '1'", "tonumber(burst), '0'")),
     _mutant("workers are never forgotten", ("worker_beat", "'-inf', whole(now_ms - forget_ms)", "'-inf', '0'")),
     _mutant("totals go to Redis as Lua writes numbers", ("write_totals", "whole(number)", "number")),
+    # a group that was moved
+    _mutant("streams: a group that was moved back takes what is held", ("pass_over", "~= nil or", "== 0 or")),
+    _mutant(
+        "streams: a group that was moved back takes its dead", ("pass_over", "entry[1]) ~= false", "entry[1]) == 0")
+    ),
+    _mutant("streams: what a moved group holds counts as lag", ("pass_over", "count(totals, 'skipped', number)", "")),
+    _mutant(
+        "streams: a moved group's lag is of its old place", ("stream_move_group", "added - left - read", "added - left")
+    ),
+    _mutant(
+        "streams: a second move forgets what is held",
+        ("stream_move_group", "and state[4] or stood", "and stood or stood"),
+    ),
     # a clock that was set back
     _mutant(
         "streams: a clock that was set back goes unseen",

@@ -23,7 +23,8 @@
 -- @include write_totals
 -- @include whole
 -- @include hint
-local STATE = { 'taken', 'scan_at', 'stamp', 'clear', 'scan_cursor', 'scan_start', 'scan_first', 'turn', 'seen' }
+local STATE = { 'taken', 'scan_at', 'stamp', 'clear', 'scan_cursor', 'scan_start', 'scan_first', 'turn', 'seen',
+  'again' }
 local SETTLED = { 'taken', 'scan_at' } -- what a settlement alone needs of it
 
 -- The pass over the pending list as the last claim has left it: see scan_pending.
@@ -98,6 +99,7 @@ local function claim_entries(slot, rules, turn, now_ms)
     return refusal
   end
   slot.clear = epoch == '0' or stored[7] == epoch
+  slot.again = stored[13]
   local waits, died = false, false
   slot.plain = redis.call('EXISTS', slot.retry, slot.dead, slot.error, slot.reason, slot.dead_body) == 0
   if not slot.plain then

@@ -7,6 +7,7 @@
 -- @include count
 -- @include hand_over
 -- @include read_plain
+-- @include pass_over
 local function read_new(slot, reader, most, piece, bound, largest, out, totals)
   local read, others = 0, {}
   local more = true
@@ -26,6 +27,12 @@ local function read_new(slot, reader, most, piece, bound, largest, out, totals)
         guess = math.min(guess, math.max(few, math.floor(out.left / largest)))
       end
       wanted = math.min(wanted, math.max(certain, guess))
+    end
+    if slot.again then
+      wanted = pass_over(slot, wanted, totals)
+      if wanted == 0 then
+        break -- there is more to pass over
+      end
     end
     local reply =
       redis.call('XREADGROUP', 'GROUP', slot.group, reader, 'COUNT', wanted, 'STREAMS', slot.store, '>')

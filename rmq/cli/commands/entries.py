@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from contextlib import suppress
 from itertools import islice
-from typing import Annotated
+from typing import Annotated, overload
 
 import typer
 
@@ -36,7 +36,7 @@ def show_range(
     """Show entries in the order in which they were sent."""
     with session.opened(topic) as (client, definition):
         now_ms = redis_now_ms(client, definition)
-        low, high = _position(first, "--from", now_ms), _position(last, "--to", now_ms)
+        low, high = position_of(first, "--from", now_ms), position_of(last, "--to", now_ms)
         found = client.stream(definition).range(low, high, newest_first=newest, slots=slots)
         print_entries(session, definition, found, limit)
 
@@ -56,7 +56,7 @@ def tail(
 ) -> None:
     """Show entries as they arrive, without a group, until Ctrl-C."""
     with session.opened(topic) as (client, definition):
-        begin = _position(start, "--from", redis_now_ms(client, definition))
+        begin = position_of(start, "--from", redis_now_ms(client, definition))
         with suppress(KeyboardInterrupt):
             for entry in islice(client.stream(definition).tail(begin, timeout, slots), most):
                 if session.json:
@@ -106,6 +106,10 @@ def print_entries(session: Session, topic: Topic, entries: Iterable[StreamEntry]
     )
 
 
-def _position(text: str | None, name: str, now_ms: int) -> Position | None:
+@overload
+def position_of(text: str, name: str, now_ms: int) -> Position: ...
+@overload
+def position_of(text: str | None, name: str, now_ms: int) -> Position | None: ...
+def position_of(text: str | None, name: str, now_ms: int) -> Position | None:
     """Return a position in a stream: an id, a time, or an age counted back from `now_ms`."""
     return text if text is None or _ID.fullmatch(text) else parse_past_ms(text, name, now_ms)

@@ -13,7 +13,8 @@ from rmq._model.display import counted, span
 from rmq._model.entries import PendingEntry
 from rmq._model.figures import ConsumerStats, GroupStats
 from rmq.cli import documents
-from rmq.cli.console import FAILED, Session, new_table
+from rmq.cli.commands.entries import position_of
+from rmq.cli.console import FAILED, Session, new_table, redis_now_ms
 from rmq.cli.options import GroupName, Slots, Start, StreamName, duration
 from rmq.errors import InvalidValueError
 
@@ -35,6 +36,22 @@ def add_group(session: Session, topic: StreamName, group: GroupName, start: Star
     with session.client() as client:
         client.stream(topic).add_group(group, start or "new")
     session.result({"topic": topic, "group": group}, f"group {group} of topic {topic} is registered")
+
+
+def move_group(
+    session: Session,
+    topic: StreamName,
+    group: GroupName,
+    place: Annotated[
+        str, typer.Argument(metavar="new|all|ID|TIME|AGE", help="After this id, or from this time or age on.")
+    ],
+) -> None:
+    """Set what a group reads next. What it has in flight, waiting or dead stays so."""
+    with session.opened(topic) as (client, definition):
+        named = place in ("new", "all")
+        start = place if named else position_of(place, "place", redis_now_ms(client, definition))
+        client.stream(definition).move_group(group, start)
+    session.result({"topic": topic, "group": group, "start": start}, f"group {group} of topic {topic} is moved")
 
 
 def remove_group(

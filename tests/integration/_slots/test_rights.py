@@ -160,6 +160,7 @@ def test_streams_run_under_the_documented_rights() -> None:
         assert list(stream.pending("mail")) == []
         assert (stream.pause("mail"), stream.resume("mail")) == (2, 2)
         stream.add_group("other", "all")
+        stream.move_group("other", "new")
         assert stream.remove_consumer("mail", "me") == 0
         assert stream.remove_group("other")
         first = next(iter(stream.range()))

@@ -166,6 +166,7 @@ def test_no_client_gets_a_repeat_confirmed_that_replicas_lack(pair: LaggingPair)
     with RmqClient(pair.master.url, durability="replicated", timeout_s=PATIENCE_S) as client:
         client.producer(sums).send(RangeMergeMessage("to cancel", body=1))
         client.producer(log)
+        client.stream(log).add_group("moved")
         with DelayedQueue(client, "later") as queue:
             queue.offer("to remove", 3_600_000)
     pair.link.hold()
@@ -180,6 +181,7 @@ def test_no_client_gets_a_repeat_confirmed_that_replicas_lack(pair: LaggingPair)
         "purge": lambda client: client.control(sums).purge("store", confirm="sums"),
         "purge the dead": lambda client: client.dead(sums).purge(),
         "redrive": lambda client: client.dead(sums).redrive(),
+        "move a group": lambda client: client.stream(log).move_group("moved", "all"),
         "drop a group": lambda client: client.stream(log).remove_group("g"),
         "trim": lambda client: client.stream(log).trim(),
     }
