@@ -9,7 +9,7 @@ from datetime import timedelta
 from rmq._admin.dead_letters import GroupDead
 from rmq._admin.stream_view import PAGE, StreamView
 from rmq._claiming.wake_hints import HintReader
-from rmq._model.display import counted
+from rmq._model.display import brief, counted
 from rmq._model.entries import (
     Position,
     StreamEntry,
@@ -148,7 +148,12 @@ class StreamTopic(StreamView):
         Args:
             actor: Who does it, for the audit.
             retention: What to keep this once; by default what the topic's retention says.
+
+        Raises:
+            InvalidValueError: `retention` is none.
         """
+        if retention is not None and not isinstance(retention, Retention):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidValueError(f"retention is {brief(retention, 100)}; it must be a Retention")
         done: list[Trimmed] = []
         why = "by its retention" if retention is None else f"by {retention}"
         with Audit(self._connections, self.topic, actor).step("trim", why) as note:

@@ -10,7 +10,6 @@ from dataclasses import replace
 from rmq._model.definitions import MAX_DEFINITION_BYTES, Definitions, Stored, UnreadableTopic, read_definition
 from rmq._model.display import brief, shown
 from rmq._model.merging import same_merging
-from rmq._model.payloads import payload_bytes
 from rmq._model.schema import PassedOver, new_document
 from rmq._model.scores import Ties
 from rmq._model.topics import Topic, is_name, min_reader_of
@@ -47,9 +46,10 @@ _passed_over = PassedOver(log)
 
 def check_name(name: str) -> None:
     """Refuse what is no text that Redis can hold, with `InvalidValueError`: no topic has such a name."""
-    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidValueError(f"{brief(name, 100)} is not the name of a topic")
-    payload_bytes(name, "topic name")
+    try:
+        str.encode(name)
+    except (TypeError, UnicodeEncodeError):
+        raise InvalidValueError(f"{brief(name, 100)} is not the name of a topic") from None
 
 
 class Registry:

@@ -52,6 +52,7 @@ REASONS = {
     "rmq.aio.StreamTopic": AS_THE_OTHER_SIDE,
     "rmq.spark.RmqDataSource": BY_SPARK,
     "rmq.spark.Refused": BY_SPARK,
+    "rmq.spark.keyed": BY_SPARK,
     "rmq.spark.merged": BY_SPARK,
     "rmq.spark.open_session": BY_SPARK,
     "rmq.spark.refuse": BY_SPARK,
