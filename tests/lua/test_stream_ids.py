@@ -9,7 +9,9 @@ import pytest
 from rmq import RmqClient, StreamMessage, Topic, TopicType
 from rmq._model.messages import encode
 from rmq._model.replies import SendResult
+from rmq._model.retention import Retention
 from rmq._scripts import streams
+from rmq._scripts.keys import slot_keys
 from rmq._transport.connections import Connections
 from rmq.errors import BacklogFullError, EntryIdError, InvalidMessageError
 from tests.conftest import MakeTopic
@@ -111,3 +113,31 @@ def test_a_producer_sends_ids(redis_url: str, topic: Topic) -> None:
             consumer.ack(consumer.poll(10_000))
         stats = client.stream(topic).stats()
         assert (stats.length, stats.last_id) == (2_501, "2-2500")
+
+
+@pytest.mark.parametrize("last", ["18446744073709551615", "9007199254740993", "99", "1299", "9"])
+def test_a_clean_up_knows_the_id_after_any(
+    last: str, topic: Topic, redis_client: Any, connections: Connections
+) -> None:
+    """Numbers of ids go up to 2^64 - 1: what other programs have sent, and where a group may begin."""
+    for entry_id in (f"5-{last}", "6-0", "6-1"):
+        redis_client.xadd(f"{topic.name}_0", {"content": "x"}, id=entry_id)
+    redis_client.hincrby(f"meta{{{topic.name}_0}}", "accepted", 3)
+    connections.run(streams.join(topic, 0, "g", f"5-{last}"))
+    exact = Retention(max_length=0, approximate=False)
+    assert connections.run(streams.trim(topic, 0, exact, now=True)).dropped == 1
+    assert [entry_id for entry_id, _ in entries(redis_client, topic)] == ["6-0", "6-1"]
+
+
+def test_a_clean_up_spares_what_is_not_acked_however_large_its_number(
+    topic: Topic, redis_client: Any, connections: Connections
+) -> None:
+    ids = [f"5-{2**53 + number}" for number in (3, 4, 5)]
+    for entry_id in ids:
+        redis_client.xadd(f"{topic.name}_0", {"content": "x"}, id=entry_id)
+    redis_client.hincrby(f"meta{{{topic.name}_0}}", "accepted", 3)
+    connections.run(streams.join(topic, 0, "g", ids[0]))
+    store = f"{topic.name}_0"
+    redis_client.hset(slot_keys(topic.name, 0).sizes, mapping={store: 2, "last_id": ids[1]})
+    connections.run(streams.trim(topic, 0, Retention(shrink=True, approximate=False), now=True))
+    assert [entry_id for entry_id, _ in entries(redis_client, topic)] == ids[1:]
