@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rmq._io.wire import NOTHING
 from rmq._model.definitions import differences, read_definition
 from rmq._model.reports import reporter
 from rmq._model.schema import MOST_TOLD
@@ -13,7 +14,6 @@ from rmq._model.typed import PayloadT
 from rmq._scripts.keys import TOPICS_KEY
 from rmq._slots.audit import Audit
 from rmq._slots.registry import Registry, check_same, refusals_named
-from rmq._transport.call import plain
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError, RmqError, TopicMismatchError, UnreadableTopicError
 
@@ -22,7 +22,7 @@ log = reporter("rmq.registry")
 LOOK_S = 10.0
 """How often a client looks whether its topics are still registered: a server can forget."""
 
-LOOK_PATIENCE_S = 2.0
+LOOK_PATIENCE_S = 0.25
 """How long such a look may hold up the call before which it is made."""
 
 TELL_S = 60.0
@@ -79,8 +79,8 @@ class KnownTopics(Registry):
         names = list(self._used)[self._turn : self._turn + LOOKED_AT]
         self._turn = self._turn + LOOKED_AT if len(names) == LOOKED_AT else 0
         if names and not self._connections.silent(TOPICS_KEY):
-            [found] = self._connections.run_many([plain("HMGET", TOPICS_KEY, *names)], None, LOOK_PATIENCE_S)
-            for name, text in zip(names, () if isinstance(found, RmqError) else found, strict=False):
+            found = self._connections.ask_soon(TOPICS_KEY, LOOK_PATIENCE_S, "HMGET", TOPICS_KEY, *names)
+            for name, text in zip(names, () if found is NOTHING else found, strict=False):
                 self._compare(*self._used[name], text)
         return self.look_s
 
@@ -92,8 +92,9 @@ class KnownTopics(Registry):
                 self.register(known)
                 log.warning("topic %s was gone from the registry, and is registered again", known.name)
                 return
-            check_same(read_definition(known.name, found).topic, known)
-            self._used[known.name] = known, found
+            stored = read_definition(known.name, found).topic
+            check_same(stored, known)
+            self._used[known.name] = stored, found  # a change that was made meanwhile holds, also once it was forgotten
         except (TopicMismatchError, UnreadableTopicError) as error:
             if monotonic_s() >= self._tell_s.get(known.name, 0.0):
                 self._tell_s[known.name] = monotonic_s() + TELL_S

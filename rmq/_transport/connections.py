@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar, cast
 from weakref import WeakSet
 
 from rmq._io.backend import THREADS, Blocking
-from rmq._io.wire import Argument, ReplyError, WireBrokenError, WireSilentError, pack
+from rmq._io.wire import NOTHING, Argument, ReplyError, WireBrokenError, WireSilentError, pack
 from rmq._model.retry import draw_jitter
 from rmq._model.times import monotonic_s
 from rmq._transport.call import Call, plain
@@ -28,6 +28,9 @@ from rmq.errors import ClientClosedError, ForkedClientError, RedisUnavailableErr
 T = TypeVar("T")
 
 MEMORY = Durability()
+
+LOOK_AGAIN_S = 10.0
+"""After a look that was broken off."""
 
 AT_ONCE_S = 0.001
 """Deadline of a call that is not repeated."""
@@ -300,8 +303,18 @@ class Connections:
         self._look, self._look_s = look, monotonic_s() + first_s
 
     def _look_now(self) -> None:
-        self._look_s = inf  # also for the calls that it makes
-        self._look_s = monotonic_s() + self._look()
+        pause_s, self._look_s = LOOK_AGAIN_S, inf  # also for the calls that it makes
+        try:
+            pause_s = self._look()
+        finally:  # it may be cancelled
+            self._look_s = monotonic_s() + pause_s
+
+    def ask_soon(self, key: str, patience_s: float, *args: Argument) -> Any:
+        """Ask the server that holds a key as `Node.ask_soon`; `NOTHING` where it refuses, too."""
+        try:
+            return self._router.node_for(key).ask_soon(patience_s, *args)
+        except (WireBrokenError, ReplyError):
+            return NOTHING
 
     def close_with_us(self, user: Closable) -> None:
         """Close something before these connections close; it is not kept alive for that."""

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from rmq._io.backend import Blocking
-from rmq._io.wire import Argument, ReplyError, Wire, WireBrokenError, WireSilentError
+from rmq._io.wire import NOTHING, Argument, ReplyError, Wire, WireBrokenError, WireSilentError
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._transport.durability import Durability
@@ -118,6 +118,40 @@ class Node:
             wire.close()
             raise
         self.give_back(wire)
+        return reply
+
+    def ask_soon(self, patience_s: float, *args: Argument) -> Any:
+        """Carry out one command over an idle connection: a question that must not hold up the call before which it is.
+
+        Args:
+            patience_s: How long to wait for the answer.
+            args: The command.
+
+        Returns:
+            Its reply; `NOTHING` where there is no idle connection, or no answer in time.
+
+        Raises:
+            ReplyError: The server's refusal.
+        """
+        wire = self.idle_wire()
+        if wire is None:
+            return NOTHING
+        answered, until_s = False, monotonic_s() + patience_s
+        try:
+            wire.send_command(*args)
+            while (reply := wire.read(wait=False)) is NOTHING and (left_s := until_s - monotonic_s()) > 0:
+                self._blocking.wait_readable([wire], left_s)
+            answered = reply is not NOTHING
+        except ReplyError:
+            answered = True
+            raise
+        except WireBrokenError:
+            return NOTHING
+        finally:
+            if answered:
+                self.give_back(wire)
+            else:  # its reply would be read by the next caller
+                wire.close()
         return reply
 
     def note_silence(self) -> None:

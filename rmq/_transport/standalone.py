@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
 
-from rmq._io.wire import NOTHING, ReplyError, WireBrokenError
+from rmq._io.wire import NOTHING, ReplyError
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._transport.cluster_map import Redirect
@@ -110,24 +109,8 @@ class StandaloneRouter(OneMaster):
 
         The call that follows finds out by itself whether the server answers.
         """
-        wire = self._node.idle_wire()
-        if wire is None:
-            return None
-        role: bool | None = None
-        answered = False
         try:
-            wire.send_command("INFO", "replication")
-            self._nodes.blocking.wait_readable([wire], ANSWER_S)
-            info: Any = wire.read(wait=False)
-            answered = info is not NOTHING
-            role = b"\nrole:slave" in info if answered else None
+            info = self._node.ask_soon(ANSWER_S, "INFO", "replication")
         except ReplyError:  # this user may not ask
-            answered = True
-        except WireBrokenError:
-            pass
-        finally:
-            if answered:
-                self._node.give_back(wire)
-            else:  # its reply would be read by the next caller
-                wire.close()
-        return role
+            return None
+        return None if info is NOTHING else b"\nrole:slave" in info

@@ -141,10 +141,12 @@ def parse_url(url: str | None) -> RedisUrl:
     """Understand a URL; without one, `RMQ_URL` from the environment, else `embedded://`, which is not `chosen` then.
 
     Raises:
-        InvalidUrlError: An empty text, an unknown scheme, or a part that the scheme does not take.
+        InvalidUrlError: No text or an empty one, an unknown scheme, or a part that the scheme does not take.
     """
     if url is None and (url := os.environ.get(URL_VARIABLE)) is None:
         return RedisUrl(DEFAULT_URL, Topology.EMBEDDED, chosen=False)
+    if not isinstance(url, str):  # pyright: ignore[reportUnnecessaryIsInstance] - its value may be a password
+        raise InvalidUrlError(f"the URL is of type {type(url).__name__}; it must be a text: {WAYS}")
     if not url.strip():  # such as ${REDIS_URL} of a Compose file, of a variable that is not set
         named = "url is" if os.environ.get(URL_VARIABLE) != url else f"{URL_VARIABLE} is set, but"
         raise InvalidUrlError(f"{named} empty; it must name a Redis: {WAYS}")

@@ -128,8 +128,11 @@ def _new_client(app: flask.Flask) -> RmqClient:
 def _worker_command(rmq: Rmq) -> click.Command:
     def run(threads: int | None, handlers: int | None, drain: float, idle: str) -> None:
         app = _current()
-        client = _new_client(app)
-        client.add(*rmq.listeners(app))
+        try:
+            client = _new_client(app)
+            client.add(*rmq.listeners(app))
+        except RmqError as error:
+            raise click.ClickException(str(error)) from None
         if unfinished := client.run(drain, threads, handlers, idle):
             raise click.ClickException(f"{len(unfinished)} messages were still being handled after {drain:g} s")
 

@@ -27,7 +27,8 @@ def make_app(client: RmqClient, settings: Settings | None = None) -> ASGIApp:
     Args:
         client: The client to read through. The caller closes it.
         settings: How it is reached; the address and the port in it are the server's business then. Without
-            credentials only requests from this machine are answered; a proxy in front of it must ask for a login.
+            credentials only requests from this machine are answered; a proxy in front of it must ask for a login, and
+            the server must tell the proxy's address, not what its headers say (uvicorn: `proxy_headers=False`).
     """
     chosen = settings or Settings()
     reader = Reader(client)

@@ -30,6 +30,7 @@ def serve(client: RmqClient, settings: Settings, ready: Callable[[str], None]) -
         log_level="warning",
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # who asks is the peer, whatever its headers say
         timeout_graceful_shutdown=3,
     )
     with listening(settings) as listener:

@@ -134,6 +134,49 @@ def test_settings_that_were_changed_meanwhile_are_no_mismatch(
     assert [record.levelname for record in caplog.records if record.name == "rmq.registry"] == ["WARNING"] * 3
 
 
+def test_a_change_that_others_made_is_registered_again(hasty: RedisServer) -> None:
+    topic = Topic("t", TopicType.PRIORITY)
+    with RmqClient(hasty.url) as client:
+        producer = client.producer(topic)
+        with RmqClient(hasty.url) as other:
+            other.change_topic(topic.changed(max_retries=3))
+        producer.send(PriorityMessage("m", 1))
+        hasty.connect().flushall()
+        producer.send(PriorityMessage("m", 1))
+        assert client.topic("t").max_retries == 3
+
+
+def test_a_look_waits_for_no_silent_server_and_goes_on_after_it(hasty: RedisServer) -> None:
+    topic = Topic("t", TopicType.PRIORITY)
+    with Proxy(hasty.port) as proxy, RmqClient(proxy.url) as client:
+        producer = client.producer(topic)
+        hasty.connect().flushall()
+        proxy.drop_replies(1, command="HMGET")
+        producer.send(PriorityMessage("m", 1))  # the look before it is given up, on a connection of its own
+        assert hasty.connect().hlen("rmq:topics") == 0
+        producer.send(PriorityMessage("m", 1))
+        assert hasty.connect().hlen("rmq:topics") == 1
+
+
+def test_a_look_that_was_broken_off_comes_again(hasty: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a cancelled task, or Ctrl-C."""
+    topic = Topic("t", TopicType.PRIORITY)
+    monkeypatch.setattr("rmq._transport.connections.LOOK_AGAIN_S", 0.0)
+    with RmqClient(hasty.url) as client:
+        producer = client.producer(topic)
+        with monkeypatch.context() as broken:
+            broken.setattr("rmq._transport.node.Node.ask_soon", _interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                producer.send(PriorityMessage("m", 1))
+        hasty.connect().flushall()
+        producer.send(PriorityMessage("m", 1))
+        assert client.topics() == [topic]
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_a_client_of_many_topics_looks_at_them_in_turn(hasty: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rmq._slots.known_topics.LOOKED_AT", 2)
     with RmqClient(hasty.url) as client:

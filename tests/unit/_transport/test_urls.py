@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,13 @@ from rmq.errors import InvalidUrlError
 def test_urls(url: str, topology: Topology, folder: Path | None) -> None:
     parsed = parse_url(url)
     assert (parsed.url, parsed.topology, parsed.folder, parsed.hosts, parsed.service) == (url, topology, folder, (), "")
+
+
+@pytest.mark.parametrize("url", [5, b"redis://:secret@h", Path("/secret")])
+def test_a_url_is_a_text(url: Any) -> None:
+    with pytest.raises(InvalidUrlError, match="it must be a text") as refused:
+        parse_url(url)
+    assert "secret" not in str(refused.value)
 
 
 def test_sentinels_and_clusters() -> None:
