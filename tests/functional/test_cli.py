@@ -50,7 +50,7 @@ def test_each_type_takes_its_own_option(cli: Cli, client: RmqClient, make_topic:
         (TopicType.RANGE_MERGE, ("--time-range", "1h"), ("--priority", "20")),
         (TopicType.PRIORITY, ("--priority", "20"), ("--in", "5s")),
         (TopicType.FIXED_TIME, ("--in", "1h"), ("--time-range", "5s")),
-        (TopicType.FIXED_TIME, ("--at", "2999-01-31T14:30:00Z"), ("--priority", "20")),
+        (TopicType.FIXED_TIME, ("--at", "2099-01-31T14:30:00Z"), ("--priority", "20")),
     ):
         name = client.producer(make_topic(kind)).topic.name
         assert "need --" in cli("send", name, "a", code=2).err

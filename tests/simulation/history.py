@@ -58,7 +58,7 @@ class Run:
         process: Name of its process, and `life` tells its lives apart.
         stamp: Its claim stamp; `claimed_ms` is Redis' time then.
         score: Its score in store.
-        epoch: The epoch of the slot's owner; 0 without ZooKeeper.
+        epoch: The fencing token of the slot's owner: its epoch, but after `adopt`; 0 without ZooKeeper.
         lease_until_s: When its lease ended at the earliest, at its beginning.
         carried: The numbers of the sends that it stands for, as far as its body tells.
         wrong: What is wrong with its body; empty where nothing is.

@@ -223,7 +223,7 @@ class Worker:
             delivery.claim_score // 1000,
             delivery.store_score,
             delivery.attempt,
-            delivery.epoch,
+            delivery.fencing_token or 0,
             self.world.now_s,
             delivery.lease_until_s,
         )

@@ -107,7 +107,8 @@ def main() -> None:
     shortest_s, longest_s = (each / 1000 for each in options["handle_ms"])
 
     def handle(delivery: Delivery) -> None:
-        words = threading.current_thread().name, delivery.topic.name, delivery.slot, delivery.text, delivery.epoch
+        token = delivery.fencing_token
+        words = threading.current_thread().name, delivery.topic.name, delivery.slot, delivery.text, token
         ledger.note("start", *words)
         time.sleep(random.uniform(shortest_s, longest_s))
         ledger.note("end", *words)

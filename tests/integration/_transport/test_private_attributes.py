@@ -1,4 +1,4 @@
-"""What RMQ uses of redis-py and kazoo that is no public name of theirs: an update that takes it away fails here."""
+"""What RMQ uses of redis-py, kazoo and asyncio that is no public name: an update that takes it away fails here."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tests.support.waiting import wait_until
 RMQ = Path(__file__).parents[3] / "rmq"
 USED = {
     "rmq/_io/wire.py": {"_sock"},
-    "rmq/aio/wire.py": {"_reader", "_writer"},
+    "rmq/aio/wire.py": {"_reader", "_writer", "_sock", "_closed"},
     "rmq/_ownership/zookeeper.py": {"_connection", "_connect"},
 }
-"""File -> the private attributes of redis-py's and kazoo's objects in it."""
+"""File -> the private attributes of objects of redis-py, kazoo and asyncio's transports in it."""
 GRANTED_MS = 9_000
 
 
@@ -63,6 +63,7 @@ def test_an_asyncio_connection_of_redis_py_has_its_streams(redis_url: str) -> No
         before = connection._reader, connection._writer
         await connection.connect()
         found = connection._reader, connection._writer
+        assert isinstance(connection._writer.transport._sock, socket.socket)
         await connection.disconnect()
         return (*before, *found)
 

@@ -112,6 +112,8 @@ async def _run_after(loop_handler: bool) -> object:
 
 
 @pytest.mark.parametrize("loop_handler", [False, True])
+@pytest.mark.usefixtures("heard")  # which puts back what other tests have left in this process
 def test_half_a_handler_of_an_event_loop_is_not_put_back(loop_handler: bool) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     assert asyncio.run(_run_after(loop_handler)) is signal.SIG_DFL
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
