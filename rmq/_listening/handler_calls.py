@@ -164,8 +164,14 @@ class HandlerCalls:
 
     @property
     def runs_here(self) -> bool:
-        """Whether a handler that runs is the caller, or a task that it has made."""
-        return id(_handled.get()) in self.running
+        """Whether a handler that runs, be it one that was given up, is the caller, or a task that it has made."""
+        call = id(_handled.get())
+        return call in self.running or call in self.hung
+
+    @property
+    def others_run(self) -> bool:
+        """Whether handlers run beside the caller, without those that were given up."""
+        return any(call != id(_handled.get()) for call in list(self.running))
 
     def _call(self, part: Sequence[Delivery], ready: Sequence[Delivery]) -> None:
         """Call the handler while observers watch; both may set context variables, which end with the call.

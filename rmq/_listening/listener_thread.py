@@ -385,8 +385,8 @@ class ListenerThread(Background):
 
     @property
     def hangs(self) -> bool:
-        """Whether only calls of the handler are left that were given up."""
-        return bool(self.calls.hung) and not self.calls.running
+        """Whether only calls of the handler are left that were given up, or that asks for this itself."""
+        return bool(self.calls.hung or self.calls.runs_here) and not self.calls.others_run
 
     def _is_unfinished(self) -> bool:
         return bool(self.waiting or self.is_unsettled() or self.claims.has_earlier)

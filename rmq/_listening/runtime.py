@@ -229,7 +229,7 @@ class ListenerRuntime:
         return [each for thread in self._threads if thread.is_alive() for each in spread(thread.held.all())]
 
     def _join(self, thread: Job, until_s: float) -> None:
-        """Wait for a thread, but not for calls of the handler that were given up."""
+        """Wait for a thread, but not for calls of the handler that were given up, or that ask for this themselves."""
         hangs = False
         while thread.is_alive() and (left_s := until_s - monotonic_s()) > 0 and not hangs:
             thread.join(min(left_s, JOIN_S))

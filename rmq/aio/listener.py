@@ -205,7 +205,7 @@ class HandlersInTasks(HandlersInTurn):
     def join_others(self, timeout_s: float) -> None:
         """Wait for the handlers beside the one that asks for it."""
         until_s = monotonic_s() + timeout_s
-        while len(self.calls.running) > 1 and (left_s := until_s - monotonic_s()) > 0:
+        while self.calls.others_run and (left_s := until_s - monotonic_s()) > 0:
             self._ended.clear()
             self._ended.wait(left_s)
         self.thread.try_to_settle()

@@ -70,6 +70,23 @@ def test_a_thread_that_hangs_loses_its_message_and_what_comes_of_it_counts_no_mo
     assert "what came of it counts no more" in caplog.text
 
 
+@pytest.mark.parametrize("given_up", [False, True])
+def test_a_handler_on_a_thread_may_stop_its_client(given_up: bool, redis_url: str, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY, lease=SECOND, checked=not given_up)
+    lost, left = threading.Event(), list[list[str]]()
+    with RmqClient(redis_url) as client:
+
+        @client.listener(topic, timeout=300 if given_up else None, on_lost=lambda delivery: lost.set())
+        def handle(delivery: Delivery) -> None:
+            if not given_up or lost.wait(120):
+                left.append([each.text for each in client.stop(drain_s=240)])
+
+        fill(client, topic, "a")
+        client.start()
+        wait_until(lambda: bool(left), 120, "it does not wait for itself")
+        assert left == [[] if given_up else ["a"]]
+
+
 def info_of(client: RmqClient, topic: Topic) -> ListenerInfo | None:
     infos = (each for worker in client.workers() for each in worker.listeners if each.topic == topic.name)
     return next(infos, None)
