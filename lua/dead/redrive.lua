@@ -80,6 +80,7 @@ for i, content in ipairs(contents) do
     local cost = payload and #payload or 0
     if fresh and payload and slot.held then
       -- @include records
+      -- @include write_record
       -- @include fold
       -- @include fold_cost
       -- @include end_wait

@@ -15,8 +15,8 @@
 -- ARGV[2]  call         number of this call in its lane, from 1
 -- ARGV[3]  floor        lowest number that may still be repeated
 -- ARGV[4]  digest       of a named call's messages, hexadecimal; else empty
--- ARGV[5]  detailed     '1': say per message whether it was new; with `-` behind it: the call may take the first messages
---   only, where these cost much; with `+`: and of several messages refuse only those that have no room
+-- ARGV[5]  detailed     '1': say per message whether it was new; with `-` behind it: the call may take the first
+--   messages only, where these cost much; with `+`: and of several messages refuse only those that have no room
 -- ARGV[6]  number       of messages, 1 to 1,000
 -- ARGV[7]  max_backlog  most messages in this slot's store; 0 for no bound
 -- ARGV[8]  kind         RANGE_MERGE, FIXED_TIME or PRIORITY
@@ -37,8 +37,8 @@
 -- ARGV[23]  publish      command for the wake hint: PUBLISH or SPUBLISH
 -- ARGV[24]  values       1 where all messages have the same value, else `number`
 -- ARGV[25..] messages  contents; then values (ms, epoch ms, priorities); then records, a single one where all are alike
--- Returns: { number of new ones, a digit per message or '', number dropped }. Digits: 1 new, 0 merged, 2 refused as with
---   RMQ_ITEMS, 3 as with RMQ_RANGE. They are there if detailed, if some were refused, and if there are fewer than
+-- Returns: { number of new ones, a digit per message or '', number dropped }. Digits: 1 new, 0 merged, 2 refused as
+--   with RMQ_ITEMS, 3 as with RMQ_RANGE. They are there if detailed, if some were refused, and if there are fewer than
 --   messages: those before cost as much as a call may; the others were not looked at
 -- Errors: RMQ_PAST now_ms lowest; RMQ_FULL size max_backlog; RMQ_ITEMS index, RMQ_RANGE index (of the message, from 1);
 --   RMQ_REPEATED number floor; RMQ_OTHER lane (a call of this name had other messages); OOM at maxmemory; nothing was

@@ -1,7 +1,8 @@
 """Loads the Lua scripts, puts their includes in place, and knows their SHA-1.
 
 An include may include others; each stands once in a script, before the first that needs it. An indented include is
-local to its block, which alone pays for the definition: what is rare stands in the block that needs it.
+local to its block, which alone pays for the definition: what is rare stands in the block that needs it. The includes of
+a block stand one below the other, and share what they include.
 
 The files stand in folders of `lua/` at the top of the repository, and in the wheel as `rmq/lua/`.
 """
@@ -23,7 +24,8 @@ from rmq._transport.call import PUBLISH, SHARDED_PUBLISH, Call
 from rmq._transport.cluster_map import absent_key
 from rmq._transport.contract import Names, contract_of
 
-_INCLUDE = re.compile(r"^( *)-- @include (\w+)\n", re.MULTILINE)
+_INCLUDES = re.compile(r"^( *)-- @include \w+\n(?:\1-- @include \w+\n)*", re.MULTILINE)
+_INCLUDE = re.compile(r"@include (\w+)")
 _READS_ONLY = re.compile(r"^-- Notes: reads only", re.MULTILINE)
 _SHARED = "shared"
 """Folder of the scripts on keys that are no slot's. None of these touches a key that it may have emptied."""
@@ -123,14 +125,15 @@ def with_includes(text: str, includes: Mapping[str, str]) -> str:
 
     def placed_in(text: str, placed: set[str]) -> str:
         def include(match: re.Match[str]) -> str:
-            indent, wanted = match.groups()
-            if wanted in placed:
-                return ""
-            known = {*placed} if indent else placed  # what a block defines ends with it
-            known.add(wanted)
-            return placed_in(includes[wanted], known)
+            known = {*placed} if match[1] else placed  # what a block defines ends with it
+            texts: list[str] = []
+            for wanted in _INCLUDE.findall(match[0]):
+                if wanted not in known:
+                    known.add(wanted)
+                    texts.append(placed_in(includes[wanted], known))
+            return "".join(texts)
 
-        return _INCLUDE.sub(include, text)
+        return _INCLUDES.sub(include, text)
 
     return placed_in(text, set())
 

@@ -9,8 +9,9 @@
 -- settles only, and gives something back that is due, tells the others: the channel's name is that of the slot's.
 -- `rules.budget` is what a call may do beside: `work`, messages that are swept, expired or nacked, and `bytes` of
 -- bodies that are moved. Where it is used up, each slot sweeps one more, as long as there are bytes; who does much of
--- that takes few new ones. What is left is due at once. Most claims of few messages are brief: see claim_brief. Where the
--- topic merges, what was moved leaves as much less for what is claimed; and nothing but claiming has half of the bytes.
+-- that takes few new ones. What is left is due at once. Most claims of few messages are brief: see claim_brief. Where
+-- the topic merges, what was moved leaves as much less for what is claimed; and nothing but claiming has half of the
+-- bytes.
 -- @include settle_nacks
 -- @include settle_whole
 -- @include settle_acks

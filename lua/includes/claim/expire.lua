@@ -53,7 +53,7 @@ local function expire(slot, start, now_ms, ttl_ms, max_retries, limit, totals)
         -- @include fold_dead
         body, cost = fold_dead(slot, content, body)
       elseif slot.held then
-        -- @include fold_cost
+        -- @include move_cost
         cost = move_cost(cost)
       end
       budget.bytes = budget.bytes - cost

@@ -1,17 +1,17 @@
 -- Claims up to `limit` due messages: lowest due time first, or highest priority first. What is in prepare is skipped:
 -- one content is never in two hands; the search goes on behind it, over up to about 2,000 entries from rank `start`, or
--- 8 MiB of contents, and as far as `fits` allows. `slot.outlived` notes, in the table of what is in flight, what else is
--- to be passed over. Returns contents and store scores (alternating), the rank where a bound
--- ended the search (0 if none did), and whether all that is due was seen. Where ties are `any` (`slot.any`), a search
--- from the start follows the claim's stamp, see `read_turned`. A search that a bound ended goes on without that, since
--- only then nothing is left out; its `start` is the rank + 1.
+-- 8 MiB of contents, and as far as `fits` allows. `slot.outlived` notes, in the table of what is in flight, what else
+-- is to be passed over. Returns contents and store scores (alternating), the rank where a bound ended the search (0 if
+-- none did), and whether all that is due was seen. Where ties are `any` (`slot.any`), a search from the start follows
+-- the claim's stamp, see `read_turned`. A search that a bound ended goes on without that, since only then nothing is
+-- left out; its `start` is the rank + 1.
 -- @include count
 -- @include whole
 -- @include fits
 -- @include read_page
 -- @include skiplist
--- Moves what is claimed from store to prepare: `contents`, and `items` with their store scores, alternating. `in_front`:
--- these are the first in store.
+-- Moves what is claimed from store to prepare: `contents`, and `items` with their store scores, alternating.
+-- `in_front`: these are the first in store.
 local function move_claimed(slot, highest_first, contents, items, in_front, stamp, max_retries, totals)
   local fresh = whole(stamp * 1000 + max_retries)
   local begun = begin_skiplist(slot.prepare, #contents, '0', string.format('%065.0f', stamp))

@@ -1,7 +1,8 @@
 -- Claims while messages stand in store that have outlived their time to live, and that this call could not bury yet:
--- what was rolled back, which has no such time, and what is younger. On time topics the outlived stand between these. On
--- PRIORITY they stand among them: where the first ones in store are all outlived, the younger ones are found by `born`,
--- the highest priorities of the 256 that have waited for longest. Returns contents and store scores, alternating.
+-- what was rolled back, which has no such time, and what is younger. On time topics the outlived stand between these.
+-- On PRIORITY they stand among them: where the first ones in store are all outlived, the younger ones are found by
+-- `born`, the highest priorities of the 256 that have waited for longest. Returns contents and store scores,
+-- alternating.
 -- @include take
 -- @include whole
 local function take_between(slot, limit, before, now_ms, stamp, max_retries, totals)
@@ -22,7 +23,8 @@ local function take_by_birth(slot, limit, before, stamp, max_retries, totals)
   if #names == 0 then
     return items
   end
-  local scores, held = redis.call('ZMSCORE', slot.store, unpack(names)), redis.call('ZMSCORE', slot.prepare, unpack(names))
+  local scores = redis.call('ZMSCORE', slot.store, unpack(names))
+  local held = redis.call('ZMSCORE', slot.prepare, unpack(names))
   for i = 1, #names do
     if scores[i] and not held[i] then
       order[#order + 1] = i

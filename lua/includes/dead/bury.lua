@@ -1,7 +1,7 @@
 -- A claimed message has used up its retries, or was rejected: prepare -> dead, with its last `failure` as the reason,
 -- and its body. Beside a fresh copy in store nothing is left to bury: it is counted, and the fresh copy has all its
--- retries. Where the topic merges, it has a value of its own, and dies with that. Returns the bytes of the body that it has
--- moved, or what its value has cost (see fold_cost).
+-- retries. Where the topic merges, it has a value of its own, and dies with that. Returns the bytes of the body that it
+-- has moved, or what its value has cost (see fold_cost).
 -- @include count
 -- @include record_failure
 local function bury(slot, content, failure, attempts, now_ms, totals)
@@ -26,7 +26,7 @@ local function bury(slot, content, failure, attempts, now_ms, totals)
     -- @include fold_dead
     body, cost = fold_dead(slot, content, body)
   elseif slot.held then
-    -- @include fold_cost
+    -- @include move_cost
     cost = move_cost(cost)
   end
   if body then

@@ -3,7 +3,9 @@
 -- all that it waits for; nil: its time is set by hand. Returns what it has cost (see fold_cost), and whether it is due
 -- sooner than it was.
 -- @include records
+-- @include write_record
 -- @include fold
+-- @include move_cost
 -- @include fold_cost
 -- @include end_wait
 local function fold_back(slot, content, fresh, now_ms)

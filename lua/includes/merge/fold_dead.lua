@@ -1,7 +1,9 @@
 -- The record of a message that dies, with that of an earlier death of its content. Of items the newest stay that have
 -- up to 1 MiB, of sets up to 10,000: a content may die again and again. Also returns what it has cost (see fold_cost).
 -- @include records
+-- @include write_record
 -- @include fold
+-- @include move_cost
 -- @include fold_cost
 local function fold_dead(slot, name, record)
   local earlier = redis.call('HGET', slot.dead_body, name)

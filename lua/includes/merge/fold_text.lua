@@ -3,6 +3,7 @@
 -- nil and why not; whether the send has the newest version; and of the folded record, where they are known, `first`,
 -- the count and the number of items.
 -- @include records
+-- @include write_record
 -- @include fold_sent
 local unpack_record, pack_record, sub = struct.unpack, struct.pack, string.sub
 

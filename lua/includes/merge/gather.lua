@@ -1,9 +1,9 @@
--- Puts the items that a call sends to one content together, so that what is in store is copied once, and not with each of
--- them. `gathered`: of each content, its record as far as it is known: `text`, as it is in store, and `parts`, the items
--- behind it; `known`, these items of a set, and `looks`, how many were searched for in `text`: from the ninth on all of
--- its items are known; `first`, `last`, `count` and `number` as in records; `size`, bytes of all items; `cost`, what was
--- done and not charged yet, see fold_cost. Returns that, with the items of `sent` behind it; nil where these have no
--- room, are many of a set, or the record is of another kind.
+-- Puts the items that a call sends to one content together, so that what is in store is copied once, and not with each
+-- of them. `gathered`: of each content, its record as far as it is known: `text`, as it is in store, and `parts`, the
+-- items behind it; `known`, these items of a set, and `looks`, how many were searched for in `text`: from the ninth on
+-- all of its items are known; `first`, `last`, `count` and `number` as in records; `size`, bytes of all items; `cost`,
+-- what was done and not charged yet, see fold_cost. Returns that, with the items of `sent` behind it; nil where these
+-- have no room, are many of a set, or the record is of another kind.
 -- @include records
 -- @include frames
 local function new_group(text, kind)

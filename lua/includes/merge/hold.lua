@@ -3,6 +3,7 @@
 -- says whether any may have; `slot.waiting` has those that were read before. `bodies`: their values, in the order of
 -- `names`, false for none. Returns the values that are handed over.
 -- @include records
+-- @include write_record
 -- @include fold
 -- @include fill_hash
 local function hold(slot, names, bodies)

@@ -13,6 +13,7 @@
 -- lies ahead, the clock was set back, and the ends would be late by as much: all of them are over, `windows_over`.
 -- @include whole
 -- @include records
+-- @include write_record
 -- @include fold_text
 -- @include gather
 -- @include merged_score
@@ -27,7 +28,8 @@ local function sent_record(text, now_ms)
 end
 
 -- What the messages have in store, and of how many of the messages: no more than may be rewritten. Where values may be
--- large each content is read once, and `places` says at which of its messages. To ask for the size of each costs a command a message, and is spared where no value is large.
+-- large each content is read once, and `places` says at which of its messages. To ask for the size of each costs a
+-- command a message, and is spared where no value is large.
 local function read_stored(slot, rules, at, number)
   if number == 1 or redis.call('HGET', slot.meta, 'body_bound') then
     return redis.call('HMGET', slot.body, unpack(ARGV, at, at + number - 1)), number, nil

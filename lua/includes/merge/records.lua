@@ -12,8 +12,3 @@ local function read_record(text)
   end
   return { count = 1, first = 0, last = 0, number = 0, kind = 'K', value = text and text ~= '' and '=' .. text or '' }
 end
-
-local function write_record(record)
-  return struct.pack('<c4ddddc1', '\0rm1', record.count, record.first, record.last, record.number, record.kind)
-    .. record.value
-end

@@ -5,6 +5,7 @@
 -- The bodies that move along are taken off `slot.budget`; once that is used up, the rest is left as it is. Returns the
 -- position after the last one, how many are due by it, and how many were looked at.
 -- @include count
+-- @include whole
 local function settle_nacks(slot, at, now_ms, max_retries, totals, stale)
   local last = at + 6 * tonumber(ARGV[at])
   local back = 0

@@ -1,6 +1,7 @@
 -- How many entries come after an id, and whether these are all: it counts up to 1,000, or 1 MiB.
 local function count_after(store, id)
-  local number, bytes, page = 0, 0, nil
+  local number, bytes = 0, 0
+  local page
   repeat
     page = redis.call('XRANGE', store, '(' .. id, '+', 'COUNT', 10)
     for _, entry in ipairs(page) do

@@ -1,9 +1,9 @@
--- Redis counts the age of a delivery by its clock: once that was set back, leases that run would end late by as much. So
--- a claim notes Redis' time in `seen` of the group's hash, and one that finds a later time there has all leases that run
--- begin once more, a step at a time: behind that time stands the id up to which this is done. So a lease ends late by its
--- own length at most. `stored`: what `seen` holds. A step looks at `most` deliveries, and takes their number off
--- `out.rows`. What a server drops over it, since it was trimmed or deleted, is counted as lost. Returns what `seen` is to
--- hold, nil where it stays as it is; whether leases have begun once more; and whether there is more to do.
+-- Redis counts the age of a delivery by its clock: once that was set back, leases that run would end late by as much.
+-- So a claim notes Redis' time in `seen` of the group's hash, and one that finds a later time there has all leases that
+-- run begin once more, a step at a time: behind that time stands the id up to which this is done. So a lease ends late
+-- by its own length at most. `stored`: what `seen` holds. A step looks at `most` deliveries, and takes their number off
+-- `out.rows`. What a server drops over it, since it was trimmed or deleted, is counted as lost. Returns what `seen` is
+-- to hold, nil where it stays as it is; whether leases have begun once more; and whether there is more to do.
 -- @include lose_entry
 -- @include whole
 -- @include leases_to_restart

@@ -34,7 +34,8 @@ local function settle_entries(slot, at, now_ms, max_retries, totals, stale, lost
         left_bytes = left_bytes - bury_entry(slot, id, failure, deliveries, now_ms, totals, lost)
       else
         record_failure(slot, id, failure)
-        park(slot, id, verb == 'spare' and deliveries - 1 or deliveries, number > 0 and now_ms + number or 0, totals, lost)
+        local counted = verb == 'spare' and deliveries - 1 or deliveries
+        park(slot, id, counted, number > 0 and now_ms + number or 0, totals, lost)
         count(totals, 'retried', 1)
         back = back + (number > 0 and 0 or 1)
       end

@@ -69,3 +69,11 @@ def test_an_indented_include_is_local_to_its_block() -> None:
     assert with_includes(block + "-- @include a\na()\n", includes) == inside + "local function a() end\na()\n"
     known = "if rare then\nlocal function b() a() end\n  b()\nend\n"
     assert with_includes("-- @include a\n" + block, includes) == "local function a() end\n" + known
+
+
+def test_a_block_defines_once_what_several_of_its_includes_need() -> None:
+    includes = {"a": "local function a() end\n"}
+    includes |= {name: f"-- @include a\nlocal function {name}() a() end\n" for name in "bc"}
+    block = "if rare then\n  -- @include b\n  -- @include a\n  -- @include c\n  c()\nend\n"
+    placed = "local function a() end\nlocal function b() a() end\nlocal function c() a() end\n"
+    assert with_includes(block, includes) == f"if rare then\n{placed}  c()\nend\n"
