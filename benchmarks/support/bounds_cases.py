@@ -512,6 +512,7 @@ def _purge(place: Place) -> Call[Any]:
 
 case("pause", "one slot", sizes=False)(lambda place: steering.pause(place.topic, 0, True, "me"))
 case("audit", "a line", sizes=False)(lambda place: steering.audit(place.topic, 0, "me", "purge", "all", "begun"))
+case("confirm", "one slot", sizes=False)(lambda place: steering.confirm(place.topic, 0))
 case("adopt", "one slot", sizes=False)(lambda place: steering.adopt(place.topic, 0, "zk", "other"))
 
 
@@ -925,7 +926,7 @@ def _stream_consumers(place: Place) -> Call[Any]:
 @case("stream_pending", "a page", S, sizes=False)
 def _stream_pending(place: Place) -> Call[Any]:
     place.pending(MAX_BATCH)
-    return streams.pending(place.topic, 0, ME.group, None, MAX_BATCH, "")
+    return streams.pending(place.topic, 0, ME.group, "-", MAX_BATCH, "")
 
 
 @case("stream_forget", "a consumer that holds much", S, sizes=False)
@@ -944,6 +945,12 @@ def _stream_resume(place: Place) -> Call[Any]:
 def _stream_resume_dying(place: Place) -> Call[Any]:
     place.pending(MAX_BATCH, times=99)
     return streams.resume(place.topic, 0, ME, RESUME_BATCH)
+
+
+@case("stream_move_group", "behind the first entry", S)
+def _stream_move_group(place: Place) -> Call[Any]:
+    ids = place.pending(MAX_BATCH)
+    return streams.move_group(place.topic, 0, ME.group, ids[0], through=True)
 
 
 @case("stream_drop_group", "with 1,000 pending", S, sizes=False)

@@ -33,6 +33,7 @@ from tests.support.slots import T0, SlotState, SlotUnderTest, read_state
 pytestmark = pytest.mark.slow
 
 WIDE = Collect(max_items=100_000, max_bytes=1_048_576)
+WIDE_SET = replace(WIDE, max_items=5_000, unique=True)
 DROPS = [Collect(max_items=3, when_full=full) for full in (Overflow.DROP_OLDEST, Overflow.DROP_NEWEST)]
 BODIES = (Keep, Replace, Newest)
 
@@ -41,12 +42,12 @@ parts = st.binary(min_size=1, max_size=3)
 exact = st.integers(-(2**40), 2**40) | st.integers(-(2**20), 2**20).map(lambda number: number / 1024)
 REDUCERS = (
     *(None, Keep(), Replace(), Newest(), Max(), Min(), Sum()),
-    *(WIDE, replace(WIDE, unique=True), *DROPS),
+    *(WIDE, WIDE_SET, *DROPS),
 )
 windows = st.sampled_from([None, Fixed(500), Sliding(500, max_wait=1_500), Leading(500), Leading(500, False)])
 EXAMPLES = many if (many := settings().max_examples) > 100 else 40
 """Of each of 33 pairs of a reducer and a type."""
-JOIN = Merge(replace(WIDE, unique=True), Sliding(500, max_wait=1_500), PER_MESSAGE)
+JOIN = Merge(WIDE_SET, Sliding(500, max_wait=1_500), PER_MESSAGE)
 
 
 class Write(NamedTuple):
@@ -168,7 +169,7 @@ def test_rows_that_a_task_folds_leave_what_rows_leave_that_are_sent_one_by_one(
 
 def test_every_row_of_a_content_is_in_one_message_where_nothing_parts_them() -> None:
     """The property above holds for rows that nothing folds, too: they are folded."""
-    for reducer in (Keep(), Replace(), Max(), Min(), Sum(), WIDE, replace(WIDE, unique=True)):
+    for reducer in (Keep(), Replace(), Max(), Min(), Sum(), WIDE, WIDE_SET):
         topic = Topic("folded", TopicType.PRIORITY, merge=Merge(reducer))
         name = {"K": "body", "R": "body", "C": "items", "U": "items"}.get(topic.merge.kind if topic.merge else "")
         values: dict[str | None, Any] = {"body": b"x", "items": [b"x"], None: 2.0}

@@ -22,6 +22,7 @@ from rmq._scripts.keys import slot_keys
 from tests.support.slots import T0, SlotState, SlotUnderTest, read_state
 
 WIDE = Collect(max_items=100_000, max_bytes=1_048_576)
+WIDE_SET = replace(WIDE, max_items=5_000, unique=True)
 MERGES: dict[str, Merge] = {
     "K": Merge(Keep()),
     "R": Merge(Replace()),
@@ -30,8 +31,8 @@ MERGES: dict[str, Merge] = {
     "I": Merge(Min()),
     "S": Merge(Sum()),
     "C": Merge(WIDE),
-    "U": Merge(replace(WIDE, unique=True)),
-    "J": Merge(replace(WIDE, unique=True), max_count=PER_MESSAGE),
+    "U": Merge(WIDE_SET),
+    "J": Merge(WIDE_SET, max_count=PER_MESSAGE),
 }
 
 bodies = st.none() | st.binary(max_size=9) | st.just(b"\x00rm1")
@@ -127,7 +128,7 @@ reducers: st.SearchStrategy[Reducer] = st.sampled_from([merge.reduce for merge i
 windows = st.sampled_from([None, Fixed(500), Sliding(500, max_wait=1_500), Leading(500), Leading(500, False)])
 drawn_merges = st.builds(
     Merge, reducers, windows, st.sampled_from([None, None, 2, 3, 5]), st.sampled_from(list(PriorityRule))
-) | st.builds(Merge, st.just(replace(WIDE, unique=True)), st.none(), st.just(PER_MESSAGE))
+) | st.builds(Merge, st.just(WIDE_SET), st.none(), st.just(PER_MESSAGE))
 kinds = st.sampled_from([TopicType.RANGE_MERGE, TopicType.FIXED_TIME, TopicType.PRIORITY])
 
 

@@ -40,12 +40,10 @@ anything: Any = rmq
 
 PLAIN = [Keep(), Replace(), Newest(), Max(), Min(), Sum()]
 durations = st.integers(1, MAX_DURATION_MS)
-collects = st.builds(
-    Collect,
-    st.integers(1, 100_000),
-    st.integers(1, 1_048_576),
-    st.booleans(),
-    st.sampled_from([None, *Overflow, *(each.value for each in Overflow)]),
+max_bytes = st.integers(1, 1_048_576)
+overflows = st.sampled_from([None, *Overflow, *(each.value for each in Overflow)])
+collects = st.builds(Collect, st.integers(1, 100_000), max_bytes, st.just(False), overflows) | st.builds(
+    Collect, st.integers(1, 5_000), max_bytes, st.just(True), overflows
 )
 windows = st.one_of(
     st.builds(Fixed, durations),
