@@ -199,6 +199,10 @@ class ZooKeeperClient:
             except refusals.ZookeeperError as error:
                 if isinstance(error, _BROKEN):
                     raise
+                look = Look("/")
+                looked = self._reply(look, *self._begin(look))
+                if isinstance(looked, Refused):  # it is there, and not for this login
+                    raise RefusedError(looked.text(self._client.chroot)) from error
                 refused = Refused(Create(self._client.chroot, b"", ephemeral=False), _name_of(error))
                 raise RefusedError(refused.text()) from error
 
