@@ -94,6 +94,7 @@ class Listeners:
         pool = HandlerPool(blocking, handlers)
         pace = self.pace = pace_of(idle, listeners, apart=self._connections.apart)
         self._known.look_s = max(LOOK_S, pace.identify_s)
+        self._connections.look_seldom(pace.identify_s)  # a report that is refused tells sooner
         runtimes = [
             ListenerRuntime(self._connections, listener, coordinator, pool, self._observers, self._handlers, pace)
             for listener in listeners

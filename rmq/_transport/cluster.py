@@ -62,6 +62,9 @@ class ClusterRouter:
     def sharded_hints(self) -> bool:
         return bool(self._sharded)
 
+    def look_seldom(self, pause_s: float) -> None:
+        del pause_s
+
     def refresh(self) -> None:
         if not self._read_now() or not self._lock.acquire(blocking=not self._map.masters):
             return

@@ -258,6 +258,10 @@ class Connections:
         """Note that a server did not behave as the layout says: look at the layout before the next call."""
         self._router.doubt()
 
+    def look_seldom(self, pause_s: float) -> None:
+        """Ask for the role of a server seldom; see `Router.look_seldom`."""
+        self._router.look_seldom(pause_s)
+
     def check(self) -> None:
         """Look at all servers that hold slots now, and not only when they are first used.
 

@@ -71,6 +71,14 @@ class Router(Protocol):
         """Note that something is wrong with the layout or with a server: look before the next call."""
         ...
 
+    def look_seldom(self, pause_s: float) -> None:
+        """Ask a server that is in no doubt for its role no more often than this, in seconds; 0 for the usual pause.
+
+        For clients whose own writes are refused sooner than that where it has become a replica. Sentinels, and the map
+        of a cluster, are read as often as before.
+        """
+        ...
+
     def learn(self, redirects: Iterable[Redirect]) -> None:
         """Take what servers said about where keys are now."""
         ...

@@ -44,6 +44,9 @@ class OneMaster(ABC):
     def learn(self, redirects: Iterable[Redirect]) -> None:
         del redirects
 
+    def look_seldom(self, pause_s: float) -> None:
+        del pause_s
+
 
 class StandaloneRouter(OneMaster):
     """A `Router` to the server that a name leads to.
@@ -61,7 +64,7 @@ class StandaloneRouter(OneMaster):
         self._node = nodes.only()
         self._lock = nodes.blocking.lock()
         self._doubted = self._replica = self._closed = False
-        self._looked_s = monotonic_s()
+        self._looked_s, self._pause_s = monotonic_s(), 0.0
 
     def refresh(self) -> None:
         if not self._look_now() or not self._lock.acquire(blocking=False):
@@ -82,12 +85,15 @@ class StandaloneRouter(OneMaster):
     def doubt(self) -> None:
         self._doubted = True
 
+    def look_seldom(self, pause_s: float) -> None:
+        self._pause_s = pause_s
+
     def close(self) -> None:
         self._closed = True
         self._node.close()
 
     def _look_now(self) -> bool:
-        return monotonic_s() - self._looked_s > (DOUBT_S if self._doubted else LOOK_S)
+        return monotonic_s() - self._looked_s > (DOUBT_S if self._doubted else max(LOOK_S, self._pause_s))
 
     def _look(self) -> None:
         doubted, self._doubted = self._doubted, False

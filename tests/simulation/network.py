@@ -119,6 +119,7 @@ class Network:
         lagging: Whether the replica that will take over does not get what is written.
         quiet_from_s: When the last of what is on its way has arrived.
         sent: How many commands each process has sent, by its name.
+        infos: How many of them were INFO, which the simulation itself sends, too.
         loss: Decides before each script call what becomes of it; see `Loss` of the faults.
     """
 
@@ -130,6 +131,7 @@ class Network:
         self.quiet_from_s = 0.0
         self.loses: Callable[[Link, str], str] = lambda link, name: ""
         self.sent: Counter[str] = Counter()
+        self.infos = 0
         self._chance = Random(f"network {seed}")
         self._links: list[Link] = []
         self._made = 0
@@ -204,6 +206,7 @@ class Network:
         while (command := reader.gets()) is not False:
             name = self.server.name_of(command)
             self.sent[link.process.name] += 1
+            self.infos += name == "INFO"
             fate = self.loses(link, name)
             if fate == "request":
                 self.world.trace(link.number, name, "lost")

@@ -109,6 +109,22 @@ def test_who_only_reads_follows(name: Name, topic: Topic, caplog: pytest.LogCapt
         assert "is a replica now; connecting anew" in caplog.text
 
 
+def test_an_economical_worker_follows_by_its_report(name: Name, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It hears its own proofs on the replica, and asks for the role only every five minutes."""
+    monkeypatch.setattr("rmq._listening.pace.BEAT_S", 0.2)
+    handled: list[str] = []
+    with RmqClient(name.url, timeout_s=20.0) as client:
+        client.listener(topic)(lambda delivery: handled.append(delivery.text))
+        client.start(idle="economy")
+        with RmqClient(name.url) as sender:
+            sender.producer(topic).send(PriorityMessage("before", 100))
+            wait_until(lambda: handled == ["before"])
+        name.move()
+        with RmqClient(name.new.url) as sender:
+            sender.producer(topic).send(PriorityMessage("after", 100))
+        wait_until(lambda: handled == ["before", "after"])
+
+
 def test_a_replica_can_still_be_read(name: Name, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rmq._transport.standalone.LOOK_S", 0.0)
     with RmqClient(name.url) as client:
