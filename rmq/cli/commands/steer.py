@@ -111,21 +111,30 @@ def audit(
     )  # fmt: skip
 
 
+ALL_COLUMNS = 100
+"""So wide is a terminal that shows all columns of `rmq workers` beside readable names."""
+
+
 def workers(session: Session) -> None:
     """Show the processes that run listeners, as they last reported (every 5 s).
 
     handlers: how many may run in parallel. With Adaptive() as many as the downstream bears; "pauses" while all of them
     fail; "rate" where the topic's rate limit keeps messages back. p99: 99 % of the handler calls of the last 5 minutes
-    took no longer. longest: for how long the handler runs that runs longest.
+    took no longer. longest: for how long the handler runs that runs longest. Below 100 columns, "slots" and "handlers"
+    are left out, and "longest" and "seen" share a column.
     """
     with session.client() as client:
         found = client.workers()
-    table = new_table(
-        "~worker, topics", ">slots", ">handlers", ">in flight", ">handled/s", ">failed/s", ">p99", ">longest", ">seen"
-    )
+    narrow = session.out.width < ALL_COLUMNS
+    if narrow:
+        names = ">in flight", ">handled/s", ">failed/s", ">p99", ">longest, seen"
+    else:
+        names = ">slots", ">handlers", ">in flight", ">handled/s", ">failed/s", ">p99", ">longest", ">seen"
+    table = new_table("~worker, topics", *names)
     for worker in found:
         style = "yellow" if worker.stale else None
-        table.add_row(cut(worker.name), *[""] * 7, from_now(worker.seen_ms, worker.now_ms), style=style)
+        seen = from_now(worker.seen_ms, worker.now_ms)
+        table.add_row(cut(worker.name), *[""] * (len(names) - 1), seen, style=style)
         for each in worker.listeners:
             name = each.topic if each.group is None else f"{each.topic}@{each.group}"
             rates = (
@@ -134,9 +143,8 @@ def workers(session: Session) -> None:
                 milliseconds(each.times.quantile_ms(0.99)),
                 _longest(each),
             )
-            table.add_row(
-                cut(f"  {name}"), f"{len(each.slots):,}", _allowed(each), f"{each.in_flight:,}", *rates, "", style=style
-            )
+            load = [f"{len(each.slots):,}", _allowed(each), f"{each.in_flight:,}", *rates, ""]
+            table.add_row(cut(f"  {name}"), *(load[2:-1] if narrow else load), style=style)
     document = {"workers": [documents.worker(each) for each in found]}
     session.overview(document, table if found else None, "no process with running listeners has reported")
     stale = [worker for worker in found if worker.stale]

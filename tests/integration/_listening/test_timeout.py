@@ -126,7 +126,11 @@ def test_how_long_handlers_run_is_seen_and_a_stop_does_not_wait_for_one_that_han
         assert listed["handlers"][0]["content"] == "slow"
         assert listed["handlers"][0]["hung"] is True
         assert listed["handlers"][0]["running_ms"] >= 200
-        assert "hung" in Cli(redis_url)("workers").out
+        for columns in ("80", "120"):
+            shown = Cli(redis_url)("workers", env={"COLUMNS": columns}).out
+            assert client.workers()[0].name in shown
+            assert ("hung" in shown, "handlers" in shown, "seen" in shown) == (True, columns == "120", True)
+            assert max(map(len, shown.splitlines())) <= int(columns)
         samples = {
             sample.name: sample.value
             for family in TopicsCollector(client, keep_s=0).collect()
