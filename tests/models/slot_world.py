@@ -219,7 +219,8 @@ class SlotAlphabet:
             else:
                 delay_ms = 0 if verb == "nack" else TICK_MS
                 nacks = [Nack(content, token.score, "retry", delay_ms, "ValueError", "no")]
-                reply, call = done.model.nack(nacks, NO_OWNER), with_hints(claiming.nack(self.topic, 0, nacks))
+                reply = done.model.nack(nacks, NO_OWNER)
+                call = with_hints(claiming.nack(self.topic, 0, nacks)).then(lambda answer: answer.stale)
             self._play(Played(f"{verb} {what}", world.model, call, reply, done.model))
             if verb == "extend":
                 renewed = reply.claim_scores[0]

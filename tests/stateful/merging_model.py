@@ -67,6 +67,7 @@ class MergingModel(Model):
         gone: How many sends have left, and why.
         gone_items: The items that have left.
         filled: Contents that a failed flight has filled before their time, and to which the send that finds out adds.
+        window_ms: Redis' time when the end of a window was noted, within a second.
     """
 
     def __init__(self, topic: Topic, now_ms: int) -> None:
@@ -80,6 +81,7 @@ class MergingModel(Model):
         self.gone_items: list[bytes] = []
         self.lanes: dict[str, Lane] = {}
         self.filled: set[bytes] = set()
+        self.window_ms = 0
 
     def state(self) -> SlotState:
         stored, held, buried = (
@@ -136,6 +138,9 @@ class MergingModel(Model):
         if lane and turn.number < lane.floor:
             raise ReplyLostError("forgotten")
         slot, before = self.slot, (dict(self.slot.store), dict(self.slot.cool), dict(self.stored))
+        over = self.merge.window_kind in ("leading", "trailing") and self.window_ms > self.now_ms + 1_000
+        if over:  # the clock was set back, and the ends would be late by as much
+            slot.cool.clear()
         try:
             result = self._send_batch(batch, detailed)
         except RmqError:
@@ -144,7 +149,10 @@ class MergingModel(Model):
                 values.update(old)  # pyright: ignore[reportArgumentType, reportCallIssue]
             raise
         if not result.accepted:  # all of it was refused: nothing is to be remembered
+            slot.cool.update(before[1])
             return result
+        if over:
+            self.window_ms = self.now_ms
         if lane is None:
             self.lanes = {name: each for name, each in self.lanes.items() if each.used_ms >= self.now_ms - 3_600_000}
             lane = self.lanes[turn.lane] = Lane(self.now_ms)
@@ -178,6 +186,8 @@ class MergingModel(Model):
         self.totals.update(accepted=accepted, merged=accepted - dropped - new, dropped=dropped)
         self._hint([fold.moved for fold in folds if fold.moved is not None], known)
         if any(fold.window for fold in folds):
+            if self.now_ms - self.window_ms >= 1_000:
+                self.window_ms = self.now_ms
             for content in [content for content, ends in self.slot.cool.items() if ends <= self.now_ms]:
                 del self.slot.cool[content]
         if self._ages:

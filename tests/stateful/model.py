@@ -19,7 +19,7 @@ from rmq._model.topics import Topic, TopicType
 from rmq._scripts.claiming import Ack, Nack, WholeClaim
 from rmq.errors import BacklogFullError, FencedError, FixedTimePassedError
 from tests.stateful.clock import SlotClock
-from tests.stateful.tiers import chosen
+from tests.stateful.tiers import chosen, in_order
 from tests.support.slots import Record, SlotState
 
 AGES_FROM_MS = 1_735_689_600_000
@@ -193,7 +193,8 @@ class Model:
         more = more or more_old
         self._trim_dead()
         stamp = clock.draw(self.now_ms, max(held.values(), default=0), bool(held))
-        due = [] if more_old or self.paused else self._chosen(limit, stamp)
+        take = self._unexpired if more_old else self._chosen
+        due = [] if self.paused else take(limit, stamp)
         taken = [self._take(content, stamp) for content in due]
         if taken or moved:
             clock.note(self.now_ms, stamp if taken else None)
@@ -256,6 +257,16 @@ class Model:
         if self.topic.ties is Ties.ANY:
             return chosen(self.slot.store, self.slot.prepare, limit, stamp, self.topic.max_retries)
         return self._claimable()[:limit]
+
+    def _unexpired(self, limit: int, stamp: int) -> list[bytes]:
+        """What a claim takes that could not bury all that is too old: the rest; where ties are `any`, by its stamp."""
+        ages = self.slot.born if self._ages else self.slot.store
+        before = self.now_ms - (self.topic.ttl_ms or 0)
+        old = {content for content in self._fresh() if ages.get(content, before) < before}
+        free = [content for content in self._claimable() if content not in old]
+        if self.topic.ties is Ties.ANY:
+            free = [content for content in in_order(self.slot.store, stamp) if content in free]
+        return free[:limit]
 
     def _take(self, content: bytes, stamp: int) -> Claimed:
         score = self.slot.store.pop(content)
