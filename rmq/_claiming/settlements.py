@@ -10,6 +10,7 @@ from rmq._model.claim_columns import ClaimColumns
 from rmq._model.deliveries import RELEASED, Delivery, Outcome, Verb
 from rmq._model.owner import NO_OWNER, Owner
 from rmq._model.retry import draw_jitter
+from rmq._model.topic_types import TopicType
 from rmq._scripts.claiming import CLAIM_BYTES, Ack, Nack, Outcomes, WholeClaim
 
 NAMED_ACKS = 2_000
@@ -157,12 +158,16 @@ def _cut_named(parts: Iterable[Settlements]) -> list[Delivery]:
 
 def nack_of(delivery: Delivery, outcome: Outcome) -> Nack:
     """Return what the script needs to know of a nack, a burial or a release."""
-    number, verb = 0, outcome.verb.value
-    if outcome.verb is Verb.RELEASE and outcome.delay_ms is not None:
-        number, verb = outcome.delay_ms, SPARE
-    elif outcome.verb is Verb.RELEASE:
-        number = delivery.store_score
+    number, verb, topic = 0, outcome.verb.value, delivery.topic
+    if outcome.verb is Verb.RELEASE:
+        spared_ms = outcome.delay_ms
+        if spared_ms is None:
+            number = delivery.store_score
+        elif topic.max_retries or topic.type is TopicType.STREAM:
+            number, verb = spared_ms, SPARE
+        else:  # no score in store tells a retry from a fresh message there: it keeps its own, or is due that much later
+            number = delivery.store_score + (spared_ms if topic.type.timed else 0)
     elif outcome.verb is Verb.NACK:
         delay_ms = outcome.delay_ms
-        number = delivery.topic.retry.delay_ms(delivery.attempt, draw_jitter()) if delay_ms is None else delay_ms
+        number = topic.retry.delay_ms(delivery.attempt, draw_jitter()) if delay_ms is None else delay_ms
     return Nack(delivery.name, delivery.claim_score, verb, number, outcome.error_type, outcome.error_message)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from datetime import timedelta
 
 import pytest
 
-from rmq import Adaptive, PriorityMessage, RangeMergeMessage, RmqClient, Topic, TopicType
+from rmq import Adaptive, FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, Topic, TopicType
 from rmq._model.deliveries import Delivery
 from rmq._model.retry import ImmediateRetry
 from rmq._model.workers import ListenerInfo
@@ -122,6 +123,40 @@ def test_no_message_dies_of_a_downstream_that_fails_at_once(
         stats = client.inspect(topic).stats()
         assert (stats.dead, stats.total("buried"), stats.unaccounted) == (0, 0, 0)
         assert downstream.refused < 150
+
+
+@pytest.mark.parametrize("kind", [TopicType.PRIORITY, TopicType.FIXED_TIME, TopicType.RANGE_MERGE])
+def test_what_is_spared_without_retries_stays_as_it_was_sent_and_holds_up_nobody(
+    kind: TopicType, redis_url: str, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(kind, max_retries=0, ttl=None if kind is TopicType.RANGE_MERGE else timedelta(hours=1))
+    seen, refused, down = list[Delivery](), Counter[bytes](), threading.Event()
+    down.set()
+    with RmqClient(redis_url) as client:
+
+        @client.listener(topic, threads=2, adaptive=Adaptive(window_s=0.02, longest_pause_s=0.1))
+        def handle(delivery: Delivery) -> None:
+            seen.append(delivery)
+            if down.is_set():
+                refused[delivery.content] += 1
+                raise ConnectionError("down")
+
+        sent_ms, producer = int(time.time() * 1000), client.producer(topic)
+        for number in range(12):
+            if kind is TopicType.PRIORITY:
+                producer.send(PriorityMessage(f"m{number}", 700))
+            elif kind is TopicType.FIXED_TIME:
+                producer.send(FixedTimeMessage(f"m{number}", sent_ms + 1_000 + number))
+            else:
+                producer.send(RangeMergeMessage(f"m{number}", 1))
+        client.start()
+        wait_until(lambda: refused.total() >= 20 and (len(refused) == 12 or not kind.timed), 120, "refused")
+        down.clear()
+        stats = client.inspect(topic).stats
+        wait_until(lambda: stats().total("acked") + stats().dead == 12, 120)
+        assert stats().dead <= 4  # what failed before it was known that others fail, too
+        assert (stats().total("ttl_expired"), stats().total("refailed"), stats().unaccounted) == (0, 0, 0)
+    assert all(each.priority == 700 if kind is TopicType.PRIORITY else each.due_ms > 10**12 for each in seen)  # pyright: ignore[reportOptionalOperand]
 
 
 def test_a_message_that_always_fails_dies_while_the_others_are_handled(redis_url: str, make_topic: MakeTopic) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq._claiming.settlements import NAMED_ACKS, pack, stale_among
+from rmq._claiming.settlements import NAMED_ACKS, nack_of, pack, stale_among
 from rmq._model.deliveries import ACKED, RELEASED, Delivery, Outcome, Verb
 from rmq._model.replies import Claimed
 from rmq._model.topics import Topic, TopicType
@@ -86,3 +87,25 @@ def test_of_two_deliveries_of_a_message_the_first_one_is_stale() -> None:
     assert stale_among([after, other, before], [a]) == [before]
     assert stale_among([after, other, before], [a, b, a]) == [before, after, other]
     assert stale_among([after, other, before], []) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "max_retries", "verb", "number"),
+    [
+        (TopicType.PRIORITY, 0, "release", 700),
+        (TopicType.FIXED_TIME, 0, "release", 5_700),
+        (TopicType.RANGE_MERGE, 0, "release", 5_700),
+        (TopicType.STREAM, 0, "spare", 5_000),
+        (TopicType.PRIORITY, 1, "spare", 5_000),
+        (TopicType.FIXED_TIME, 1, "spare", 5_000),
+    ],
+)
+def test_one_that_is_spared_stays_a_fresh_message_where_there_are_no_retries(
+    kind: TopicType, max_retries: int, verb: str, number: int
+) -> None:
+    topic = Topic("t", kind, max_retries=max_retries)
+    made = Delivery(topic, 0, Claimed(b"a", 700, SCORE, None), 0, 1e18, Nobody())  # pyright: ignore[reportArgumentType]
+    nack = nack_of(made, Outcome(Verb.RELEASE, 5_000, "E", "m"))
+    assert (nack.verb, nack.number) == (verb, number)
+    plain = nack_of(made, RELEASED)
+    assert (plain.verb, plain.number) == ("release", 700)
