@@ -294,6 +294,14 @@ def test_nor_does_the_rule_of_priorities() -> None:
 GOOD = json.loads(topic(Merge(Collect(), Sliding(1, max_wait=9))).to_json())
 
 
+@pytest.mark.parametrize("registered", [5_001, 100_000])
+def test_a_set_that_was_registered_without_its_bound_is_read_with_it(registered: int) -> None:
+    reduce = {"kind": "collect", "max_items": registered, "max_bytes": 50, "unique": True}
+    read = Topic.from_json(json.dumps(GOOD | {"merge": {"reduce": reduce, "priority": "last"}}))
+    assert read.merge == Merge(Collect(5_000, 50, unique=True))
+    assert read.changed(merge=Merge(Collect(10, 50, unique=True))).changes == {"merge"}  # it can be lowered
+
+
 @pytest.mark.parametrize(
     "merge",
     [
