@@ -276,8 +276,11 @@ class RmqClient(Closing):
                     while not (ended.is_set() or hung):
                         with suppress(TimeoutError):
                             await asyncio.wait_for(ended.wait(), 1.0 if exit_when_hung else None)
-                        hung = exit_when_hung and (await self._open()).plain._listeners.hang  # pyright: ignore[reportPrivateUsage]
-                    left = await self.stop(drain_s)
+                        opened = self._opened
+                        if opened is None:  # a handler has closed it
+                            break
+                        hung = exit_when_hung and opened.plain._listeners.hang  # pyright: ignore[reportPrivateUsage]
+                    left = [] if self._opened is None else await self.stop(drain_s)
                     if hung:
                         exit_hung()
                     return left

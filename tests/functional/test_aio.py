@@ -100,3 +100,31 @@ def test_a_program_that_ends_without_a_close_ends(redis_url: str, make_topic: Ma
                 return client.inspect(topic).stats().total("acked") == 20
 
             wait_until(all_acked)
+
+
+CLOSES_IN_A_HANDLER = """
+import asyncio, sys
+from rmq import PriorityMessage, Topic, TopicType
+from rmq.aio import RmqClient
+
+client, topic = RmqClient(sys.argv[1]), Topic(sys.argv[2], TopicType.PRIORITY)
+
+@client.listener(topic)
+async def handle(delivery):
+    global closing
+    closing = asyncio.create_task(client.close())
+
+async def main():
+    await (await client.producer(topic)).send(PriorityMessage("a", 1))
+    print("left", len(await client.run(exit_when_hung=True)), flush=True)
+    await closing
+
+asyncio.run(main())
+"""
+
+
+def test_run_ends_when_a_handler_closes_the_client(redis_url: str, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY)
+    command = [sys.executable, "-c", CLOSES_IN_A_HANDLER, redis_url, topic.name]
+    ended = subprocess.run(command, capture_output=True, timeout=120, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "left 0\n"), ended.stderr
