@@ -47,6 +47,17 @@ class FairShare:
         self._began_sum_s -= began_s
         self._used_s += max(0.0, now_s - began_s) / self._weight
 
+    def suspend(self, now_s: float) -> None:
+        """One that runs counts no more from now on: its handler was given up."""
+        self.running -= 1
+        self._began_sum_s -= now_s
+
+    def resume(self, since_s: float, now_s: float) -> None:
+        """One that was suspended then counts again; the time between is not used."""
+        self.running += 1
+        self._began_sum_s += since_s
+        self._used_s -= (now_s - since_s) / self._weight
+
 
 def least_used_s(shares: Sequence[FairShare], now_s: float) -> float:
     """Return how much the active one that used least has used; 0 with none active."""

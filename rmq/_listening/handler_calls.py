@@ -135,6 +135,8 @@ class HandlerCalls:
                     self.hung.pop(call, None)
                 else:
                     found += ready
+                    if self._gate is not None:
+                        self._gate.give_up(call)
         return found
 
     def _tell_late(self, call: int) -> None:

@@ -104,6 +104,7 @@ class HandlerGate:
         self._threads = threads
         self._tickets: dict[int, Ticket] = {}  # by thread, in the order of asking
         self._handling: dict[int, float] = {}
+        self._given_up: dict[int, float] = {}  # calls whose turns do not count, and since when
 
     def allowed(self, now_s: float) -> int:
         """Return how many of its threads may work now."""
@@ -201,10 +202,18 @@ class HandlerGate:
 
     def handling(self, call: int) -> None:
         """Note that a call of the handler begins."""
-        if self._limit is not None:
-            with self._pool.changed:
+        with self._pool.changed:
+            if self._limit is not None:
                 self._limit.began(len(self._handling) + 1)
-                self._handling[call] = monotonic_s()
+            self._handling[call] = monotonic_s()
+
+    def give_up(self, call: int) -> None:
+        """Let the turn of a call that hangs count no more, nor its age, until it ends; another one may begin."""
+        with self._pool.changed:
+            if self._handling.pop(call, None) is not None:  # else it has just ended
+                self._given_up[call] = now_s = monotonic_s()
+                self.share.suspend(now_s)
+                self._pool.hand_out()
 
     def handled(self, call: int, messages: int, failed: Sequence[tuple[bytes, int, int]]) -> Sequence[int | None]:
         """Note that it has ended.
@@ -218,10 +227,12 @@ class HandlerGate:
             For each of these after how many ms it comes again without a retry used up, since the downstream is down;
             `None` where it uses one up.
         """
-        if self._limit is None:
-            return [None] * len(failed)
         with self._pool.changed:
-            limit, now_s, began_s = self._limit, monotonic_s(), self._handling.pop(call)
+            limit, now_s, began_s = self._limit, monotonic_s(), self._handling.pop(call, None)
+            if began_s is None:  # it was given up, and its turn counts again
+                self.share.resume(self._given_up.pop(call), now_s)
+            if limit is None or began_s is None:
+                return [None] * len(failed)
             names = [name for name, _, _ in failed]
             limit.ended((now_s - began_s) / messages, bool(failed), now_s, began_s, names)
             spared = [limit.spares_s(attempt, left, now_s) for _, attempt, left in failed]

@@ -250,6 +250,7 @@ class HandlersInTasks(HandlersInTurn):
         """Return how many messages so many lanes may get; by default those that run or have a turn."""
         if lanes is None:
             lanes = self._most_lanes if self._gate is None else self._lanes + len(self._turns)
+        lanes -= len(self.calls.hung)
         batch, open_ = self.batch or 1, [each for each in self.thread.held.deliveries if each.outcome is None]
         most = lanes * batch
         if self._careful:

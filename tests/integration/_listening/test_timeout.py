@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rmq import PriorityMessage, RmqClient, Topic, TopicType, aio
+from rmq import Adaptive, PriorityMessage, RmqClient, Topic, TopicType, aio
 from rmq._model.deliveries import Delivery
 from rmq._model.retry import ImmediateRetry
 from rmq._model.workers import ListenerInfo
@@ -161,6 +161,86 @@ def test_what_waits_behind_one_that_hangs_goes_back(redis_url: str, make_topic: 
         fill(client, topic, "hang", *(f"b{number}" for number in range(500)))
         wait_until(lambda: client.inspect(topic).stats().total("acked") == 1_000, 120)
         go_on.set()
+
+
+def test_a_call_that_was_given_up_takes_no_place_of_an_adaptive_listener(redis_url: str, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY, lease=SECOND, retry=ImmediateRetry())
+    go_on, done = threading.Event(), list[str]()
+    with RmqClient(redis_url) as client:
+
+        @client.listener(topic, threads=4, timeout=200, adaptive=Adaptive(least=1, window_s=0.05))
+        def handle(delivery: Delivery) -> None:
+            if (delivery.text, delivery.attempt) == ("hang", 1):
+                go_on.wait(300)
+            elif delivery.text != "hang":
+                done.append(delivery.text)
+
+        fill(client, topic, "hang")
+        client.start()
+        for number in range(3):  # with quick ones, then quiet windows in which an old age would stand alone
+            wait_until(lambda: any(one.hung for one in running(client, topic)), 60)
+            fill(client, topic, *(f"{number}-{each}" for each in range(100)))
+            wait_until(lambda number=number: len(done) == 100 * (number + 1), 60, "the other messages")
+        go_on.set()
+        wait_until(lambda: client.inspect(topic).stats().total("acked") == 301, 120)
+        wait_until(lambda: not running(client, topic), 60)
+
+
+@in_a_loop
+async def test_a_task_that_was_given_up_takes_no_place_of_an_adaptive_listener(
+    redis_url: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rmq.aio.listener.HandlersInTasks.grace_s", 0.3)
+    topic, go_on, lost, done = make_topic(TopicType.PRIORITY), asyncio.Event(), list[bytes](), list[str]()
+    async with aio.RmqClient(redis_url) as client:
+
+        @client.listener(
+            topic,
+            concurrency=4,
+            timeout=100,
+            adaptive=Adaptive(least=1),
+            on_lost=lambda delivery: lost.append(delivery.content),
+        )
+        async def handle(delivery: aio.Delivery) -> None:
+            while delivery.text == "hang" and not go_on.is_set():
+                try:
+                    await go_on.wait()
+                except asyncio.CancelledError:
+                    continue
+            done.append(delivery.text)
+
+        producer = await client.producer(topic)
+        await producer.send(PriorityMessage("hang", 2_000))
+        await client.start()
+        await until(lambda: lost, 60)
+        await producer.send_many([PriorityMessage(str(number), 2_000) for number in range(100)])
+        await until(lambda: len(done) == 100, 60)
+        go_on.set()
+
+
+def test_a_call_that_was_given_up_takes_no_place_of_the_shared_handlers(redis_url: str, make_topic: MakeTopic) -> None:
+    topic, other = make_topic(TopicType.PRIORITY, lease=SECOND, retry=ImmediateRetry()), make_topic(TopicType.PRIORITY)
+    go_on, calls, others = threading.Event(), list[int](), list[str]()
+    with RmqClient(redis_url) as client:
+
+        @client.listener(topic, threads=2, timeout=200)
+        def handle(delivery: Delivery) -> None:
+            calls.append(delivery.attempt)
+            if len(calls) == 1:
+                go_on.wait(300)
+
+        client.listener(other, threads=2)(lambda delivery: others.append(delivery.text))
+        fill(client, topic, "hang")
+        client.start(handlers=2)
+        wait_until(lambda: client.inspect(topic).stats().total("acked") == 1, 60, "its other thread has it")
+        fill(client, other, *(str(number) for number in range(20)))
+        wait_until(lambda: len(others) == 20, 60)
+        assert not go_on.is_set()
+        go_on.set()
+        wait_until(lambda: not running(client, topic), 60)
+        fill(client, topic, "more")
+        wait_until(lambda: client.inspect(topic).stats().total("acked") == 2, 60)
+    assert calls == [1, 2, 1]
 
 
 @pytest.mark.parametrize("options", [{}, {"batch": 2}, {"batch": 2, "columns": True}], ids=["one", "batch", "columns"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from rmq._io.backend import THREADS
+from rmq._listening.adaptive_limit import Adaptive
 from rmq._listening.handler_gate import HandlerGate, HandlerPool
 from tests.support.waiting import wait_until
 
@@ -82,3 +83,32 @@ def test_a_turn_goes_on_while_nobody_else_waits() -> None:
     assert mine.began_s is None
     gate.end(next_s)
     assert mine.began_s is not None
+
+
+def test_a_call_that_was_given_up_has_neither_a_turn_nor_an_age_until_it_ends() -> None:
+    pool = HandlerPool(THREADS, handlers=2)
+    gate, other = pool.gate(1.0, Adaptive(), 4), pool.gate(1.0, None, 4)
+    hung = gate.begin(0, 1)
+    assert hung is not None
+    gate.handling(1)
+    assert gate.begin(0, 2) is None  # the limit is 1
+    gate.give_up(1)
+    gate.give_up(1)
+    began_s = gate.begin(0, 2)
+    assert began_s is not None
+    assert (gate.share.running, gate.overfull) == (1, False)
+    used_s = gate.share.used_s(began_s + 100)
+    assert 100 <= used_s < 150, "the time of one handler"
+    assert gate.handled(1, 1, [(b"a", 1, 1)]) == [None]  # it ends after all
+    assert (gate.share.running, gate.overfull) == (2, True)
+    assert other.begin(0, 3) is None
+    gate.end(hung)
+    gate.end(began_s)
+    assert gate.share.running == 0
+    assert gate.share.used_s(began_s + 100) < 50
+    ended_s = other.begin(0, 3)
+    assert ended_s is not None
+    other.handling(3)
+    assert other.handled(3, 1, []) == []
+    other.give_up(3)  # too late
+    assert other.share.running == 1
