@@ -145,7 +145,7 @@ class HandlerCalls:
             began_s, ready = given_up
             log.warning(
                 "topic %s: a handler has ended %g s after it began; it had been given up, so what came of it counts no "
-                "more, and its messages are delivered again: %r",
+                "more, and what it had not settled by then is delivered again; its first message: %r",
                 self._listener.topic.name,
                 round(monotonic_s() - began_s, 1),
                 ready[0],

@@ -147,8 +147,9 @@ class ListenerThread(Background):
     def give_up_hung(self) -> None:
         """Give up the calls of the handler that have run for too long. Called from the watcher's thread.
 
-        Their deliveries are held no more: their leases are not renewed, and their outcomes are not sent. What waits
-        behind them goes back. The slots stay in use here until the handlers end.
+        Those of their deliveries that have no outcome yet are held no more: their leases are not renewed, and what
+        comes of them is not sent. What was settled before is. What waits behind them goes back. The slots stay in use
+        here until the handlers end.
         """
         calls, timeout_s = self.calls, self.setup.listener.timeout_s + self.handlers.grace_s
         now_s = monotonic_s()
@@ -156,12 +157,20 @@ class ListenerThread(Background):
             return
         with self.held.lock:
             given_up = calls.give_up(now_s - timeout_s)
-            gone = set(map(id, given_up)) | set(map(id, spread(given_up)))
-            self.held.deliveries = [each for each in self.held.deliveries if id(each) not in gone]
-        for delivery in given_up:
-            delivery.lost = True
-        for delivery in spread(given_up):
-            delivery.lost = True
+            open_ = dict.fromkeys(each for each in given_up if each.outcome is None)
+            lost = [each for each in spread(open_) if each.outcome is None]
+            for delivery in lost:
+                delivery.lost = True
+            held = [part for each in self.held.deliveries for part in (spread((each,)) if each in open_ else (each,))]
+            gone = set(lost)
+            self.held.deliveries = [each for each in held if each not in gone]
+        if given_up and not lost:
+            log.error(
+                "topic %s: a handler has hung for longer than its timeout of %g s; its messages were all settled",
+                self._topic.name,
+                self.setup.listener.timeout_s,
+            )
+        for delivery in lost:
             log.error(
                 "topic %s: a handler has hung for longer than its timeout of %g s; %r is given up, its lease ends",
                 self._topic.name,

@@ -243,6 +243,89 @@ def test_a_call_that_was_given_up_takes_no_place_of_the_shared_handlers(redis_ur
     assert calls == [1, 2, 1]
 
 
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        pytest.param({}, 0, id="one"),
+        pytest.param({"batch": 10}, 0, id="batch"),
+        pytest.param({"batch": 10}, 1, id="batch but one"),
+        pytest.param({"batch": 10, "columns": True}, 0, id="columns"),
+        pytest.param({"batch": 10, "columns": True}, 1, id="columns but one"),
+    ],
+)
+def test_what_was_settled_before_the_timeout_is_not_lost(
+    options: dict[str, Any], left: int, redis_url: str, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=1, lease=SECOND, retry=ImmediateRetry())
+    go_on, calls, lost = threading.Event(), list[list[bytes]](), list[bytes]()
+    number = 10 if options else 1
+    with RmqClient(redis_url) as client:
+
+        def handle(given: Any) -> None:
+            contents = [given.content] if not options else given.contents if "columns" in options else None
+            calls.append(contents or [each.content for each in given])
+            if len(calls) > 1:
+                return
+            if "columns" in options:
+                given.ack(range(number - left) if left else None)
+            else:
+                for each in given[: number - left] if options else [given]:
+                    each.ack()
+            go_on.wait(300)
+
+        listener = client.listener(
+            topic, timeout=100, on_lost=lambda delivery: lost.append(delivery.content), **options
+        )
+        listener(handle)
+        fill(client, topic, *(f"m{each}" for each in range(number)))
+        client.start()
+        wait_until(lambda: any(one.hung for one in running(client, topic)), 60)
+        wait_until(lambda: client.inspect(topic).stats().total("acked") == number - left, 60, "what was acked")
+        wait_until(lambda: len(lost) == left, 60)
+        assert not go_on.is_set()
+        go_on.set()
+        wait_until(lambda: client.inspect(topic).stats().total("acked") == number, 60)
+        stats = client.inspect(topic).stats()
+        assert (stats.total("expired"), stats.in_flight) == (left, 0)
+    assert calls[1:] == [lost] * left
+    assert lost == calls[0][number - left :]
+
+
+@in_a_loop
+async def test_what_a_task_has_settled_before_its_timeout_is_not_lost(
+    redis_url: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rmq.aio.listener.HandlersInTasks.grace_s", 0.0)
+    topic = make_topic(TopicType.PRIORITY, slots=1, lease=SECOND, retry=ImmediateRetry())
+    go_on, calls, lost = asyncio.Event(), list[list[str]](), list[str]()
+    async with aio.RmqClient(redis_url) as client:
+
+        @client.listener(topic, batch=10, timeout=100, on_lost=lambda delivery: lost.append(delivery.text))
+        async def handle(given: list[aio.Delivery]) -> None:
+            calls.append([each.text for each in given])
+            if len(calls) == 1:
+                for each in given[:-1]:
+                    await each.ack()
+                while not go_on.is_set():
+                    try:
+                        await go_on.wait()
+                    except asyncio.CancelledError:
+                        continue
+
+        await (await client.producer(topic)).send_many([PriorityMessage(str(each), 2_000) for each in range(10)])
+        await client.start()
+        async with asyncio.timeout(60):
+            while (await stats_of(client, topic)).total("acked") < 9:
+                await asyncio.sleep(0.05)
+        await until(lambda: lost)
+        assert not go_on.is_set()
+        go_on.set()
+        await until(lambda: len(calls) == 2, 60)
+        stats = await until_settled(client, topic)
+        assert (stats.total("acked"), stats.total("expired")) == (10, 1)
+    assert lost == calls[1] == calls[0][-1:]
+
+
 @pytest.mark.parametrize("options", [{}, {"batch": 2}, {"batch": 2, "columns": True}], ids=["one", "batch", "columns"])
 @in_a_loop
 async def test_a_task_is_cancelled_and_nacked_when_it_has_ended(
