@@ -84,7 +84,7 @@ def delete(
 
 
 def trim(session: Session, topic: StreamName) -> None:
-    """Clean up now, as the topic's retention says; listeners do it by themselves."""
+    """Clean up now, as the topic's retention says; listeners and consumers do it by themselves."""
     with session.opened(topic) as (client, definition):
         done = client.stream(definition).trim()
     dropped, left = sum(slot.dropped for slot in done), sum(slot.length for slot in done)
