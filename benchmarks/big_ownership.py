@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from rmq._ownership import Coordinator
+from rmq import Coordinator
 from rmq._ownership.capacity import SESSION_BYTES, SessionBudget
 from rmq._processes.zookeeper import JUTE_MAXBUFFER
 from tests.support.zookeeper import ZooKeeperEnsemble

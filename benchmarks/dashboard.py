@@ -21,8 +21,8 @@ import uvicorn
 
 from benchmarks.support import harness
 from benchmarks.support.servers import Servers, standalone
-from rmq import PriorityMessage, RmqClient, Topic, TopicType
-from rmq._admin.history import MINUTES, History, Minute
+from rmq import History, Minute, PriorityMessage, RmqClient, Topic, TopicType
+from rmq._admin.history import MINUTES
 from rmq._scripts.keys import slot_keys
 from rmq.dashboard.app import make_app
 

@@ -20,7 +20,9 @@ from benchmarks.dashboard import serving
 from benchmarks.support.servers import standalone
 from rmq import (
     Collect,
+    ImmediateRetry,
     Merge,
+    Minute,
     PriorityMessage,
     RangeMergeMessage,
     RmqClient,
@@ -29,8 +31,6 @@ from rmq import (
     Topic,
     TopicType,
 )
-from rmq._admin.history import Minute
-from rmq._model.retry import ImmediateRetry
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "guide" / "dashboard"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]

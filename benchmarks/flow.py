@@ -16,8 +16,7 @@ from typing import Any
 from benchmarks.support import rendering
 from benchmarks.support.harness import Benchmark, Document, Row
 from benchmarks.support.servers import standalone
-from rmq import Adaptive, PriorityMessage, RangeMergeMessage, RmqClient, Topic, TopicType
-from rmq._model.deliveries import Delivery
+from rmq import Adaptive, Delivery, PriorityMessage, RangeMergeMessage, RmqClient, Topic, TopicType
 from rmq._processes.frozen_objects import freeze_objects
 
 THREADS = 32

@@ -18,8 +18,7 @@ from benchmarks.support.harness import Benchmark, Document, Row, say
 from benchmarks.support.loads import TYPES
 from benchmarks.support.meters import Meter, cpu_s, medians, percentiles, rounded
 from benchmarks.support.servers import Servers, standalone
-from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, Topic, TopicType
-from rmq._model.deliveries import Delivery
+from rmq import Delivery, FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, Topic, TopicType
 from rmq._model.messages import Message
 
 RATES_PER_S = (1_000, 10_000)

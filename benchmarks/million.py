@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.support.harness import results_folder
-from rmq import RangeMergeMessage, RmqClient, Topic, TopicType
-from rmq._model.deliveries import Delivery
+from rmq import Delivery, RangeMergeMessage, RmqClient, Topic, TopicType
 from rmq._processes.frozen_objects import freeze_objects
 
 LIMIT_MB = 150

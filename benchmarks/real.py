@@ -19,8 +19,7 @@ from benchmarks.support.harness import Benchmark, Document, Row, say
 from benchmarks.support.meters import Meter, cpu_s, rounded
 from benchmarks.support.samples import Sample, ratio, sample, summary
 from benchmarks.support.servers import Servers, replicated, some
-from rmq import RmqClient, Topic, TopicType
-from rmq._ownership import Coordinator
+from rmq import Coordinator, RmqClient, Topic, TopicType
 from tests.support.zookeeper import ZooKeeperEnsemble
 
 BARE, ALL = "bare Redis", "all three"

@@ -19,9 +19,7 @@ from benchmarks.support import rendering
 from benchmarks.support.harness import Benchmark, Document, Row, say
 from benchmarks.support.samples import Sample, sample, summary
 from benchmarks.support.servers import Servers, standalone
-from rmq import Retention, RmqClient, StreamMessage, Topic, TopicType
-from rmq._claiming.consumer import Consumer
-from rmq._model.deliveries import Delivery
+from rmq import Consumer, Delivery, Retention, RmqClient, StreamMessage, Topic, TopicType
 from rmq._processes.frozen_objects import freeze_objects
 from tests.support.fan_out import FanOut
 from tests.support.fan_out import fan_out as fan_out_to

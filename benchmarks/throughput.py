@@ -18,9 +18,8 @@ from benchmarks.support.harness import Benchmark, Document, Row, say
 from benchmarks.support.meters import Meter, cpu_s
 from benchmarks.support.samples import Sample, ratio, sample, summary
 from benchmarks.support.servers import Servers, some, standalone
-from rmq import RmqClient, TopicType
+from rmq import Producer, RmqClient, TopicType
 from rmq._model.messages import Message
-from rmq._sending.producer import Producer
 from rmq.errors import FixedTimePassedError
 
 SLOTS = 8

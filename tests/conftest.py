@@ -11,7 +11,7 @@ import pytest
 import redis
 from hypothesis import HealthCheck, Phase, settings
 
-from rmq._model.topics import Topic, TopicType
+from rmq import Topic, TopicType
 from rmq._transport.connections import Connections
 from rmq._transport.urls import parse_url
 from tests.support.containers import RedisContainer, redis_image

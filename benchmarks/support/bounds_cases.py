@@ -9,19 +9,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from rmq import Fixed, Merge, RangeMergeMessage, Retention, Sliding, Sum, Topic, TopicType, WhenFull
 from rmq._admin import search
 from rmq._admin.history import KEEP_S, MINUTES
 from rmq._admin.notices import AT_ONCE
 from rmq._claiming.claim_round import CLAIM_WEIGHT, MOST_WEIGHT
 from rmq._model.columns import Columns
 from rmq._model.definitions import MAX_DEFINITION_BYTES
-from rmq._model.merging import Merge
-from rmq._model.messages import Encoded, RangeMergeMessage, encode
+from rmq._model.messages import Encoded, encode
 from rmq._model.notices import Turn
-from rmq._model.reducers import Sum
-from rmq._model.retention import Retention
-from rmq._model.topics import Topic, TopicType, WhenFull
-from rmq._model.windows import Fixed, Sliding
 from rmq._scripts import claiming, limits, sending, steering, streams, telling, viewing, workers
 from rmq._scripts import dead as dead_
 from rmq._scripts.claiming import MAX_BATCH, Nack, Outcomes

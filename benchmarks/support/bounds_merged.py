@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.support.bounds_cases import FAILURE, FAR, Case, P, Place, R
-from rmq._model.merging import Merge
+from rmq import Collect, Fixed, Merge, TopicType
 from rmq._model.messages import Encoded
 from rmq._model.records import Record, framed, new_record, write_record
-from rmq._model.reducers import MAX_UNIQUE_ITEMS, Collect
-from rmq._model.topics import TopicType
-from rmq._model.windows import Fixed
+from rmq._model.reducers import MAX_UNIQUE_ITEMS
 from rmq._scripts import claiming, sending, steering
 from rmq._scripts import dead as dead_
 from rmq._scripts.claiming import MAX_BATCH, SWEEP_LIMIT, Nack, Outcomes

@@ -22,10 +22,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from benchmarks.support.harness import ROOT
-from rmq._model.topics import Topic, TopicType
+from rmq import Topic, TopicType
+from rmq.spark import open_session
 from rmq.spark.calls import CHUNK, Chunk
 from rmq.spark.schema import QUEUE
-from rmq.spark.session import open_session
 from rmq.spark.source.reader import to_arrow
 
 pa: Any = pyarrow

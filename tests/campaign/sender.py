@@ -15,8 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from rmq import RmqClient
-from rmq.delayed import DelayedQueue
+from rmq import DelayedQueue, RmqClient
 from rmq.errors import RmqError, SendError
 from tests.campaign.clocks import sleep_by_select
 from tests.campaign.links import use_links

@@ -9,9 +9,8 @@ from datetime import timedelta
 from typing import Any
 
 import rmq
-from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, StreamMessage, Topic, TopicType
+from rmq import ExponentialRetry, FixedTimeMessage, PriorityMessage, RangeMergeMessage, StreamMessage, Topic, TopicType
 from rmq._model.messages import Message
-from rmq._model.retry import ExponentialRetry
 
 GROUP = "readers"
 LEASE_S = 6

@@ -20,10 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import rmq
-from rmq import Coordinator, RmqClient
-from rmq._model.deliveries import Delivery
+from rmq import Coordinator, DelayedQueue, Delivery, RmqClient
 from rmq._slots import stream_slots
-from rmq.delayed import DelayedQueue
 from rmq.errors import RmqError
 from tests.campaign.clocks import sleep_by_select
 from tests.campaign.links import use_links

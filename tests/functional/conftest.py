@@ -16,12 +16,12 @@ from rmq import (
     PriorityMessage,
     RangeMergeMessage,
     RmqClient,
+    SparkQuery,
     StreamMessage,
     Sum,
     Topic,
     TopicType,
 )
-from rmq._model.spark_queries import SparkQuery
 from rmq._slots.spark_queries import SparkQueries
 from rmq._transport.connections import Connections
 from rmq._transport.urls import parse_url

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import rmq
-from rmq._model.topics import Topic, TopicType
-from rmq.client import RmqClient
+from rmq import RmqClient, Topic, TopicType
 from tests.conftest import MakeTopic
 from tests.support.cli import COLORFUL, Cli, bury
 from tests.support.servers import RedisServer, free_port

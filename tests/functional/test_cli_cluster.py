@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.support import harness, orders
+from rmq import RmqClient
 from rmq.cli.commands import bench
-from rmq.client import RmqClient
 from tests.support.cli import Cli
 
 

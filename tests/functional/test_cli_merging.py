@@ -19,6 +19,7 @@ from rmq import (
     Merge,
     Newest,
     PriorityMessage,
+    PriorityRule,
     RangeMergeMessage,
     Replace,
     RmqClient,
@@ -27,7 +28,6 @@ from rmq import (
     Topic,
     TopicType,
 )
-from rmq._model.merging import PriorityRule
 from tests.conftest import MakeTopic
 from tests.support.cli import COLORFUL, Cli, bury
 

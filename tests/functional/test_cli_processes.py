@@ -17,8 +17,7 @@ from typing import Self
 
 import pytest
 
-from rmq._model.topics import Topic, TopicType
-from rmq.client import RmqClient
+from rmq import RmqClient, Topic, TopicType
 from tests.conftest import MakeTopic
 from tests.support.cli import Cli, bury
 from tests.support.servers import RedisServer

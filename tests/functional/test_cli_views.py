@@ -6,8 +6,7 @@ import json
 
 import redis
 
-from rmq._model.topics import Topic, TopicType
-from rmq.client import RmqClient
+from rmq import RmqClient, Topic, TopicType
 from tests.conftest import MakeTopic
 from tests.support.cli import COLORFUL, Cli, bury
 from tests.support.waiting import wait_until

@@ -25,9 +25,9 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from rmq import PriorityMessage, RmqClient, Topic, TopicType
+from rmq import EmbeddedServer, PriorityMessage, RmqClient, Topic, TopicType
 from rmq._processes import local_cluster
-from rmq._processes.embedded import LOCK_FILE, EmbeddedServer
+from rmq._processes.embedded import LOCK_FILE
 from rmq._processes.server_programs import SERVER_WHEELS, find_redis_server, in_wheel, look_at
 from rmq.errors import EmbeddedServerError
 from tests.support.waiting import wait_until

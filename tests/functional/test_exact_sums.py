@@ -18,6 +18,7 @@ import pytest
 from rmq import (
     Collect,
     Fixed,
+    ImmediateRetry,
     Merge,
     RangeMergeMessage,
     RmqClient,
@@ -27,7 +28,6 @@ from rmq import (
     TopicType,
 )
 from rmq._model.reducers import Reducer
-from rmq._model.retry import ImmediateRetry
 from tests.support.clients import left_in, stats_of
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer

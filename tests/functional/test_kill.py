@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq import PriorityMessage, RmqClient, Topic, TopicType
-from rmq._model.retry import ImmediateRetry
+from rmq import ImmediateRetry, PriorityMessage, RmqClient, Topic, TopicType
 from tests.support.clients import left_in, stats_of
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until

@@ -16,15 +16,13 @@ from unittest import mock
 
 import pytest
 
-from rmq import Delivery, PriorityMessage, RmqClient, Topic, TopicType
+from rmq import Coordinator, Delivery, Owner, PriorityMessage, RmqClient, Topic, TopicType
 from rmq._claiming.claim_executor import ClaimExecutor
 from rmq._claiming.claimer import Claimer
 from rmq._listening import kinship
 from rmq._listening.kinship import Marks
 from rmq._model.deliveries import ACKED, Holder
-from rmq._model.owner import Owner
 from rmq._model.replies import Claimed
-from rmq._ownership import Coordinator
 from rmq._scripts import claiming
 from rmq._scripts.keys import ENSEMBLES_KEY, REDIS_KEY
 from rmq._transport.connections import Connections

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq import PriorityMessage, RmqClient, Topic, TopicType
-from rmq._model.deliveries import Delivery
-from rmq._model.retry import ImmediateRetry
+from rmq import Delivery, ImmediateRetry, PriorityMessage, RmqClient, Topic, TopicType
 from tests.support.cli import Cli
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until

@@ -15,9 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rmq import PriorityMessage, RmqClient, Topic
-from rmq._model.retry import ImmediateRetry
-from rmq._model.topics import TopicType
+from rmq import ImmediateRetry, PriorityMessage, RmqClient, Topic, TopicType
 from rmq._processes.supervisor import LONGEST_PAUSE_S, STEADY_S, Child, Supervisor
 from rmq.errors import InvalidValueError, RmqError
 from tests.conftest import MakeTopic

@@ -8,7 +8,7 @@ import redis
 from prometheus_client.parser import text_string_to_metric_families
 
 from rmq import PriorityMessage, RmqClient, StreamMessage, Topic, TopicType
-from rmq.metrics.server import render
+from rmq.metrics import render
 from tests.conftest import MakeTopic
 from tests.support.cli import Cli, bury
 from tests.support.dashboard import served

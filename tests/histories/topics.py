@@ -7,9 +7,8 @@ import random
 import time
 from datetime import timedelta
 
-from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, StreamMessage, Topic, TopicType
+from rmq import ExponentialRetry, FixedTimeMessage, PriorityMessage, RangeMergeMessage, StreamMessage, Topic, TopicType
 from rmq._model.messages import Message
-from rmq._model.retry import ExponentialRetry
 
 GROUP = "readers"
 LEASE_S = 5

@@ -14,8 +14,7 @@ import threading
 import time
 from collections.abc import Iterable
 
-from rmq import RmqClient, Topic, TopicType
-from rmq._model.deliveries import Delivery
+from rmq import Delivery, RmqClient, Topic, TopicType
 from rmq.aio import RmqClient as AsyncClient
 from rmq.errors import RmqError
 from tests.histories.journal import Journal

@@ -6,14 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from rmq import Fixed, Merge, Owner, RangeMergeMessage, Sum, Topic, TopicType, WhenFull
 from rmq._model.columns import Columns
-from rmq._model.merging import Merge
-from rmq._model.messages import Encoded, RangeMergeMessage, encode
+from rmq._model.messages import Encoded, encode
 from rmq._model.notices import Turn
-from rmq._model.owner import Owner
-from rmq._model.reducers import Sum
-from rmq._model.topics import Topic, TopicType, WhenFull
-from rmq._model.windows import Fixed
 from rmq._scripts import claiming, dead, sending, steering, telling, viewing, workers
 from rmq._scripts.claiming import Nack, Outcomes
 from rmq._scripts.joined_sends import JoinedSends

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rmq._model.messages import StreamMessage, encode
-from rmq._model.retention import Retention
-from rmq._model.topics import Topic, TopicType
+from rmq import Retention, StreamMessage, Topic, TopicType
+from rmq._model.messages import encode
 from rmq._scripts import definitions, streams
 from rmq._scripts.keys import TOPICS_KEY
 from rmq._transport.call import Call

@@ -6,12 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import astuple, dataclass
 from typing import Any
 
+from rmq import Owner, Retention, Topic
 from rmq._model.entries import own_score
 from rmq._model.messages import Encoded
 from rmq._model.notices import Turn
-from rmq._model.owner import Owner
-from rmq._model.retention import Retention
-from rmq._model.topics import Topic
 from rmq._scripts import streams, telling
 from rmq._scripts.claiming import Nack, Outcomes
 from rmq._scripts.keys import group_keys, slot_keys

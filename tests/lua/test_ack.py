@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from rmq._model.owner import Owner
+from rmq import Owner
 from rmq.errors import FencedError
 from tests.conftest import MakeSlot
 from tests.support.slots import T0, SlotState

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rmq._admin.adopt import Adoption, adopt
-from rmq._model.owner import NO_OWNER, MovedOwner, Owner
-from rmq._model.topics import TopicType
+from rmq import Adoption, Owner, TopicType
+from rmq._admin.adopt import adopt
+from rmq._model.owner import NO_OWNER, MovedOwner
 from rmq._scripts import claiming, steering
 from rmq._transport.connections import Connections
 from rmq.errors import EnsembleMismatchError, FencedError

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
+from rmq import ControlResult, Redriven, SendResult, TopicType, WhenFull
 from rmq._model.messages import Encoded
-from rmq._model.replies import ControlResult, Redriven, SendResult
 from rmq._model.scores import ages_for
-from rmq._model.topics import TopicType, WhenFull
 from rmq._scripts import claiming, dead, sending, steering
 from rmq._scripts.claiming import Nack
 from rmq.errors import BacklogFullError

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from rmq import TopicType
 from rmq._model.messages import Encoded
 from rmq._model.replies import ClaimReply
-from rmq._model.topics import TopicType
 from rmq._scripts import claiming, sending, streams
 from rmq._scripts.claiming import CLAIM_BYTES
 from rmq._scripts.keys import slot_keys

@@ -8,11 +8,10 @@ import pytest
 import redis
 
 from benchmarks.bounds import forgotten
+from rmq import TopicType, WorkerInfo
 from rmq._admin.inspection import read_workers
 from rmq._model.definitions import MAX_DEFINITION_BYTES
 from rmq._model.messages import Encoded
-from rmq._model.topics import TopicType
-from rmq._model.workers import WorkerInfo
 from rmq._scripts import claiming, definitions, sending, streams, workers
 from rmq._scripts.claiming import Nack, Outcomes
 from rmq._scripts.keys import WORKER_INFOS_KEY, WORKERS_KEY, group_keys

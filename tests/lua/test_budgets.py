@@ -6,11 +6,8 @@ from typing import Any
 
 import pytest
 
-from rmq._model.merging import Merge
+from rmq import Collect, Fixed, Merge, TopicType
 from rmq._model.records import Record, framed, read_record, write_record
-from rmq._model.reducers import Collect
-from rmq._model.topics import TopicType
-from rmq._model.windows import Fixed
 from rmq._scripts import claiming, steering
 from rmq._scripts.claiming import Nack, Outcomes
 from tests.conftest import MakeSlot

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from rmq import Redriven, TopicType
 from rmq._model.messages import Encoded
-from rmq._model.replies import ClaimReply, Redriven, StreamClaimed
-from rmq._model.topics import TopicType
+from rmq._model.replies import ClaimReply, StreamClaimed
 from rmq._scripts import claiming, dead, sending, streams, viewing
 from rmq._scripts.claiming import Nack, Outcomes
 from rmq._scripts.streams import Member

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rmq._model.replies import ControlResult
+from rmq import ControlResult
 from tests.conftest import MakeSlot
 from tests.lua.cases import FAILURE
 from tests.support.slots import T0, SlotState

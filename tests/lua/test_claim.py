@@ -5,9 +5,8 @@ from datetime import timedelta
 
 import pytest
 
-from rmq._model.owner import Owner
+from rmq import Owner, TopicType
 from rmq._model.replies import Claimed
-from rmq._model.topics import TopicType
 from rmq._scripts import claiming
 from rmq._scripts.claiming import Nack
 from rmq.errors import EnsembleMismatchError, FencedError

@@ -14,10 +14,9 @@ import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rmq import Owner, TopicType
 from rmq._model.messages import Encoded
-from rmq._model.owner import Owner
 from rmq._model.replies import ClaimReply
-from rmq._model.topics import TopicType
 from rmq._scripts import claiming, sending
 from rmq._scripts.claiming import Ack, Nack, Outcomes, WholeClaim
 from rmq._transport.script_library import ScriptLibrary

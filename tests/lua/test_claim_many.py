@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 import redis
 
-from rmq._model.owner import Owner
+from rmq import Owner, TopicType
 from rmq._model.replies import ClaimReply
-from rmq._model.topics import TopicType
 from rmq._scripts import claiming
 from rmq._scripts.claiming import Nack, Outcomes
 from rmq._scripts.keys import slot_keys

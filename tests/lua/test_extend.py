@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from rmq._model.owner import Owner
+from rmq import Owner
 from rmq._model.replies import ExtendReply
 from rmq.errors import FencedError
 from tests.conftest import MakeSlot

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rmq._model.merging import PER_MESSAGE, Merge
+from rmq import PER_MESSAGE, Collect, Fixed, Keep, Leading, Merge, Sliding, TopicType
 from rmq._model.records import read_record
-from rmq._model.reducers import Collect, Keep
-from rmq._model.topics import TopicType
-from rmq._model.windows import Fixed, Leading, Sliding
 from rmq._scripts.claiming import Nack
 from rmq.errors import CollectionFullError
 from tests.conftest import MakeSlot

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from rmq._model.topics import TopicType
+from rmq import TopicType
 from rmq._scripts import claiming
 from rmq._scripts.claiming import Ack
 from tests.conftest import MakeSlot

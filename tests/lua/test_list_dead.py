@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from rmq._model.whereabouts import DeadMessage
+from rmq import DeadMessage
 from rmq._scripts import dead as dead_
 from tests.conftest import MakeSlot
 from tests.support.slots import T0, SlotState

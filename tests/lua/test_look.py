@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from rmq._model.topics import TopicType
+from rmq import TopicType
 from rmq._scripts import claiming
 from rmq._scripts.keys import slot_keys
 from tests.conftest import MakeSlot

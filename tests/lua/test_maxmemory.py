@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rmq._model.replies import Redriven
-from rmq._model.topics import Topic
+from rmq import Redriven, Topic
 from rmq._scripts import claiming, dead
 from rmq._scripts.claiming import Nack
 from rmq._transport.connections import Connections

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.merging_pictures import FOLDER, FOLDINGS, PICTURES, SENDS_MS, TIMELINES, Folding, Timeline
-from rmq._model.messages import RangeMergeMessage, encode
+from rmq import RangeMergeMessage, TopicType
+from rmq._model.messages import encode
 from rmq._model.records import ITEMS, NUMBERS, Record, read_record
-from rmq._model.topics import TopicType
 from rmq._scripts import sending
 from tests.conftest import MakeSlot
 from tests.support.slots import SlotUnderTest

@@ -8,12 +8,9 @@ from contextlib import suppress
 import pytest
 import redis
 
-from rmq._model.merging import Merge
+from rmq import Collect, Merge, SendResult, Topic, TopicType
 from rmq._model.messages import Encoded
 from rmq._model.records import Record, framed, read_record, write_record
-from rmq._model.reducers import Collect
-from rmq._model.replies import SendResult
-from rmq._model.topics import Topic, TopicType
 from rmq._scripts import sending
 from rmq._transport.call import Call
 from rmq.errors import ScriptFailedError

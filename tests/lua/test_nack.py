@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from rmq._model.owner import Owner
-from rmq._model.topics import TopicType
+from rmq import Owner, TopicType
 from rmq._scripts.claiming import Nack
 from rmq.errors import FencedError
 from tests.conftest import MakeSlot

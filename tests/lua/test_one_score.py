@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from rmq import TopicType
 from rmq._model.replies import Claimed
-from rmq._model.topics import TopicType
 from rmq._scripts import claiming
 from tests.conftest import MakeSlot
 from tests.support.slots import T0, SlotState, SlotUnderTest

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from rmq import TopicType
 from rmq._model.messages import Encoded
-from rmq._model.topics import TopicType
 from rmq._scripts import claiming, dead, sending
 from rmq._scripts.keys import slot_keys
 from rmq._transport.connections import Connections

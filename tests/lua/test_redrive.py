@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from rmq._model.replies import Redriven
-from rmq._model.topics import TopicType
+from rmq import Redriven, TopicType
 from rmq.errors import FixedTimePassedError
 from tests.conftest import MakeSlot
 from tests.support.slots import T0, SlotState

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rmq._model.messages import Encoded, RangeMergeMessage, encode
-from rmq._model.topics import Topic, TopicType
+from rmq import RangeMergeMessage, Topic, TopicType
+from rmq._model.messages import Encoded, encode
 from rmq._scripts import claiming, steering
 from rmq._scripts.claiming import Nack, Outcomes
 from rmq._transport.call import Call

@@ -8,8 +8,8 @@ from datetime import timedelta
 
 import pytest
 
+from rmq import TopicType
 from rmq._model.scores import FIRST_MS_SCORE
-from rmq._model.topics import TopicType
 from rmq._scripts import claiming
 from rmq._scripts.claiming import Ack, Nack
 from tests.conftest import MakeSlot

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rmq._model.merging import Merge
+from rmq import Leading, Merge, SendResult, Sum, TopicType, WhenFull
 from rmq._model.messages import Encoded
 from rmq._model.records import Record, write_record
-from rmq._model.reducers import Sum
-from rmq._model.replies import SendResult
-from rmq._model.topics import TopicType, WhenFull
-from rmq._model.windows import Leading
 from rmq._scripts import sending
 from rmq._transport.numbering import named_turn
 from tests.conftest import MakeSlot

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmq._model.topics import TopicType
+from rmq import TopicType
 from rmq.errors import FixedTimePassedError
 from tests.conftest import MakeSlot
 from tests.support.slots import T0, SlotState

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from rmq._model.replies import SendResult
-from rmq._model.topics import TopicType, WhenFull
+from rmq import SendResult, TopicType, WhenFull
 from rmq._scripts import steering
 from rmq._scripts.claiming import Nack
 from rmq.errors import BacklogFullError, FixedTimePassedError

@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 import pytest
 import redis
 
+from rmq import SendResult, Topic, TopicType, WhenFull
 from rmq._model.columns import Columns
 from rmq._model.messages import Encoded
-from rmq._model.replies import SendResult
-from rmq._model.topics import Topic, TopicType, WhenFull
 from rmq._scripts.joined_sends import JoinedSends, joins_sends
 from rmq._scripts.keys import slot_keys
 from rmq._scripts.sending import send_calls

@@ -6,13 +6,25 @@ from dataclasses import replace
 
 import pytest
 
-from rmq._model.merging import PER_MESSAGE, Merge
+from rmq import (
+    PER_MESSAGE,
+    Collect,
+    Fixed,
+    Keep,
+    Leading,
+    Merge,
+    Newest,
+    Replace,
+    SendResult,
+    Sliding,
+    Sum,
+    TopicType,
+    WhenFull,
+)
 from rmq._model.messages import Encoded
 from rmq._model.records import Record, framed, read_record, wanting, write_record
-from rmq._model.reducers import Collect, Keep, Newest, Reducer, Replace, Sum
-from rmq._model.replies import PartlySent, SendResult
-from rmq._model.topics import TopicType, WhenFull
-from rmq._model.windows import Fixed, Leading, Sliding
+from rmq._model.reducers import Reducer
+from rmq._model.replies import PartlySent
 from rmq._scripts import sending
 from rmq._scripts.claiming import Nack
 from rmq._scripts.merging import MergedSends

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rmq._model.topics import TopicType
+from rmq import TopicType
 from tests.conftest import MakeSlot
 from tests.support.slots import T0, SlotState, SlotUnderTest
 

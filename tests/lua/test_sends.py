@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import redis
 
+from rmq import TopicType
 from rmq._model.messages import Encoded
-from rmq._model.topics import TopicType
 from rmq._scripts import sending
 from rmq.errors import BacklogFullError
 from tests.conftest import MakeSlot

@@ -6,12 +6,9 @@ from typing import Any
 
 import pytest
 
-from rmq._model.merging import Merge
+from rmq import Fixed, Keep, Merge, Sliding, TopicType
 from rmq._model.messages import Encoded
 from rmq._model.records import Record, write_record
-from rmq._model.reducers import Keep
-from rmq._model.topics import TopicType
-from rmq._model.windows import Fixed, Sliding
 from rmq._scripts import claiming, sending
 from rmq._transport.call import Call
 from tests.conftest import MakeSlot

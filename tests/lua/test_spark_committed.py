@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmq._model.topics import TopicType
+from rmq import TopicType
 from rmq._scripts.claiming import Nack
 from rmq.spark.calls import Driver, Settled
 from tests.conftest import MakeSlot

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 import redis
 
-from rmq import Topic, TopicType
+from rmq import StreamMessage, Topic, TopicType
 from rmq._model.messages import encode
-from rmq._model.stream_messages import StreamMessage
 from rmq._scripts import streams
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections

@@ -8,12 +8,9 @@ from random import Random
 
 import pytest
 
-from rmq._model.merging import Merge
+from rmq import Collect, Max, Merge, Redriven, Sum, TopicType
 from rmq._model.messages import Encoded
 from rmq._model.records import Record, framed, read_record, write_record
-from rmq._model.reducers import Collect, Max, Sum
-from rmq._model.replies import Redriven
-from rmq._model.topics import TopicType
 from rmq._scripts.claiming import Nack
 from rmq._scripts.keys import query_keys
 from rmq.spark import calls

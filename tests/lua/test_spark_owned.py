@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from rmq._model.owner import NO_OWNER, Owner
-from rmq._model.topics import TopicType
+from rmq import Owner, TopicType
+from rmq._model.owner import NO_OWNER
 from rmq.errors import BatchAckedError, DriverReplacedError, EnsembleMismatchError, FencedError
+from rmq.spark import Refused
 from rmq.spark import calls as spark_calls
 from rmq.spark.calls import Chunk, Claim, Driver, Reading, Settled
-from rmq.spark.refusal_calls import Refused, refuse_contents
+from rmq.spark.refusal_calls import refuse_contents
 from tests.conftest import MakeSlot
 from tests.lua.test_spark_scripts import BURY, FIRST, SECOND, contents, filled, query_of
 from tests.support.slots import SlotUnderTest

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from rmq._model.merging import Merge
-from rmq._model.reducers import Sum
-from rmq._model.topics import TopicType
+from rmq import Merge, Sum, TopicType
 from rmq._scripts.claiming import Nack
 from rmq.errors import BatchAckedError, DriverReplacedError, FencedError
+from rmq.spark import Refused
 from rmq.spark.calls import Claim, Driver, Settled
-from rmq.spark.refusal_calls import How, Refused, refuse_contents
+from rmq.spark.refusal_calls import How, refuse_contents
 from tests.conftest import MakeSlot
 from tests.lua.test_spark_merged import add, records
 from tests.lua.test_spark_scripts import BURY, FIRST, SECOND, ack, contents, filled, query_of, read, renew

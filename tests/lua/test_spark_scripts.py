@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 import pytest
 import redis
 
+from rmq import Owner, Topic, TopicType
 from rmq._model.envelope import wrap
-from rmq._model.owner import Owner
-from rmq._model.topics import Topic, TopicType
 from rmq._scripts.claiming import Nack
 from rmq._scripts.keys import QueryKeys, query_keys
 from rmq._transport.call import Call

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from rmq import TopicType
 from rmq._model.messages import Encoded
-from rmq._model.topics import TopicType
 from rmq._scripts.keys import sent_key
 from rmq.errors import BacklogFullError, FixedTimePassedError, ScriptFailedError
 from rmq.spark.marks import Mark, Once, send_once

@@ -6,11 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from rmq._model.merging import Merge
+from rmq import Collect, Max, Merge, Sum, TopicType, WhenFull
 from rmq._model.messages import Encoded
 from rmq._model.records import Record, framed, read_record, write_record
-from rmq._model.reducers import Collect, Max, Reducer, Sum
-from rmq._model.topics import TopicType, WhenFull
+from rmq._model.reducers import Reducer
 from rmq._scripts.keys import sent_key
 from rmq.errors import (
     BacklogFullError,

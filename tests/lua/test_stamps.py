@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 import redis
 
+from rmq import TopicType
 from rmq._model.replies import Claimed
-from rmq._model.topics import TopicType
 from rmq._scripts import claiming
 from rmq._scripts.claiming import Ack, Outcomes, WholeClaim
 from tests.conftest import MakeSlot

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from rmq import SlotStats, TopicType
 from rmq._model import figures
-from rmq._model.figures import SlotStats
-from rmq._model.topics import TopicType
 from rmq._scripts import viewing
 from tests.conftest import MakeSlot
 from tests.lua.cases import FULL

@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from rmq._model.replies import ControlResult
+from rmq import ControlResult, TopicType, WorkerInfo
 from rmq._model.scores import ages_for
-from rmq._model.topics import TopicType
-from rmq._model.workers import WorkerInfo
 from rmq._scripts import dead as dead_
 from rmq._scripts import steering, viewing, workers
 from rmq._scripts.claiming import Nack

@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 
+from rmq import TopicType
 from rmq._model.scores import MAX_SCORE
-from rmq._model.topics import TopicType
 from rmq._scripts import claiming, viewing
 from tests.conftest import MakeSlot
 from tests.support.slots import T0, SlotUnderTest

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import redis
 
+from rmq import Owner, Topic, TopicType
 from rmq._model.messages import Encoded
-from rmq._model.owner import NO_OWNER, Owner
+from rmq._model.owner import NO_OWNER
 from rmq._model.replies import ClaimReply, StreamClaimed
-from rmq._model.topics import Topic, TopicType
 from rmq._scripts import streams
 from rmq._scripts.claiming import Nack, Outcomes, WholeClaim
 from rmq._scripts.keys import group_keys

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from rmq._model.owner import NO_OWNER, Owner
-from rmq._model.topics import Topic, TopicType
+from rmq import Owner, Topic, TopicType
+from rmq._model.owner import NO_OWNER
 from rmq._scripts import streams
 from rmq._scripts.claiming import Ack
 from rmq._scripts.keys import group_keys, slot_keys

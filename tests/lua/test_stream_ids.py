@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from rmq import RmqClient, StreamMessage, Topic, TopicType
+from rmq import Retention, RmqClient, SendResult, StreamMessage, Topic, TopicType
 from rmq._model.messages import encode
-from rmq._model.replies import SendResult
-from rmq._model.retention import Retention
 from rmq._scripts import streams
 from rmq._scripts.keys import slot_keys
 from rmq._transport.connections import Connections

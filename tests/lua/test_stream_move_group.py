@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from rmq import Topic, TopicType
 from rmq._model.replies import ClaimReply, StreamClaimed
-from rmq._model.topics import Topic, TopicType
 from rmq._scripts import streams
 from rmq._scripts.claiming import Outcomes
 from rmq._scripts.streams import Member

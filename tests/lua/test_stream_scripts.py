@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 import redis
 
+from rmq import Owner, Redriven, Retention, Topic, TopicType
 from rmq._model.messages import Encoded
-from rmq._model.owner import Owner
-from rmq._model.replies import ClaimReply, Redriven, StreamClaimed
-from rmq._model.retention import Retention
-from rmq._model.topics import Topic, TopicType
+from rmq._model.replies import ClaimReply, StreamClaimed
 from rmq._scripts import streams
 from rmq._scripts.claiming import Nack, Outcomes
 from rmq._scripts.keys import group_keys

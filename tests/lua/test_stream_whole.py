@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
+from rmq import Owner, Topic, TopicType
 from rmq._model.entries import own_score
-from rmq._model.owner import Owner
 from rmq._model.replies import ClaimReply, StreamClaimed
-from rmq._model.topics import Topic, TopicType
 from rmq._scripts import streams
 from rmq._scripts.claiming import Nack, Outcomes
 from rmq._scripts.keys import group_keys

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from rmq import TopicType
 from rmq._model.messages import Encoded
 from rmq._model.replies import Claimed, ClaimReply
-from rmq._model.topics import TopicType
 from rmq._scripts import claiming, sending
 from rmq._scripts.claiming import Nack
 from rmq._transport.connections import Connections

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from rmq import DeadMessage
 from rmq._model.notices import Turn, Untold
-from rmq._model.whereabouts import DeadMessage
 from rmq._scripts import telling
 from tests.conftest import MakeSlot
 from tests.support.slots import T0, SlotState, SlotUnderTest

@@ -9,11 +9,8 @@ from typing import Any
 
 import pytest
 
-from rmq._model.merging import Merge
+from rmq import Fixed, Merge, Sum, TopicType
 from rmq._model.records import Record, write_record
-from rmq._model.reducers import Sum
-from rmq._model.topics import TopicType
-from rmq._model.windows import Fixed
 from rmq._transport.connections import Connections
 from rmq._transport.script_library import Script, ScriptLibrary
 from rmq._transport.urls import parse_url

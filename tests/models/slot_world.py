@@ -10,10 +10,10 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from rmq import Topic, TopicType
 from rmq._model.messages import Encoded
 from rmq._model.owner import NO_OWNER
 from rmq._model.scores import ages_for
-from rmq._model.topics import Topic, TopicType
 from rmq._scripts import claiming, sending
 from rmq._scripts.claiming import Nack
 from rmq._transport.call import Call

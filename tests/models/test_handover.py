@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq._model.owner import Owner
-from rmq._model.topics import TopicType
+from rmq import Owner, TopicType
 from rmq._transport.script_library import ScriptLibrary
 from rmq.errors import FencedError
 from tests.conftest import MakeTopic

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from rmq._model.topics import TopicType
+from rmq import TopicType
 from tests.conftest import MakeSlot
 from tests.models.search import BrokenPromiseError, Space, explore
 from tests.models.spark_world import TICK_MS, SparkAlphabet, World

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from rmq._model.topics import Topic, TopicType
+from rmq import Topic, TopicType
 from tests.models.search import Space, explore
 from tests.models.slot_world import TICK_MS, SlotAlphabet, World
 

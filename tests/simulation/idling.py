@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
-from rmq import RmqClient, Topic, TopicType
-from rmq._model.deliveries import Delivery
+from rmq import Delivery, RmqClient, Topic, TopicType
 from rmq._model.messages import Message
 from tests.simulation.backend import Simulated
 from tests.simulation.network import Network

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from random import Random
 
-from rmq import Fixed, Merge, Retention, Sum, Topic, TopicType
-from rmq._model.retry import ExponentialRetry
+from rmq import ExponentialRetry, Fixed, Merge, Retention, Sum, Topic, TopicType
 
 KINDS = ("range", "fixed", "priority", "sum", "stream", "delayed")
 

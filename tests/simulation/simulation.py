@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, StreamMessage, Topic
+from rmq import DelayedQueue, FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, StreamMessage, Topic
 from rmq._model.messages import Message
-from rmq.delayed import ID_BYTES, DelayedQueue
+from rmq.delayed import ID_BYTES
 from rmq.errors import RmqError, SendError
 from tests.simulation.backend import Simulated
 from tests.simulation.checkers import Violation, check, forgotten_sends

@@ -7,10 +7,7 @@ from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from rmq import RmqClient, Topic, TopicType
-from rmq._model.deliveries import Delivery
-from rmq._model.entries import StreamDelivery
-from rmq.delayed import DelayedQueue
+from rmq import DelayedQueue, Delivery, RmqClient, StreamDelivery, Topic, TopicType
 from rmq.errors import LeaseLostError, RmqError
 from tests.simulation.history import Run, bits_of
 from tests.simulation.plan import GROUPS, NUMBERED, WorkerPlan

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from rmq._ownership import Coordinator
+from rmq import Coordinator
 from rmq._ownership.requests import UNKNOWN, Reply, Request
 from tests.simulation.backend import Simulated
 from tests.simulation.world import Process, World

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from rmq import RangeMergeMessage, RmqClient, Topic, TopicType
 from rmq.demo.spark.order_lines import slice_path
-from rmq.spark.session import open_session
+from rmq.spark import open_session
 from tests.spark.dead_letters import kill
 
 pytestmark = pytest.mark.slow

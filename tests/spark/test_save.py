@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from rmq import Merge, RmqClient, Sum, Topic, TopicType
-from rmq._model.spark_queries import SparkQuery
+from rmq import Merge, RmqClient, SparkQuery, Sum, Topic, TopicType
 from rmq.errors import InvalidValueError, UnknownTopicError
 from rmq.spark import SaveResult, save
 

@@ -9,8 +9,7 @@ from typing import TypeVar
 from pyspark.sql import SparkSession
 
 from rmq import RmqClient, Topic, TopicType
-from rmq.spark import register
-from rmq.spark.session import open_session
+from rmq.spark import open_session, register
 from tests.spark.frames import sink_of, stored
 
 T = TypeVar("T")

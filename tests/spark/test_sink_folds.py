@@ -13,11 +13,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from rmq._model.merging import PER_MESSAGE, Merge, PriorityRule
+from rmq import (
+    PER_MESSAGE,
+    Collect,
+    Fixed,
+    Keep,
+    Leading,
+    Max,
+    Merge,
+    Min,
+    Newest,
+    Overflow,
+    PriorityRule,
+    Replace,
+    Sliding,
+    Sum,
+    Topic,
+    TopicType,
+)
 from rmq._model.messages import Encoded
-from rmq._model.reducers import Collect, Keep, Max, Min, Newest, Overflow, Reducer, Replace, Sum
-from rmq._model.topics import Topic, TopicType
-from rmq._model.windows import Fixed, Leading, Sliding
+from rmq._model.reducers import Reducer
 from rmq._scripts import sending
 from rmq._scripts.keys import slot_keys
 from rmq.spark.marks import Mark, send_once

@@ -15,9 +15,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from rmq import PriorityMessage, RmqClient, Topic, TopicType
-from rmq._model.deliveries import Delivery
-from rmq._ownership import Coordinator
+from rmq import Coordinator, Delivery, PriorityMessage, RmqClient, Topic, TopicType
 from tests.spark.sessions import stream_of
 from tests.support.waiting import wait_until
 from tests.support.zookeeper import ZooKeeperEnsemble

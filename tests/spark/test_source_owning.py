@@ -16,9 +16,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from rmq import PriorityMessage, RmqClient, Topic, TopicType
-from rmq._model.deliveries import Delivery
-from rmq._ownership import Coordinator
+from rmq import Coordinator, Delivery, PriorityMessage, RmqClient, Topic, TopicType
 from tests.spark.sessions import stream_of
 from tests.spark.test_source_kill import Killed
 from tests.support.waiting import wait_until

@@ -17,8 +17,7 @@ from itertools import count
 
 from pyspark.sql import DataFrame
 
-from rmq import RmqClient, Topic, TopicType
-from rmq._model.deliveries import Delivery
+from rmq import Delivery, RmqClient, Topic, TopicType
 from rmq.errors import RmqError
 from tests.histories.journal import Journal
 from tests.spark.sessions import make_session, stream_of

@@ -16,11 +16,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from rmq import Topic, TopicType
+from rmq import Delivery, Topic, TopicType
 from rmq._claiming.claim_executor import ClaimExecutor
 from rmq._claiming.claimer import Claimer
 from rmq._listening.listener_thread import ListenerThread
-from rmq._model.deliveries import ACKED, RELEASED, Delivery
+from rmq._model.deliveries import ACKED, RELEASED
 from rmq._model.messages import Encoded
 from rmq._scripts.keys import slot_keys
 from rmq._slots.slots import SlotWriter

@@ -12,10 +12,9 @@ import redis
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from rmq import ControlResult, Owner, Topic, TopicType, WhenFull
 from rmq._model.messages import Encoded
-from rmq._model.owner import Owner
-from rmq._model.replies import Claimed, ClaimReply, ControlResult
-from rmq._model.topics import Topic, TopicType, WhenFull
+from rmq._model.replies import Claimed, ClaimReply
 from rmq._scripts import claiming, sending, steering, viewing
 from rmq._scripts import dead as dead_
 from rmq._scripts.claiming import Ack, Nack, Outcomes, WholeClaim

@@ -13,13 +13,29 @@ from typing import Any, cast
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from rmq._model.merging import PER_MESSAGE, Merge, PriorityRule
+from rmq import (
+    PER_MESSAGE,
+    Collect,
+    Fixed,
+    Keep,
+    Leading,
+    Max,
+    Merge,
+    Min,
+    Newest,
+    Overflow,
+    PriorityRule,
+    Replace,
+    SendResult,
+    Sliding,
+    Sum,
+    TopicType,
+    WhenFull,
+)
 from rmq._model.messages import Encoded
 from rmq._model.records import read_record
-from rmq._model.reducers import Collect, Keep, Max, Min, Newest, Overflow, Reducer, Replace, Sum
-from rmq._model.replies import Claimed, ClaimReply, PartlySent, SendResult
-from rmq._model.topics import TopicType, WhenFull
-from rmq._model.windows import Fixed, Leading, Sliding
+from rmq._model.reducers import Reducer
+from rmq._model.replies import Claimed, ClaimReply, PartlySent
 from rmq._scripts import claiming, sending
 from rmq._scripts.merging import MergedSends
 from rmq._transport.call import Call

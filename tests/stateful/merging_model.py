@@ -9,13 +9,10 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from rmq._model.merging import Merge, PriorityRule
+from rmq import Collect, Merge, Overflow, PriorityRule, SendResult, Sliding, Topic, TopicType, WhenFull
 from rmq._model.records import HEAD_BYTES
-from rmq._model.reducers import Collect, Overflow
-from rmq._model.replies import Claimed, PartlySent, SendResult
+from rmq._model.replies import Claimed, PartlySent
 from rmq._model.scores import ages_for
-from rmq._model.topics import Topic, TopicType, WhenFull
-from rmq._model.windows import Sliding
 from rmq._transport.numbering import Turn
 from rmq.errors import (
     BacklogFullError,

@@ -11,11 +11,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from rmq import ControlResult, Owner, Redriven, SendResult, Ties, Topic, TopicType
 from rmq._model.messages import Encoded
-from rmq._model.owner import Owner
-from rmq._model.replies import Claimed, ClaimReply, ControlResult, ExtendReply, Redriven, SendResult
-from rmq._model.scores import Ties, ages_for
-from rmq._model.topics import Topic, TopicType
+from rmq._model.replies import Claimed, ClaimReply, ExtendReply
+from rmq._model.scores import ages_for
 from rmq._scripts.claiming import Ack, Nack, WholeClaim
 from rmq.errors import BacklogFullError, FencedError, FixedTimePassedError
 from tests.stateful.clock import SlotClock

@@ -9,13 +9,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rmq import (
+    PER_MESSAGE,
+    Collect,
+    Fixed,
+    Keep,
+    Leading,
+    Max,
+    Merge,
+    Min,
+    Newest,
+    PriorityRule,
+    Replace,
+    Sliding,
+    Sum,
+    Topic,
+    TopicType,
+)
 from rmq._model.folding import fold_messages
-from rmq._model.merging import PER_MESSAGE, Merge, PriorityRule
 from rmq._model.messages import Encoded
 from rmq._model.records import Record, fold, framed, read_record, wanting, write_record
-from rmq._model.reducers import Collect, Keep, Max, Min, Newest, Reducer, Replace, Sum
-from rmq._model.topics import Topic, TopicType
-from rmq._model.windows import Fixed, Leading, Sliding
+from rmq._model.reducers import Reducer
 from rmq._scripts import sending
 from rmq._scripts.claiming import Nack
 from rmq._scripts.keys import slot_keys

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
+from rmq import Delivery, Listener
 from rmq._claiming.claimer import Claimer
 from rmq._listening.handler_calls import ListenerSetup
 from rmq._listening.handlers_in_turn import HandlersInTurn
-from rmq._listening.listener import Listener
 from rmq._listening.listener_thread import ListenerThread
-from rmq._model.deliveries import ACKED, Delivery
+from rmq._model.deliveries import ACKED
 from rmq._model.times import monotonic_s
 from tests.stateful.databases import on_database
 from tests.stateful.holding_machine import AGES, HoldingMachine, play

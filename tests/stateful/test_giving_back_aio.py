@@ -15,11 +15,10 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
+from rmq import Delivery, Listener
 from rmq._claiming.claimer import Claimer
 from rmq._listening.handler_calls import ListenerSetup
-from rmq._listening.listener import Listener
 from rmq._listening.listener_thread import PIGGYBACK_S, ListenerThread
-from rmq._model.deliveries import Delivery
 from rmq._model.times import monotonic_s
 from rmq._slots.slots import SlotWriter
 from rmq._transport.connections import Connections

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from rmq._model.topics import TopicType
+from rmq import TopicType
 from tests.stateful.databases import on_database
 from tests.stateful.machine import CONTENTS, SlotMachine
 from tests.support.slots import scripts_with_fake_clock

@@ -13,10 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from rmq import Retention, Topic, TopicType
 from rmq._model.messages import Encoded
 from rmq._model.replies import ClaimReply, StreamClaimed
-from rmq._model.retention import Retention
-from rmq._model.topics import Topic, TopicType
 from rmq._scripts import streams
 from rmq._scripts.claiming import Nack, Outcomes
 from rmq._scripts.keys import group_keys

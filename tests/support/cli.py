@@ -14,9 +14,8 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from rmq._model.topics import Topic
+from rmq import RmqClient, Topic
 from rmq.cli.app import app
-from rmq.client import RmqClient
 
 COLORFUL = {"NO_COLOR": "", "FORCE_COLOR": "1", "TERM": "xterm-256color"}
 """Environment in which even what is no terminal gets colours."""

@@ -7,13 +7,9 @@ from typing import Any
 
 import pytest
 
-from rmq import RmqClient
+from rmq import Consumer, Delivery, RmqClient, Topic, TopicStats
 from rmq._claiming.claim_round import ClaimPlan
 from rmq._claiming.claimer import Claimer
-from rmq._claiming.consumer import Consumer
-from rmq._model.deliveries import Delivery
-from rmq._model.figures import TopicStats
-from rmq._model.topics import Topic
 
 
 def texts(deliveries: Iterable[Delivery]) -> list[str]:

@@ -5,10 +5,17 @@ from __future__ import annotations
 import threading
 import time
 
-from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, Topic, TopicType
-from rmq._model.deliveries import Delivery
-from rmq._model.replies import ControlResult
-from rmq._model.retry import ImmediateRetry
+from rmq import (
+    ControlResult,
+    Delivery,
+    FixedTimeMessage,
+    ImmediateRetry,
+    PriorityMessage,
+    RangeMergeMessage,
+    RmqClient,
+    Topic,
+    TopicType,
+)
 from tests.support.clients import drain, stats_of
 from tests.support.waiting import LIMIT_S, wait_until
 

@@ -21,9 +21,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
-from rmq import Retention, RmqClient, StreamMessage, Topic, TopicType
-from rmq._model.deliveries import Delivery
-from rmq._ownership import Coordinator
+from rmq import Coordinator, Delivery, Retention, RmqClient, StreamMessage, Topic, TopicType
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]

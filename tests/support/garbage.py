@@ -9,8 +9,8 @@ from typing import Any
 
 import redis
 
+from rmq import Topic, TopicType
 from rmq._model.schema import SCHEMA_VERSION
-from rmq._model.topics import Topic, TopicType
 from rmq._scripts.keys import TOPICS_KEY
 
 NEWER_NAME = "of-a-newer-version"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rmq._model.deliveries import Delivery
+from rmq import Delivery
 
 
 class HolderStub:

@@ -26,10 +26,8 @@ import time
 import weakref
 from typing import Any
 
-from rmq import RmqClient
-from rmq._model.deliveries import Delivery
+from rmq import Coordinator, Delivery, RmqClient
 from rmq._model.times import monotonic_s
-from rmq._ownership import Coordinator
 
 TICK_S = 0.02
 PAUSE_S = 0.25

@@ -16,10 +16,10 @@ from unittest import mock
 import redis
 from redis.exceptions import NoScriptError
 
+from rmq import ControlResult, Owner, Redriven, SendResult, Topic
 from rmq._model.messages import Encoded
-from rmq._model.owner import NO_OWNER, Owner
-from rmq._model.replies import ClaimReply, ControlResult, ExtendReply, Redriven, SendResult
-from rmq._model.topics import Topic
+from rmq._model.owner import NO_OWNER
+from rmq._model.replies import ClaimReply, ExtendReply
 from rmq._scripts import claiming, sending, steering
 from rmq._scripts import dead as dead_
 from rmq._scripts.claiming import Ack, Nack, Outcomes, WholeClaim

@@ -31,7 +31,7 @@ from pyspark.sql.types import (
 
 from rmq import Fixed, Merge, Newest, Sum, Topic, TopicType, WhenFull
 from rmq.errors import RmqError
-from rmq.spark.datasource import RmqDataSource
+from rmq.spark import RmqDataSource
 
 MOST_CHARACTERS = 300
 

@@ -6,11 +6,7 @@ from collections.abc import Iterable
 from dataclasses import astuple
 from typing import Any
 
-from rmq import RmqClient, Topic
-from rmq._claiming.consumer import Consumer
-from rmq._model.deliveries import Delivery
-from rmq._model.entries import StreamDelivery
-from rmq._model.figures import GroupStats
+from rmq import Consumer, Delivery, GroupStats, RmqClient, StreamDelivery, Topic
 from rmq._scripts.keys import group_keys, history_key, slot_keys
 
 

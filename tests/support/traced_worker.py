@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 
-from rmq import PriorityMessage, RmqClient
-from rmq._model.deliveries import Delivery
+from rmq import Delivery, PriorityMessage, RmqClient
 from rmq.otel import Telemetry
 
 

@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 
-from rmq import PriorityMessage, RmqClient, Topic
-from rmq._model.deliveries import Delivery
+from rmq import Delivery, PriorityMessage, RmqClient, Topic
 from rmq.errors import RmqError, SendError
 from tests.support.waiting import LIMIT_S, wait_until
 

@@ -13,8 +13,7 @@ import os
 import threading
 import time
 
-from rmq import RmqClient
-from rmq._model.deliveries import Delivery
+from rmq import Delivery, RmqClient
 
 
 def main() -> None:

@@ -10,10 +10,9 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq import Topic, TopicType
-from rmq._model.deliveries import Delivery
+from rmq import Delivery, JsonFormatter, LogContext, Topic, TopicType
 from rmq._model.replies import Claimed
-from rmq.logs import JsonFormatter, LogContext, about
+from rmq.logs import about
 
 EVIL = b"\x1b[31mred\x1b]0;title\x07 <script>\xff\xfe\r\nforged: line"
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from rmq import Topic, TopicType
 from rmq._model.columns import Columns
 from rmq._model.messages import Encoded
-from rmq._model.topics import Topic, TopicType
 from rmq._scripts.joined_sends import JoinedSends
 from rmq._scripts.sending import send_calls
 from rmq._sending.batch import Batch

@@ -10,8 +10,16 @@ from typing import cast
 import pytest
 import redis
 
-from rmq import DeadFilter, FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, Topic, TopicType
-from rmq._admin.dead_letters import RedriveResult
+from rmq import (
+    DeadFilter,
+    FixedTimeMessage,
+    PriorityMessage,
+    RangeMergeMessage,
+    RedriveResult,
+    RmqClient,
+    Topic,
+    TopicType,
+)
 from rmq._scripts.keys import slot_keys
 from rmq.errors import InvalidValueError, UnknownTopicError
 from tests.conftest import MakeTopic

@@ -8,13 +8,18 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from rmq import FixedTimeMessage, PriorityMessage, RmqClient, TopicType
-from rmq._admin.inspection import Inspection
-from rmq._model.deliveries import Delivery
-from rmq._model.figures import Rates
-from rmq._model.retry import ImmediateRetry
-from rmq._model.whereabouts import FoundMessage
-from rmq._model.workers import WorkerInfo
+from rmq import (
+    Delivery,
+    FixedTimeMessage,
+    FoundMessage,
+    ImmediateRetry,
+    Inspection,
+    PriorityMessage,
+    Rates,
+    RmqClient,
+    TopicType,
+    WorkerInfo,
+)
 from rmq._scripts.keys import WORKER_INFOS_KEY, WORKERS_KEY, slot_keys
 from rmq.errors import InvalidValueError
 from tests.conftest import MakeTopic

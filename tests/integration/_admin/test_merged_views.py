@@ -6,19 +6,19 @@ import pytest
 import redis
 
 from rmq import (
+    PER_MESSAGE,
     Collect,
     ImmediateRetry,
     JoinMessage,
     Keep,
     Merge,
+    PeekedMessage,
     PriorityMessage,
     RmqClient,
     Sliding,
     Sum,
     TopicType,
 )
-from rmq._model.merging import PER_MESSAGE
-from rmq._model.whereabouts import PeekedMessage
 from rmq._scripts.keys import slot_keys
 from tests.conftest import MakeTopic
 

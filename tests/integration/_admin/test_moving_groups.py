@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from rmq import ImmediateRetry, RmqClient, StreamMessage, Topic, TopicType
-from rmq._claiming.consumer import Consumer
+from rmq import Consumer, ImmediateRetry, RmqClient, StreamMessage, Topic, TopicType
 from rmq.errors import InvalidValueError, RmqError
 from tests.conftest import MakeTopic
 from tests.support.slots import forget_topic

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from rmq import ImmediateRetry, RmqClient, StreamMessage, Topic, TopicType
-from rmq._model.deliveries import Delivery
+from rmq import Delivery, ImmediateRetry, RmqClient, StreamMessage, Topic, TopicType
 from rmq._slots.stream_slots import RESUME_BATCH
 from rmq.errors import InvalidValueError
 from tests.conftest import MakeTopic

@@ -9,9 +9,16 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from rmq import FixedTimeMessage, PriorityMessage, RmqClient, StreamMessage, TopicType
-from rmq._model.replies import ControlResult, Redriven
-from rmq._model.retry import ImmediateRetry
+from rmq import (
+    ControlResult,
+    FixedTimeMessage,
+    ImmediateRetry,
+    PriorityMessage,
+    Redriven,
+    RmqClient,
+    StreamMessage,
+    TopicType,
+)
 from rmq._scripts.keys import slot_keys
 from rmq.errors import InvalidValueError, UnknownTopicError
 from tests.conftest import MakeTopic

@@ -7,9 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rmq import PriorityMessage, RmqClient, Topic, TopicType, WhenFull
-from rmq._model.replies import ControlResult
-from rmq._model.retry import ImmediateRetry
+from rmq import ControlResult, ImmediateRetry, PriorityMessage, RmqClient, Topic, TopicType, WhenFull
 from tests.support.topologies import RedisClusterServers
 from tests.support.waiting import wait_until
 

@@ -7,11 +7,8 @@ from typing import Any
 
 import pytest
 
-from rmq import RmqClient, StreamMessage, Topic, TopicType
-from rmq._claiming.consumer import Consumer
+from rmq import Consumer, Delivery, RmqClient, StreamDelivery, StreamMessage, Topic, TopicType
 from rmq._claiming.leases import take_renewal
-from rmq._model.deliveries import Delivery
-from rmq._model.entries import StreamDelivery
 from rmq._model.owner import NO_OWNER
 from rmq._model.replies import ClaimReply, ExtendReply, StreamClaimed
 from rmq._scripts.keys import group_keys, slot_keys

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from rmq import ImmediateRetry, Retention, RmqClient, StreamMessage, Topic, TopicType
-from rmq._model.deliveries import Delivery
+from rmq import Delivery, ImmediateRetry, Retention, RmqClient, StreamMessage, Topic, TopicType
 from rmq._scripts.keys import group_keys, group_rate_key, rate_key
 from rmq._transport.connections import Connections
 from rmq.errors import (

@@ -12,11 +12,7 @@ from typing import Any
 
 import pytest
 
-from rmq import ImmediateRetry, RmqClient, StreamMessage, TopicType
-from rmq._admin.adopt import Adoption
-from rmq._model.deliveries import Delivery
-from rmq._model.owner import Owner
-from rmq._ownership import Coordinator
+from rmq import Adoption, Coordinator, Delivery, ImmediateRetry, Owner, RmqClient, StreamMessage, TopicType
 from rmq._scripts.claiming import Outcomes
 from rmq._scripts.streams import Member
 from rmq._slots.stream_slots import GroupSlots

@@ -11,19 +11,16 @@ from typing import Any
 import pytest
 import redis
 
-from rmq import PriorityMessage, RmqClient, TopicType
+from rmq import Delivery, Listener, Observer, Observers, PriorityMessage, RmqClient, Topic, TopicType
 from rmq._claiming.claim_executor import ClaimExecutor
 from rmq._claiming.claim_round import ClaimPlan, ClaimRound
 from rmq._claiming.claimer import TROUBLE_PAUSE_S, Claimer
 from rmq._claiming.wake_hints import Hints
 from rmq._listening.handler_calls import ListenerSetup
 from rmq._listening.handlers_in_turn import HandlersInTurn
-from rmq._listening.listener import Listener
 from rmq._listening.listener_thread import PIGGYBACK_S, ListenerThread
-from rmq._model.deliveries import ACKED, Delivery
-from rmq._model.observers import Observer, Observers
+from rmq._model.deliveries import ACKED
 from rmq._model.times import monotonic_s
-from rmq._model.topics import Topic
 from rmq._scripts.claiming import Outcomes
 from rmq._scripts.keys import slot_keys
 from rmq._slots.slots import WHOLE_BATCH, SlotWriter

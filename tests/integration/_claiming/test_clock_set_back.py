@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rmq import Leading, Merge, RangeMergeMessage, RmqClient, StreamMessage, Sum, Topic, TopicType
-from rmq._model.owner import NO_OWNER, Owner
+from rmq import Leading, Merge, Owner, RangeMergeMessage, RmqClient, StreamMessage, Sum, Topic, TopicType
+from rmq._model.owner import NO_OWNER
 from rmq._processes.server_programs import in_wheel
 from rmq._scripts import streams
 from rmq._scripts.streams import Member

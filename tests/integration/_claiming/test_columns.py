@@ -10,11 +10,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rmq import Delivery, ImmediateRetry, Merge, Observer, RmqClient, Sum, Topic, TopicType, poll_all
+from rmq import (
+    Consumer,
+    Delivery,
+    DeliveryColumns,
+    ImmediateRetry,
+    Merge,
+    Observer,
+    RmqClient,
+    Sum,
+    Topic,
+    TopicType,
+    poll_all,
+)
 from rmq._claiming.claim_executor import ClaimExecutor
-from rmq._claiming.consumer import Consumer
 from rmq._model.claim_columns import ClaimColumns
-from rmq._model.delivery_columns import DeliveryColumns
 from rmq.errors import AlreadySettledError, InvalidValueError
 from tests.conftest import MakeTopic
 from tests.support.clients import left_in, stats_of

@@ -12,14 +12,20 @@ from typing import Any
 import pytest
 import redis
 
-from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, TopicType
-from rmq._claiming.consumer import Consumer
-from rmq._model.deliveries import Delivery
-from rmq._model.retry import ImmediateRetry
-from rmq._model.topics import Topic
+from rmq import (
+    Consumer,
+    Delivery,
+    FixedTimeMessage,
+    ImmediateRetry,
+    PriorityMessage,
+    Producer,
+    RangeMergeMessage,
+    RmqClient,
+    Topic,
+    TopicType,
+)
 from rmq._scripts.claiming import Outcomes
 from rmq._scripts.keys import slot_keys
-from rmq._sending.producer import Producer
 from rmq._slots.slots import SlotWriter
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections

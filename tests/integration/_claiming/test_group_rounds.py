@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 import redis
 
-from rmq import Retention, RmqClient, StreamMessage, TopicType
+from rmq import Delivery, Retention, RmqClient, StreamMessage, Topic, TopicType
 from rmq._claiming.claim_executor import ClaimExecutor
 from rmq._claiming.claimer import Claimer
-from rmq._model.deliveries import ACKED, Delivery
-from rmq._model.topics import Topic
+from rmq._model.deliveries import ACKED
 from rmq._scripts.keys import group_keys
 from rmq._slots.stream_slots import GroupSlots, join_group
 from rmq._transport.connections import Connections

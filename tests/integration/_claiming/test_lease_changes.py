@@ -9,8 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from rmq import PriorityMessage, RmqClient, TopicType
-from rmq._model.deliveries import Delivery
+from rmq import Delivery, PriorityMessage, RmqClient, TopicType
 from tests.conftest import MakeTopic, wait_until
 
 SHORT_S, LONG_S = 4, 60

@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from rmq import PriorityMessage, RmqClient, StreamMessage, Topic, TopicType
+from rmq import Consumer, PriorityMessage, RmqClient, StreamMessage, Topic, TopicType
 from rmq._claiming.claim_executor import ClaimExecutor
-from rmq._claiming.consumer import Consumer
 from rmq._claiming.leftovers import Leftovers
 from rmq._model.times import monotonic_s
 from rmq._scripts.keys import slot_keys

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 import redis
 
-from rmq import PriorityMessage, RmqClient, StreamMessage, TopicType
+from rmq import Delivery, Owner, PriorityMessage, RmqClient, StreamMessage, TopicType
 from rmq._claiming.claim_executor import ClaimExecutor
 from rmq._claiming.claimer import Claimer
-from rmq._model.deliveries import ACKED, Delivery
-from rmq._model.owner import Owner
+from rmq._model.deliveries import ACKED
 from rmq._scripts.keys import rate_key
 from rmq._slots.stream_slots import join_group
 from rmq._transport.connections import Connections

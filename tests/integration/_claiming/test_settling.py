@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from rmq import PriorityMessage, RmqClient, StreamMessage, TopicType
-from rmq._claiming.consumer import Consumer
-from rmq._model.deliveries import Delivery
+from rmq import Consumer, Delivery, PriorityMessage, RmqClient, StreamMessage, TopicType
 from rmq._slots.slots import SlotWriter
 from rmq._transport.connections import Connections
 from rmq.errors import AlreadySettledError, InvalidValueError

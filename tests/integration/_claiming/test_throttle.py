@@ -9,9 +9,8 @@ import time
 import pytest
 import redis
 
-from rmq import PriorityMessage, RmqClient, Topic, TopicType
+from rmq import Delivery, PriorityMessage, RmqClient, Topic, TopicType
 from rmq._claiming.rate_limit import Throttle
-from rmq._model.deliveries import Delivery
 from rmq._scripts.keys import rate_key
 from rmq.errors import InvalidTopicError
 from tests.conftest import MakeTopic

@@ -13,16 +13,15 @@ from typing import Any
 import pytest
 import redis
 
-from rmq import Adaptive, ExponentialRetry, PriorityMessage, RmqClient, StreamMessage, TopicType
+from rmq import Adaptive, Delivery, ExponentialRetry, PriorityMessage, RmqClient, StreamMessage, Topic, TopicType
 from rmq._claiming.claim_executor import ClaimExecutor
 from rmq._claiming.claim_round import ClaimPlan, Visit
 from rmq._claiming.claimer import Claimer
 from rmq._claiming.prefetch_size import MOST_PREFETCHED, PrefetchSize
 from rmq._listening.handlers_in_turn import BATCHES_S
 from rmq._listening.runtime import ListenerRuntime
-from rmq._model.deliveries import ACKED, Delivery
+from rmq._model.deliveries import ACKED
 from rmq._model.owner import NO_OWNER
-from rmq._model.topics import Topic
 from rmq._scripts.keys import slot_keys
 from rmq._slots.slots import PIGGYBACKED_NACKS
 from rmq._slots.source import MANY_SLOTS

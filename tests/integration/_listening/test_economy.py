@@ -8,9 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from rmq import RangeMergeMessage, Topic, TopicType
+from rmq import RangeMergeMessage, Topic, TopicType, WorkerInfo
 from rmq._listening.heartbeat import Heartbeat
-from rmq._model.workers import WorkerInfo
 from rmq._scripts.keys import WORKER_INFOS_KEY, WORKERS_KEY
 from rmq.errors import RedisUnavailableError
 from tests.conftest import wait_until

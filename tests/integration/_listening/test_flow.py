@@ -9,12 +9,20 @@ from datetime import timedelta
 
 import pytest
 
-from rmq import Adaptive, FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, Topic, TopicType
-from rmq._model.deliveries import Delivery
-from rmq._model.retry import ImmediateRetry
-from rmq._model.workers import ListenerInfo
+from rmq import (
+    Adaptive,
+    Delivery,
+    FixedTimeMessage,
+    ImmediateRetry,
+    ListenerInfo,
+    PriorityMessage,
+    RangeMergeMessage,
+    RmqClient,
+    Topic,
+    TopicType,
+)
 from rmq.errors import InvalidValueError
-from rmq.metrics.collector import TopicsCollector
+from rmq.metrics import TopicsCollector
 from tests.conftest import MakeTopic
 from tests.support.waiting import wait_until
 

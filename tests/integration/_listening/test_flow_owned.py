@@ -11,11 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from rmq import Adaptive, PriorityMessage, RmqClient, TopicType
-from rmq._model.deliveries import Delivery
-from rmq._model.topics import Topic
-from rmq._ownership import Coordinator
-from rmq.metrics.collector import TopicsCollector
+from rmq import Adaptive, Coordinator, Delivery, PriorityMessage, RmqClient, Topic, TopicType
+from rmq.metrics import TopicsCollector
 from tests.conftest import MakeTopic
 from tests.support.waiting import wait_until
 from tests.support.zookeeper import ZooKeeperEnsemble

@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from rmq import ImmediateRetry, Observer, PriorityMessage, RmqClient, Topic, TopicType, aio
-from rmq._model.deliveries import Delivery
+from rmq import Delivery, ImmediateRetry, Observer, PriorityMessage, RmqClient, Topic, TopicType, aio
 from tests.conftest import MakeTopic
 from tests.support.waiting import wait_until
 

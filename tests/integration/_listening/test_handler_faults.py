@@ -12,10 +12,18 @@ from typing import Any
 
 import pytest
 
-from rmq import Adaptive, PriorityMessage, RmqClient, StreamMessage, Topic, TopicType, aio
-from rmq._model.deliveries import Delivery
-from rmq._model.observers import Observer
-from rmq._model.retry import ImmediateRetry
+from rmq import (
+    Adaptive,
+    Delivery,
+    ImmediateRetry,
+    Observer,
+    PriorityMessage,
+    RmqClient,
+    StreamMessage,
+    Topic,
+    TopicType,
+    aio,
+)
 from rmq.errors import InvalidValueError
 from tests.conftest import MakeTopic
 from tests.support.clients import stats_of

@@ -14,13 +14,9 @@ from datetime import timedelta
 import pytest
 import redis
 
-from rmq import PriorityMessage, RangeMergeMessage, RmqClient, TopicType
+from rmq import Delivery, ImmediateRetry, Listener, PriorityMessage, RangeMergeMessage, RmqClient, Topic, TopicType
 from rmq._claiming.prefetch_size import PrefetchSize
 from rmq._listening import handlers_in_turn
-from rmq._listening.listener import Listener
-from rmq._model.deliveries import Delivery
-from rmq._model.retry import ImmediateRetry
-from rmq._model.topics import Topic
 from rmq._scripts.keys import HISTORY_TURN_KEY, slot_keys
 from rmq.errors import InvalidValueError, LeaseLostError, RmqError
 from tests.conftest import MakeTopic

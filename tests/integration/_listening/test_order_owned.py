@@ -8,15 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from rmq import RmqClient, StreamMessage, Topic, TopicType
+from rmq import Coordinator, Delivery, Listener, Owner, Ownership, RmqClient, StreamMessage, Topic, TopicType
 from rmq._claiming.claimer import PUT_OFF_S, Claimer
 from rmq._listening.handler_calls import ListenerSetup
 from rmq._listening.handlers_in_turn import HandlersInTurn
-from rmq._listening.listener import Listener
 from rmq._listening.listener_thread import ListenerThread
-from rmq._model.deliveries import RELEASED, Delivery
-from rmq._model.owner import Owner
-from rmq._ownership import Coordinator, Ownership
+from rmq._model.deliveries import RELEASED
 from rmq._slots.slots import PIGGYBACKED_NACKS
 from rmq._slots.stream_slots import join_group
 from rmq._transport.connections import Connections

@@ -7,8 +7,7 @@ import time
 import pytest
 import redis
 
-from rmq import PriorityMessage, RmqClient, TopicType
-from rmq._model.topics import Topic
+from rmq import PriorityMessage, RmqClient, Topic, TopicType
 from tests.conftest import MakeTopic
 
 

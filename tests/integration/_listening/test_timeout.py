@@ -12,13 +12,20 @@ from typing import Any
 
 import pytest
 
-from rmq import Adaptive, PriorityMessage, RmqClient, Topic, TopicType, aio
-from rmq._model.deliveries import Delivery
-from rmq._model.retry import ImmediateRetry
-from rmq._model.workers import ListenerInfo
-from rmq._ownership import Coordinator
+from rmq import (
+    Adaptive,
+    Coordinator,
+    Delivery,
+    ImmediateRetry,
+    ListenerInfo,
+    PriorityMessage,
+    RmqClient,
+    Topic,
+    TopicType,
+    aio,
+)
 from rmq.errors import InvalidValueError
-from rmq.metrics.collector import TopicsCollector
+from rmq.metrics import TopicsCollector
 from tests.conftest import MakeTopic
 from tests.integration.aio.test_aio import in_a_loop, stats_of, until, until_settled
 from tests.support.cli import Cli

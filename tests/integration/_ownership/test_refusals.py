@@ -10,7 +10,7 @@ import pytest
 from kazoo.exceptions import NoNodeError
 from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id, Permissions, make_digest_acl
 
-from rmq._ownership import Coordinator, DigestAuth
+from rmq import Coordinator, DigestAuth
 from rmq.errors import CoordinationError
 from tests.integration._ownership.test_zookeeper import TICK_MS, Cluster, plain_client, wait_until
 from tests.support.link import Link

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rmq import PriorityMessage, RmqClient, TopicType
-from rmq._ownership import Coordinator
+from rmq import Coordinator, PriorityMessage, RmqClient, TopicType
 from tests.conftest import MakeTopic
 from tests.support.waiting import wait_until
 from tests.support.zookeeper import ZooKeeperEnsemble

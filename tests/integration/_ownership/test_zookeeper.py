@@ -20,8 +20,9 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError, NotEmptyError
 from kazoo.security import CREATOR_ALL_ACL
 
+from rmq import Coordinator, DigestAuth, Ownership
 from rmq._model.times import monotonic_s
-from rmq._ownership import Coordinator, DigestAuth, Ownership, SlotKey
+from rmq._ownership import SlotKey
 from rmq.errors import CoordinationError, ForkedClientError, InvalidValueError
 from tests.support.zookeeper import ZooKeeperEnsemble
 

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq import PriorityMessage, RmqClient, TopicType
-from rmq._ownership import Coordinator, DigestAuth, Tls
+from rmq import Coordinator, DigestAuth, PriorityMessage, RmqClient, Tls, TopicType
 from rmq._ownership.logins import PASSWORD as PASSWORD_VARIABLE
 from rmq._processes.zookeeper import ZooKeeperServer
 from rmq.demo.spark.access import ZooKeeperAccess

@@ -17,8 +17,7 @@ import pytest
 import redis
 import yaml
 
-from rmq import PriorityMessage, RmqClient, Topic, TopicType
-from rmq._claiming.consumer import Consumer
+from rmq import Consumer, PriorityMessage, RmqClient, Topic, TopicType
 from rmq._processes import deployment, local_cluster
 from rmq._processes.cluster_state import LocalClusterError, State
 from rmq._processes.java import find_java

@@ -8,8 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, SendResult, TopicType, WhenFull
-from rmq._model.topics import Topic
+from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, SendResult, Topic, TopicType, WhenFull
 from rmq.errors import BacklogFullError, InvalidTopicError, RmqError
 from tests.conftest import MakeTopic
 from tests.support.waiting import wait_until

@@ -10,10 +10,18 @@ from typing import Any
 import pytest
 import redis
 
-from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, StreamMessage, Topic, TopicType
+from rmq import (
+    FixedTimeMessage,
+    PriorityMessage,
+    RangeMergeMessage,
+    RmqClient,
+    StreamMessage,
+    Topic,
+    TopicType,
+    WhenFull,
+)
 from rmq._model.entries import BODY
 from rmq._model.messages import Message, encode
-from rmq._model.topics import WhenFull
 from rmq._scripts.keys import slot_keys
 from rmq._sending.stream import BATCH
 from rmq._transport.call import Call

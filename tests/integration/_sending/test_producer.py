@@ -10,9 +10,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import redis
 
-from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, TopicType
+from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, SendResult, TopicType
 from rmq._model.messages import Message
-from rmq._model.replies import SendResult
 from rmq._scripts.keys import slot_keys
 from rmq._sending.stream import BATCH, BUFFERED, batch_size
 from rmq.errors import BacklogFullError, FixedTimePassedError, InvalidBatchError, InvalidMessageError, SendError

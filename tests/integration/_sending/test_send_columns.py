@@ -9,10 +9,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from rmq import FixedTimeMessage, Observer, PriorityMessage, RangeMergeMessage, RmqClient, Sum, TopicType
-from rmq._model.merging import Merge
+from rmq import (
+    FixedTimeMessage,
+    Merge,
+    Observer,
+    PriorityMessage,
+    RangeMergeMessage,
+    RmqClient,
+    SendResult,
+    Sum,
+    TopicType,
+)
 from rmq._model.messages import Message
-from rmq._model.replies import SendResult
 from rmq._sending.pipeline import BATCH_BYTES
 from rmq._sending.stream import BATCH, CHUNK
 from rmq.errors import BacklogFullError, InvalidBatchError

@@ -11,11 +11,10 @@ import pytest
 import redis
 from prometheus_client.parser import text_string_to_metric_families
 
-from rmq import PriorityMessage, RmqClient, StreamMessage, Topic, TopicType
-from rmq._model.retry import ImmediateRetry
+from rmq import ImmediateRetry, PriorityMessage, RmqClient, StreamMessage, Topic, TopicType
 from rmq._scripts.keys import WORKER_INFOS_KEY, WORKERS_KEY, history_key, slot_keys
 from rmq.errors import ScriptFailedError
-from rmq.metrics.server import render
+from rmq.metrics import render
 from tests.conftest import MakeTopic
 from tests.support.cli import bury
 from tests.support.dashboard import served

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rmq import PriorityMessage, RmqClient, StreamMessage, TopicType
-from rmq._model.deliveries import Delivery
+from rmq import Delivery, PriorityMessage, RmqClient, StreamMessage, TopicType
 from tests.conftest import MakeTopic
 from tests.support.clients import stats_of
 from tests.support.waiting import wait_until

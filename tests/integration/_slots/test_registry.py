@@ -8,10 +8,8 @@ from datetime import timedelta
 import pytest
 import redis
 
-from rmq import Fixed, Max, Merge, RmqClient, Sliding, Sum, Topic, TopicType
-from rmq._model.retry import ImmediateRetry, LadderRetry
+from rmq import Fixed, ImmediateRetry, LadderRetry, Max, Merge, Producer, RmqClient, Sliding, Sum, Topic, TopicType
 from rmq._scripts.keys import TOPICS_KEY
-from rmq._sending.producer import Producer
 from rmq.errors import InvalidTopicError, InvalidValueError, RmqError, TopicMismatchError, UnknownTopicError
 from tests.conftest import MakeTopic
 

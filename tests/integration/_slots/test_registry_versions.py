@@ -13,9 +13,7 @@ from typing import Any
 import pytest
 import redis
 
-from rmq import PriorityMessage, RmqClient, Topic, TopicType
-from rmq._model.retention import Retention
-from rmq._model.retry import LadderRetry
+from rmq import LadderRetry, PriorityMessage, Retention, RmqClient, Topic, TopicType
 from rmq._model.schema import SCHEMA_VERSION
 from rmq._scripts.keys import TOPICS_KEY
 from rmq._slots.registry import Registry

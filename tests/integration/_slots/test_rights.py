@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 
 from rmq import (
+    ControlResult,
     DeadFilter,
     DelayedQueue,
+    Delivery,
     FixedTimeMessage,
+    ImmediateRetry,
     Leading,
     Merge,
     PriorityMessage,
@@ -24,10 +27,7 @@ from rmq import (
     Topic,
     TopicType,
 )
-from rmq._model.deliveries import Delivery
 from rmq._model.messages import Encoded
-from rmq._model.replies import ControlResult
-from rmq._model.retry import ImmediateRetry
 from rmq._scripts import streams
 from rmq._transport.script_library import default_scripts
 from rmq.errors import RmqError, ScriptFailedError

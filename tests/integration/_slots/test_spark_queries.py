@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import redis
 
-from rmq import RmqClient, Topic, TopicType
-from rmq._model.spark_queries import KEEP_S, MOST_QUERIES, SparkQuery
+from rmq import RmqClient, SparkQuery, Topic, TopicType
+from rmq._model.spark_queries import KEEP_S, MOST_QUERIES
 from rmq._scripts.keys import spark_queries_key
 from rmq._slots.spark_queries import SparkQueries
 from rmq._transport.connections import Connections

@@ -14,6 +14,7 @@ import pytest
 
 from rmq import (
     BacklogFullError,
+    Delivery,
     Fixed,
     Merge,
     PriorityMessage,
@@ -24,7 +25,6 @@ from rmq import (
     Topic,
     TopicType,
 )
-from rmq._model.deliveries import Delivery
 from rmq._scripts.keys import rate_key, slot_keys
 from rmq._scripts.limits import take_tokens
 from rmq._transport.cluster_map import hash_slot

@@ -14,8 +14,7 @@ from typing import Any, Literal
 import pytest
 import redis
 
-from rmq import PriorityMessage, RmqClient, Topic, TopicType
-from rmq._model.deliveries import Delivery
+from rmq import Delivery, PriorityMessage, RmqClient, Topic, TopicType
 from rmq._processes.server_programs import in_wheel
 from rmq._scripts.keys import query_keys, slot_keys
 from rmq._transport.call import Call

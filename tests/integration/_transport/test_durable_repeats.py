@@ -16,6 +16,7 @@ import redis
 
 from rmq import (
     DelayedQueue,
+    Fixed,
     Merge,
     RangeMergeMessage,
     Retention,
@@ -25,7 +26,6 @@ from rmq import (
     Topic,
     TopicType,
 )
-from rmq._model.windows import Fixed
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq._transport.durability import Durability, parse_durability

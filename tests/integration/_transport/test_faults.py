@@ -17,10 +17,17 @@ from itertools import count
 import pytest
 import redis
 
-from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, Topic, TopicType
-from rmq._model.deliveries import Delivery
+from rmq import (
+    Delivery,
+    FixedTimeMessage,
+    ImmediateRetry,
+    PriorityMessage,
+    RangeMergeMessage,
+    RmqClient,
+    Topic,
+    TopicType,
+)
 from rmq._model.messages import Message
-from rmq._model.retry import ImmediateRetry
 from rmq._transport.script_library import ScriptLibrary
 from rmq.errors import MemoryFullError, RedisUnavailableError, ReplyLostError, RmqError, SendError
 from tests.support.clients import drain, left_in, stats_of, texts

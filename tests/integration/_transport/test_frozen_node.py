@@ -13,10 +13,8 @@ from typing import Any
 
 import pytest
 
-from rmq import DelayedQueue, PriorityMessage, RmqClient, StreamMessage, Topic, TopicType
-from rmq._claiming.consumer import Consumer
+from rmq import Consumer, DelayedQueue, Delivery, PriorityMessage, RmqClient, StreamMessage, Topic, TopicType
 from rmq._claiming.prefetch_size import PrefetchSize
-from rmq._model.deliveries import Delivery
 from rmq._model.messages import Message
 from rmq._model.replies import ClaimReply
 from rmq._scripts import claiming

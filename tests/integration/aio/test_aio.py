@@ -24,11 +24,11 @@ from rmq import (
     SendResult,
     StreamMessage,
     Topic,
+    TopicStats,
     TopicType,
 )
 from rmq._claiming.prefetch_size import MOST_PREFETCHED, PrefetchSize
 from rmq._io.wire import Wire
-from rmq._model.figures import TopicStats
 from rmq.aio import DelayedQueue, Delivery, DeliveryColumns, RmqClient
 from rmq.aio.backend import gate
 from rmq.aio.greenlets import Tasks

@@ -8,8 +8,7 @@ from collections import Counter
 
 import pytest
 
-from rmq import Adaptive, PriorityMessage, Topic, TopicType
-from rmq._model.retry import ImmediateRetry
+from rmq import Adaptive, ImmediateRetry, PriorityMessage, Topic, TopicType
 from rmq.aio import Delivery, RmqClient
 from rmq.errors import InvalidValueError
 from tests.conftest import MakeTopic

@@ -11,8 +11,7 @@ from datetime import timedelta
 
 import pytest
 
-from rmq import PriorityMessage, Topic, TopicType
-from rmq._ownership import Coordinator
+from rmq import Coordinator, PriorityMessage, Topic, TopicType
 from rmq.aio import Delivery, RmqClient
 from rmq.aio.listener import HandlersInTasks
 from rmq.errors import CoordinationError

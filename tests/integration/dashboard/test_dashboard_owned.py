@@ -10,8 +10,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from rmq import RmqClient, TopicType
-from rmq._ownership import Coordinator
+from rmq import Coordinator, RmqClient, TopicType
 from tests.conftest import MakeTopic
 from tests.support.dashboard import served
 from tests.support.waiting import wait_until

@@ -21,9 +21,17 @@ from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rmq import Merge, PriorityMessage, RangeMergeMessage, RmqClient, StreamMessage, Sum, TopicType
-from rmq._model.deliveries import Delivery
-from rmq._model.retry import ImmediateRetry
+from rmq import (
+    Delivery,
+    ImmediateRetry,
+    Merge,
+    PriorityMessage,
+    RangeMergeMessage,
+    RmqClient,
+    StreamMessage,
+    Sum,
+    TopicType,
+)
 from rmq.errors import InvalidValueError
 from rmq.metrics import Handlers, TopicsCollector, render, serve, serve_handlers
 from tests.conftest import MakeTopic

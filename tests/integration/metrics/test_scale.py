@@ -18,8 +18,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from rmq import PriorityMessage, RangeMergeMessage, RmqClient, StreamMessage, TopicType
-from rmq._model.retry import LadderRetry
+from rmq import LadderRetry, PriorityMessage, RangeMergeMessage, RmqClient, StreamMessage, TopicType
 from rmq.errors import RedisUnavailableError
 from rmq.metrics import Scale, scale, serve
 from rmq.metrics.scale import ScalePages

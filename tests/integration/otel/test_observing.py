@@ -9,9 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from rmq import PriorityMessage, RmqClient, Topic, TopicType
-from rmq._model.deliveries import Delivery
-from rmq._model.observers import Observer
+from rmq import Delivery, Observer, PriorityMessage, RmqClient, Topic, TopicType
 from tests.conftest import MakeTopic
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until

@@ -13,8 +13,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from rmq import Collect, Merge, PriorityMessage, RangeMergeMessage, Replace, RmqClient, TopicType
-from rmq._model.deliveries import Delivery
+from rmq import Collect, Delivery, Merge, PriorityMessage, RangeMergeMessage, Replace, RmqClient, TopicType
 from rmq.otel import Telemetry
 from tests.conftest import MakeTopic
 from tests.support.waiting import wait_until

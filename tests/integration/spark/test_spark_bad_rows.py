@@ -11,9 +11,8 @@ import pyarrow.parquet as parquet  # pyright: ignore[reportMissingTypeStubs]
 import pytest
 import redis
 
-from rmq import TopicType
+from rmq import Topic, TopicType
 from rmq._model.messages import Encoded
-from rmq._model.topics import Topic
 from rmq._scripts.keys import sent_key, slot_keys
 from rmq._transport.connections import Connections
 from rmq._transport.urls import parse_url

@@ -16,9 +16,8 @@ from rmq._model.messages import Encoded
 from rmq._scripts.keys import query_keys, slot_keys
 from rmq._slots.slots import SlotWriter
 from rmq.errors import InvalidValueError
-from rmq.spark import Refused, refuse_rows
+from rmq.spark import Refused, RmqDataSource, refuse_rows
 from rmq.spark.batch_reader import RmqReader
-from rmq.spark.datasource import RmqDataSource
 from rmq.spark.source.batches import Batch
 from rmq.spark.source.reader import RmqStreamReader
 from tests.conftest import MakeTopic

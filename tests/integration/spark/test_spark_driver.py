@@ -21,8 +21,8 @@ from rmq._scripts.keys import query_keys, slot_keys
 from rmq._transport.connections import Connections
 from rmq._transport.urls import parse_url
 from rmq.errors import BatchError, InvalidValueError, RmqError, TopicMismatchError
+from rmq.spark import RmqDataSource
 from rmq.spark.calls import Reading, read
-from rmq.spark.datasource import RmqDataSource
 from rmq.spark.options import parse_options
 from rmq.spark.source import commits
 from rmq.spark.source.batches import Batch

@@ -12,8 +12,8 @@ from pyspark.sql.types import BinaryType, MapType, StringType, StructField, Stru
 
 from rmq import RmqClient, StreamDelivery, StreamMessage, Topic, TopicType
 from rmq.errors import BatchLostError, InvalidValueError
+from rmq.spark import RmqDataSource
 from rmq.spark.batch_reader import EntriesPartition, RmqReader, topic_columns
-from rmq.spark.datasource import RmqDataSource
 from rmq.spark.options import parse_options
 from rmq.spark.schema import ENTRIES
 from tests.conftest import MakeTopic

@@ -13,10 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 import redis
 
-from rmq import RmqClient, Topic, TopicType
+from rmq import Coordinator, Retention, RmqClient, Topic, TopicType
 from rmq._admin.adopt import adopt
-from rmq._model.retention import Retention
-from rmq._ownership import Coordinator
 from rmq.demo.spark import audience
 from rmq.demo.spark.order_lines import COLUMNS, slice_path
 from rmq.spark.jobs.redrive import connect

@@ -14,7 +14,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructField, St
 
 from rmq import Collect, Keep, Merge, RmqClient, Sum, Topic, TopicType
 from rmq.errors import BatchChangedError, InvalidMessageError, InvalidValueError, TopicMismatchError
-from rmq.spark.datasource import RmqDataSource
+from rmq.spark import RmqDataSource
 from rmq.spark.options import parse_options
 from rmq.spark.session import _source_for
 from rmq.spark.sink import sender as senders

@@ -30,7 +30,7 @@ from rmq import (
 )
 from rmq._scripts.keys import query_keys, slot_keys
 from rmq.errors import InvalidValueError, UnknownTopicError
-from rmq.spark.datasource import RmqDataSource
+from rmq.spark import RmqDataSource
 from rmq.spark.source import many
 from rmq.spark.source.commits import tell
 from rmq.spark.source.many import ManyStreamReader, from_offset

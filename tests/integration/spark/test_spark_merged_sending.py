@@ -15,17 +15,29 @@ import pytest
 import redis
 from pyspark.sql.types import ArrayType, DataType, LongType, StringType, StructField, StructType
 
-from rmq._model.merging import PER_MESSAGE, Merge
+from rmq import (
+    PER_MESSAGE,
+    Collect,
+    Keep,
+    Max,
+    Merge,
+    Min,
+    Newest,
+    Replace,
+    RmqClient,
+    Sliding,
+    Sum,
+    Topic,
+    TopicType,
+    WhenFull,
+)
 from rmq._model.messages import Encoded
 from rmq._model.records import Record, framed, read_record, write_record
-from rmq._model.reducers import Collect, Keep, Max, Min, Newest, Reducer, Replace, Sum
-from rmq._model.topics import Topic, TopicType, WhenFull
-from rmq._model.windows import Sliding
+from rmq._model.reducers import Reducer
 from rmq._scripts.keys import sent_key, slot_keys
 from rmq._scripts.viewing import stats
 from rmq._transport.connections import Connections
 from rmq._transport.urls import parse_url
-from rmq.client import RmqClient
 from rmq.errors import BacklogFullError, BatchChangedError, CollectionFullError, InvalidValueError
 from rmq.spark.marks import Mark
 from rmq.spark.options import parse_options

@@ -17,9 +17,7 @@ import redis
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from rmq import PriorityMessage, RmqClient, Topic, TopicType
-from rmq._model.deliveries import Delivery
-from rmq._ownership import Coordinator
+from rmq import Coordinator, Delivery, PriorityMessage, RmqClient, Topic, TopicType
 from rmq._ownership.logins import PASSWORD
 from rmq._scripts.keys import query_keys
 from rmq.errors import CoordinationError, FencedError, TopicMismatchError

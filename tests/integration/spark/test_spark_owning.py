@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 import redis
 
-from rmq import PriorityMessage, RmqClient, Topic, TopicType
-from rmq._model.owner import Owner
-from rmq._ownership.values import Ownership
+from rmq import Owner, Ownership, PriorityMessage, RmqClient, Topic, TopicType
 from rmq._scripts import claiming
 from rmq._scripts.keys import slot_keys
 from rmq._transport.connections import Connections

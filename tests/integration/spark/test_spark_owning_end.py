@@ -8,8 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rmq import RmqClient, Topic, TopicType
-from rmq._ownership import Coordinator
+from rmq import Coordinator, RmqClient, Topic, TopicType
 from tests.conftest import MakeTopic
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from rmq._admin.dead_letters import ALL, DeadFilter
-from rmq._model.whereabouts import DeadMessage
+from rmq import DeadFilter, DeadMessage
+from rmq._admin.dead_letters import ALL
 from rmq.errors import InvalidValueError
 
 DIED_MS = 1_790_000_000_000

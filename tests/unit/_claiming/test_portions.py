@@ -7,10 +7,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rmq import Delivery, Topic, TopicType
 from rmq._claiming.portions import portions
-from rmq._model.deliveries import Delivery
 from rmq._model.replies import Claimed
-from rmq._model.topics import Topic, TopicType
 
 TOPIC = Topic("t", TopicType.PRIORITY)
 

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, cast
 
-from rmq._claiming.consumer import Consumer
+from rmq import Consumer, Delivery, Topic, TopicType
 from rmq._claiming.prefetch import Prefetch
 from rmq._io.backend import THREADS
-from rmq._model.deliveries import Delivery, Holder
+from rmq._model.deliveries import Holder
 from rmq._model.replies import Claimed
 from rmq._model.times import monotonic_s
-from rmq._model.topics import Topic, TopicType
 
 TOPIC = Topic("t", TopicType.FIXED_TIME, lease=timedelta(seconds=3600))
 SCORE = 1_790_000_000_000_016

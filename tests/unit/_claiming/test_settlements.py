@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rmq import Delivery, Outcome, Topic, TopicType, Verb
 from rmq._claiming.settlements import NAMED_ACKS, nack_of, pack, stale_among
-from rmq._model.deliveries import ACKED, RELEASED, Delivery, Outcome, Verb
+from rmq._model.deliveries import ACKED, RELEASED
 from rmq._model.replies import Claimed
-from rmq._model.topics import Topic, TopicType
 
 TOPIC = Topic("t", TopicType.PRIORITY, slots=4)
 NACKED = Outcome(Verb.NACK, None, "E", "m")

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq._listening.adaptive_limit import STEPS, Adaptive, AdaptiveLimit
+from rmq import Adaptive
+from rmq._listening.adaptive_limit import STEPS, AdaptiveLimit
 from rmq.errors import InvalidValueError
 
 

@@ -11,10 +11,9 @@ from typing import Annotated, Any, Protocol, TypeVar
 import pytest
 from fast_depends import Depends
 
-from rmq import Collect, DeliveryColumns, InvalidValueError, Merge, Topic, TopicType, aio
+from rmq import Collect, DeliveryColumns, InvalidValueError, Listener, Merge, Topic, TopicType, aio
 from rmq import Delivery as PlainDelivery
 from rmq._listening.arguments import with_arguments
-from rmq._listening.listener import Listener
 
 
 @dataclass

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from rmq import Topic, TopicType
+from rmq import Ownership, Topic, TopicType
 from rmq._io.backend import Background
 from rmq._listening.kinship import Kinship
 from rmq._listening.ownership import SLOTLESS_S, OwnershipFollower
-from rmq._ownership.values import Ownership, SlotKey
+from rmq._ownership.values import SlotKey
 from rmq._transport.connections import Connections
 from rmq._transport.urls import parse_url
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
+from rmq import Adaptive
 from rmq._io.backend import THREADS
-from rmq._listening.adaptive_limit import Adaptive
 from rmq._listening.handler_gate import HandlerGate, HandlerPool
 from tests.support.waiting import wait_until
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmq import Topic, TopicType
-from rmq._listening.listener import Listener
+from rmq import Listener, Topic, TopicType
 from rmq._listening.pace import NORMAL, pace_of
 from rmq.errors import InvalidValueError
 

@@ -7,11 +7,10 @@ from datetime import timedelta
 
 import pytest
 
-from rmq._model.deliveries import ACKED, RELEASED, Delivery, Outcome, Verb, describe
-from rmq._model.owner import Owner
+from rmq import Delivery, Outcome, Owner, Topic, TopicType, Verb
+from rmq._model.deliveries import ACKED, RELEASED, describe
 from rmq._model.replies import Claimed
 from rmq._model.times import monotonic_s
-from rmq._model.topics import Topic, TopicType
 from rmq.errors import AlreadySettledError, InvalidValueError, LeaseLostError
 
 SECOND = 1_790_000_000

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq import PriorityMessage, Topic, TopicType
-from rmq._model.deliveries import Delivery
+from rmq import Delivery, PriorityMessage, Topic, TopicType
 from rmq._model.envelope import MARK, unwrap, wrap
 from rmq._model.messages import encode
 

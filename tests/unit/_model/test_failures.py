@@ -8,13 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq import Topic, TopicType
-from rmq._admin.history import Minute
+from rmq import Failure, HandlerTimes, ListenerInfo, Minute, RunningHandler, Topic, TopicType, WorkerInfo
 from rmq._model.failures import read_failure
-from rmq._model.handler_times import HandlerTimes, RunningHandler
 from rmq._model.schema import SCHEMA_VERSION
-from rmq._model.whereabouts import Failure
-from rmq._model.workers import ListenerInfo, WorkerInfo
 from rmq._scripts.dead import dead_message
 from rmq._transport.call import Call
 from rmq._transport.refusals import parsed

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq._model.handler_times import BUCKETS, HandlerTimes, TimesCounter
+from rmq import HandlerTimes
+from rmq._model.handler_times import BUCKETS, TimesCounter
 
 
 def times_of(*seconds: float) -> HandlerTimes:

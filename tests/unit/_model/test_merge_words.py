@@ -7,12 +7,24 @@ from typing import Any
 
 import pytest
 
+from rmq import (
+    PER_MESSAGE,
+    Collect,
+    Fixed,
+    Keep,
+    Leading,
+    Max,
+    Merge,
+    Min,
+    Newest,
+    PeekedMessage,
+    Replace,
+    Sliding,
+    Sum,
+    Topic,
+    TopicType,
+)
 from rmq._model.merge_words import carried, merge_name, merge_words, plain_value, sends, sends_words, sent, value_words
-from rmq._model.merging import PER_MESSAGE, Merge
-from rmq._model.reducers import Collect, Keep, Max, Min, Newest, Replace, Sum
-from rmq._model.topics import Topic, TopicType
-from rmq._model.whereabouts import PeekedMessage
-from rmq._model.windows import Fixed, Leading, Sliding
 
 NOW_MS = 1_790_000_000_000
 

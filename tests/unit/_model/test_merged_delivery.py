@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from rmq import Delivery, Topic, TopicType, json_merge_patch
+from rmq import Delivery, Merge, Topic, TopicType, json_merge_patch
 from rmq._model.envelope import MARK, wrap
 from rmq._model.merged_deliveries import MergedDelivery
-from rmq._model.merging import Merge
 from rmq._model.records import Record, framed, wanting, write_record
 from rmq._model.replies import Claimed
 from tests.unit._model.test_delivery import HolderStub

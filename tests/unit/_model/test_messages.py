@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, Topic, TopicType
 from rmq._model.envelope import MARK, wrap
-from rmq._model.messages import Encoded, FixedTimeMessage, PriorityMessage, RangeMergeMessage, encode, payload_bytes
-from rmq._model.topics import Topic, TopicType
+from rmq._model.messages import Encoded, encode, payload_bytes
 from rmq.errors import InvalidMessageError
 
 MERGE, PRIORITY, FIXED, _ = (Topic("t", kind, slots=1_024) for kind in TopicType)

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-from rmq._model.figures import SlotStats
-from rmq._model.replies import SendResult
-from rmq._model.whereabouts import DeadMessage
+from rmq import DeadMessage, SendResult, SlotStats
 
 
 def test_accepted_is_new_and_merged() -> None:

@@ -7,15 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq._model.retry import (
-    LADDER_S,
-    ExponentialRetry,
-    ImmediateRetry,
-    LadderRetry,
-    RetryPolicy,
-    draw_jitter,
-    retry_from_json,
-)
+from rmq import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy
+from rmq._model.retry import LADDER_S, draw_jitter, retry_from_json
 from rmq.errors import InvalidValueError
 
 jitters = st.floats(0, 1, exclude_max=True)

@@ -11,11 +11,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq import Collect, Fixed, FixedTimeMessage, Merge, Newest, PriorityMessage, RangeMergeMessage, StreamMessage, Sum
-from rmq._model.merging import PER_MESSAGE
+from rmq import (
+    PER_MESSAGE,
+    Collect,
+    Fixed,
+    FixedTimeMessage,
+    Merge,
+    Newest,
+    PriorityMessage,
+    RangeMergeMessage,
+    StreamMessage,
+    Sum,
+    Topic,
+    TopicType,
+)
 from rmq._model.messages import Encoded, encode
 from rmq._model.rows import rows_of
-from rmq._model.topics import Topic, TopicType
 from rmq.errors import InvalidBatchError, InvalidMessageError, InvalidValueError
 
 WINDOW = Merge(Sum(), window=Fixed(1_000))

@@ -8,10 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq._model.retention import Retention
-from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry
-from rmq._model.topics import Topic, TopicType, WhenFull
-from rmq.client import RmqClient
+from rmq import ExponentialRetry, ImmediateRetry, LadderRetry, Retention, RmqClient, Topic, TopicType, WhenFull
 from rmq.errors import InvalidTopicError, InvalidValueError
 
 seconds = st.integers(1, 86_400).map(lambda number: timedelta(seconds=number))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from rmq import DigestAuth, Tls
 from rmq._ownership.logins import KEY_PASSWORD, PASSWORD, encryption, login
-from rmq._ownership.values import DigestAuth, Tls
 from rmq.errors import InvalidValueError
 
 

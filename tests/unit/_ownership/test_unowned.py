@@ -6,9 +6,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-from rmq import Topic, TopicType
-from rmq._model.figures import SlotStats, TopicStats
-from rmq._model.workers import ListenerInfo, WorkerInfo
+from rmq import ListenerInfo, SlotStats, Topic, TopicStats, TopicType, WorkerInfo
 from rmq.metrics.collector import Figures, count_unowned
 
 TOPIC = Topic("jobs", TopicType.PRIORITY, slots=4)

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq._model.merging import Merge
-from rmq._model.reducers import Sum
-from rmq._model.topics import Topic, TopicType
+from rmq import Merge, Sum, Topic, TopicType
 from rmq._scripts.binding import FILLED_IN, Bound
 from rmq._scripts.keys import GroupKeys, QueryKeys, SlotKeys, group_keys, slot_keys
 from rmq._scripts.merging import merge_args

@@ -6,13 +6,11 @@ from typing import Any
 
 import pytest
 
+from rmq import ControlResult, DeadMessage, Owner, Redriven, SendResult, Topic, TopicType
 from rmq._model import figures
 from rmq._model.messages import Encoded
-from rmq._model.owner import Owner
-from rmq._model.replies import Claimed, ClaimReply, ControlResult, ExtendReply, Redriven, SendResult
+from rmq._model.replies import Claimed, ClaimReply, ExtendReply
 from rmq._model.scores import ages_for
-from rmq._model.topics import Topic, TopicType
-from rmq._model.whereabouts import DeadMessage
 from rmq._scripts import claiming, dead, sending, steering, viewing
 from rmq._scripts.claiming import Nack, Outcomes
 from rmq._transport import refusals

@@ -8,7 +8,8 @@ from crcmod.predefined import mkPredefinedCrcFun
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq._model.topics import MAX_SLOTS, Topic, TopicType, slot_of
+from rmq import Topic, TopicType
+from rmq._model.topics import MAX_SLOTS, slot_of
 from rmq._scripts.keys import slot_keys
 
 names = st.from_regex(r"[A-Za-z0-9._-]{1,128}", fullmatch=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from rmq import Topic, TopicType
 from rmq._io.wire import packed
-from rmq._model.topics import Topic, TopicType
 from rmq._scripts import claiming, steering, viewing
 from rmq._scripts.workers import worker_beat
 from rmq._transport.cluster_map import absent_key, hash_slot

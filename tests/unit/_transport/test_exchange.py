@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rmq._model.topics import Topic, TopicType
+from rmq import Topic, TopicType
 from rmq._scripts.claiming import claim, claim_many
 from rmq._transport.call import Call
 from rmq._transport.cluster_map import Redirect

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
+from rmq import SendResult, Topic, TopicType
 from rmq._model.messages import Encoded
-from rmq._model.replies import SendResult
-from rmq._model.topics import Topic, TopicType
 from rmq._scripts import claiming, dead, sending, steering, viewing
 from rmq._scripts.claiming import Nack
 from rmq._transport.call import Call

@@ -11,11 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rmq import (
+    ExponentialRetry,
+    FixedTimeMessage,
+    ImmediateRetry,
+    LadderRetry,
+    PriorityMessage,
+    RangeMergeMessage,
+    Topic,
+    TopicType,
+)
 from rmq._model.display import from_now, json_payload, safe_lines, shown, span, when
-from rmq._model.messages import FixedTimeMessage, PriorityMessage, RangeMergeMessage
-from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry
 from rmq._model.times import parse_duration_ms
-from rmq._model.topics import Topic, TopicType
 from rmq.cli.console import GlobalOptions, Session
 from rmq.cli.input_rows import MOST_LINE_BYTES, Row, parse_row, read_lines
 from rmq.cli.options import payload

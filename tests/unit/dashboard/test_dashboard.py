@@ -8,9 +8,7 @@ import threading
 
 import pytest
 
-from rmq._admin.history import Minute
-from rmq._model.figures import GroupSlot, GroupStats, SlotStats, TopicStats
-from rmq._model.topics import Topic, TopicType
+from rmq import GroupSlot, GroupStats, Minute, SlotStats, Topic, TopicStats, TopicType
 from rmq.dashboard import cache as cache_module
 from rmq.dashboard.cache import Cache
 from rmq.dashboard.charts import HEIGHT, MOST_POINTS, WIDTH, Line, draw, nice_top, short
