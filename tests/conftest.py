@@ -12,9 +12,8 @@ import redis
 from hypothesis import HealthCheck, Phase, settings
 
 from rmq import Topic, TopicType
-from rmq._transport.connections import Connections
-from rmq._transport.urls import parse_url
 from tests.support.containers import RedisContainer, redis_image
+from tests.support.core import Connections, parse_url
 from tests.support.servers import RedisServer
 from tests.support.slots import SlotUnderTest, check_topic, forget_topic, scripts_under_test
 from tests.support.spark_classes import jvm_options

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import redis
 
-from rmq._scripts.keys import slot_keys
 from tests.campaign.shards import SHARDS
 from tests.campaign.stage import Stage
 from tests.campaign.topics import LEASE_S, topics
 from tests.histories.journal import now_s
+from tests.support.core import slot_keys
 from tests.support.servers import RedisServer
 
 FLUSHES = 20

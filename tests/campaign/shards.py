@@ -10,9 +10,9 @@ from typing import Any
 
 import redis
 
-from rmq._scripts.keys import slot_keys
 from tests.campaign.topics import topics
 from tests.histories.journal import Journal, now_s
+from tests.support.core import slot_keys
 from tests.support.servers import RedisServer
 from tests.support.topologies import RedisClusterServers
 from tests.support.waiting import wait_until

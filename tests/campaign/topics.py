@@ -10,7 +10,7 @@ from typing import Any
 
 import rmq
 from rmq import ExponentialRetry, FixedTimeMessage, PriorityMessage, RangeMergeMessage, StreamMessage, Topic, TopicType
-from rmq._model.messages import Message
+from tests.support.core import Message
 
 GROUP = "readers"
 LEASE_S = 6

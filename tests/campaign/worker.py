@@ -21,7 +21,6 @@ from typing import Any
 
 import rmq
 from rmq import Coordinator, DelayedQueue, Delivery, RmqClient
-from rmq._slots import stream_slots
 from rmq.errors import RmqError
 from tests.campaign.clocks import sleep_by_select
 from tests.campaign.links import use_links
@@ -42,6 +41,7 @@ from tests.campaign.topics import (
     topics,
 )
 from tests.histories.journal import Journal, now_s
+from tests.support.core import stream_slots
 
 TICK_S = 0.02
 STATUS_TICKS = 10

@@ -22,12 +22,10 @@ from rmq import (
     Topic,
     TopicType,
 )
-from rmq._slots.spark_queries import SparkQueries
-from rmq._transport.connections import Connections
-from rmq._transport.urls import parse_url
 from tests.conftest import MakeTopic
 from tests.support.browser import CHROMIUM, FLAGS, LIMIT_MS, Open, Watched
 from tests.support.cli import Cli, bury
+from tests.support.core import Connections, SparkQueries, parse_url
 from tests.support.dashboard import served
 
 

@@ -11,11 +11,11 @@ from typing import Any, BinaryIO
 import pytest
 
 from rmq import Collect, Fixed, Max, Merge, Newest, RmqClient, Sum, Ties, Topic, TopicType
-from rmq._model.reducers import Reducer
 from rmq.cli.commands import send
 from rmq.cli.input_rows import read_lines
 from tests.conftest import MakeTopic
 from tests.support.cli import Cli
+from tests.support.core import Reducer
 from tests.support.servers import RedisServer
 
 HOUR_MS = 3_600_000

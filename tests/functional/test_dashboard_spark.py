@@ -5,10 +5,8 @@ from __future__ import annotations
 from playwright.sync_api import expect
 
 from rmq import RmqClient, Topic
-from rmq._scripts.keys import spark_queries_key
-from rmq._transport.connections import Connections
-from rmq._transport.urls import parse_url
 from tests.support.browser import MARKS, Open
+from tests.support.core import Connections, parse_url, spark_queries_key
 
 pytestmark = MARKS
 

@@ -27,8 +27,8 @@ from rmq import (
     Topic,
     TopicType,
 )
-from rmq._model.reducers import Reducer
 from tests.support.clients import left_in, stats_of
+from tests.support.core import Reducer
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer
 from tests.support.topologies import SentinelServers

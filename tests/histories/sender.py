@@ -10,10 +10,10 @@ import select
 import sys
 
 from rmq import RmqClient
-from rmq._model.messages import Message
 from rmq.errors import RmqError, SendError
 from tests.histories.journal import Journal, now_s
 from tests.histories.topics import message, topics
+from tests.support.core import Message
 
 
 def main() -> None:

@@ -10,9 +10,9 @@ from typing import Protocol
 
 import redis
 
-from rmq._scripts.keys import slot_keys
 from tests.histories.journal import Journal, now_s
 from tests.histories.topics import SLOTS, topics
+from tests.support.core import slot_keys
 from tests.support.servers import RedisServer
 from tests.support.topologies import RedisClusterServers
 

@@ -8,7 +8,7 @@ import time
 from datetime import timedelta
 
 from rmq import ExponentialRetry, FixedTimeMessage, PriorityMessage, RangeMergeMessage, StreamMessage, Topic, TopicType
-from rmq._model.messages import Message
+from tests.support.core import Message
 
 GROUP = "readers"
 LEASE_S = 5

@@ -7,14 +7,24 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from rmq import Fixed, Merge, Owner, RangeMergeMessage, Sum, Topic, TopicType, WhenFull
-from rmq._model.columns import Columns
-from rmq._model.messages import Encoded, encode
-from rmq._model.notices import Turn
-from rmq._scripts import claiming, dead, sending, steering, telling, viewing, workers
-from rmq._scripts.claiming import Nack, Outcomes
-from rmq._scripts.joined_sends import JoinedSends
-from rmq._transport.call import Call
-from rmq._transport.numbering import named_turn
+from tests.support.core import (
+    Call,
+    Columns,
+    Encoded,
+    JoinedSends,
+    Nack,
+    Outcomes,
+    Turn,
+    claiming,
+    dead,
+    encode,
+    named_turn,
+    sending,
+    steering,
+    telling,
+    viewing,
+    workers,
+)
 from tests.support.slots import T0, SlotState
 
 SECOND = T0 // 1000

@@ -6,14 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from rmq import Retention, StreamMessage, Topic, TopicType
-from rmq._model.messages import encode
-from rmq._scripts import definitions, streams
-from rmq._scripts.keys import TOPICS_KEY
-from rmq._transport.call import Call
-from rmq._transport.script_library import default_scripts
 from tests.lua import cases, stream_cases
 from tests.lua.test_refused_hints import CASES as SPARK
 from tests.support.bindings import MODULES, bound_in
+from tests.support.core import TOPICS_KEY, Call, default_scripts, definitions, encode, streams
 from tests.support.slots import SlotUnderTest
 
 NAMES = stream_cases.Seeded(*(f"{number}-1" for number in range(1, 10)))

@@ -7,14 +7,19 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 from rmq import Owner, Retention, Topic
-from rmq._model.entries import own_score
-from rmq._model.messages import Encoded
-from rmq._model.notices import Turn
-from rmq._scripts import streams, telling
-from rmq._scripts.claiming import Nack, Outcomes
-from rmq._scripts.keys import group_keys, slot_keys
-from rmq._scripts.streams import Member
-from rmq._transport.call import Call
+from tests.support.core import (
+    Call,
+    Encoded,
+    Member,
+    Nack,
+    Outcomes,
+    Turn,
+    group_keys,
+    own_score,
+    slot_keys,
+    streams,
+    telling,
+)
 
 OWNER = Owner(6, "zk")
 """A newer owner than the last one: its epoch is written down."""

@@ -7,12 +7,9 @@ from typing import Any
 import pytest
 
 from rmq import ControlResult, Redriven, SendResult, TopicType, WhenFull
-from rmq._model.messages import Encoded
-from rmq._model.scores import ages_for
-from rmq._scripts import claiming, dead, sending, steering
-from rmq._scripts.claiming import Nack
 from rmq.errors import BacklogFullError
 from tests.conftest import MakeSlot
+from tests.support.core import Encoded, Nack, ages_for, claiming, dead, sending, steering
 from tests.support.slots import T0, SlotState, SlotUnderTest
 
 SCALE, UNIT_MS = 2**33, 100

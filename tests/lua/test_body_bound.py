@@ -8,14 +8,18 @@ from typing import Any
 import pytest
 
 from rmq import TopicType
-from rmq._model.messages import Encoded
-from rmq._model.replies import ClaimReply
-from rmq._scripts import claiming, sending, streams
-from rmq._scripts.claiming import CLAIM_BYTES
-from rmq._scripts.keys import slot_keys
-from rmq._scripts.streams import Member
-from rmq._transport.connections import Connections
 from tests.conftest import MakeSlot, MakeTopic
+from tests.support.core import (
+    CLAIM_BYTES,
+    ClaimReply,
+    Connections,
+    Encoded,
+    Member,
+    claiming,
+    sending,
+    slot_keys,
+    streams,
+)
 from tests.support.slots import T0, SlotState, SlotUnderTest
 
 MIB = 1_048_576

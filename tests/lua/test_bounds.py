@@ -10,19 +10,29 @@ import redis
 from benchmarks.bounds import forgotten
 from rmq import TopicType, WorkerInfo
 from rmq._admin.inspection import read_workers
-from rmq._model.definitions import MAX_DEFINITION_BYTES
-from rmq._model.messages import Encoded
-from rmq._scripts import claiming, definitions, sending, streams, workers
-from rmq._scripts.claiming import Nack, Outcomes
-from rmq._scripts.keys import WORKER_INFOS_KEY, WORKERS_KEY, group_keys
-from rmq._scripts.streams import Member
-from rmq._slots import registry
-from rmq._slots.stream_slots import RESUME_BATCH, StreamWriter
-from rmq._transport.call import Call
-from rmq._transport.connections import Connections
 from rmq.spark import calls as spark_calls
 from rmq.spark.calls import Driver, Reading
 from tests.conftest import MakeSlot, MakeTopic
+from tests.support.core import (
+    MAX_DEFINITION_BYTES,
+    RESUME_BATCH,
+    WORKER_INFOS_KEY,
+    WORKERS_KEY,
+    Call,
+    Connections,
+    Encoded,
+    Member,
+    Nack,
+    Outcomes,
+    StreamWriter,
+    claiming,
+    definitions,
+    group_keys,
+    registry,
+    sending,
+    streams,
+    workers,
+)
 from tests.support.slots import T0, SlotState
 
 MIB = 1_048_576

@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from rmq import Collect, Fixed, Merge, TopicType
-from rmq._model.records import Record, framed, read_record, write_record
-from rmq._scripts import claiming, steering
-from rmq._scripts.claiming import Nack, Outcomes
 from tests.conftest import MakeSlot
+from tests.support.core import Nack, Outcomes, Record, claiming, framed, read_record, steering, write_record
 from tests.support.slots import T0, SlotState, SlotUnderTest, write_state
 
 HELD = T0 * 1000 + 5

@@ -8,14 +8,22 @@ from typing import Any
 import pytest
 
 from rmq import Redriven, TopicType
-from rmq._model.messages import Encoded
-from rmq._model.replies import ClaimReply, StreamClaimed
-from rmq._scripts import claiming, dead, sending, streams, viewing
-from rmq._scripts.claiming import Nack, Outcomes
-from rmq._scripts.streams import Member
-from rmq._transport.connections import Connections
 from rmq.spark import calls as spark_calls
 from tests.conftest import MakeSlot, MakeTopic
+from tests.support.core import (
+    ClaimReply,
+    Connections,
+    Encoded,
+    Member,
+    Nack,
+    Outcomes,
+    StreamClaimed,
+    claiming,
+    dead,
+    sending,
+    streams,
+    viewing,
+)
 from tests.support.slots import T0, SlotState, SlotUnderTest, with_hints
 
 MIB = 1_048_576

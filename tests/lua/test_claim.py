@@ -6,11 +6,9 @@ from datetime import timedelta
 import pytest
 
 from rmq import Owner, TopicType
-from rmq._model.replies import Claimed
-from rmq._scripts import claiming
-from rmq._scripts.claiming import Nack
 from rmq.errors import EnsembleMismatchError, FencedError
 from tests.conftest import MakeSlot
+from tests.support.core import Claimed, Nack, claiming
 from tests.support.slots import T0, SlotState
 
 NOW_S = T0 // 1000

@@ -15,13 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq import Owner, TopicType
-from rmq._model.messages import Encoded
-from rmq._model.replies import ClaimReply
-from rmq._scripts import claiming, sending
-from rmq._scripts.claiming import Ack, Nack, Outcomes, WholeClaim
-from rmq._transport.script_library import ScriptLibrary
 from rmq.errors import CoordinationError, ScriptFailedError
 from tests.conftest import MakeTopic
+from tests.support.core import Ack, ClaimReply, Encoded, Nack, Outcomes, ScriptLibrary, WholeClaim, claiming, sending
 from tests.support.servers import RedisServer
 from tests.support.slots import (
     CLOCK_KEY,

@@ -8,14 +8,10 @@ import pytest
 import redis
 
 from rmq import Owner, TopicType
-from rmq._model.replies import ClaimReply
-from rmq._scripts import claiming
-from rmq._scripts.claiming import Nack, Outcomes
-from rmq._scripts.keys import slot_keys
-from rmq._transport.call import Call
 from rmq.errors import FencedError, ScriptFailedError
 from tests.conftest import MakeSlot
 from tests.lua.cases import EXPIRED, FULL, LIVE, OWNER, USED_UP
+from tests.support.core import Call, ClaimReply, Nack, Outcomes, claiming, slot_keys
 from tests.support.slots import T0, SlotState, SlotUnderTest, scripts_under_test
 
 QUIET = SlotState(store={b"a": T0 - 2, b"b": T0 - 1, b"later": T0 + 10**6})

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from rmq._transport.script_library import ScriptLibrary
 from tests.lua.durable_cases import CASES, DURABLE, made, script_of, topic_of
+from tests.support.core import ScriptLibrary
 from tests.support.servers import RedisServer
 from tests.support.slots import SlotUnderTest, scripts_under_test
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from rmq import Owner
-from rmq._model.replies import ExtendReply
 from rmq.errors import FencedError
 from tests.conftest import MakeSlot
+from tests.support.core import ExtendReply
 from tests.support.slots import T0, SlotState
 
 NOW_S = T0 // 1000

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 from rmq import PER_MESSAGE, Collect, Fixed, Keep, Leading, Merge, Sliding, TopicType
-from rmq._model.records import read_record
-from rmq._scripts.claiming import Nack
 from rmq.errors import CollectionFullError
 from tests.conftest import MakeSlot
 from tests.lua.test_send_merged import record
+from tests.support.core import Nack, read_record
 from tests.support.slots import T0, SlotState, SlotUnderTest
 
 MINUTE_MS = 60_000

@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 import redis
 
-from rmq._transport.call import Call
-from rmq._transport.exchange import raise_first
 from rmq.errors import ScriptFailedError
 from tests.conftest import MakeSlot
 from tests.lua.cases import FULL, LIMITS, READERS, WRITERS
+from tests.support.core import Call, raise_first
 from tests.support.slots import SlotState, SlotUnderTest, scripts_with_fake_clock
 
 WRITES = {"XADD", "ZADD", "ZREM", "ZREMRANGEBYRANK", "HSET", "HDEL", "HINCRBY"}

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from rmq._admin.history import KEEP_S, MINUTES
-from rmq._transport.script_library import Script
+from tests.support.core import Script
 from tests.support.slots import CLOCK_KEY, scripts_with_fake_clock
 
 TURN, RING = "t-history-turn", "t-history-ring"

@@ -7,9 +7,8 @@ from datetime import timedelta
 import pytest
 
 from rmq import TopicType
-from rmq._scripts import claiming
-from rmq._scripts.claiming import Ack
 from tests.conftest import MakeSlot
+from tests.support.core import Ack, claiming
 from tests.support.slots import SlotUnderTest
 
 SHORT_MS, LONG_MS = 3_000, 60_000

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from rmq import DeadMessage
-from rmq._scripts import dead as dead_
 from tests.conftest import MakeSlot
+from tests.support.core import dead as dead_
 from tests.support.slots import T0, SlotState
 
 FAILURE = {"first_ms": "5", "last_ms": "6", "type": "E", "message": "m", "attempts": 17}

@@ -5,9 +5,8 @@ from datetime import timedelta
 import pytest
 
 from rmq import TopicType
-from rmq._scripts import claiming
-from rmq._scripts.keys import slot_keys
 from tests.conftest import MakeSlot
+from tests.support.core import claiming, slot_keys
 from tests.support.slots import T0, SlotState
 
 NOW_S = T0 // 1000

@@ -7,12 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from rmq import Redriven, Topic
-from rmq._scripts import claiming, dead
-from rmq._scripts.claiming import Nack
-from rmq._transport.connections import Connections
-from rmq._transport.urls import parse_url
 from rmq.errors import MemoryFullError
 from tests.lua.cases import FULL, LIMITS, OWNER, WRITERS, apart
+from tests.support.core import Connections, Nack, claiming, dead, parse_url
 from tests.support.servers import RedisServer
 from tests.support.slots import T0, SlotUnderTest, scripts_under_test, scripts_with_fake_clock
 

@@ -6,10 +6,8 @@ import pytest
 
 from benchmarks.merging_pictures import FOLDER, FOLDINGS, PICTURES, SENDS_MS, TIMELINES, Folding, Timeline
 from rmq import RangeMergeMessage, TopicType
-from rmq._model.messages import encode
-from rmq._model.records import ITEMS, NUMBERS, Record, read_record
-from rmq._scripts import sending
 from tests.conftest import MakeSlot
+from tests.support.core import ITEMS, NUMBERS, Record, encode, read_record, sending
 from tests.support.slots import SlotUnderTest
 
 CONTENT = "c"

@@ -9,14 +9,11 @@ import pytest
 import redis
 
 from rmq import Collect, Merge, SendResult, Topic, TopicType
-from rmq._model.messages import Encoded
-from rmq._model.records import Record, framed, read_record, write_record
-from rmq._scripts import sending
-from rmq._transport.call import Call
 from rmq.errors import ScriptFailedError
 from tests.conftest import MakeSlot
 from tests.lua.cases import FULL, WRITERS
 from tests.lua.test_foreign_types import WRITES, commands_of
+from tests.support.core import Call, Encoded, Record, framed, read_record, sending, write_record
 from tests.support.slots import T0, SlotState, scripts_with_fake_clock
 
 STEPS = ("claim", "ack", "nack", "cancel", "reschedule", "promote", "purge_backlog", "redrive", "purge_dead")

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from rmq import Owner, TopicType
-from rmq._scripts.claiming import Nack
 from rmq.errors import FencedError
 from tests.conftest import MakeSlot
+from tests.support.core import Nack
 from tests.support.slots import T0, SlotState
 
 NOW_S = T0 // 1000

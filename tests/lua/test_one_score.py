@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rmq import TopicType
-from rmq._model.replies import Claimed
-from rmq._scripts import claiming
 from tests.conftest import MakeSlot
+from tests.support.core import Claimed, claiming
 from tests.support.slots import T0, SlotState, SlotUnderTest
 
 FRESH = T0 * 1000 + 16

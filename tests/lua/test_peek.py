@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from rmq import TopicType
-from rmq._scripts import viewing
 from tests.conftest import MakeSlot
+from tests.support.core import viewing
 from tests.support.slots import T0, SlotState
 
 SEEDED = SlotState(

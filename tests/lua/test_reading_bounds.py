@@ -8,11 +8,8 @@ from typing import Any
 import pytest
 
 from rmq import TopicType
-from rmq._model.messages import Encoded
-from rmq._scripts import claiming, dead, sending
-from rmq._scripts.keys import slot_keys
-from rmq._transport.connections import Connections
 from tests.conftest import MakeSlot, MakeTopic
+from tests.support.core import Connections, Encoded, claiming, dead, sending, slot_keys
 from tests.support.slots import T0, SlotState, SlotUnderTest
 
 HELD = T0 * 1000 + 16

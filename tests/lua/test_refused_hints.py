@@ -9,18 +9,23 @@ from typing import Any
 import pytest
 
 from rmq import RangeMergeMessage, Topic, TopicType
-from rmq._model.messages import Encoded, encode
-from rmq._scripts import claiming, steering
-from rmq._scripts.claiming import Nack, Outcomes
-from rmq._transport.call import Call
-from rmq._transport.connections import Connections
-from rmq._transport.script_library import ScriptLibrary
-from rmq._transport.urls import parse_url
 from rmq.errors import ReplyLostError
 from rmq.spark.marks import Mark, send_once
 from tests.conftest import MakeSlot, MakeTopic
 from tests.lua import stream_cases
 from tests.lua.cases import FULL, LIMITS, LIVE, OWNER, WRITERS
+from tests.support.core import (
+    Call,
+    Connections,
+    Encoded,
+    Nack,
+    Outcomes,
+    ScriptLibrary,
+    claiming,
+    encode,
+    parse_url,
+    steering,
+)
 from tests.support.slots import scripts_under_test, scripts_with_fake_clock
 
 RELEASE = (Nack(b"held", LIVE, "release", 2**52),)

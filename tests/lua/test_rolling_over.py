@@ -9,10 +9,8 @@ from datetime import timedelta
 import pytest
 
 from rmq import TopicType
-from rmq._model.scores import FIRST_MS_SCORE
-from rmq._scripts import claiming
-from rmq._scripts.claiming import Ack, Nack
 from tests.conftest import MakeSlot
+from tests.support.core import FIRST_MS_SCORE, Ack, Nack, claiming
 from tests.support.old_release import OldWorker
 from tests.support.slots import T0, SlotUnderTest
 

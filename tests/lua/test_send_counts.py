@@ -5,11 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rmq import Leading, Merge, SendResult, Sum, TopicType, WhenFull
-from rmq._model.messages import Encoded
-from rmq._model.records import Record, write_record
-from rmq._scripts import sending
-from rmq._transport.numbering import named_turn
 from tests.conftest import MakeSlot
+from tests.support.core import Encoded, Record, named_turn, sending, write_record
 from tests.support.slots import T0, scripts_with_fake_clock
 
 

@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 
 from rmq import SendResult, TopicType, WhenFull
-from rmq._model.messages import Encoded
-from rmq._scripts import sending
 from tests.conftest import MakeSlot
+from tests.support.core import Encoded, sending
 from tests.support.slots import T0, SlotState, SlotUnderTest, with_hints
 
 

@@ -5,10 +5,9 @@ from dataclasses import replace
 import pytest
 
 from rmq import SendResult, TopicType, WhenFull
-from rmq._scripts import steering
-from rmq._scripts.claiming import Nack
 from rmq.errors import BacklogFullError, FixedTimePassedError
 from tests.conftest import MakeSlot
+from tests.support.core import Nack, steering
 from tests.support.slots import T0, SlotState, with_hints
 
 HELD = T0 // 1000 * 1000 + 3

@@ -9,15 +9,6 @@ import pytest
 import redis
 
 from rmq import SendResult, Topic, TopicType, WhenFull
-from rmq._model.columns import Columns
-from rmq._model.messages import Encoded
-from rmq._scripts.joined_sends import JoinedSends, joins_sends
-from rmq._scripts.keys import slot_keys
-from rmq._scripts.sending import send_calls
-from rmq._transport.call import Call
-from rmq._transport.connections import Connections
-from rmq._transport.exchange import not_executed
-from rmq._transport.urls import parse_url
 from rmq.errors import (
     BacklogFullError,
     FixedTimePassedError,
@@ -28,6 +19,18 @@ from rmq.errors import (
 )
 from tests.conftest import MakeSlot
 from tests.lua.cases import FULL, LIVE
+from tests.support.core import (
+    Call,
+    Columns,
+    Connections,
+    Encoded,
+    JoinedSends,
+    joins_sends,
+    not_executed,
+    parse_url,
+    send_calls,
+    slot_keys,
+)
 from tests.support.slots import T0, SlotState, SlotUnderTest, scripts_under_test, with_hints
 
 KINDS: list[tuple[TopicType, dict[str, Any]]] = [

@@ -21,16 +21,23 @@ from rmq import (
     TopicType,
     WhenFull,
 )
-from rmq._model.messages import Encoded
-from rmq._model.records import Record, framed, read_record, wanting, write_record
-from rmq._model.reducers import Reducer
-from rmq._model.replies import PartlySent
-from rmq._scripts import sending
-from rmq._scripts.claiming import Nack
-from rmq._scripts.merging import MergedSends
-from rmq._transport.numbering import Turn, named_turn
+from rmq._transport.numbering import Turn
 from rmq.errors import CallChangedError, CollectionFullError, ReplyLostError, ScriptFailedError, SumOutOfRangeError
 from tests.conftest import MakeSlot
+from tests.support.core import (
+    Encoded,
+    MergedSends,
+    Nack,
+    PartlySent,
+    Record,
+    Reducer,
+    framed,
+    named_turn,
+    read_record,
+    sending,
+    wanting,
+    write_record,
+)
 from tests.support.slots import T0, SlotState, SlotUnderTest, forget_topic
 
 HOUR_MS = 3_600_000

@@ -8,10 +8,9 @@ import pytest
 import redis
 
 from rmq import TopicType
-from rmq._model.messages import Encoded
-from rmq._scripts import sending
 from rmq.errors import BacklogFullError
 from tests.conftest import MakeSlot
+from tests.support.core import Encoded, sending
 from tests.support.slots import T0, SlotState
 from tests.support.waiting import wait_until
 

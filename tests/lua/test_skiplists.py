@@ -7,11 +7,8 @@ from typing import Any
 import pytest
 
 from rmq import Fixed, Keep, Merge, Sliding, TopicType
-from rmq._model.messages import Encoded
-from rmq._model.records import Record, write_record
-from rmq._scripts import claiming, sending
-from rmq._transport.call import Call
 from tests.conftest import MakeSlot
+from tests.support.core import Call, Encoded, Record, claiming, sending, write_record
 from tests.support.slots import T0, SlotState, SlotUnderTest, scripts_with_fake_clock
 
 KINDS = (TopicType.RANGE_MERGE, TopicType.FIXED_TIME, TopicType.PRIORITY)

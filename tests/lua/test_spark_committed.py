@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from rmq import TopicType
-from rmq._scripts.claiming import Nack
 from rmq.spark.calls import Driver, Settled
 from tests.conftest import MakeSlot
 from tests.lua.test_spark_scripts import SECOND, ack, filled, read, renew
+from tests.support.core import Nack
 
 
 @pytest.mark.parametrize("kind", [TopicType.PRIORITY, TopicType.FIXED_TIME, TopicType.RANGE_MERGE])

@@ -10,15 +10,11 @@ import pytest
 import redis
 
 from rmq import StreamMessage, Topic, TopicType
-from rmq._model.messages import encode
-from rmq._scripts import streams
-from rmq._transport.call import Call
-from rmq._transport.connections import Connections
-from rmq._transport.urls import parse_url
 from rmq.errors import DriverReplacedError, ScriptFailedError
 from rmq.spark.source import log_calls
 from rmq.spark.source.log_calls import Dropped, Reach, Standing, Walked
 from tests.conftest import MakeTopic
+from tests.support.core import Call, Connections, encode, parse_url, streams
 from tests.support.servers import RedisServer
 from tests.support.slots import scripts_under_test
 

@@ -9,13 +9,10 @@ from random import Random
 import pytest
 
 from rmq import Collect, Max, Merge, Redriven, Sum, TopicType
-from rmq._model.messages import Encoded
-from rmq._model.records import Record, framed, read_record, write_record
-from rmq._scripts.claiming import Nack
-from rmq._scripts.keys import query_keys
 from rmq.spark import calls
 from rmq.spark.calls import Chunk, Driver, Reading, Settled
 from tests.conftest import MakeSlot
+from tests.support.core import Encoded, Nack, Record, framed, query_keys, read_record, write_record
 from tests.support.slots import SlotState, SlotUnderTest
 
 FIRST, SECOND, THIRD = (Driver("q1", generation) for generation in (1, 2, 3))

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from rmq import Owner, TopicType
-from rmq._model.owner import NO_OWNER
 from rmq.errors import BatchAckedError, DriverReplacedError, EnsembleMismatchError, FencedError
 from rmq.spark import Refused
 from rmq.spark import calls as spark_calls
@@ -15,6 +14,7 @@ from rmq.spark.calls import Chunk, Claim, Driver, Reading, Settled
 from rmq.spark.refusal_calls import refuse_contents
 from tests.conftest import MakeSlot
 from tests.lua.test_spark_scripts import BURY, FIRST, SECOND, contents, filled, query_of
+from tests.support.core import NO_OWNER
 from tests.support.slots import SlotUnderTest
 
 OLD, OTHER, NEW = Owner(7, "zk"), Owner(8, "zk"), Owner(9, "zk")

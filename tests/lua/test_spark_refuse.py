@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import pytest
 
 from rmq import Merge, Sum, TopicType
-from rmq._scripts.claiming import Nack
 from rmq.errors import BatchAckedError, DriverReplacedError, FencedError
 from rmq.spark import Refused
 from rmq.spark.calls import Claim, Driver, Settled
@@ -15,6 +14,7 @@ from rmq.spark.refusal_calls import How, refuse_contents
 from tests.conftest import MakeSlot
 from tests.lua.test_spark_merged import add, records
 from tests.lua.test_spark_scripts import BURY, FIRST, SECOND, ack, contents, filled, query_of, read, renew
+from tests.support.core import Nack
 from tests.support.slots import SlotUnderTest
 
 LATER = How(30_000, "", "not now")

@@ -12,16 +12,13 @@ import pytest
 import redis
 
 from rmq import Owner, Topic, TopicType
-from rmq._model.envelope import wrap
-from rmq._scripts.claiming import Nack
-from rmq._scripts.keys import QueryKeys, query_keys
-from rmq._transport.call import Call
 from rmq.errors import BatchAckedError, BatchLostError, DriverReplacedError, FencedError, ScriptFailedError
 from rmq.spark import calls as spark_calls
 from rmq.spark.calls import Chunk, Claim, Driver, Entered, Reading, Settled
 from rmq.spark.refusal_calls import How, refuse_contents
 from tests.conftest import MakeSlot
 from tests.lua.test_foreign_types import WRITES, commands_of
+from tests.support.core import Call, Nack, QueryKeys, query_keys, wrap
 from tests.support.servers import RedisServer
 from tests.support.slots import SlotState, SlotUnderTest, scripts_under_test, scripts_with_fake_clock
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from rmq import TopicType
-from rmq._model.messages import Encoded
-from rmq._scripts.keys import sent_key
 from rmq.errors import BacklogFullError, FixedTimePassedError, ScriptFailedError
 from rmq.spark.marks import Mark, Once, send_once
 from tests.conftest import MakeSlot, MakeTopic
 from tests.lua.test_foreign_types import commands_of
+from tests.support.core import Encoded, sent_key
 from tests.support.slots import SlotUnderTest, scripts_under_test
 
 ROWS = [Encoded(0, b"a", 1_000, b"A"), Encoded(0, b"b", 2_000, None)]

@@ -7,10 +7,6 @@ from datetime import timedelta
 import pytest
 
 from rmq import Collect, Max, Merge, Sum, TopicType, WhenFull
-from rmq._model.messages import Encoded
-from rmq._model.records import Record, framed, read_record, write_record
-from rmq._model.reducers import Reducer
-from rmq._scripts.keys import sent_key
 from rmq.errors import (
     BacklogFullError,
     BatchChangedError,
@@ -22,6 +18,7 @@ from rmq.errors import (
 from rmq.spark.marks import Mark, Once, send_once
 from tests.conftest import MakeSlot
 from tests.lua.test_foreign_types import commands_of
+from tests.support.core import Encoded, Record, Reducer, framed, read_record, sent_key, write_record
 from tests.support.slots import SlotUnderTest, scripts_under_test, with_hints
 
 HOUR_MS = 3_600_000

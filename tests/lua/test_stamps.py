@@ -8,10 +8,8 @@ import pytest
 import redis
 
 from rmq import TopicType
-from rmq._model.replies import Claimed
-from rmq._scripts import claiming
-from rmq._scripts.claiming import Ack, Outcomes, WholeClaim
 from tests.conftest import MakeSlot
+from tests.support.core import Ack, Claimed, Outcomes, WholeClaim, claiming
 from tests.support.slots import T0, SlotUnderTest, scripts_with_fake_clock
 
 HOUR_MS = 3_600_000

@@ -3,10 +3,9 @@ from __future__ import annotations
 import pytest
 
 from rmq import SlotStats, TopicType
-from rmq._model import figures
-from rmq._scripts import viewing
 from tests.conftest import MakeSlot
 from tests.lua.cases import FULL
+from tests.support.core import figures, viewing
 from tests.support.slots import T0, SlotState
 
 
@@ -59,7 +58,7 @@ def test_owner_pause_and_accounts(make_slot: MakeSlot) -> None:
 
 
 def test_the_real_clock(make_slot: MakeSlot, connections: object) -> None:
-    from rmq._transport.connections import Connections
+    from tests.support.core import Connections
 
     assert isinstance(connections, Connections)
     slot = make_slot()

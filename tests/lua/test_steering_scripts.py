@@ -8,13 +8,10 @@ from typing import Any
 import pytest
 
 from rmq import ControlResult, TopicType, WorkerInfo
-from rmq._model.scores import ages_for
-from rmq._scripts import dead as dead_
-from rmq._scripts import steering, viewing, workers
-from rmq._scripts.claiming import Nack
-from rmq._scripts.keys import WORKER_INFOS_KEY, WORKERS_KEY
 from tests.conftest import MakeSlot
 from tests.lua.cases import FAILURE, FULL
+from tests.support.core import WORKER_INFOS_KEY, WORKERS_KEY, Nack, ages_for, steering, viewing, workers
+from tests.support.core import dead as dead_
 from tests.support.slots import T0, SlotState, SlotUnderTest, with_hints
 
 DONE, IN_FLIGHT, ABSENT = ControlResult.DONE, ControlResult.IN_FLIGHT, ControlResult.ABSENT

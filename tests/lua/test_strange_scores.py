@@ -7,9 +7,8 @@ from itertools import product
 import pytest
 
 from rmq import TopicType
-from rmq._model.scores import MAX_SCORE
-from rmq._scripts import claiming, viewing
 from tests.conftest import MakeSlot
+from tests.support.core import MAX_SCORE, claiming, viewing
 from tests.support.slots import T0, SlotUnderTest
 
 STRANGE = (float("inf"), float("-inf"), 1e300, -1e300, 2.0**60, 500.5, 3.5, 0.5, 0.0, -7.0, 1.79e15 + 0.25)

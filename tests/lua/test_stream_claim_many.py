@@ -10,18 +10,23 @@ import pytest
 import redis
 
 from rmq import Owner, Topic, TopicType
-from rmq._model.messages import Encoded
-from rmq._model.owner import NO_OWNER
-from rmq._model.replies import ClaimReply, StreamClaimed
-from rmq._scripts import streams
-from rmq._scripts.claiming import Nack, Outcomes, WholeClaim
-from rmq._scripts.keys import group_keys
-from rmq._scripts.streams import Member
-from rmq._transport.connections import Connections
-from rmq._transport.refusals import AOF_TROUBLE
 from rmq.errors import EnsembleMismatchError, FencedError, ReplyLostError, ScriptFailedError
 from tests.conftest import MakeTopic
 from tests.lua.stream_cases import ME, OWNER, Seeded, all_keys, seed
+from tests.support.core import (
+    AOF_TROUBLE,
+    NO_OWNER,
+    ClaimReply,
+    Connections,
+    Encoded,
+    Member,
+    Nack,
+    Outcomes,
+    StreamClaimed,
+    WholeClaim,
+    group_keys,
+    streams,
+)
 from tests.support.slots import scripts_under_test
 
 OTHER = Member("g", "other")

@@ -11,15 +11,9 @@ from typing import Any
 import pytest
 
 from rmq import Owner, Topic, TopicType
-from rmq._model.owner import NO_OWNER
-from rmq._scripts import streams
-from rmq._scripts.claiming import Ack
-from rmq._scripts.keys import group_keys, slot_keys
-from rmq._scripts.streams import Member
-from rmq._transport.connections import Connections
-from rmq._transport.urls import parse_url
 from tests.conftest import MakeTopic
 from tests.simulation.stream_clock import TIMES_KEY, SimulatedScripts
+from tests.support.core import NO_OWNER, Ack, Connections, Member, group_keys, parse_url, slot_keys, streams
 from tests.support.slots import CLOCK_KEY, READ_FAKE_CLOCK, T0, scripts_under_test
 
 LEASE_MS = 3_000

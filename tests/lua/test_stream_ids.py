@@ -7,12 +7,9 @@ from typing import Any
 import pytest
 
 from rmq import Retention, RmqClient, SendResult, StreamMessage, Topic, TopicType
-from rmq._model.messages import encode
-from rmq._scripts import streams
-from rmq._scripts.keys import slot_keys
-from rmq._transport.connections import Connections
 from rmq.errors import BacklogFullError, EntryIdError, InvalidMessageError
 from tests.conftest import MakeTopic
+from tests.support.core import Connections, encode, slot_keys, streams
 
 
 @pytest.fixture

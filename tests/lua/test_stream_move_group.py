@@ -7,13 +7,9 @@ from typing import Any
 import pytest
 
 from rmq import Topic, TopicType
-from rmq._model.replies import ClaimReply, StreamClaimed
-from rmq._scripts import streams
-from rmq._scripts.claiming import Outcomes
-from rmq._scripts.streams import Member
-from rmq._transport.connections import Connections
 from tests.conftest import MakeTopic
 from tests.lua.stream_cases import Seeded, seed
+from tests.support.core import ClaimReply, Connections, Member, Outcomes, StreamClaimed, streams
 
 YOU = Member("g", "you")
 

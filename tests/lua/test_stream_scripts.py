@@ -11,18 +11,22 @@ import pytest
 import redis
 
 from rmq import Owner, Redriven, Retention, Topic, TopicType
-from rmq._model.messages import Encoded
-from rmq._model.replies import ClaimReply, StreamClaimed
-from rmq._scripts import streams
-from rmq._scripts.claiming import Nack, Outcomes
-from rmq._scripts.keys import group_keys
-from rmq._scripts.streams import Member
-from rmq._transport.connections import Connections
-from rmq._transport.script_library import default_scripts
-from rmq._transport.urls import parse_url
 from rmq.errors import FencedError, MemoryFullError, ScriptFailedError
 from tests.conftest import MakeTopic
 from tests.lua.stream_cases import JOINED, ME, OWNER, READERS, WRITERS, Seeded, all_keys, padded, seed
+from tests.support.core import (
+    ClaimReply,
+    Connections,
+    Encoded,
+    Member,
+    Nack,
+    Outcomes,
+    StreamClaimed,
+    default_scripts,
+    group_keys,
+    parse_url,
+    streams,
+)
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 

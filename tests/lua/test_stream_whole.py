@@ -7,14 +7,18 @@ from typing import Any
 import pytest
 
 from rmq import Owner, Topic, TopicType
-from rmq._model.entries import own_score
-from rmq._model.replies import ClaimReply, StreamClaimed
-from rmq._scripts import streams
-from rmq._scripts.claiming import Nack, Outcomes
-from rmq._scripts.keys import group_keys
-from rmq._scripts.streams import Member
-from rmq._transport.connections import Connections
 from tests.conftest import MakeTopic
+from tests.support.core import (
+    ClaimReply,
+    Connections,
+    Member,
+    Nack,
+    Outcomes,
+    StreamClaimed,
+    group_keys,
+    own_score,
+    streams,
+)
 
 ME, OTHER = Member("g", "me"), Member("g", "other")
 NUMBER = 5

@@ -10,16 +10,12 @@ from typing import Any
 import pytest
 
 from rmq import TopicType
-from rmq._model.messages import Encoded
-from rmq._model.replies import Claimed, ClaimReply
-from rmq._scripts import claiming, sending
-from rmq._scripts.claiming import Nack
-from rmq._transport.connections import Connections
 from tests.conftest import MakeSlot, MakeTopic
 from tests.lua.test_spark_scripts import ack as ack_chunk
 from tests.lua.test_spark_scripts import contents as contents_of
 from tests.lua.test_spark_scripts import read as read_chunk
 from tests.stateful.tiers import chosen, in_order, place_of
+from tests.support.core import Claimed, ClaimReply, Connections, Encoded, Nack, claiming, sending
 from tests.support.slots import T0, SlotState, SlotUnderTest, scripts_under_test
 
 SMALLEST, LARGEST = b"\x00", b"\xff" * 9

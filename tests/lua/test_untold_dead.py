@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rmq import DeadMessage
-from rmq._model.notices import Turn, Untold
-from rmq._scripts import telling
 from tests.conftest import MakeSlot
+from tests.support.core import Turn, Untold, telling
 from tests.support.slots import T0, SlotState, SlotUnderTest
 
 HOLD_MS = 60_000

@@ -10,16 +10,13 @@ from typing import Any
 import pytest
 
 from rmq import Fixed, Merge, Sum, TopicType
-from rmq._model.records import Record, write_record
-from rmq._transport.connections import Connections
-from rmq._transport.script_library import Script, ScriptLibrary
-from rmq._transport.urls import parse_url
 from rmq.spark import calls as spark_calls
 from rmq.spark.calls import Driver, Reading
 from tests.conftest import MakeSlot, MakeTopic
 from tests.lua import stream_cases
 from tests.lua.cases import FULL, LIMITS, READERS, WRITERS
 from tests.lua.test_spark_log import EACH, filled
+from tests.support.core import Connections, Record, Script, ScriptLibrary, parse_url, write_record
 from tests.support.slots import READ_FAKE_CLOCK, SlotUnderTest, scripts_under_test
 
 STRICT = """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rmq._transport.script_library import ScriptLibrary
 from tests.mutants.mutants import MUTANTS
+from tests.support.core import ScriptLibrary
 from tests.support.slots import READ_FAKE_CLOCK, scripts_under_test
 
 INCLUDES = Path(__file__).resolve().parents[2] / "lua/includes"

@@ -9,13 +9,9 @@ from typing import Any
 
 import redis
 
-from rmq._model.replies import ClaimReply
-from rmq._scripts.keys import slot_keys
-from rmq._transport.call import Call
-from rmq._transport.refusals import error_of
-from rmq._transport.script_library import ScriptLibrary
 from tests.models.slot_world import Played
 from tests.stateful.model import Model
+from tests.support.core import Call, ClaimReply, ScriptLibrary, error_of, slot_keys
 from tests.support.slots import CLOCK_KEY, DUMP, DUMP_SHA, SlotState, dump_keys, state_of, write_state
 
 AT_ONCE = 200

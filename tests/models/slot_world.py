@@ -11,15 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from rmq import Topic, TopicType
-from rmq._model.messages import Encoded
-from rmq._model.owner import NO_OWNER
-from rmq._model.scores import ages_for
-from rmq._scripts import claiming, sending
-from rmq._scripts.claiming import Nack
-from rmq._transport.call import Call
 from rmq.errors import FixedTimePassedError
 from tests.stateful.clock import SlotClock
 from tests.stateful.model import Model
+from tests.support.core import NO_OWNER, Call, Encoded, Nack, ages_for, claiming, sending
 from tests.support.slots import T0, SlotState, with_hints
 
 TICK_MS = 1_000

@@ -10,9 +10,9 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rmq._scripts.keys import query_keys
 from rmq.spark import calls
 from rmq.spark.calls import Driver, Reading
+from tests.support.core import query_keys
 from tests.support.slots import SlotState, SlotUnderTest, dump_keys
 
 QUERY = "q"

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from rmq import Owner, TopicType
-from rmq._transport.script_library import ScriptLibrary
 from rmq.errors import FencedError
 from tests.conftest import MakeTopic
 from tests.models.handover import (
@@ -26,6 +25,7 @@ from tests.models.handover import (
 )
 from tests.models.planted import planted
 from tests.models.search import BrokenPromiseError, Space, explore
+from tests.support.core import ScriptLibrary
 from tests.support.slots import SlotState, SlotUnderTest, dump_keys, scripts_with_fake_clock
 
 MODEL = Path(__file__).with_name("handover.pml")

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, pairwise
 
-from rmq._model.entries import id_key
 from tests.simulation.history import FOREVER_S, PATIENCE_S, History, Run, Sent, clock_s, ms_of
 from tests.simulation.plan import SUM_WINDOW_MS
 from tests.simulation.steps import Hold
 from tests.simulation.world import START_S
+from tests.support.core import id_key
 
 RENEWED = 1 / 3
 """An outage of less than this part of the lease loses no lease."""

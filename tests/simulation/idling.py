@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 from rmq import Delivery, RmqClient, Topic, TopicType
-from rmq._model.messages import Message
 from tests.simulation.backend import Simulated
 from tests.simulation.network import Network
 from tests.simulation.server import CONFIG, Server
 from tests.simulation.virtual import inhabit, simulated_scripts, virtual
 from tests.simulation.world import Process, World
 from tests.simulation.zookeeper import Ensemble, new_coordinator
+from tests.support.core import Message
 from tests.support.servers import RedisServer
 
 GROUP = "group"

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from rmq._transport.script_library import ScriptLibrary
 from tests.mutants.mutant import Mutant
 from tests.mutants.run import plant
 from tests.simulation.plan import Limits
@@ -27,6 +26,7 @@ from tests.simulation.plans import plan_of
 from tests.simulation.plants import PLANTS, Plant
 from tests.simulation.runner import Runner
 from tests.simulation.virtual import new_scripts
+from tests.support.core import ScriptLibrary
 from tests.support.slots import LUA_VARIABLE
 
 MOST_SEEDS = 300

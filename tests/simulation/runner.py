@@ -6,11 +6,11 @@ import gc
 from contextlib import ExitStack
 from typing import Self
 
-from rmq._transport.script_library import ScriptLibrary
 from tests.simulation.plan import Plan
 from tests.simulation.server import CONFIG, Server
 from tests.simulation.simulation import Outcome, Simulation
 from tests.simulation.virtual import simulated_scripts, virtual
+from tests.support.core import ScriptLibrary
 from tests.support.servers import RedisServer
 
 COLLECT_EVERY = 20

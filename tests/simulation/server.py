@@ -18,11 +18,11 @@ import hiredis
 
 from rmq import Topic, TopicType
 from rmq._io.wire import NOTHING, Argument, ReplyError, pack
-from rmq._transport.script_library import ScriptLibrary
 from tests.simulation.expiry import TICK, sets_expiry
 from tests.simulation.steps import Hold, SlotState, Step, Steps
 from tests.simulation.stream_steps import LOOK_AT_STREAMS, GroupState, StreamSteps
 from tests.simulation.world import World
+from tests.support.core import ScriptLibrary
 from tests.support.servers import RedisServer
 from tests.support.slots import CLOCK_KEY
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from rmq import DelayedQueue, FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, StreamMessage, Topic
-from rmq._model.messages import Message
 from rmq.delayed import ID_BYTES
 from rmq.errors import RmqError, SendError
 from tests.simulation.backend import Simulated
@@ -25,6 +24,7 @@ from tests.simulation.virtual import inhabit
 from tests.simulation.workers import LONGEST, Worker
 from tests.simulation.world import START_S, HungError, Process, World
 from tests.simulation.zookeeper import SESSION_S, Ensemble, new_coordinator
+from tests.support.core import Message
 from tests.support.slots import check_topic
 from tests.support.streams import check_stream
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from hashlib import sha1
 
-from rmq._transport.script_library import Script, ScriptLibrary
 from tests.simulation.expiry import VIRTUAL_EXPIRY, sets_expiry
+from tests.support.core import Script, ScriptLibrary
 from tests.support.slots import CLOCK_KEY
 
 TIMES_KEY = "rmq:test:times:"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rmq._model.entries import OWN_MARK, own_score
 from tests.simulation.steps import Step
 from tests.simulation.stream_clock import TIMES_KEY
+from tests.support.core import OWN_MARK, own_score
 
 WAITING = b"(waiting)"
 """Who holds what waits for a retry."""

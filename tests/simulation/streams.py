@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from rmq import Topic, TopicType
-from rmq._slots import stream_slots
 from tests.simulation.plan import GROUPS
 from tests.simulation.server import Server
+from tests.support.core import stream_slots
 
 stream_slots.OWN_FROM = 2  # claims are small here, and are to read in names of their own all the same
 

@@ -20,12 +20,9 @@ from types import ModuleType
 from unittest import mock
 
 import rmq
-from rmq._model import times
-from rmq._slots import stream_slots
-from rmq._transport import connections
-from rmq._transport.script_library import ScriptLibrary
 from tests.simulation.stream_clock import SimulatedScripts
 from tests.simulation.world import EPOCH_MS, START_S, World
+from tests.support.core import ScriptLibrary, connections, stream_slots, times
 from tests.support.slots import READ_FAKE_CLOCK, scripts_under_test
 
 OWN_FROM = 2

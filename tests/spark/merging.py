@@ -9,8 +9,7 @@ import redis
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 from rmq import RmqClient, Topic
-from rmq._model.records import Record, read_record
-from rmq._scripts.keys import slot_keys
+from tests.support.core import Record, read_record, slot_keys
 
 
 class Value(NamedTuple):

@@ -10,12 +10,10 @@ import pytest
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 from rmq import FixedTimeMessage, PriorityMessage, RmqClient, StreamMessage, Topic, TopicType
-from rmq._model.envelope import wrap
-from rmq._model.messages import Encoded
-from rmq._slots.slots import SlotWriter
 from rmq.spark.batch_reader import RmqReader
 from rmq.spark.options import Options
 from rmq.spark.schema import QUEUE
+from tests.support.core import Encoded, SlotWriter, wrap
 from tests.support.servers import RedisServer
 
 numbers = count(1)

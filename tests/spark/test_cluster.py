@@ -14,7 +14,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.streaming.query import StreamingQuery
 
 from rmq import PriorityMessage, RmqClient, Topic, TopicType
-from rmq._scripts.keys import slot_keys
 from rmq.spark.jobs.dead_audit import DeadAuditSettings
 from rmq.spark.jobs.dead_audit import run as run_audit
 from rmq.spark.jobs.redrive import Again
@@ -25,6 +24,7 @@ from rmq.spark.source.reader import RmqStreamReader
 from tests.spark.dead_letters import accounts, kill
 from tests.spark.frames import sink_of, stored
 from tests.spark.sessions import stream_of
+from tests.support.core import slot_keys
 from tests.support.servers import RedisServer
 from tests.support.topologies import RedisClusterServers
 from tests.support.waiting import wait_until

@@ -13,12 +13,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from rmq import RmqClient, Topic, TopicType
-from rmq._scripts.keys import slot_keys
 from rmq.errors import InvalidValueError, RmqError, UnknownTopicError
 from rmq.spark.jobs.redrive import Again
 from rmq.spark.jobs.replay import ReplaySettings, run
 from tests.spark.dead_letters import accounts, kill
 from tests.spark.frames import stored
+from tests.support.core import slot_keys
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow

@@ -19,10 +19,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from rmq import Collect, Max, Merge, RmqClient, Sum, Topic, TopicType
-from rmq._model.reducers import Reducer
 from rmq.errors import InvalidValueError
 from rmq.spark import keyed
 from tests.spark.merging import Value, sink_of, stored
+from tests.support.core import Reducer
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow

@@ -12,7 +12,6 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from rmq import PriorityMessage, RmqClient, StreamMessage, Topic, TopicType
-from rmq._scripts.keys import slot_keys
 from rmq.errors import (
     BatchAckedError,
     BatchError,
@@ -27,6 +26,7 @@ from rmq.spark.schema import QUEUE
 from rmq.spark.slots import QuerySlots, SettledBatch
 from rmq.spark.source.batches import Batch
 from rmq.spark.source.reader import RmqStreamReader
+from tests.support.core import slot_keys
 from tests.support.waiting import wait_until
 
 ALL = ReadAllAvailable()

@@ -30,7 +30,6 @@ from rmq import (
     Topic,
     TopicType,
 )
-from rmq._model.reducers import Reducer
 from rmq.spark.jobs import dead_audit
 from rmq.spark.jobs.dead_audit import DeadAuditSettings
 from rmq.spark.jobs.redrive import Again
@@ -39,6 +38,7 @@ from rmq.spark.jobs.replay import run as replay
 from rmq.spark.schema import DEAD, QUEUE
 from tests.spark.merging import Value, read_of, stored
 from tests.spark.sessions import stream_of
+from tests.support.core import Reducer
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow

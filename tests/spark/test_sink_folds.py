@@ -31,10 +31,6 @@ from rmq import (
     Topic,
     TopicType,
 )
-from rmq._model.messages import Encoded
-from rmq._model.reducers import Reducer
-from rmq._scripts import sending
-from rmq._scripts.keys import slot_keys
 from rmq.spark.marks import Mark, send_once
 from rmq.spark.options import parse_options
 from rmq.spark.sink.columns import layout_of
@@ -42,6 +38,7 @@ from rmq.spark.sink.encoding import encode_rows
 from rmq.spark.sink.holding import held_rows, in_order
 from rmq.spark.sink.rows import Rows
 from rmq.spark.sink.sender import HELD_BYTES, cut
+from tests.support.core import Encoded, Reducer, sending, slot_keys
 from tests.support.servers import RedisServer
 from tests.support.slots import T0, SlotState, SlotUnderTest, read_state
 

@@ -27,10 +27,10 @@ from rmq import (
     TopicType,
     WhenFull,
 )
-from rmq._model.reducers import Reducer
 from rmq.errors import InvalidValueError
 from rmq.spark import keyed, merged
 from tests.spark.merging import Value, read_of, sink_of, stored
+from tests.support.core import Reducer
 
 pytestmark = pytest.mark.slow
 

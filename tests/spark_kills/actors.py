@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, StreamMessage, Topic, TopicType
-from rmq._model.messages import Message
+from tests.support.core import Message
 
 LEASE_S = 15
 """So long that a busy machine renews it in time, and so short that a rest can be longer."""

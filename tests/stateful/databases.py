@@ -9,9 +9,7 @@ from typing import Any, TypeVar
 import redis
 from hypothesis.stateful import RuleBasedStateMachine
 
-from rmq._transport.connections import Connections
-from rmq._transport.script_library import ScriptLibrary
-from rmq._transport.urls import parse_url
+from tests.support.core import Connections, ScriptLibrary, parse_url
 
 M = TypeVar("M", bound=RuleBasedStateMachine)
 

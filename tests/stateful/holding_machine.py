@@ -20,11 +20,7 @@ from rmq import Delivery, Topic, TopicType
 from rmq._claiming.claim_executor import ClaimExecutor
 from rmq._claiming.claimer import Claimer
 from rmq._listening.listener_thread import ListenerThread
-from rmq._model.deliveries import ACKED, RELEASED
-from rmq._model.messages import Encoded
-from rmq._scripts.keys import slot_keys
-from rmq._slots.slots import SlotWriter
-from rmq._transport.connections import Connections
+from tests.support.core import ACKED, RELEASED, Connections, Encoded, SlotWriter, slot_keys
 from tests.support.holders import HolderStub
 
 EXAMPLES = {"default": 100, "ci": 100, "mutants": 100, "long": 3_000}

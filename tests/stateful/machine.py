@@ -13,16 +13,25 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from rmq import ControlResult, Owner, Topic, TopicType, WhenFull
-from rmq._model.messages import Encoded
-from rmq._model.replies import Claimed, ClaimReply
-from rmq._scripts import claiming, sending, steering, viewing
-from rmq._scripts import dead as dead_
-from rmq._scripts.claiming import Ack, Nack, Outcomes, WholeClaim
-from rmq._scripts.keys import slot_keys
-from rmq._transport.call import Call
-from rmq._transport.connections import Connections
 from rmq.errors import FencedError, RmqError
 from tests.stateful.model import Model
+from tests.support.core import (
+    Ack,
+    Call,
+    Claimed,
+    ClaimReply,
+    Connections,
+    Encoded,
+    Nack,
+    Outcomes,
+    WholeClaim,
+    claiming,
+    sending,
+    slot_keys,
+    steering,
+    viewing,
+)
+from tests.support.core import dead as dead_
 from tests.support.slots import CLOCK_KEY, T0, read_state, with_hints
 
 T = TypeVar("T")

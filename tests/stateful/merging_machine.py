@@ -32,17 +32,22 @@ from rmq import (
     TopicType,
     WhenFull,
 )
-from rmq._model.messages import Encoded
-from rmq._model.records import read_record
-from rmq._model.reducers import Reducer
-from rmq._model.replies import Claimed, ClaimReply, PartlySent
-from rmq._scripts import claiming, sending
-from rmq._scripts.merging import MergedSends
-from rmq._transport.call import Call
 from rmq._transport.numbering import Turn
 from tests.stateful.machine import SlotMachine
 from tests.stateful.merging_model import MergingModel, Sent
 from tests.stateful.values import MOST, Send, framed, record
+from tests.support.core import (
+    Call,
+    Claimed,
+    ClaimReply,
+    Encoded,
+    MergedSends,
+    PartlySent,
+    Reducer,
+    claiming,
+    read_record,
+    sending,
+)
 from tests.support.slots import read_state, with_hints
 
 NUMBERS = (0, 1, 1, 2, -1, 0.5, MOST, -MOST)

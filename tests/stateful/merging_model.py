@@ -10,9 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from rmq import Collect, Merge, Overflow, PriorityRule, SendResult, Sliding, Topic, TopicType, WhenFull
-from rmq._model.records import HEAD_BYTES
-from rmq._model.replies import Claimed, PartlySent
-from rmq._model.scores import ages_for
 from rmq._transport.numbering import Turn
 from rmq.errors import (
     BacklogFullError,
@@ -24,6 +21,7 @@ from rmq.errors import (
 )
 from tests.stateful.model import Model
 from tests.stateful.values import MOST, Send, Value, count_of, framed, items_of, newest, record, without
+from tests.support.core import HEAD_BYTES, Claimed, PartlySent, ages_for
 from tests.support.slots import SlotState
 
 Sent = tuple[bytes, int, Send]

@@ -12,13 +12,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from rmq import ControlResult, Owner, Redriven, SendResult, Ties, Topic, TopicType
-from rmq._model.messages import Encoded
-from rmq._model.replies import Claimed, ClaimReply, ExtendReply
-from rmq._model.scores import ages_for
-from rmq._scripts.claiming import Ack, Nack, WholeClaim
 from rmq.errors import BacklogFullError, FencedError, FixedTimePassedError
 from tests.stateful.clock import SlotClock
 from tests.stateful.tiers import chosen, in_order
+from tests.support.core import Ack, Claimed, ClaimReply, Encoded, ExtendReply, Nack, WholeClaim, ages_for
 from tests.support.slots import Record, SlotState
 
 AGES_FROM_MS = 1_735_689_600_000

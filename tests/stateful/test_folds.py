@@ -26,13 +26,20 @@ from rmq import (
     Topic,
     TopicType,
 )
-from rmq._model.folding import fold_messages
-from rmq._model.messages import Encoded
-from rmq._model.records import Record, fold, framed, read_record, wanting, write_record
-from rmq._model.reducers import Reducer
-from rmq._scripts import sending
-from rmq._scripts.claiming import Nack
-from rmq._scripts.keys import slot_keys
+from tests.support.core import (
+    Encoded,
+    Nack,
+    Record,
+    Reducer,
+    fold,
+    fold_messages,
+    framed,
+    read_record,
+    sending,
+    slot_keys,
+    wanting,
+    write_record,
+)
 from tests.support.slots import T0, SlotState, SlotUnderTest, read_state
 
 WIDE = Collect(max_items=100_000, max_bytes=1_048_576)

@@ -19,16 +19,12 @@ from rmq import Delivery, Listener
 from rmq._claiming.claimer import Claimer
 from rmq._listening.handler_calls import ListenerSetup
 from rmq._listening.listener_thread import PIGGYBACK_S, ListenerThread
-from rmq._model.times import monotonic_s
-from rmq._slots.slots import SlotWriter
-from rmq._transport.connections import Connections
-from rmq._transport.script_library import ScriptLibrary
-from rmq._transport.urls import parse_url
 from rmq.aio.backend import EventLoop, gate
 from rmq.aio.greenlets import Tasks, wait
 from rmq.aio.listener import HandlersInTasks
 from tests.stateful.databases import on_database
 from tests.stateful.holding_machine import AGES, HoldingMachine, play
+from tests.support.core import Connections, ScriptLibrary, SlotWriter, monotonic_s, parse_url
 from tests.support.slots import scripts_under_test
 
 # the histories take the place of the event loop's own rounds

@@ -14,15 +14,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from rmq import Retention, Topic, TopicType
-from rmq._model.messages import Encoded
-from rmq._model.replies import ClaimReply, StreamClaimed
-from rmq._scripts import streams
-from rmq._scripts.claiming import Nack, Outcomes
-from rmq._scripts.keys import group_keys
-from rmq._scripts.streams import Member
-from rmq._transport.connections import Connections
-from rmq._transport.script_library import default_scripts
-from rmq._transport.urls import parse_url
+from tests.support.core import (
+    ClaimReply,
+    Connections,
+    Encoded,
+    Member,
+    Nack,
+    Outcomes,
+    StreamClaimed,
+    default_scripts,
+    group_keys,
+    parse_url,
+    streams,
+)
 from tests.support.servers import RedisServer
 from tests.support.slots import forget_topic
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import Path
 
-from rmq._scripts.binding import Bound
+from tests.support.core import Bound
 
 ROOT = Path(__file__).resolve().parents[2] / "rmq"
 MODULES = [

@@ -10,8 +10,7 @@ from typing import Any
 import redis
 
 from rmq import Topic, TopicType
-from rmq._model.schema import SCHEMA_VERSION
-from rmq._scripts.keys import TOPICS_KEY
+from tests.support.core import SCHEMA_VERSION, TOPICS_KEY
 
 NEWER_NAME = "of-a-newer-version"
 """A topic that only newer versions may act on."""

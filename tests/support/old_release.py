@@ -6,10 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rmq._model.scores import retries_left_after_claim
-from rmq._scripts import claiming
-from rmq._scripts.claiming import Ack, Nack
-from rmq._transport.call import Call
+from tests.support.core import Ack, Call, Nack, claiming, retries_left_after_claim
 from tests.support.slots import READ_FAKE_CLOCK, SlotUnderTest, with_hints
 
 FOLDER = Path(__file__).parent / "old_scripts"

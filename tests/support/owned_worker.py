@@ -27,7 +27,7 @@ import weakref
 from typing import Any
 
 from rmq import Coordinator, Delivery, RmqClient
-from rmq._model.times import monotonic_s
+from tests.support.core import monotonic_s
 
 TICK_S = 0.02
 PAUSE_S = 0.25

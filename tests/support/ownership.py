@@ -22,8 +22,8 @@ from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
 from rmq import PriorityMessage, RangeMergeMessage, RmqClient, RmqError, Topic, TopicType
-from rmq._model.times import monotonic_s
 from rmq._ownership.documents import owner_path, owners_path
+from tests.support.core import monotonic_s
 from tests.support.ledger import Story, read_ledger
 from tests.support.waiting import LIMIT_S, wait_until
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from rmq._scripts.keys import slot_keys
+from tests.support.core import slot_keys
 from tests.support.link import Link
 from tests.support.ownership import Rig
 from tests.support.servers import RedisServer

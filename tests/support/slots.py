@@ -17,17 +17,28 @@ import redis
 from redis.exceptions import NoScriptError
 
 from rmq import ControlResult, Owner, Redriven, SendResult, Topic
-from rmq._model.messages import Encoded
-from rmq._model.owner import NO_OWNER
-from rmq._model.replies import ClaimReply, ExtendReply
-from rmq._scripts import claiming, sending, steering
-from rmq._scripts import dead as dead_
-from rmq._scripts.claiming import Ack, Nack, Outcomes, WholeClaim
-from rmq._scripts.keys import TOPICS_KEY, SlotKeys, slot_keys
-from rmq._transport.call import PUBLISH, Call
-from rmq._transport.connections import Connections
-from rmq._transport.script_library import ScriptLibrary
-from rmq._transport.urls import parse_url
+from tests.support.core import (
+    NO_OWNER,
+    PUBLISH,
+    TOPICS_KEY,
+    Ack,
+    Call,
+    ClaimReply,
+    Connections,
+    Encoded,
+    ExtendReply,
+    Nack,
+    Outcomes,
+    ScriptLibrary,
+    SlotKeys,
+    WholeClaim,
+    claiming,
+    parse_url,
+    sending,
+    slot_keys,
+    steering,
+)
+from tests.support.core import dead as dead_
 
 T = TypeVar("T")
 Record = dict[str, Any]

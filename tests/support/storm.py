@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import redis
 
-from rmq._transport.script_library import default_scripts
+from tests.support.core import default_scripts
 
 
 @contextlib.contextmanager

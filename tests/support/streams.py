@@ -7,7 +7,7 @@ from dataclasses import astuple
 from typing import Any
 
 from rmq import Consumer, Delivery, GroupStats, RmqClient, StreamDelivery, Topic
-from rmq._scripts.keys import group_keys, history_key, slot_keys
+from tests.support.core import group_keys, history_key, slot_keys
 
 
 def check_stream(client: RmqClient, plain: Any, topic: Topic) -> None:

@@ -12,8 +12,7 @@ from typing import Any
 import redis
 
 from rmq._processes.redis_cluster import create_cluster
-from rmq._transport.cluster_map import hash_slot
-from rmq._transport.urls import Address
+from tests.support.core import Address, hash_slot
 from tests.support.servers import RedisServer
 from tests.support.waiting import LIMIT_S, wait_until
 

@@ -20,10 +20,10 @@ from rmq import (
     Topic,
     TopicType,
 )
-from rmq._scripts.keys import slot_keys
 from rmq.errors import InvalidValueError, UnknownTopicError
 from tests.conftest import MakeTopic
 from tests.support.clients import drain, left_in, stats_of, texts
+from tests.support.core import slot_keys
 
 MakeDead = Callable[..., Topic]
 

@@ -20,9 +20,9 @@ from rmq import (
     TopicType,
     WorkerInfo,
 )
-from rmq._scripts.keys import WORKER_INFOS_KEY, WORKERS_KEY, slot_keys
 from rmq.errors import InvalidValueError
 from tests.conftest import MakeTopic
+from tests.support.core import WORKER_INFOS_KEY, WORKERS_KEY, slot_keys
 from tests.support.waiting import wait_until
 
 FAR_MS = 4 * 10**12

@@ -10,9 +10,9 @@ import redis
 
 from rmq import Minute, PriorityMessage, RmqClient, StreamMessage, TopicType
 from rmq._admin.history import LONGEST_WAIT_S, MINUTES, sum_of
-from rmq._scripts.keys import HISTORY_TURN_KEY, TOPICS_KEY, history_key
 from tests.conftest import MakeTopic
 from tests.support.cli import bury
+from tests.support.core import HISTORY_TURN_KEY, TOPICS_KEY, history_key
 from tests.support.waiting import wait_until
 
 

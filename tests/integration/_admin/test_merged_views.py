@@ -19,8 +19,8 @@ from rmq import (
     Sum,
     TopicType,
 )
-from rmq._scripts.keys import slot_keys
 from tests.conftest import MakeTopic
+from tests.support.core import slot_keys
 
 
 def shown(found: PeekedMessage | None) -> tuple[object, int] | None:

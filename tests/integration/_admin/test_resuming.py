@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from rmq import Delivery, ImmediateRetry, RmqClient, StreamMessage, Topic, TopicType
-from rmq._slots.stream_slots import RESUME_BATCH
 from rmq.errors import InvalidValueError
 from tests.conftest import MakeTopic
+from tests.support.core import RESUME_BATCH
 from tests.support.sides import Side
 from tests.support.slots import forget_topic
 from tests.support.streams import check_stream

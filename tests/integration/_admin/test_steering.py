@@ -19,9 +19,9 @@ from rmq import (
     StreamMessage,
     TopicType,
 )
-from rmq._scripts.keys import slot_keys
 from rmq.errors import InvalidValueError, UnknownTopicError
 from tests.conftest import MakeTopic
+from tests.support.core import slot_keys
 from tests.support.waiting import wait_until
 
 FAR_MS = 4 * 10**12

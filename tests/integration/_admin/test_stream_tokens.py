@@ -9,15 +9,22 @@ import pytest
 
 from rmq import Consumer, Delivery, RmqClient, StreamDelivery, StreamMessage, Topic, TopicType
 from rmq._claiming.leases import take_renewal
-from rmq._model.owner import NO_OWNER
-from rmq._model.replies import ClaimReply, ExtendReply, StreamClaimed
-from rmq._scripts.keys import group_keys, slot_keys
-from rmq._scripts.streams import Member
-from rmq._slots.newest_deliveries import FEWEST_KEPT, NewestDeliveries
-from rmq._slots.stream_slots import OWN_FROM, GroupSlots
-from rmq._transport.connections import Connections
 from tests.conftest import MakeTopic
 from tests.integration._claiming.test_claimer import HOLDER
+from tests.support.core import (
+    FEWEST_KEPT,
+    NO_OWNER,
+    OWN_FROM,
+    ClaimReply,
+    Connections,
+    ExtendReply,
+    GroupSlots,
+    Member,
+    NewestDeliveries,
+    StreamClaimed,
+    group_keys,
+    slot_keys,
+)
 from tests.support.streams import pending_rows
 
 STAMP = 5 * 10**12

@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 
 from rmq import Delivery, ImmediateRetry, Retention, RmqClient, StreamMessage, Topic, TopicType
-from rmq._scripts.keys import group_keys, group_rate_key, rate_key
-from rmq._transport.connections import Connections
 from rmq.errors import (
     AlreadySettledError,
     BacklogFullError,
@@ -24,6 +22,7 @@ from rmq.errors import (
     TooManyGroupsError,
 )
 from tests.conftest import MakeTopic
+from tests.support.core import Connections, group_keys, group_rate_key, rate_key
 from tests.support.sides import Side
 from tests.support.slots import forget_topic
 from tests.support.streams import check_stream, drain_entries, entry, ids, pending_rows

@@ -13,11 +13,9 @@ from typing import Any
 import pytest
 
 from rmq import Adoption, Coordinator, Delivery, ImmediateRetry, Owner, RmqClient, StreamMessage, TopicType
-from rmq._scripts.claiming import Outcomes
-from rmq._scripts.streams import Member
-from rmq._slots.stream_slots import GroupSlots
 from rmq.errors import EnsembleMismatchError
 from tests.conftest import MakeTopic
+from tests.support.core import GroupSlots, Member, Outcomes
 from tests.support.streams import check_stream
 from tests.support.waiting import wait_until
 from tests.support.zookeeper import ZooKeeperEnsemble

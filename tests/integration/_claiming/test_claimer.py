@@ -19,16 +19,10 @@ from rmq._claiming.wake_hints import Hints
 from rmq._listening.handler_calls import ListenerSetup
 from rmq._listening.handlers_in_turn import HandlersInTurn
 from rmq._listening.listener_thread import PIGGYBACK_S, ListenerThread
-from rmq._model.deliveries import ACKED
-from rmq._model.times import monotonic_s
-from rmq._scripts.claiming import Outcomes
-from rmq._scripts.keys import slot_keys
-from rmq._slots.slots import WHOLE_BATCH, SlotWriter
-from rmq._transport.connections import Connections
-from rmq._transport.urls import parse_url
 from rmq.errors import ScriptFailedError
 from tests.conftest import MakeTopic
 from tests.support.clients import left_in, stats_of, texts
+from tests.support.core import ACKED, WHOLE_BATCH, Connections, Outcomes, SlotWriter, monotonic_s, parse_url, slot_keys
 from tests.support.holders import HolderStub
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer

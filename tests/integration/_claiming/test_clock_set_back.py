@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 
 from rmq import Leading, Merge, Owner, RangeMergeMessage, RmqClient, StreamMessage, Sum, Topic, TopicType
-from rmq._model.owner import NO_OWNER
 from rmq._processes.server_programs import in_wheel
-from rmq._scripts import streams
-from rmq._scripts.streams import Member
 from tests.campaign.clocks import NOT_HERE, Clock, library
+from tests.support.core import NO_OWNER, Member, streams
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 

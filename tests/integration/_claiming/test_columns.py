@@ -24,10 +24,10 @@ from rmq import (
     poll_all,
 )
 from rmq._claiming.claim_executor import ClaimExecutor
-from rmq._model.claim_columns import ClaimColumns
 from rmq.errors import AlreadySettledError, InvalidValueError
 from tests.conftest import MakeTopic
 from tests.support.clients import left_in, stats_of
+from tests.support.core import ClaimColumns
 from tests.support.waiting import wait_until
 
 SOON: dict[TopicType, dict[str, Any]] = {

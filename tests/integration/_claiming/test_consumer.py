@@ -24,14 +24,10 @@ from rmq import (
     Topic,
     TopicType,
 )
-from rmq._scripts.claiming import Outcomes
-from rmq._scripts.keys import slot_keys
-from rmq._slots.slots import SlotWriter
-from rmq._transport.call import Call
-from rmq._transport.connections import Connections
 from rmq.errors import AlreadySettledError, InvalidValueError, RedisUnavailableError, ScriptFailedError
 from tests.conftest import MakeTopic
 from tests.support.clients import drain, left_in, stats_of, texts
+from tests.support.core import Call, Connections, Outcomes, SlotWriter, slot_keys
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer
 from tests.support.sides import Side

@@ -11,12 +11,9 @@ import redis
 from rmq import Delivery, Retention, RmqClient, StreamMessage, Topic, TopicType
 from rmq._claiming.claim_executor import ClaimExecutor
 from rmq._claiming.claimer import Claimer
-from rmq._model.deliveries import ACKED
-from rmq._scripts.keys import group_keys
-from rmq._slots.stream_slots import GroupSlots, join_group
-from rmq._transport.connections import Connections
 from tests.conftest import MakeTopic
 from tests.support.clients import texts
+from tests.support.core import ACKED, Connections, GroupSlots, group_keys, join_group
 from tests.support.holders import HolderStub
 
 SLOTS = 4

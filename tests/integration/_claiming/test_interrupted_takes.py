@@ -22,9 +22,9 @@ import redis
 
 import rmq
 from rmq import DelayedQueue, PriorityMessage, RmqClient, TopicType, aio
-from rmq._scripts.keys import slot_keys
 from rmq.errors import ClientClosedError
 from tests.conftest import MakeTopic
+from tests.support.core import slot_keys
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer
 from tests.support.sides import Side

@@ -18,9 +18,8 @@ import pytest
 from rmq import Consumer, PriorityMessage, RmqClient, StreamMessage, Topic, TopicType
 from rmq._claiming.claim_executor import ClaimExecutor
 from rmq._claiming.leftovers import Leftovers
-from rmq._model.times import monotonic_s
-from rmq._scripts.keys import slot_keys
 from rmq.errors import ClientClosedError, RmqError
+from tests.support.core import monotonic_s, slot_keys
 from tests.support.servers import RedisServer
 from tests.support.sides import SIDES, Side
 from tests.support.slots import forget_topic

@@ -20,9 +20,9 @@ from rmq import (
     poll_all,
 )
 from rmq._claiming.consumer import BARREN_ROUNDS, POLL_BYTES
-from rmq._scripts.keys import slot_keys
 from tests.conftest import MakeTopic
 from tests.support.clients import stats_of
+from tests.support.core import slot_keys
 
 MIB = 1 << 20
 NUMBER = 24

@@ -8,11 +8,8 @@ import redis
 from rmq import Delivery, Owner, PriorityMessage, RmqClient, StreamMessage, TopicType
 from rmq._claiming.claim_executor import ClaimExecutor
 from rmq._claiming.claimer import Claimer
-from rmq._model.deliveries import ACKED
-from rmq._scripts.keys import rate_key
-from rmq._slots.stream_slots import join_group
-from rmq._transport.connections import Connections
 from tests.conftest import MakeTopic
+from tests.support.core import ACKED, Connections, join_group, rate_key
 from tests.support.holders import HolderStub
 from tests.support.waiting import wait_until
 

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from rmq import Consumer, Delivery, PriorityMessage, RmqClient, StreamMessage, TopicType
-from rmq._slots.slots import SlotWriter
-from rmq._transport.connections import Connections
 from rmq.errors import AlreadySettledError, InvalidValueError
 from tests.conftest import MakeTopic
 from tests.support.clients import stats_of
+from tests.support.core import Connections, SlotWriter
 from tests.support.sides import SIDES
 
 both_sides = pytest.mark.parametrize("side", SIDES, indirect=True)

@@ -13,9 +13,9 @@ import pytest
 from rmq import Consumer, PriorityMessage, RmqClient, StreamMessage, Topic, TopicType, poll_all
 from rmq._claiming import consumer as consumers_module
 from rmq._claiming import several
-from rmq._scripts.keys import slot_keys
 from rmq.errors import ClientClosedError, InvalidValueError, ScriptFailedError
 from tests.conftest import MakeTopic
+from tests.support.core import slot_keys
 
 Make = Callable[[TopicType], Consumer]
 

@@ -20,16 +20,11 @@ from rmq._claiming.claimer import Claimer
 from rmq._claiming.prefetch_size import MOST_PREFETCHED, PrefetchSize
 from rmq._listening.handlers_in_turn import BATCHES_S
 from rmq._listening.runtime import ListenerRuntime
-from rmq._model.deliveries import ACKED
-from rmq._model.owner import NO_OWNER
-from rmq._scripts.keys import slot_keys
-from rmq._slots.slots import PIGGYBACKED_NACKS
-from rmq._slots.source import MANY_SLOTS
-from rmq._transport.connections import Connections
 from rmq.errors import ScriptFailedError
 from tests.conftest import MakeTopic
 from tests.integration._claiming.test_claimer import HOLDER
 from tests.support.clients import left_in, limits_of, stats_of, texts
+from tests.support.core import ACKED, MANY_SLOTS, NO_OWNER, PIGGYBACKED_NACKS, Connections, slot_keys
 from tests.support.waiting import wait_until
 
 SECOND = timedelta(seconds=1)

@@ -10,9 +10,9 @@ import pytest
 
 from rmq import RangeMergeMessage, Topic, TopicType, WorkerInfo
 from rmq._listening.heartbeat import Heartbeat
-from rmq._scripts.keys import WORKER_INFOS_KEY, WORKERS_KEY
 from rmq.errors import RedisUnavailableError
 from tests.conftest import wait_until
+from tests.support.core import WORKER_INFOS_KEY, WORKERS_KEY
 from tests.support.servers import RedisServer
 from tests.support.sides import SIDES, side_of
 

@@ -13,11 +13,8 @@ from rmq._claiming.claimer import PUT_OFF_S, Claimer
 from rmq._listening.handler_calls import ListenerSetup
 from rmq._listening.handlers_in_turn import HandlersInTurn
 from rmq._listening.listener_thread import ListenerThread
-from rmq._model.deliveries import RELEASED
-from rmq._slots.slots import PIGGYBACKED_NACKS
-from rmq._slots.stream_slots import join_group
-from rmq._transport.connections import Connections
 from tests.conftest import MakeTopic
+from tests.support.core import PIGGYBACKED_NACKS, RELEASED, Connections, join_group
 from tests.support.waiting import wait_until
 
 OWNER = Owner(7, "ensemble")

@@ -21,9 +21,9 @@ from kazoo.exceptions import NoAuthError, NotEmptyError
 from kazoo.security import CREATOR_ALL_ACL
 
 from rmq import Coordinator, DigestAuth, Ownership
-from rmq._model.times import monotonic_s
 from rmq._ownership import SlotKey
 from rmq.errors import CoordinationError, ForkedClientError, InvalidValueError
+from tests.support.core import monotonic_s
 from tests.support.zookeeper import ZooKeeperEnsemble
 
 if TYPE_CHECKING:

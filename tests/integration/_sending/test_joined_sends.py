@@ -11,9 +11,9 @@ import pytest
 import redis
 
 from rmq import FixedTimeMessage, PriorityMessage, RmqClient, SendError, Topic, TopicType
-from rmq._scripts.keys import slot_keys
 from rmq.errors import BacklogFullError, FixedTimePassedError, ScriptFailedError
 from tests.conftest import MakeTopic
+from tests.support.core import slot_keys
 
 FAR_MS = 4_000_000_000_000
 

@@ -11,12 +11,11 @@ import pytest
 import redis
 
 from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, SendResult, TopicType
-from rmq._model.messages import Message
-from rmq._scripts.keys import slot_keys
 from rmq._sending.stream import BATCH, BUFFERED, batch_size
 from rmq.errors import BacklogFullError, FixedTimePassedError, InvalidBatchError, InvalidMessageError, SendError
 from tests.conftest import MakeTopic
 from tests.support.clients import left_in, stats_of
+from tests.support.core import Message, slot_keys
 
 
 def test_new_and_merged(client: RmqClient, make_topic: MakeTopic) -> None:

@@ -12,11 +12,11 @@ import redis
 from prometheus_client.parser import text_string_to_metric_families
 
 from rmq import ImmediateRetry, PriorityMessage, RmqClient, StreamMessage, Topic, TopicType
-from rmq._scripts.keys import WORKER_INFOS_KEY, WORKERS_KEY, history_key, slot_keys
 from rmq.errors import ScriptFailedError
 from rmq.metrics import render
 from tests.conftest import MakeTopic
 from tests.support.cli import bury
+from tests.support.core import WORKER_INFOS_KEY, WORKERS_KEY, history_key, slot_keys
 from tests.support.dashboard import served
 from tests.support.waiting import wait_until
 

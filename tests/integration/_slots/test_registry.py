@@ -9,9 +9,9 @@ import pytest
 import redis
 
 from rmq import Fixed, ImmediateRetry, LadderRetry, Max, Merge, Producer, RmqClient, Sliding, Sum, Topic, TopicType
-from rmq._scripts.keys import TOPICS_KEY
 from rmq.errors import InvalidTopicError, InvalidValueError, RmqError, TopicMismatchError, UnknownTopicError
 from tests.conftest import MakeTopic
+from tests.support.core import TOPICS_KEY
 
 
 def test_the_first_definition_rules(client: RmqClient, redis_url: str, make_topic: MakeTopic) -> None:

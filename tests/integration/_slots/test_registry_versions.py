@@ -14,9 +14,6 @@ import pytest
 import redis
 
 from rmq import LadderRetry, PriorityMessage, Retention, RmqClient, Topic, TopicType
-from rmq._model.schema import SCHEMA_VERSION
-from rmq._scripts.keys import TOPICS_KEY
-from rmq._slots.registry import Registry
 from rmq.errors import (
     InvalidTopicError,
     RmqError,
@@ -25,6 +22,7 @@ from rmq.errors import (
     UnreadableTopicError,
 )
 from tests.conftest import MakeTopic
+from tests.support.core import SCHEMA_VERSION, TOPICS_KEY, Registry
 from tests.support.garbage import NEWER_NAME, garbage, littered
 
 

@@ -27,15 +27,13 @@ from rmq import (
     Topic,
     TopicType,
 )
-from rmq._model.messages import Encoded
-from rmq._scripts import streams
-from rmq._transport.script_library import default_scripts
 from rmq.errors import RmqError, ScriptFailedError
 from rmq.spark import calls
 from rmq.spark.calls import Driver, Reading
 from rmq.spark.marks import Mark, send_once
 from rmq.spark.refusal_calls import How, refuse_contents
 from rmq.spark.source import log_calls
+from tests.support.core import Encoded, default_scripts, streams
 from tests.support.dashboard import served as dashboard
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until

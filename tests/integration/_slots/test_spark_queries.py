@@ -10,13 +10,9 @@ import pytest
 import redis
 
 from rmq import RmqClient, SparkQuery, Topic, TopicType
-from rmq._model.spark_queries import KEEP_S, MOST_QUERIES
-from rmq._scripts.keys import spark_queries_key
-from rmq._slots.spark_queries import SparkQueries
-from rmq._transport.connections import Connections
-from rmq._transport.urls import parse_url
 from rmq.metrics import render
 from tests.conftest import MakeTopic
+from tests.support.core import KEEP_S, MOST_QUERIES, Connections, SparkQueries, parse_url, spark_queries_key
 
 SOURCE = SparkQuery("source", "abc", 7, 0, 0, {"acked": 70, "redelivered": 10, "lost": 1}, 0.25, 30, 12.5)
 

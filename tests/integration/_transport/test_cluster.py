@@ -25,13 +25,9 @@ from rmq import (
     Topic,
     TopicType,
 )
-from rmq._scripts.keys import rate_key, slot_keys
-from rmq._scripts.limits import take_tokens
-from rmq._transport.cluster_map import hash_slot
-from rmq._transport.connections import Connections
-from rmq._transport.urls import parse_url
 from rmq.errors import InvalidUrlError, RedisUnavailableError
 from tests.support.clients import stats_of
+from tests.support.core import Connections, hash_slot, parse_url, rate_key, slot_keys, take_tokens
 from tests.support.exercise import exercise, wake
 from tests.support.servers import RedisServer
 from tests.support.sides import SIDES, Side

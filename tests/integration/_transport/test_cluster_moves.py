@@ -16,13 +16,6 @@ import redis
 
 from rmq import Delivery, PriorityMessage, RmqClient, Topic, TopicType
 from rmq._processes.server_programs import in_wheel
-from rmq._scripts.keys import query_keys, slot_keys
-from rmq._transport.call import Call
-from rmq._transport.cluster_map import hash_slot, hash_tag
-from rmq._transport.connections import Connections
-from rmq._transport.exchange import raise_first
-from rmq._transport.script_library import default_scripts
-from rmq._transport.urls import parse_url
 from rmq.errors import RedisUnavailableError
 from rmq.spark import calls as spark_calls
 from rmq.spark.calls import Reading
@@ -32,6 +25,17 @@ from tests.lua.test_spark_log import EACH as SPARK_LOG
 from tests.lua.test_spark_log import filled
 from tests.lua.test_spark_scripts import FIRST, SCRIPTS
 from tests.support.clients import stats_of
+from tests.support.core import (
+    Call,
+    Connections,
+    default_scripts,
+    hash_slot,
+    hash_tag,
+    parse_url,
+    query_keys,
+    raise_first,
+    slot_keys,
+)
 from tests.support.servers import redis_binary
 from tests.support.slots import T0, SlotState, write_state
 from tests.support.topologies import RedisClusterServers

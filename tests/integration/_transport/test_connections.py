@@ -18,8 +18,6 @@ import pytest
 import redis
 
 from rmq import PriorityMessage, RmqClient, Topic, TopicType
-from rmq._transport.connections import Connections
-from rmq._transport.urls import parse_url
 from rmq.errors import (
     ClientClosedError,
     ForkedClientError,
@@ -28,6 +26,7 @@ from rmq.errors import (
     UnsafeRedisError,
 )
 from tests.support.clients import drain, stats_of
+from tests.support.core import Connections, parse_url
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer, free_port
 from tests.support.waiting import wait_until

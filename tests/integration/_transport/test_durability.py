@@ -22,9 +22,9 @@ from rmq import (
     Topic,
     TopicType,
 )
-from rmq._scripts.keys import TOPICS_KEY
 from rmq.errors import DurabilityError
 from tests.support.clients import stats_of
+from tests.support.core import TOPICS_KEY
 from tests.support.link import LaggingLink
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until

@@ -26,14 +26,10 @@ from rmq import (
     Topic,
     TopicType,
 )
-from rmq._transport.call import Call
-from rmq._transport.connections import Connections
-from rmq._transport.durability import Durability, parse_durability
-from rmq._transport.script_library import default_scripts
-from rmq._transport.urls import parse_url
 from rmq.errors import DurabilityError, ReplyLostError
 from tests.integration._transport.test_fsync import server_with
 from tests.lua.durable_cases import CASES, made, topic_of
+from tests.support.core import Call, Connections, Durability, default_scripts, parse_durability, parse_url
 from tests.support.link import LaggingLink
 from tests.support.servers import RedisServer
 from tests.support.slots import SlotUnderTest

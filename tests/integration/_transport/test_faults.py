@@ -27,10 +27,9 @@ from rmq import (
     Topic,
     TopicType,
 )
-from rmq._model.messages import Message
-from rmq._transport.script_library import ScriptLibrary
 from rmq.errors import MemoryFullError, RedisUnavailableError, ReplyLostError, RmqError, SendError
 from tests.support.clients import drain, left_in, stats_of, texts
+from tests.support.core import Message, ScriptLibrary
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer
 from tests.support.sides import Side

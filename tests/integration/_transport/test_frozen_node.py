@@ -15,14 +15,9 @@ import pytest
 
 from rmq import Consumer, DelayedQueue, Delivery, PriorityMessage, RmqClient, StreamMessage, Topic, TopicType
 from rmq._claiming.prefetch_size import PrefetchSize
-from rmq._model.messages import Message
-from rmq._model.replies import ClaimReply
-from rmq._scripts import claiming
-from rmq._scripts.keys import slot_keys
-from rmq._transport.connections import Connections
-from rmq._transport.urls import parse_url
 from rmq.errors import DurabilityError, RedisUnavailableError, ReplyLostError, RmqError, SendError
 from tests.support.clients import limits_of, stats_of
+from tests.support.core import ClaimReply, Connections, Message, claiming, parse_url, slot_keys
 from tests.support.servers import RedisServer
 from tests.support.sides import SIDES, Side
 from tests.support.topologies import RedisClusterServers

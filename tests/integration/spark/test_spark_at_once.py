@@ -8,14 +8,11 @@ import pytest
 import redis
 
 from rmq import PriorityMessage, RmqClient, TopicType
-from rmq._model.whereabouts import AnyPlace
-from rmq._scripts.keys import slot_keys
-from rmq._transport.connections import Connections
-from rmq._transport.urls import parse_url
 from rmq.errors import ScriptFailedError
 from rmq.spark import batch_reader
 from rmq.spark.batch_reader import _at_once, _scan
 from tests.conftest import MakeTopic
+from tests.support.core import AnyPlace, Connections, parse_url, slot_keys
 
 
 @pytest.fixture

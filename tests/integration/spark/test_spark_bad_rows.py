@@ -12,16 +12,13 @@ import pytest
 import redis
 
 from rmq import Topic, TopicType
-from rmq._model.messages import Encoded
-from rmq._scripts.keys import sent_key, slot_keys
-from rmq._transport.connections import Connections
-from rmq._transport.urls import parse_url
 from rmq.spark.marks import Mark
 from rmq.spark.sink.bad_rows import BadRows
 from rmq.spark.sink.columns import Layout
 from rmq.spark.sink.rows import Rows
 from rmq.spark.sink.sender import Counts, Sending, TaskSender
 from tests.conftest import MakeTopic
+from tests.support.core import Connections, Encoded, parse_url, sent_key, slot_keys
 
 
 @pytest.fixture

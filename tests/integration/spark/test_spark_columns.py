@@ -11,16 +11,13 @@ import pytest
 import redis
 
 from rmq import Merge, PriorityMessage, RangeMergeMessage, RmqClient, Sum, Topic, TopicType
-from rmq._model.envelope import wrap
-from rmq._model.messages import Encoded
-from rmq._scripts.keys import query_keys, slot_keys
-from rmq._slots.slots import SlotWriter
 from rmq.errors import InvalidValueError
 from rmq.spark import Refused, RmqDataSource, refuse_rows
 from rmq.spark.batch_reader import RmqReader
 from rmq.spark.source.batches import Batch
 from rmq.spark.source.reader import RmqStreamReader
 from tests.conftest import MakeTopic
+from tests.support.core import Encoded, SlotWriter, query_keys, slot_keys, wrap
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

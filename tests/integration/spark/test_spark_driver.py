@@ -17,9 +17,6 @@ import pytest
 import redis
 
 from rmq import PriorityMessage, RangeMergeMessage, RmqClient, Topic, TopicType
-from rmq._scripts.keys import query_keys, slot_keys
-from rmq._transport.connections import Connections
-from rmq._transport.urls import parse_url
 from rmq.errors import BatchError, InvalidValueError, RmqError, TopicMismatchError
 from rmq.spark import RmqDataSource
 from rmq.spark.calls import Reading, read
@@ -31,6 +28,7 @@ from rmq.spark.source.driver import QueryDriver
 from rmq.spark.source.reader import RmqStreamReader
 from rmq.spark.source.waiting import LOOK_SLOTS, Waiting
 from tests.conftest import MakeTopic
+from tests.support.core import Connections, parse_url, query_keys, slot_keys
 from tests.support.waiting import wait_until
 
 LIMIT_S = 30

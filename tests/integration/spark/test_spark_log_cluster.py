@@ -8,8 +8,8 @@ from datetime import timedelta
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from rmq import Retention, RmqClient, StreamMessage, Topic, TopicType
-from rmq._scripts.keys import slot_keys
 from tests.integration.spark.test_spark_log import Query
+from tests.support.core import slot_keys
 from tests.support.topologies import RedisClusterServers
 from tests.support.waiting import wait_until
 

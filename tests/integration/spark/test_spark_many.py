@@ -28,7 +28,6 @@ from rmq import (
     Topic,
     TopicType,
 )
-from rmq._scripts.keys import query_keys, slot_keys
 from rmq.errors import InvalidValueError, UnknownTopicError
 from rmq.spark import RmqDataSource
 from rmq.spark.source import many
@@ -36,6 +35,7 @@ from rmq.spark.source.commits import tell
 from rmq.spark.source.many import ManyStreamReader, from_offset
 from rmq.spark.source.reader import RmqStreamReader
 from tests.conftest import MakeTopic
+from tests.support.core import query_keys, slot_keys
 from tests.support.waiting import wait_until
 
 LIMIT_S = 30

@@ -31,13 +31,6 @@ from rmq import (
     TopicType,
     WhenFull,
 )
-from rmq._model.messages import Encoded
-from rmq._model.records import Record, framed, read_record, write_record
-from rmq._model.reducers import Reducer
-from rmq._scripts.keys import sent_key, slot_keys
-from rmq._scripts.viewing import stats
-from rmq._transport.connections import Connections
-from rmq._transport.urls import parse_url
 from rmq.errors import BacklogFullError, BatchChangedError, CollectionFullError, InvalidValueError
 from rmq.spark.marks import Mark
 from rmq.spark.options import parse_options
@@ -47,6 +40,19 @@ from rmq.spark.sink.encoding import encode_rows
 from rmq.spark.sink.rows import Rows
 from rmq.spark.sink.sender import Counts, Sending, TaskSender
 from tests.conftest import MakeTopic
+from tests.support.core import (
+    Connections,
+    Encoded,
+    Record,
+    Reducer,
+    framed,
+    parse_url,
+    read_record,
+    sent_key,
+    slot_keys,
+    stats,
+    write_record,
+)
 from tests.support.waiting import wait_until
 
 MARK = Mark("q", 0, 0, 60)

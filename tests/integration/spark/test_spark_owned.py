@@ -19,10 +19,10 @@ from kazoo.exceptions import NoNodeError
 
 from rmq import Coordinator, Delivery, PriorityMessage, RmqClient, Topic, TopicType
 from rmq._ownership.logins import PASSWORD
-from rmq._scripts.keys import query_keys
 from rmq.errors import CoordinationError, FencedError, TopicMismatchError
 from tests.conftest import MakeTopic
 from tests.integration.spark.test_spark_driver import Query, fill, in_flight
+from tests.support.core import query_keys
 from tests.support.waiting import wait_until
 from tests.support.zookeeper import ZooKeeperEnsemble
 

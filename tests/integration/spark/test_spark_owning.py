@@ -12,15 +12,12 @@ import pytest
 import redis
 
 from rmq import Owner, Ownership, PriorityMessage, RmqClient, Topic, TopicType
-from rmq._scripts import claiming
-from rmq._scripts.keys import slot_keys
-from rmq._transport.connections import Connections
-from rmq._transport.urls import parse_url
 from rmq.errors import RedisUnavailableError, ReplyLostError, RmqError
 from rmq.spark.slots import QuerySlots
 from rmq.spark.source import owning
 from tests.conftest import MakeTopic
 from tests.integration.spark.test_spark_driver import MakeQuery, Query, fill, make_query, sender
+from tests.support.core import Connections, claiming, parse_url, slot_keys
 from tests.support.waiting import wait_until
 
 __all__ = ["make_query", "sender"]

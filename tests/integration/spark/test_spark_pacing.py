@@ -6,12 +6,10 @@ import pytest
 import redis
 
 from rmq import TopicType
-from rmq._scripts.keys import write_rate_key
-from rmq._transport.connections import Connections
-from rmq._transport.urls import parse_url
 from rmq.spark.sink import pacing
 from rmq.spark.sink.pacing import KEEP_S, Limit, TaskPace, sent_so_far
 from tests.conftest import MakeTopic
+from tests.support.core import Connections, parse_url, write_rate_key
 
 
 def test_a_write_that_takes_longer_than_its_bucket_is_kept_goes_on_counting(

@@ -14,7 +14,6 @@ import redis
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from rmq import RmqClient, Topic, TopicType
-from rmq._scripts.keys import sent_key
 from rmq.errors import (
     DurabilityError,
     FixedTimePassedError,
@@ -26,6 +25,7 @@ from rmq.spark.options import parse_options
 from rmq.spark.sink import writer as writers
 from rmq.spark.sink.writer import BatchWriter, StreamWriter, Written
 from tests.conftest import MakeTopic
+from tests.support.core import sent_key
 
 TYPES = {"content": StringType(), "topic": StringType(), "body": StringType(), "slot_basis": StringType()}
 QUERY = "9b9b2a4e-6d55-4f3c-9d32-0a3d3c0f8a11"

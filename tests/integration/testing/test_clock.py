@@ -18,9 +18,9 @@ from rmq import (
     Topic,
     TopicType,
 )
-from rmq._transport.script_library import default_scripts
 from rmq.testing import Clock, Server, assert_sent
 from rmq.testing.clock import CLOCK_KEY, scripts_on_clock
+from tests.support.core import default_scripts
 from tests.support.waiting import wait_until
 
 WINDOWS = Topic("windows", TopicType.RANGE_MERGE)
