@@ -23,7 +23,7 @@ from benchmarks.support import harness
 from benchmarks.support.servers import Servers, standalone
 from rmq import History, Minute, PriorityMessage, RmqClient, Topic, TopicType
 from rmq._admin.history import MINUTES
-from rmq._scripts.keys import slot_keys
+from rmq._broker.keys import slot_keys
 from rmq.dashboard.app import make_app
 
 SLOTS, DEAD, WORKERS, BACKLOG = 1_024, 1_000_000, 100, 100_000

@@ -20,7 +20,7 @@ from benchmarks.support.children import Child, Line
 from benchmarks.support.harness import Benchmark, Document, Row, say
 from benchmarks.support.servers import Servers, cluster
 from rmq import PriorityMessage, RmqClient, RmqError, Topic, TopicType, aio
-from rmq._scripts.keys import slot_keys
+from rmq._broker.keys import slot_keys
 from rmq._transport.cluster_map import hash_slot
 
 SLOTS = 16

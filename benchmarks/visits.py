@@ -19,10 +19,10 @@ from benchmarks.support.loads import TYPES
 from benchmarks.support.meters import Meter, medians
 from benchmarks.support.servers import Servers, standalone
 from rmq import Topic, TopicType
+from rmq._broker.claiming import CLAIM_BYTES, Outcomes
+from rmq._broker.slots import SlotWriter
 from rmq._model.messages import Encoded
 from rmq._model.replies import ClaimReply
-from rmq._scripts.claiming import CLAIM_BYTES, Outcomes
-from rmq._slots.slots import SlotWriter
 from rmq._transport.connections import Connections
 from rmq._transport.urls import parse_url
 

@@ -15,6 +15,8 @@ from rmq._admin.dead_letters import DeadLetters
 from rmq._admin.history import History, Recording
 from rmq._admin.inspection import Inspection, read_workers
 from rmq._admin.stream_topic import StreamTopic
+from rmq._broker.known_topics import KnownTopics
+from rmq._broker.stream_slots import join_group
 from rmq._claiming.consumer import Consumer
 from rmq._io.backend import THREADS, Blocking
 from rmq._listening.handlers_in_turn import HandlersInTurn
@@ -35,8 +37,6 @@ from rmq._processes.embedded import EmbeddedServer
 from rmq._processes.frozen_objects import frozen_objects
 from rmq._processes.signals import exit_hung, require_main_thread, until_signal
 from rmq._sending.producer import Producer
-from rmq._slots.known_topics import KnownTopics
-from rmq._slots.stream_slots import join_group
 from rmq._transport.connections import Connections
 from rmq._transport.durability import DurabilityLevel, parse_durability
 from rmq._transport.urls import URL_VARIABLE, WAYS, Topology, parse_url

@@ -18,6 +18,9 @@ from typing import Self
 
 from rmq._admin.control import Control
 from rmq._admin.inspection import Inspection
+from rmq._broker.claiming import MAX_BATCH
+from rmq._broker.each import confirm_all
+from rmq._broker.slots import SlotWriter
 from rmq._claiming.consumer import Consumer, checked_poll
 from rmq._claiming.prefetch import Prefetch
 from rmq._model.deliveries import Delivery
@@ -27,11 +30,8 @@ from rmq._model.replies import ControlResult, SendResult
 from rmq._model.reports import reporter
 from rmq._model.times import Duration, duration_ms, monotonic_s, seconds
 from rmq._model.topics import Topic, TopicType
-from rmq._scripts.claiming import MAX_BATCH
 from rmq._sending.producer import Producer, send_from
 from rmq._sending.stream import Calls
-from rmq._slots.each import confirm_all
-from rmq._slots.slots import SlotWriter
 from rmq.client import RmqClient
 from rmq.errors import InvalidBatchError, InvalidMessageError, InvalidValueError, RmqError, SendError
 

@@ -13,16 +13,11 @@ from rmq import Fixed, Merge, RangeMergeMessage, Retention, Sliding, Sum, Topic,
 from rmq._admin import search
 from rmq._admin.history import KEEP_S, MINUTES
 from rmq._admin.notices import AT_ONCE
-from rmq._claiming.claim_round import CLAIM_WEIGHT, MOST_WEIGHT
-from rmq._model.columns import Columns
-from rmq._model.definitions import MAX_DEFINITION_BYTES
-from rmq._model.messages import Encoded, encode
-from rmq._model.notices import Turn
-from rmq._scripts import claiming, limits, sending, steering, streams, telling, viewing, workers
-from rmq._scripts import dead as dead_
-from rmq._scripts.claiming import MAX_BATCH, Nack, Outcomes
-from rmq._scripts.joined_sends import JoinedSends
-from rmq._scripts.keys import (
+from rmq._broker import claiming, limits, sending, steering, streams, telling, viewing, workers
+from rmq._broker import dead as dead_
+from rmq._broker.claiming import MAX_BATCH, Nack, Outcomes
+from rmq._broker.joined_sends import JoinedSends
+from rmq._broker.keys import (
     HISTORY_TURN_KEY,
     TOPICS_KEY,
     WORKER_INFOS_KEY,
@@ -33,12 +28,17 @@ from rmq._scripts.keys import (
     history_key,
     slot_keys,
 )
-from rmq._scripts.streams import Member
+from rmq._broker.registry import READ_AT_ONCE
+from rmq._broker.slots import NACK_BATCH, PIGGYBACKED_NACKS, WHOLE_BATCH
+from rmq._broker.stream_slots import RESUME_BATCH
+from rmq._broker.streams import Member
+from rmq._claiming.claim_round import CLAIM_WEIGHT, MOST_WEIGHT
+from rmq._model.columns import Columns
+from rmq._model.definitions import MAX_DEFINITION_BYTES
+from rmq._model.messages import Encoded, encode
+from rmq._model.notices import Turn
 from rmq._sending.batch import Batch
 from rmq._sending.pipeline import JOINED_MESSAGES, JOINED_SLOTS
-from rmq._slots.registry import READ_AT_ONCE
-from rmq._slots.slots import NACK_BATCH, PIGGYBACKED_NACKS, WHOLE_BATCH
-from rmq._slots.stream_slots import RESUME_BATCH
 from rmq._transport.call import Call
 from rmq.spark import calls as spark_calls
 from rmq.spark.calls import Driver, Reading

@@ -8,15 +8,15 @@ from typing import Any
 
 from benchmarks.support.bounds_cases import FAILURE, FAR, Case, P, Place, R
 from rmq import Collect, Fixed, Merge, TopicType
+from rmq._broker import claiming, sending, steering
+from rmq._broker import dead as dead_
+from rmq._broker.claiming import MAX_BATCH, SWEEP_LIMIT, Nack, Outcomes
+from rmq._broker.keys import slot_keys
+from rmq._broker.slots import NACK_BATCH, PIGGYBACKED_NACKS
 from rmq._model.messages import Encoded
 from rmq._model.records import Record, framed, new_record, write_record
 from rmq._model.reducers import MAX_UNIQUE_ITEMS
-from rmq._scripts import claiming, sending, steering
-from rmq._scripts import dead as dead_
-from rmq._scripts.claiming import MAX_BATCH, SWEEP_LIMIT, Nack, Outcomes
-from rmq._scripts.keys import slot_keys
 from rmq._sending.stream import batch_size
-from rmq._slots.slots import NACK_BATCH, PIGGYBACKED_NACKS
 from rmq._transport.call import Call
 from rmq.spark.marks import Mark, send_once
 

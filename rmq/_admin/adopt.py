@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from rmq._admin.stream_view import StreamView
+from rmq._broker import steering
+from rmq._broker.each import call_each, confirm_all
+from rmq._broker.slots import SlotWriter
+from rmq._broker.steering import Adopted
 from rmq._model.topics import Topic, TopicType
 from rmq._ownership import Coordinator
-from rmq._scripts import steering
-from rmq._scripts.steering import Adopted
-from rmq._slots.each import call_each, confirm_all
-from rmq._slots.slots import SlotWriter
 from rmq._transport.connections import Connections
 from rmq.errors import EnsembleMismatchError
 

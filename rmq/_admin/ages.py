@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from rmq._broker import steering, viewing
+from rmq._broker.each import call_each
 from rmq._model.display import shown
 from rmq._model.scores import Ties
 from rmq._model.topics import Topic, TopicType
-from rmq._scripts import steering, viewing
-from rmq._slots.each import call_each
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidTopicError
 

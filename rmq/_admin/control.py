@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 
 from rmq._admin.dead_letters import new_score
 from rmq._admin.view import locate
+from rmq._broker import viewing
+from rmq._broker.audit import Audit
+from rmq._broker.each import checked_slots, confirm_all
+from rmq._broker.slots import SlotWriter
 from rmq._model.display import counted
 from rmq._model.messages import Payload
 from rmq._model.replies import ControlResult, Redriven
 from rmq._model.times import Duration, Instant, most
 from rmq._model.topics import Topic
-from rmq._scripts import viewing
-from rmq._slots.audit import Audit
-from rmq._slots.each import checked_slots, confirm_all
-from rmq._slots.slots import SlotWriter
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError
 

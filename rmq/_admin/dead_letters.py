@@ -12,6 +12,11 @@ from numbers import Real
 from typing import Generic, TypeVar
 
 from rmq._admin.notices import DeadNotices, Teller
+from rmq._broker import dead, streams, telling, viewing
+from rmq._broker.audit import Audit
+from rmq._broker.each import call_each, confirm_all
+from rmq._broker.slots import NACK_BATCH, SlotWriter
+from rmq._broker.stream_slots import StreamWriter
 from rmq._model.display import brief
 from rmq._model.entries import DeadEntry, checked_group
 from rmq._model.handlers import check_plain, check_takes_one
@@ -21,11 +26,6 @@ from rmq._model.replies import Redriven
 from rmq._model.times import MAX_SCORE, Duration, Instant, due_ms, duration_ms, instant_ms, monotonic_s, most
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import DeadMessage
-from rmq._scripts import dead, streams, telling, viewing
-from rmq._slots.audit import Audit
-from rmq._slots.each import call_each, confirm_all
-from rmq._slots.slots import NACK_BATCH, SlotWriter
-from rmq._slots.stream_slots import StreamWriter
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError

@@ -12,15 +12,15 @@ from dataclasses import astuple, dataclass, fields
 
 from rmq._admin.inspection import Inspection
 from rmq._admin.stream_view import StreamView
+from rmq._broker import history
+from rmq._broker.keys import history_key
+from rmq._broker.registry import Registry, check_name
 from rmq._io.backend import Background
 from rmq._model.checks import check_whole
 from rmq._model.figures import GroupStats, StreamStats, TopicStats
 from rmq._model.reports import reporter
 from rmq._model.times import MAX_SCORE
 from rmq._model.topics import Topic, TopicType
-from rmq._scripts import history
-from rmq._scripts.keys import history_key
-from rmq._slots.registry import Registry, check_name
 from rmq._transport.connections import Connections
 from rmq.errors import RmqError
 

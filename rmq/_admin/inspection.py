@@ -9,6 +9,11 @@ from itertools import islice
 
 from rmq._admin.search import literal, search
 from rmq._admin.view import View, check_whole, locate
+from rmq._broker import dead as dead_
+from rmq._broker import viewing
+from rmq._broker import workers as workers_
+from rmq._broker.claiming import MAX_BATCH
+from rmq._broker.each import checked_slots
 from rmq._model.figures import TopicStats
 from rmq._model.messages import Payload, payload_bytes
 from rmq._model.times import most
@@ -23,11 +28,6 @@ from rmq._model.whereabouts import (
     Whereabouts,
 )
 from rmq._model.workers import WorkerInfo
-from rmq._scripts import dead as dead_
-from rmq._scripts import viewing
-from rmq._scripts import workers as workers_
-from rmq._scripts.claiming import MAX_BATCH
-from rmq._slots.each import checked_slots
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError, ScriptFailedError
 

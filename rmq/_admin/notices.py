@@ -6,13 +6,13 @@ import uuid
 from collections.abc import Callable
 from typing import Any, Self
 
+from rmq._broker.each import call_each
 from rmq._io.backend import Background
 from rmq._model.handlers import refuse_unfinished
 from rmq._model.notices import Tell, Turn, Untold, checked_name
 from rmq._model.reports import Sparing, reporter
 from rmq._model.times import check_day
 from rmq._model.topics import Topic
-from rmq._slots.each import call_each
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq.errors import RedisUnavailableError, RmqError

@@ -6,9 +6,9 @@ import re
 from collections import deque
 from collections.abc import Collection, Sequence
 
+from rmq._broker import viewing
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import SECTIONS, AnyPlace, FoundMessage, SearchPage
-from rmq._scripts import viewing
 from rmq._transport.connections import Connections
 from rmq._transport.exchange import raise_first
 from rmq.errors import InvalidValueError

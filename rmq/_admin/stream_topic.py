@@ -8,6 +8,11 @@ from datetime import timedelta
 
 from rmq._admin.dead_letters import GroupDead
 from rmq._admin.stream_view import PAGE, StreamView
+from rmq._broker import streams
+from rmq._broker.audit import Audit
+from rmq._broker.each import checked_slots
+from rmq._broker.slots import NACK_BATCH
+from rmq._broker.stream_slots import StreamWriter
 from rmq._claiming.wake_hints import HintReader
 from rmq._model.display import brief, counted
 from rmq._model.entries import (
@@ -25,11 +30,6 @@ from rmq._model.retention import Retention
 from rmq._model.times import MAX_SCORE, monotonic_s, seconds
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import AuditLine
-from rmq._scripts import streams
-from rmq._slots.audit import Audit
-from rmq._slots.each import checked_slots
-from rmq._slots.slots import NACK_BATCH
-from rmq._slots.stream_slots import StreamWriter
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError, RmqError
 

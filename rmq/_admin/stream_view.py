@@ -8,6 +8,9 @@ from heapq import merge
 from itertools import islice
 
 from rmq._admin.view import View
+from rmq._broker import streams
+from rmq._broker.claiming import MAX_BATCH
+from rmq._broker.each import call_each, checked_slots
 from rmq._model.entries import (
     WAITING,
     PendingEntry,
@@ -22,9 +25,6 @@ from rmq._model.entries import (
 from rmq._model.figures import ConsumerStats, GroupStats, StreamStats
 from rmq._model.times import most, seconds
 from rmq._model.topics import Topic, TopicType
-from rmq._scripts import streams
-from rmq._scripts.claiming import MAX_BATCH
-from rmq._slots.each import call_each, checked_slots
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError
 

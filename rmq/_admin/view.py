@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from itertools import chain
 
+from rmq._broker import viewing
+from rmq._broker.claiming import MAX_BATCH
+from rmq._broker.each import call_each, checked_slots
+from rmq._broker.spark_queries import SparkQueries
 from rmq._model.messages import Payload, payload_bytes
 from rmq._model.spark_queries import SparkQuery
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import AuditLine
-from rmq._scripts import viewing
-from rmq._scripts.claiming import MAX_BATCH
-from rmq._slots.each import call_each, checked_slots
-from rmq._slots.spark_queries import SparkQueries
 from rmq._transport.call import Call, T
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError

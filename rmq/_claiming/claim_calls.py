@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from rmq._broker.claiming import CLAIM_BYTES, NO_OUTCOMES, Outcomes
 from rmq._claiming.claim_round import PATIENCE_S, Visit, groups_of
 from rmq._claiming.claimer import Claimer
 from rmq._model.replies import ClaimReply
-from rmq._scripts.claiming import CLAIM_BYTES, NO_OUTCOMES, Outcomes
 from rmq._transport.call import Call
 from rmq._transport.dispatch import Awaited, Dispatch
 from rmq.errors import ClientClosedError, ForkedClientError, RmqError, ScriptFailedError

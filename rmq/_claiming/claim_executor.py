@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
+from rmq._broker.claiming import CLAIM_BYTES
+from rmq._broker.slots import PIGGYBACKED_NACKS
 from rmq._claiming.claim_calls import ClaimCalls, LateRound
 from rmq._claiming.claim_round import PATIENCE_S, ClaimPlan, ClaimRound, Visit, both
 from rmq._claiming.claimer import Claimer
@@ -16,8 +18,6 @@ from rmq._model.owner import NO_OWNER, Owner
 from rmq._model.replies import ClaimReply
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
-from rmq._scripts.claiming import CLAIM_BYTES
-from rmq._slots.slots import PIGGYBACKED_NACKS
 from rmq._transport.dispatch import AWAITED, Awaited
 from rmq.errors import CoordinationError, EnsembleMismatchError, FencedError, ReplyLostError, RmqError
 

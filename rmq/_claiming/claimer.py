@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from rmq._broker.claiming import MAX_BATCH
+from rmq._broker.keys import slot_keys
+from rmq._broker.slots import SlotWriter
+from rmq._broker.source import Source
 from rmq._claiming.claim_round import ClaimPlan, Visit
 from rmq._claiming.due_poller import DuePoller
 from rmq._claiming.rate_limit import Throttle
@@ -18,10 +22,6 @@ from rmq._model.replies import ClaimReply
 from rmq._model.reports import Sparing
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic
-from rmq._scripts.claiming import MAX_BATCH
-from rmq._scripts.keys import slot_keys
-from rmq._slots.slots import SlotWriter
-from rmq._slots.source import Source
 from rmq._transport.connections import Connections
 
 TROUBLE_PAUSE_S = 0.2

@@ -7,6 +7,10 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Generic, Self, cast
 
+from rmq._broker.each import checked_slots
+from rmq._broker.keys import slot_keys
+from rmq._broker.slots import SlotWriter
+from rmq._broker.source import Source
 from rmq._claiming.claim_executor import LATE_S, ClaimExecutor
 from rmq._claiming.claimer import Claimer
 from rmq._claiming.leaving import CLOSE_S, held
@@ -23,10 +27,6 @@ from rmq._model.retry import draw_jitter
 from rmq._model.times import monotonic_s, seconds
 from rmq._model.topics import Topic, TopicType
 from rmq._model.typed import PayloadT
-from rmq._scripts.keys import slot_keys
-from rmq._slots.each import checked_slots
-from rmq._slots.slots import SlotWriter
-from rmq._slots.source import Source
 from rmq._transport.connections import Connections
 from rmq.errors import (
     ClientClosedError,

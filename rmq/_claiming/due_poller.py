@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import Any
 
+from rmq._broker.keys import slot_keys
+from rmq._broker.source import Source
 from rmq._claiming.claim_round import PATIENCE_S
 from rmq._model.times import monotonic_s
-from rmq._scripts.keys import slot_keys
-from rmq._slots.source import Source
 from rmq._transport.connections import Connections
 from rmq.errors import RedisUnavailableError, RmqError, ScriptFailedError
 

@@ -10,6 +10,7 @@ from itertools import chain
 from math import inf
 from typing import Any, Protocol
 
+from rmq._broker.claiming import RENEWAL_PATIENCE_S, RENEWALS, Renewal
 from rmq._claiming.portions import portions
 from rmq._io.backend import THREADS, Background, Blocking
 from rmq._model.claim_columns import ClaimColumns, spread_some
@@ -20,7 +21,6 @@ from rmq._model.replies import ExtendReply
 from rmq._model.reports import passes_over, reporter, traced
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic
-from rmq._scripts.claiming import RENEWAL_PATIENCE_S, RENEWALS, Renewal
 from rmq._transport.dispatch import AWAITED
 from rmq.errors import CoordinationError, RmqError
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from rmq._broker.claiming import CLAIM_BYTES
 from rmq._model.claim_columns import ClaimColumns
 from rmq._model.deliveries import Delivery
 from rmq._model.merged_deliveries import MergedDelivery
-from rmq._scripts.claiming import CLAIM_BYTES
 
 
 def bytes_of(deliveries: Iterable[Delivery]) -> int:

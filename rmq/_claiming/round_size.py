@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rmq._broker.claiming import CLAIM_BYTES
 from rmq._model.replies import ClaimedRows, ClaimReply
-from rmq._scripts.claiming import CLAIM_BYTES
 
 FEWEST_SLOTS, FIRST_SLOTS, MOST_SLOTS = 4, 16, 128
 """Slots claimed from in one round trip. Where claims come back full, fewer slots give more each, which costs Redis less

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 
+from rmq._broker.claiming import CLAIM_BYTES, Ack, Nack, Outcomes, WholeClaim
 from rmq._model.claim_columns import ClaimColumns
 from rmq._model.deliveries import RELEASED, Delivery, Outcome, Verb
 from rmq._model.owner import NO_OWNER, Owner
 from rmq._model.retry import draw_jitter
 from rmq._model.topic_types import TopicType
-from rmq._scripts.claiming import CLAIM_BYTES, Ack, Nack, Outcomes, WholeClaim
 
 NAMED_ACKS = 2_000
 """Most acks by name that go along with a round of claims: 1,000 cost the server about 1 ms."""

@@ -10,6 +10,9 @@ from math import inf
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from rmq._broker.claiming import MAX_BATCH, RENEWALS, Ack
+from rmq._broker.slots import NACK_BATCH, WHOLE_BATCH
+from rmq._broker.source import Source
 from rmq._claiming.claim_round import PATIENCE_S
 from rmq._claiming.leases import take_renewal
 from rmq._claiming.portions import portions
@@ -18,9 +21,6 @@ from rmq._model.claim_columns import number_of, spread, spread_some
 from rmq._model.deliveries import Delivery, Outcome, Verb
 from rmq._model.replies import NackReply
 from rmq._model.times import monotonic_s
-from rmq._scripts.claiming import MAX_BATCH, RENEWALS, Ack
-from rmq._slots.slots import NACK_BATCH, WHOLE_BATCH
-from rmq._slots.source import Source
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq.errors import ReplyLostError, RmqError

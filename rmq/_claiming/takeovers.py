@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rmq._broker import viewing
 from rmq._claiming.claim_round import PATIENCE_S
 from rmq._claiming.settlements import SlotOwner
 from rmq._model.figures import SlotStats
 from rmq._model.owner import Owner
 from rmq._model.reports import reporter
 from rmq._model.topics import Topic
-from rmq._scripts import viewing
 from rmq._transport.connections import Connections
 
 log = reporter("rmq.claimer")

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 from uuid import uuid4
 
+from rmq._broker.keys import slot_keys
 from rmq._io.wire import ReplyError, Wire, WireBrokenError, pack
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
-from rmq._scripts.keys import slot_keys
 from rmq._transport.call import SHARDED_PUBLISH
 from rmq._transport.connections import Connections
 from rmq._transport.exchange import not_executed

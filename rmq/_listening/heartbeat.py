@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
+from rmq._broker import workers
 from rmq._io.backend import Background
 from rmq._listening.pace import NORMAL, Pace
 from rmq._listening.runtime import ListenerRuntime
@@ -16,7 +17,6 @@ from rmq._model.handler_times import BUCKETS, HandlerTimes
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._model.workers import BEAT_S, ListenerInfo, WorkerInfo, process_name
-from rmq._scripts import workers
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq.errors import RmqError

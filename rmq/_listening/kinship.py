@@ -11,12 +11,12 @@ from collections.abc import Collection
 from typing import Any
 from uuid import uuid4
 
+from rmq._broker.keys import ENSEMBLES_KEY, REDIS_KEY
 from rmq._io.backend import Background
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._ownership import Coordinator
 from rmq._ownership.requests import RefusedError
-from rmq._scripts.keys import ENSEMBLES_KEY, REDIS_KEY
 from rmq._transport.connections import Connections
 from rmq.errors import CoordinationError, MemoryFullError, RmqError, ScriptFailedError
 

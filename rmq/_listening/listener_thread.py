@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from math import inf
 from typing import TYPE_CHECKING
 
+from rmq._broker.slots import PIGGYBACKED_NACKS
 from rmq._claiming.claim_executor import LATE_S, ClaimExecutor, note_lost
 from rmq._claiming.claim_round import ClaimPlan, ClaimRound
 from rmq._claiming.claimer import IDLE_S, REST_S, Claimer
@@ -19,7 +20,6 @@ from rmq._model.deliveries import ACKED, RELEASED, Delivery
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._ownership import Ownership
-from rmq._slots.slots import PIGGYBACKED_NACKS
 from rmq.errors import ClientClosedError, RmqError
 
 if TYPE_CHECKING:

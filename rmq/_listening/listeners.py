@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from rmq._broker.known_topics import LOOK_S, KnownTopics
 from rmq._listening.handler_gate import HandlerPool
 from rmq._listening.handlers_in_turn import HandlersInTurn
 from rmq._listening.heartbeat import Heartbeat
@@ -17,7 +18,6 @@ from rmq._model.observers import Observers
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s, seconds
 from rmq._ownership import Coordinator
-from rmq._slots.known_topics import LOOK_S, KnownTopics
 from rmq._transport.connections import Connections
 from rmq.errors import RmqError
 

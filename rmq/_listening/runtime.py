@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from rmq._broker.slots import SlotWriter
+from rmq._broker.source import Source
+from rmq._broker.stream_slots import join_group
 from rmq._claiming.claimer import REST_S, Claimer
 from rmq._claiming.leases import LeaseKeeper, LostCalls
 from rmq._claiming.wake_hints import HintReader
@@ -30,9 +33,6 @@ from rmq._model.workers import MOST_CONTENT, MOST_RUNNING
 from rmq._ownership import Coordinator
 from rmq._ownership.assignment import spread_slots
 from rmq._ownership.values import Ownership, SlotKey
-from rmq._slots.slots import SlotWriter
-from rmq._slots.source import Source
-from rmq._slots.stream_slots import join_group
 from rmq._transport.connections import Connections
 
 log = reporter("rmq.runtime")

@@ -6,10 +6,10 @@ import random
 from collections.abc import Callable, Collection
 from typing import Any
 
+from rmq._broker.source import Source
 from rmq._io.backend import Background, Blocking, Event
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
-from rmq._slots.source import Source
 from rmq.errors import RmqError
 
 log = reporter("rmq.upkeep")

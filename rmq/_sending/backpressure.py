@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from rmq._broker.slots import SlotWriter
 from rmq._model.messages import Encoded
 from rmq._model.replies import SendResult
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic, WhenFull
-from rmq._slots.slots import SlotWriter
 from rmq.errors import BacklogFullError, RmqError
 
 T = TypeVar("T")

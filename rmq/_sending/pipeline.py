@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
+from rmq._broker.keys import slot_keys
 from rmq._model.messages import Encoded
 from rmq._model.topics import Topic
-from rmq._scripts.keys import slot_keys
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq._transport.dispatch import Dispatch, wait_for_any

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+from rmq._broker.slots import SlotWriter
 from rmq._model.display import brief
 from rmq._model.encoding import Row, encoder_of
 from rmq._model.envelope import unwrap, wrap
@@ -19,7 +20,6 @@ from rmq._model.times import Duration, Instant
 from rmq._model.topics import Topic, TopicType
 from rmq._sending.backpressure import blocks, wait_for_room
 from rmq._sending.stream import Calls, Stream, with_details
-from rmq._slots.slots import SlotWriter
 from rmq._transport.connections import Connections
 from rmq._transport.numbering import Turn, named_turn
 from rmq.errors import (

@@ -8,6 +8,8 @@ from functools import partial
 from itertools import chain, repeat
 from typing import Any, TypeVar
 
+from rmq._broker.claiming import MAX_BATCH
+from rmq._broker.slots import SlotWriter
 from rmq._model.checks import check_flag
 from rmq._model.columns import Columns, places_of, slots_of
 from rmq._model.display import counted
@@ -17,11 +19,9 @@ from rmq._model.reducers import Collect
 from rmq._model.replies import PartlySent, SendResult
 from rmq._model.rows import Rows
 from rmq._model.topics import Topic
-from rmq._scripts.claiming import MAX_BATCH
 from rmq._sending.backpressure import send_patiently, wait_for_room
 from rmq._sending.batch import Batch
 from rmq._sending.pipeline import BATCH_BYTES, Pipeline, RoundSize
-from rmq._slots.slots import SlotWriter
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq._transport.numbering import continued, named_turn

@@ -10,9 +10,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from rmq._broker.each import checked_slots
 from rmq._model.topics import Topic, TopicType
 from rmq._model.whereabouts import SECTIONS, AnyPlace
-from rmq._slots.each import checked_slots
 from rmq.dashboard.background import Jobs
 from rmq.dashboard.finding import results_of
 from rmq.dashboard.heat import GROUP_METRICS, METRICS, by_group_metric, by_metric, heat, heat_of_group

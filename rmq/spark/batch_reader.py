@@ -25,15 +25,15 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from rmq._broker import streams
+from rmq._broker.claiming import MAX_BATCH
+from rmq._broker.dead import dead_message
+from rmq._broker.keys import slot_keys
 from rmq._model.entries import id_key
 from rmq._model.envelope import unwrap
 from rmq._model.scores import score_of
 from rmq._model.topics import Topic, TopicType
 from rmq._model.whereabouts import AnyPlace, meaning_of, priority_of
-from rmq._scripts import streams
-from rmq._scripts.claiming import MAX_BATCH
-from rmq._scripts.dead import dead_message
-from rmq._scripts.keys import slot_keys
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError, ScriptFailedError
 from rmq.spark import entries

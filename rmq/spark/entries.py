@@ -7,10 +7,10 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
+from rmq._broker import streams
+from rmq._broker.claiming import MAX_BATCH
 from rmq._model.entries import PendingEntry, StreamEntry, id_key
 from rmq._model.topics import Topic
-from rmq._scripts import streams
-from rmq._scripts.claiming import MAX_BATCH
 from rmq._transport.connections import Connections
 from rmq.errors import BatchLostError
 from rmq.spark.arrow import pa, spark_types

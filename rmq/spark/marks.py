@@ -8,13 +8,13 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, NamedTuple, Protocol
 
+from rmq._broker import merging, sending, streams
+from rmq._broker.binding import Bound, ages_of
+from rmq._broker.keys import sent_key
 from rmq._model.merging import PriorityRule
 from rmq._model.messages import Encoded
 from rmq._model.records import ITEMS, Record, read_record
 from rmq._model.topics import Topic, TopicType
-from rmq._scripts import merging, sending, streams
-from rmq._scripts.binding import Bound, ages_of
-from rmq._scripts.keys import sent_key
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq.errors import BatchChangedError

@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from rmq._broker.binding import Bound
+from rmq._broker.keys import query_keys
 from rmq._model.topics import Topic
-from rmq._scripts.binding import Bound
-from rmq._scripts.keys import query_keys
 from rmq._transport.call import Call
 from rmq.errors import InvalidValueError
 from rmq.spark.calls import CHUNK, KEEP_S, REFUSALS, Claim, Driver

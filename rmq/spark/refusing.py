@@ -10,10 +10,10 @@ from typing import Any, cast
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from rmq._broker.registry import Registry
 from rmq._model.deliveries import describe
 from rmq._model.times import Duration, duration_ms
 from rmq._model.topics import Topic
-from rmq._slots.registry import Registry
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError

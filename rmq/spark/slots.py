@@ -9,11 +9,11 @@ from threading import Event
 from types import MappingProxyType
 from typing import Literal, NamedTuple, TypeVar
 
+from rmq._broker import claiming
+from rmq._broker.registry import Registry
 from rmq._model.owner import NO_OWNER, Owner
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic, TopicType
-from rmq._scripts import claiming
-from rmq._slots.registry import Registry
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq._transport.dispatch import CONNECT_PATIENCE_S

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from pyspark.sql.types import StructField, StructType
 
+from rmq._broker.registry import Registry
 from rmq._model.topics import Topic, TopicType
-from rmq._slots.registry import Registry
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError
 from rmq.spark.option_kinds import quoted

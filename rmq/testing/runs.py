@@ -7,6 +7,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from rmq._broker.source import Source
+from rmq._broker.stream_slots import join_group
 from rmq._claiming.consumer import MAX_POLL, Consumer
 from rmq._claiming.due_poller import DuePoller
 from rmq._claiming.rate_limit import Throttle
@@ -19,8 +21,6 @@ from rmq._model.handlers import refuse_unfinished
 from rmq._model.observers import Observers
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic
-from rmq._slots.source import Source
-from rmq._slots.stream_slots import join_group
 from rmq._transport.connections import Connections
 from rmq.client import RmqClient
 from rmq.errors import PayloadError, RedisUnavailableError, RmqError

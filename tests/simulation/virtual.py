@@ -61,7 +61,7 @@ def simulated_scripts() -> ScriptLibrary:
 
 
 _LOGIC = (
-    "_admin", "_claiming", "_io", "_listening", "_model", "_ownership", "_sending", "_slots", "_transport", "client",
+    "_admin", "_broker", "_claiming", "_io", "_listening", "_model", "_ownership", "_sending", "_transport", "client",
     "delayed",
 )  # fmt: skip
 

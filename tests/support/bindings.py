@@ -9,7 +9,7 @@ from tests.support.core import Bound
 
 ROOT = Path(__file__).resolve().parents[2] / "rmq"
 MODULES = [
-    *(path for path in sorted((ROOT / "_scripts").glob("*.py")) if path.stem != "binding"),
+    *(path for path in sorted((ROOT / "_broker").glob("*.py")) if path.stem != "binding"),
     ROOT / "spark" / "calls.py",
     ROOT / "spark" / "marks.py",
     ROOT / "spark" / "refusal_calls.py",

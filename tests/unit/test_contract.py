@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from rmq._broker import keys
+from rmq._broker.streams import GROUP_TOTALS, STREAM_TOTALS
 from rmq._model.figures import TOTALS
-from rmq._scripts import keys
-from rmq._scripts.streams import GROUP_TOTALS, STREAM_TOTALS
 from tests.support.bindings import MODULES, bound_in
 
 ROOT = Path(__file__).resolve().parents[2]

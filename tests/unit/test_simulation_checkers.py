@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from rmq import Topic, TopicType
+from rmq._broker.joined_sends import JoinedSends
+from rmq._broker.sending import send_calls
 from rmq._model.columns import Columns
 from rmq._model.messages import Encoded
-from rmq._scripts.joined_sends import JoinedSends
-from rmq._scripts.sending import send_calls
 from rmq._sending.batch import Batch
 from tests.simulation import checkers
 from tests.simulation.history import FOREVER_S, SLOW_PATIENCE_S, History, Run, Sent, Trouble

@@ -23,8 +23,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from rmq._admin.adopt import adopt
 from rmq._admin.inspection import Inspection
+from rmq._broker.registry import Registry
 from rmq._model.topics import Topic, TopicType
-from rmq._slots.registry import Registry
 from rmq.client import RmqClient
 from rmq.demo.spark.access import ZooKeeperAccess
 from rmq.demo.spark.audience_rules import DEFAULT_RULES, check_names, check_rules

@@ -15,8 +15,8 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
+from rmq._broker.registry import Registry
 from rmq._model.topics import Topic, TopicType
-from rmq._slots.registry import Registry
 from rmq.demo.jobs import Tier
 from rmq.demo.spark.order_lines import check_file, read_lines
 from rmq.errors import InvalidValueError

@@ -20,12 +20,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, LongType, StructField, StructType
 
+from rmq._broker import streams
+from rmq._broker.each import call_each
+from rmq._broker.registry import Registry
 from rmq._model.entries import checked_group
 from rmq._model.retention import Retention
 from rmq._model.topics import Topic, TopicType
-from rmq._scripts import streams
-from rmq._slots.each import call_each
-from rmq._slots.registry import Registry
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError
 from rmq.spark.failures import SPARK_ERRORS, one_line, plain_errors

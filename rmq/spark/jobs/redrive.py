@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame, SparkSession
 
+from rmq._broker.audit import Audit
 from rmq._model.topics import Topic
-from rmq._slots.audit import Audit
 from rmq._transport.connections import Connections
 from rmq._transport.urls import parse_url
 from rmq.errors import InvalidValueError

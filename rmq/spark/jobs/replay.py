@@ -19,8 +19,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from rmq._broker.registry import Registry
 from rmq._model.topics import Topic
-from rmq._slots.registry import Registry
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError, UnknownTopicError
 from rmq.spark.failures import plain_errors

@@ -5,11 +5,11 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass, field
 
+from rmq._broker.keys import write_rate_key
+from rmq._broker.limits import take_from
 from rmq._claiming.rate_limit import LONGEST_WAIT_S, TROUBLE_PAUSE_S
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic
-from rmq._scripts.keys import write_rate_key
-from rmq._scripts.limits import take_from
 from rmq._transport.connections import Connections
 from rmq.errors import ReplyLostError
 

@@ -11,9 +11,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, ByteType, IntegerType, LongType, ShortType, StringType, StructType
 
 from rmq._admin.dead_letters import new_score
+from rmq._broker.slots import NACK_BATCH, SlotWriter
 from rmq._model.replies import Redriven
 from rmq._model.topics import Topic
-from rmq._slots.slots import NACK_BATCH, SlotWriter
 from rmq.errors import InvalidMessageError, InvalidValueError
 from rmq.spark.arrow import pa
 from rmq.spark.option_checks import given

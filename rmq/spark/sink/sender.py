@@ -8,15 +8,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, field
 from typing import Any, Literal, cast
 
+from rmq._broker.keys import sent_key, slot_keys
+from rmq._broker.slots import SlotWriter
 from rmq._model.columns import Columns
 from rmq._model.messages import Encoded
 from rmq._model.reducers import Overflow
 from rmq._model.replies import SendResult
 from rmq._model.topics import Topic
-from rmq._scripts.keys import sent_key, slot_keys
 from rmq._sending.backpressure import blocks, send_patiently, wait_for_room
 from rmq._sending.pipeline import BATCH_BYTES, Pipeline, RoundSize
-from rmq._slots.slots import SlotWriter
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq.errors import BacklogFullError, CollectionFullError, FixedTimePassedError, InvalidMessageError, RmqError

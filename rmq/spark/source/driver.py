@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import Literal, NamedTuple
 
 from rmq._admin.inspection import Inspection
+from rmq._broker.keys import query_keys
+from rmq._broker.registry import Registry
 from rmq._model.merging import same_merging
 from rmq._model.owner import Owner
 from rmq._model.times import monotonic_s
-from rmq._scripts.keys import query_keys
-from rmq._slots.registry import Registry
 from rmq._transport.connections import Connections
 from rmq._transport.urls import parse_url
 from rmq.errors import (

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from rmq._broker.spark_queries import SparkQueries
 from rmq._model.spark_queries import REPORT_S, SparkQuery
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic
-from rmq._slots.spark_queries import SparkQueries
 from rmq._transport.connections import Connections
 from rmq._transport.urls import parse_url
 from rmq.errors import RmqError

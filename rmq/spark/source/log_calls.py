@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from rmq._broker.binding import Bound
 from rmq._model.topics import Topic
-from rmq._scripts.binding import Bound
 from rmq._transport.call import Call, is_one
 from rmq.errors import DriverReplacedError, InvalidValueError, RmqError
 

@@ -8,11 +8,11 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from math import inf
 
+from rmq._broker import streams
+from rmq._broker.claiming import CLAIM_BYTES, MAX_BATCH
+from rmq._broker.each import call_each
 from rmq._model.entries import id_key
 from rmq._model.topics import Topic
-from rmq._scripts import streams
-from rmq._scripts.claiming import CLAIM_BYTES, MAX_BATCH
-from rmq._slots.each import call_each
 from rmq._transport.call import Call
 from rmq.errors import BatchAckedError, BatchError, RmqError
 from rmq.spark.options import Options

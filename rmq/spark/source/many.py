@@ -12,9 +12,9 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
+from rmq._broker.registry import Registry
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic
-from rmq._slots.registry import Registry
 from rmq.errors import InvalidValueError, RedisUnavailableError, ReplyLostError, RmqError, UnknownTopicError
 from rmq.spark.option_checks import check_replays, check_topic
 from rmq.spark.options import TRIGGER_DELAY_MS, Options

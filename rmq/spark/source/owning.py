@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
+from rmq._broker import viewing
 from rmq._claiming.takeovers import Takeovers
 from rmq._listening.ownership import OwnershipFollower
 from rmq._model.figures import SlotStats
@@ -23,7 +24,6 @@ from rmq._model.topics import Topic
 from rmq._ownership import Coordinator
 from rmq._ownership.values import Ownership, SlotKey
 from rmq._processes.signals import ignore
-from rmq._scripts import viewing
 from rmq._transport.connections import Connections
 from rmq.errors import FencedError, RedisUnavailableError, ReplyLostError, RmqError
 from rmq.spark import calls

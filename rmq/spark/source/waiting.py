@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from math import inf
 
+from rmq._broker import claiming
 from rmq._claiming.claim_round import PATIENCE_S
 from rmq._claiming.wake_hints import HintReader
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic
-from rmq._scripts import claiming
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq.errors import RmqError

@@ -168,7 +168,7 @@ def test_the_lag_of_a_group_that_began_at_an_id_is_counted_within_bounds(
 
 
 def test_groups_are_bounded(client: RmqClient, make_stream: MakeStream, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rmq._scripts.streams.MAX_GROUPS", 2)
+    monkeypatch.setattr("rmq._broker.streams.MAX_GROUPS", 2)
     topic = make_stream()
     view = client.stream(topic)
     view.add_group("a")

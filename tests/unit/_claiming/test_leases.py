@@ -11,12 +11,12 @@ from typing import Any, cast
 import pytest
 
 from rmq import Delivery, Outcome, Topic, TopicType, Verb
+from rmq._broker.claiming import Renewal
+from rmq._broker.slots import SlotWriter
 from rmq._claiming.leases import HeldDeliveries, LeaseKeeper, LostCalls
 from rmq._model.deliveries import ACKED, RELEASED
 from rmq._model.replies import Claimed, ExtendReply
 from rmq._model.times import monotonic_s
-from rmq._scripts.claiming import Renewal
-from rmq._slots.slots import SlotWriter
 from rmq._transport.dispatch import AWAITED
 from rmq.errors import FencedError, RedisUnavailableError, RmqError
 from tests.support.holders import HolderStub

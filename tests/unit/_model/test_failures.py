@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq import Failure, HandlerTimes, ListenerInfo, Minute, RunningHandler, Topic, TopicType, WorkerInfo
+from rmq._broker.dead import dead_message
 from rmq._model.failures import read_failure
 from rmq._model.schema import SCHEMA_VERSION
-from rmq._scripts.dead import dead_message
 from rmq._transport.call import Call
 from rmq._transport.refusals import parsed
 from rmq.errors import InvalidValueError, ScriptFailedError, UnreadableDocumentError

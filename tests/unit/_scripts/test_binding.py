@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from rmq import Merge, Sum, Topic, TopicType
-from rmq._scripts.binding import FILLED_IN, Bound
-from rmq._scripts.keys import GroupKeys, QueryKeys, SlotKeys, group_keys, slot_keys
-from rmq._scripts.merging import merge_args
+from rmq._broker.binding import FILLED_IN, Bound
+from rmq._broker.keys import GroupKeys, QueryKeys, SlotKeys, group_keys, slot_keys
+from rmq._broker.merging import merge_args
 from rmq._transport.script_library import default_scripts
 from tests.support.bindings import MODULES, bound_in
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from rmq import ControlResult, DeadMessage, Owner, Redriven, SendResult, Topic, TopicType
+from rmq._broker import claiming, dead, sending, steering, viewing
+from rmq._broker.claiming import Nack, Outcomes
 from rmq._model import figures
 from rmq._model.messages import Encoded
 from rmq._model.replies import Claimed, ClaimReply, ExtendReply
 from rmq._model.scores import ages_for
-from rmq._scripts import claiming, dead, sending, steering, viewing
-from rmq._scripts.claiming import Nack, Outcomes
 from rmq._transport import refusals
 from rmq.errors import (
     BacklogFullError,

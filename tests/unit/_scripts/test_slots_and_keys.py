@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq import Topic, TopicType
+from rmq._broker.keys import slot_keys
 from rmq._model.topics import MAX_SLOTS, slot_of
-from rmq._scripts.keys import slot_keys
 
 names = st.from_regex(r"[A-Za-z0-9._-]{1,128}", fullmatch=True)
 powers = st.integers(0, 14).map(lambda power: 2**power)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rmq import Topic, TopicType
+from rmq._broker import claiming, steering, viewing
+from rmq._broker.workers import worker_beat
 from rmq._io.wire import packed
-from rmq._scripts import claiming, steering, viewing
-from rmq._scripts.workers import worker_beat
 from rmq._transport.cluster_map import absent_key, hash_slot
 from rmq._transport.contract import Names, contract_of
 from rmq._transport.script_library import default_scripts

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from rmq import SendResult, Topic, TopicType
+from rmq._broker import claiming, dead, sending, steering, viewing
+from rmq._broker.claiming import Nack
 from rmq._model.messages import Encoded
-from rmq._scripts import claiming, dead, sending, steering, viewing
-from rmq._scripts.claiming import Nack
 from rmq._transport.call import Call
 from rmq._transport.exchange import Exchange
 from rmq._transport.script_library import default_scripts

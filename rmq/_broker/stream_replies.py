@@ -7,13 +7,13 @@ from functools import partial
 from itertools import repeat
 from typing import Any, cast
 
+from rmq._broker.claiming import rest_of
 from rmq._model.entries import body_of, content_of, own_score
 from rmq._model.replies import ClaimReply, StreamClaimed
-from rmq._scripts.claiming import rest_of
 
 _claimed = cast(
     "Callable[[tuple[bytes, int, int, bytes | None, bytes, Any]], StreamClaimed]",
-    partial(tuple.__new__, StreamClaimed),  # pyright: ignore[reportUnknownMemberType] - see `rmq._scripts.claiming`
+    partial(tuple.__new__, StreamClaimed),  # pyright: ignore[reportUnknownMemberType] - see `rmq._broker.claiming`
 )
 
 

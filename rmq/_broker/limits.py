@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rmq._broker.binding import Bound
+from rmq._broker.keys import group_rate_key, rate_key
 from rmq._model.topics import Topic
-from rmq._scripts.binding import Bound
-from rmq._scripts.keys import group_rate_key, rate_key
 from rmq._transport.call import Call, is_one
 
 _TAKE_TOKENS = Bound("take_tokens", repeatable=False)

@@ -7,14 +7,14 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
+from rmq._broker import definitions
+from rmq._broker.keys import TOPICS_KEY, rate_key
 from rmq._model.definitions import MAX_DEFINITION_BYTES, Definitions, Stored, UnreadableTopic, read_definition
 from rmq._model.display import brief, shown
 from rmq._model.merging import same_merging
 from rmq._model.schema import PassedOver, new_document
 from rmq._model.scores import Ties
 from rmq._model.topics import Topic, is_name, min_reader_of
-from rmq._scripts import definitions
-from rmq._scripts.keys import TOPICS_KEY, rate_key
 from rmq._transport.connections import Connections
 from rmq._transport.refusals import NO_RIGHT
 from rmq.errors import (

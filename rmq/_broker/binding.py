@@ -8,10 +8,10 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
+from rmq._broker.keys import group_keys, slot_keys
 from rmq._io.wire import Argument
 from rmq._model.scores import ages_for
 from rmq._model.topics import Topic
-from rmq._scripts.keys import group_keys, slot_keys
 from rmq._transport.call import NO_REFUSALS, PUBLISH, Call, Refusals
 from rmq._transport.contract import Names
 from rmq._transport.script_library import default_scripts

@@ -6,11 +6,11 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from rmq._broker.binding import Bound
+from rmq._broker.keys import WORKER_INFOS_KEY, WORKERS_KEY
 from rmq._model.display import shown
 from rmq._model.schema import MAX_DOCUMENT_BYTES, PassedOver
 from rmq._model.workers import WorkerInfo
-from rmq._scripts.binding import Bound
-from rmq._scripts.keys import WORKER_INFOS_KEY, WORKERS_KEY
 from rmq._transport.call import Call, plain
 from rmq.errors import UnreadableDocumentError
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+from rmq._broker import steering
 from rmq._model.display import brief
 from rmq._model.topics import Topic
-from rmq._scripts import steering
 from rmq._transport.call import Call, T
 from rmq._transport.connections import Connections
 from rmq._transport.exchange import raise_first

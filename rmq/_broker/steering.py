@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rmq._broker.binding import SAFE_AGAIN, Bound, ages_of
+from rmq._broker.claiming import NewScore, order_of
+from rmq._broker.keys import group_keys, slot_keys
 from rmq._model.replies import ControlResult
 from rmq._model.scores import ages_for
 from rmq._model.topics import Topic
-from rmq._scripts.binding import SAFE_AGAIN, Bound, ages_of
-from rmq._scripts.claiming import NewScore, order_of
-from rmq._scripts.keys import group_keys, slot_keys
 from rmq._transport.call import Call, is_one, nothing
 
 _CANCEL, _RESCHEDULE, _PROMOTE, _PAUSE, _ADOPT, _ADD_AGES, _CONFIRM = (

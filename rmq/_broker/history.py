@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rmq._scripts.binding import Bound
-from rmq._scripts.keys import HISTORY_TURN_KEY, history_key
+from rmq._broker.binding import Bound
+from rmq._broker.keys import HISTORY_TURN_KEY, history_key
 from rmq._transport.call import Call, is_one
 
 _TURN, _WRITE = Bound("history_turn"), Bound("history_write")

@@ -9,14 +9,14 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple, cast
 
+from rmq._broker.binding import Bound
+from rmq._broker.joined_claims import JoinedClaims
+from rmq._broker.keys import slot_keys
 from rmq._io.wire import Argument
 from rmq._model.owner import NO_OWNER, Owner
 from rmq._model.replies import Claimed, ClaimedRows, ClaimReply, ExtendReply, NackReply
 from rmq._model.scores import Ties, retries_left_after_claim, retries_left_of, score_of, scores_of, stamped
 from rmq._model.topics import Topic
-from rmq._scripts.binding import Bound
-from rmq._scripts.joined_claims import JoinedClaims
-from rmq._scripts.keys import slot_keys
 from rmq._transport.call import Call
 from rmq.errors import RmqError
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from rmq._broker.keys import spark_queries_key
 from rmq._model.display import shown
 from rmq._model.schema import PassedOver
 from rmq._model.spark_queries import KEEP_S, MOST_QUERIES, SparkQuery
-from rmq._scripts.keys import spark_queries_key
 from rmq._transport.call import plain
 from rmq._transport.connections import Connections
 from rmq.errors import UnreadableDocumentError

@@ -8,6 +8,22 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+from rmq._broker.binding import SAFE_AGAIN, Bound
+from rmq._broker.claiming import (
+    CLAIM_BYTES,
+    NO_OUTCOMES,
+    Ack,
+    Outcomes,
+    WholeClaim,
+    ack_args,
+    due_times,
+    nack_args,
+    renewal_args,
+)
+from rmq._broker.dead import redriven
+from rmq._broker.joined_claims import JoinedClaims
+from rmq._broker.keys import group_keys
+from rmq._broker.stream_replies import claimed_entries
 from rmq._io.wire import Argument
 from rmq._model.entries import (
     WAITING,
@@ -27,22 +43,6 @@ from rmq._model.replies import ClaimReply, ExtendReply, Redriven, SendResult, St
 from rmq._model.retention import Retention
 from rmq._model.stream_messages import BODY, CONTENT
 from rmq._model.topics import Topic
-from rmq._scripts.binding import SAFE_AGAIN, Bound
-from rmq._scripts.claiming import (
-    CLAIM_BYTES,
-    NO_OUTCOMES,
-    Ack,
-    Outcomes,
-    WholeClaim,
-    ack_args,
-    due_times,
-    nack_args,
-    renewal_args,
-)
-from rmq._scripts.dead import redriven
-from rmq._scripts.joined_claims import JoinedClaims
-from rmq._scripts.keys import group_keys
-from rmq._scripts.stream_replies import claimed_entries
 from rmq._transport.call import Call, is_one, read_totals
 from rmq.errors import EntryIdError, RmqError, TooManyGroupsError
 

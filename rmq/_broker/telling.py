@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from rmq._broker.binding import Bound
+from rmq._broker.dead import dead_page
+from rmq._broker.streams import dead_entries
 from rmq._model.entries import DeadEntry
 from rmq._model.notices import Turn, Untold, untold_of
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import DeadMessage
-from rmq._scripts.binding import Bound
-from rmq._scripts.dead import dead_page
-from rmq._scripts.streams import dead_entries
 from rmq._transport.call import Call
 
 _UNTOLD, _STREAM_UNTOLD = Bound("untold_dead"), Bound("stream_untold_dead")

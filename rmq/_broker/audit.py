@@ -1,4 +1,4 @@
-"""Who steered what: a line in Redis beside the change itself, and one for the logger `rmq._slots.audit`."""
+"""Who steered what: a line in Redis beside the change itself, and one for the logger `rmq.audit`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import cache
 
+from rmq._broker import steering
 from rmq._model.display import shown
 from rmq._model.reports import reporter
 from rmq._model.topics import Topic
-from rmq._scripts import steering
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError, RmqError
 

@@ -6,6 +6,10 @@ from collections.abc import Sequence
 from itertools import repeat
 from typing import Any
 
+from rmq._broker.binding import Bound
+from rmq._broker.claiming import order_of
+from rmq._broker.dead import dead_message
+from rmq._broker.keys import slot_keys
 from rmq._model.failures import read_failure
 from rmq._model.figures import TOTALS, SlotStats
 from rmq._model.records import HEAD_BYTES, before_value
@@ -22,10 +26,6 @@ from rmq._model.whereabouts import (
     meaning_of,
     priority_of,
 )
-from rmq._scripts.binding import Bound
-from rmq._scripts.claiming import order_of
-from rmq._scripts.dead import dead_message
-from rmq._scripts.keys import slot_keys
 from rmq._transport.call import Call, is_one, read_totals
 
 _FIND, _SEARCH, _PEEK, _STATS = Bound("find"), Bound("search"), Bound("peek"), Bound("stats")

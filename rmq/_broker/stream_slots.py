@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from rmq._broker import steering, streams
+from rmq._broker.claiming import CLAIM_BYTES, MAX_BATCH, NO_OUTCOMES, Ack, Nack, Outcomes, WholeClaim
+from rmq._broker.each import call_each, call_in_parts, checked_slots
+from rmq._broker.keys import group_rate_key
+from rmq._broker.newest_deliveries import NewestDeliveries
+from rmq._broker.slots import NACK_BATCH
+from rmq._broker.source import Source
+from rmq._broker.streams import Member
 from rmq._model.deliveries import Delivery, Holder
 from rmq._model.entries import StreamDelivery, Trimmed, checked_consumer, stamp_of
 from rmq._model.owner import NO_OWNER, Owner
@@ -12,14 +20,6 @@ from rmq._model.reports import reporter
 from rmq._model.retention import Retention
 from rmq._model.topics import Topic
 from rmq._model.workers import process_name
-from rmq._scripts import steering, streams
-from rmq._scripts.claiming import CLAIM_BYTES, MAX_BATCH, NO_OUTCOMES, Ack, Nack, Outcomes, WholeClaim
-from rmq._scripts.keys import group_rate_key
-from rmq._scripts.streams import Member
-from rmq._slots.each import call_each, call_in_parts, checked_slots
-from rmq._slots.newest_deliveries import NewestDeliveries
-from rmq._slots.slots import NACK_BATCH
-from rmq._slots.source import Source
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq._transport.dispatch import CONNECT_PATIENCE_S

@@ -8,9 +8,9 @@ from itertools import repeat
 from operator import itemgetter
 from typing import Any, Generic
 
+from rmq._broker.binding import Bound
 from rmq._io.wire import Argument
 from rmq._model.replies import ClaimReply, M
-from rmq._scripts.binding import Bound
 from rmq._transport.call import Call
 from rmq._transport.refusals import AOF_TROUBLE, error_of, parsed, reply_lost
 from rmq.errors import RmqError

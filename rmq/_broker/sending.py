@@ -6,6 +6,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol, cast
 
+from rmq._broker import streams
+from rmq._broker.binding import Bound, ages_of
+from rmq._broker.keys import slot_keys
+from rmq._broker.merging import MergedSends
 from rmq._io.wire import Argument
 from rmq._model.columns import Columns
 from rmq._model.messages import Encoded
@@ -13,10 +17,6 @@ from rmq._model.replies import SendResult
 from rmq._model.scores import ages_for
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic, TopicType
-from rmq._scripts import streams
-from rmq._scripts.binding import Bound, ages_of
-from rmq._scripts.keys import slot_keys
-from rmq._scripts.merging import MergedSends
 from rmq._transport.call import Call
 from rmq._transport.numbering import Turn, Turns
 

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol
 
+from rmq._broker.binding import Bound, ages_of
+from rmq._broker.keys import slot_keys
+from rmq._broker.sending import MERGES_AGAIN, NO_MARK, MadeAges, SendCall, message_args
 from rmq._io.wire import Argument
 from rmq._model.columns import Columns
 from rmq._model.messages import Encoded
 from rmq._model.replies import SendResult
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic, TopicType
-from rmq._scripts.binding import Bound, ages_of
-from rmq._scripts.keys import slot_keys
-from rmq._scripts.sending import MERGES_AGAIN, NO_MARK, MadeAges, SendCall, message_args
 from rmq._transport.call import Call
 from rmq._transport.refusals import error_of
 from rmq.errors import RmqError

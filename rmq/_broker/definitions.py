@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rmq._broker.binding import SAFE_AGAIN, Bound
+from rmq._broker.keys import TOPICS_KEY
 from rmq._model.definitions import MAX_DEFINITION_BYTES
-from rmq._scripts.binding import SAFE_AGAIN, Bound
-from rmq._scripts.keys import TOPICS_KEY
 from rmq._transport.call import Call, is_one
 
 _READ, _DEFINE = Bound("registry_read"), Bound("registry_define", durable=SAFE_AGAIN)

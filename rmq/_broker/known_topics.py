@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rmq._broker.audit import Audit
+from rmq._broker.keys import TOPICS_KEY
+from rmq._broker.registry import Registry, check_same, refusals_named
 from rmq._io.wire import NOTHING
 from rmq._model.definitions import differences, read_definition
 from rmq._model.reports import reporter
@@ -11,9 +14,6 @@ from rmq._model.schema import MOST_TOLD
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic, TopicType
 from rmq._model.typed import PayloadT
-from rmq._scripts.keys import TOPICS_KEY
-from rmq._slots.audit import Audit
-from rmq._slots.registry import Registry, check_same, refusals_named
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError, RmqError, TopicMismatchError, UnreadableTopicError
 

@@ -10,6 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from rmq._broker import claiming, dead, steering
+from rmq._broker.claiming import CLAIM_BYTES, MAX_BATCH, NO_OUTCOMES, Ack, Nack, Outcomes
+from rmq._broker.each import call_each, call_in_parts
+from rmq._broker.joined_sends import JoinedSends, joins_sends
+from rmq._broker.merging import MergedSends
+from rmq._broker.sending import send_calls
+from rmq._broker.source import Source
+from rmq._broker.steering import Adopted
 from rmq._model.claim_columns import ClaimColumns
 from rmq._model.deliveries import Delivery, Holder
 from rmq._model.merged_deliveries import MergedDelivery
@@ -26,14 +34,6 @@ from rmq._model.replies import (
     SendResult,
 )
 from rmq._model.topics import Topic
-from rmq._scripts import claiming, dead, steering
-from rmq._scripts.claiming import CLAIM_BYTES, MAX_BATCH, NO_OUTCOMES, Ack, Nack, Outcomes
-from rmq._scripts.joined_sends import JoinedSends, joins_sends
-from rmq._scripts.merging import MergedSends
-from rmq._scripts.sending import send_calls
-from rmq._scripts.steering import Adopted
-from rmq._slots.each import call_each, call_in_parts
-from rmq._slots.source import Source
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq.errors import RmqError

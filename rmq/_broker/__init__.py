@@ -1,0 +1,1 @@
+"""What RMQ has in Redis: its keys, its scripts as calls, and who may change what."""

@@ -1,1 +1,0 @@
-"""One function for each Lua script: arguments in, values out; and every key."""

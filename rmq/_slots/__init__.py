@@ -1,1 +1,0 @@
-"""The code that changes a topic in Redis."""
