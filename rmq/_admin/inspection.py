@@ -14,6 +14,7 @@ from rmq._broker import viewing
 from rmq._broker import workers as workers_
 from rmq._broker.claiming import MAX_BATCH
 from rmq._broker.each import checked_slots
+from rmq._model.display import brief
 from rmq._model.figures import TopicStats
 from rmq._model.messages import Payload, payload_bytes
 from rmq._model.times import most
@@ -155,9 +156,14 @@ class Inspection(View):
         Where `stats` of all slots are at hand, they save a trip.
 
         Raises:
-            InvalidValueError: `sample`, the most dead to look at, is not 1 to 10,000.
+            InvalidValueError: `sample`, the most dead to look at, is not 1 to 10,000; or `stats` is not of this topic.
         """
         check_whole("sample", sample, 10_000)
+        if stats is not None and (not isinstance(stats, TopicStats) or stats.topic.name != self.topic.name):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidValueError(
+                f"stats is {brief(stats, 100)}; it must be what `Inspection.stats` of topic {self.topic.name} returned",
+                topic=self.topic.name,
+            )
         dead = {slot.slot: slot.dead for slot in (stats or self.stats()).slots if slot.dead}
         chosen = sorted(dead)[:: max(1, -(-len(dead) // _MOST_SAMPLED_SLOTS))]
         among = sum(dead[slot] for slot in chosen)

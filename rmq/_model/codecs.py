@@ -227,6 +227,15 @@ class EncryptedCodec:
         return decrypted
 
 
+def encodes_alike(codec: object) -> bool:
+    """Return whether equal payloads can become equal bytes: not where a codec encrypts, or one within it."""
+    while codec is not None:
+        if isinstance(codec, EncryptedCodec):
+            return False
+        codec = getattr(codec, "inner", None)
+    return True
+
+
 def is_payload_class(kind: object) -> bool:
     """Return whether payloads can be of a class: a dataclass, a msgspec struct or a pydantic model."""
     marks = ("__dataclass_fields__", "__struct_fields__", "__pydantic_validator__")

@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 
     PayloadT = TypeVar("PayloadT", default=Any)
     OtherT = TypeVar("OtherT", default=Any)
+    ValueT = TypeVar("ValueT", default=bytes)
 else:
     from typing import TypeVar
 
     PayloadT = TypeVar("PayloadT")
     OtherT = TypeVar("OtherT")
+    ValueT = TypeVar("ValueT")
 
 PayloadClass: TypeAlias = type[PayloadT]
 """The class of payloads: within `Topic`, `type` is something else."""
@@ -168,8 +170,8 @@ def message_trouble(topic: Topic[Any], payload: object, error: Exception) -> Exc
     return InvalidMessageError(f"a {what} of topic {topic.name} {rule}", topic=topic.name)
 
 
-def decode_payload(topic: Topic[Any], body: bytes | None) -> Any:
-    """Return the payload that a body holds. `Topic.decode` says more."""
+def decode_payload(topic: Topic[Any], body: bytes | None, what: str = "body") -> Any:
+    """Return the payload that a body, or what else it is, holds. `Topic.decode` says more."""
     typed = topic.typed
     if typed is None:
         raise InvalidValueError(
@@ -182,7 +184,7 @@ def decode_payload(topic: Topic[Any], body: bytes | None) -> Any:
     except MemoryError:  # another time it may decode
         raise
     except Exception as error:
-        raise PayloadError(f"the body is no {typed.kind.__name__}: {reason_of(error)}", topic=topic.name) from error
+        raise PayloadError(f"the {what} is no {typed.kind.__name__}: {reason_of(error)}", topic=topic.name) from error
 
 
 def reason_of(error: BaseException) -> str:

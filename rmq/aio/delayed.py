@@ -6,14 +6,16 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callab
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
-from typing import Concatenate, ParamSpec, Self, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from rmq import delayed as plain
+from rmq._model.codecs import Codec
 from rmq._model.deliveries import Delivery as PlainDelivery
 from rmq._model.messages import Payload
 from rmq._model.replies import SendResult
 from rmq._model.times import Duration
 from rmq._model.topics import Topic
+from rmq._model.typed import PayloadClass, ValueT
 from rmq.aio.backend import Place
 from rmq.aio.client import Opened, RmqClient
 from rmq.aio.facades import gone_through
@@ -24,7 +26,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class DelayedQueue(Closing):
+class DelayedQueue(Closing, Generic[ValueT]):
     """A queue whose values become due after a delay; see `rmq.DelayedQueue`. Any number of tasks may share it.
 
     Use it with `async with`, or close it. It registers its topic at its first use.
@@ -35,6 +37,8 @@ class DelayedQueue(Closing):
         merge: As for `rmq.DelayedQueue`.
         slots: As for `rmq.DelayedQueue`.
         lease: As for `rmq.DelayedQueue`.
+        payload: As for `rmq.DelayedQueue`.
+        codec: As for `rmq.DelayedQueue`.
 
     Examples:
         >>> import asyncio
@@ -47,6 +51,17 @@ class DelayedQueue(Closing):
         b'call ann'
     """
 
+    @overload
+    def __init__(
+        self: DelayedQueue[bytes],
+        client: RmqClient,
+        name: str,
+        *,
+        merge: bool = False,
+        slots: int = 1,
+        lease: timedelta = timedelta(seconds=60),
+    ) -> None: ...
+    @overload
     def __init__(
         self,
         client: RmqClient,
@@ -55,24 +70,42 @@ class DelayedQueue(Closing):
         merge: bool = False,
         slots: int = 1,
         lease: timedelta = timedelta(seconds=60),
+        payload: PayloadClass[ValueT] | None = None,
+        codec: Codec | None = None,
+    ) -> None: ...
+    def __init__(
+        self,
+        client: RmqClient,
+        name: str,
+        *,
+        merge: bool = False,
+        slots: int = 1,
+        lease: timedelta = timedelta(seconds=60),
+        payload: PayloadClass[ValueT] | None = None,
+        codec: Codec | None = None,
     ) -> None:
         self._client = client
-        self._new_plain = partial(plain.DelayedQueue, name=name, merge=merge, slots=slots, lease=lease)
-        self._ready: tuple[plain.DelayedQueue, Opened] | None = None
+        self._new_plain = partial(
+            plain.DelayedQueue[Any], name=name, merge=merge, slots=slots, lease=lease, payload=payload, codec=codec
+        )
+        self._ready: tuple[plain.DelayedQueue[Any], Opened] | None = None
 
     async def open(self) -> Self:
         """Register the topic now, and not at the first use.
 
         Raises:
             TopicMismatchError: The name is registered with another type or number of slots.
+            InvalidTopicError: `payload` or `codec` is none, or cannot work with `merge`.
         """
         await self._open()
         return self
 
-    offer = awaited(plain.DelayedQueue.offer)
+    async def offer(self, value: ValueT | Payload, delay: Duration) -> None:
+        """Put a value into the queue; see `rmq.DelayedQueue.offer`."""
+        await self._run(plain.DelayedQueue[Any].offer, value, delay)
 
     async def offer_many(
-        self, values: Iterable[tuple[Payload, Duration]] | AsyncIterable[tuple[Payload, Duration]]
+        self, values: Iterable[tuple[ValueT | Payload, Duration]] | AsyncIterable[tuple[ValueT | Payload, Duration]]
     ) -> SendResult:
         """Put any number of values into the queue; see `rmq.DelayedQueue.offer_many`. Takes an async iterable, too."""
         queue, opened = await self._open()
@@ -85,18 +118,18 @@ class DelayedQueue(Closing):
 
         return await opened.tasks.run(offer)
 
-    async def take(self, timeout: float | timedelta | None = None) -> bytes:
+    async def take(self, timeout: float | timedelta | None = None) -> ValueT:
         """Wait for a value, take it out of the queue for good, and return it; see `rmq.DelayedQueue.take`.
 
         Guarantee: cancelled, it loses nothing: what it has claimed by then goes back at once.
         """
         return await self._kept(lambda queue: queue.claim(timeout))
 
-    async def poll(self, timeout: float | timedelta = 0.0) -> bytes | None:
+    async def poll(self, timeout: float | timedelta = 0.0) -> ValueT | None:
         """Like `take`, with `None` where nothing became due in time; 0 does not wait."""
         return await self._kept(lambda queue: queue.claim_soon(timeout))
 
-    async def take_many(self, max_values: int = 100, timeout: float | timedelta | None = None) -> list[bytes]:
+    async def take_many(self, max_values: int = 100, timeout: float | timedelta | None = None) -> list[ValueT]:
         """Wait for the first value, and take as many as are due; see `rmq.DelayedQueue.take_many`.
 
         Guarantee: as for `take`.
@@ -107,7 +140,7 @@ class DelayedQueue(Closing):
         return queue.values_of(deliveries)
 
     @asynccontextmanager
-    async def taking(self, timeout: float | timedelta | None = None) -> AsyncGenerator[bytes]:
+    async def taking(self, timeout: float | timedelta | None = None) -> AsyncGenerator[ValueT]:
         """Wait for a value, and take it out of the queue when the block ends; see `rmq.DelayedQueue.taking`.
 
         Guarantee: at least once. Cancelled while it waits, it gives back what it has claimed; a block that is cancelled
@@ -122,10 +155,13 @@ class DelayedQueue(Closing):
             raise
         await self._finish(partial(plain.DelayedQueue.finish, delivery=delivery))
 
-    remove = awaited(plain.DelayedQueue.remove)
+    async def remove(self, value: ValueT | Payload) -> bool:
+        """Take a value out before it is due or taken; see `rmq.DelayedQueue.remove`."""
+        return await self._run(plain.DelayedQueue[Any].remove, value)
+
     size = awaited(plain.DelayedQueue.size)
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
+    async def __aiter__(self) -> AsyncIterator[ValueT]:
         """Yield the values in the queue without taking them; see `rmq.DelayedQueue.__iter__`."""
         queue, opened = await self._open()
         async for value in each(opened.tasks, iter(queue)):
@@ -145,10 +181,10 @@ class DelayedQueue(Closing):
         return self._ready[0].topic
 
     @overload
-    async def _kept(self, claim: Callable[[plain.DelayedQueue], PlainDelivery]) -> bytes: ...
+    async def _kept(self, claim: Callable[[plain.DelayedQueue[Any]], PlainDelivery]) -> ValueT: ...
     @overload
-    async def _kept(self, claim: Callable[[plain.DelayedQueue], PlainDelivery | None]) -> bytes | None: ...
-    async def _kept(self, claim: Callable[[plain.DelayedQueue], PlainDelivery | None]) -> bytes | None:
+    async def _kept(self, claim: Callable[[plain.DelayedQueue[Any]], PlainDelivery | None]) -> ValueT | None: ...
+    async def _kept(self, claim: Callable[[plain.DelayedQueue[Any]], PlainDelivery | None]) -> ValueT | None:
         queue, _ = await self._open()
         delivery = await self._finish(claim, _give_back)
         if delivery is None:
@@ -157,7 +193,7 @@ class DelayedQueue(Closing):
         return queue.value_of(delivery)
 
     async def _run(
-        self, method: Callable[Concatenate[plain.DelayedQueue, P], T], *args: P.args, **kwargs: P.kwargs
+        self, method: Callable[Concatenate[plain.DelayedQueue[Any], P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         queue, opened = await self._open()
 
@@ -169,14 +205,14 @@ class DelayedQueue(Closing):
 
     async def _finish(
         self,
-        action: Callable[[plain.DelayedQueue], T],
-        unclaimed: Callable[[plain.DelayedQueue, T], object] | None = None,
+        action: Callable[[plain.DelayedQueue[Any]], T],
+        unclaimed: Callable[[plain.DelayedQueue[Any], T], object] | None = None,
     ) -> T:
         queue, opened = await self._open()
         given_back = None if unclaimed is None else partial(unclaimed, queue)
         return await opened.tasks.finish(partial(action, queue), given_back)
 
-    async def _open(self) -> tuple[plain.DelayedQueue, Opened]:
+    async def _open(self) -> tuple[plain.DelayedQueue[Any], Opened]:
         if self._ready is None:
             opened = await self._client._open()  # pyright: ignore[reportPrivateUsage]
             queue = await opened.tasks.run(self._new_plain, opened.plain)
@@ -184,13 +220,13 @@ class DelayedQueue(Closing):
         return self._ready
 
 
-def _give_back(queue: plain.DelayedQueue, claimed: PlainDelivery | None) -> None:
+def _give_back(queue: plain.DelayedQueue[Any], claimed: PlainDelivery | None) -> None:
     del queue
     if claimed is not None:
         claimed.release()
 
 
-def _give_back_many(queue: plain.DelayedQueue, claimed: Sequence[PlainDelivery]) -> None:
+def _give_back_many(queue: plain.DelayedQueue[Any], claimed: Sequence[PlainDelivery]) -> None:
     del queue
     for delivery in claimed:
         delivery.release()

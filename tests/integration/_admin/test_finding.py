@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import redis
@@ -177,6 +178,9 @@ def test_dead_by_reason(filled: Inspection) -> None:
     assert sampled.total == 600
     assert 400 <= sampled.estimate("TimeoutError") <= 600
     assert filled.dead_reasons(stats=filled.stats()) == reasons
+    for wrong in (7, 0, reasons, replace(filled.stats(), topic=replace(filled.topic, name="another"))):
+        with pytest.raises(InvalidValueError, match=f"stats is .*; it must be what .* of topic {filled.topic.name} "):
+            filled.dead_reasons(stats=wrong)  # pyright: ignore[reportArgumentType]
 
 
 def test_rates_between_two_looks(client: RmqClient, make_topic: MakeTopic) -> None:
