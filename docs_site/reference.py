@@ -18,7 +18,7 @@ PAGES = {
     "messages": ("Messages and sending", "rmq._model.messages", "rmq._model.stream_messages", "rmq._model.replies",
                  "rmq._model.rows", "rmq._sending"),
     "deliveries": ("Deliveries", "rmq._model.deliver", "rmq._claiming"),
-    "merging": ("Merging", "rmq._model.merg", "rmq._model.reducers", "rmq._model.windows"),
+    "merging": ("Merging", "rmq._model.merg"),
     "delayed": ("Delayed queue", "rmq.delayed"),
     "steering": ("Looking and steering", "rmq._admin", "rmq._model.whereabouts", "rmq._model.definitions"),
     "streams": ("Streams", "rmq._admin.stream_topic", "rmq._model.entries"),

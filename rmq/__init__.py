@@ -35,11 +35,26 @@ from rmq._model.figures import (
 )
 from rmq._model.handler_times import HandlerTimes, RunningHandler
 from rmq._model.merge_patch import json_merge_patch
-from rmq._model.merging import PER_MESSAGE, Merge, PerMessage, PriorityRule
+from rmq._model.merging import (
+    PER_MESSAGE,
+    Collect,
+    Fixed,
+    Keep,
+    Leading,
+    Max,
+    Merge,
+    Min,
+    Newest,
+    Overflow,
+    PerMessage,
+    PriorityRule,
+    Replace,
+    Sliding,
+    Sum,
+)
 from rmq._model.messages import FixedTimeMessage, JoinMessage, PriorityMessage, RangeMergeMessage, StreamMessage
 from rmq._model.observers import Observer, Observers
 from rmq._model.owner import Owner
-from rmq._model.reducers import Collect, Keep, Max, Min, Newest, Overflow, Replace, Sum
 from rmq._model.replies import ControlResult, Redriven, SendResult
 from rmq._model.retention import Retention
 from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy
@@ -58,7 +73,6 @@ from rmq._model.whereabouts import (
     SearchPage,
     Whereabouts,
 )
-from rmq._model.windows import Fixed, Leading, Sliding
 from rmq._model.workers import ListenerInfo, WorkerInfo
 from rmq._ownership import Coordinator, DigestAuth, Ownership, SaslAuth, Tls
 from rmq._processes.embedded import EmbeddedServer

@@ -13,9 +13,9 @@ from rmq._broker import dead as dead_
 from rmq._broker.claiming import MAX_BATCH, SWEEP_LIMIT, Nack, Outcomes
 from rmq._broker.keys import slot_keys
 from rmq._broker.slots import NACK_BATCH, PIGGYBACKED_NACKS
+from rmq._model.merging import MAX_UNIQUE_ITEMS
 from rmq._model.messages import Encoded
 from rmq._model.records import Record, framed, new_record, write_record
-from rmq._model.reducers import MAX_UNIQUE_ITEMS
 from rmq._sending.stream import batch_size
 from rmq._transport.call import Call
 from rmq.spark.marks import Mark, send_once

@@ -9,13 +9,11 @@ from zlib import crc32
 from rmq._broker.binding import Bound, ages_of
 from rmq._broker.keys import slot_keys
 from rmq._io.wire import Argument
-from rmq._model.merging import Merge, PriorityRule
+from rmq._model.merging import Collect, Merge, PriorityRule, Sliding
 from rmq._model.messages import Encoded
 from rmq._model.records import untraced
-from rmq._model.reducers import Collect
 from rmq._model.replies import PartlySent, SendResult
 from rmq._model.topics import Topic, WhenFull
-from rmq._model.windows import Sliding
 from rmq._transport.call import Call
 from rmq._transport.numbering import Turn, Turns
 

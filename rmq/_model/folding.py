@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import cast
 
-from rmq._model.merging import Merge, PriorityRule
+from rmq._model.merging import Collect, Merge, PriorityRule, Sliding
 from rmq._model.messages import Encoded
 from rmq._model.records import ITEMS, MAX_WHOLE, Record, fold, read_record, write_record
-from rmq._model.reducers import Collect
 from rmq._model.topics import Topic, TopicType
-from rmq._model.windows import Sliding
 
 
 def fold_messages(topic: Topic, encoded: Iterable[Encoded]) -> list[Encoded]:

@@ -7,11 +7,22 @@ from typing import TypeAlias
 
 from rmq._model.deliveries import Delivery
 from rmq._model.display import shown, span
-from rmq._model.merging import Merge, PriorityRule
-from rmq._model.reducers import Collect, Keep, Max, Min, Newest, Overflow, Replace, Sum
+from rmq._model.merging import (
+    Collect,
+    Fixed,
+    Keep,
+    Max,
+    Merge,
+    Min,
+    Newest,
+    Overflow,
+    PriorityRule,
+    Replace,
+    Sliding,
+    Sum,
+)
 from rmq._model.topics import Topic, TopicType
 from rmq._model.whereabouts import DeadMessage, FoundMessage, PeekedMessage
-from rmq._model.windows import Fixed, Sliding
 
 Carrier: TypeAlias = Delivery | PeekedMessage | FoundMessage | DeadMessage
 """What stands for sends."""

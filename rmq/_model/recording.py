@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import NoReturn, cast
 
-from rmq._model.merging import MAX_COUNT, Merge
+from rmq._model.merging import MAX_COUNT, Collect, Merge
 from rmq._model.payloads import Body, Payload, checked_body, checked_payload
 from rmq._model.records import BODIES, ITEMS, MAX_WHOLE, framed, new_record, wanting
-from rmq._model.reducers import Collect
 from rmq._model.topics import Topic
 from rmq.errors import InvalidMessageError
 

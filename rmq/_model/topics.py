@@ -11,8 +11,7 @@ from zlib import crc32
 
 from rmq._model import typed as payloads
 from rmq._model.codecs import Codec
-from rmq._model.merging import Merge, check_change, check_merge
-from rmq._model.reducers import Collect
+from rmq._model.merging import Collect, Merge, check_change, check_merge
 from rmq._model.retention import Retention
 from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy
 from rmq._model.schema import SCHEMA_VERSION, Document, new_document, read_document

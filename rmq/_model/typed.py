@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from rmq._model.codecs import HIDDEN, Codec, Decoder, Encoder, EncryptedCodec, Finite, JsonCodec, is_payload_class
-from rmq._model.reducers import Max, Min, Sum
+from rmq._model.merging import Max, Min, Sum
 from rmq._model.times import Duration, Instant
 from rmq._model.topic_types import TopicType
 from rmq.errors import InvalidMessageError, InvalidTopicError, InvalidValueError, PayloadError

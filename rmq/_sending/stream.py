@@ -14,8 +14,8 @@ from rmq._model.checks import check_flag
 from rmq._model.columns import Columns, places_of, slots_of
 from rmq._model.display import counted
 from rmq._model.encoding import Row
+from rmq._model.merging import Collect
 from rmq._model.messages import Encoded
-from rmq._model.reducers import Collect
 from rmq._model.replies import PartlySent, SendResult
 from rmq._model.rows import Rows
 from rmq._model.topics import Topic

@@ -10,11 +10,25 @@ import typer
 
 from rmq._model.display import dashed
 from rmq._model.merge_words import merge_name
-from rmq._model.merging import MAX_COUNT, PER_MESSAGE, Merge, PerMessage, PriorityRule
-from rmq._model.reducers import MAX_ITEM_BYTES, MAX_ITEMS, REDUCERS, Collect, Overflow, Reducer
+from rmq._model.merging import (
+    MAX_COUNT,
+    MAX_ITEM_BYTES,
+    MAX_ITEMS,
+    PER_MESSAGE,
+    REDUCERS,
+    Collect,
+    Fixed,
+    Leading,
+    Merge,
+    Overflow,
+    PerMessage,
+    PriorityRule,
+    Reducer,
+    Sliding,
+    Window,
+)
 from rmq._model.times import parse_duration_ms
 from rmq._model.topics import Topic, TopicType
-from rmq._model.windows import Fixed, Leading, Sliding, Window
 from rmq.cli.numbers import parse_number
 from rmq.cli.options import typed
 from rmq.cli.parsing import choice

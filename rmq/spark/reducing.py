@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from rmq._model.merging import Merge, PriorityRule
+from rmq._model.merging import Merge, PriorityRule, Sliding
 from rmq._model.records import ITEMS, NUMBERS
 from rmq._model.topics import Topic, TopicType
-from rmq._model.windows import Sliding
 from rmq.errors import InvalidValueError
 
 _DUE = {TopicType.RANGE_MERGE: "time_range", TopicType.PRIORITY: "priority", TopicType.FIXED_TIME: "fixed_time"}

@@ -71,6 +71,7 @@ from rmq._model.entries import id_key as id_key
 from rmq._model.entries import own_score as own_score
 from rmq._model.envelope import wrap as wrap
 from rmq._model.folding import fold_messages as fold_messages
+from rmq._model.merging import Reducer as Reducer
 from rmq._model.messages import Encoded as Encoded
 from rmq._model.messages import Message as Message
 from rmq._model.messages import encode as encode
@@ -87,7 +88,6 @@ from rmq._model.records import framed as framed
 from rmq._model.records import read_record as read_record
 from rmq._model.records import wanting as wanting
 from rmq._model.records import write_record as write_record
-from rmq._model.reducers import Reducer as Reducer
 from rmq._model.replies import Claimed as Claimed
 from rmq._model.replies import ClaimReply as ClaimReply
 from rmq._model.replies import ExtendReply as ExtendReply

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from rmq._model.merging import MAX_COUNT, Merge
+from rmq._model.merging import MAX_COUNT, Collect, Merge
 from rmq._model.records import BODIES, MAX_WHOLE, NUMBERS
-from rmq._model.reducers import Collect
 from rmq._model.topics import Topic
 
 

@@ -14,10 +14,9 @@ from typing import NamedTuple, TypeVar, cast
 
 from rmq._model.columns import Columns
 from rmq._model.folding import fold_pair
-from rmq._model.merging import Merge
+from rmq._model.merging import Collect, Merge, Overflow
 from rmq._model.messages import Encoded
 from rmq._model.records import ITEMS, Record, read_record
-from rmq._model.reducers import Collect, Overflow
 from rmq._model.topics import Topic, TopicType
 from rmq.spark.sink.rows import Rows
 

@@ -11,8 +11,8 @@ from typing import Any, Literal, cast
 from rmq._broker.keys import sent_key, slot_keys
 from rmq._broker.slots import SlotWriter
 from rmq._model.columns import Columns
+from rmq._model.merging import Overflow
 from rmq._model.messages import Encoded
-from rmq._model.reducers import Overflow
 from rmq._model.replies import SendResult
 from rmq._model.topics import Topic
 from rmq._sending.backpressure import blocks, send_patiently, wait_for_room

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
-from rmq._model.reducers import Collect
+from rmq._model.merging import Collect
 from rmq._model.topics import Topic, TopicType
 from rmq._sending.backpressure import blocks
 from rmq._transport.connections import Connections

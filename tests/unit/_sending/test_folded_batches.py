@@ -6,8 +6,8 @@ import pytest
 
 from rmq import Collect, Fixed, Merge, RangeMergeMessage, Sum, Topic, TopicType
 from rmq._model.columns import Columns
+from rmq._model.merging import Reducer
 from rmq._model.messages import encode
-from rmq._model.reducers import Reducer
 from rmq._sending.batch import Batch
 
 
