@@ -22,7 +22,7 @@ PAGES = {
     "delayed": ("Delayed queue", "rmq.delayed"),
     "steering": ("Looking and steering", "rmq._admin", "rmq._model.whereabouts", "rmq._model.definitions"),
     "streams": ("Streams", "rmq._admin.stream_topic", "rmq._model.entries"),
-    "figures": ("Figures and workers", "rmq._model.figures", "rmq._model.workers", "rmq._model.handler_times"),
+    "figures": ("Figures and workers", "rmq._model.figures", "rmq._model.workers"),
     "watching": ("Watching and logs", "rmq._model.observers", "rmq.logs"),
     "ownership": ("Owners of slots", "rmq._ownership", "rmq._model.owner"),
     "errors": ("Errors", "rmq.errors"),

@@ -33,7 +33,6 @@ from rmq._model.figures import (
     StreamStats,
     TopicStats,
 )
-from rmq._model.handler_times import HandlerTimes, RunningHandler
 from rmq._model.merge_patch import json_merge_patch
 from rmq._model.merging import (
     PER_MESSAGE,
@@ -73,7 +72,7 @@ from rmq._model.whereabouts import (
     SearchPage,
     Whereabouts,
 )
-from rmq._model.workers import ListenerInfo, WorkerInfo
+from rmq._model.workers import HandlerTimes, ListenerInfo, RunningHandler, WorkerInfo
 from rmq._ownership import Coordinator, DigestAuth, Ownership, SaslAuth, Tls
 from rmq._processes.embedded import EmbeddedServer
 from rmq._sending.producer import Producer

@@ -16,12 +16,12 @@ from rmq._listening.listener import Listener
 from rmq._model.claim_columns import ClaimColumns, number_of, spread
 from rmq._model.deliveries import ACKED, RELEASED, Delivery, Outcome, Verb, describe
 from rmq._model.delivery_columns import DeliveryColumns
-from rmq._model.handler_times import TimesCounter
 from rmq._model.handlers import refuse_unfinished
 from rmq._model.observers import Observers
 from rmq._model.reports import reporter, traced
 from rmq._model.times import monotonic_s
 from rmq._model.typed import Typed
+from rmq._model.workers import TimesCounter
 from rmq._ownership import Coordinator
 from rmq._processes import signals
 from rmq.errors import PayloadError

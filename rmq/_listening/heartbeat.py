@@ -13,10 +13,9 @@ from rmq._broker import workers
 from rmq._io.backend import Background
 from rmq._listening.pace import NORMAL, Pace
 from rmq._listening.runtime import ListenerRuntime
-from rmq._model.handler_times import BUCKETS, HandlerTimes
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
-from rmq._model.workers import BEAT_S, ListenerInfo, WorkerInfo, process_name
+from rmq._model.workers import BEAT_S, BUCKETS, HandlerTimes, ListenerInfo, WorkerInfo, process_name
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq.errors import RmqError

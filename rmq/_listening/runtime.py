@@ -23,13 +23,12 @@ from rmq._listening.stream_janitor import StreamJanitor
 from rmq._model.claim_columns import number_of, spread
 from rmq._model.deliveries import Delivery
 from rmq._model.display import shown
-from rmq._model.handler_times import RunningHandler
 from rmq._model.observers import Observers
 from rmq._model.owner import Owner
 from rmq._model.reports import Sparing, reporter
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic
-from rmq._model.workers import MOST_CONTENT, MOST_RUNNING
+from rmq._model.workers import MOST_CONTENT, MOST_RUNNING, RunningHandler
 from rmq._ownership import Coordinator
 from rmq._ownership.assignment import spread_slots
 from rmq._ownership.values import Ownership, SlotKey

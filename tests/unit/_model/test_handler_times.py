@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq import HandlerTimes
-from rmq._model.handler_times import BUCKETS, TimesCounter
+from rmq._model.workers import BUCKETS, TimesCounter
 
 
 def times_of(*seconds: float) -> HandlerTimes:
