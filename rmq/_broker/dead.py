@@ -10,12 +10,10 @@ from typing import Any
 from rmq._broker.binding import SAFE_AGAIN, Bound, ages_of
 from rmq._broker.claiming import NewScore
 from rmq._io.wire import Argument
-from rmq._model.failures import why_dead
 from rmq._model.replies import Redriven
 from rmq._model.scores import score_of
-from rmq._model.sends import told
 from rmq._model.topics import Topic
-from rmq._model.whereabouts import DeadMessage
+from rmq._model.whereabouts import DeadMessage, told, why_dead
 from rmq._transport.call import Call
 
 _REDRIVE, _PURGE_DEAD = (Bound(name, durable=SAFE_AGAIN) for name in ("redrive", "purge_dead"))

@@ -35,7 +35,6 @@ from rmq._model.entries import (
     consumer_of,
     content_of,
 )
-from rmq._model.failures import why_dead
 from rmq._model.figures import GroupSlot, StreamSlot
 from rmq._model.messages import Encoded
 from rmq._model.owner import NO_OWNER, Owner
@@ -43,6 +42,7 @@ from rmq._model.replies import ClaimReply, ExtendReply, Redriven, SendResult, St
 from rmq._model.retention import Retention
 from rmq._model.stream_messages import BODY, CONTENT
 from rmq._model.topics import Topic
+from rmq._model.whereabouts import why_dead
 from rmq._transport.call import Call, is_one, read_totals
 from rmq.errors import EntryIdError, RmqError, TooManyGroupsError
 

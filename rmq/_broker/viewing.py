@@ -10,11 +10,9 @@ from rmq._broker.binding import Bound
 from rmq._broker.claiming import order_of
 from rmq._broker.dead import dead_message
 from rmq._broker.keys import slot_keys
-from rmq._model.failures import read_failure
 from rmq._model.figures import TOTALS, SlotStats
 from rmq._model.records import HEAD_BYTES, before_value
 from rmq._model.scores import score_of
-from rmq._model.sends import Sends, told
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import (
     SECTIONS,
@@ -22,9 +20,12 @@ from rmq._model.whereabouts import (
     FoundMessage,
     PeekedMessage,
     Place,
+    Sends,
     Whereabouts,
     meaning_of,
     priority_of,
+    read_failure,
+    told,
 )
 from rmq._transport.call import Call, is_one, read_totals
 

@@ -10,10 +10,10 @@ from rmq._model.deliveries import Delivery, Fold, Holder
 from rmq._model.owner import NO_OWNER, Owner
 from rmq._model.records import BODIES, ITEMS, NOTHING, Record, read_record
 from rmq._model.replies import Claimed
-from rmq._model.sends import body_of, version_of
 from rmq._model.times import moment_of
 from rmq._model.topics import Topic
 from rmq._model.typed import PayloadT
+from rmq._model.whereabouts import body_of, version_of
 
 
 class MergedDelivery(Delivery[PayloadT]):

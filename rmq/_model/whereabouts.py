@@ -1,12 +1,15 @@
-"""What inspection finds: frozen values."""
+"""What inspection finds: frozen values, and how they are read from what scripts keep of failures and of sends. Pure."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypedDict, cast
 
+from rmq._model.envelope import unwrap
+from rmq._model.records import BODIES, ITEMS, NOTHING, Record, read_record
 from rmq._model.scores import ages_for, lease_end_ms, retries_left_of, second_of
 from rmq._model.times import moment_of
 from rmq._model.topics import Topic, TopicType
@@ -14,6 +17,8 @@ from rmq._model.topics import Topic, TopicType
 Place = Literal["store", "prepare", "retry"]
 AnyPlace = Literal["store", "prepare", "retry", "dead"]
 SECTIONS: tuple[AnyPlace, ...] = ("store", "prepare", "retry", "dead")
+
+_MOST_WHOLE = 2**53
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,3 +342,86 @@ class DeadMessage(_InSlot):
     attempts: int
     first_failed_ms: int
     last_failed_ms: int
+
+
+def read_failure(data: bytes | None, unknown_ms: int = 0) -> tuple[Failure, int]:
+    """Read a record: the failure, and how many deliveries the message had, 0 where that is not known.
+
+    What can't be read is empty, a time `unknown_ms`; no JSON at all says so in the message, and hides nothing else.
+    """
+    if not data:
+        return Failure("", "", unknown_ms, unknown_ms), 0
+    try:
+        value: Any = json.loads(data.decode(errors="replace"))
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        return Failure("", "(what was kept of the failure cannot be read)", unknown_ms, unknown_ms), 0
+    found = cast("dict[str, Any]", value)
+    times = (_whole(found.get(name), unknown_ms) for name in ("first_ms", "last_ms"))
+    return Failure(_text(found.get("type")), _text(found.get("message")), *times), _whole(found.get("attempts"), 0)
+
+
+def why_dead(data: bytes | None, died_ms: int) -> tuple[str, str, int, int, int]:
+    """Return what a `DeadMessage` says of its failures, from `error_type` on; times not known are that of death."""
+    failure, attempts = read_failure(data, died_ms)
+    return failure.type, failure.message, attempts, failure.first_ms, failure.last_ms
+
+
+def _text(value: object) -> str:
+    # half a pair of surrogates can stand in JSON, but be neither printed nor sent
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else ""
+
+
+def _whole(value: object, otherwise: int) -> int:
+    """Return a whole number that Lua has written as a number or as text."""
+    try:
+        number = int(value) if isinstance(value, (int, float, str)) and len(str(value)) < 32 else -1
+    except (ValueError, OverflowError):
+        return otherwise
+    return number if 0 <= number < _MOST_WHOLE else otherwise
+
+
+class Sends(TypedDict, total=False):
+    """What is known of a message's sends, as the views' messages take it; nothing without the topic's `merge`."""
+
+    number: int | float | None
+    items: tuple[bytes, ...]
+    item_count: int
+    merged: int
+    first_sent_ms: int | None
+    last_sent_ms: int | None
+    wanted: int
+    version: int | None
+
+
+def told(topic: Topic, stored: bytes | None) -> tuple[bytes | None, Sends]:
+    """Return the body that a stored value says, without its trace context, and what it says of its sends.
+
+    A body is what is stored, or the text of a number; items are none. A value may be torn behind its head.
+    """
+    if topic.merge is None:
+        return unwrap(stored)[0], {}
+    record = read_record(stored) or NOTHING
+    return body_of(record)[0], {
+        "number": None if record.kind in BODIES | ITEMS else record.number,
+        "items": record.items,
+        "item_count": record.item_count,
+        "merged": record.count,
+        "first_sent_ms": record.first_ms or None,
+        "last_sent_ms": record.last_ms or None,
+        "wanted": record.wanted,
+        "version": version_of(record),
+    }
+
+
+def version_of(record: Record) -> int | None:
+    """Return the version of a record's body; `None` where it has none: it is not of `Newest`, or not of a script."""
+    return record.number if record.kind == "N" and isinstance(record.number, int) and record.number >= 0 else None
+
+
+def body_of(record: Record) -> tuple[bytes | None, str]:
+    """Return the body of a record and the trace context before it: of numbers their text, of items none."""
+    if record.kind in BODIES:
+        return unwrap(record.body)
+    return None if record.kind in ITEMS else str(record.number).encode(), ""
