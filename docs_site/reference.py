@@ -24,7 +24,7 @@ PAGES = {
     "streams": ("Streams", "rmq._admin.stream_topic", "rmq._model.entries"),
     "figures": ("Figures and workers", "rmq._model.figures", "rmq._model.workers"),
     "watching": ("Watching and logs", "rmq._model.observers", "rmq.logs"),
-    "ownership": ("Owners of slots", "rmq._ownership", "rmq._model.owner"),
+    "ownership": ("Owners of slots", "rmq._ownership", "rmq._model.replies.Owner"),
     "errors": ("Errors", "rmq.errors"),
     "aio": ("rmq.aio", "rmq.aio"),
     "adapters": ("rmq.adapters", "rmq.adapters"),
@@ -34,7 +34,8 @@ PAGES = {
     "testing": ("rmq.testing", "rmq.testing"),
     "others": ("Others", "rmq"),
 }  # fmt: skip
-"""Page -> its title, and how the modules begin whose public names stand on it. The longest beginning decides."""
+"""Page -> its title, and how the places begin where its names are defined: a module, or a name in one. The longest
+beginning decides."""
 MODULES = (
     "rmq",
     "rmq.adapters.django",
@@ -94,7 +95,7 @@ def write(pages: Path) -> list[dict[str, str]]:
     """Write the reference below the staged pages, and return its entries of the navigation."""
     found = dict[str, list[Name]]({page: [] for page in PAGES})
     for name in public_names():
-        found[page_of(name.home)].append(name)
+        found[page_of(f"{name.home}.{name.path.rpartition('.')[2]}")].append(name)
     folder = pages / FOLDER
     folder.mkdir(exist_ok=True)
     index, entries = [OPEN], [{"Overview": f"{FOLDER}/index.md"}]
@@ -111,7 +112,7 @@ def write(pages: Path) -> list[dict[str, str]]:
 
 
 def page_of(home: str) -> str:
-    """Return the page for the names of a module."""
+    """Return the page for a name that is defined there."""
     _, page = max(
         (len(start), page) for page, (_, *starts) in PAGES.items() for start in starts if home.startswith(start)
     )

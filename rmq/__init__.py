@@ -53,8 +53,7 @@ from rmq._model.merging import (
 )
 from rmq._model.messages import FixedTimeMessage, JoinMessage, PriorityMessage, RangeMergeMessage, StreamMessage
 from rmq._model.observers import Observer, Observers
-from rmq._model.owner import Owner
-from rmq._model.replies import ControlResult, Redriven, SendResult
+from rmq._model.replies import ControlResult, Owner, Redriven, SendResult
 from rmq._model.retention import Retention
 from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy
 from rmq._model.rows import ArrowArray

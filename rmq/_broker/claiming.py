@@ -13,8 +13,7 @@ from rmq._broker.binding import Bound
 from rmq._broker.joined_claims import JoinedClaims
 from rmq._broker.keys import slot_keys
 from rmq._io.wire import Argument
-from rmq._model.owner import NO_OWNER, Owner
-from rmq._model.replies import Claimed, ClaimedRows, ClaimReply, ExtendReply, NackReply
+from rmq._model.replies import NO_OWNER, Claimed, ClaimedRows, ClaimReply, ExtendReply, NackReply, Owner
 from rmq._model.scores import Ties, retries_left_after_claim, retries_left_of, score_of, scores_of, stamped
 from rmq._model.topics import Topic
 from rmq._transport.call import Call

@@ -22,14 +22,15 @@ from rmq._model.claim_columns import ClaimColumns
 from rmq._model.deliveries import Delivery, Holder
 from rmq._model.merged_deliveries import MergedDelivery
 from rmq._model.messages import Encoded
-from rmq._model.owner import NO_OWNER, Owner
 from rmq._model.replies import (
+    NO_OWNER,
     Claimed,
     ClaimedRows,
     ClaimReply,
     ControlResult,
     ExtendReply,
     NackReply,
+    Owner,
     Redriven,
     SendResult,
 )

@@ -8,8 +8,7 @@ from typing import Any, Generic
 
 from rmq._broker.claiming import CLAIM_BYTES, MAX_BATCH, NO_OUTCOMES, Ack, Nack, Outcomes, Renewal, WholeClaim
 from rmq._model.deliveries import Delivery, Holder
-from rmq._model.owner import NO_OWNER, Owner
-from rmq._model.replies import ClaimReply, ExtendReply, M, NackReply
+from rmq._model.replies import NO_OWNER, ClaimReply, ExtendReply, M, NackReply, Owner
 from rmq._model.topics import Topic
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections

@@ -14,8 +14,7 @@ from rmq._broker.source import Source
 from rmq._broker.streams import Member
 from rmq._model.deliveries import Delivery, Holder
 from rmq._model.entries import StreamDelivery, Trimmed, checked_consumer, stamp_of
-from rmq._model.owner import NO_OWNER, Owner
-from rmq._model.replies import ClaimReply, ExtendReply, NackReply, Redriven, StreamClaimed
+from rmq._model.replies import NO_OWNER, ClaimReply, ExtendReply, NackReply, Owner, Redriven, StreamClaimed
 from rmq._model.reports import reporter
 from rmq._model.retention import Retention
 from rmq._model.topics import Topic

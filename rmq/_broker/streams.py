@@ -37,8 +37,7 @@ from rmq._model.entries import (
 )
 from rmq._model.figures import GroupSlot, StreamSlot
 from rmq._model.messages import Encoded
-from rmq._model.owner import NO_OWNER, Owner
-from rmq._model.replies import ClaimReply, ExtendReply, Redriven, SendResult, StreamClaimed
+from rmq._model.replies import NO_OWNER, ClaimReply, ExtendReply, Owner, Redriven, SendResult, StreamClaimed
 from rmq._model.retention import Retention
 from rmq._model.stream_messages import BODY, CONTENT
 from rmq._model.topics import Topic

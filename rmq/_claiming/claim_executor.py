@@ -14,8 +14,7 @@ from rmq._claiming.claimer import Claimer
 from rmq._claiming.settlements import pack, stale_among
 from rmq._model.claim_columns import number_of, spread
 from rmq._model.deliveries import RELEASED, Delivery, Holder
-from rmq._model.owner import NO_OWNER, Owner
-from rmq._model.replies import ClaimReply
+from rmq._model.replies import NO_OWNER, ClaimReply, Owner
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._transport.dispatch import AWAITED, Awaited

@@ -8,8 +8,7 @@ from typing import Any
 
 from rmq._claiming.settlements import Settlements
 from rmq._model.deliveries import Delivery
-from rmq._model.owner import Owner
-from rmq._model.replies import ClaimReply
+from rmq._model.replies import ClaimReply, Owner
 from rmq._transport.call import Call
 from rmq.errors import RmqError
 

@@ -17,8 +17,7 @@ from rmq._claiming.schedule import Schedule
 from rmq._claiming.takeovers import Takeovers
 from rmq._claiming.wake_hints import Hints
 from rmq._model.deliveries import Delivery
-from rmq._model.owner import NO_OWNER, Owner
-from rmq._model.replies import ClaimReply
+from rmq._model.replies import NO_OWNER, ClaimReply, Owner
 from rmq._model.reports import Sparing
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic

@@ -16,8 +16,7 @@ from rmq._io.backend import THREADS, Background, Blocking
 from rmq._model.claim_columns import ClaimColumns, spread_some
 from rmq._model.deliveries import ACKED, Delivery
 from rmq._model.handlers import refuse_unfinished
-from rmq._model.owner import Owner
-from rmq._model.replies import ExtendReply
+from rmq._model.replies import ExtendReply, Owner
 from rmq._model.reports import passes_over, reporter, traced
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic

@@ -9,7 +9,7 @@ from operator import attrgetter
 from rmq._broker.claiming import CLAIM_BYTES, Ack, Nack, Outcomes, WholeClaim
 from rmq._model.claim_columns import ClaimColumns
 from rmq._model.deliveries import RELEASED, Delivery, Outcome, Verb
-from rmq._model.owner import NO_OWNER, Owner
+from rmq._model.replies import NO_OWNER, Owner
 from rmq._model.retry import draw_jitter
 from rmq._model.topic_types import TopicType
 

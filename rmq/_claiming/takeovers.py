@@ -8,7 +8,7 @@ from rmq._broker import viewing
 from rmq._claiming.claim_round import PATIENCE_S
 from rmq._claiming.settlements import SlotOwner
 from rmq._model.figures import SlotStats
-from rmq._model.owner import Owner
+from rmq._model.replies import Owner
 from rmq._model.reports import reporter
 from rmq._model.topics import Topic
 from rmq._transport.connections import Connections

@@ -24,7 +24,7 @@ from rmq._model.claim_columns import number_of, spread
 from rmq._model.deliveries import Delivery
 from rmq._model.display import shown
 from rmq._model.observers import Observers
-from rmq._model.owner import Owner
+from rmq._model.replies import Owner
 from rmq._model.reports import Sparing, reporter
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic

@@ -8,8 +8,7 @@ from threading import Lock
 
 from rmq._model.deliveries import ACKED, Delivery, Holder, Outcome
 from rmq._model.envelope import MARK, unwrap
-from rmq._model.owner import NO_OWNER, Owner
-from rmq._model.replies import ClaimedRows
+from rmq._model.replies import NO_OWNER, ClaimedRows, Owner
 from rmq._model.topics import Topic
 
 _SPREADING = Lock()

@@ -10,8 +10,7 @@ from enum import Enum
 from typing import Any, Generic, Protocol, TypeAlias
 
 from rmq._model.envelope import unwrap
-from rmq._model.owner import NO_OWNER, Owner
-from rmq._model.replies import Claimed, StreamClaimed
+from rmq._model.replies import NO_OWNER, Claimed, Owner, StreamClaimed
 from rmq._model.scores import ages_for, retries_left_of
 from rmq._model.times import Duration, duration_ms, monotonic_s
 from rmq._model.topics import Topic

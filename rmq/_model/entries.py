@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from rmq._model.deliveries import Delivery, Holder
-from rmq._model.owner import NO_OWNER, Owner
-from rmq._model.replies import Flat, StreamClaimed
+from rmq._model.replies import NO_OWNER, Flat, Owner, StreamClaimed
 from rmq._model.stream_messages import BODY, CONTENT
 from rmq._model.times import instant_ms
 from rmq._model.topics import Topic, TopicType

@@ -7,9 +7,8 @@ from functools import reduce
 from typing import Any
 
 from rmq._model.deliveries import Delivery, Fold, Holder
-from rmq._model.owner import NO_OWNER, Owner
 from rmq._model.records import BODIES, ITEMS, NOTHING, Record, read_record
-from rmq._model.replies import Claimed
+from rmq._model.replies import NO_OWNER, Claimed, Owner
 from rmq._model.times import moment_of
 from rmq._model.topics import Topic
 from rmq._model.typed import PayloadT

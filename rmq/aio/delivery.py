@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from rmq._model.deliveries import Fold, Outcome
-    from rmq._model.owner import Owner
+    from rmq._model.replies import Owner
     from rmq._model.topics import Topic
 
 

@@ -11,7 +11,7 @@ from rmq._broker.binding import Bound
 from rmq._broker.claiming import CLAIM_BYTES, MAX_BATCH, claim_order_of
 from rmq._broker.keys import query_keys, slot_keys
 from rmq._model.envelope import unwrap
-from rmq._model.owner import NO_OWNER, Owner
+from rmq._model.replies import NO_OWNER, Owner
 from rmq._model.scores import score_of
 from rmq._model.topics import Topic, TopicType
 from rmq._model.whereabouts import AnyPlace

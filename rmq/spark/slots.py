@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 from rmq._broker import claiming
 from rmq._broker.registry import Registry
-from rmq._model.owner import NO_OWNER, Owner
+from rmq._model.replies import NO_OWNER, Owner
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic, TopicType
 from rmq._transport.call import Call

@@ -77,8 +77,6 @@ from rmq._model.messages import Message as Message
 from rmq._model.messages import encode as encode
 from rmq._model.notices import Turn as Turn
 from rmq._model.notices import Untold as Untold
-from rmq._model.owner import NO_OWNER as NO_OWNER
-from rmq._model.owner import MovedOwner as MovedOwner
 from rmq._model.records import HEAD_BYTES as HEAD_BYTES
 from rmq._model.records import ITEMS as ITEMS
 from rmq._model.records import NUMBERS as NUMBERS
@@ -88,9 +86,11 @@ from rmq._model.records import framed as framed
 from rmq._model.records import read_record as read_record
 from rmq._model.records import wanting as wanting
 from rmq._model.records import write_record as write_record
+from rmq._model.replies import NO_OWNER as NO_OWNER
 from rmq._model.replies import Claimed as Claimed
 from rmq._model.replies import ClaimReply as ClaimReply
 from rmq._model.replies import ExtendReply as ExtendReply
+from rmq._model.replies import MovedOwner as MovedOwner
 from rmq._model.replies import PartlySent as PartlySent
 from rmq._model.replies import StreamClaimed as StreamClaimed
 from rmq._model.schema import SCHEMA_VERSION as SCHEMA_VERSION

@@ -13,7 +13,7 @@ from rmq._admin.inspection import Inspection
 from rmq._broker.keys import query_keys
 from rmq._broker.registry import Registry
 from rmq._model.merging import same_merging
-from rmq._model.owner import Owner
+from rmq._model.replies import Owner
 from rmq._model.times import monotonic_s
 from rmq._transport.connections import Connections
 from rmq._transport.urls import parse_url

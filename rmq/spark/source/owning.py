@@ -18,7 +18,7 @@ from rmq._broker import viewing
 from rmq._claiming.takeovers import Takeovers
 from rmq._listening.ownership import OwnershipFollower
 from rmq._model.figures import SlotStats
-from rmq._model.owner import Owner
+from rmq._model.replies import Owner
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic
 from rmq._ownership import Coordinator
