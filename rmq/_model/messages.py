@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeAlias, cast
 
-from rmq._model.frozen import setters_of
 from rmq._model.payloads import Body, Payload, checked_body, payload_bytes
 from rmq._model.recording import join_record, record_of, refuse_extras
+from rmq._model.records import setters_of
 from rmq._model.stream_messages import BODY, CONTENT, ID, StreamMessage
 from rmq._model.times import MAX_DUE_MS, MAX_SCORE, Duration, Instant, due_ms, duration_ms, instant_ms
 from rmq._model.topics import Topic, TopicType, slot_of

@@ -5,12 +5,12 @@ The scripts in `lua/includes/merge` follow the same rules; docs/internals/mergin
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields, replace
 from struct import Struct
+from typing import TypeAlias
 
 from rmq._model.envelope import unwrap, wrap
-from rmq._model.frozen import setters_of
 
 MARK = b"\x00rm1"
 BODIES, NUMBERS, ITEMS = frozenset("KRN"), frozenset("XIS"), frozenset("CUJ")
@@ -25,6 +25,14 @@ HEAD_BYTES = _HEAD.size
 
 _LENGTH = Struct("<I")
 _WANTED = Struct("<d")
+
+Setter: TypeAlias = Callable[[object, object], None]
+
+
+def setters_of(kind: type) -> tuple[Setter, Setter, Setter, Setter, Setter, Setter]:
+    """Return what sets the six fields of a frozen dataclass with slots: in half the time of its own `__init__`."""
+    first, second, third, fourth, fifth, sixth = (getattr(kind, each.name).__set__ for each in fields(kind))
+    return first, second, third, fourth, fifth, sixth
 
 
 @dataclass(frozen=True, slots=True, init=False)
