@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, Unpack, cast
@@ -13,17 +14,26 @@ from rmq._model import typed as payloads
 from rmq._model.codecs import Codec
 from rmq._model.merging import Collect, Merge, check_change, check_merge
 from rmq._model.retention import Retention
-from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy
-from rmq._model.schema import SCHEMA_VERSION, Document, new_document, read_document
+from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy, retry_from_json
+from rmq._model.schema import (
+    AGES_VERSION,
+    FIRST_VERSION,
+    MERGE_VERSION,
+    SCHEMA_VERSION,
+    Document,
+    new_document,
+    read_document,
+)
 from rmq._model.scores import MAX_AGED_PRIORITY, MAX_SCORE, STAMP, Ties
 from rmq._model.times import Duration, duration_ms
-from rmq._model.topic_json import FULL_TIMEOUT_MS, limits_json, min_reader_of, settings_of
 from rmq._model.topic_types import TopicType, WhenFull
 from rmq._model.typed import MessageOptions, OtherT, PayloadClass, PayloadT, Typed
 from rmq.errors import InvalidTopicError, InvalidValueError, UnreadableDocumentError, UnreadableTopicError
 
 if TYPE_CHECKING:
     from rmq._model.messages import Message
+
+FULL_TIMEOUT_MS = 10_000
 
 MAX_SLOTS = 16_384
 """As many as Redis Cluster has hash slots: more would not spread any further."""
@@ -361,7 +371,7 @@ class Topic(Generic[PayloadT]):
             "max_dead": self.max_dead,
             "max_dead_age_ms": self.max_dead_age_ms,
             **retention,
-            **limits_json(self),
+            **_limits_json(self),
         }
 
     def to_json(self) -> str:
@@ -391,7 +401,7 @@ class Topic(Generic[PayloadT]):
         """
         value = document.fields
         try:
-            return cls(**settings_of(value))
+            return cls(**_settings_of(value))
         except KeyError as error:
             trouble = f"it has no {error}"
         except (AttributeError, OverflowError, TypeError, ValueError) as error:
@@ -402,3 +412,56 @@ class Topic(Generic[PayloadT]):
             version=document.version,
             min_reader=document.min_reader,
         )
+
+
+def _limits_json(topic: Topic) -> dict[str, Any]:
+    """Return what differs from the defaults: earlier versions of RMQ read a definition without them."""
+    limits: dict[str, Any] = {}
+    full_timeout_ms = duration_ms(topic.full_timeout, "full_timeout")
+    if topic.when_full is not WhenFull.REFUSE:
+        limits["when_full"] = topic.when_full.value
+    if topic.when_full is not WhenFull.REFUSE or full_timeout_ms != FULL_TIMEOUT_MS:
+        limits["full_timeout_ms"] = full_timeout_ms
+    if topic.ttl is not None:
+        limits["ttl_ms"] = topic.ttl_ms
+    if topic.max_rate is not None:
+        limits["max_rate"] = topic.max_rate
+        limits["max_burst"] = topic.max_burst
+    if topic.max_priority is not None:
+        limits |= {"ties": Ties.OLDEST.value, "max_priority": topic.max_priority}
+    if topic.merge is not None:
+        limits["merge"] = topic.merge.to_json()
+    return limits
+
+
+def _settings_of(value: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `Topic` that the fields of a definition stand for."""
+    return {
+        "name": value["name"],
+        "type": TopicType(value["type"]),
+        "slots": value["slots"],
+        "max_retries": value["max_retries"],
+        "lease": timedelta(seconds=value["lease_s"]),
+        "retry": retry_from_json(value["retry"]),
+        "max_content_bytes": value["max_content_bytes"],
+        "max_body_bytes": value["max_body_bytes"],
+        "max_backlog": value["max_backlog"],
+        "max_dead": value["max_dead"],
+        "max_dead_age": value["max_dead_age_ms"],
+        "retention": Retention.from_json(value["retention"]) if "retention" in value else None,
+        "when_full": WhenFull(value.get("when_full", "REFUSE")),
+        "full_timeout": value.get("full_timeout_ms", FULL_TIMEOUT_MS),
+        "ttl": value.get("ttl_ms"),
+        "max_rate": value.get("max_rate"),
+        "max_burst": value.get("max_burst"),
+        "ties": value.get("ties", Ties.ANY) if value["type"] == TopicType.PRIORITY.value else None,
+        "max_priority": value.get("max_priority"),
+        "merge": Merge.from_json(value["merge"]) if "merge" in value else None,
+    }
+
+
+def min_reader_of(topic: Topic) -> int:
+    """Return the oldest version of RMQ's documents that may act on a topic: older ones misread ages and records."""
+    if topic.merge is not None:
+        return MERGE_VERSION
+    return FIRST_VERSION if topic.max_priority is None else AGES_VERSION
