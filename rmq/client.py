@@ -252,6 +252,9 @@ class RmqClient:
 
         Returns:
             Deliveries whose handlers still run: they stay claimed until their lease ends.
+
+        Guarantee: it returns about 2 s after `drain_s` at the latest, whether Redis answers or not. Outcomes that Redis
+        has not taken `deadline_s` after the end of the last handler are left to their leases.
         """
         drain_s = seconds(drain_s, "drain_s")
         self._recording.stop()

@@ -52,8 +52,15 @@ class ClaimCalls:
         self._source = claimer.source
         self._joins = claimer.joins
 
-    def send(self, visits: Sequence[Visit], sent_s: float) -> tuple[Sequence[Reply], LateRound | None]:
+    def send(
+        self, visits: Sequence[Visit], sent_s: float, deadline_s: float | None = None
+    ) -> tuple[Sequence[Reply], LateRound | None]:
         """Send one round, where one script may touch several slots in few calls.
+
+        Args:
+            visits: Its parts.
+            sent_s: Now, on the clock of `monotonic_s`.
+            deadline_s: How long to repeat what may be repeated; the client's deadline by default.
 
         Returns:
             The reply to each visit, and where there are several servers the round, of which some may owe replies.
@@ -61,16 +68,16 @@ class ClaimCalls:
         calls = self._of(visits)
         if len(visits) == 1 and visits[0].picked and not self._connections.apart:
             try:
-                return [self._connections.run(calls[0])], None
+                return [self._connections.run(calls[0], deadline_s)], None
             except (ClientClosedError, ForkedClientError):
                 raise
             except RmqError as error:
                 return [error], None
         if not self._joins:
-            late = LateRound(visits, calls, None, self._connections.dispatch(calls), sent_s)
+            late = LateRound(visits, calls, None, self._connections.dispatch(calls, deadline_s), sent_s)
             return late.dispatch.results(PATIENCE_S, leave=True), late
         groups, many = self._joined(visits, calls)
-        return self._of_visits(calls, groups, self._connections.run_many(many, PATIENCE_S)), None
+        return self._of_visits(calls, groups, self._connections.run_many(many, PATIENCE_S, deadline_s)), None
 
     def post(self, visits: Sequence[Visit], sent_s: float, most_bytes: int) -> LateRound:
         """Send one round, and wait for nothing.

@@ -71,7 +71,11 @@ class ClaimExecutor:
         return self.carry_out(self._claimer.plan(limit, settled), settled, held)
 
     def carry_out(
-        self, plan: ClaimPlan, settled: Sequence[Delivery] = (), held: Sequence[Delivery] | None = None
+        self,
+        plan: ClaimPlan,
+        settled: Sequence[Delivery] = (),
+        held: Sequence[Delivery] | None = None,
+        deadline_s: float | None = None,
     ) -> ClaimRound:
         """Claim as planned, and settle on the way, in one round trip.
 
@@ -79,6 +83,7 @@ class ClaimExecutor:
             plan: What to claim.
             settled: Deliveries with outcomes to carry out.
             held: All deliveries that the holder has, the settled ones too; just these by default.
+            deadline_s: How long to repeat what may be repeated; the client's deadline by default.
 
         Returns:
             The deliveries, and the settled ones that certainly did not reach Redis. In a cluster, what a server owes
@@ -94,7 +99,7 @@ class ClaimExecutor:
         earlier = self._take_earlier()[0] if self._late or self._kept is not None else None
         round_: ClaimRound | None = None
         try:
-            round_ = self._carry_out(plan, settled, held)
+            round_ = self._carry_out(plan, settled, held, deadline_s)
             if plan.tokens:
                 self._throttle.give_back(plan.tokens - number_of(round_.deliveries) - round_.doubtful)
         except BaseException:
@@ -160,13 +165,19 @@ class ClaimExecutor:
             raise trouble
         return found
 
-    def _carry_out(self, plan: ClaimPlan, settled: Sequence[Delivery], held: Sequence[Delivery] | None) -> ClaimRound:
+    def _carry_out(
+        self,
+        plan: ClaimPlan,
+        settled: Sequence[Delivery],
+        held: Sequence[Delivery] | None,
+        deadline_s: float | None,
+    ) -> ClaimRound:
         sent_s = monotonic_s()
         visits, unsent = self._visits(plan, settled, held, sent_s)
         if not visits:
             return ClaimRound([], unsent)
         try:
-            round_, trouble = self._send(visits, sent_s)
+            round_, trouble = self._send(visits, sent_s, deadline_s)
         except BaseException:
             _ack_individually(settled)  # some may have been carried out
             raise
@@ -227,12 +238,14 @@ class ClaimExecutor:
         settled_only = [Visit(slot, owner, picked=False, settlements=each) for (slot, owner), each in packed.items()]
         return [*planned, *settled_only], waiting + later
 
-    def _send(self, visits: Sequence[Visit], sent_s: float) -> tuple[ClaimRound, RmqError | None]:
+    def _send(
+        self, visits: Sequence[Visit], sent_s: float, deadline_s: float | None
+    ) -> tuple[ClaimRound, RmqError | None]:
         """Send one round; return what it brings, and an error.
 
         In a cluster the replies that a server owes are left for a later round.
         """
-        replies, late = self._calls.send(visits, sent_s)
+        replies, late = self._calls.send(visits, sent_s, deadline_s)
         found, trouble = self._take(visits, replies, sent_s)
         if late is not None:
             found.doubtful += self._leave(late)

@@ -23,6 +23,9 @@ LIMIT_LOOK_S = 5.0
 LONGEST_WAIT_S = 1.0
 TROUBLE_PAUSE_S = 0.2
 
+GIVE_BACK_S = 1.0
+"""How long unused tokens are tried to be given back: the bucket fills up again by itself."""
+
 
 class Throttle:
     """Hands out tokens to the claimers of one process. Thread-safe; it never waits for tokens.
@@ -72,7 +75,7 @@ class Throttle:
         """Return tokens for which no message was claimed."""
         if unused > 0 and self.limited:
             self._dry_until_s = 0.0
-            self._ask(-unused)
+            self._ask(-unused, GIVE_BACK_S)
 
     def follow(self) -> None:
         """Look, now and then, whether a topic without a limit has got one."""
@@ -91,9 +94,9 @@ class Throttle:
         except ValueError:  # not of RMQ: the next taking makes the bucket anew
             self._learn(1.0)
 
-    def _ask(self, wanted: int) -> Tokens | None:
+    def _ask(self, wanted: int, deadline_s: float | None = None) -> Tokens | None:
         try:
-            tokens = self._connections.run(take_tokens(self._topic, wanted, self._group))
+            tokens = self._connections.run(take_tokens(self._topic, wanted, self._group), deadline_s)
             # A bucket can get lost, by hand or in a failover, and this process may know an old definition only.
             if tokens[3] and Registry(self._connections).mend_bucket(self._topic):
                 tokens = self._connections.run(take_tokens(self._topic, wanted, self._group))

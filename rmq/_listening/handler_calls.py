@@ -73,6 +73,7 @@ class HandlerCalls:
         running: The calls that run: when each began, on the clock of `monotonic_s`, and what it got.
         hung: Those of them that have run for too long, and were given up: what comes of them counts no more.
         began_s: When the handler began that runs, on the clock of `monotonic_s`; `None` while none does.
+        ended_s: When its last call ended, on the same clock.
     """
 
     def __init__(self, setup: ListenerSetup, give_back: Callable[[Collection[int]], object] | None = None) -> None:
@@ -82,6 +83,7 @@ class HandlerCalls:
         self.running: dict[int, tuple[float, Sequence[Delivery]]] = {}
         self.hung: dict[int, tuple[float, Sequence[Delivery]]] = {}
         self.began_s: float | None = None
+        self.ended_s = float("-inf")
         self._listener = listener = setup.listener
         self._handler = with_arguments(listener.topic, listener.handler, listener.batch is not None, listener.columns)
         self._typed = None if listener.columns else listener.topic.typed
@@ -113,7 +115,7 @@ class HandlerCalls:
         finally:
             if self._gate is not None:
                 self._tell_gate(self._gate, id(part), ready, outcome)
-            self.began_s = None
+            self.began_s, self.ended_s = None, monotonic_s()
             if self.running.pop(id(part), None) is None:
                 self._tell_late(id(part))
             for delivery in part:
@@ -155,7 +157,7 @@ class HandlerCalls:
         """Count what was handled, and learn how long it took; log what has failed."""
         number = number_of(ready) if self._listener.columns else len(ready)
         self.handled += number
-        elapsed_s = monotonic_s() - started_s
+        elapsed_s = self.ended_s - started_s
         self.prefetch.note(number, elapsed_s)
         self.times.note(elapsed_s)
         if error is not None:

@@ -26,7 +26,7 @@ FORGET_MS = 60_000
 """A worker that was silent for so long is forgotten."""
 
 PATIENCE_S = 2.0
-"""A stop waits no longer than this to say goodbye."""
+"""How long a report is repeated."""
 
 TRUST_S = 1_200.0
 """In economy the time of Redis goes on by this machine's clock for so long: clocks drift, are set, and stand still."""
@@ -66,7 +66,7 @@ class Heartbeat(Background):
         self._before = [(monotonic_s(), 0, 0) for _ in runtimes]
 
     def run(self) -> None:
-        """Report every few seconds. What goes wrong is not worth more than a line of the log."""
+        """Report every few seconds, and leave the registry at the end. What goes wrong is worth a line of the log."""
         while True:
             wait_s = self._beat_s
             try:
@@ -78,17 +78,16 @@ class Heartbeat(Background):
                 self._failing, wait_s = True, BEAT_S  # in economy others would forget it before its next report
             if self._stopping.wait(wait_s):
                 break
-
-    def stop(self) -> None:
-        """End, and leave the registry."""
-        self._stopping.set()
-        self.join(PATIENCE_S)
         if self._failing:  # it will be forgotten
             return
         try:
             self._beat("")
         except RmqError as error:
             log.debug("worker %s cannot leave the registry: %s", self.worker, error)
+
+    def request_stop(self) -> None:
+        """End, and leave the registry; where Redis does not answer, it is forgotten there later. Does not wait."""
+        self._stopping.set()
 
     def _report(self, info: WorkerInfo) -> None:
         if self._economical and self._told is not None:

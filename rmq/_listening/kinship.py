@@ -150,11 +150,11 @@ class Kinship(Background):
         """Let it look: the coordinator has changed. Does not wait."""
         self._news.set()
 
-    def stop(self) -> None:
-        """End."""
+    def stop(self, patience_s: float) -> None:
+        """End, and wait for that so long at most, in seconds."""
         self._stopping.set()
         self._news.set()
-        self.join(PATIENCE_S)
+        self.join(patience_s)
 
     def _give_marks(self) -> None:
         connection = self._coordinator.awaited_marks

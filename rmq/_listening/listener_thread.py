@@ -20,6 +20,7 @@ from rmq._model.deliveries import ACKED, RELEASED, Delivery
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._ownership import Ownership
+from rmq._transport.connections import AT_ONCE_S
 from rmq.errors import ClientClosedError, RmqError
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ class ListenerThread(Background):
         self.waiting: deque[Delivery] = deque()
         """What is claimed and not begun."""
         self._topic = setup.listener.topic
+        self._stop_s = inf
         self.handlers = handlers(self)
 
     def run(self) -> None:
@@ -93,6 +95,19 @@ class ListenerThread(Background):
                 self._troubles.warning(log, type(error), "topic %s: %s", self._topic.name, error, exc_info=foreign)
                 stopping.wait(TROUBLE_PAUSE_S)
         self.handlers.finish()
+
+    def request_stop(self) -> None:
+        """Note that the listener stops: from now on outcomes do not wait for Redis for ever. Does not wait."""
+        self._stop_s = monotonic_s()
+
+    @property
+    def gives_up_s(self) -> float:
+        """When outcomes that do not reach Redis are left to their leases, on the clock of `monotonic_s`.
+
+        One deadline after the stop, or after the last call of the handler that ended later; a claim that was under way
+        at the stop has used up its part of that.
+        """
+        return max(self._stop_s, self.calls.ended_s) + self.claimer.connections.deadline_s
 
     def join(self, timeout: float | None = None) -> None:
         """Wait for its end; where a handler of its own asks for that, which has to end first, for the other ones."""
@@ -144,18 +159,21 @@ class ListenerThread(Background):
         except Exception as error:
             log.warning("topic %s: messages not begun come back with their leases: %s", self._topic.name, error)
 
-    def give_up_hung(self) -> None:
-        """Give up the calls of the handler that have run for too long. Called from the watcher's thread.
+    def give_up_hung(self) -> bool:
+        """Give up the calls of the handler that have run for too long; return whether there were any.
 
-        Those of their deliveries that have no outcome yet are held no more: their leases are not renewed, and what
-        comes of them is not sent. What was settled before is. What waits behind them goes back. The slots stay in use
-        here until the handlers end.
+        Called from the watcher's thread, and from one that stops the listener. It waits for no reply of Redis: where a
+        call has the lock, the next look gives them up. Those of their deliveries that have no outcome yet are held no
+        more: their leases are not renewed, and what comes of them is not sent. What was settled before is, with the
+        next call. The slots stay in use here until the handlers end.
         """
         calls, timeout_s = self.calls, self.setup.listener.timeout_s + self.handlers.grace_s
         now_s = monotonic_s()
         if all(now_s - began_s < timeout_s for began_s, _ in list(calls.running.values())):
-            return
-        with self.held.lock:
+            return False
+        if not self.held.lock.acquire(timeout=TROUBLE_PAUSE_S):
+            return False
+        try:
             given_up = calls.give_up(now_s - timeout_s)
             open_ = dict.fromkeys(each for each in given_up if each.outcome is None)
             lost = [each for each in spread(open_) if each.outcome is None]
@@ -164,6 +182,8 @@ class ListenerThread(Background):
             held = [part for each in self.held.deliveries for part in (spread((each,)) if each in open_ else (each,))]
             gone = set(lost)
             self.held.deliveries = [each for each in held if each not in gone]
+        finally:
+            self.held.lock.release()
         if given_up and not lost:
             log.error(
                 "topic %s: a handler has hung for longer than its timeout of %g s; its messages were all settled",
@@ -178,7 +198,7 @@ class ListenerThread(Background):
                 delivery,
             )
             self.setup.on_lost(delivery)
-        self.release_waiting(lambda: False)
+        return bool(given_up)
 
     def still_owner(self, delivery: Delivery) -> bool:
         """Return whether nobody else can own the delivery's slot yet. For `Delivery`."""
@@ -256,11 +276,13 @@ class ListenerThread(Background):
 
         What is settled while this is under way is not among it.
         """
-        held = self.held
+        held, deadline_s = self.held, None
+        if self._stop_s < inf:
+            deadline_s = max(AT_ONCE_S, self.gives_up_s - monotonic_s())
         with held.marks:  # the keeper leaves alone what is in `settling`
             settled = held.settling = held.settled()
         try:
-            round_ = self.claims.carry_out(plan, settled, held.deliveries)
+            round_ = self.claims.carry_out(plan, settled, held.deliveries, deadline_s)
             held.deliveries += round_.deliveries
             self.waiting.extend(self._in_turn(round_, settled) if self.keeps_order else round_.deliveries)
             self._drop(settled, round_)  # last: it tells observers
@@ -373,7 +395,10 @@ class ListenerThread(Background):
                 self.setup.observers.settled(spread(arrived) if self.setup.listener.columns else arrived)
 
     def finish(self) -> None:
-        """Send the last outcomes, and give back what a server still owes; give up when their leases end."""
+        """Send the last outcomes, and give back what a server still owes.
+
+        What does not reach Redis until its lease ends, or until `gives_up_s`, is delivered again.
+        """
         self.begin_no_more()
         with self.held.lock:  # another thread may just move deferred acks, and they are in neither place meanwhile
             self.held.take_deferred()
@@ -390,6 +415,11 @@ class ListenerThread(Background):
                 settled = self.held.settled()
                 self._drop(settled, ClaimRound([], settled))
             if not went and self._is_unfinished():
+                if monotonic_s() >= self.gives_up_s:
+                    number = number_of([each for each in self.held.all() if each.outcome is not None])
+                    text = "topic %s: %d outcomes did not reach Redis before the stop gave up; their leases settle them"
+                    log.warning(text, self._topic.name, number)
+                    return
                 self.blocking.sleep(TROUBLE_PAUSE_S)
 
     @property

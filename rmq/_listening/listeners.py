@@ -23,6 +23,9 @@ from rmq.errors import RmqError
 
 log = reporter("rmq.client")
 
+PATIENCE_S = 2.0
+"""After the drain a stop waits so long at most until this process has left the registry and the cluster."""
+
 
 class Listeners:
     """The listeners of a client.
@@ -118,12 +121,15 @@ class Listeners:
         if self._follower is not None:
             self._follower.leave(drain_s)
         left = [delivery for runtime in runtimes for delivery in runtime.join(until_s)]
-        if self._heartbeat is not None:
-            self._heartbeat.stop()
-            self._heartbeat = None
+        heartbeat, self._heartbeat = self._heartbeat, None
+        if heartbeat is not None:
+            heartbeat.request_stop()
+        until_s = monotonic_s() + PATIENCE_S
         if self._follower is not None:
-            self._follower.stop()
+            self._follower.stop(PATIENCE_S)
             self._follower = None
+        if heartbeat is not None:
+            heartbeat.join(max(0.0, until_s - monotonic_s()))
         if left:
             log.warning("%d deliveries were not finished within %g s; their leases settle them", len(left), drain_s)
         return left

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from rmq._io.backend import Background
-from rmq._listening.kinship import Kinship
+from rmq._listening.kinship import PATIENCE_S, Kinship
 from rmq._listening.pace import NORMAL, Pace
 from rmq._listening.runtime import OWNED_LOOK_S, log
+from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic
 from rmq._ownership import Coordinator
 from rmq._ownership.requests import RefusedError
@@ -144,12 +145,17 @@ class OwnershipFollower(Background):
         """
         self._coordinator.leave(drain_s)
 
-    def stop(self) -> None:
-        """Give up all slots and leave the cluster. The runtimes have stopped before, or have used up their time."""
+    def stop(self, patience_s: float = PATIENCE_S) -> None:
+        """Give up all slots and leave the cluster. The runtimes have stopped before, or have used up their time.
+
+        Args:
+            patience_s: How long to wait for what may be waiting for Redis at the moment, in seconds.
+        """
+        until_s = monotonic_s() + patience_s
         self._stop_requested.set()
         self._changed.set()
-        self.join()
-        self._kinship.stop()
+        self.join(patience_s)
+        self._kinship.stop(max(0.0, until_s - monotonic_s()))
         self._blocking.call(self._coordinator.stop, drain=False)
 
     def _enter(self, place: str, topic: Topic) -> None:

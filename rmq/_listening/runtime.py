@@ -42,6 +42,9 @@ OWNED_LOOK_S = 5.0
 JOIN_S = 0.2
 """How often a stop looks whether only handlers are left that hang."""
 
+WATCHER_S = 2.0
+"""A stop waits so long for those that only look after Redis: what they ask may not be answered."""
+
 HANGS_S, STARVING_S = 10.0, 60.0
 """With ZooKeeper: a handler that runs longer keeps its thread from the thread's other slots, which go to free threads;
 and where so long none is free, that is told."""
@@ -126,7 +129,7 @@ class ListenerRuntime:
         self._releaser = blocking.job(self._release, f"rmq-release-{topic.name}")
         self._hints = HintReader(connections, topic.name, range(topic.slots))
         self._troubles = Sparing()
-        self._watchful_until_s = 0.0
+        self._stop_s = self._watchful_until_s = 0.0
         self._looking = Looking(self._claimers)
         if pace.economical:
             self._looking = EconomicalLooking(self._claimers, self._hints, pace)
@@ -208,6 +211,9 @@ class ListenerRuntime:
 
     def request_stop(self) -> None:
         """Stop claiming, and give back at once what was claimed and not begun. Does not wait."""
+        self._stop_s = monotonic_s()
+        for thread in self._threads:
+            thread.request_stop()
         self.stopping.set()
         for claimer in self._claimers:
             claimer.wake_all()
@@ -220,15 +226,21 @@ class ListenerRuntime:
         Returns:
             The deliveries whose handlers still run; they stay claimed until their lease ends.
         """
-        janitors = [] if self._janitor is None else [self._janitor]
-        for thread in (self._releaser, *self._threads, self._watcher, *janitors):
+        for thread in (self._releaser, *self._threads):
             self._join(thread, until_s)
+        until_s = min(until_s, self._stop_s + WATCHER_S)
+        for watcher in (self._watcher, self._janitor):
+            if watcher is not None:
+                self._join(watcher, until_s)
         self._keeper.stop()
         self._lost_calls.stop()
         return [each for thread in self._threads if thread.is_alive() for each in spread(thread.held.all())]
 
     def _join(self, thread: Job, until_s: float) -> None:
-        """Wait for a thread, but not for calls of the handler that were given up, or that ask for this themselves."""
+        """Wait for a thread, but not for calls of the handler that were given up, or that ask for this themselves.
+
+        What they have settled before is sent by a job: Redis may keep it waiting longer than a stop may.
+        """
         hangs = False
         while thread.is_alive() and (left_s := until_s - monotonic_s()) > 0 and not hangs:
             thread.join(min(left_s, JOIN_S))
@@ -236,7 +248,9 @@ class ListenerRuntime:
                 thread.give_up_hung()
                 hangs = thread.hangs
         if hangs and isinstance(thread, ListenerThread):
-            thread.try_to_settle()
+            last = thread.blocking.job(thread.try_to_settle, f"rmq-settle-{self.listener.topic.name}")
+            last.start()
+            last.join(max(0.0, until_s - monotonic_s()))
 
     @property
     def hangs(self) -> bool:
@@ -248,7 +262,8 @@ class ListenerRuntime:
         for thread in self._threads:  # before the first call: the others would begin more messages meanwhile
             thread.begin_no_more()
         for thread in self._threads:
-            thread.release_waiting()
+            if monotonic_s() < thread.gives_up_s:
+                thread.release_waiting()
 
     def refresh_ownership(self, owned: Mapping[SlotKey, Ownership]) -> bool:
         """Claim from exactly the slots that this process owns now, and hand over those that are asked back.
@@ -383,7 +398,8 @@ class ListenerRuntime:
                     self._gate.decide()
                 for thread in self._threads:
                     thread.handlers.relieve()
-                    thread.give_up_hung()
+                    if thread.give_up_hung():
+                        thread.release_waiting(lambda: False)  # what waits behind them
                 for claimer in self._claimers:
                     claimer.take_hints(hints)
                 self._looking.step(hints)

@@ -123,15 +123,19 @@ class Connections:
         except WireBrokenError:
             return None
 
-    def run(self, call: Call[T]) -> T:
+    def run(self, call: Call[T], deadline_s: float | None = None) -> T:
         """Carry out one call and return its parsed reply.
+
+        Args:
+            call: The call.
+            deadline_s: How long to repeat it, if it may be repeated; the client's deadline by default.
 
         Raises:
             RedisUnavailableError: No answer until the deadline; `ReplyLostError` where the call must not be repeated.
             RmqError: What the script refused.
         """
         if self._confirmation is not None and call.durable:
-            return cast("T", _only(self.dispatch([call]).results()))
+            return cast("T", _only(self.dispatch([call], deadline_s).results()))
         if self._closed or os.getpid() != self._pid:
             self.refuse_misuse()
         started_s = monotonic_s()
@@ -143,7 +147,8 @@ class Connections:
                 return call.parse(reply)
             except UNREADABLE as error:
                 raise unreadable(call, error) from error
-        deadline_s = self._deadline_for([call]) if self.silent_nodes else self.deadline_s
+        if deadline_s is None:
+            deadline_s = self._deadline_for([call]) if self.silent_nodes else self.deadline_s
         return cast("T", _only(self._dispatch(reply, deadline_s, started_s).results()))
 
     def run_many(
@@ -160,9 +165,9 @@ class Connections:
         Returns:
             Per call its parsed reply or the `RmqError` it met.
         """
-        if len(calls) == 1 and deadline_s is None and patience_s is not None and not self.apart:
+        if len(calls) == 1 and patience_s is not None and not self.apart:
             try:
-                return [self.run(calls[0])]  # one server: whoever is patient waits for it all the same
+                return [self.run(calls[0], deadline_s)]  # one server: whoever is patient waits for it all the same
             except (ClientClosedError, ForkedClientError):
                 raise
             except RmqError as error:

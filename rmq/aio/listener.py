@@ -208,7 +208,6 @@ class HandlersInTasks(HandlersInTurn):
         while self.calls.others_run and (left_s := until_s - monotonic_s()) > 0:
             self._ended.clear()
             self._ended.wait(left_s)
-        self.thread.try_to_settle()
 
     def _leave_slow_slots(self) -> None:
         """Claim nothing that would wait behind a slow message of its slot, and give back what does.

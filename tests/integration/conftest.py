@@ -11,7 +11,9 @@ from tests.support.sides import SIDES, Side, side_of
 
 BOTH_SIDES = {
     f"test_{part}"
-    for part in "order producer consumer streams resuming delayed_queue dead control faults merged_deliveries".split()
+    for part in (
+        "order producer consumer streams resuming delayed_queue dead control faults merged_deliveries stop".split()
+    )
 }
 """Modules whose tests run over both sides."""
 
