@@ -14,7 +14,8 @@
 -- ARGV[2]  value      ms from now, epoch ms, or priority
 -- ARGV[3]  scale      PRIORITY, oldest first: of the scores, see aged; else 1
 -- ARGV[4]  unit_ms    PRIORITY, oldest first: of the ages; else 1
--- ARGV[5]  overwrite  '1': the redriven one replaces a fresh copy in store; '0': the fresh copy stands
+-- ARGV[5]  overwrite  '1': the redriven one replaces a fresh copy in store, but for its body, which is newer; '0': the
+--   fresh copy stands
 -- ARGV[6]  publish    command for the wake hint: PUBLISH or SPUBLISH
 -- ARGV[7]  actor      who, for the audit; empty for no line
 -- ARGV[8]  dated      '1': each content is followed by the time of death, ms, without which it is not meant; else '0'
@@ -36,6 +37,7 @@
 -- @include hint
 -- @include with_keys
 -- @include replicate
+-- @include only_trace
 
 local store, dead, body, meta, reason, dead_body, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local audit = KEYS[8]
@@ -43,6 +45,11 @@ local slot = with_keys({}, { KEYS[9], KEYS[10] })
 local born = slot.born
 local kind, value, scale, unit_ms = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local overwrite, publish, actor, dated = ARGV[5] == '1', ARGV[6], ARGV[7], ARGV[8] == '1'
+
+local function has_body(hash, content)
+  local stored = redis.call('HGET', hash, content)
+  return stored and not only_trace(stored, 1)
+end
 
 local now_ms = read_clock()
 local score, refusal = new_score(kind, value, now_ms, scale, unit_ms)
@@ -96,14 +103,14 @@ for i, content in ipairs(contents) do
         redis.call('ZADD', born, whole(now_ms), content)
       end
     end
-    if not fresh or overwrite or slot.held then
+    if not fresh or slot.held or overwrite and payload and not has_body(body, content) then
       if payload then
         if #payload > 4096 then
           redis.call('HDEL', meta, 'body_bound') -- claims need not ask for sizes while no body is larger
         end
         redis.call('HSET', body, content, payload)
         left_bytes = left_bytes - cost
-      elseif not (fresh and slot.held) then
+      elseif not fresh then
         redis.call('HDEL', body, content)
       end
     end

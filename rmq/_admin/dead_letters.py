@@ -288,7 +288,8 @@ class DeadLetters(Dead[DeadMessage]):
             SendError: Redis is full; the message stays dead.
 
         Guarantee: atomic per call of up to 100 messages. A fresh copy in the backlog stands, unless `priority` or
-        `due_in` says otherwise: then the redriven one replaces it, as the last send does.
+        `due_in` says otherwise: then the redriven one replaces it, but for a body of the fresh copy,
+        which is newer.
         """
         kind, value = new_score(self.topic, priority, due_in)
         overwrite = priority is not None or due_in is not None

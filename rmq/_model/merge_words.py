@@ -31,7 +31,7 @@ MOST_SHOWN_ITEMS = 20
 MOST_ITEM_CHARACTERS = 40
 
 _KEPT = {
-    Keep: "the first body", Replace: "the last body", Newest: "the body of the largest version",
+    Keep: "the first body", Replace: "the newest body", Newest: "the body of the largest version",
     Max: "the largest number", Min: "the smallest number", Sum: "the sum of the numbers",
 }  # fmt: skip
 _FULL = {

@@ -38,7 +38,7 @@ class Overflow(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """The first body stays.
+    """The body of the first message stays, or its having none.
 
     Examples:
         >>> edits = Topic("edits", TopicType.RANGE_MERGE, merge=Merge(Keep(), window=Fixed(1)))
@@ -51,7 +51,7 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """The last body stands.
+    """The newest body stands; a message without one leaves it.
 
     Examples:
         >>> edits = Topic("edits", TopicType.RANGE_MERGE, merge=Merge(Replace(), window=Fixed(1)))
@@ -376,7 +376,8 @@ class Merge:
     """How messages of one content merge: what is kept of their bodies, and when the one that they become is due.
 
     Args:
-        reduce: What is kept: `Keep()`, `Replace()`, `Newest()`, `Max()`, `Min()`, `Sum()` or `Collect()`.
+        reduce: What is kept: `Replace()`, the default, `Keep()`, `Newest()`, `Max()`, `Min()`, `Sum()` or
+            `Collect()`.
         window: RANGE_MERGE: when it is due: `Fixed`, `Sliding` or `Leading`. By default each message names its
             `time_range`, and that of the first one counts.
         max_count: RANGE_MERGE: due at once when so many sends have merged, 1 to 2^31; `None` for no such bound.
@@ -392,7 +393,7 @@ class Merge:
         1
     """
 
-    reduce: Reducer = field(default_factory=Keep)
+    reduce: Reducer = field(default_factory=Replace)
     window: Window | None = None
     max_count: int | PerMessage | None = None
     priority: PriorityRule | str = PriorityRule.LAST

@@ -160,6 +160,8 @@ def fold(older: Record, newer: Record) -> Record:
     Guarantee: associative for records of one kind; sums are exact within 2^53 - 1.
     """
     number, value = newer.number, newer.value
+    if newer.kind == "R" and _has_no_body(newer) and not _has_no_body(older):
+        value = older.value
     match newer.kind if newer.kind == older.kind else "":
         case "S":
             number = plain(float(older.number) + float(number))
@@ -188,6 +190,11 @@ def fold(older: Record, newer: Record) -> Record:
         newer.kind,
         value,
     )
+
+
+def _has_no_body(record: Record) -> bool:
+    """Return whether the message had no body; it may have a trace context."""
+    return unwrap(record.body)[0] is None
 
 
 def _union(older: Record, newer: Record) -> tuple[int | float, bytes]:

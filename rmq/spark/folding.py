@@ -14,7 +14,7 @@ from pyspark.sql.types import DayTimeIntervalType, MapType
 
 from rmq._model.topics import MAX_SLOTS, Topic, TopicType
 from rmq.errors import InvalidValueError
-from rmq.spark.reducing import bytes_of, column_of, reduced
+from rmq.spark.reducing import bytes_of, column_of, newest_body, reduced
 from rmq.spark.schema import PARTITION, PARTITIONS, SORTED, lowered
 
 
@@ -84,13 +84,14 @@ def merged(frame: DataFrame, topic_type: Topic | TopicType | str, order_by: str 
     Args:
         frame: With the columns of a sink. Rows of one content, and of one `topic` and one `slot` or `slot_basis` where
             there are such columns, are folded into one. Drop `topic` where all rows go to one topic.
-        topic_type: RANGE_MERGE keeps the first row; PRIORITY and FIXED_TIME keep the last one.
-            A `Topic` with `merge=` folds by its reducer: then a column `weight` says how many rows a row stands for.
+        topic_type: RANGE_MERGE keeps the first row; PRIORITY and FIXED_TIME keep the last one. All of them keep the
+            body of the last row that has one. A `Topic` with `merge=` folds by its reducer: then a column `weight` says
+            how many rows a row stands for.
             Items of `Collect` are not folded here: all rows of a content come into one partition, in their order, where
             the sink folds them within the topic's bounds.
-        order_by: What tells which row is the first or the last one; PRIORITY and FIXED_TIME need it. On RANGE_MERGE
-            without it any row may count as the first: the one with the smallest `time_range` does. With `merge=` it is
-            needed where the first or the last row decides about something.
+        order_by: What tells which row is the first or the last one; PRIORITY, FIXED_TIME and a column `body` need it.
+            On RANGE_MERGE without it any row may count as the first: the one with the smallest `time_range` does. With
+            `merge=` it is needed where the first or the last row decides about something.
 
     Returns:
         The same columns, their names in small letters; with `merge=` also `weight`. Costs a shuffle of the frame.
@@ -115,6 +116,10 @@ def merged(frame: DataFrame, topic_type: Topic | TopicType | str, order_by: str 
     order = None if order_by is None else _order(order_by)
     if topic is not None and topic.merge is not None:
         return reduced(frame, topic, topic.merge, keys, order)
+    if order is None and "body" in columns:
+        raise InvalidValueError(
+            f"merging for {kind.name} needs order_by: it keeps the newest body, and the order of rows is unknown"
+        )
     whole_row = F.struct(*map(column_of, columns))
     if kind is TopicType.RANGE_MERGE:
         chosen = F.min_by(whole_row, _earliest(frame, order))
@@ -124,7 +129,10 @@ def merged(frame: DataFrame, topic_type: Topic | TopicType | str, order_by: str 
         )
     else:
         chosen = F.max_by(whole_row, F.struct(order))  # a struct is never null: no row is passed over
-    return frame.groupBy(*keys).agg(chosen.alias("_row")).select("_row.*")
+    if order is None or "body" not in columns:
+        return frame.groupBy(*keys).agg(chosen.alias("_row")).select("_row.*")
+    folded = frame.groupBy(*keys).agg(chosen.alias("_row"), newest_body(F.struct(order)).alias("body"))
+    return folded.select(*(F.col("body" if name == "body" else f"_row.`{name}`").alias(name) for name in columns))
 
 
 def _lowered(frame: DataFrame, what: str) -> DataFrame:

@@ -41,7 +41,7 @@ def reduced(frame: DataFrame, topic: Topic, merge: Merge, keys: Sequence[Column]
     elif kind == "K" and "body" in columns:
         found["body"] = F.min_by(F.struct("body"), _needed(order, topic, "body"))["body"]
     elif kind == "R" and "body" in columns:
-        found["body"] = F.max_by(F.struct("body"), _needed(order, topic, "body"))["body"]
+        found["body"] = newest_body(_needed(order, topic, "body"))
     due = _DUE[topic.type]
     if due in columns:
         found[due] = _due_of(topic, merge, due, order, last)
@@ -54,6 +54,11 @@ def reduced(frame: DataFrame, topic: Topic, merge: Merge, keys: Sequence[Column]
 def column_of(name: str) -> Column:
     """Return a column by its whole name, dots and all."""
     return F.col("`" + name.replace("`", "``") + "`")
+
+
+def newest_body(order: Column) -> Column:
+    """Return the body of the last row that has one, as an aggregate."""
+    return F.max_by(F.struct("body"), F.when(F.col("body").isNotNull(), order))["body"]
 
 
 def bytes_of(name: str) -> Column:

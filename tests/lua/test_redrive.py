@@ -74,22 +74,23 @@ def test_named_ones_only_if_they_died_when_they_were_seen(make_slot: MakeSlot) -
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_onto_a_fresh_copy(overwrite: bool, make_slot: MakeSlot) -> None:
+def test_onto_a_fresh_copy_whose_body_is_newer(overwrite: bool, make_slot: MakeSlot) -> None:
     slot = make_slot()
+    fresh, only_trace = (b"a", b"b", b"c", b"d"), b"\x00rmq:trace\x0000-1\x000"
     slot.seed(
         SlotState(
-            store={b"a": T0 + 9, b"b": T0 + 9},
-            dead={b"a": 1, b"b": 1},
-            reason={b"a": {}, b"b": {}},
-            body={b"a": b"fresh", b"b": b"fresh"},
-            dead_body={b"a": b"dead"},
+            store=dict.fromkeys(fresh, T0 + 9),
+            dead=dict.fromkeys(fresh, 1),
+            reason={name: {} for name in fresh},
+            body={b"a": b"fresh", b"b": b"fresh", b"d": only_trace},
+            dead_body={b"a": b"dead", b"c": b"dead", b"d": b"dead"},
         )
     )
-    assert slot.redrive("after", 5, overwrite=overwrite) == [MERGED, MERGED]
+    assert slot.redrive("after", 5, overwrite=overwrite) == [MERGED] * 4
     assert slot.state() == SlotState(
-        store=dict.fromkeys([b"a", b"b"], T0 + 5 if overwrite else T0 + 9),
-        body={b"a": b"dead"} if overwrite else {b"a": b"fresh", b"b": b"fresh"},
-        totals={"accepted": 4, "merged": 2},
+        store=dict.fromkeys(fresh, T0 + 5 if overwrite else T0 + 9),
+        body={b"a": b"fresh", b"b": b"fresh"} | ({b"c": b"dead", b"d": b"dead"} if overwrite else {b"d": only_trace}),
+        totals={"accepted": 8, "merged": 4},
         hints=[T0 + 5],
     )
 

@@ -13,7 +13,10 @@ def test_the_last_send_decides(make_slot: MakeSlot) -> None:
     slot.send((b"a", T0 + 50, b"first"), (b"b", T0 + 60))
     assert slot.send((b"a", T0 + 70), (b"b", T0 + 1)).merged == 2
     assert slot.state() == SlotState(
-        store={b"a": T0 + 70, b"b": T0 + 1}, totals={"accepted": 4, "merged": 2}, hints=[T0 + 50, T0 + 1]
+        store={b"a": T0 + 70, b"b": T0 + 1},
+        body={b"a": b"first"},
+        totals={"accepted": 4, "merged": 2},
+        hints=[T0 + 50, T0 + 1],
     )
 
 

@@ -10,7 +10,7 @@ import redis
 from rmq import TopicType
 from rmq.errors import BacklogFullError
 from tests.conftest import MakeSlot
-from tests.support.core import Encoded, sending
+from tests.support.core import Encoded, sending, wrap
 from tests.support.slots import T0, SlotState
 from tests.support.waiting import wait_until
 
@@ -35,11 +35,10 @@ def test_a_batch_of_1000_odd_contents_and_bodies(kind: TopicType, make_slot: Mak
     assert slot.send(*((name, later(kind)) for name in names)).new == 1_000
     result = slot.send(*((name, later(kind), name[:9]) for name in names), detailed=True)
     assert (result.new, result.merged, result.outcomes) == (0, 1_000, (False,) * 1_000)
-    overwritten = kind is not TopicType.RANGE_MERGE
     state = slot.state()
     assert replace(state, hints=[]) == SlotState(
         store=dict.fromkeys(names, stored(kind)),
-        body={name: name[:9] for name in names} if overwritten else {},
+        body={name: name[:9] for name in names},
         totals={"accepted": 2_000, "merged": 1_000},
     )
 
@@ -52,8 +51,31 @@ def test_a_batch_merges_with_itself(kind: TopicType, make_slot: MakeSlot) -> Non
     first_stands = kind is TopicType.RANGE_MERGE
     state = slot.state()
     assert state.store == {b"a": stored(kind, 500 if first_stands else 400), b"b": stored(kind, 600)}
-    assert state.body == ({b"a": b"1", b"b": b"2"} if first_stands else {b"b": b"2"})
+    assert state.body == {b"a": b"1", b"b": b"2"}
     assert state.totals == {"accepted": 3, "merged": 1}
+
+
+@every_type
+def test_the_newest_body_stands_and_a_send_without_one_leaves_it(kind: TopicType, make_slot: MakeSlot) -> None:
+    slot = make_slot(kind)
+    slot.send((b"a", later(kind), b"old"), (b"b", later(kind)), (b"c", later(kind), b"old"))
+    slot.send((b"a", later(kind), b"new"), (b"b", later(kind), b"first"), (b"c", later(kind)))
+    assert slot.state().body == {b"a": b"new", b"b": b"first", b"c": b"old"}
+    slot.send((b"a", later(kind)), (b"b", later(kind), b""), (b"c", later(kind), b"x" * 5_000))
+    assert slot.state().body == {b"a": b"new", b"b": b"", b"c": b"x" * 5_000}
+    assert not slot.client.hexists(slot.keys.meta, "body_bound")
+
+
+@every_type
+def test_a_trace_context_alone_is_no_body(kind: TopicType, make_slot: MakeSlot) -> None:
+    slot = make_slot(kind)
+    old, new, bodied, foreign = wrap(None, "00-1"), wrap(None, "00-2"), wrap(b"", "00-3"), b"\x00rmq:trace\x000"
+    stored = {b"a": b"old", b"b": old, b"c": bodied, b"d": b"old"}
+    slot.send(*((name, later(kind), body) for name, body in stored.items()))
+    slot.send(*((name, later(kind), new) for name in (b"a", b"b", b"c")), (b"d", later(kind), foreign))
+    assert slot.state().body == stored | {b"b": new, b"d": foreign}
+    slot.send((b"a", later(kind), bodied), (b"b", later(kind), bodied))
+    assert slot.state().body == {b"a": bodied, b"b": bodied, b"c": bodied, b"d": foreign}
 
 
 @every_type

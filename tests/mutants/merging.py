@@ -100,7 +100,15 @@ MERGING = (
     ),
     mutant(
         "merging: a redrive beside a fresh copy drops the dead value",
-        ("redrive", "if not fresh or overwrite or slot.held then", "if not fresh or overwrite then"),
+        ("redrive", "if not fresh or slot.held or overwrite", "if not fresh or overwrite"),
+    ),
+    mutant(
+        "merging: a send without a body takes it away",
+        ("fold_text", "value = is_bodiless(standing) and value or standing", ""),
+    ),
+    mutant(
+        "merging: a fold without a body takes it away",
+        ("fold", "if kind == 'R' and is_bodiless(value) then", "if false then"),
     ),
     mutant("merging: a cancelled retry leaves its value", ("cancel", "redis.call('HDEL', slot.held, content)", "")),
     mutant(

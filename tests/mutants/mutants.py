@@ -217,7 +217,14 @@ MUTANTS = (
     _mutant("a redrive takes no age from its fresh copy", ("redrive", "fresh and scale > 1 and", "false and")),
     _mutant("another priority makes a message young", ("reschedule", "stored and scale > 1 and", "false and")),
     _mutant("a message without an age is a retry", ("with_own_age", "if stored < scale then", "if false then")),
-    _mutant("a merge replaces the body", ("store_each", "if added == 1 or not keep_first then", "if true then")),
+    _mutant("the first body stands", ("store_each", "or replaces(body, content, bodies[i]))", "or not keep_first)")),
+    _mutant("a send without a body takes it away", ("store_each", "elseif added == 1 and had", "elseif had")),
+    _mutant("a trace context replaces a body", ("store_each", "if not only_trace(body, 1) then", "if true then")),
+    _mutant(
+        "a trace context stands before a newer one",
+        ("store_each", "return not stored or only_trace(stored, 1)", "return not stored"),
+    ),
+    _mutant("a redrive brings an old body over a new one", ("redrive", " and not has_body(body, content)", "")),
     _mutant("an old body stays with a fresh send", ("store_each", "redis.call('HDEL', body, content)", "")),
     _mutant(
         "joined sends: a full Redis is one slot's trouble",

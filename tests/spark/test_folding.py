@@ -49,9 +49,29 @@ def test_equal_contents_are_those_of_equal_bytes(spark: SparkSession) -> None:
         "collate(c, 'UTF8_LCASE') slot_basis from values ('abc'), ('ABC'), ('abc') as t(c)"
     )
     assert frame.groupBy("content").count().count() == 1
-    assert merged(frame.drop("slot_basis"), "RANGE_MERGE").count() == merged(frame, "RANGE_MERGE").count() == 2
+    bodiless = frame.drop("body")
+    assert merged(bodiless.drop("slot_basis"), "RANGE_MERGE").count() == merged(bodiless, "RANGE_MERGE").count() == 2
     assert sorted(row.body for row in merged(frame.drop("slot_basis"), SUMS).collect()) == [1, 2]
     assert keyed(frame, 64).select("partition").distinct().count() == 2
+
+
+@pytest.mark.parametrize("kind", ["RANGE_MERGE", "PRIORITY", "FIXED_TIME", "Replace()"])
+def test_the_newest_body_stays_and_a_row_without_one_leaves_it(spark: SparkSession, kind: str) -> None:
+    column = {"PRIORITY": "priority", "FIXED_TIME": "fixed_time"}.get(kind, "time_range")
+    frame = spark.sql(
+        f"select content, at + 100L {column}, body, at from values "
+        "('a', 1L, 'old'), ('a', 2L, 'new'), ('a', 3L, null), ('b', 4L, null), ('b', 5L, null) as t(content, at, body)"
+    )
+    topic = Topic("t", TopicType.RANGE_MERGE, merge=Merge()) if kind == "Replace()" else kind
+    rows = {row.content: row for row in merged(frame, topic, order_by="at").collect()}
+    assert {content: row.body for content, row in rows.items()} == {"a": "new", "b": None}
+    last = kind in ("PRIORITY", "FIXED_TIME")
+    assert {content: row[column] for content, row in rows.items()} == {
+        "a": 103 if last else 101,
+        "b": 105 if last else 104,
+    }
+    with pytest.raises(InvalidValueError, match="needs order_by"):
+        merged(frame, topic)
 
 
 def test_equal_contents_of_two_topics_stay_apart(spark: SparkSession) -> None:

@@ -69,7 +69,11 @@ class Model:
         for message, score in zip(messages, due, strict=True):
             outcomes.append(message.content not in store)
             if outcomes[-1] or kind is not TopicType.RANGE_MERGE:
-                self._store(message.content, self._aged(message.content, score), message.body)
+                store[message.content] = self._aged(message.content, score)
+            if outcomes[-1]:
+                self.slot.body.pop(message.content, None)
+            if message.body is not None:
+                self.slot.body[message.content] = message.body
         new = sum(outcomes)
         self.totals.update(accepted=len(messages), merged=len(messages) - new)
         earliest = min(due) if kind.timed else 0
@@ -144,11 +148,13 @@ class Model:
         self.totals["ttl_expired"] += len(expired)
         return len(expired), len(old) == limit
 
-    def _store(self, content: bytes, score: int, body: bytes | None) -> None:
-        self.slot.store[content] = score
-        self.slot.body.pop(content, None)
+    def _redrive_body(self, content: bytes, fresh: bool) -> None:
+        """The body of a fresh copy is newer than that of the dead."""
+        body = self.slot.dead_body.get(content)
+        if not fresh:
+            self.slot.body.pop(content, None)
         if body is not None:
-            self.slot.body[content] = body
+            self.slot.body.setdefault(content, body)
 
     # values, which topics with `merge=` keep elsewhere: see merging_model
 
@@ -161,7 +167,7 @@ class Model:
         """The value of what leaves a place for good goes; here it is found without that."""
 
     def _redrive_value(self, content: bytes) -> None:
-        """A redriven value goes to store; here `_store` brings it there."""
+        """A redriven value goes to store; here `_redrive_body` brings it there."""
 
     # claiming and settling
 
@@ -545,7 +551,9 @@ class Model:
             self._redrive_value(content)
             sooner = sooner or (not overwrite and self.slot.store.get(content, 0) < before)
             if overwrite or not fresh:
-                self._store(content, self._aged(content, score), self.slot.dead_body.get(content))
+                self.slot.store[content] = self._aged(content, score)
+                if not self.merges:
+                    self._redrive_body(content, fresh)
                 if self._ages:
                     self.slot.born[content] = self.now_ms
             self._drop_dead([content], "redriven")

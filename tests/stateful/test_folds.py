@@ -38,6 +38,7 @@ from tests.support.core import (
     sending,
     slot_keys,
     wanting,
+    wrap,
     write_record,
 )
 from tests.support.slots import T0, SlotState, SlotUnderTest, read_state
@@ -56,7 +57,7 @@ MERGES: dict[str, Merge] = {
     "J": Merge(WIDE_SET, max_count=PER_MESSAGE),
 }
 
-bodies = st.none() | st.binary(max_size=9) | st.just(b"\x00rm1")
+bodies = st.none() | st.binary(max_size=9) | st.sampled_from([b"\x00rm1", wrap(None, "00-1"), wrap(b"b", "00-2")])
 parts = st.sampled_from([b"", b"a", b"\x01\x00\x00\x00a", framed([b"a"]), framed([b"", b"a"]), b"\x00\x00\x00\x00"])
 items = st.lists(parts | st.binary(max_size=6), max_size=6)
 exact = st.integers(-(2**40), 2**40) | st.integers(-(2**20), 2**20).map(lambda number: number / 1024)

@@ -45,6 +45,11 @@ def newest(value: Value) -> Send:
     return max(reversed(value), key=lambda send: send.number)
 
 
+def bodied(value: Value) -> Send:
+    """The last send with a body, the last of all where none has one."""
+    return next((send for send in reversed(value) if send.body is not None), value[-1])
+
+
 def items_of(kind: str, value: Value) -> list[bytes]:
     items = [item for send in value for item in send.items]
     return items if kind == "C" else list(dict.fromkeys(items))
@@ -65,7 +70,7 @@ def record(kind: str, value: Value) -> bytes:
     number, content = 0.0, b""
     match kind:
         case "K" | "R" | "N":
-            shown = {"K": value[0], "R": value[-1], "N": newest(value)}[kind]
+            shown = {"K": value[0], "R": bodied(value), "N": newest(value)}[kind]
             content = b"" if shown.body is None else b"=" + shown.body
             number = shown.number
         case "C" | "U" | "J":

@@ -1,9 +1,20 @@
 -- One record of two: as if the sends of the older one and those of the newer one had been one message's. The kind says
 -- how; where kinds differ, the newer value stands. See docs/internals/merging.md.
 -- @include frames
+-- @include only_trace
+
+-- Whether the value of a record of kind `K`, `R` or `N` has no body.
+local function is_bodiless(value)
+  return value == '' or only_trace(value, 2)
+end
+
 local function fold(older, newer)
   local kind, number, value = newer.kind, newer.number, newer.value
-  if older.kind ~= kind then
+  if kind == 'R' and is_bodiless(value) then
+    if string.find('KRN', older.kind, 1, true) and not is_bodiless(older.value) then
+      value = older.value
+    end
+  elseif older.kind ~= kind then
     value = newer.value
   elseif kind == 'S' then
     number = older.number + number

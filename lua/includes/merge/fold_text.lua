@@ -26,6 +26,10 @@ local function fold_text(rules, text, sent, held_bytes)
       value = ''
     elseif kind == 'R' then
       value = sent.value
+      if is_bodiless(value) then
+        local standing = sub(text, 38)
+        value = is_bodiless(standing) and value or standing
+      end
     elseif kind == 'N' then
       if number > sent.number then
         value = sub(text, 38)

@@ -1,9 +1,20 @@
 -- Like store_batch, one message at a time, where outcomes are asked for or the slot has bodies: the body goes with the
 -- entry. Behind the messages, `messages` holds index (from 1) and body of those that have one. Returns how many were
--- new, and per message '1' for new or '0' for merged. A body above 4 KiB ends what `body_bound` of meta promises to
+-- new, and per message '1' for new or '0' for merged. `keep_first` is about scores: of the bodies the newest stands, and
+-- a message without one leaves the one that is there. A body above 4 KiB ends what `body_bound` of meta promises to
 -- claims.
 -- @include with_own_age
+-- @include only_trace
 -- @include whole
+-- Whether the body of a message that merges is the one that stands from now on.
+local function replaces(hash, content, body)
+  if not only_trace(body, 1) then
+    return true
+  end
+  local stored = redis.call('HGET', hash, content)
+  return not stored or only_trace(stored, 1)
+end
+
 local function store_each(slot, keep_first, messages, at, number)
   local store, body = slot.store, slot.body
   local bodies, largest = {}, 0
@@ -30,13 +41,11 @@ local function store_each(slot, keep_first, messages, at, number)
     end
     new = new + added
     outcomes[i] = added
-    if added == 1 or not keep_first then
-      if bodies[i] then
-        redis.call('HSET', body, content, bodies[i])
-        had_bodies = true
-      elseif had_bodies then
-        redis.call('HDEL', body, content)
-      end
+    if bodies[i] and (added == 1 or replaces(body, content, bodies[i])) then
+      redis.call('HSET', body, content, bodies[i])
+      had_bodies = true
+    elseif added == 1 and had_bodies then
+      redis.call('HDEL', body, content) -- of an earlier message, in flight or waiting
     end
   end
   return new, table.concat(outcomes)

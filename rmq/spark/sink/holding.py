@@ -71,7 +71,10 @@ class HeldRows:
 
 
 class SingleRows(HeldRows):
-    """One row of each content, as Redis merges what is sent one by one: of RANGE_MERGE the first, else the last."""
+    """One row of each content, as Redis merges what is sent one by one.
+
+    Of RANGE_MERGE with the first time range, else with the last value; with the newest body.
+    """
 
     def __init__(self, topic: Topic, most: int, most_bytes: int) -> None:
         super().__init__(topic, most, most_bytes)
@@ -86,7 +89,7 @@ class SingleRows(HeldRows):
             if part.bodies or single.bodies:
                 if len(single.bodies) < known:
                     single.bodies.update(dict.fromkeys(single.scores))
-                self._merge(single.bodies, part.contents, part.bodies or [None] * len(part))
+                _keep_newest(single.bodies, part.contents, part.bodies or [None] * len(part))
             self._merge(single.scores, part.contents, part.scores)
             self.number += len(single.scores) - known
         self.folded += len(rows) - (self.number - before)
@@ -120,6 +123,11 @@ def _keep_first(kept: dict[bytes, T], contents: Sequence[bytes], values: Sequenc
 
 def _keep_last(kept: dict[bytes, T], contents: Sequence[bytes], values: Sequence[T]) -> None:
     kept.update(zip(contents, values, strict=True))
+
+
+def _keep_newest(kept: dict[bytes, bytes | None], contents: Sequence[bytes], bodies: Sequence[bytes | None]) -> None:
+    _keep_first(kept, contents, bodies)  # in the order of the contents' first rows
+    kept.update((content, body) for content, body in zip(contents, bodies, strict=True) if body is not None)
 
 
 class FoldedRows(HeldRows):

@@ -69,16 +69,18 @@ def test_who_has_no_tracing_sees_only_the_body(redis_url: str, make_topic: MakeT
         assert {message.content: message.body for message in plain.dead(topic).list()} == {b"a": None, b"b": b"B"}
 
 
-def test_a_merge_keeps_the_first_or_the_last_trace(redis_url: str, make_topic: MakeTopic) -> None:
+def test_a_merge_keeps_the_trace_of_the_newest_body(redis_url: str, make_topic: MakeTopic) -> None:
     merged, last = make_topic(TopicType.RANGE_MERGE), make_topic(TopicType.PRIORITY)
     with RmqClient(redis_url) as client:
         spans, _ = watched(client)
         for body in ("1", "2"):
             client.producer(merged).send(RangeMergeMessage("a", 50, body=body))
             client.producer(last).send(PriorityMessage("a", 100, body=body))
+        client.producer(merged).send(RangeMergeMessage("a", 50))
+        client.producer(last).send(PriorityMessage("a", 100))
         sent = [span.get_span_context() for span in spans.get_finished_spans()]
         ids = [f"{context.trace_id:032x}" for context in sent if context is not None]
-        for topic, body, trace in ((merged, b"1", ids[0]), (last, b"2", ids[3])):
+        for topic, body, trace in ((merged, b"2", ids[2]), (last, b"2", ids[3])):
             with client.consumer(topic) as consumer:
                 found = consumer.poll(1, 20)
                 assert [(each.body, each.trace.split("-")[1]) for each in found] == [(body, trace)]

@@ -37,7 +37,7 @@ def message(body: bytes | None = None, **folded: Any) -> PeekedMessage:
     ("merge", "name"),
     [
         (None, "-"),
-        (Merge(), "keep"),
+        (Merge(), "replace"),
         (Merge(Replace()), "replace"),
         (Merge(Newest()), "newest"),
         (Merge(Min()), "min"),

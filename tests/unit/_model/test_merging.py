@@ -183,7 +183,7 @@ def test_the_time_range_of_messages_that_name_none(window: Any, range_ms: int | 
         ),
         (
             lambda: anything.Merge(max_count=PER_MESSAGE),
-            "max_count=PER_MESSAGE needs reduce=Collect(unique=True), not Keep()",
+            "max_count=PER_MESSAGE needs reduce=Collect(unique=True), not Replace()",
         ),
         (
             lambda: anything.Merge(Collect(), max_count=PER_MESSAGE),

@@ -28,7 +28,11 @@ def taken(held: HeldRows) -> dict[int, list[Encoded]]:
 
 @pytest.mark.parametrize(
     ("kind", "kept"),
-    [(TopicType.RANGE_MERGE, ROWS[0]), (TopicType.PRIORITY, ROWS[2]), (TopicType.FIXED_TIME, ROWS[2])],
+    [
+        (TopicType.RANGE_MERGE, ROWS[0]._replace(body=b"new")),
+        (TopicType.PRIORITY, ROWS[2]),
+        (TopicType.FIXED_TIME, ROWS[2]),
+    ],
 )
 def test_the_row_stays_that_redis_would_keep(kind: TopicType, kept: Encoded) -> None:
     held = held_rows(Topic("t", kind, slots=2), True, 100, 10_000)
@@ -72,8 +76,9 @@ def test_columns_hold_what_single_rows_would(
             place = next((n for n, other in enumerate(kept) if fold and other.content == row.content), None)
             if place is None:
                 kept.append(row)
-            elif kind is TopicType.PRIORITY:
-                kept[place] = row
+            else:
+                body = kept[place].body if row.body is None else row.body
+                kept[place] = (row if kind is TopicType.PRIORITY else kept[place])._replace(body=body)
     number = sum(map(len, wanted.values()))
     assert (held.number, held.folded) == (number, sum(map(len, parts)) - number)
     assert taken(held) == wanted
