@@ -13,7 +13,8 @@
 --   some entries name one; OOM; nothing was written
 -- Complexity: O(n)
 -- Notes: atomic. Repeated after a lost reply, it appends once more: there is nothing to merge with. With ids it does
---   not: entries that are there already, the same ones under these ids, are left out.
+--   not: entries that are there already, the same ones under these ids, are left out. With ids such as 5-* it appends
+--   once more, or is refused where a larger id came in between: such a call must not be repeated.
 -- @include append_entries
 -- @include check_ids
 -- @include hint

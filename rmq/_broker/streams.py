@@ -39,7 +39,7 @@ from rmq._model.figures import GroupSlot, StreamSlot
 from rmq._model.messages import Encoded
 from rmq._model.replies import NO_OWNER, ClaimReply, ExtendReply, Owner, Redriven, SendResult, StreamClaimed
 from rmq._model.retention import Retention
-from rmq._model.stream_messages import BODY, CONTENT
+from rmq._model.stream_messages import BODY, CONTENT, is_open_id
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import why_dead
 from rmq._transport.call import Call, is_one, read_totals
@@ -60,6 +60,12 @@ _SEND = Bound(
     {"RMQ_ID": _id_does_not_rise, "RMQ_IDS": _only_some_ids},
     durable="Sent again, entries without ids of their own are appended twice; those with `id=` are not",
 )
+OPEN_AGAIN = (
+    "Sent again, an entry whose id ends in -* is a second one, or is refused although it is stored, where a larger id "
+    "has come meanwhile; `StreamTopic.range` shows whether it is there"
+)
+"""What a caller who repeats a send with such ids has to know."""
+
 _LOOK = Bound("stream_look")
 _CLAIM, _CLAIM_MANY, _EXTEND = (Bound(f"stream_{verb}", repeatable=False) for verb in "claim claim_many extend".split())
 _JOINED: JoinedClaims[StreamClaimed] = JoinedClaims(
@@ -135,7 +141,10 @@ def send(topic: Topic, slot: int, messages: Sequence[Encoded], detailed: bool = 
         ids = tuple(entry_id.decode() for entry_id in reply) if detailed else ()
         return SendResult(number, 0, (True,) * len(ids), ids)
 
-    return _SEND.call(topic, slot, parse, args)
+    call = _SEND.call(topic, slot, parse, args)
+    if any(message.flat and is_open_id(message.flat) for message in messages):
+        return call._replace(repeatable=False, durable=OPEN_AGAIN)
+    return call
 
 
 def entry_args(messages: Iterable[Encoded]) -> list[Argument]:

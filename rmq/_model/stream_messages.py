@@ -15,7 +15,7 @@ CONTENT, BODY = b"content", b"body"
 ID = b"rmq:id"
 """Stands before the id of an entry that is to have one, among the values that go to Redis."""
 
-_ID = re.compile(r"(0|[1-9][0-9]{0,15})-(0|[1-9][0-9]{0,15})")
+_ID = re.compile(r"(0|[1-9][0-9]{0,15})-(?:(0|[1-9][0-9]{0,15})|\*)")
 
 MAX_FIELDS = 500
 """Most fields of an entry."""
@@ -30,7 +30,9 @@ class StreamMessage:
         slot_basis: What the slot is computed from instead of the content or the fields: messages of one basis keep
             their order.
         body: Optional payload beside a content; not beside fields.
-        id: Id that the entry is to have, above all others of its slot: `<number>-<number>`. Redis gives one by default.
+        id: Id that the entry is to have, above all others of its slot: `<number>-<number>`; or `<number>-*`, and Redis
+            gives the second number, the next one. By default it gives both. A send with `5-*` whose reply was lost is
+            not repeated by itself: `ReplyLostError`.
 
     Raises:
         InvalidMessageError: A value breaks its rule.
@@ -54,7 +56,8 @@ class StreamMessage:
                 raise InvalidMessageError("an entry made of fields has no body; put it into a field")
         if self.id is not None and not is_full_id(self.id):
             raise InvalidMessageError(
-                f"id is {self.id!r:.80}; it must be two whole numbers below 2^53 with a hyphen between them, above 0-0"
+                f"id is {self.id!r:.80}; it must be two whole numbers below 2^53 with a hyphen between them above 0-0, "
+                "or one such a number and -*, as in 5-*"
             )
 
     def flat(self) -> tuple[bytes, ...]:
@@ -73,4 +76,12 @@ class StreamMessage:
 def is_full_id(text: object) -> bool:
     """Return whether an entry may be sent with this id."""
     found = _ID.fullmatch(text) if isinstance(text, str) else None
-    return found is not None and any(int(each) for each in found.groups()) and max(map(int, found.groups())) < 2**53
+    if found is None:
+        return False
+    numbers = [int(each) for each in found.groups("1")]  # 0-* is 0-1 at least
+    return any(numbers) and max(numbers) < 2**53
+
+
+def is_open_id(flat: tuple[bytes, ...]) -> bool:
+    """Return whether an entry, as it goes to Redis, leaves the second number of its id to Redis."""
+    return flat[0] == ID and flat[1].endswith(b"*")

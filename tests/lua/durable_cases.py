@@ -49,6 +49,9 @@ CASES: dict[str, Make] = {
     "stream_send with ids": _of_stream(
         lambda topic, names: streams.send(topic, 0, [encode(topic, StreamMessage("a", id="99999999999999-1"))], True)
     ),
+    "stream_send with open ids": _of_stream(
+        lambda topic, names: streams.send(topic, 0, [encode(topic, StreamMessage("a", id="99999999999999-*"))], True)
+    ),
     "stream_trim of nothing": _of_stream(
         lambda topic, names: streams.trim(topic, 0, Retention(max_length=10**6, shrink=False), now=True)
     ),

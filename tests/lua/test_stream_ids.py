@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from rmq import Retention, RmqClient, SendResult, StreamMessage, Topic, TopicType
-from rmq.errors import BacklogFullError, EntryIdError, InvalidMessageError
+from rmq.errors import BacklogFullError, EntryIdError, InvalidMessageError, ReplyLostError, RmqError
 from tests.conftest import MakeTopic
 from tests.support.core import Connections, encode, slot_keys, streams
+from tests.support.proxy import Proxy
+from tests.support.servers import RedisServer
 
 
 @pytest.fixture
@@ -89,10 +91,65 @@ def test_a_repeat_needs_room_only_for_what_is_not_there(
     assert (len(entries(redis_client, topic)), accepted(redis_client, topic)) == (3, 3)
 
 
-@pytest.mark.parametrize("wrong", ["", "5", "0-0", "-1-0", "01-0", "5-*", "a-b", f"{2**53}-0", f"1-{2**53}", 5])
+@pytest.mark.parametrize(
+    "wrong", ["", "5", "0-0", "-1-0", "01-0", "5-**", "*-5", "05-*", f"{2**53}-*", "a-b", f"{2**53}-0", f"1-{2**53}", 5]
+)
 def test_an_id_is_two_whole_numbers(wrong: Any) -> None:
     with pytest.raises(InvalidMessageError, match="id is"):
         StreamMessage("a", id=wrong)
+
+
+def test_redis_gives_the_second_number(topic: Topic, redis_client: Any, connections: Connections) -> None:
+    opened = [StreamMessage(name, id=wanted) for name, wanted in (("a", "0-*"), ("b", "5-*"), ("c", "5-*"))]
+    assert send(connections, topic, *opened).ids == ("0-1", "5-0", "5-1")
+    mixed = StreamMessage("d", id="5-7"), StreamMessage({"k": "v"}, id="5-*"), StreamMessage("e", body="x", id="6-*")
+    assert send(connections, topic, *mixed).ids == ("5-7", "5-8", "6-0")
+    assert send(connections, topic, mixed[2], mixed[2]).ids == ("6-1", "6-2")  # each time another one
+    assert [entry_id for entry_id, _ in entries(redis_client, topic)] == (
+        ["0-1", "5-0", "5-1", "5-7", "5-8", "6-0", "6-1", "6-2"]
+    )
+    assert dict(entries(redis_client, topic))["5-8"] == {b"k": b"v"}
+    redis_client.xadd(f"{topic.name}_0", {"content": "x"}, id=f"{2**53 - 1}-0")
+    assert send(connections, topic, StreamMessage("f", id=f"{2**53 - 1}-*")).ids == (f"{2**53 - 1}-1",)
+
+
+@pytest.mark.parametrize(
+    ("last", "sent"),
+    [
+        ("6-0", ["5-*"]),
+        ("5-0", ["5-*", "4-*"]),
+        ("5-0", ["7-*", "6-0"]),
+        ("5-0", ["7-*", "7-0"]),
+        (f"5-{10**15}", ["5-*"]),  # foreign: RMQ counts up to there
+        ("5-18446744073709551615", ["5-*"]),
+    ],
+)
+def test_an_open_id_that_does_not_rise_is_refused_and_nothing_is_written(
+    last: str, sent: list[str], topic: Topic, redis_client: Any, connections: Connections
+) -> None:
+    redis_client.xadd(f"{topic.name}_0", {"content": "x"}, id=last)
+    with pytest.raises(EntryIdError, match=f"id {sent[-1].replace('*', '.')} does not lie above"):
+        send(connections, topic, *(StreamMessage("a", id=wanted) for wanted in sent))
+    assert len(entries(redis_client, topic)) == 1
+
+
+def test_a_send_with_an_open_id_is_not_repeated_by_itself(redis_server: RedisServer, topic: Topic) -> None:
+    with Proxy(redis_server.port) as proxy, RmqClient(proxy.url) as client:
+        producer = client.producer(topic)
+        producer.send(StreamMessage("a", id="4-*"))
+        for send_it in (
+            lambda: producer.send(StreamMessage("b", id="5-*")),
+            lambda: producer.send_many([StreamMessage("c", id="5-*"), StreamMessage("d", id="6-0")]),
+        ):
+            proxy.cut_before_reply(command="EVALSHA")
+            with pytest.raises(
+                RmqError, match=r"second one, or is refused although it is stored.*range. shows"
+            ) as lost:
+                send_it()
+            assert isinstance(lost.value, ReplyLostError) or len(getattr(lost.value, "unknown", ())) == 2
+        proxy.cut_before_reply(command="EVALSHA")
+        assert producer.send(StreamMessage("e", id="7-0")).new == 1  # a whole id is known again
+        assert [entry.id for entry in client.stream(topic).range()] == ["4-0", "5-0", "5-1", "6-0", "7-0"]
 
 
 def test_a_producer_sends_ids(redis_url: str, topic: Topic) -> None:

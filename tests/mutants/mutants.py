@@ -422,6 +422,7 @@ MUTANTS = (
         "a repeat that is answered writes nothing", ("repeats", "redis.call('PEXPIRE', slot.marks, '7200000') --", "--")
     ),
     _mutant("entries that are there already write nothing", ("stream_send", "  replicate(meta)\n", "")),
+    _mutant("an open id takes the last number again", ("check_ids", "(last_sequence) + 1)", "(last_sequence))")),
     _mutant("what changes nothing is no write", ("replicate", "redis.call('HSET', hash, 'written', '1')", "")),
     _mutant("what was not found is no write", ("cancel", "replicate(slot.meta)", "")),
     *BRIEF,
