@@ -11,6 +11,7 @@ from rmq._admin.history import History, Minute
 from rmq._admin.inspection import Inspection
 from rmq._admin.notices import DeadNotices
 from rmq._admin.stream_topic import StreamTopic
+from rmq._admin.tailing import tail_all
 from rmq._admin.webhook import Webhook
 from rmq._claiming.consumer import Consumer
 from rmq._claiming.several import poll_all
@@ -97,7 +98,7 @@ __all__ = [
     "Sliding", "SlotStats", "SparkQuery", "StreamDelivery", "StreamEntry", "StreamMessage", "StreamSlot", "StreamStats",
     "StreamTopic", "Sum", "Ties", "Tls", "Topic", "TopicStats", "TopicType", "Trimmed", "UnreadableTopic", "Verb",
     "Webhook", "WhenFull", "Whereabouts", "WorkerInfo", "ZstdCodec", "__version__", "json_merge_patch", "listener",
-    "poll_all", "scan",
+    "poll_all", "scan", "tail_all",
 ]
 # fmt: on
 __all__ += errors.__all__

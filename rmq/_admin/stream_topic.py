@@ -7,13 +7,13 @@ from dataclasses import replace
 from datetime import timedelta
 
 from rmq._admin.dead_letters import GroupDead
-from rmq._admin.stream_view import PAGE, StreamView
+from rmq._admin.stream_view import StreamView
+from rmq._admin.tailing import tail_of
 from rmq._broker import streams
 from rmq._broker.audit import Audit
 from rmq._broker.each import checked_slots
 from rmq._broker.slots import NACK_BATCH
 from rmq._broker.stream_slots import StreamWriter
-from rmq._claiming.wake_hints import HintReader
 from rmq._model.display import brief, counted
 from rmq._model.entries import (
     Position,
@@ -22,19 +22,15 @@ from rmq._model.entries import (
     check_group,
     checked_consumer,
     checked_group,
-    id_key,
     is_id,
     position,
 )
 from rmq._model.retention import Retention
-from rmq._model.times import MAX_SCORE, monotonic_s, seconds
+from rmq._model.times import seconds
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import AuditLine
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError, RmqError
-
-LOOK_EVERY_S = 1.0
-"""How often a reader of the tail looks by itself, since hints may get lost."""
 
 
 class StreamTopic(StreamView):
@@ -92,20 +88,14 @@ class StreamTopic(StreamView):
         timeout: float | timedelta | None = None,
         slots: Iterable[int] | None = None,
     ) -> Iterator[StreamEntry]:
-        """Yield entries as they arrive, in order within each slot.
+        """Yield entries as they arrive, in order within each slot; `tail_all` does so for several topics at once.
 
         Args:
             start: Begin after this id, or at this time; with what is sent from now on by default.
             timeout: End when nothing has arrived for so long, in seconds or as a `timedelta`; never by default.
             slots: Only these slots; all by default.
         """
-        wanted, longest_s = checked_slots(self.topic, slots), None if timeout is None else seconds(timeout, "timeout")
-        if start is None:  # now, and not when the first entry is asked for
-            after = {each.slot: f"({each.last_id}" if each.last_id else "-" for each in self.stats(wanted).slots}
-        else:
-            first = position(start, "start")
-            after = dict.fromkeys(wanted, f"({first}" if isinstance(start, str) else first)
-        return self._follow(after, longest_s)
+        return tail_of([(self, slots)], start, timeout)
 
     def delete(self, *ids: str, slot: int | None = None, actor: str | None = None) -> int:
         """Delete entries by id, in their `slot` or where they are; return how many were there.
@@ -261,32 +251,3 @@ class StreamTopic(StreamView):
                 removed, number = self._writer.forget(slot, group, name, idle_ms, NACK_BATCH)
                 given_back += number
         return given_back
-
-    def _follow(self, after: dict[int, str], longest_s: float | None) -> Iterator[StreamEntry]:
-        hints = HintReader(self._connections, self.topic.name, after)
-        try:
-            due, until_s = set(after), monotonic_s() + (MAX_SCORE if longest_s is None else longest_s)
-            while True:
-                hints.read(0)  # subscribes before the look, so that nothing falls in between
-                page = [entry for slot in sorted(due) for entry in self._page_after(slot, after)]
-                page.sort(key=lambda entry: id_key(entry.id))
-                yield from page
-                now_s = monotonic_s()
-                if page:
-                    until_s = now_s + (MAX_SCORE if longest_s is None else longest_s)
-                    due = {entry.slot for entry in page}
-                    continue
-                if now_s >= until_s:
-                    return
-                heard = hints.read(min(LOOK_EVERY_S, until_s - now_s))
-                due = {slot for slot, _ in heard.due}
-                if not due or heard.missed:
-                    due = set(after)
-        finally:
-            hints.close()
-
-    def _page_after(self, slot: int, after: dict[int, str]) -> list[StreamEntry]:
-        page = self._connections.run(streams.read_range(self.topic, slot, after[slot], "+", PAGE, down=False))
-        if page:
-            after[slot] = f"({page[-1].id}"
-        return page

@@ -57,7 +57,7 @@ class Hints:
     """The hints of one reading.
 
     Attributes:
-        due: (slot, due ms) of each hint; 0 ms for at once.
+        due: (slot, due ms) of each hint; 0 ms for at once. Of a reader of several topics, the number of the place.
         missed: Whether hints may have been missed since the last reading: look at all slots.
     """
 
@@ -81,7 +81,7 @@ class _Line:
 
 
 class HintReader:
-    """Subscribes to the wake channels of a topic's slots, in a cluster on each node to its own.
+    """Subscribes to the wake channels of slots, in a cluster on each node to its own.
 
     One thread reads; any may close it.
 
@@ -93,7 +93,7 @@ class HintReader:
 
     def __init__(self, connections: Connections, topic: str, slots: Iterable[int]) -> None:
         self._connections = connections
-        self._topic = topic
+        self._topic = topic  # for the log
         self._slots = {slot_keys(topic, slot).wake.encode(): slot for slot in slots}
         self._lines: dict[Node, _Line] = {}
         self._layout = -1
@@ -102,6 +102,13 @@ class HintReader:
         self._name = uuid4().hex
         self._probes = 0
         self._reading = connections.blocking.lock()
+
+    @classmethod
+    def of_places(cls, connections: Connections, places: Sequence[tuple[str, int]]) -> HintReader:
+        """Return a reader of slots of several topics: in its hints the number of a place stands for its slot."""
+        reader = cls(connections, ", ".join(dict.fromkeys(topic for topic, _ in places)), ())
+        reader._slots = {slot_keys(*place).wake.encode(): number for number, place in enumerate(places)}
+        return reader
 
     def read(self, timeout_s: float) -> Hints:
         """Wait up to `timeout_s` for a hint and return all that have arrived.

@@ -16,6 +16,7 @@ from rmq.aio.facades import (
     Inspection,
     Producer,
     StreamTopic,
+    tail_all,
 )
 from rmq.aio.listener import HandlerDecorator, ListenerOptions
 
@@ -36,4 +37,5 @@ __all__ = [
     "RmqClient",
     "StreamDelivery",
     "StreamTopic",
+    "tail_all",
 ]

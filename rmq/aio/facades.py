@@ -15,9 +15,11 @@ from rmq._admin import history as plain_history
 from rmq._admin import inspection as plain_inspection
 from rmq._admin import notices as plain_notices
 from rmq._admin import stream_topic as plain_stream
+from rmq._admin import tailing
 from rmq._claiming import consumer as plain_consumer
 from rmq._model import delivery_columns as plain_columns
 from rmq._model.deliveries import Delivery as PlainDelivery
+from rmq._model.display import brief
 from rmq._model.entries import DeadEntry, Position, StreamEntry
 from rmq._model.handlers import ASYNC, check_plain, kind_of
 from rmq._model.messages import Message
@@ -31,6 +33,7 @@ from rmq.aio.backend import Place
 from rmq.aio.delivery import Delivery, DeliveryColumns, faced_all, plain_all
 from rmq.aio.greenlets import Tasks, wait
 from rmq.aio.mirror import Closing, Mirror, TopicMirror, awaited, each, iterated
+from rmq.errors import InvalidValueError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -262,6 +265,20 @@ class StreamTopic(TopicMirror[plain_stream.StreamTopic]):
     ) -> AsyncIterator[StreamEntry]:
         """Follow the topic: `async for entry in await stream.tail()`. See `StreamTopic.tail`."""
         return each(self._tasks, await self._tasks.run(self._plain.tail, start, timeout, slots))
+
+
+async def tail_all(
+    streams: Iterable[StreamTopic], start: Position | None = None, timeout: float | timedelta | None = None
+) -> AsyncIterator[StreamEntry]:
+    """Follow several stream topics, with `async for` over what is awaited; see `rmq.tail_all`."""
+    views = list(streams)
+    for view in views:
+        if not isinstance(view, StreamTopic):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidValueError(f"streams has {brief(view, 100)}; each must be what `RmqClient.stream` returns")
+    if not views:
+        raise InvalidValueError("streams is empty; name one at least")
+    tasks, plain = views[0]._tasks, [view._plain for view in views]  # pyright: ignore[reportPrivateUsage]
+    return each(tasks, await tasks.run(tailing.tail_all, plain, start, timeout))
 
 
 def gone_through(messages: AsyncIterable[T], place: Place, collect: Callable[[], None]) -> Iterator[T]:

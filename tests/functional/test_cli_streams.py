@@ -154,6 +154,8 @@ def test_ranges_from_both_ends_by_id_time_and_age(cli: Cli, client: RmqClient, o
     assert found() == ids
     assert found("--newest", "--limit", "2") == [ids[3], ids[2]]
     assert found("--from", ids[1], "--to", ids[2]) == ids[1:3]
+    assert found("--from", f"({ids[0]}", "--to", f"({ids[3]}") == ids[1:3]
+    assert "after ( it must be an id" in cli("stream", "range", orders.name, "--from", "(2h", code=2).err
     assert found("--from", "1h") == ids
     assert found("--to", "1h") == []
     assert found("--from", ids[0].partition("-")[0]) == ids
@@ -175,6 +177,47 @@ def test_a_tail_shows_what_arrives(cli: Cli, client: RmqClient, orders: Topic) -
     wait_until(lambda: bool(send(client, orders, "news")) and bool(found))
     follow.join()
     assert found[0].startswith("news\n  id ")
+
+
+def test_a_tail_follows_several_topics(cli: Cli, client: RmqClient, orders: Topic, make_topic: MakeTopic) -> None:
+    bills = client.producer(make_topic(TopicType.STREAM, checked=False)).topic
+    send(client, orders, "a")
+    send(client, bills, "b")
+    names = (orders.name, bills.name)
+    found = cli("stream", "tail", *names, "--from", "1h", "--max", "2", "--json").lines
+    assert [(each["topic"], each["content"]) for each in found] == list(zip(names, ("a", "b"), strict=True))
+    out = cli("stream", "tail", *names, "--from", "1h", "--max", "2").out
+    assert all(f"topic {name}, id " in out for name in names)
+    assert "it takes one topic" in cli("stream", "tail", *names, "--slot", "0", code=2).err
+    assert "not registered" in cli("stream", "tail", orders.name, "nobody-knows-it", code=1).err
+
+
+def test_pending_from_an_id_and_by_idle_time(cli: Cli, client: RmqClient, orders: Topic) -> None:
+    ids = send(client, orders, *"abc")
+
+    def found(*args: str) -> list[str]:
+        return [each["id"] for each in cli("stream", "pending", orders.name, "mail", "--json", *args).lines]
+
+    with client.consumer(orders, group="mail", start="all", name="mailer-1") as consumer:
+        held: list[object] = []
+        while len(held) < 3:
+            held += consumer.poll(3, timeout=5)
+        assert found() == found("--from", "1h") == found("--idle", "0s") == found("--from", ids[0]) == ids
+        assert found("--from", f"({ids[0]}") == ids[1:]
+        assert len(found("--limit", "2")) == 2
+        assert found("--idle", "1h") == []
+        assert "--from is" in cli("stream", "pending", orders.name, "mail", "--from", "soon", code=2).err
+        consumer.release(held)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_trim_with_bounds_of_its_own(cli: Cli, client: RmqClient, orders: Topic) -> None:
+    send(client, orders, *(str(number) for number in range(20)))
+    assert cli("stream", "trim", orders.name, "--max-age", "1h", "--json").json["dropped"] == 0
+    assert "name --max-length" in cli("stream", "trim", orders.name, "--exact", code=2).err
+    assert cli("stream", "trim", orders.name, "--max-length", "4", "--exact", "--json").json["length"] <= 4
+    client.stream(orders).add_group("mail", "all")
+    assert cli("stream", "trim", orders.name, "--max-length", "0", "--exact", "--json").json["dropped"] == 0
+    assert cli("stream", "trim", orders.name, "--max-length", "0", "--exact", "--unacked", "--json").json["length"] == 0
 
 
 # --- looking after it

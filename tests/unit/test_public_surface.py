@@ -119,6 +119,9 @@ def test_every_class_that_the_surface_mentions_is_public() -> None:
 @pytest.mark.parametrize("name", sorted(set(aio.__all__)))
 def test_both_sides_offer_the_same(name: str) -> None:
     plain, awaited = getattr(rmq, name), getattr(aio, name)
+    if not isinstance(awaited, type):
+        assert list(inspect.signature(plain).parameters) == list(inspect.signature(awaited).parameters)
+        return
     here, there = dict(members(plain)), dict(members(awaited))
     if issubclass(awaited, aio.Delivery | aio.DeliveryColumns):
         there |= dict.fromkeys(declared_for_type_checkers(awaited))

@@ -10,24 +10,30 @@ from typing import Annotated, overload
 
 import typer
 
+from rmq import Retention, tail_all
 from rmq._model.display import shown, when
 from rmq._model.entries import Position, StreamEntry
 from rmq._model.topics import Topic
 from rmq.cli import documents
 from rmq.cli.console import FAILED, Session, cut, redis_now_ms
-from rmq.cli.options import Slots, StreamName
+from rmq.cli.options import Slots, StreamName, duration
 from rmq.cli.parsing import parse_past_ms
+from rmq.errors import InvalidValueError
 
 _ID = re.compile(r"\d{1,20}-\d{1,20}", re.ASCII)
 _POSITION = "ID|TIME|AGE"
+BOUND = "ID|(ID|TIME|AGE"
+"""An end of a range: an id after `(` is not part of it."""
 
 
 def show_range(
     session: Session,
     topic: StreamName,
-    first: Annotated[str | None, typer.Option("--from", metavar=_POSITION, help="The oldest by default.")] = None,
+    first: Annotated[
+        str | None, typer.Option("--from", metavar=BOUND, help="From this one on, after '(ID'; the oldest by default.")
+    ] = None,
     last: Annotated[
-        str | None, typer.Option("--to", metavar=_POSITION, help="Up to this one; the newest by default.")
+        str | None, typer.Option("--to", metavar=BOUND, help="Up to this one, before '(ID'; the newest by default.")
     ] = None,
     newest: Annotated[bool, typer.Option("--newest", help="The newest first.")] = False,
     limit: Annotated[int, typer.Option(min=0, metavar="N", help="Most entries; 0 for all.")] = 50,
@@ -36,14 +42,14 @@ def show_range(
     """Show entries in the order in which they were sent."""
     with session.opened(topic) as (client, definition):
         now_ms = redis_now_ms(client, definition)
-        low, high = position_of(first, "--from", now_ms), position_of(last, "--to", now_ms)
+        low, high = bound_of(first, "--from", now_ms), bound_of(last, "--to", now_ms)
         found = client.stream(definition).range(low, high, newest_first=newest, slots=slots)
         print_entries(session, definition, found, limit)
 
 
 def tail(
     session: Session,
-    topic: StreamName,
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Names of stream topics.")],
     start: Annotated[
         str | None,
         typer.Option("--from", metavar=_POSITION, help="After this id, or from this time on; now by default."),
@@ -54,15 +60,21 @@ def tail(
     ] = None,
     slots: Slots = None,
 ) -> None:
-    """Show entries as they arrive, without a group, until Ctrl-C."""
-    with session.opened(topic) as (client, definition):
-        begin = position_of(start, "--from", redis_now_ms(client, definition))
+    """Show entries as they arrive in one topic or several, without a group, until Ctrl-C."""
+    if slots and len(topics) > 1:
+        raise InvalidValueError(f"--slot is given with {len(topics)} topics; it takes one topic")
+    with session.client() as client:
+        known = {name: client.topic(name) for name in topics}
+        begin = position_of(start, "--from", redis_now_ms(client, known[topics[0]]))
+        views = [client.stream(definition) for definition in known.values()]
+        found = views[0].tail(begin, timeout, slots) if len(views) == 1 else tail_all(views, begin, timeout)
         with suppress(KeyboardInterrupt):
-            for entry in islice(client.stream(definition).tail(begin, timeout, slots), most):
+            for entry in islice(found, most):
                 if session.json:
-                    session.document(documents.entry(definition, entry))
+                    session.document(documents.entry(known[entry.topic], entry))
                 else:
-                    facts = f"id {entry.id}", f"slot {entry.slot}", f"sent {when(entry.time_ms)}"
+                    where = [f"topic {entry.topic}"] if len(views) > 1 else []
+                    facts = (*where, f"id {entry.id}", f"slot {entry.slot}", f"sent {when(entry.time_ms)}")
                     session.message(entry.content, facts, None if entry.body is None else ("body", shown(entry.body)))
 
 
@@ -83,12 +95,29 @@ def delete(
         raise typer.Exit(FAILED)
 
 
-def trim(session: Session, topic: StreamName) -> None:
-    """Clean up now, as the topic's retention says; listeners and consumers do it by themselves."""
+def trim(
+    session: Session,
+    topic: StreamName,
+    max_length: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Keep so many entries this once, each slot an equal share.")
+    ] = None,
+    max_age: Annotated[
+        int | None, typer.Option(metavar="DURATION", help="Keep entries of so long this once.", parser=duration)
+    ] = None,
+    exact: Annotated[bool, typer.Option("--exact", help="Not some more: by default whole nodes only go.")] = False,
+    unacked: Annotated[bool, typer.Option("--unacked", help="Also what a group has not acked.")] = False,
+) -> None:
+    """Clean up now, as the topic's retention says, or by bounds of this call's own instead."""
+    own = None
+    if max_length is not None or max_age is not None:
+        own = Retention(max_length=max_length, max_age=max_age, approximate=not exact, unacked=unacked)
+    elif exact or unacked:
+        raise InvalidValueError("--exact and --unacked go with bounds of their own: name --max-length or --max-age")
     with session.opened(topic) as (client, definition):
-        done = client.stream(definition).trim()
+        done = client.stream(definition).trim(retention=own)
     dropped, left = sum(slot.dropped for slot in done), sum(slot.length for slot in done)
-    if not session.json and (definition.retention is None or not definition.retention.bounded):
+    bounds = own or definition.retention
+    if not session.json and (bounds is None or not bounds.bounded):
         session.note(f"topic {topic} has no bounds: nothing is ever dropped")
         return
     session.result({"topic": topic, "dropped": dropped, "length": left}, f"{dropped:,} dropped, {left:,} left")
@@ -112,4 +141,18 @@ def position_of(text: str, name: str, now_ms: int) -> Position: ...
 def position_of(text: str | None, name: str, now_ms: int) -> Position | None: ...
 def position_of(text: str | None, name: str, now_ms: int) -> Position | None:
     """Return a position in a stream: an id, a time, or an age counted back from `now_ms`."""
-    return text if text is None or _ID.fullmatch(text) else parse_past_ms(text, name, now_ms)
+    if text is None or _ID.fullmatch(text):
+        return text
+    try:
+        return parse_past_ms(text, name, now_ms)
+    except InvalidValueError as error:
+        raise InvalidValueError(f"{error}, or an id such as 1795238693731-0") from None
+
+
+def bound_of(text: str | None, name: str, now_ms: int) -> Position | None:
+    """Return an end of a range: a position, or an id after `(`, which is not part of the range."""
+    if text is None or not text.startswith("("):
+        return position_of(text, name, now_ms)
+    if not _ID.fullmatch(text[1:]):
+        raise InvalidValueError(f"{name} is {text!r}; after ( it must be an id, as in '(1795238693731-0'")
+    return text

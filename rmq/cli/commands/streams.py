@@ -13,7 +13,7 @@ from rmq._model.display import counted, span
 from rmq._model.entries import PendingEntry
 from rmq._model.figures import ConsumerStats, GroupStats
 from rmq.cli import documents
-from rmq.cli.commands.entries import position_of
+from rmq.cli.commands.entries import BOUND, bound_of, position_of
 from rmq.cli.console import FAILED, Session, new_table, redis_now_ms
 from rmq.cli.options import GroupName, Slots, Start, StreamName, duration
 from rmq.errors import InvalidValueError
@@ -49,7 +49,10 @@ def move_group(
     """Set what a group reads next. What it has in flight, waiting or dead stays so."""
     with session.opened(topic) as (client, definition):
         named = place in ("new", "all")
-        start = place if named else position_of(place, "place", redis_now_ms(client, definition))
+        try:
+            start = place if named else position_of(place, "place", redis_now_ms(client, definition))
+        except InvalidValueError as error:
+            raise InvalidValueError(f"{error}, or new, or all") from None
         client.stream(definition).move_group(group, start)
     session.result({"topic": topic, "group": group, "start": start}, f"group {group} of topic {topic} is moved")
 
@@ -112,12 +115,22 @@ def pending(
     topic: StreamName,
     group: GroupName,
     consumer: Annotated[str | None, typer.Option(metavar="NAME", help="Only what this consumer holds.")] = None,
+    first: Annotated[
+        str | None, typer.Option("--from", metavar=BOUND, help="From this one on, after '(ID'; the oldest by default.")
+    ] = None,
+    idle: Annotated[
+        int | None,
+        typer.Option(metavar="DURATION", help="Only what nobody has claimed or renewed for so long.", parser=duration),
+    ] = None,
     limit: Annotated[int, typer.Option(min=0, metavar="N", help="Most entries; 0 for all.")] = 50,
     slots: Slots = None,
 ) -> None:
     """Show the entries that a group has not acked: the consumer of each, its idle time, and its deliveries."""
-    with session.client() as client:
-        print_pending(session, topic, group, client.stream(topic).pending(group, consumer, slots), limit)
+    with session.opened(topic) as (client, definition):
+        start = None if first is None else bound_of(first, "--from", redis_now_ms(client, definition))
+        idle_s = 0.0 if idle is None else idle / 1000
+        found = client.stream(definition).pending(group, consumer, slots, start=start, idle_s=idle_s)
+        print_pending(session, topic, group, found, limit)
 
 
 def print_pending(session: Session, topic: str, group: str, rows: Iterable[PendingEntry], limit: int) -> None:
