@@ -19,7 +19,7 @@ from benchmarks.support.loads import TYPES
 from benchmarks.support.meters import Meter, medians
 from benchmarks.support.servers import Servers, standalone
 from rmq import Topic, TopicType
-from rmq._broker.claiming import CLAIM_BYTES, Outcomes
+from rmq._broker.claims import CLAIM_BYTES, Outcomes
 from rmq._broker.slots import SlotWriter
 from rmq._model.messages import Encoded
 from rmq._model.replies import ClaimReply

@@ -19,7 +19,7 @@ from typing import Any, Generic, Self, overload
 
 from rmq._admin.control import Control
 from rmq._admin.inspection import Inspection
-from rmq._broker.claiming import MAX_BATCH
+from rmq._broker.claims import MAX_BATCH
 from rmq._broker.each import confirm_all
 from rmq._broker.slots import SlotWriter
 from rmq._claiming.consumer import Consumer, checked_poll

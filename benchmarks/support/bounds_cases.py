@@ -13,10 +13,14 @@ from rmq import Fixed, Merge, RangeMergeMessage, Retention, Sliding, Sum, Topic,
 from rmq._admin import search
 from rmq._admin.history import KEEP_S, MINUTES
 from rmq._admin.notices import AT_ONCE
-from rmq._broker import claiming, limits, sending, steering, streams, telling, viewing, workers
+from rmq._broker import claims as claiming
+from rmq._broker import control as steering
 from rmq._broker import dead as dead_
-from rmq._broker.claiming import MAX_BATCH, Nack, Outcomes
-from rmq._broker.joined_sends import JoinedSends
+from rmq._broker import sends as sending
+from rmq._broker import shared as limits
+from rmq._broker import shared as workers
+from rmq._broker import streams, viewing
+from rmq._broker.claims import MAX_BATCH, Nack, Outcomes
 from rmq._broker.keys import (
     HISTORY_TURN_KEY,
     TOPICS_KEY,
@@ -29,6 +33,7 @@ from rmq._broker.keys import (
     slot_keys,
 )
 from rmq._broker.registry import READ_AT_ONCE
+from rmq._broker.sends import JoinedSends
 from rmq._broker.slots import NACK_BATCH, PIGGYBACKED_NACKS, WHOLE_BATCH
 from rmq._broker.stream_slots import RESUME_BATCH
 from rmq._broker.streams import Member
@@ -531,7 +536,7 @@ def _list_dead(place: Place) -> Call[Any]:
 def _untold_dead(place: Place) -> Call[Any]:
     place.dead(MAX_BATCH)
     place.client.hset(place.keys.meta, mapping=TOLD_BEFORE)
-    return telling.untold(place.topic, 0, TURN, AT_ONCE)
+    return dead_.untold(place.topic, 0, TURN, AT_ONCE)
 
 
 @case("dead_reasons", "the largest sample")
@@ -966,7 +971,7 @@ def _stream_untold_dead(place: Place) -> Call[Any]:
     place.dead_entries(MAX_BATCH)
     place.zset(place.own.dead, place.client.zrange(place.own.dead, 0, -1), place.now_ms - 1_000_000)
     place.client.hset(place.own.group, mapping=TOLD_BEFORE)
-    return telling.untold_entries(place.topic, 0, ME.group, TURN, AT_ONCE)
+    return streams.untold_entries(place.topic, 0, ME.group, TURN, AT_ONCE)
 
 
 @case("stream_redrive", "what is in the stream", S)

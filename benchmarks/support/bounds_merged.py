@@ -8,9 +8,11 @@ from typing import Any
 
 from benchmarks.support.bounds_cases import FAILURE, FAR, Case, P, Place, R
 from rmq import Collect, Fixed, Merge, TopicType
-from rmq._broker import claiming, sending, steering
+from rmq._broker import claims as claiming
+from rmq._broker import control as steering
 from rmq._broker import dead as dead_
-from rmq._broker.claiming import MAX_BATCH, SWEEP_LIMIT, Nack, Outcomes
+from rmq._broker import sends as sending
+from rmq._broker.claims import MAX_BATCH, SWEEP_LIMIT, Nack, Outcomes
 from rmq._broker.keys import slot_keys
 from rmq._broker.slots import NACK_BATCH, PIGGYBACKED_NACKS
 from rmq._model.merging import MAX_UNIQUE_ITEMS

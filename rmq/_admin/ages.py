@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from rmq._broker import steering, viewing
+from rmq._broker import control, viewing
 from rmq._broker.each import call_each
 from rmq._model.display import shown
 from rmq._model.scores import Ties
@@ -44,7 +44,7 @@ def order_oldest_first(
     changed = 0
     slots: list[int] = list(range(topic.slots))
     while slots:
-        found = call_each(connections, slots, lambda slot: steering.add_ages(topic, slot, AT_ONCE))
+        found = call_each(connections, slots, lambda slot: control.add_ages(topic, slot, AT_ONCE))
         changed += sum(found)
         slots = [slot for slot, number in zip(slots, found, strict=True) if number == AT_ONCE]
     return changed

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from rmq._admin.dead_letters import new_score
 from rmq._admin.view import locate
 from rmq._broker import viewing
-from rmq._broker.audit import Audit
+from rmq._broker.control import Audit
 from rmq._broker.each import checked_slots, confirm_all
 from rmq._broker.slots import SlotWriter
 from rmq._model.display import counted

@@ -12,8 +12,8 @@ from numbers import Real
 from typing import Generic, TypeVar
 
 from rmq._admin.notices import DeadNotices, Teller
-from rmq._broker import dead, streams, telling, viewing
-from rmq._broker.audit import Audit
+from rmq._broker import dead, streams, viewing
+from rmq._broker.control import Audit
 from rmq._broker.each import call_each, confirm_all
 from rmq._broker.slots import NACK_BATCH, SlotWriter
 from rmq._broker.stream_slots import StreamWriter
@@ -255,7 +255,7 @@ class DeadLetters(Dead[DeadMessage]):
         return viewing.stats(self.topic, slot).then(lambda stats: stats.now_ms)
 
     def _untold_call(self, slot: int, turn: Turn, limit: int) -> Call[Untold[DeadMessage]]:
-        return telling.untold(self.topic, slot, turn, limit)
+        return dead.untold(self.topic, slot, turn, limit)
 
     def _purge(self, slot: int, dead: Sequence[DeadMessage]) -> int:
         return self._writer.purge_dead(slot, [message.content for message in dead])
@@ -327,7 +327,7 @@ class GroupDead(Dead[DeadEntry]):
         return streams.stats(self.topic, slot).then(lambda stats: stats.now_ms)
 
     def _untold_call(self, slot: int, turn: Turn, limit: int) -> Call[Untold[DeadEntry]]:
-        return telling.untold_entries(self.topic, slot, self.group, turn, limit)
+        return streams.untold_entries(self.topic, slot, self.group, turn, limit)
 
     def _purge(self, slot: int, dead: Sequence[DeadEntry]) -> int:
         return self._writer.purge_dead(slot, self.group, [entry.id for entry in dead])

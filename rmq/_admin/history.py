@@ -12,7 +12,7 @@ from dataclasses import astuple, dataclass, fields
 
 from rmq._admin.inspection import Inspection
 from rmq._admin.stream_view import StreamView
-from rmq._broker import history
+from rmq._broker import shared
 from rmq._broker.keys import history_key
 from rmq._broker.registry import Registry, check_name
 from rmq._io.backend import Background
@@ -133,7 +133,7 @@ class History:
 
     def take_turn(self) -> tuple[int, int | None]:
         """Return Redis' time, epoch ms, and the minute to record, `None` when somebody else does it."""
-        return self._connections.run(history.take_turn(KEEP_S))
+        return self._connections.run(shared.take_history_turn(KEEP_S))
 
     def record(self, minute: int) -> list[Minute]:
         """Read all topics and append their records and their sum; return the topics' records.
@@ -159,7 +159,7 @@ class History:
 
     def append(self, topic: str | None, record: Minute) -> bool:
         """Append a record to a ring; return whether it was new. Atomic; safe to repeat."""
-        return self._connections.run(history.append(topic, record.minute, record.to_bytes(), MINUTES, KEEP_S))
+        return self._connections.run(shared.append_history(topic, record.minute, record.to_bytes(), MINUTES, KEEP_S))
 
 
 class Recording:

@@ -10,9 +10,8 @@ from itertools import islice
 from rmq._admin.search import literal, search
 from rmq._admin.view import View, check_whole, locate
 from rmq._broker import dead as dead_
-from rmq._broker import viewing
-from rmq._broker import workers as workers_
-from rmq._broker.claiming import MAX_BATCH
+from rmq._broker import shared, viewing
+from rmq._broker.claims import MAX_BATCH
 from rmq._broker.each import checked_slots
 from rmq._model.display import brief
 from rmq._model.figures import TopicStats
@@ -200,9 +199,9 @@ def _with_handler(message: PeekedMessage, workers: Sequence[WorkerInfo]) -> Peek
 
 def read_workers(connections: Connections) -> list[WorkerInfo]:
     """Return the processes with running listeners, by name."""
-    found, rest = connections.run(workers_.workers())
+    found, rest = connections.run(shared.workers())
     while rest:
-        more, rest = connections.run(workers_.workers(rest))
+        more, rest = connections.run(shared.workers(rest))
         found += more
     return sorted(found, key=lambda worker: worker.name)
 

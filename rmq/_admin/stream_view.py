@@ -9,7 +9,7 @@ from itertools import islice
 
 from rmq._admin.view import View
 from rmq._broker import streams
-from rmq._broker.claiming import MAX_BATCH
+from rmq._broker.claims import MAX_BATCH
 from rmq._broker.each import call_each, checked_slots
 from rmq._model.entries import (
     WAITING,

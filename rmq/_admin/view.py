@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from itertools import chain
 
 from rmq._broker import viewing
-from rmq._broker.claiming import MAX_BATCH
+from rmq._broker.claims import MAX_BATCH
 from rmq._broker.each import call_each, checked_slots
 from rmq._broker.spark_queries import SparkQueries
 from rmq._model.messages import Payload, payload_bytes

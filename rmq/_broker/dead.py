@@ -1,4 +1,4 @@
-"""The scripts for dead letters."""
+"""The scripts for dead letters, and the one that tells of them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from itertools import repeat
 from typing import Any
 
 from rmq._broker.binding import SAFE_AGAIN, Bound, ages_of
-from rmq._broker.claiming import NewScore
+from rmq._broker.claims import NewScore
 from rmq._io.wire import Argument
+from rmq._model.notices import Turn, Untold, untold_of
 from rmq._model.replies import Redriven
 from rmq._model.scores import score_of
 from rmq._model.topics import Topic
@@ -17,7 +18,7 @@ from rmq._model.whereabouts import DeadMessage, told, why_dead
 from rmq._transport.call import Call
 
 _REDRIVE, _PURGE_DEAD = (Bound(name, durable=SAFE_AGAIN) for name in ("redrive", "purge_dead"))
-_LIST_DEAD, _DEAD_REASONS = Bound("list_dead"), Bound("dead_reasons")
+_LIST_DEAD, _DEAD_REASONS, _UNTOLD = Bound("list_dead"), Bound("dead_reasons"), Bound("untold_dead")
 
 
 def redrive(
@@ -81,6 +82,15 @@ def dead_message(
     died_ms = score_of(died)
     body, sends = told(topic, stored)
     return DeadMessage(topic.name, slot, content, body, died_ms, *why_dead(reason, died_ms), **sends)
+
+
+def untold(topic: Topic, slot: int, turn: Turn, limit: int) -> Call[Untold[DeadMessage]]:
+    """Build the reading of a slot's next dead of whom nobody was told; it notes up to where that has been done."""
+
+    def parse(reply: list[Any]) -> Untold[DeadMessage]:
+        return untold_of(int(reply[0]), dead_page(topic, slot, *reply[1:]))
+
+    return _UNTOLD.call(topic, slot, parse, _UNTOLD.args(**turn.args(), limit=limit))
 
 
 def dead_reasons(topic: Topic, slot: int, sample: int) -> Call[tuple[int, Counter[str]]]:

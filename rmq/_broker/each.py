@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from rmq._broker import steering
+from rmq._broker import control
 from rmq._model.display import brief
 from rmq._model.topics import Topic
 from rmq._transport.call import Call, T
@@ -69,7 +69,7 @@ def confirm_all(connections: Connections, topic: Topic) -> None:
         DurabilityError: Too few replicas, or no disk, confirmed it in time.
     """
     if connections.confirms:
-        call_each(connections, range(topic.slots), lambda slot: steering.confirm(topic, slot))
+        call_each(connections, range(topic.slots), lambda slot: control.confirm(topic, slot))
 
 
 def call_in_parts(connections: Connections, build: Callable[[int], Call[list[T]]], number: int) -> list[T]:

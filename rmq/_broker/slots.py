@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from rmq._broker import claiming, dead, steering
-from rmq._broker.claiming import CLAIM_BYTES, MAX_BATCH, NO_OUTCOMES, Ack, Nack, Outcomes
+from rmq._broker import claims as claiming
+from rmq._broker import control, dead
+from rmq._broker.claims import CLAIM_BYTES, MAX_BATCH, NO_OUTCOMES, Ack, Nack, Outcomes
+from rmq._broker.control import Adopted
 from rmq._broker.each import call_each, call_in_parts
-from rmq._broker.joined_sends import JoinedSends, joins_sends
-from rmq._broker.merging import MergedSends
-from rmq._broker.sending import send_calls
+from rmq._broker.sends import JoinedSends, MergedSends, joins_sends, send_calls
 from rmq._broker.source import Source
-from rmq._broker.steering import Adopted
 from rmq._model.claim_columns import ClaimColumns
 from rmq._model.deliveries import Delivery, Holder
 from rmq._model.merged_deliveries import MergedDelivery
@@ -131,7 +130,7 @@ class SlotWriter(Source[Claimed]):
 
     def cancel(self, slot: int, contents: Sequence[bytes], actor: str = "") -> list[ControlResult]:
         """Take contents out of the backlog; at most `STEERED`. Without `actor`, here and below, no audit line."""
-        return self._connections.run(steering.cancel(self.topic, slot, contents, actor))
+        return self._connections.run(control.cancel(self.topic, slot, contents, actor))
 
     def reschedule(
         self,
@@ -145,7 +144,7 @@ class SlotWriter(Source[Claimed]):
         """Give contents another due time (`after` ms, `at` epoch ms) or `priority`; at most `STEERED`."""
 
         def build(done: int) -> Call[list[ControlResult]]:
-            return steering.reschedule(self.topic, slot, contents[done:], (kind, value), actor, action)
+            return control.reschedule(self.topic, slot, contents[done:], (kind, value), actor, action)
 
         return call_in_parts(self._connections, build, len(contents))
 
@@ -153,7 +152,7 @@ class SlotWriter(Source[Claimed]):
         """Make contents due now; at most `STEERED`."""
 
         def build(done: int) -> Call[list[ControlResult]]:
-            return steering.promote(self.topic, slot, contents[done:], actor)
+            return control.promote(self.topic, slot, contents[done:], actor)
 
         return call_in_parts(self._connections, build, len(contents))
 
@@ -162,13 +161,13 @@ class SlotWriter(Source[Claimed]):
 
         def build(slot: int) -> Call[bool]:
             by = actor if slot == slots[0] else ""
-            return steering.pause(self.topic, slot, paused, by, detail)
+            return control.pause(self.topic, slot, paused, by, detail)
 
         return call_each(self._connections, slots, build, to_the_end=True)
 
     def purge_backlog(self, slot: int, place: str, limit: int) -> int:
         """Drop up to `limit` messages of `store` or `retry` for good; return how many."""
-        return self._connections.run(steering.purge_backlog(self.topic, slot, place, min(limit, MAX_BATCH)))
+        return self._connections.run(control.purge_backlog(self.topic, slot, place, min(limit, MAX_BATCH)))
 
     def redrive(
         self,
@@ -202,4 +201,4 @@ class SlotWriter(Source[Claimed]):
 
     def adopt(self, slot: int, from_ensemble: str, to_ensemble: str, group: str | None = None) -> Adopted:
         """Move a slot, or a group's part of it, to another ensemble or to none (empty). Atomic; safe to repeat."""
-        return self._connections.run(steering.adopt(self.topic, slot, from_ensemble, to_ensemble, group))
+        return self._connections.run(control.adopt(self.topic, slot, from_ensemble, to_ensemble, group))

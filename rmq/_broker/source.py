@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Generic
 
-from rmq._broker.claiming import CLAIM_BYTES, MAX_BATCH, NO_OUTCOMES, Ack, Nack, Outcomes, Renewal, WholeClaim
+from rmq._broker.claims import CLAIM_BYTES, MAX_BATCH, NO_OUTCOMES, Ack, Nack, Outcomes, Renewal, WholeClaim
 from rmq._model.deliveries import Delivery, Holder
 from rmq._model.replies import NO_OWNER, ClaimReply, ExtendReply, M, NackReply, Owner
 from rmq._model.topics import Topic

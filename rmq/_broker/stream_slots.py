@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from rmq._broker import steering, streams
-from rmq._broker.claiming import CLAIM_BYTES, MAX_BATCH, NO_OUTCOMES, Ack, Nack, Outcomes, WholeClaim
+from rmq._broker import control, streams
+from rmq._broker.claims import CLAIM_BYTES, MAX_BATCH, NO_OUTCOMES, Ack, Nack, Outcomes, WholeClaim
 from rmq._broker.each import call_each, call_in_parts, checked_slots
 from rmq._broker.keys import group_rate_key
 from rmq._broker.newest_deliveries import NewestDeliveries
@@ -100,7 +100,7 @@ class StreamWriter:
 
         def build(slot: int) -> Call[bool]:
             by = "" if slot else actor
-            return steering.pause(self.topic, slot, paused, by, detail, group)
+            return control.pause(self.topic, slot, paused, by, detail, group)
 
         return sum(call_each(self._connections, range(self.topic.slots), build, to_the_end=True))
 

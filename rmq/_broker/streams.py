@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
-from typing import Any
+from itertools import chain, repeat
+from typing import Any, cast
 
 from rmq._broker.binding import SAFE_AGAIN, Bound
-from rmq._broker.claiming import (
+from rmq._broker.claims import (
     CLAIM_BYTES,
     NO_OUTCOMES,
     Ack,
+    JoinedClaims,
     Outcomes,
     WholeClaim,
     ack_args,
     due_times,
     nack_args,
     renewal_args,
+    rest_of,
 )
 from rmq._broker.dead import redriven
-from rmq._broker.joined_claims import JoinedClaims
 from rmq._broker.keys import group_keys
-from rmq._broker.stream_replies import claimed_entries
 from rmq._io.wire import Argument
 from rmq._model.entries import (
     WAITING,
@@ -34,9 +34,11 @@ from rmq._model.entries import (
     body_of,
     consumer_of,
     content_of,
+    own_score,
 )
 from rmq._model.figures import GroupSlot, StreamSlot
 from rmq._model.messages import Encoded
+from rmq._model.notices import Turn, Untold, untold_of
 from rmq._model.replies import NO_OWNER, ClaimReply, ExtendReply, Owner, Redriven, SendResult, StreamClaimed
 from rmq._model.retention import Retention
 from rmq._model.stream_messages import BODY, CONTENT, is_open_id
@@ -81,7 +83,7 @@ _DROP_GROUP, _TRIM, _DELETE, _REDRIVE, _PURGE_DEAD = (
 )
 _RESUME, _FORGET, _RANGE, _PENDING = (Bound(f"stream_{verb}") for verb in "resume forget range pending".split())
 _STATS, _GROUP, _CONSUMERS = (Bound(f"stream_{verb}") for verb in "stats group consumers".split())
-_LIST_DEAD = Bound("stream_list_dead")
+_LIST_DEAD, _UNTOLD = Bound("stream_list_dead"), Bound("stream_untold_dead")
 
 
 def _too_many_groups(call: Call[Any], detail: Sequence[str]) -> RmqError:
@@ -390,6 +392,15 @@ def dead_entries(topic: Topic, slot: int, group: str, rows: list[Any]) -> list[D
     ]
 
 
+def untold_entries(topic: Topic, slot: int, group: str, turn: Turn, limit: int) -> Call[Untold[DeadEntry]]:
+    """Build the reading of the next dead of a group of whom nobody was told; see `dead.untold`."""
+
+    def parse(reply: list[Any]) -> Untold[DeadEntry]:
+        return untold_of(int(reply[0]), dead_entries(topic, slot, group, reply[1]))
+
+    return _UNTOLD.call(topic, slot, parse, _UNTOLD.args(**turn.args(), limit=limit), group=group)
+
+
 def redrive(topic: Topic, slot: int, group: str, ids: Sequence[str]) -> Call[list[Redriven]]:
     """Build the redrive of dead entries into the group in which they died."""
     return _REDRIVE.call(topic, slot, redriven, _REDRIVE.args(group=group, ids=ids), group=group)
@@ -402,3 +413,44 @@ def purge_dead(topic: Topic, slot: int, group: str, ids: Sequence[str]) -> Call[
     return _PURGE_DEAD.call(
         topic, slot, int, args, dead=own.dead, meta=own.group, reason=own.reason, dead_body=own.dead_body
     )
+
+
+_claimed = cast(
+    "Callable[[tuple[bytes, int, int, bytes | None, bytes, Any]], StreamClaimed]",
+    partial(tuple.__new__, StreamClaimed),  # pyright: ignore[reportUnknownMemberType] - see `rmq._broker.claims`
+)
+
+
+def claimed_entries(reply: list[Any]) -> ClaimReply[StreamClaimed]:
+    """Parse the reply to one claim."""
+    now_ms, next_due_ms, swept, stale, items, lost, ids, contents, tail, unmatched, stamp, number = reply[:12]
+    first = own_score(int(stamp))
+    messages = _entries(items or (), first)
+    if ids:  # nothing of Python's own per entry: most of a claim's cost is here
+        messages += map(_claimed, zip(contents, repeat(1), repeat(first), repeat(None), ids, repeat(()), strict=False))
+        messages += _entries(tail or (), first)
+    return ClaimReply(
+        int(now_ms),
+        int(next_due_ms),
+        0,
+        int(swept),
+        tuple(stale or ()),
+        tuple(messages),
+        tuple(map(int, unmatched or ())),
+        tuple(lost or ()),
+        (first, int(number)) if stamp != b"0" else None,
+        *rest_of(reply[12:]),
+    )
+
+
+def _entries(items: Sequence[Any], own: int) -> list[StreamClaimed]:
+    """Parse entries with all of their fields; `own` is the score of those in the claim's own name."""
+    messages: list[StreamClaimed] = []
+    at = 0
+    while at < len(items):
+        deliveries, first = items[at + 1] or own, at + 3
+        last = first + items[at + 2]
+        flat = items[first:last]
+        messages.append(_claimed((content_of(flat), deliveries, deliveries, body_of(flat), items[at], flat)))
+        at = last
+    return messages

@@ -7,7 +7,7 @@ from itertools import repeat
 from typing import Any
 
 from rmq._broker.binding import Bound
-from rmq._broker.claiming import order_of
+from rmq._broker.claims import order_of
 from rmq._broker.dead import dead_message
 from rmq._broker.keys import slot_keys
 from rmq._model.figures import TOTALS, SlotStats

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rmq._broker.claiming import CLAIM_BYTES, NO_OUTCOMES, Outcomes
+from rmq._broker.claims import CLAIM_BYTES, NO_OUTCOMES, Outcomes
 from rmq._claiming.claim_round import PATIENCE_S, Visit, groups_of
 from rmq._claiming.claimer import Claimer
 from rmq._model.replies import ClaimReply

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
-from rmq._broker.claiming import CLAIM_BYTES
+from rmq._broker.claims import CLAIM_BYTES
 from rmq._broker.slots import PIGGYBACKED_NACKS
 from rmq._claiming.claim_calls import ClaimCalls, LateRound
 from rmq._claiming.claim_round import PATIENCE_S, ClaimPlan, ClaimRound, Visit, both

@@ -10,7 +10,7 @@ from itertools import chain
 from math import inf
 from typing import Any, Protocol
 
-from rmq._broker.claiming import RENEWAL_PATIENCE_S, RENEWALS, Renewal
+from rmq._broker.claims import RENEWAL_PATIENCE_S, RENEWALS, Renewal
 from rmq._claiming.portions import portions
 from rmq._io.backend import THREADS, Background, Blocking
 from rmq._model.claim_columns import ClaimColumns, spread_some

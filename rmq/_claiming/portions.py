@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from rmq._broker.claiming import CLAIM_BYTES
+from rmq._broker.claims import CLAIM_BYTES
 from rmq._model.claim_columns import ClaimColumns
 from rmq._model.deliveries import Delivery
 from rmq._model.merged_deliveries import MergedDelivery

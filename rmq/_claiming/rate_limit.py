@@ -6,8 +6,8 @@ The bucket lies in a key of its own, in a cluster on another server than the slo
 from __future__ import annotations
 
 from rmq._broker.keys import rate_key
-from rmq._broker.limits import Tokens, take_tokens
 from rmq._broker.registry import Registry
+from rmq._broker.shared import Tokens, take_tokens
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic

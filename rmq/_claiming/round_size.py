@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rmq._broker.claiming import CLAIM_BYTES
+from rmq._broker.claims import CLAIM_BYTES
 from rmq._model.replies import ClaimedRows, ClaimReply
 
 FEWEST_SLOTS, FIRST_SLOTS, MOST_SLOTS = 4, 16, 128

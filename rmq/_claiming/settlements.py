@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 
-from rmq._broker.claiming import CLAIM_BYTES, Ack, Nack, Outcomes, WholeClaim
+from rmq._broker.claims import CLAIM_BYTES, Ack, Nack, Outcomes, WholeClaim
 from rmq._model.claim_columns import ClaimColumns
 from rmq._model.deliveries import RELEASED, Delivery, Outcome, Verb
 from rmq._model.replies import NO_OWNER, Owner

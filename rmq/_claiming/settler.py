@@ -10,7 +10,7 @@ from math import inf
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from rmq._broker.claiming import MAX_BATCH, RENEWALS, Ack
+from rmq._broker.claims import MAX_BATCH, RENEWALS, Ack
 from rmq._broker.slots import NACK_BATCH, WHOLE_BATCH
 from rmq._broker.source import Source
 from rmq._claiming.claim_round import PATIENCE_S

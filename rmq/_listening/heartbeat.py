@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from rmq._broker import workers
+from rmq._broker import shared
 from rmq._io.backend import Background
 from rmq._listening.pace import NORMAL, Pace
 from rmq._listening.runtime import ListenerRuntime
@@ -94,12 +94,12 @@ class Heartbeat(Background):
             told, redis_ms, told_s = self._told
             since_s = monotonic_s() - told_s
             now_ms, trusted = redis_ms + int(since_s * 1000), since_s < TRUST_S
-            if told == info and trusted and self._call(workers.worker_beat_again(self.worker, now_ms)):
+            if told == info and trusted and self._call(shared.worker_beat_again(self.worker, now_ms)):
                 return
         self._told = info, self._beat(info.to_json()), monotonic_s()
 
     def _beat(self, info: str) -> int:
-        return self._call(workers.worker_beat(self.worker, info, FORGET_MS))
+        return self._call(shared.worker_beat(self.worker, info, FORGET_MS))
 
     def _call(self, call: Call[int]) -> int:
         answer = self._connections.run_many([call], None, PATIENCE_S)[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rmq._broker.known_topics import LOOK_S, KnownTopics
+from rmq._broker.registry import LOOK_S, KnownTopics
 from rmq._listening.handler_gate import HandlerPool
 from rmq._listening.handlers_in_turn import HandlersInTurn
 from rmq._listening.heartbeat import Heartbeat

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import chain, repeat
 from typing import Any, TypeVar
 
-from rmq._broker.claiming import MAX_BATCH
+from rmq._broker.claims import MAX_BATCH
 from rmq._broker.slots import SlotWriter
 from rmq._model.checks import check_flag
 from rmq._model.columns import Columns, places_of, slots_of

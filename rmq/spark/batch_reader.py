@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from rmq._broker import streams
-from rmq._broker.claiming import MAX_BATCH
+from rmq._broker.claims import MAX_BATCH
 from rmq._broker.dead import dead_message
 from rmq._broker.keys import slot_keys
 from rmq._model.entries import id_key

@@ -8,7 +8,7 @@ from itertools import repeat
 from typing import Any, Literal, NamedTuple
 
 from rmq._broker.binding import Bound
-from rmq._broker.claiming import CLAIM_BYTES, MAX_BATCH, claim_order_of
+from rmq._broker.claims import CLAIM_BYTES, MAX_BATCH, claim_order_of
 from rmq._broker.keys import query_keys, slot_keys
 from rmq._model.envelope import unwrap
 from rmq._model.replies import NO_OWNER, Owner

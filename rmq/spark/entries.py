@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from rmq._broker import streams
-from rmq._broker.claiming import MAX_BATCH
+from rmq._broker.claims import MAX_BATCH
 from rmq._model.entries import PendingEntry, StreamEntry, id_key
 from rmq._model.topics import Topic
 from rmq._transport.connections import Connections

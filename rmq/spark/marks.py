@@ -8,7 +8,7 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, NamedTuple, Protocol
 
-from rmq._broker import merging, sending, streams
+from rmq._broker import sends, streams
 from rmq._broker.binding import Bound, ages_of
 from rmq._broker.keys import sent_key
 from rmq._model.merging import PriorityRule
@@ -165,9 +165,9 @@ def send_once(topic: Topic, slot: int, messages: Sequence[Encoded], mark: Mark) 
     number = len(messages)
     if topic.merge is not None:
         return _send_merged(topic, slot, messages, mark)
-    flat = streams.entry_args(messages) if topic.type is TopicType.STREAM else sending.message_args(messages)
+    flat = streams.entry_args(messages) if topic.type is TopicType.STREAM else sends.message_args(messages)
     args = _SEND.args(
-        lowest=sending.lowest_of(flat, number) if topic.type.timed else 0,
+        lowest=min(message.score for message in messages) if topic.type.timed else 0,
         max_backlog=topic.max_backlog_per_slot,
         number=number,
         kind=topic.type.value,
@@ -212,7 +212,7 @@ def _once(number: int, reply: list[bytes]) -> Once:
 def _send_merged(
     topic: Topic, slot: int, messages: Sequence[Encoded], mark: Mark, field: str | None = None
 ) -> Call[Once]:
-    values, records = merging.record_args(messages) if messages else (1, [])
+    values, records = sends.record_args(messages) if messages else (1, [])
     args = _SEND_MERGED.args(
         chunk=field or f"{mark.partition}:{mark.chunk}",
         batch=mark.batch,
@@ -220,10 +220,10 @@ def _send_merged(
         strict=int(counts(topic)),
         keep_s=mark.keep_s,
         number=len(messages),
-        lowest=merging.lowest_of(topic, messages) if messages else 0,
+        lowest=sends.lowest_of(topic, messages) if messages else 0,
         values=values,
         messages=records,
-        **merging.merge_args(topic),
+        **sends.merge_args(topic),
     )
     sent = sent_key(topic.name, slot, mark.query)
     return _SEND_MERGED.call(topic, slot, partial(_once, len(messages)), args, sent=sent)

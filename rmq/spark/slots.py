@@ -9,7 +9,7 @@ from threading import Event
 from types import MappingProxyType
 from typing import Literal, NamedTuple, TypeVar
 
-from rmq._broker import claiming
+from rmq._broker import claims
 from rmq._broker.registry import Registry
 from rmq._model.replies import NO_OWNER, Owner
 from rmq._model.times import monotonic_s
@@ -171,7 +171,7 @@ class QuerySlots:
         """
         swept = dict.fromkeys(range(self._topic.slots), NO_OWNER) if owners is None else owners
         fenced = None if owners is None else dict[int, int]()
-        claim = claiming.Claims(self._topic)
+        claim = claims.Claims(self._topic)
         parts = (claim(slot, 0, owner=owner) for slot, owner in swept.items())
         for _ in self._each(parts, WINDOW, fenced):
             pass

@@ -18,7 +18,6 @@ from tests.support.core import (
     own_score,
     slot_keys,
     streams,
-    telling,
 )
 
 OWNER = Owner(6, "zk")
@@ -101,7 +100,7 @@ JOINED: dict[str, Case] = {"stream_claim_many": _claim_many}
 """Those that answer for each slot by itself: an error in one is no error of the call."""
 
 WRITERS: dict[str, Case] = {
-    "stream_untold_dead": lambda topic, names: telling.untold_entries(topic, 0, "g", Turn("ops", "me", 60_000), 10),
+    "stream_untold_dead": lambda topic, names: streams.untold_entries(topic, 0, "g", Turn("ops", "me", 60_000), 10),
     "stream_send": lambda topic, names: streams.send(topic, 0, [Encoded(0, b"new", 0, b"b")], True),
     "stream_join": lambda topic, names: streams.join(topic, 0, "h", "all"),
     "stream_claim": _claim,

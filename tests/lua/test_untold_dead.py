@@ -6,7 +6,7 @@ import pytest
 
 from rmq import DeadMessage
 from tests.conftest import MakeSlot
-from tests.support.core import Turn, Untold, telling
+from tests.support.core import Turn, Untold, dead
 from tests.support.slots import T0, SlotState, SlotUnderTest
 
 HOLD_MS = 60_000
@@ -14,7 +14,7 @@ FAILURE = {"first_ms": "5", "last_ms": "6", "type": "E", "message": "m", "attemp
 
 
 def look(slot: SlotUnderTest, turn: Turn, limit: int = 100) -> Untold[DeadMessage]:
-    return slot.run(telling.untold(slot.topic, 0, turn, limit))
+    return slot.run(dead.untold(slot.topic, 0, turn, limit))
 
 
 def told(slot: SlotUnderTest, turn: Turn, limit: int = 100) -> tuple[list[str], Turn]:

@@ -3,25 +3,21 @@
 Whoever moves or renames one of these changes this file, and no test. Unit tests of a private module import that module.
 """
 
-from rmq._broker import claiming as claiming
+from rmq._broker import claims as claims
+from rmq._broker import control as control
 from rmq._broker import dead as dead
-from rmq._broker import definitions as definitions
 from rmq._broker import registry as registry
-from rmq._broker import sending as sending
-from rmq._broker import steering as steering
+from rmq._broker import sends as sends
+from rmq._broker import shared as shared
 from rmq._broker import stream_slots as stream_slots
 from rmq._broker import streams as streams
-from rmq._broker import telling as telling
 from rmq._broker import viewing as viewing
-from rmq._broker import workers as workers
 from rmq._broker.binding import Bound as Bound
-from rmq._broker.claiming import CLAIM_BYTES as CLAIM_BYTES
-from rmq._broker.claiming import Ack as Ack
-from rmq._broker.claiming import Nack as Nack
-from rmq._broker.claiming import Outcomes as Outcomes
-from rmq._broker.claiming import WholeClaim as WholeClaim
-from rmq._broker.joined_sends import JoinedSends as JoinedSends
-from rmq._broker.joined_sends import joins_sends as joins_sends
+from rmq._broker.claims import CLAIM_BYTES as CLAIM_BYTES
+from rmq._broker.claims import Ack as Ack
+from rmq._broker.claims import Nack as Nack
+from rmq._broker.claims import Outcomes as Outcomes
+from rmq._broker.claims import WholeClaim as WholeClaim
 from rmq._broker.keys import ENSEMBLES_KEY as ENSEMBLES_KEY
 from rmq._broker.keys import HISTORY_TURN_KEY as HISTORY_TURN_KEY
 from rmq._broker.keys import REDIS_KEY as REDIS_KEY
@@ -39,12 +35,14 @@ from rmq._broker.keys import sent_key as sent_key
 from rmq._broker.keys import slot_keys as slot_keys
 from rmq._broker.keys import spark_queries_key as spark_queries_key
 from rmq._broker.keys import write_rate_key as write_rate_key
-from rmq._broker.limits import take_tokens as take_tokens
-from rmq._broker.merging import MergedSends as MergedSends
 from rmq._broker.newest_deliveries import FEWEST_KEPT as FEWEST_KEPT
 from rmq._broker.newest_deliveries import NewestDeliveries as NewestDeliveries
 from rmq._broker.registry import Registry as Registry
-from rmq._broker.sending import send_calls as send_calls
+from rmq._broker.sends import JoinedSends as JoinedSends
+from rmq._broker.sends import MergedSends as MergedSends
+from rmq._broker.sends import joins_sends as joins_sends
+from rmq._broker.sends import send_calls as send_calls
+from rmq._broker.shared import take_tokens as take_tokens
 from rmq._broker.slots import PIGGYBACKED_NACKS as PIGGYBACKED_NACKS
 from rmq._broker.slots import WHOLE_BATCH as WHOLE_BATCH
 from rmq._broker.slots import SlotWriter as SlotWriter
@@ -123,3 +121,9 @@ from rmq._transport.script_library import default_scripts as default_scripts
 from rmq._transport.urls import Address as Address
 from rmq._transport.urls import Topology as Topology
 from rmq._transport.urls import parse_url as parse_url
+
+claiming = claims
+sending = sends
+definitions = registry
+workers = shared
+steering = control

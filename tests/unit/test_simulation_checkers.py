@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from rmq import Topic, TopicType
-from rmq._broker.joined_sends import JoinedSends
-from rmq._broker.sending import send_calls
+from rmq._broker.sends import JoinedSends, send_calls
 from rmq._model.columns import Columns
 from rmq._model.messages import Encoded
 from rmq._sending.batch import Batch

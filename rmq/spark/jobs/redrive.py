@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame, SparkSession
 
-from rmq._broker.audit import Audit
+from rmq._broker.control import Audit
 from rmq._model.topics import Topic
 from rmq._transport.connections import Connections
 from rmq._transport.urls import parse_url

@@ -6,7 +6,7 @@ import uuid
 from dataclasses import dataclass, field
 
 from rmq._broker.keys import write_rate_key
-from rmq._broker.limits import take_from
+from rmq._broker.shared import take_from
 from rmq._claiming.rate_limit import LONGEST_WAIT_S, TROUBLE_PAUSE_S
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic

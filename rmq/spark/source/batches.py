@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from rmq._broker.claiming import CLAIM_BYTES
+from rmq._broker.claims import CLAIM_BYTES
 from rmq.errors import InvalidValueError
 from rmq.spark.calls import CHUNK
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from math import inf
 
 from rmq._broker import streams
-from rmq._broker.claiming import CLAIM_BYTES, MAX_BATCH
+from rmq._broker.claims import CLAIM_BYTES, MAX_BATCH
 from rmq._broker.each import call_each
 from rmq._model.entries import id_key
 from rmq._model.topics import Topic

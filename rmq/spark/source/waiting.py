@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from math import inf
 
-from rmq._broker import claiming
+from rmq._broker import claims
 from rmq._claiming.claim_round import PATIENCE_S
 from rmq._claiming.wake_hints import HintReader
 from rmq._model.times import monotonic_s
@@ -55,7 +55,7 @@ class Waiting:
     def __init__(self, connections: Connections, topic: Topic, look: Look | None = None) -> None:
         self._connections = connections
         self.slots: Callable[[], Collection[int]] = lambda: range(topic.slots)
-        self._look_call = look or partial(claiming.look, topic)
+        self._look_call = look or partial(claims.look, topic)
         self._hints = HintReader(connections, topic.name, range(topic.slots))
         self._resting = False
         self._due_s: dict[int, float] = {}

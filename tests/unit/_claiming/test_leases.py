@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from rmq import Delivery, Outcome, Topic, TopicType, Verb
-from rmq._broker.claiming import Renewal
+from rmq._broker.claims import Renewal
 from rmq._broker.slots import SlotWriter
 from rmq._claiming.leases import HeldDeliveries, LeaseKeeper, LostCalls
 from rmq._model.deliveries import ACKED, RELEASED

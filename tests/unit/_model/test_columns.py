@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, StreamMessage, Topic, TopicType
-from rmq._broker.sending import message_args
+from rmq._broker.sends import message_args
 from rmq._model.columns import Columns
 from rmq._model.encoding import encoder_of
 from rmq._model.messages import Encoded, Message, encode

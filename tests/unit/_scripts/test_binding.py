@@ -11,7 +11,7 @@ import pytest
 from rmq import Merge, Sum, Topic, TopicType
 from rmq._broker.binding import FILLED_IN, Bound
 from rmq._broker.keys import GroupKeys, QueryKeys, SlotKeys, group_keys, slot_keys
-from rmq._broker.merging import merge_args
+from rmq._broker.sends import merge_args
 from rmq._transport.script_library import default_scripts
 from tests.support.bindings import MODULES, bound_in
 

@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 
 from rmq import ControlResult, DeadMessage, Owner, Redriven, SendResult, Topic, TopicType
-from rmq._broker import claiming, dead, sending, steering, viewing
-from rmq._broker.claiming import Nack, Outcomes
+from rmq._broker import claims as claiming
+from rmq._broker import control as steering
+from rmq._broker import dead, viewing
+from rmq._broker import sends as sending
+from rmq._broker.claims import Nack, Outcomes
 from rmq._model import figures
 from rmq._model.messages import Encoded
 from rmq._model.replies import Claimed, ClaimReply, ExtendReply

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq import Topic, TopicType
-from rmq._broker.claiming import MAX_BATCH
+from rmq._broker.claims import MAX_BATCH
 from rmq._sending.batch import Batch
 from rmq._sending.pipeline import (
     BATCH_BYTES,

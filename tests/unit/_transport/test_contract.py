@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from rmq import Topic, TopicType
-from rmq._broker import claiming, steering, viewing
-from rmq._broker.workers import worker_beat
+from rmq._broker import claims as claiming
+from rmq._broker import control as steering
+from rmq._broker import viewing
+from rmq._broker.shared import worker_beat
 from rmq._io.wire import packed
 from rmq._transport.cluster_map import absent_key, hash_slot
 from rmq._transport.contract import Names, contract_of

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rmq import Topic, TopicType
-from rmq._broker.claiming import claim, claim_many
+from rmq._broker.claims import claim, claim_many
 from rmq._transport.call import Call
 from rmq._transport.cluster_map import Redirect
 from rmq._transport.durability import parse_durability

@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 
 from rmq import SendResult, Topic, TopicType
-from rmq._broker import claiming, dead, sending, steering, viewing
-from rmq._broker.claiming import Nack
+from rmq._broker import claims as claiming
+from rmq._broker import control as steering
+from rmq._broker import dead, viewing
+from rmq._broker import sends as sending
+from rmq._broker.claims import Nack
 from rmq._model.messages import Encoded
 from rmq._transport.call import Call
 from rmq._transport.exchange import Exchange

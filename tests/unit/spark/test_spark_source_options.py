@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, DoubleType, LongType, StringType, StructField, StructType
 
-from rmq._broker.claiming import CLAIM_BYTES
+from rmq._broker.claims import CLAIM_BYTES
 from rmq.errors import InvalidValueError, RedisUnavailableError
 from rmq.spark import options as options_module
 from rmq.spark import save

@@ -1,4 +1,4 @@
-"""The scripts for the list of workers."""
+"""The scripts on keys that are no slot's: the list of workers, rate limits, the history."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from rmq._broker.binding import Bound
-from rmq._broker.keys import WORKER_INFOS_KEY, WORKERS_KEY
+from rmq._broker.keys import HISTORY_TURN_KEY, WORKER_INFOS_KEY, WORKERS_KEY, group_rate_key, history_key, rate_key
 from rmq._model.display import shown
 from rmq._model.schema import MAX_DOCUMENT_BYTES, PassedOver
+from rmq._model.topics import Topic
 from rmq._model.workers import WorkerInfo
-from rmq._transport.call import Call, plain
+from rmq._transport.call import Call, is_one, plain
 from rmq.errors import UnreadableDocumentError
 
 _BEAT, _WORKERS = Bound("worker_beat"), Bound("workers")
@@ -66,3 +67,48 @@ def _readable(rows: Iterable[tuple[bytes, bytes, bytes]], now_ms: int) -> Iterat
 
 
 _passed_over = PassedOver(logging.getLogger("rmq.workers"))
+
+
+_TAKE_TOKENS = Bound("take_tokens", repeatable=False)
+
+Tokens = tuple[int, float, float, bool]
+"""How many were granted, seconds until it is worth asking again, the rate (0: no limit), whether the bucket is new."""
+
+
+def take_tokens(topic: Topic, wanted: int, group: str | None = None) -> Call[Tokens]:
+    """Build the taking of tokens of a topic's limit, or, with a number below 0, their giving back.
+
+    Each group of a stream topic has the whole rate for itself.
+    """
+    limit = rate_key(topic.name)
+    bucket = limit if group is None else group_rate_key(topic.name, group)
+    return take_from(limit, bucket, topic, wanted, topic.max_rate or 0, topic.rate_burst)
+
+
+def take_from(limit: str, bucket: str, topic: Topic, wanted: int, per_second: float, burst: int) -> Call[Tokens]:
+    """Build the taking of tokens from any bucket; rate and burst count where the limit says nothing yet."""
+
+    def parse(reply: Sequence[bytes]) -> Tokens:
+        return int(reply[0]), int(reply[1]) / 1000, float(reply[2]), is_one(reply[3])
+
+    args = _TAKE_TOKENS.args(wanted=wanted, rate=repr(per_second), burst=burst)
+    return _TAKE_TOKENS.call(topic, 0, parse, args, limit=limit, bucket=bucket)
+
+
+_TURN, _WRITE = Bound("history_turn"), Bound("history_write")
+
+
+def take_history_turn(keep_s: int) -> Call[tuple[int, int | None]]:
+    """Build the taking of this minute's turn; answers Redis' time, ms, and the minute, `None` where it is taken."""
+
+    def parse(reply: Sequence[bytes]) -> tuple[int, int | None]:
+        return int(reply[0]), int(reply[1]) or None
+
+    return Call(_TURN.name, _TURN.names(turn=HISTORY_TURN_KEY), _TURN.args(keep_s=keep_s), parse, False, "", 0)
+
+
+def append_history(topic: str | None, minute: int, record: bytes, most: int, keep_s: int) -> Call[bool]:
+    """Build the appending of a record to a ring of `most`; answers whether it was new."""
+    keys = _WRITE.names(ring=history_key(topic))
+    args = _WRITE.args(minute=minute, record=record, most=most, keep_s=keep_s)
+    return Call(_WRITE.name, keys, args, is_one, True, topic or "", 0)

@@ -1,0 +1,396 @@
+"""The scripts that send: to one slot, to several in a call, and to topics that merge."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Protocol, cast
+from zlib import crc32
+
+from rmq._broker import streams
+from rmq._broker.binding import Bound, ages_of
+from rmq._broker.keys import slot_keys
+from rmq._io.wire import Argument
+from rmq._model.columns import Columns
+from rmq._model.merging import Collect, Merge, PriorityRule, Sliding
+from rmq._model.messages import Encoded
+from rmq._model.records import untraced
+from rmq._model.replies import PartlySent, SendResult
+from rmq._model.scores import ages_for
+from rmq._model.times import monotonic_s
+from rmq._model.topics import Topic, TopicType, WhenFull
+from rmq._transport.call import Call
+from rmq._transport.numbering import Turn, Turns
+from rmq._transport.refusals import error_of
+from rmq.errors import RmqError
+
+MERGES_AGAIN = (
+    "Sending it again is safe: it merges with what is in the backlog; what was handled meanwhile is delivered once more"
+)
+"""What is durable and sent to topics without `merge=`, where the content is the message."""
+
+OFFERED_AGAIN = "Offered again, a value is a second element, unless the queue has merge=True"
+"""The same of a delayed queue, which tells equal values apart."""
+
+_PRIORITY, _RANGE_MERGE, _FIXED_TIME, _DELAYED, _LIMITED, _AGED = (
+    Bound(f"send_{kind}", durable=MERGES_AGAIN)
+    for kind in "priority range_merge fixed_time delayed limited aged".split()
+)
+
+
+class SendCall(Protocol):
+    """Builds the sends of a topic."""
+
+    def __call__(
+        self, slot: int, messages: Sequence[Encoded], detailed: bool = False, turn: Turn | None = None
+    ) -> Call[SendResult]:
+        """Build the send of up to `MAX_BATCH` messages of one slot.
+
+        Args:
+            slot: The slot.
+            messages: What to send; of one slot.
+            detailed: Say of each message whether it was new.
+            turn: Topics that merge: what names the call for its repeats. Others need none: a repeat merges.
+        """
+        ...
+
+
+def send_calls(topic: Topic, *, delayed: bool = False, turns: Turns | None = None) -> SendCall:
+    """Return what builds the sends of a topic.
+
+    Args:
+        topic: The registered definition.
+        delayed: FIXED_TIME, with delays in ms as scores.
+        turns: Numbers the calls of a client to topics that merge; by default calls have numbers of their own.
+    """
+    if topic.type is TopicType.STREAM:
+        return partial(_append, topic)
+    if topic.merge is not None:
+        return MergedSends(topic, turns or Turns())
+    return _Sends(topic, delayed)
+
+
+def _append(
+    topic: Topic, slot: int, messages: Sequence[Encoded], detailed: bool = False, turn: Turn | None = None
+) -> Call[SendResult]:
+    del turn
+    return streams.send(topic, slot, messages, detailed)
+
+
+class _Sends:
+    """Builds the sends of one topic: what is the same for all of them is worked out once."""
+
+    def __init__(self, topic: Topic, delayed: bool) -> None:
+        ages = topic.ttl is not None and not topic.type.timed
+        self._topic = topic.name
+        self._timed = topic.type.timed
+        self._limited = topic.drops or ages
+        self._settings: dict[str, Argument] = {"max_backlog": topic.max_backlog_per_slot}
+        if self._limited:
+            self._settings |= {
+                "kind": "DELAYED" if delayed else topic.type.value,
+                "drop": int(topic.drops),
+                "max_retries": topic.max_retries,
+                "ttl": int(ages),
+                **ages_of(topic),
+            }
+            self._settings |= {} if self._timed else {"lowest": 0}
+        elif topic.max_priority is not None:
+            self._settings |= {**ages_of(topic), "mark": NO_MARK}
+        self._single = self._settings if self._limited else {**self._settings, "values": 1}
+        self._ages = MadeAges(topic) if not self._limited and topic.max_priority is not None else None
+        self._durable = OFFERED_AGAIN if delayed else MERGES_AGAIN
+        self._script = _LIMITED if self._limited else _DELAYED if delayed else _script_of(topic)
+
+    def __call__(
+        self, slot: int, messages: Sequence[Encoded], detailed: bool = False, turn: Turn | None = None
+    ) -> Call[SendResult]:
+        del turn
+        script, number, limited = self._script, len(messages), self._limited
+        settings, ages, built_ms = self._settings, self._ages, 0.0
+        if number == 1:  # most sends: no columns for it
+            _, content, lowest, body, _ = messages[0]
+            flat: list[Argument] = [lowest, content] if body is None else [lowest, content, 1, body]
+            settings = self._single
+        else:
+            columns = Columns.of(messages)
+            scores = columns.scores
+            lowest = min(scores) if self._timed else 0
+            if limited:
+                flat = message_args(columns)
+            else:
+                alike = scores.count(scores[0]) == number
+                settings = {**settings, "values": 1 if alike else number}
+                if ages is not None:
+                    built_ms = monotonic_s() * 1_000
+                    settings["mark"], scores = ages.made(scores[:1] if alike else scores, built_ms)
+                flat = [scores[0], *columns.contents] if alike else _paired(scores, columns.contents)
+                flat += _body_args(columns)
+        if self._timed:
+            args = script.args(detailed=int(detailed), number=number, messages=flat, lowest=lowest, **settings)
+        else:
+            args = script.args(detailed=int(detailed), number=number, messages=flat, **settings)
+
+        def parse(reply: list[Any]) -> SendResult:
+            new = int(reply[0])
+            if ages is not None and built_ms:
+                ages.took(reply[2], built_ms)
+            outcomes = tuple(flag == 49 for flag in reply[1]) if detailed else ()
+            return SendResult(new, number - new, outcomes, dropped=int(reply[2]) if limited else 0)
+
+        keys = script.keys(slot_keys(self._topic, slot))
+        return Call(script.name, keys, args, parse, True, self._topic, slot, self._durable)
+
+
+NO_MARK = -1
+"""Stands for the age mark of messages whose priorities are no scores yet."""
+
+
+class MadeAges:
+    """Makes scores of priorities with the age that their call will probably find, so that the script need not.
+
+    The script's clock decides: it makes them again where the age is another one by then. How far that clock is ahead
+    is known from the call before: with the time for which a call waits until it is carried out.
+    """
+
+    def __init__(self, topic: Topic) -> None:
+        self._ages = ages_for(topic.max_priority)
+        self._ahead_ms: float | None = None
+
+    def made(self, priorities: Sequence[int], built_ms: float) -> tuple[int, Sequence[int]]:
+        """Return the age mark and scores; as long as the clock is not known, `NO_MARK` and the priorities.
+
+        Args:
+            priorities: The priorities.
+            built_ms: The time by `monotonic_s`, ms.
+        """
+        if self._ahead_ms is None:
+            return NO_MARK, priorities
+        mark = self._ages.mark_at(built_ms + self._ahead_ms)
+        return mark, self._ages.aged(priorities, mark)
+
+    def took(self, carried_out_ms: int, built_ms: float) -> None:
+        """Note when a call was carried out by Redis' clock, and when it was built."""
+        self._ahead_ms = carried_out_ms - built_ms
+
+
+def _script_of(topic: Topic) -> Bound:
+    if topic.type is TopicType.PRIORITY:
+        return _PRIORITY if topic.max_priority is None else _AGED
+    return _RANGE_MERGE if topic.type is TopicType.RANGE_MERGE else _FIXED_TIME
+
+
+def message_args(messages: Sequence[Encoded]) -> list[Argument]:
+    """Return messages as send_batch takes them: scores and contents, then index and body of those that have one."""
+    columns = Columns.of(messages)
+    return _paired(columns.scores, columns.contents) + _body_args(columns)
+
+
+def _paired(scores: Sequence[int], contents: Sequence[bytes]) -> list[Argument]:
+    args: list[Argument] = [0] * (2 * len(contents))
+    args[::2], args[1::2] = scores, contents
+    return args
+
+
+def _body_args(columns: Columns) -> list[Argument]:
+    args: list[Argument] = []
+    for index, body in columns.bodied:
+        args += (index + 1, body)
+    return args
+
+
+_MERGED = Bound("send_merged", durable="Sent again, each counts once more, unless both calls have the same `once=`")
+_REFUSALS = {ord("2"): "RMQ_ITEMS", ord("3"): "RMQ_RANGE"}
+"""Outcome of a message -> why it was refused."""
+
+
+class MergedSends:
+    """Builds the sends of one topic that merges. Thread-safe.
+
+    Args:
+        topic: The registered definition.
+        turns: Numbers the calls.
+    """
+
+    def __init__(self, topic: Topic, turns: Turns) -> None:
+        self._topic, self._turns = topic, turns
+        self._settings = merge_args(topic)
+        self._partly = (
+            "-" if topic.when_full is WhenFull.BLOCK else "+"
+        )  # who waits for room wants the others to wait, too
+
+    def __call__(
+        self,
+        slot: int,
+        messages: Sequence[Encoded],
+        detailed: bool = False,
+        turn: Turn | None = None,
+        *,
+        partly: bool = False,
+    ) -> Call[SendResult]:
+        """Build the send of up to `MAX_BATCH` messages of one slot.
+
+        Args:
+            slot: The slot.
+            messages: What to send; of one slot.
+            detailed: Say of each whether it was new.
+            turn: What names the call for its repeats; by default it has a number of this client's own.
+            partly: Whether it may be carried out in part: then it may answer with a `PartlySent`.
+        """
+        number, topic = len(messages), self._topic
+        turn = turn or self._turns.draw(topic.name, slot)
+        values, records = record_args(messages)
+        args = _MERGED.args(
+            lane=turn.lane,
+            call=turn.number,
+            floor=turn.floor,
+            digest=_digest_of(messages) if turn.token is None else "",
+            detailed=f"{int(detailed)}{self._partly if partly else ''}",
+            number=number,
+            lowest=lowest_of(topic, messages),
+            values=values,
+            messages=records,
+            **self._settings,
+        )
+
+        def parse(reply: list[Any], turn: Turn = turn) -> SendResult:  # the call keeps its number open by that
+            new, flags = int(reply[0]), reply[1]
+            outcomes = tuple(flag == 49 for flag in flags) if detailed else ()
+            if not flags or (len(flags) == number and not (b"2" in flags or b"3" in flags)):
+                return SendResult(new, number - new, outcomes, dropped=int(reply[2]))
+            refused = {index: _REFUSALS[flag] for index, flag in enumerate(flags) if flag in _REFUSALS}
+            merged = len(flags) - len(refused) - new
+            return PartlySent(new, merged, outcomes, dropped=int(reply[2]), done=len(flags), refused=refused)
+
+        keys = _MERGED.keys(slot_keys(topic.name, slot))
+        return Call(_MERGED.name, keys, args, parse, True, topic.name, slot, _MERGED.durable)
+
+
+def _digest_of(messages: Sequence[Encoded]) -> str:
+    """Return what tells the messages of a named call from others, by contents and values: times may be another."""
+    digest = 0
+    for message in messages:
+        digest = crc32(untraced(cast("bytes", message.body)), crc32(message.content, digest))
+    return f"{digest:x}"
+
+
+def merge_args(topic: Topic) -> dict[str, Argument]:
+    """Return how a topic merges, as the scripts that send to it take it, but for `lowest`."""
+    merge = cast("Merge", topic.merge)
+    collect = merge.reduce if isinstance(merge.reduce, Collect) else None
+    window = merge.window
+    return {
+        "max_backlog": topic.max_backlog_per_slot,
+        "kind": topic.type.value,
+        "drop": int(topic.drops),
+        "max_retries": topic.max_retries,
+        "ttl": int(topic.ttl is not None and not topic.type.timed),
+        **ages_of(topic),
+        "highest": topic.priorities[1],
+        "priority": PriorityRule(merge.priority).value,
+        "window": merge.window_kind,
+        "max_wait": window.max_wait_ms if isinstance(window, Sliding) else 0,
+        "max_count": merge.max_count if isinstance(merge.max_count, int) else 0,
+        "max_items": collect.max_items if collect else 0,
+        "max_bytes": collect.max_bytes if collect else 0,
+        "when_full": merge.overflow(topic.type).value,
+    }
+
+
+def record_args(messages: Sequence[Encoded]) -> tuple[int, list[Argument]]:
+    """Return how many values the messages have, 1 where they are alike, and the messages as plan_sends takes them."""
+    values: list[Argument] = [message.score for message in messages]
+    records: list[Argument] = [cast("bytes", message.body) for message in messages]
+    if values.count(values[0]) == len(values):
+        del values[1:]
+    if records.count(records[0]) == len(records):
+        del records[1:]
+    return len(values), [*[message.content for message in messages], *values, *records]
+
+
+def lowest_of(topic: Topic, messages: Sequence[Encoded]) -> int:
+    """Return the earliest fixed time of a batch, 0 on topics without."""
+    return min(message.score for message in messages) if topic.type.value == "FIXED_TIME" else 0
+
+
+_ONE, _MANY = Bound("send_priority"), Bound("send_many", durable=MERGES_AGAIN)
+
+
+class Part(Protocol):
+    """Messages of one slot."""
+
+    @property
+    def slot(self) -> int:
+        """Number of the slot."""
+        ...
+
+    @property
+    def encoded(self) -> Sequence[Encoded]:
+        """The messages."""
+        ...
+
+
+def joins_sends(topic: Topic) -> bool:
+    """Return whether sends to several slots of a topic can be one call: not if it merges, drops, or ends in a TTL."""
+    aged_out = topic.ttl is not None and not topic.type.timed
+    return topic.type is not TopicType.STREAM and topic.merge is None and not topic.drops and not aged_out
+
+
+class JoinedSends:
+    """Builds the joined sends of one topic that `joins_sends`. A call answers for each slot by itself.
+
+    Args:
+        topic: The registered definition.
+        one: Builds the send to one slot, for errors.
+    """
+
+    def __init__(self, topic: Topic, one: SendCall) -> None:
+        self._topic, self._one = topic, one
+        self._settings: dict[str, Argument] = {"max_backlog": topic.max_backlog_per_slot, "kind": topic.type.value}
+        aged = not topic.type.timed and topic.max_priority is not None
+        self._settings |= ages_of(topic) if aged else {"scale": 0, "unit_ms": 0}
+        self._ages = MadeAges(topic) if aged else None
+
+    def __call__(self, parts: Sequence[Part], detailed: bool = False) -> Call[list[SendResult | RmqError]]:
+        """Build one call of sends to different slots.
+
+        Args:
+            parts: What to send, a few messages for each slot.
+            detailed: Say of each message whether it was new.
+        """
+        keys: list[str] = []
+        sends: list[Argument] = []
+        priorities: list[int] = []
+        places: list[int] = []  # of the priorities in `sends`
+        topic, ages, keys_of = self._topic.name, self._ages, _ONE.keys
+        for part in parts:
+            keys += keys_of(slot_keys(topic, part.slot))
+            columns = Columns.of(part.encoded)
+            values = message_args(columns)
+            sends += (len(values) + 1, len(columns.contents))
+            if ages is not None:
+                places += range(len(sends), len(sends) + 2 * len(columns.contents), 2)
+                priorities += columns.scores
+            sends += values
+        mark, built_ms = NO_MARK, monotonic_s() * 1_000
+        if ages is not None:
+            mark, scores = ages.made(priorities, built_ms)
+            for place, score in zip(places, scores, strict=True):
+                sends[place] = score
+        args = _MANY.args(detailed=int(detailed), mark=mark, sends=sends, **self._settings)
+        parse = partial(self._parse, parts, detailed, built_ms)
+        return Call(_MANY.name, tuple(keys), args, parse, True, topic, parts[0].slot, _MANY.durable)
+
+    def _parse(
+        self, parts: Sequence[Part], detailed: bool, built_ms: float, reply: list[Any]
+    ) -> list[SendResult | RmqError]:
+        if self._ages is not None:
+            self._ages.took(reply[0], built_ms)
+        return [self._parse_one(part, detailed, each) for part, each in zip(parts, reply[1:], strict=True)]
+
+    def _parse_one(self, part: Part, detailed: bool, reply: Any) -> SendResult | RmqError:
+        if not isinstance(reply, bytes):
+            new = int(reply[0])
+            outcomes = tuple(flag == 49 for flag in reply[1]) if detailed else ()
+            return SendResult(new, len(part.encoded) - new, outcomes)
+        return error_of(self._one(part.slot, part.encoded, detailed), reply.decode(errors="replace"))
