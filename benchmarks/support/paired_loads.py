@@ -18,11 +18,29 @@ from typing import Any
 
 import redis
 
-from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, StreamMessage, Topic, TopicType, aio
+from rmq import (
+    Collect,
+    FixedTimeMessage,
+    Merge,
+    PriorityMessage,
+    RangeMergeMessage,
+    RmqClient,
+    StreamMessage,
+    Sum,
+    Topic,
+    TopicType,
+    aio,
+)
 
 WAIT_S = 60.0
 BATCH = 500
 GROUP = "paired"
+MERGES = {
+    "sum": (Merge(Sum()), 5),
+    "collect": (Merge(Collect()), b"item"),
+    "unique": (Merge(Collect(unique=True)), b"item"),
+}
+"""Name -> how a topic merges, and the body of its messages."""
 
 _numbers = count(1)
 
@@ -75,15 +93,20 @@ class Meter:
 Load = Callable[[str, Meter, int, dict[str, Any]], None]
 
 
-def topic_of(kind: str, slots: int) -> Topic:
+def topic_of(kind: str, slots: int, merge: str | None = None) -> Topic:
     """Return a new topic."""
-    return Topic(f"paired-{next(_numbers)}", TopicType[kind], slots=slots)
+    return Topic(f"paired-{next(_numbers)}", TopicType[kind], slots=slots, merge=merge and MERGES[merge][0])
 
 
-def messages(kind: str, number: int, body: bool = False, *, due: bool = False) -> list[Any]:
-    """Return messages of 20 bytes; those of a time topic are due in an hour, or with `due` in a moment."""
-    contents = [b"order:%014d" % (index * 48_271 % 100_000_007) for index in range(number)]
-    payload = b'{"customer": 4711, "total": "12.50"}' if body else None
+def messages(
+    kind: str, number: int, body: bool = False, *, due: bool = False, merge: str | None = None, sends: int = 1
+) -> list[Any]:
+    """Return messages of 20 bytes; those of a time topic are due in an hour, or with `due` in a moment.
+
+    `sends`: how many of them have the same content.
+    """
+    contents = [b"order:%014d" % (index // sends * 48_271 % 100_000_007) for index in range(number)]
+    payload: Any = MERGES[merge][1] if merge else b'{"customer": 4711, "total": "12.50"}' if body else None
     if kind == "STREAM":
         return [StreamMessage(content, body=payload) for content in contents]
     if kind == "RANGE_MERGE":
@@ -98,8 +121,9 @@ def send(url: str, meter: Meter, number: int, options: dict[str, Any]) -> None:
     """Send one message after the other."""
     kind, slots = options.get("kind", "PRIORITY"), options.get("slots", 1)
     with RmqClient(url) as client:
-        producer = client.producer(topic_of(kind, slots))
-        each = messages(kind, number + 1, options.get("body", False))
+        merge = options.get("merge")
+        producer = client.producer(topic_of(kind, slots, merge))
+        each = messages(kind, number + 1, options.get("body", False), merge=merge, sends=2 if merge else 1)
         producer.send(each.pop())
         with meter.on():
             for message in each:
@@ -110,8 +134,9 @@ def send_many(url: str, meter: Meter, number: int, options: dict[str, Any]) -> N
     """Send many at once, made beforehand."""
     kind, slots = options.get("kind", "PRIORITY"), options.get("slots", 1)
     with RmqClient(url) as client:
-        producer = client.producer(topic_of(kind, slots))
-        each = messages(kind, number + 1, options.get("body", False))
+        merge = options.get("merge")
+        producer = client.producer(topic_of(kind, slots, merge))
+        each = messages(kind, number + 1, options.get("body", False), merge=merge, sends=2 if merge else 1)
         producer.send(each.pop())
         with meter.on():
             producer.send_many(each)
@@ -122,9 +147,10 @@ def poll(url: str, meter: Meter, number: int, options: dict[str, Any]) -> None:
     kind, slots, batch = options.get("kind", "PRIORITY"), options.get("slots", 1), options["batch"]
     with ExitStack() as stack:
         client = stack.enter_context(RmqClient(url))
-        topic = topic_of(kind, slots)
+        merge = options.get("merge")
+        topic = topic_of(kind, slots, merge)
         group: dict[str, Any] = {"group": GROUP, "start": "all"} if kind == "STREAM" else {}
-        client.producer(topic).send_many(messages(kind, number, options.get("body", False), due=True))
+        client.producer(topic).send_many(messages(kind, number, options.get("body", False), due=True, merge=merge))
         if kind == "FIXED_TIME":
             time.sleep(1.1)
         consumer = stack.enter_context(client.consumer(topic, **group))
