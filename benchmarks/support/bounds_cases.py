@@ -33,7 +33,7 @@ from rmq._broker.keys import (
     slot_keys,
 )
 from rmq._broker.registry import READ_AT_ONCE
-from rmq._broker.sends import JoinedSends
+from rmq._broker.sends import JoinedSends, MergedSends
 from rmq._broker.slots import NACK_BATCH, PIGGYBACKED_NACKS, WHOLE_BATCH
 from rmq._broker.stream_slots import RESUME_BATCH
 from rmq._broker.streams import Member
@@ -314,9 +314,16 @@ def _sums(place: Place) -> list[Encoded]:
     return messages
 
 
+def part_call(place: Place, messages: Sequence[Encoded]) -> Call[Any]:
+    """Build the call of `send_many` on a topic that merges: it may take the first messages only."""
+    calls = sending.send_calls(place.topic)
+    assert isinstance(calls, MergedSends)
+    return calls(0, messages, True, partly=True)
+
+
 @case("send_merged", "1,000 that fold", R, merge=Merge(Sum(), window=Sliding(5_000, max_wait=60_000)))
 def _send_merged(place: Place) -> Call[Any]:
-    return sending.send_calls(place.topic)(0, _sums(place), True)
+    return part_call(place, _sums(place))
 
 
 @case("spark_send_merged", "1,000 that fold", R, merge=Merge(Sum(), window=Fixed(5_000)))

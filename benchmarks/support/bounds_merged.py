@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.support.bounds_cases import FAILURE, FAR, Case, P, Place, R
+from benchmarks.support.bounds_cases import FAILURE, FAR, Case, P, Place, R, part_call
 from rmq import Collect, Fixed, Merge, TopicType
 from rmq._broker import claims as claiming
 from rmq._broker import control as steering
 from rmq._broker import dead as dead_
-from rmq._broker import sends as sending
 from rmq._broker.claims import MAX_BATCH, SWEEP_LIMIT, Nack, Outcomes
 from rmq._broker.keys import slot_keys
 from rmq._broker.slots import NACK_BATCH, PIGGYBACKED_NACKS
@@ -149,7 +148,7 @@ def _send(place: Place, shape: Shape) -> Call[Any]:
     names = _names(shape, batch_size(place.topic))
     short = Shape(shape.what, shape.collect, shape.items - 1, shape.item_bytes, 0)
     _fresh(place, short, names, FAR)
-    return sending.send_calls(place.topic)(0, _sends(shape, names, 1))
+    return part_call(place, _sends(shape, names, 1))
 
 
 @merged("send_merged", "as many items as it holds to a half full one")
@@ -157,7 +156,7 @@ def _send_much(place: Place, shape: Shape) -> Call[Any]:
     names = _names(shape, 1)
     half = Shape(shape.what, shape.collect, shape.items // 2, shape.item_bytes, 0)
     _fresh(place, half, names, FAR)
-    return sending.send_calls(place.topic)(0, _sends(shape, names, shape.items // 2))
+    return part_call(place, _sends(shape, names, shape.items // 2))
 
 
 @merged("send_merged", "many to a nearly full one")
@@ -167,7 +166,7 @@ def _send_again(place: Place, shape: Shape) -> Call[Any]:
     names = _names(shape, 1)
     _fresh(place, rest, names, FAR)
     each = [new_record(shape.kind, framed([f"s{i:0{shape.item_bytes - 5}}".encode()]), 1) for i in range(number)]
-    return sending.send_calls(place.topic)(0, [Encoded(0, names[0], 5_000, record) for record in each])
+    return part_call(place, [Encoded(0, names[0], 5_000, record) for record in each])
 
 
 @merged("spark_send_merged", "one item to each of nearly full ones")

@@ -17,29 +17,33 @@
 -- ARGV[4]  strict       '1': refuse a chunk of which this batch has sent another version before
 -- ARGV[5]  keep_s       seconds for which the mark is kept, counted from the query's last send to this slot
 -- ARGV[6]  number       of messages, 0 to 1,000; 0 where only the mark is left
--- ARGV[7]  max_backlog  most messages in this slot's store; 0 for no bound
--- ARGV[8]  kind         this and all that follows as for `send_merged`
--- ARGV[9]  lowest       see `send_merged`
--- ARGV[10]  drop         see `send_merged`
--- ARGV[11]  max_retries  see `send_merged`
--- ARGV[12]  ttl          see `send_merged`
--- ARGV[13]  scale        see `send_merged`
--- ARGV[14]  unit_ms      see `send_merged`
--- ARGV[15]  highest      see `send_merged`
--- ARGV[16]  priority     see `send_merged`
--- ARGV[17]  window       see `send_merged`
--- ARGV[18]  max_wait     see `send_merged`
--- ARGV[19]  max_count    see `send_merged`
--- ARGV[20]  max_items    see `send_merged`
--- ARGV[21]  max_bytes    see `send_merged`
--- ARGV[22]  when_full    see `send_merged`
--- ARGV[23]  publish      command for the wake hint: PUBLISH or SPUBLISH
--- ARGV[24]  values       1 where all messages have the same value, else `number`
--- ARGV[25..] messages  contents; then values (ms, epoch ms, priorities); then records, a single one where all are alike
--- Returns: { '1' if it was sent now, else '0', number of new ones, indices without which it was sent before, or empty }
+-- ARGV[7]  first        how many of the chunk's messages stand before these: they were sent
+-- ARGV[8]  max_backlog  most messages in this slot's store; 0 for no bound
+-- ARGV[9]  kind         this and all that follows as for `send_merged`
+-- ARGV[10]  lowest       see `send_merged`
+-- ARGV[11]  drop         see `send_merged`
+-- ARGV[12]  max_retries  see `send_merged`
+-- ARGV[13]  ttl          see `send_merged`
+-- ARGV[14]  scale        see `send_merged`
+-- ARGV[15]  unit_ms      see `send_merged`
+-- ARGV[16]  highest      see `send_merged`
+-- ARGV[17]  priority     see `send_merged`
+-- ARGV[18]  window       see `send_merged`
+-- ARGV[19]  max_wait     see `send_merged`
+-- ARGV[20]  max_count    see `send_merged`
+-- ARGV[21]  max_items    see `send_merged`
+-- ARGV[22]  max_bytes    see `send_merged`
+-- ARGV[23]  when_full    see `send_merged`
+-- ARGV[24]  publish      command for the wake hint: PUBLISH or SPUBLISH
+-- ARGV[25]  values       1 where all messages have the same value, else `number`
+-- ARGV[26..] messages  contents; then values (ms, epoch ms, priorities); then records, a single one where all are alike
+-- Returns: { '1' if it was sent now, else '0', number of new ones, indices without which it was sent before, or empty,
+--   how many of the chunk's messages are sent, from the first one on, where that is not all of them, else '' }
 -- Errors: those of `send_merged` but RMQ_REPEATED; RMQ_CHANGED batch; nothing was written
 -- Complexity: O(n log N), and the size of the records
--- Notes: atomic; safe to repeat, see `spark_send`. What was sent without some messages counts as sent before.
+-- Notes: atomic; safe to repeat, see `spark_send`. What was sent without some messages counts as sent before. Where the
+--   messages cost as much as a call may, the first ones are sent: the mark says how many, `+` behind the digest, and a
+--   call for the others follows. A chunk of which some were refused is sent as a whole.
 -- @include read_clock
 -- @include merge_rules
 -- @include send_folded
@@ -50,30 +54,35 @@ local slot = {
   retry = KEYS[9], error = KEYS[10], born = KEYS[11],
 }
 local sent, chunk, batch, digest, strict = KEYS[7], ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4] == '1'
-local keep_s, number = ARGV[5], tonumber(ARGV[6])
+local keep_s, number, first = ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
 
 local before, other = sent_before(sent, chunk, batch, digest, keep_s)
 if before then
-  return { '0', '0', '' }
+  return { '0', '0', '', '' }
 end
 if other then
-  local known, refused = string.match(other, '^(%x*)%-?(.*)$')
-  if known == string.match(digest, '^%x*') then
+  local known, kind, rest = string.match(other, '^(%x*)([-+]?)(.*)$')
+  local same = known == string.match(digest, '^%x*')
+  if same and not (kind == '+' and rest == whole(first)) then
     redis.call('EXPIRE', sent, keep_s)
-    return { '0', '0', refused }
+    return { '0', '0', kind == '-' and rest or '', kind == '+' and rest or '' }
   end
-  if strict then
+  if strict and not same then
     return redis.error_reply('RMQ_CHANGED ' .. whole(batch))
   end
 end
 local rules = merge_rules({
-  ARGV[7], ARGV[8], ARGV[9], ARGV[10], ARGV[11], ARGV[12], ARGV[13], ARGV[14], ARGV[15], ARGV[16],
-  ARGV[17], ARGV[18], ARGV[19], ARGV[20], ARGV[21], ARGV[22], ARGV[23],
+  ARGV[8], ARGV[9], ARGV[10], ARGV[11], ARGV[12], ARGV[13], ARGV[14], ARGV[15], ARGV[16], ARGV[17],
+  ARGV[18], ARGV[19], ARGV[20], ARGV[21], ARGV[22], ARGV[23], ARGV[24],
 })
-local reply = number > 0 and send_folded(slot, rules, 25, number, tonumber(ARGV[24]), read_clock()) or { 0 }
+if string.find(digest, '^%x*$') then
+  rules.each = false
+end
+local reply = number > 0 and send_folded(slot, rules, 26, number, tonumber(ARGV[25]), read_clock()) or { 0 }
 if reply.err then
   return reply
 end
-redis.call('HSET', sent, chunk, whole(batch) .. ':' .. digest)
+local done = reply.partly and whole(first + #reply[2]) or ''
+redis.call('HSET', sent, chunk, whole(batch) .. ':' .. digest .. (done == '' and '' or '+' .. done))
 redis.call('EXPIRE', sent, keep_s)
-return { '1', whole(reply[1]), '' }
+return { '1', whole(reply[1]), '', done }

@@ -333,11 +333,11 @@ def batch_size(topic: Topic) -> int:
     """Return how many messages go into one script call.
 
     Of each slot one call is under way. Where a topic has few slots, calls are larger, to keep its server at work.
-    A bounded backlog refuses a call as a whole, so there they are not.
+    A bounded backlog refuses a call as a whole, and messages that merge cost several times as much: there they are not.
     """
     if topic.merge is not None and isinstance(topic.merge.reduce, Collect):
         return max(16, min(BATCH, COLLECTED_BYTES // topic.merge.reduce.max_bytes))  # a call reads what is collected
-    if topic.max_backlog_per_slot:
+    if topic.max_backlog_per_slot or topic.merge is not None:
         return BATCH
     return max(BATCH, min(MAX_BATCH, BATCH * CALLS_IN_FLIGHT // topic.slots))
 

@@ -93,6 +93,7 @@ class Mark:
         keep_s: How long the mark is kept after the query's last send to the slot, seconds.
         chunk: Number of the chunk among those that the task sends to the slot.
         digest: Of its messages.
+        first: How many of these were sent before, where a call has taken the first ones only.
     """
 
     query: str
@@ -101,6 +102,7 @@ class Mark:
     keep_s: int
     chunk: int = 0
     digest: str = ""
+    first: int = 0
 
     def of(self, chunk: int, messages: Sequence[Encoded], merges: bool = False) -> Mark:
         """Return the mark of one chunk.
@@ -151,17 +153,22 @@ def _take_record(digest: Hash, message: Encoded) -> None:
 class Once(NamedTuple):
     """How many messages of a marked chunk were new, merged with the backlog, or skipped: sent before.
 
-    `refused` are the indices of those without which it was sent before, as far as the script says so.
+    `refused` are the indices of those without which it was sent before, as far as the script says so. `done`: how many
+    of the chunk's messages are sent, from the first one on, where the call did not take all of them.
     """
 
     new: int
     merged: int
     skipped: int
     refused: tuple[int, ...] = ()
+    done: int | None = None
 
 
 def send_once(topic: Topic, slot: int, messages: Sequence[Encoded], mark: Mark) -> Call[Once]:
-    """Build the send of a chunk of up to `MAX_BATCH` messages, which does nothing where its mark stands already."""
+    """Build the send of a chunk of up to `MAX_BATCH` messages, which does nothing where its mark stands already.
+
+    Where the topic merges it may take the first ones only, see `Once.done`: the mark says how many.
+    """
     number = len(messages)
     if topic.merge is not None:
         return _send_merged(topic, slot, messages, mark)
@@ -180,7 +187,7 @@ def send_once(topic: Topic, slot: int, messages: Sequence[Encoded], mark: Mark) 
     )
 
     sent = sent_key(topic.name, slot, mark.query)
-    return _SEND.call(topic, slot, partial(_once, number), args, sent=sent)
+    return _SEND.call(topic, slot, partial(_once, number, 0), args, sent=sent)
 
 
 def note_cut(connections: Connections, topic: Topic, mark: Mark, cut: Cut) -> None:
@@ -202,11 +209,13 @@ def note_cut(connections: Connections, topic: Topic, mark: Mark, cut: Cut) -> No
         ) from error
 
 
-def _once(number: int, reply: list[bytes]) -> Once:
+def _once(number: int, first: int, reply: list[bytes]) -> Once:
+    done = int(reply[3]) if len(reply) > 3 and reply[3] else None
+    number = number if done is None else max(0, done - first)
     if reply[0] == b"0":
         refused = tuple(map(int, reply[2].split(b"."))) if len(reply) > 2 and reply[2] else ()
-        return Once(0, 0, number - len(refused), refused)
-    return Once(int(reply[1]), number - int(reply[1]), 0)
+        return Once(0, 0, number - len(refused), refused, done)
+    return Once(int(reply[1]), number - int(reply[1]), 0, (), done)
 
 
 def _send_merged(
@@ -220,10 +229,11 @@ def _send_merged(
         strict=int(counts(topic)),
         keep_s=mark.keep_s,
         number=len(messages),
+        first=mark.first,
         lowest=sends.lowest_of(topic, messages) if messages else 0,
         values=values,
         messages=records,
         **sends.merge_args(topic),
     )
     sent = sent_key(topic.name, slot, mark.query)
-    return _SEND_MERGED.call(topic, slot, partial(_once, len(messages)), args, sent=sent)
+    return _SEND_MERGED.call(topic, slot, partial(_once, len(messages), mark.first), args, sent=sent)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -114,6 +115,62 @@ def test_what_was_sent_in_full_needs_no_time_ahead_any_more(make_slot: MakeSlot)
     assert send(slot, rows[1:], mark(rows).without([0])) == Once(0, 0, 1)
     with pytest.raises(FixedTimePassedError, match=f"fixed_time {due} does not lie ahead"):
         send(slot, rows, mark(rows, batch=4))
+
+
+LARGE = Merge(Collect())
+"""Values of up to 64 KiB: a call folds a few of them."""
+
+
+def large(number: int, tag: bytes = b"s") -> list[Encoded]:
+    return [items(b"m%d" % index, tag) for index in range(number)]
+
+
+@pytest.fixture
+def filled(make_slot: MakeSlot) -> SlotUnderTest:
+    slot = make_slot(TopicType.PRIORITY, merge=LARGE)
+    for index in range(40):
+        send(slot, [items(b"m%d" % index, b"x" * 60_000)], mark([], chunk=100 + index))
+    return slot
+
+
+def test_a_call_folds_no_more_than_it_may_and_its_mark_says_how_far_it_came(filled: SlotUnderTest) -> None:
+    slot, rows = filled, large(40)
+    first = send(slot, rows)
+    assert first.done is not None
+    assert 0 < first.done < 20
+    assert (first.new, first.merged, first.skipped) == (0, first.done, 0)
+    before = slot.dump()
+    assert send(slot, rows) == Once(0, 0, first.done, (), first.done), "run again, it goes on from there"
+    assert slot.dump() == before
+
+    done, calls = first.done, 1
+    while done < len(rows):
+        answer = send(slot, rows[done:], replace(mark(rows), first=done))
+        again = send(slot, rows[done:], replace(mark(rows), first=done))  # its reply was lost
+        assert again == Once(0, 0, answer.merged, (), answer.done)
+        done, calls = answer.done or len(rows), calls + 1
+        assert calls < 40
+    assert send(slot, rows) == Once(0, 0, len(rows))
+    assert set(sums(slot).values()) == {(2, 2)}
+
+
+def test_other_rows_do_not_go_on_where_a_call_has_ended(filled: SlotUnderTest) -> None:
+    rows = large(40)
+    done = send(filled, rows).done
+    assert done
+    other = large(40, b"t")
+    for first in (0, done):
+        with pytest.raises(BatchChangedError):
+            send(filled, other[first:], replace(mark(other), first=first))
+
+
+def test_what_is_left_of_a_chunk_may_be_sent_without_some(filled: SlotUnderTest) -> None:
+    rows = large(40)
+    done = send(filled, rows).done
+    assert done
+    rest = mark(rows).without(list(range(done + 2, 40)))
+    assert send(filled, rows[done : done + 2], replace(rest, first=done)) == Once(0, 2, 0)
+    assert send(filled, rows) == Once(0, 0, done + 2, tuple(range(done + 2, 40)))
 
 
 def test_a_refused_chunk_leaves_no_mark(make_slot: MakeSlot) -> None:

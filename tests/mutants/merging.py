@@ -28,6 +28,19 @@ MERGING = (
         ("plan_sends", "if not earlier then -- as if", "if false then -- as if"),
     ),
     mutant("merging: a call rewrites whatever that costs", ("plan_sends", "if cost >= BUDGET and", "if false and")),
+    mutant(
+        "merging: a part of a chunk passes for all of it",
+        ("spark_send_merged", "(done == '' and '' or '+' .. done)", "''"),
+    ),
+    mutant("merging: another chunk goes on", ("spark_send_merged", "if strict and not same then", "if false then")),
+    mutant(
+        "merging: a chunk is sent as a whole, whatever that costs",
+        ("spark_send_merged", "rules.each = false", "rules.each = nil"),
+    ),
+    mutant(
+        "merging: a page of values is not taken off",
+        ("fits", "slot.room.left - bytes, slot.room.first and", "slot.room.left, slot.room.first and"),
+    ),
     mutant("merging: what is rewritten is read at once", ("plan_sends", "if left <= 0 then", "if false then")),
     mutant(
         "merging: a call of which all is refused is not tried again",

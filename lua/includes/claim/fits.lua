@@ -44,7 +44,10 @@ end
 
 local function fits(slot, content)
   local room, bytes, bound, weight = slot.room, #content, slot.body_bound, slot.weight
-  if slot.bodied then
+  local known = slot.bodies[content]
+  if known ~= nil then
+    bytes = bytes + weight * (known and #known or 0)
+  elseif slot.bodied then
     if bound and #slot.assumed > 0 and bytes + weight * bound > room.left then
       weigh(slot)
     end
@@ -90,6 +93,26 @@ local function held_of(slot, page)
   return not slot.unheld and #names > 0 and redis.call('ZMSCORE', slot.prepare, unpack(names)) or {}
 end
 
+-- Whether a page fits whose values are known to be small: all of them are read, and taken off as large as they are. Where
+-- they do not fit, nothing is taken off. `held`: see held_of.
+-- @include contents_of
+local function all_fit(slot, page, held)
+  local bytes, bodies = 0, redis.call('HMGET', slot.body, unpack(contents_of(page)))
+  for n = 1, #bodies do
+    local content, size = page[2 * n - 1], bodies[n] and #bodies[n] or 0
+    if size > slot.body_bound then
+      return false
+    end
+    slot.bodies[content] = bodies[n]
+    bytes = bytes + (held[n] and 0 or #content + slot.weight * size)
+  end
+  if bytes > slot.room.left then
+    return false
+  end
+  slot.room.left, slot.room.first = slot.room.left - bytes, slot.room.first and bytes == 0
+  return true
+end
+
 -- How many messages of a page, from its first one on, fit. What is in flight is passed over, and takes no room.
 local function fitting(slot, page)
   local number, bound = #page / 2, slot.body_bound
@@ -115,6 +138,9 @@ local function fitting(slot, page)
     end
   end
   local held = held_of(slot, page)
+  if slot.held and slot.bodied and slot.body_bound and not slot.retried and all_fit(slot, page, held) then
+    return number
+  end
   for n = 1, number do
     if not held[n] and not fits(slot, page[2 * n - 1]) then
       return n - 1

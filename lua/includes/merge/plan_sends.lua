@@ -31,7 +31,7 @@ end
 -- large each content is read once, and `places` says at which of its messages. To ask for the size of each costs a
 -- command a message, and is spared where no value is large.
 local function read_stored(slot, rules, at, number)
-  if number == 1 or redis.call('HGET', slot.meta, 'body_bound') then
+  if number == 1 or redis.call('HGET', slot.meta, 'body_bound') or redis.call('HLEN', slot.body) == 0 then
     return redis.call('HMGET', slot.body, unpack(ARGV, at, at + number - 1)), number, nil
   end
   local left, names, places = BUDGET / (rules.max_items > 0 and 8 or 2), {}, {}
@@ -101,13 +101,19 @@ local function plan_sends(slot, rules, at, number, values, now_ms)
     end
     local held_bytes = held and math.max(0, redis.call('HSTRLEN', slot.held, name) - 37) or 0
     local folded, refusal, newest, sent_first, count, items
-    local group, size_bytes = earlier and text and held_bytes == 0 and gather(rules, gathered, name, text, sent), nil
+    local group, size_bytes = false, nil
+    if earlier and text and held_bytes == 0 and #text >= 1024 then -- where little is copied, this would cost more
+      group = gather(rules, gathered, name, text, sent)
+    end
+    cost = cost + (text and 5120 or 0) -- whatever is folded, finding it and noting it takes a few µs
     if group then
       folded, newest, sent_first, count, items = text, true, group.first, group.count, group.number
       cost, group.cost, size_bytes = cost + group.cost, 0, group.size
     elseif text then
-      text = ungather(gathered, name) or text
-      cost = cost + fold_text_cost(text, sent)
+      text = gathered[name] and ungather(gathered, name) or text
+      if #text + #sent.value > 512 then
+        cost = cost + fold_text_cost(text, sent)
+      end
       folded, refusal, newest, sent_first, count, items = fold_text(rules, text, sent, held_bytes)
       if refusal then
         local score = scores[name]

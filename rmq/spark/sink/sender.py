@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Literal, cast
 
 from rmq._broker.keys import sent_key, slot_keys
@@ -85,12 +85,18 @@ class Sending:
 
 @dataclass(slots=True)
 class _Part:
-    """A chunk on its way; `number` counts those of its slot."""
+    """A chunk on its way; `number` counts those of its slot, `first` its messages that calls have taken so far."""
 
     slot: int
     encoded: Columns
     size_bytes: int
     number: int
+    first: int = 0
+
+    @property
+    def rest(self) -> Sequence[Encoded]:
+        """The messages that are to be sent."""
+        return self.encoded[self.first :] if self.first else self.encoded
 
 
 class TaskSender:
@@ -173,35 +179,48 @@ class TaskSender:
             cast("TaskPace", self._pace).wait(number)
 
     def _call(self, part: _Part) -> Call[Any]:
-        return self._send_call(part.slot, part.encoded, self._mark_of(part))
+        return self._send_call(part.slot, part.rest, self._mark_of(part))
 
     def _send_call(self, slot: int, rows: Sequence[Encoded], mark: Mark | None) -> Call[Any]:
         return self._writer.send_call(slot, rows) if mark is None else send_once(self._topic, slot, rows, mark)
 
     def _mark_of(self, part: _Part) -> Mark | None:
         merges = self._topic.merge is not None
-        return None if self._mark is None else self._mark.of(part.number, part.encoded, merges)
+        mark = None if self._mark is None else self._mark.of(part.number, part.encoded, merges)
+        return mark if mark is None or not part.first else replace(mark, first=part.first)
 
     def _settle(self, part: _Part, answer: SendResult | Once | RmqError) -> bool:
-        if isinstance(answer, FixedTimePassedError) and self._sending.passed == "now":
-            self._done(part, self._send_at_once(part))
-        elif isinstance(answer, FixedTimePassedError) and self._sending.passed == "collect":
-            self._without_passed(part)
-        elif isinstance(answer, BacklogFullError) and waits(self._topic, answer):
-            self._done(part, self._send_patiently(part.slot, part.encoded, self._mark_of(part)))
-        elif isinstance(answer, RmqError):
-            raise answer
-        else:
-            self._done(part, answer)
+        """Book what came of a chunk; send what its call has left, until all of it is sent."""
+        while self._settled(part, answer):
+            try:
+                answer = self._connections.run(self._call(part))
+            except RmqError as error:
+                answer = error
         return True
 
-    def _done(self, part: _Part, answer: SendResult | Once) -> None:
-        """Count a chunk, and put those of its rows aside again without which it was sent before."""
+    def _settled(self, part: _Part, answer: SendResult | Once | RmqError) -> bool:
+        """Book an answer; return whether messages of the chunk are left."""
+        if isinstance(answer, FixedTimePassedError) and self._sending.passed == "now":
+            return self._done(part, self._send_at_once(part))
+        if isinstance(answer, FixedTimePassedError) and self._sending.passed == "collect":
+            return self._without_passed(part)
+        if isinstance(answer, BacklogFullError) and waits(self._topic, answer):
+            return self._done(part, self._send_patiently(part.slot, part.rest, self._mark_of(part)))
+        if isinstance(answer, RmqError):
+            raise answer
+        return self._done(part, answer)
+
+    def _done(self, part: _Part, answer: SendResult | Once) -> bool:
+        """Count a chunk, and put those of its rows aside again without which it was sent before.
+
+        Returns:
+            Whether the call has left messages of it.
+        """
         refused = answer.refused if isinstance(answer, Once) else ()
         if refused and not self._bad_rows.collecting:
             raise InvalidMessageError(f"{len(refused)} messages: {_PASSED}; badRows=collect puts such rows aside")
         self._put_aside(part, refused, _PASSED)
-        self._book(answer)
+        return self._booked(part, answer)
 
     def _send_patiently(self, slot: int, rows: Sequence[Encoded], mark: Mark | None) -> SendResult | Once:
         """Send as room comes free; a marked chunk as a whole, since a task that is run again sends it as one."""
@@ -222,7 +241,7 @@ class TaskSender:
         mark, ahead_ms = self._mark_of(part), AHEAD_MS
         while True:
             earliest = self._now_ms(part.slot) + ahead_ms
-            rows = [row if row.score >= earliest else row._replace(score=earliest) for row in part.encoded]
+            rows = [row if row.score >= earliest else row._replace(score=earliest) for row in part.rest]
             try:
                 return self._send_in_time(part.slot, rows, mark)
             except FixedTimePassedError:
@@ -234,30 +253,34 @@ class TaskSender:
         seconds, us = self._connections.command("TIME", key=slot_keys(self._topic.name, slot).store)
         return int(seconds) * 1_000 + int(us) // 1_000
 
-    def _without_passed(self, part: _Part) -> None:
+    def _without_passed(self, part: _Part) -> bool:
         """Put those aside whose time has passed by the server's clock, and send the others.
 
         Those that were sent by an earlier run of the batch stay sent, whatever the time is now.
+
+        Returns:
+            Whether the call has left messages of the chunk.
         """
         mark = self._mark_of(part)
         passed = [] if mark is None else self._passed_before(part, mark)
         if passed:
             self._put_aside(part, passed, _PASSED)
-            self._book(Once(0, 0, len(part.encoded) - len(passed)))
-            return
-        while len(passed) < len(part.encoded):
+            return self._booked(part, Once(0, 0, len(part.encoded) - len(passed)))
+        first = part.first
+        while len(passed) < len(part.encoded) - first:
             now_ms = self._now_ms(part.slot)
-            late = [index for index, row in enumerate(part.encoded) if row.score <= now_ms and index not in passed]
+            late = [i for i, row in enumerate(part.rest, first) if row.score <= now_ms and i not in passed]
             self._put_aside(part, late, f"fixed_time does not lie ahead of Redis' time, {now_ms} ms")
             passed += late
-            rows = [row for row in part.encoded if row.score > now_ms]
+            rows = [row for row in part.rest if row.score > now_ms]
             try:
                 if rows:
                     refused = None if mark is None else mark.without(passed)
-                    self._book(self._send_in_time(part.slot, rows, refused))
+                    return self._booked(part, self._send_in_time(part.slot, rows, refused))
             except FixedTimePassedError:
                 continue
-            return
+            return False
+        return False
 
     def _send_in_time(self, slot: int, rows: Sequence[Encoded], mark: Mark | None) -> SendResult | Once:
         try:
@@ -275,6 +298,14 @@ class TaskSender:
     def _put_aside(self, part: _Part, indices: Sequence[int], reason: str) -> None:
         if indices:
             self._bad_rows.take_encoded([part.encoded[index] for index in indices], reason)
+
+    def _booked(self, part: _Part, answer: SendResult | Once) -> bool:
+        """Count an answer; return whether its call has left messages of the chunk."""
+        self._book(answer)
+        if not isinstance(answer, Once) or answer.done is None:
+            return False
+        part.first = answer.done
+        return True
 
     def _book(self, result: SendResult | Once) -> None:
         self.counts.new += result.new

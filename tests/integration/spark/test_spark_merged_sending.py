@@ -32,7 +32,7 @@ from rmq import (
     WhenFull,
 )
 from rmq.errors import BacklogFullError, BatchChangedError, CollectionFullError, InvalidValueError
-from rmq.spark.marks import Mark
+from rmq.spark.marks import Mark, send_once
 from rmq.spark.options import parse_options
 from rmq.spark.sink.bad_rows import BadRows
 from rmq.spark.sink.columns import Layout, layout_of
@@ -161,6 +161,27 @@ def test_a_task_that_is_run_again_counts_once_whatever_the_order_of_its_rows(
     Random(2).shuffle(rows)
     assert send(topic, rows).skipped > 500
     assert values(redis_client, topic) == before
+
+
+def test_a_chunk_that_costs_more_than_a_call_may_is_sent_by_several(
+    make_topic: MakeTopic, redis_client: redis.Redis, connections: Connections, send: Send
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=1, merge=Merge(Collect()))
+    names = [b"c%02d" % index for index in range(60)]
+
+    def rows(item: bytes) -> list[Encoded]:
+        record = write_record(Record(1, 0, 0, 1, "C", framed([item])))
+        return [Encoded(0, name, 100_000, record) for name in names]
+
+    send(topic, rows(b"x" * 60_000))
+    mark = replace(MARK, batch=1)
+    started = connections.run(send_once(topic, 0, rows(b"y"), mark.of(0, rows(b"y"), merges=True)))
+    assert started.done is not None, "the task broke off when its first call had been carried out"
+    counts = send(topic, rows(b"y"), mark=mark)
+    assert (counts.new, counts.merged, counts.skipped) == (0, 60 - started.done, started.done)
+    again = send(topic, rows(b"y"), mark=mark)
+    assert (again.new, again.merged, again.skipped) == (0, 0, 60)
+    assert {value[:2] for value in values(redis_client, topic).values()} == {(2, 2)}
 
 
 def test_other_rows_are_refused_where_each_send_counts(

@@ -90,7 +90,10 @@ def test_arguments_that_are_put_together_are_those_of_the_header() -> None:
         wanted = default_scripts()[script].args
         assert {*wanted.required, "messages"} - FILLED_IN.keys() <= SETTINGS
     topic = Topic("t", TopicType.RANGE_MERGE, merge=Merge(Sum()))
-    for script, own in (("send_merged", TURN), ("spark_send_merged", {"chunk", "batch", "digest", "strict", "keep_s"})):
+    for script, own in (
+        ("send_merged", TURN),
+        ("spark_send_merged", {"chunk", "batch", "digest", "strict", "keep_s", "first"}),
+    ):
         known = merge_args(topic).keys() | own | {"number", "lowest", "values"}
         assert set(default_scripts()[script].args.required) - FILLED_IN.keys() == known
 
