@@ -95,7 +95,7 @@ Load = Callable[[str, Meter, int, dict[str, Any]], None]
 
 def topic_of(kind: str, slots: int, merge: str | None = None) -> Topic:
     """Return a new topic."""
-    return Topic(f"paired-{next(_numbers)}", TopicType[kind], slots=slots, merge=merge and MERGES[merge][0])
+    return Topic(f"paired-{next(_numbers)}", TopicType[kind], slots=slots, merge=MERGES[merge][0] if merge else None)
 
 
 def messages(
