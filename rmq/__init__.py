@@ -57,6 +57,7 @@ from rmq._model.observers import Observer, Observers
 from rmq._model.replies import ControlResult, Owner, Redriven, SendResult
 from rmq._model.retention import Retention
 from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy
+from rmq._model.retry_after import RetryAfterError
 from rmq._model.rows import ArrowArray
 from rmq._model.scores import Ties
 from rmq._model.spark_queries import SparkQuery
@@ -94,11 +95,11 @@ __all__ = [
     "ListenerOptions", "LogContext", "Max", "Merge", "MessageOptions", "Min", "Minute", "MsgpackCodec", "Newest",
     "Observer", "Observers", "Outcome", "Overflow", "Owner", "Ownership", "PeekedMessage", "PendingEntry", "PerMessage",
     "PriorityMessage", "PriorityRule", "Producer", "RangeMergeMessage", "Rates", "RedriveResult", "Redriven", "Replace",
-    "Retention", "RetryPolicy", "RmqClient", "RunningHandler", "SaslAuth", "SearchPage", "SendResult", "ServerMemory",
-    "Sliding", "SlotStats", "SparkQuery", "StreamDelivery", "StreamEntry", "StreamMessage", "StreamSlot", "StreamStats",
-    "StreamTopic", "Sum", "Ties", "Tls", "Topic", "TopicStats", "TopicType", "Trimmed", "UnreadableTopic", "Verb",
-    "Webhook", "WhenFull", "Whereabouts", "WorkerInfo", "ZstdCodec", "__version__", "json_merge_patch", "listener",
-    "poll_all", "scan", "tail_all",
+    "Retention", "RetryAfterError", "RetryPolicy", "RmqClient", "RunningHandler", "SaslAuth", "SearchPage",
+    "SendResult", "ServerMemory", "Sliding", "SlotStats", "SparkQuery", "StreamDelivery", "StreamEntry",
+    "StreamMessage", "StreamSlot", "StreamStats", "StreamTopic", "Sum", "Ties", "Tls", "Topic", "TopicStats",
+    "TopicType", "Trimmed", "UnreadableTopic", "Verb", "Webhook", "WhenFull", "Whereabouts", "WorkerInfo", "ZstdCodec",
+    "__version__", "json_merge_patch", "listener", "poll_all", "scan", "tail_all",
 ]
 # fmt: on
 __all__ += errors.__all__

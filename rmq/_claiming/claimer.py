@@ -93,6 +93,7 @@ class Claimer:
         self._sleeping: list[float] = []
         """When each thread in `wait` wakes by itself, on the clock of `monotonic_s`."""
         self._brought_s = float("-inf")
+        self._held_back_until_s = 0.0
 
     def set_owned(self, owners: Mapping[int, Owner]) -> None:
         """Claim from exactly these slots from now on, as these owners."""
@@ -105,6 +106,15 @@ class Claimer:
                 self._owners = dict(owners)
                 self.foreign = {slot: text for slot, text in self.foreign.items() if slot in owners}
                 self.changed.notify_all()
+
+    def hold_back(self, delay_s: float) -> None:
+        """Plan no claim for so long, in seconds, or for longer if that was asked for before."""
+        with self.changed:
+            self._held_back_until_s = max(self._held_back_until_s, monotonic_s() + delay_s)
+
+    def held_back_s(self) -> float:
+        """Return for how long `hold_back` still keeps it from claims, in seconds."""
+        return max(0.0, self._held_back_until_s - monotonic_s()) if self._held_back_until_s else 0.0
 
     def wake_all(self) -> None:
         """Let threads in `wait` look again."""
@@ -135,7 +145,8 @@ class Claimer:
 
     def _wait_s(self, longest_s: float) -> float:
         due_s = self.schedule.wait_s(monotonic_s(), longest_s)
-        return max(due_s, min(longest_s, self.throttle.dry_s())) if self.throttle.limited else due_s
+        rest_s = max(self.throttle.dry_s(), self.held_back_s())
+        return max(due_s, min(longest_s, rest_s)) if rest_s else due_s
 
     def _wake_for_due(self) -> None:
         """Let a thread in `wait` look again if all of them would sleep while a slot becomes due. `changed` is held.
@@ -223,6 +234,8 @@ class Claimer:
             The plan, which has to be carried out: no other thread picks its slots until then.
         """
         tokens = 0
+        if self._held_back_until_s and self.held_back_s():
+            limit = 0
         if limit and self.throttle.limited:
             limit = tokens = self.throttle.take(limit) if self.wait_s(1.0) == 0 else 0
         if not limit:

@@ -19,6 +19,7 @@ from rmq._model.delivery_columns import DeliveryColumns
 from rmq._model.handlers import refuse_unfinished
 from rmq._model.observers import Observers
 from rmq._model.reports import reporter, traced
+from rmq._model.retry_after import RetryAfterError
 from rmq._model.times import monotonic_s
 from rmq._model.typed import Typed
 from rmq._model.workers import TimesCounter
@@ -48,6 +49,7 @@ class ListenerSetup:
         gate: Where threads wait for their turns; `None` where their number is not limited.
         observers: Watch the handlers.
         on_lost: Called with each delivery whose lease was lost; must not wait.
+        hold_back: Called with how long, in seconds, a handler wants nothing more; must not wait.
     """
 
     listener: Listener
@@ -56,6 +58,7 @@ class ListenerSetup:
     gate: HandlerGate | None = None
     observers: Observers = field(default_factory=Observers)
     on_lost: Callable[[Delivery], None] = lambda delivery: None
+    hold_back: Callable[[float], None] = lambda delay_s: None
 
 
 class HandlerCalls:
@@ -91,6 +94,7 @@ class HandlerCalls:
         self._coordinator = setup.coordinator
         self._gate = setup.gate
         self._observers = setup.observers
+        self._hold_back = setup.hold_back
         self._give_back = give_back
         self._forks = signals.forks
 
@@ -111,10 +115,10 @@ class HandlerCalls:
                 copy_context().run(self._call, part, ready)
                 outcome = ACKED
             except BaseException as caught:  # SystemExit, too: it would end this thread without a line in the log
-                outcome, error = Outcome(Verb.NACK, None, *describe(caught)), caught
+                outcome, error = _outcome_of(caught), caught
         finally:
             if self._gate is not None:
-                self._tell_gate(self._gate, id(part), ready, outcome)
+                self._tell_gate(self._gate, id(part), ready, outcome, error)
             self.began_s, self.ended_s = None, monotonic_s()
             if self.running.pop(id(part), None) is None:
                 self._tell_late(id(part))
@@ -154,7 +158,13 @@ class HandlerCalls:
             )
 
     def _count(self, ready: Sequence[Delivery], started_s: float, error: BaseException | None) -> None:
-        """Count what was handled, and learn how long it took; log what has failed."""
+        """Count what was handled, and learn how long it took; log what has failed, or wishes to wait."""
+        if isinstance(error, RetryAfterError):
+            delay_s = error.delay_ms / 1000
+            self._hold_back(delay_s)
+            text = "topic %s: a handler holds it back in this process, for %g s: %s"
+            log.warning(text, self._listener.topic.name, delay_s, describe(error)[1])
+            return
         number = number_of(ready) if self._listener.columns else len(ready)
         self.handled += number
         elapsed_s = self.ended_s - started_s
@@ -257,12 +267,21 @@ class HandlerCalls:
             log.warning("topic %s: %d messages were not begun in time", self._listener.topic.name, number_of(late))
         return ready
 
-    def _tell_gate(self, gate: HandlerGate, call: int, ready: Sequence[Delivery], outcome: Outcome) -> None:
+    def _tell_gate(
+        self,
+        gate: HandlerGate,
+        call: int,
+        ready: Sequence[Delivery],
+        outcome: Outcome,
+        error: BaseException | None,
+    ) -> None:
         """Tell the gate how a call has ended; let what failed since its downstream is down use up no retry.
 
         What goes wrong here changes no outcome.
         """
-        if outcome is RELEASED:  # it did not begin
+        if outcome is RELEASED:
+            if error is not None:  # else it did not begin
+                gate.leave(call)
             return
         try:
             own = ready if outcome is not ACKED else [each for each in ready if _is_marked(each)]
@@ -288,6 +307,11 @@ class HandlerCalls:
             log.warning("handler of topic %s failed: %s(%r)", name, kind, said, exc_info=seen, extra=about(ready))
         except BaseException:  # SystemExit, too: a method of the error may raise it while the error is logged
             log.exception("topic %s: a handler's end was not noted", name)
+
+
+def _outcome_of(error: BaseException) -> Outcome:
+    """Return what becomes of the messages of a call that has raised."""
+    return RELEASED if isinstance(error, RetryAfterError) else Outcome(Verb.NACK, None, *describe(error))
 
 
 def _is_marked(delivery: Delivery) -> bool:

@@ -215,6 +215,12 @@ class HandlerGate:
                 self.share.suspend(now_s)
                 self._pool.hand_out()
 
+    def leave(self, call: int) -> None:
+        """Note that it has ended, and learn nothing of it: it was refused, and took no time that tells anything."""
+        with self._pool.changed:
+            if self._handling.pop(call, None) is None:
+                self.share.resume(self._given_up.pop(call), monotonic_s())
+
     def handled(self, call: int, messages: int, failed: Sequence[tuple[bytes, int, int]]) -> Sequence[int | None]:
         """Note that it has ended.
 

@@ -90,6 +90,9 @@ class HandlersInTurn:
             if thread.setup.stopping.is_set():  # the thread that stops this one may wait for another one's outcomes
                 thread.begin_no_more()
                 return
+            if thread.claimer.held_back_s():
+                thread.release_waiting()
+                return
             self.calls.handle(thread.take_waiting(self.batch or 1))
             if (self._gate is not None and self._gate.overfull) or (thread.waiting and self.waits_too_long(began_s)):
                 thread.release_waiting()

@@ -131,7 +131,7 @@ class Heartbeat(Background):
             self._times(number, now_s, seen.times),
             seen.running,
             None if seen.limit is None else seen.limit.handlers,
-            0 if seen.limit is None else int(seen.limit.pause_s * 1000),
+            int(max(seen.rests_s, 0.0 if seen.limit is None else seen.limit.pause_s) * 1000),
             seen.held_back_s >= before_s,
         )
 

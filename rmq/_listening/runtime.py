@@ -66,6 +66,8 @@ class ListenerCounts(NamedTuple):
     limit: LimitState | None
     held_back_s: float
     """When the topic's rate limit has kept a claim back, the last time; on the clock of `monotonic_s`."""
+    rests_s: float
+    """How long a handler still wants nothing more, in seconds."""
 
 
 class ListenerRuntime:
@@ -111,7 +113,9 @@ class ListenerRuntime:
                 self._janitor.rest(pace.tidy_s, self.finished)
         self._lost_calls = LostCalls(topic.name, listener.on_lost or (lambda delivery: None), blocking)
         self._gate = self._new_gate(pool)
-        setup = ListenerSetup(listener, self.stopping, coordinator, self._gate, observers, self._lost_calls.tell)
+        setup = ListenerSetup(
+            listener, self.stopping, coordinator, self._gate, observers, self._lost_calls.tell, self._hold_back
+        )
         threads = handlers.threads_of(listener)
         if coordinator is None:
             self._claimers = [Claimer(connections, topic, range(topic.slots), source=source)]
@@ -140,6 +144,11 @@ class ListenerRuntime:
             thread.start()
         if self._janitor is not None:
             self._janitor.start()
+
+    def _hold_back(self, delay_s: float) -> None:
+        """Claim nothing more for so long, in seconds."""
+        for claimer in self._claimers:
+            claimer.hold_back(delay_s)
 
     def _new_gate(self, pool: HandlerPool) -> HandlerGate | None:
         """Return where the threads wait for their turns; `None` where their number is not limited."""
@@ -182,6 +191,7 @@ class ListenerRuntime:
             self._running(),
             None if self._gate is None else self._gate.state(),
             max(claimer.throttle.held_back_s for claimer in self._claimers),
+            max(claimer.held_back_s() for claimer in self._claimers),
         )
 
     def _running(self) -> tuple[RunningHandler, ...]:

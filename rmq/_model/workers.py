@@ -169,7 +169,8 @@ class ListenerInfo:
         times: How long calls of its handler took, those of the last five minutes.
         running: The calls that run, the longest first, at most 50.
         limit: With `Adaptive`: how many handlers may run in parallel now. Else `None`.
-        paused_ms: With `Adaptive`: how long it still claims nothing, since all that it tries fails, ms.
+        paused_ms: How long it still claims nothing, ms: since a handler has raised `RetryAfterError`, or, with
+            `Adaptive`, since all that it tries fails.
         throttled: Whether the topic's rate limit has kept claims back since the heartbeat before.
 
     Examples:
@@ -199,8 +200,8 @@ class ListenerInfo:
 
     @property
     def allowed(self) -> int:
-        """How many handlers may run in parallel now: `threads`, or as many as `Adaptive` lets."""
-        return self.threads if self.limit is None else 0 if self.paused_ms else self.limit
+        """How many handlers may run in parallel now: `threads`, or as many as `Adaptive` lets; 0 in a pause."""
+        return 0 if self.paused_ms else self.threads if self.limit is None else self.limit
 
 
 @dataclass(frozen=True, slots=True)

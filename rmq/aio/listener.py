@@ -156,7 +156,7 @@ class HandlersInTasks(HandlersInTurn):
     def run(self) -> None:
         """Start lanes; they end by themselves."""
         thread = self.thread
-        if self._stopping.is_set():
+        if self._rests:
             thread.begin_no_more()
         self._begun_s = monotonic_s()
         if len(thread.waiting) > self._waited:
@@ -264,6 +264,11 @@ class HandlersInTasks(HandlersInTurn):
         return min(room, batch) if self.thread.setup.listener.columns else room  # a claim in columns is not cut
 
     @property
+    def _rests(self) -> bool:
+        """Whether nothing more may begin: the listener stops, or a handler holds it back."""
+        return self._stopping.is_set() or self.thread.claimer.held_back_s() > 0
+
+    @property
     def _careful(self) -> bool:
         return self._gate is not None and self._gate.careful
 
@@ -271,7 +276,7 @@ class HandlersInTasks(HandlersInTurn):
         """Work, in a turn where turns are limited."""
         task, last_s, gate = asyncio.current_task(), monotonic_s(), self._gate
         try:
-            while not self._stopping.is_set() and (part := self._take_ready()):
+            while part := self._take_ready():
                 slots = {delivery.slot for delivery in part} if self._owned else set[int]()
                 self._begun_s = monotonic_s()
                 self._busy.update(dict.fromkeys(slots, self._begun_s))
@@ -304,6 +309,9 @@ class HandlersInTasks(HandlersInTurn):
 
     def _take_ready(self) -> Sequence[PlainDelivery]:
         """Take what a lane may begin now."""
+        if self._rests:
+            self.thread.begin_no_more()
+            return ()
         most = 1 if self._careful else self.batch or 1
         if not self._owned:
             ready = self.thread.take_waiting(most)
