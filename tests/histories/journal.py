@@ -21,6 +21,8 @@ class Send:
         sent_id: What its body names it by.
         begun_s: When the send began, on the clock that all processes of this machine share.
         state: `accepted`, `unknown` (the reply was lost) or `refused`.
+        due_ms: When it makes its content due, if an earlier send of that content may do so before it; else 0.
+        ended_s: When the sender knew the state.
     """
 
     topic: str
@@ -28,6 +30,8 @@ class Send:
     sent_id: str
     begun_s: float
     state: str
+    due_ms: int = 0
+    ended_s: float = FOREVER_S
 
 
 @dataclass
@@ -108,8 +112,10 @@ def read(path: Path) -> History:
     runs: dict[str, Run] = {}
     for kind, values in _lines(path):
         if kind == "send":
-            topic, content, sent_id, begun_s, state = values
-            history.sends.append(Send(topic, content, sent_id, float(begun_s), state))
+            topic, content, sent_id, begun_s, state, *timed = values
+            due_ms, ended_s = timed or (0, FOREVER_S)
+            sent = Send(topic, content, sent_id, float(begun_s), state, int(due_ms), float(ended_s))
+            history.sends.append(sent)
         elif kind == "begin":
             at_s, pid, run, topic, slot, content, due_ms, wall_ms = values
             started = Run(run, int(pid), topic, int(slot), content, int(due_ms), float(at_s), int(wall_ms))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
-from tests.histories.journal import FOREVER_S, History, Run
+from tests.histories.journal import FOREVER_S, History, Run, Send
 
 RENEWED = 2 / 3
 """Part of the lease that a delivery has left at any time while its worker and its server run."""
@@ -23,7 +23,8 @@ class Verdict:
         lost: Accepted sends without a delivery that starts after them, and without a dead entry.
         unfinished: Contents whose last handling failed or never ended, and which were neither delivered again nor died.
         overlaps: Pairs of handlings of one content that ran at once without an excuse.
-        early: Handlings that began before the message was due.
+        early: Handlings that began before the message was due: by the send whose body they got, or by an earlier one
+            that had merged with it.
         excused: How many overlaps had an outage of the worker or the server as their cause.
         sends: How many sends were accepted.
         runs: How many handlings there were.
@@ -55,12 +56,15 @@ def judge(history: History, lease_s: float, dead: Collection[tuple[str, str]]) -
     runs: dict[tuple[str, str], list[Run]] = defaultdict(list)
     for run in history.runs:
         runs[run.topic, run.content].append(run)
-        if run.start_wall_ms < run.due_ms:
-            verdict.early.append(f"{_named(run)} {run.due_ms - run.start_wall_ms} ms before its due time")
     for key, begun_s in _last_accepted(history).items():
         if key not in dead and not any(run.start_s >= begun_s for run in runs.get(key, ())):
             verdict.lost.append(f"{key[0]}: {key[1]}, sent at {begun_s:.3f}")
+    sends: dict[tuple[str, str], list[Send]] = defaultdict(list)
+    for send in history.sends:
+        if send.due_ms and send.state != "refused":
+            sends[send.topic, send.content].append(send)
     for key, of_content in runs.items():
+        verdict.early += _early(of_content, sends[key])
         if key not in dead and of_content[-1].outcome not in ("acked", "late"):
             verdict.unfinished.append(f"{_named(of_content[-1])}: {of_content[-1].outcome or 'no end'}")
         for first, second in _at_once(of_content, history):
@@ -78,6 +82,24 @@ def _last_accepted(history: History) -> dict[tuple[str, str], float]:
         if send.state == "accepted":
             last[send.topic, send.content] = max(send.begun_s, last.get((send.topic, send.content), 0.0))
     return last
+
+
+def _early(runs: list[Run], sends: list[Send]) -> Iterator[str]:
+    """Yield the handlings that began before any send that may have merged into their message was due.
+
+    Those are the sends since the claim of the last handling that was acked; that claim came after the one before it
+    had begun to run. A send whose reply was lost may have been stored at any later time.
+    """
+    since_s, before_s = 0.0, 0.0
+    for run in runs:
+        merged = (send for send in sends if send.begun_s <= run.start_s)
+        due = [send.due_ms for send in merged if send.state == "unknown" or send.ended_s >= since_s]
+        due_ms = min([run.due_ms, *due])
+        if run.start_wall_ms < due_ms:
+            yield f"{_named(run)} {due_ms - run.start_wall_ms} ms before its due time"
+        if run.outcome == "acked":
+            since_s = before_s
+        before_s = run.start_s
 
 
 def _at_once(runs: list[Run], history: History) -> list[tuple[Run, Run]]:

@@ -9,7 +9,7 @@ import random
 import select
 import sys
 
-from rmq import RmqClient
+from rmq import RmqClient, TopicType
 from rmq.errors import RmqError, SendError
 from tests.histories.journal import Journal, now_s
 from tests.histories.topics import message, topics
@@ -46,13 +46,20 @@ def main() -> None:
             for each in batch:
                 sent_id = _id(each)
                 content = sent_id if not isinstance(each.content, str) else each.content
-                journal.write("send", topic.name, content, sent_id, begun_s, state.get(sent_id, "accepted"))
+                due_ms = _due_ms(each) if topic.type is TopicType.RANGE_MERGE else 0
+                journal.write(
+                    "send", topic.name, content, sent_id, begun_s, state.get(sent_id, "accepted"), due_ms, now_s()
+                )
             if select.select([sys.stdin], [], [], size / options.per_second)[0]:
                 break
 
 
 def _id(sent: Message) -> str:
     return str(json.loads(str(getattr(sent, "body", None)))["id"])
+
+
+def _due_ms(sent: Message) -> int:
+    return int(json.loads(str(getattr(sent, "body", None)))["due_ms"])
 
 
 if __name__ == "__main__":

@@ -34,6 +34,24 @@ def test_a_good_history_is_good():
         pytest.param("unfinished", history(replace(RUN, outcome="", end_s=FOREVER_S)), id="a killed handler"),
         pytest.param("early", history(replace(RUN, start_wall_ms=10_499)), id="early"),
         pytest.param(
+            "early",
+            history(replace(RUN, start_wall_ms=10_400), sends=(replace(SEND, due_ms=10_450),)),
+            id="before the first of its sends was due",
+        ),
+        pytest.param(
+            "early",
+            history(
+                RUN,
+                replace(RUN, run="r2", start_s=12.0),
+                replace(RUN, run="r3", start_s=13.0, due_ms=19_000),
+                sends=(
+                    replace(SEND, due_ms=10_500, ended_s=10.1),
+                    replace(SEND, begun_s=11.5, due_ms=19_000, ended_s=11.6),
+                ),
+            ),
+            id="due only by a send of before",
+        ),
+        pytest.param(
             "overlaps",
             history(replace(RUN, end_s=13.0), replace(RUN, run="r2", pid=2, start_s=12.9, end_s=14.0)),
             id="two handlings at once",
@@ -66,6 +84,13 @@ def test_an_outage_that_no_lease_survives_excuses_an_overlap(who: str):
 def test_a_killed_handler_overlaps_nothing_after_its_death():
     runs = replace(RUN, end_s=FOREVER_S, outcome=""), replace(RUN, run="r2", pid=2, start_s=15.0, end_s=16.0)
     assert judge(history(*runs, outages=(Outage("pid 1", 12.0, FOREVER_S),)), LEASE_S, dead=()).good
+
+
+def test_a_handling_with_the_newest_body_is_due_when_the_first_of_its_sends_is():
+    sends = replace(SEND, due_ms=10_400), replace(SEND, begun_s=10.2, due_ms=19_000)
+    failed, again = replace(RUN, outcome="failed"), replace(RUN, run="r2", start_s=12.0, due_ms=19_000)
+    assert judge(history(replace(RUN, due_ms=19_000), sends=sends), LEASE_S, dead=()).good
+    assert judge(history(failed, again, sends=sends), LEASE_S, dead=()).good
 
 
 def test_a_dead_message_is_not_lost():
