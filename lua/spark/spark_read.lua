@@ -154,7 +154,7 @@ if not chunk then
       end
     end
   end
-  chunk = { second = stamp, replays = 0, claimed = #items / 2, items = items, left = left }
+  chunk = { stamp = stamp, replays = 0, claimed = #items / 2, items = items, left = left }
   if #items > 0 and sizes.body > 0 then
     local names, copies = contents_of(items), {}
     local bodies = redis.call('HMGET', slot.body, unpack(names))
@@ -188,7 +188,7 @@ if chunk.generation ~= generation then
   chunk.generation, chunk.bodied = generation, bodied
   chunk.lenient = ARGV[16] ~= '' and not strict or nil
   redis.call('HSET', slot.query, 'generation', whole(generation), field, cmsgpack.pack(chunk))
-  write_state(slot.query, field, chunk.second, #chunk.items / 2, chunk.put_back, #chunk.items / 2)
+  write_state(slot.query, field, chunk.stamp, #chunk.items / 2, chunk.put_back, #chunk.items / 2)
   redis.call('EXPIRE', slot.query, keep_s)
   redis.call('EXPIRE', slot.query_body, keep_s)
   if #chunk.items > 0 then

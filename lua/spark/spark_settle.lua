@@ -132,33 +132,22 @@ local function ack_chunk()
   return { whole(done), whole(all - done - ended), whole(chunk.put_back or 0), whole(ended) }
 end
 
-if acking and stamp and not (refused or has_bodies or has_errors or has_copies or slot.held)
+if not stamp then
+  return { '0', '0', '0', '0' }
+end
+if acking and not (refused or has_bodies or has_errors or has_copies or slot.held)
   and claims_between('ZCOUNT') == number then
   write_totals(slot.meta, { acked = claims_between('ZREMRANGEBYSCORE') })
   redis.call('HDEL', slot.query, field, state_field(field))
   return { whole(number), '0', whole(put_back), '0' }
-end
-if redis.call('HEXISTS', slot.query, field) == 0 then
-  return { '0', '0', '0', '0' }
 end
 if acking then
   return ack_chunk()
 end
 
 note_owner(slot.query, ARGV[9], ARGV[10])
-local found = {} -- contents and claim scores, alternating
-if stamp then
-  found = redis.call('ZRANGEBYSCORE', slot.prepare, whole(stamp * 1000), whole(stamp * 1000 + 999), 'WITHSCORES',
-    'LIMIT', 0, 1000)
-else
-  local chunk = read_chunk(slot.query, field)
-  local _, names, left = held_in_chunk(slot, chunk)
-  stamp, number, put_back = chunk.second, #chunk.items / 2, chunk.put_back
-  held, lost = number, ''
-  for n, name in ipairs(names) do
-    found[2 * n - 1], found[2 * n] = name, stamp * 1000 + (type(left) == 'number' and left or left[n])
-  end
-end
+local found = redis.call('ZRANGEBYSCORE', slot.prepare, whole(stamp * 1000), whole(stamp * 1000 + 999), 'WITHSCORES',
+  'LIMIT', 0, 1000)
 local clock = read_slot_clock(stored[4], stored[5], now_ms, lease_ms)
 local renewed, claims = next_stamp(slot, clock, now_ms), {}
 for i = 1, #found, 2 do

@@ -9,8 +9,7 @@
 | prepare | claim stamp x 1000 + retries left after this delivery |
 | retry | due second x 1000 + retries left |
 
-A claim stamp is Redis' time in ms, made unique: no two claims or renewals of a slot have the same. In a release before,
-it was the second; such a claim score lies below `FIRST_MS_SCORE`.
+A claim stamp is Redis' time in ms, made unique: no two claims or renewals of a slot have the same.
 """
 
 from __future__ import annotations
@@ -29,9 +28,6 @@ MAX_SCORE = 2**53 - 1
 
 _EXPONENT = 10**17
 """From here on Redis tells a whole number with an exponent, Valkey in digits."""
-
-FIRST_MS_SCORE = 10**14
-"""Claim scores below this have whole seconds in their high digits, those above milliseconds."""
 
 
 def score_of(text: bytes) -> int:
@@ -81,14 +77,8 @@ def retries_left_after_claim(store_score: int, max_retries: int) -> int:
 
 
 def lease_end_ms(claim_score: int, lease_ms: int) -> int:
-    """Return the first millisecond in which a claim's lease has expired, by the clock of its slot: never early.
-
-    A claim of a release before ends with a whole second, up to a second late.
-    """
-    stamp = claim_score // STAMP
-    if claim_score < FIRST_MS_SCORE:
-        return (stamp + -(-lease_ms // 1000) + 1) * 1000
-    return stamp + lease_ms + 1
+    """Return the first millisecond in which a claim's lease has expired, by the clock of its slot: never early."""
+    return claim_score // STAMP + lease_ms + 1
 
 
 class Ties(Enum):

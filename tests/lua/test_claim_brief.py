@@ -176,8 +176,7 @@ STRANGE: dict[str, tuple[SlotState, dict[str, Any]]] = {
     "rolled back behind another": (SlotState(store={b"a": 2, b"b": 10**15}), {}),
     "not due yet": (SlotState(store={b"a": T0 + 1}), {}),
     "another one not due yet": (SlotState(store={b"a": T0, b"b": T0 + 1}), {}),
-    "an older release's claim": (SlotState({b"a": T0}, {b"b": (T0 // 1000 - 1) * 1000 + 2}), {}),
-    "an older release's claim that is over": (SlotState({b"a": T0}, {b"b": (T0 // 1000 - 99) * 1000 + 2}), {}),
+    "below all stamps": (SlotState({b"a": T0}, {b"b": T0}), {}),
     "above all stamps": (SlotState({b"a": T0}, {b"b": NOW + 10**12}), {}),
     "above all stamps, behind another": (
         SlotState({b"a": T0}, {b"b": NOW - 1_000, b"c": NOW + 10**12}, clock={"stamp": str(T0 - 60_000)}),

@@ -265,18 +265,6 @@ def test_a_renewal_rewrites_no_list(make_slot: MakeSlot) -> None:
     assert slot.state().prepare == {b"m%03d" % n: slot.claim_score(16) for n in range(3)}
 
 
-def test_a_chunk_of_the_release_before_is_renewed_and_acked(make_slot: MakeSlot) -> None:
-    slot = filled(make_slot, 3)
-    read(slot)
-    slot.client.hdel(query_of(slot).query, "1:0:held")
-    slot.client.zrem(slot.keys.prepare, b"m001")
-    slot.client.zadd(slot.keys.store, {b"m001": 16})
-    slot.advance(20_000)
-    assert renew(slot) == renew(slot) == Settled(2, 1)
-    assert ack(slot) == Settled(2, 1)
-    assert set(slot.client.hkeys(query_of(slot).query)) == {b"generation", b"acked"}
-
-
 def test_a_new_driver_replays_what_is_held_at_the_price_of_a_retry(make_slot: MakeSlot) -> None:
     slot = filled(make_slot)
     first = read(slot)

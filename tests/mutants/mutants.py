@@ -27,7 +27,6 @@ MUTANTS = (
         "a shorter lease ends what a longer one holds",
         ("slot_clock", "clock.lease_ms, clock.lease = longest,", "clock.lease_ms, clock.lease = lease_ms,"),
     ),
-    _mutant("new claims hide behind old stamps", ("find_expired", "'1e14', '+inf'", "'-inf', '+inf'")),
     _mutant("a score above all stamps stays", ("find_expired", "find('(' .. whole(top), '+inf')", "")),
     _mutant("leases follow a lead at once", ("settle_clock", "slot.oldest >= clock.mark * 1000", "slot.oldest")),
     _mutant("a lead never follows", ("next_stamp", "clock.lead + 1000 then", "clock.lead + 10000000 then")),

@@ -92,7 +92,6 @@ from rmq._model.replies import MovedOwner as MovedOwner
 from rmq._model.replies import PartlySent as PartlySent
 from rmq._model.replies import StreamClaimed as StreamClaimed
 from rmq._model.schema import SCHEMA_VERSION as SCHEMA_VERSION
-from rmq._model.scores import FIRST_MS_SCORE as FIRST_MS_SCORE
 from rmq._model.scores import MAX_SCORE as MAX_SCORE
 from rmq._model.scores import ages_for as ages_for
 from rmq._model.scores import retries_left_after_claim as retries_left_after_claim

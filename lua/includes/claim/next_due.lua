@@ -28,11 +28,6 @@ local function next_due(slot, highest_first, backlog, now_ms, clock)
   if slot.oldest == nil then
     claim = tonumber(redis.call('ZRANGE', slot.prepare, 0, 0, 'WITHSCORES')[2])
   end
-  if claim and claim < 1e14 then -- of a release before: others may end earlier
-    local ends = lease_end(claim, clock, now_ms)
-    soonest = math.min(ends, soonest or ends)
-    claim = slot.claimed or redis.call('ZRANGEBYSCORE', slot.prepare, '1e14', '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
-  end
   if claim then -- a clock that was set back stands still until a claim notes it
     local ends = clock.changed and now_ms or lease_end(tonumber(claim), clock, now_ms)
     soonest = math.min(ends, soonest or ends)

@@ -8,7 +8,7 @@
 -- @include whole
 -- @include find_expired
 local function sweep(slot, clock, now_ms, now_s, max_retries, limit, totals)
-  local expired = slot.oldest and find_expired(slot, clock, now_ms, now_s, limit) or {}
+  local expired = slot.oldest and find_expired(slot, clock, now_ms, limit) or {}
   slot.quiet = slot.quiet and #expired == 0
   local number, budget, due, moved = #expired / 2, slot.budget, {}, 0
   if not slot.quiet then

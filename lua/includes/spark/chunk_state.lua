@@ -5,7 +5,7 @@ local function state_field(field)
   return field .. ':held'
 end
 
--- The state, as `write_state` takes it; nothing where there is none: the release before writes none.
+-- The state, as `write_state` takes it; nothing where there is no chunk.
 local function read_state(query, field)
   local state = redis.call('HGET', query, state_field(field)) or ''
   local stamp, number, put_back, held, lost = string.match(state, '^(%d+) (%d+) (%d+) (%d+)([%d ]*)$')
@@ -19,6 +19,6 @@ local function read_chunk(query, field)
     return nil
   end
   local chunk = cmsgpack.unpack(list)
-  chunk.second = read_state(query, field) or chunk.second
+  chunk.stamp = read_state(query, field)
   return chunk
 end

@@ -13,9 +13,9 @@ local function unheld_of(chunk, held)
     is_held[name] = true
   end
   for n, name in ipairs(contents_of(chunk.items)) do
-    local left = type(chunk.left) == 'number' and chunk.left or chunk.left[n]
-    if left and not is_held[name] then
-      missing[#missing + 1], lefts[#lefts + 1] = name, left
+    if not is_held[name] then
+      missing[#missing + 1] = name
+      lefts[#missing] = type(chunk.left) == 'number' and chunk.left or chunk.left[n]
     end
   end
   return missing, lefts
@@ -31,8 +31,8 @@ local function committed_elsewhere(slot, chunk, held, lost, keep_first)
   if #missing == 0 then
     return {}
   end
-  local stamps = { [whole(chunk.second)] = true }
-  for stamp in string.gmatch(lost or '', '%d+') do
+  local stamps = { [whole(chunk.stamp)] = true }
+  for stamp in string.gmatch(lost, '%d+') do
     stamps[stamp] = true
   end
   local scores = redis.call('ZMSCORE', slot.store, unpack(missing))

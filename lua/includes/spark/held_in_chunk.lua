@@ -10,22 +10,20 @@ local function scores_from(base)
   })
 end
 
--- What a chunk still holds: in prepare with exactly the claim score that the chunk gave it: `second` is its stamp, by
--- a name that the release before can read, whose stamps were seconds. Items are flat: content, store score; `left` is
--- how many retries each has left after this delivery, or a table of them where they differ, with false for what was
--- not held any more when the others were renewed. Returns the held items, their contents, and their `left`.
+-- What a chunk still holds: in prepare with exactly the claim score that the chunk gave it, by its stamp. Items are
+-- flat: content, store score; `left` is how many retries each has left after this delivery, or a table of them where
+-- they differ. Returns the held items, their contents, and their `left`.
 local function held_in_chunk(slot, chunk)
   local items, left = chunk.items, chunk.left
   local names = contents_of(items)
   if #names == 0 then
     return items, names, left
   end
-  local scores, uniform = scores_from(chunk.second * 1000), type(left) == 'number'
+  local scores, uniform = scores_from(chunk.stamp * 1000), type(left) == 'number'
   local score = uniform and scores[left]
   local found, lost = redis.call('ZMSCORE', slot.prepare, unpack(names)), 0
   for n = 1, #names do
-    local mine = score or left[n] and scores[left[n]]
-    if not mine or found[n] ~= mine then
+    if found[n] ~= (score or scores[left[n]]) then
       found[n] = false
       lost = lost + 1
     end

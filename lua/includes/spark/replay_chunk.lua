@@ -107,6 +107,6 @@ local function replay_chunk(slot, chunk, share, before, now_ms, stamp, max_retri
   end
   count(totals, 'retried', #kept_left)
   count(totals, 'delivered', #kept_left)
-  chunk.second, chunk.items, chunk.left, chunk.put_back = stamp, kept, kept_left, put_back
+  chunk.stamp, chunk.items, chunk.left, chunk.put_back = stamp, kept, kept_left, put_back
   return left_out, #dying
 end

@@ -28,7 +28,7 @@ end
 
 -- The chunk as it would be without what was refused: of that nothing counts as committed, wherever it is by now.
 local function without_refused(chunk, refused)
-  local kept = { second = chunk.second, put_back = chunk.put_back, items = {}, left = {} }
+  local kept = { stamp = chunk.stamp, put_back = chunk.put_back, items = {}, left = {} }
   for n = 1, #chunk.items / 2 do
     local content = chunk.items[2 * n - 1]
     if not refused.of[content] then
