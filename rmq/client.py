@@ -9,7 +9,6 @@ from contextlib import ExitStack
 from typing import Self, Unpack
 
 from rmq._admin.adopt import Adoption, adopt, ensemble_of, highest_epochs
-from rmq._admin.ages import order_oldest_first
 from rmq._admin.control import Control
 from rmq._admin.dead_letters import DeadLetters
 from rmq._admin.history import History, Recording
@@ -373,19 +372,6 @@ class RmqClient:
         `change` makes the new definition of the registered one, again where another client was faster: nothing else.
         """
         return self._known.update(name, change)
-
-    def order_oldest_first(self, topic: Topic | str, max_priority: int | None = None) -> int:
-        """Change a PRIORITY topic from `ties="any"` to `"oldest"`; return how many messages got an age.
-
-        Upgrade all processes first: docs/guide/priorities.md.
-
-        Raises:
-            InvalidTopicError: Not PRIORITY, or a message in the backlog has a larger priority; nothing was changed.
-
-        Guarantee: safe to repeat, also after it broke off half-way. Claims go on meanwhile.
-        """
-        registered = self._known.named(self._known.resolved(topic).name)
-        return order_oldest_first(self._connections, registered, max_priority, self._known.reorder)
 
     def adopt(self, topic: Topic | str, from_ensemble: str | None = None) -> Adoption:
         """Move a topic's slots over to this client's ZooKeeper ensemble, or away from ZooKeeper where it has none.

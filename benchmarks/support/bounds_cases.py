@@ -287,12 +287,6 @@ def _send_aged(place: Place) -> Call[Any]:
     return sending.send_calls(place.topic)(0, place.messages(MAX_BATCH, 1_000), True)
 
 
-@case("add_ages", "500", ties="oldest")
-def _add_ages(place: Place) -> Call[Any]:
-    place.store(500, score=1_000)
-    return steering.add_ages(place.topic, 0, 500)
-
-
 case("send_fixed_time", "1,000", F)(_send)
 case("send_range_merge", "1,000", R)(lambda place: sending.send_calls(
     place.topic)(0, place.messages(MAX_BATCH, 5_000), True))  # fmt: skip

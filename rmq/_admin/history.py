@@ -79,10 +79,11 @@ class Minute:
 
     @classmethod
     def from_bytes(cls, record: bytes) -> Minute | None:
-        """Read a record; `None` where it is none. Figures that an older version did not keep are 0."""
+        """Read a record; `None` where it is none."""
         try:
             figures = [int(figure) for figure in record.split()[: len(fields(cls))]]
-            return cls(*figures) if all(0 <= figure < 2**53 for figure in figures) else None
+            known = len(figures) == len(fields(cls)) and all(0 <= figure < 2**53 for figure in figures)
+            return cls(*figures) if known else None
         except (TypeError, ValueError):
             return None
 

@@ -24,8 +24,8 @@ from rmq._transport.call import Call, is_one, nothing
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError, RmqError
 
-_CANCEL, _RESCHEDULE, _PROMOTE, _PAUSE, _ADOPT, _ADD_AGES, _CONFIRM = (
-    Bound(name, durable=SAFE_AGAIN) for name in "cancel reschedule promote pause adopt add_ages confirm".split()
+_CANCEL, _RESCHEDULE, _PROMOTE, _PAUSE, _ADOPT, _CONFIRM = (
+    Bound(name, durable=SAFE_AGAIN) for name in "cancel reschedule promote pause adopt confirm".split()
 )
 _PURGE_BACKLOG = Bound("purge_backlog", repeatable=False, durable="Repeated, it drops what has been sent since, too")
 _AUDIT = Bound("audit")
@@ -41,12 +41,6 @@ def promote(topic: Topic, slot: int, contents: Sequence[bytes], actor: str = "")
         contents=contents,
     )
     return _PROMOTE.call(topic, slot, control_results, args)
-
-
-def add_ages(topic: Topic, slot: int, limit: int) -> Call[int]:
-    """Build giving up to `limit` plain priorities of a slot ages, for a topic that has become oldest first."""
-    args = _ADD_AGES.args(max_retries=topic.max_retries, **ages_of(topic), limit=limit)
-    return _ADD_AGES.call(topic, slot, int, args)
 
 
 def pause(

@@ -23,9 +23,8 @@ from rmq._model.display import brief, shown
 from rmq._model.merging import same_merging
 from rmq._model.reports import reporter
 from rmq._model.schema import MOST_TOLD, PassedOver, new_document
-from rmq._model.scores import Ties
 from rmq._model.times import monotonic_s
-from rmq._model.topics import Topic, TopicType, is_name, min_reader_of
+from rmq._model.topics import Topic, TopicType, is_name
 from rmq._model.typed import PayloadT
 from rmq._transport.call import Call, is_one
 from rmq._transport.connections import Connections
@@ -126,7 +125,7 @@ class Registry:
         stored = self._find(topic.name)
         if stored is None:  # only then: a full Redis refuses every write
             mark = {UNCONFIRMED: True} if self._connections.confirms else {}
-            self._add(topic, new_document({**topic.to_fields(), **mark}, min_reader_of(topic)).to_json().encode())
+            self._add(topic, new_document({**topic.to_fields(), **mark}).to_json().encode())
             stored = self._needed(topic.name)
         check_same(stored.topic, topic)
         if self._connections.confirms and UNCONFIRMED in stored.document.fields:
@@ -189,39 +188,22 @@ class Registry:
             name: The topic's name.
             change: Makes the new definition from the registered one. It is called again where somebody else was faster.
         """
-
-        def checked(registered: Topic) -> Topic:
-            wanted = change(registered)
+        for _ in range(MOST_TRIES):
+            stored = self._needed(name)
+            registered, wanted = stored.topic, change(stored.topic)
             if _ordered_as(registered, wanted) != wanted:
-                raise TopicMismatchError(f"ties and max_priority of topic {name} are part of its scores", topic=name)
+                raise TopicMismatchError(
+                    f"ties and max_priority of topic {name} are part of its scores and can't be changed", topic=name
+                )
             if not same_merging(registered.merge, wanted.merge):
                 raise TopicMismatchError(
                     f"merge of topic {name} is {registered.merge!r} and can't become {wanted.merge!r}: only windows "
                     "and bounds of it can change",
                     topic=name,
                 )
-            return wanted
-
-        return self._update(name, checked)
-
-    def reorder(self, topic: Topic) -> Topic:
-        """Register that the oldest of equal priorities are first, as `topic` says; raises as `update`.
-
-        Where they are first already, the registered definition stands, with its `max_priority`.
-        """
-
-        def reordered(registered: Topic) -> Topic:
-            return _ordered_as(topic, registered) if registered.ties is Ties.ANY else registered
-
-        return self._update(topic.name, reordered)
-
-    def _update(self, name: str, change: Callable[[Topic], Topic]) -> Topic:
-        for _ in range(MOST_TRIES):
-            stored = self._needed(name)
-            registered, wanted = stored.topic, change(stored.topic)
             if (registered.name, registered.type, registered.slots) != (wanted.name, wanted.type, wanted.slots):
                 raise TopicMismatchError(f"name, type and slots of topic {name} can't be changed", topic=name)
-            document = stored.document.amended(registered.to_fields(), wanted.to_fields(), min_reader_of(wanted))
+            document = stored.document.amended(registered.to_fields(), wanted.to_fields())
             # the same once more only so that it is confirmed: a try before may have lost its reply
             text = stored.text if wanted == registered else document.to_json().encode()
             skipped = wanted == registered and not self._connections.confirms
@@ -480,13 +462,6 @@ class KnownTopics(Registry):
         if resolved.type is TopicType.STREAM:
             raise InvalidValueError(f"topic {resolved.name} is STREAM; use {instead}", topic=resolved.name)
         return resolved
-
-    def reorder(self, topic: Topic) -> Topic:
-        """Register that the oldest of equal priorities are first. Raises as `Registry.update`."""
-        changed = super().reorder(topic)
-        self._known.clear()
-        self._follow(changed)
-        return changed
 
     def update(self, name: str, change: Callable[[Topic], Topic]) -> Topic:
         """Change a definition by what it is, with lines in the audit. Raises as `Registry.update`."""

@@ -176,10 +176,7 @@ def reducer_json(reducer: Reducer) -> dict[str, Any]:
 
 
 def reducer_of(value: dict[str, Any]) -> Reducer:
-    """Rebuild a reducer from a topic's definition.
-
-    Earlier versions registered sets beyond `MAX_UNIQUE_ITEMS`: these are bounded by it from now on.
-    """
+    """Rebuild a reducer from a topic's definition."""
     settings = dict(value)
     name = settings.pop("kind", None)
     if name not in REDUCERS:
@@ -187,8 +184,6 @@ def reducer_of(value: dict[str, Any]) -> Reducer:
     if name != "collect":
         return REDUCERS[name]()
     known = {each: settings[each] for each in ("max_items", "max_bytes", "unique")}
-    if known["unique"] is True:
-        known["max_items"] = min(known["max_items"], MAX_UNIQUE_ITEMS)
     return Collect(**known, when_full=settings.get("when_full"))
 
 

@@ -116,7 +116,7 @@ def plain(number: float) -> int | float:
 
 
 def read_record(stored: bytes | None) -> Record | None:
-    """Read a stored value, `None` for none. One without the mark is a body of those who know no records."""
+    """Read a stored value, `None` for none. One without the mark is a plain body that was written by hand."""
     if stored is None:
         return None
     if len(stored) < _HEAD.size or not stored.startswith(MARK):

@@ -2,8 +2,7 @@
 
 A document carries `version`, its writer's, and `min_reader`, the oldest version that may act on it. A reader whose own
 version is at least `min_reader` reads the document, and keeps the fields that it does not know when it writes the
-document anew. Any other reader passes over that document alone and says so once. A document without a version has
-version 1.
+document anew. Any other reader passes over that document alone and says so once.
 """
 
 from __future__ import annotations
@@ -16,18 +15,11 @@ from typing import Any, cast
 
 from rmq.errors import UnreadableDocumentError
 
-FIRST_VERSION = 1
-"""Version of a document that names none: RMQ wrote those before it knew versions."""
+FIRST_VERSION = 4
+"""The schema version of the first release: no older document is read."""
 
 SCHEMA_VERSION = 4
-"""Version of the documents that this code writes. 2: documents say their version. 3: a topic may have `ties`. 4: a
-topic may have `merge`."""
-
-AGES_VERSION = 3
-"""The oldest version that may act on a topic whose scores hold ages."""
-
-MERGE_VERSION = 4
-"""The oldest version that may act on a topic whose messages have records in place of bodies."""
+"""Version of the documents that this code writes."""
 
 MAX_DOCUMENT_BYTES = 1_000_000
 """A longer document is not read. Source: ZooKeeper refuses nodes over 1 MiB; a definition takes less than 1 kB."""
@@ -98,11 +90,12 @@ def read_document(data: str | bytes, what: str, reader: int = SCHEMA_VERSION) ->
     if not isinstance(value, dict):
         raise UnreadableDocumentError(f"{what} cannot be read: {data[:100]!r} is not a JSON object")
     fields = cast("dict[str, Any]", value)
-    version = fields.pop("version", FIRST_VERSION)
-    min_reader = fields.pop("min_reader", FIRST_VERSION)
+    version, min_reader = fields.pop("version", None), fields.pop("min_reader", None)
     for name, number in (("version", version), ("min_reader", min_reader)):
         if type(number) is not int or not FIRST_VERSION <= number < 2**31:
-            raise UnreadableDocumentError(f"{what} cannot be read: its {name} is {number!r:.50}, no version from 1")
+            raise UnreadableDocumentError(
+                f"{what} cannot be read: its {name} is {number!r:.50}; it must be a whole number from {FIRST_VERSION}"
+            )
     if min_reader > reader:
         raise UnreadableDocumentError(
             f"{what} is for schema version {min_reader} and newer (version {version} wrote it), "

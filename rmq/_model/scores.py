@@ -92,7 +92,7 @@ class Ties(Enum):
     OLDEST = "oldest"
     """The one that was sent first; sending it again with the same priority keeps its turn."""
     ANY = "any"
-    """Any, whatever the contents: priorities above `max_retries`, up to 2^53 - 1. Topics of releases before have it."""
+    """Any, whatever the contents: priorities above `max_retries`, up to 2^53 - 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +123,7 @@ class Ages:
 
     def priority_of(self, score: int) -> int:
         """Return the priority in a store score that is not of a rollback: one that a message may be sent with."""
-        plain = score < self.scale  # of a sender that knows no ages
-        return min(score if plain else score // self.scale, self.highest)
+        return min(score // self.scale, self.highest)
 
     def sent_ms(self, score: int) -> int | None:
         """Return the time of sending in such a score, epoch ms in whole units; `None` where it says none."""

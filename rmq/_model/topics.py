@@ -15,15 +15,7 @@ from rmq._model.codecs import Codec
 from rmq._model.merging import Collect, Merge, check_change, check_merge
 from rmq._model.retention import Retention
 from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy, retry_from_json
-from rmq._model.schema import (
-    AGES_VERSION,
-    FIRST_VERSION,
-    MERGE_VERSION,
-    SCHEMA_VERSION,
-    Document,
-    new_document,
-    read_document,
-)
+from rmq._model.schema import SCHEMA_VERSION, Document, new_document, read_document
 from rmq._model.scores import MAX_AGED_PRIORITY, MAX_SCORE, STAMP, Ties
 from rmq._model.times import Duration, duration_ms
 from rmq._model.topic_types import TopicType, WhenFull
@@ -83,8 +75,8 @@ class Topic(Generic[PayloadT]):
             STREAM. Time topics count from the due time, PRIORITY from the last send. `None`: it never gets too old.
         max_rate: Most deliveries a second in the whole cluster, above 0 to 1,000,000; `None` for no limit.
         max_burst: Most deliveries at once after a pause, 1 to 1,000,000; by default what `max_rate` gives in a second.
-        ties: PRIORITY only: which of equal priorities is first, a `Ties` or its value; the oldest by default. A topic
-            that is registered keeps its own: docs/guide/priorities.md says how to change it over.
+        ties: PRIORITY only: which of equal priorities is first, a `Ties` or its value; the oldest by default. A
+            registered topic keeps its own.
         max_priority: PRIORITY with the oldest first: largest priority, 1 to 8,388,607; 1,048,575 by default. The more,
             the coarser the ages: 100 ms by default, 10 ms up to 131,071, 1 ms up to 8,191, else 1 s.
         merge: What is kept of the bodies of merged messages, and when these are due; not for STREAM. `None`: the first
@@ -333,9 +325,7 @@ class Topic(Generic[PayloadT]):
                 raise InvalidTopicError(f"{fixed} of topic {self.name} is part of its identity and can't be changed")
         for scored in ("ties", "max_priority"):
             if scored in settings:
-                raise InvalidTopicError(
-                    f"{scored} of topic {self.name} is part of its scores; `RmqClient.order_oldest_first` changes them"
-                )
+                raise InvalidTopicError(f"{scored} of topic {self.name} is part of its scores and can't be changed")
         for own in ("payload", "codec"):
             if own in settings:
                 raise InvalidTopicError(
@@ -376,7 +366,7 @@ class Topic(Generic[PayloadT]):
 
     def to_json(self) -> str:
         """Return the definition as a document of this version, the form in which it is registered."""
-        return new_document(self.to_fields(), min_reader_of(self)).to_json()
+        return new_document(self.to_fields()).to_json()
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Topic:
@@ -415,7 +405,7 @@ class Topic(Generic[PayloadT]):
 
 
 def _limits_json(topic: Topic) -> dict[str, Any]:
-    """Return what differs from the defaults: earlier versions of RMQ read a definition without them."""
+    """Return the settings of limits and order that differ from the defaults of the topic's type."""
     limits: dict[str, Any] = {}
     full_timeout_ms = duration_ms(topic.full_timeout, "full_timeout")
     if topic.when_full is not WhenFull.REFUSE:
@@ -427,8 +417,10 @@ def _limits_json(topic: Topic) -> dict[str, Any]:
     if topic.max_rate is not None:
         limits["max_rate"] = topic.max_rate
         limits["max_burst"] = topic.max_burst
+    if topic.ties is not None:
+        limits["ties"] = Ties(topic.ties).value
     if topic.max_priority is not None:
-        limits |= {"ties": Ties.OLDEST.value, "max_priority": topic.max_priority}
+        limits["max_priority"] = topic.max_priority
     if topic.merge is not None:
         limits["merge"] = topic.merge.to_json()
     return limits
@@ -454,14 +446,7 @@ def _settings_of(value: Mapping[str, Any]) -> dict[str, Any]:
         "ttl": value.get("ttl_ms"),
         "max_rate": value.get("max_rate"),
         "max_burst": value.get("max_burst"),
-        "ties": value.get("ties", Ties.ANY) if value["type"] == TopicType.PRIORITY.value else None,
+        "ties": value.get("ties"),
         "max_priority": value.get("max_priority"),
         "merge": Merge.from_json(value["merge"]) if "merge" in value else None,
     }
-
-
-def min_reader_of(topic: Topic) -> int:
-    """Return the oldest version of RMQ's documents that may act on a topic: older ones misread ages and records."""
-    if topic.merge is not None:
-        return MERGE_VERSION
-    return FIRST_VERSION if topic.max_priority is None else AGES_VERSION

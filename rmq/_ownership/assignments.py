@@ -1,7 +1,7 @@
 """The assignment as a node of ZooKeeper: who shall own what, in a text that fits.
 
-Version 1 names each owner in each topic. Version 2 has a table of workers and is compressed: a tenth of the length. The
-leader writes the version that all live workers can read. What does not fit even so is left out, topic by topic.
+It has a table of workers, and is compressed: a tenth of the length that a name for each slot would take. What does not
+fit even so is left out, topic by topic.
 """
 
 from __future__ import annotations
@@ -10,21 +10,16 @@ import json
 import zlib
 from base64 import b64decode, b64encode
 from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import groupby
 from typing import Any
 
-from rmq._model.schema import FIRST_VERSION, SCHEMA_VERSION, Document, new_document, read_document
-from rmq._model.workers import as_ranges, from_ranges
+from rmq._model.schema import new_document, read_document
 from rmq._ownership.assignment import Owners
 from rmq._ownership.values import SlotKey
 from rmq.errors import UnreadableDocumentError
-
-COMPRESSED = 2
-"""The first schema version that reads a compressed assignment."""
 
 MAX_NODE_BYTES = 1_000_000
 """ZooKeeper refuses more than 1 MiB (`jute.maxbuffer`)."""
@@ -43,7 +38,6 @@ class Assignment:
 
     topics: Mapping[str, Owners] = field(default_factory=dict[str, "Owners"])
     partial: bool = False
-    version: int = field(default=SCHEMA_VERSION, compare=False)  # the schema in which it is, or was, written
 
     def of(self, worker: str, topics: Iterable[str]) -> frozenset[SlotKey]:
         """Return the slots of these topics that `worker` shall own."""
@@ -55,19 +49,12 @@ class Assignment:
         )
 
     def to_json(self) -> bytes:
-        fields: dict[str, Any] = {"partial": True} if self.partial else {}
-        if self.version < COMPRESSED:
-            fields["topics"] = {
-                name: {"slots": len(owners), "owners": _ranges_by_owner(owners)}
-                for name, owners in sorted(self.topics.items())
-            }
-            return Document(fields).to_json().encode()
         names = sorted({owner for owners in self.topics.values() for owner in owners if owner is not None})
         numbers: dict[str | None, str] = {None: "-"} | {name: str(number) for number, name in enumerate(names)}
         topics = {topic: _runs(owners, numbers) for topic, owners in sorted(self.topics.items())}
         text = json.dumps({"workers": names, "topics": topics}, separators=(",", ":")).encode()
-        fields["zlib"] = b64encode(zlib.compress(text, 6)).decode()
-        return new_document(fields, min_reader=COMPRESSED).to_json().encode()
+        fields = {"partial": self.partial, "zlib": b64encode(zlib.compress(text, 6)).decode()}
+        return new_document(fields).to_json().encode()
 
     def fitting(self, keep: Collection[str], limit: int = MAX_NODE_BYTES) -> tuple[Assignment, bytes]:
         """Return the part of this assignment that fits into a node of `limit` bytes, and the contents of that node.
@@ -80,7 +67,7 @@ class Assignment:
         order = sorted(self.topics, key=lambda topic: (topic not in keep, len(self.topics[topic]), topic))
 
         def part(number: int) -> Assignment:
-            return Assignment({topic: self.topics[topic] for topic in order[:number]}, True, self.version)
+            return Assignment({topic: self.topics[topic] for topic in order[:number]}, True)
 
         fitting = part(bisect_right(range(1, len(order)), limit, key=lambda number: len(part(number).to_json())))
         return fitting, fitting.to_json()
@@ -96,8 +83,7 @@ class Assignment:
         document = read_document(data, _WHAT)
         try:
             fields = document.fields
-            topics = _unpacked(fields["zlib"]) if "zlib" in fields else _first_form(fields["topics"])
-            return cls(topics, bool(fields.get("partial")), COMPRESSED if "zlib" in fields else FIRST_VERSION)
+            return cls(_unpacked(fields["zlib"]), bool(fields["partial"]))
         except (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, zlib.error) as error:
             raise UnreadableDocumentError(f"{_WHAT} cannot be read: {error!r:.200}", version=document.version) from None
 
@@ -126,27 +112,7 @@ def _unpacked(packed: str) -> dict[str, Owners]:
     return topics
 
 
-def _first_form(entries: Mapping[str, Any]) -> dict[str, Owners]:
-    topics: dict[str, Owners] = {}
-    for name, entry in entries.items():
-        owners: list[str | None] = [None] * _checked_slots(int(entry["slots"]))
-        for worker, ranges in entry["owners"].items():
-            for slot in from_ranges(ranges):
-                owners[slot] = str(worker)
-        topics[str(name)] = tuple(owners)
-    return topics
-
-
 def _checked_slots(number: int) -> int:
     if not 0 <= number <= 1_000_000:
         raise ValueError(f"{number} slots")
     return number
-
-
-def _ranges_by_owner(owners: Owners) -> dict[str, str]:
-    """`("a", "a", "b", "a")` → `{"a": "0-1,3", "b": "2"}`."""
-    slots: defaultdict[str, list[int]] = defaultdict(list)
-    for slot, owner in enumerate(owners):
-        if owner is not None:
-            slots[owner].append(slot)
-    return {owner: as_ranges(mine) for owner, mine in sorted(slots.items())}

@@ -9,7 +9,7 @@
 
 Documents say their schema version (`_model/schema.py`). A reader passes over one that it can't read: a topic whose
 definition is unreadable gets no new owners, a worker with an unreadable node no slots, and an unreadable assignment
-leaves everything as it is until the leader writes one in the version of the oldest live worker.
+leaves everything as it is until the leader writes another one.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
-from rmq._model.schema import SCHEMA_VERSION, new_document, read_document
+from rmq._model.schema import new_document, read_document
 from rmq._ownership.values import SlotKey
 from rmq.errors import UnreadableDocumentError
 
@@ -65,17 +64,12 @@ class WorkerDocument:
     weight: int = 1  # its capacity against the others'
     host: str = ""
     pid: int = 0
-    room: int | None = None  # bytes for the paths of its owner nodes; None: it knows no limit (before version 2)
-    version: int = SCHEMA_VERSION  # of what it writes and reads
-    redis: str = ""  # identity of the Redis whose messages it handles; empty: it does not know (before version 2)
+    room: int | None = None  # bytes for the paths of its owner nodes; None: without a limit
+    redis: str = ""  # identity of the Redis whose messages it handles; empty while it does not know
 
     def to_json(self) -> bytes:
-        fields: dict[str, Any] = {"host": self.host, "pid": self.pid, "weight": self.weight, "topics": {**self.topics}}
-        if self.room is not None:
-            fields["room"] = self.room
-        if self.redis:
-            fields["redis"] = self.redis
-        return new_document(fields).to_json().encode()
+        own = {"host": self.host, "pid": self.pid, "weight": self.weight, "room": self.room, "redis": self.redis}
+        return new_document({**own, "topics": {**self.topics}}).to_json().encode()
 
     @classmethod
     @lru_cache(maxsize=1024)  # read in every round, changed rarely
@@ -85,13 +79,12 @@ class WorkerDocument:
         Raises:
             UnreadableDocumentError: It is for newer readers, or no such document: it stops no other worker.
         """
-        document = read_document(data, "a worker's node in ZooKeeper")
+        fields = read_document(data, "a worker's node in ZooKeeper").fields
         try:
-            fields: dict[str, Any] = {"room": None, "redis": "", **document.fields}
             topics = {str(name): int(slots) for name, slots in fields["topics"].items()}
             weight, host, pid = max(1, int(fields["weight"])), str(fields["host"]), int(fields["pid"])
             room = None if fields["room"] is None else int(fields["room"])
-            return cls(topics, weight, host, pid, room, document.version, str(fields["redis"]))
+            return cls(topics, weight, host, pid, room, str(fields["redis"]))
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             raise UnreadableDocumentError(f"a worker's node in ZooKeeper cannot be read: {error!r:.200}") from None
 

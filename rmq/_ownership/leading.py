@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import cast
 
-from rmq._model.schema import SCHEMA_VERSION
 from rmq._ownership.assignment import Share
 from rmq._ownership.assignments import MAX_NODE_BYTES, Assignment
 from rmq._ownership.capacity import NO_LIMIT, SessionBudget, assign_within
@@ -32,7 +31,7 @@ def decide(
     budget: SessionBudget = NO_LIMIT,
     unreadable: frozenset[str] = frozenset(),
 ) -> Assignment:
-    """Return who shall own what, in the version of the oldest live worker.
+    """Return who shall own what.
 
     A worker that knows another number of slots than is registered gets none of them. Topics with an unreadable
     definition stay as they are.
@@ -46,8 +45,7 @@ def decide(
     rooms = {name: worker.room for name, worker in workers.items() if worker.room is not None}
     slot_bytes = {topic: budget.topic_bytes(topic, count) for topic, count in wanted.items()}
     present = current.topics if current else Assignment().topics
-    version = min((SCHEMA_VERSION, *(worker.version for worker in workers.values())))
-    return Assignment(assign_within(wanted, shares, present, rooms, slot_bytes), bool(unreadable), version)
+    return Assignment(assign_within(wanted, shares, present, rooms, slot_bytes), bool(unreadable))
 
 
 def strangers(workers: Mapping[str, WorkerDocument], current: Assignment | None) -> dict[str, set[str]]:
@@ -96,7 +94,7 @@ class Leader:
             self._wanted = sorted(whole.topics)
             keep = current.topics if current else ()
             due, data = whole.fitting(keep, self.limit)
-            if readable and current is not None and due == current and due.version >= current.version:
+            if readable and current is not None and due == current:
                 self._decided = basis  # not where it is written: whether it was is seen in the next round
                 due = current
             elif version is None:

@@ -303,7 +303,6 @@ class RmqClient(Closing):
     definitions = awaited(PlainClient.definitions)
     change_topic = awaited(PlainClient.change_topic)
     update_topic = awaited(PlainClient.update_topic)
-    order_oldest_first = awaited(PlainClient.order_oldest_first)
     adopt = awaited(PlainClient.adopt)
 
     async def close(self) -> None:

@@ -87,7 +87,6 @@ def _send_delayed(topic: Topic) -> Call[Any]:
 LIMITS: dict[str, dict[str, Any]] = {
     "send_limited": {"max_backlog": 3, "when_full": WhenFull.DROP, "ttl": 60_000},
     "send_aged": {"ties": "oldest"},
-    "add_ages": {"ties": "oldest"},
     "send_merged": {"merge": Merge(Sum(), window=Fixed(60_000))},
 }
 """What the topic of a script needs."""
@@ -127,7 +126,6 @@ WRITERS: dict[str, tuple[TopicType, Case]] = {
         lambda topic: claiming.extend(topic, 0, [(b"held", LIVE), (b"expired", EXPIRED)], OWNER),
     ),
     "cancel": (TopicType.FIXED_TIME, lambda topic: steering.cancel(topic, 0, [b"due", b"patient", b"resent"], "me")),
-    "add_ages": (TopicType.PRIORITY, lambda topic: steering.add_ages(topic, 0, 10)),
     "reschedule": (
         TopicType.FIXED_TIME,
         lambda topic: steering.reschedule(topic, 0, [b"due", b"waiting"], ("at", 2**52), "me"),

@@ -206,39 +206,6 @@ def test_times_beyond_what_an_age_holds_keep_the_priorities_apart(make_slot: Mak
     assert taken(slot) == [b"high", b"low"]
 
 
-# --- changing over
-
-
-def test_plain_priorities_get_ages_in_parts(make_slot: MakeSlot) -> None:
-    slot = aged(make_slot)
-    send(slot, (b"aged", 5))
-    plain = {b"%d" % number: 20 + number for number in range(5)}
-    slot.seed(SlotState(store={**slot.state().store, b"rolled back": 3, **plain}))
-    slot.set_clock(T0 + 10_000)
-    assert [slot.run(steering.add_ages(slot.topic, 0, 3)) for _ in range(3)] == [3, 2, 0]
-    wanted = {content: score(priority, T0 + 10_000) for content, priority in plain.items()}
-    assert slot.state().store == {b"aged": score(5), b"rolled back": 3, **wanted}
-
-
-def test_a_priority_too_large_for_ages_becomes_the_largest_that_fits(make_slot: MakeSlot) -> None:
-    slot = aged(make_slot)
-    slot.seed(SlotState(store={b"late": 2**20, b"later": SCALE - 1}))
-    assert slot.run(steering.add_ages(slot.topic, 0, 10)) == 2
-    assert slot.state().store == {b"late": score(2**20 - 1), b"later": score(2**20 - 1)}
-    send(slot, (b"a", 5))
-    assert slot.run(steering.promote(slot.topic, 0, [b"a"])) == [ControlResult.DONE]
-    assert taken(slot, 1) == [b"a"]
-
-
-def test_a_message_without_an_age_comes_behind_those_with_one_and_before_retries(make_slot: MakeSlot) -> None:
-    slot = aged(make_slot)
-    slot.seed(SlotState(store={b"retry": 3, b"plain": 2**20 - 1, b"plain low": 17}))
-    send(slot, (b"aged", 1))
-    found = slot.run(claiming.claim(slot.topic, 0, 10)).messages
-    assert [message.content for message in found] == [b"aged", b"plain", b"plain low", b"retry"]
-    assert [message.claim_score % 1000 for message in found] == [16, 16, 16, 2]
-
-
 @pytest.mark.parametrize("again", [False, True])
 def test_under_overload_nobody_in_the_tier_that_is_served_is_passed_over(make_slot: MakeSlot, again: bool) -> None:
     # two messages in each of three tiers a round, three handled: the middle tier is served, and grows; each content

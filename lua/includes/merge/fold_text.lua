@@ -55,7 +55,7 @@ local function fold_text(rules, text, sent, held_bytes)
     end
   end
   local stored = read_record(text)
-  if stored.first == 0 then -- of a hand, or of those who know no records
+  if stored.first == 0 then -- written by hand, without a record
     stored.first, stored.last = now_ms, now_ms
   end
   local record, refusal = fold_sent(rules, stored, sent, held_bytes)

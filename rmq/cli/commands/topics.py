@@ -12,7 +12,7 @@ import typer
 from rich.console import RenderableType
 
 from rmq._model.definitions import UnreadableTopic
-from rmq._model.display import counted, dashed, span
+from rmq._model.display import dashed, span
 from rmq._model.merge_words import merge_name, merge_words
 from rmq._model.retention import Retention
 from rmq._model.retry import ExponentialRetry, LadderRetry, RetryPolicy
@@ -198,21 +198,6 @@ def warn_of_two_leases(session: Session, topic: Topic) -> None:
             f"topic {topic.name} is a stream: stop all consumers of a group before one with the new lease starts, or "
             "what they handle may be handed out twice"
         )
-
-
-def order_oldest_first(
-    session: Session,
-    topic: TopicName,
-    max_priority: Annotated[int | None, typer.Option(help="Largest priority from now on; 1048575 by default.")] = None,
-) -> None:
-    """Let a priority topic deliver the oldest of equal priorities first. Upgrade all senders and workers before."""
-    with session.client() as client:
-        changed = client.order_oldest_first(topic, max_priority)
-    if session.json:
-        session.document({"topic": topic, "given_an_age": changed})
-        return
-    session.line(f"{counted(changed, 'message')} of {topic} got an age; the oldest of equal priorities is first now")
-    session.note("restart the senders that run, then repeat this: until then they send without an age")
 
 
 def _chosen(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

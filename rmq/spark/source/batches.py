@@ -26,7 +26,7 @@ class Batch:
         seq: Number of the batch, from 1; 0 before the first.
         quotas: Slot -> most messages that the batch takes from it.
         wary: Whether it is halved with its first replay: it may hold what the batch before it has put back.
-        topic: Name of the query's topic; `None` where its offset stands beside that, or was logged by an older version.
+        topic: Name of the query's topic; `None` where its offset stands beside that.
     """
 
     query: str

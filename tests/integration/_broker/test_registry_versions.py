@@ -105,15 +105,13 @@ def test_a_key_of_a_foreign_type_is_named(client: RmqClient, redis_client: redis
             redis_client.restore(TOPICS_KEY, 0, kept)
 
 
-def test_definitions_of_the_release_before_are_read_and_written_again_with_a_version(
+def test_a_definition_without_a_version_is_not_read(
     client: RmqClient, make_topic: MakeTopic, redis_client: redis.Redis
 ) -> None:
-    topic = make_topic(TopicType.PRIORITY, slots=4, ties="any")
+    topic = make_topic(TopicType.PRIORITY)
     redis_client.hset(TOPICS_KEY, topic.name, json.dumps(topic.to_fields()))
-    assert client.producer(topic).topic == topic
-    assert "version" not in stored(redis_client, topic)  # reading writes nothing
-    client.change_topic(topic.changed(max_retries=3))
-    assert (stored(redis_client, topic)["version"], stored(redis_client, topic)["min_reader"]) == (SCHEMA_VERSION, 1)
+    with pytest.raises(UnreadableTopicError, match="its version is None; it must be a whole number from 4"):
+        client.topic(topic.name)
 
 
 def test_a_change_keeps_what_a_newer_version_has_written(

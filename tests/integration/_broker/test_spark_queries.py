@@ -85,7 +85,7 @@ def test_what_cannot_be_read_is_passed_over_and_hides_nothing(
 ) -> None:
     key = spark_queries_key(topic.name)
     reports.publish(SOURCE)
-    newer = SOURCE.to_json().replace('"min_reader":1', '"min_reader":99')
+    newer = SOURCE.to_json().replace('"min_reader":4', '"min_reader":99')
     bad: dict[Any, Any] = {
         "sink:a": "no JSON",
         "sink:b": "{}",

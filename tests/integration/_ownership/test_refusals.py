@@ -37,7 +37,7 @@ def add(cluster: Cluster, name: str, *topics: str, slots: int = 8, **options: An
     first, *others = topics
     worker = cluster.add(name, slots, first, **options)
     for topic in others:
-        worker.register_topic(topic, f'{{"slots":{slots}}}')
+        worker.register_topic(topic, f'{{"slots":{slots},"version":4,"min_reader":4}}')
         worker.consume(topic, slots)
     return worker
 
@@ -87,7 +87,7 @@ def test_a_topic_whose_owners_are_denied_stops_no_other_after_the_leader_is_gone
 )
 def test_any_denied_node_of_a_topic_stops_no_other(cluster: Cluster, path: str, kept: int) -> None:
     with plain_client(cluster.hosts, auth_data=AUTH) as admin:
-        admin.create(f"{cluster.chroot}/topics/one", b'{"slots":8}', makepath=True)
+        admin.create(f"{cluster.chroot}/topics/one", b'{"slots":8,"version":4,"min_reader":4}', makepath=True)
         admin.create(f"{cluster.chroot}/owners/one", makepath=True)
         if path.startswith("/owners") and kept & Permissions.CREATE:
             admin.set_acls(cluster.chroot + path, OPEN_ACL_UNSAFE)
@@ -165,13 +165,17 @@ def test_nodes_of_a_copied_tree_are_nobodys(cluster: Cluster) -> None:
     """What ought to be ephemeral is not: nobody led, and its slots had no owner for good."""
     with plain_client(cluster.hosts) as client:
         for path in ("/owners/t/0", "/owners/t/3", "/leader", "/workers/w0", "/workers/gone"):
-            client.create(cluster.chroot + path, b'{"topics":{"t":8},"weight":1,"host":"h","pid":1}', makepath=True)
+            client.create(
+                cluster.chroot + path,
+                b'{"topics":{"t":8},"weight":1,"host":"h","pid":1,"room":null,"redis":"","version":4,"min_reader":4}',
+                makepath=True,
+            )
         told: set[str] = set()
         worker = Coordinator(cluster.hosts, "w0", chroot=cluster.chroot, session_timeout_s=3.0)
         worker.on_change = lambda: told.update(worker.troubles)
         cluster.stack.callback(worker.stop, drain=False)
         worker.start()
-        worker.register_topic("t", '{"slots":8}')
+        worker.register_topic("t", '{"slots":8,"version":4,"min_reader":4}')
         worker.consume("t", 8)
         wait_until(owns(worker, t=8))
         assert worker.leads

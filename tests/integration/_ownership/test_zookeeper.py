@@ -102,7 +102,7 @@ class Cluster:
             worker.on_change = lambda: drain(worker)
         self.stack.callback(worker.stop, drain=False)
         worker.start()
-        worker.register_topic(topic, f'{{"slots":{slots}}}')
+        worker.register_topic(topic, f'{{"slots":{slots},"version":4,"min_reader":4}}')
         worker.consume(topic, slots)
         self.workers[name] = worker
         return worker
@@ -172,7 +172,7 @@ def test_workers_that_start_together_share_two_topics(cluster: Cluster) -> None:
     start = time.monotonic()
     for number in range(4):
         worker = cluster.add(f"w{number}", 64, "a")
-        worker.register_topic("b", '{"slots":64}')
+        worker.register_topic("b", '{"slots":64,"version":4,"min_reader":4}')
         worker.consume("b", 64)
     cluster.settle(128)
     print(f"all slots had one owner within {time.monotonic() - start:.1f} s")
@@ -214,7 +214,9 @@ def test_weights_share_in_proportion(cluster: Cluster) -> None:
 def test_the_first_definition_rules_and_another_slot_count_gets_nothing(cluster: Cluster) -> None:
     right = cluster.add("right", 4)
     wrong = cluster.add("wrong", 8)
-    assert wrong.register_topic("t", '{"slots":8}') == '{"slots":4}'
+    assert (
+        wrong.register_topic("t", '{"slots":8,"version":4,"min_reader":4}') == '{"slots":4,"version":4,"min_reader":4}'
+    )
     cluster.settle(4, "right")
     time.sleep(1)
     assert len(right.owned()) == 4
@@ -243,7 +245,7 @@ def other_process(cluster: Cluster, name: str) -> Iterator[subprocess.Popen[str]
         worker = Coordinator({cluster.hosts!r}, {name!r}, chroot={cluster.chroot!r}, session_timeout_s={SESSION_S})
         worker.on_change = lambda: [worker.drained(*key) for key in worker.revoking()]
         worker.start()
-        worker.register_topic("t", '{{"slots":8}}')
+        worker.register_topic("t", '{{"slots":8,"version":4,"min_reader":4}}')
         worker.consume("t", 8)
         last = None
         while True:

@@ -94,7 +94,7 @@ def drain(worker: Coordinator) -> None:
 def test_a_worker_owns_slots_over_tls(server: str, certificates: Certificates) -> None:
     with Coordinator(server, chroot="/owns", tls=certificates.tls) as worker:
         worker.on_change = lambda: drain(worker)  # else its end waits for that
-        worker.register_topic("t", '{"slots":2}')
+        worker.register_topic("t", '{"slots":2,"version":4,"min_reader":4}')
         worker.consume("t", 2)
         wait_until(lambda: len(worker.owned()) == 2)
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from rmq import Delivery, Outcome, Owner, Topic, TopicType, Verb
+from rmq import Delivery, Outcome, Owner, Ties, Topic, TopicType, Verb
 from rmq._model.deliveries import ACKED, RELEASED, describe
 from rmq._model.replies import Claimed
 from rmq._model.times import monotonic_s
@@ -39,7 +39,7 @@ def make(
     lease_until_s: float = 55.0,
 ) -> Delivery:
     claimed = Claimed(b"item:1", store_score, SECOND * 1000 + left, b"body")
-    topic = Topic("t", type, slots=4)
+    topic = Topic("t", type, slots=4, ties=Ties.ANY if type is TopicType.PRIORITY else None)
     return Delivery(topic, 3, claimed, SECOND * 1000 + 7, lease_until_s, holder or HolderStub(), Owner(9, "z"))
 
 

@@ -36,7 +36,7 @@ def test_a_topic_without_merge_counts_nothing() -> None:
 def test_only_what_keeps_the_newest_has_a_version() -> None:
     assert deliver(Record(2, 1, 1, 77, "N", b"=body")).version == 77
     assert deliver(Record(2, 1, 1, 0, "N", b"=body")).version == 0
-    assert deliver(b"a body of a release before").version is None
+    assert deliver(b"a body without a record").version is None
     for number in (math.nan, math.inf, 1.5, -1):  # of no script
         assert deliver(Record(2, 1, 1, number, "N", b"=body")).version is None
     for kind in "KRXISCUJ":

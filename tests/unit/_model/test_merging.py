@@ -33,7 +33,6 @@ from rmq import (
 )
 from rmq._model.merging import same_merging
 from rmq._model.times import MAX_DURATION_MS
-from rmq._model.topics import min_reader_of
 
 anything: Any = rmq
 """Calls without types."""
@@ -78,13 +77,6 @@ def test_a_rule_of_priorities_and_back(rule: PriorityRule) -> None:
     made = topic(Merge(Sum(), priority=rule.value), TopicType.PRIORITY)
     assert made.merge == Merge(Sum(), priority=rule)
     assert Topic.from_json(made.to_json()) == made
-
-
-def test_older_releases_refuse_a_topic_that_merges() -> None:
-    assert json.loads(topic(Merge()).to_json())["min_reader"] == 4
-    assert min_reader_of(topic(Merge(), TopicType.PRIORITY)) == 4
-    assert min_reader_of(topic(None)) == 1
-    assert "merge" not in topic(None).to_fields()
 
 
 @pytest.mark.parametrize(
@@ -292,14 +284,6 @@ def test_nor_does_the_rule_of_priorities() -> None:
 
 
 GOOD = json.loads(topic(Merge(Collect(), Sliding(1, max_wait=9))).to_json())
-
-
-@pytest.mark.parametrize("registered", [5_001, 100_000])
-def test_a_set_that_was_registered_without_its_bound_is_read_with_it(registered: int) -> None:
-    reduce = {"kind": "collect", "max_items": registered, "max_bytes": 50, "unique": True}
-    read = Topic.from_json(json.dumps(GOOD | {"merge": {"reduce": reduce, "priority": "last"}}))
-    assert read.merge == Merge(Collect(5_000, 50, unique=True))
-    assert read.changed(merge=Merge(Collect(10, 50, unique=True))).changes == {"merge"}  # it can be lowered
 
 
 @pytest.mark.parametrize(

@@ -30,11 +30,7 @@ def test_there_and_back(values: dict[str, Any]) -> None:
     document = new_document(values)
     assert read_document(document.to_json(), "it") == document
     assert read_document(document.to_json().encode(), "it") == document
-    assert (document.version, document.min_reader) == (SCHEMA_VERSION, 1)
-
-
-def test_without_a_version_it_is_the_first() -> None:
-    assert read_document('{"a": 1}', "it") == Document({"a": 1}, 1, 1)
+    assert (document.version, document.min_reader) == (SCHEMA_VERSION, SCHEMA_VERSION)
 
 
 def test_a_newer_document_is_read_with_all_its_fields_where_it_allows_that() -> None:
@@ -72,9 +68,12 @@ def test_a_document_for_newer_readers_names_the_versions_and_what_to_do() -> Non
         '{"version": 0}',
         '{"version": 1' + "0" * 4_000 + "}",
         '{"version": 1.0}',
-        '{"min_reader": null}',
-        '{"min_reader": NaN}',
-        '{"min_reader": -1e999}',
+        '{"a": 1}',
+        '{"version": 3, "min_reader": 1}',
+        '{"version": 4, "min_reader": null}',
+        '{"version": 4, "min_reader": NaN}',
+        '{"version": 4, "min_reader": -1e999}',
+        '{"version": 4, "min_reader": 3}',
     ],
 )
 def test_garbage_is_refused_in_short(text: str | bytes) -> None:
@@ -93,18 +92,18 @@ def test_no_bytes_raise_another_error(data: bytes) -> None:
 
 
 def test_a_change_keeps_what_it_does_not_touch() -> None:
-    stored = Document({"a": 1, "b": {"known": 2, "unknown": 3}, "c": 4, "unknown": 5}, 1, 1)
+    stored = Document({"a": 1, "b": {"known": 2, "unknown": 3}, "c": 4, "unknown": 5})
     before, after = {"a": 1, "b": {"known": 2}, "c": 4}, {"a": 7, "b": {"known": 2}, "d": 8}
     assert stored.amended(before, after) == Document(
-        {"a": 7, "b": {"known": 2, "unknown": 3}, "unknown": 5, "d": 8}, SCHEMA_VERSION, 1
+        {"a": 7, "b": {"known": 2, "unknown": 3}, "unknown": 5, "d": 8}, SCHEMA_VERSION, SCHEMA_VERSION
     )
 
 
 def test_a_change_never_lets_in_older_readers_than_a_newer_writer_did() -> None:
-    newer = Document({"a": 1}, SCHEMA_VERSION + 3, 2)
-    assert newer.amended({"a": 1}, {"a": 2}) == Document({"a": 2}, SCHEMA_VERSION + 3, 2)
-    own = Document({"a": 1, "b": 1}, SCHEMA_VERSION, 2)  # this version knows why: "b" needed it
-    assert own.amended({"a": 1, "b": 1}, {"a": 1}) == Document({"a": 1}, SCHEMA_VERSION, 1)
+    newer = Document({"a": 1}, SCHEMA_VERSION + 3, SCHEMA_VERSION + 1)
+    assert newer.amended({"a": 1}, {"a": 2}) == Document({"a": 2}, SCHEMA_VERSION + 3, SCHEMA_VERSION + 1)
+    own = Document({"a": 1, "b": 1}, SCHEMA_VERSION, SCHEMA_VERSION + 1)  # this version knows why: "b" needed it
+    assert own.amended({"a": 1, "b": 1}, {"a": 1}) == Document({"a": 1})
 
 
 def test_what_is_passed_over_is_told_once_for_each_reason(caplog: pytest.LogCaptureFixture) -> None:

@@ -73,6 +73,6 @@ def test_a_score_with_an_age_says_when_it_was_sent(highest: int) -> None:
         sent_ms = ages.sent_ms(priority * ages.scale + ages.scale - 1 - mark)
         assert sent_ms is not None
         assert 0 <= now_ms - sent_ms < ages.unit_ms
-    assert ages.sent_ms(16) is None, "of a rollback, or of a sender that knows no ages"
+    assert ages.sent_ms(16) is None, "of a rollback"
     assert ages.sent_ms((highest + 1) * ages.scale) is None, "promoted"
     assert ages_for(None).sent_ms(1_000) is None

@@ -121,13 +121,13 @@ def test_random_clusters_stay_within_their_room_and_come_to_rest() -> None:
         assert present == before, f"seed {seed} does not come to rest"
 
 
-def test_the_leader_counts_the_room_that_workers_state_and_an_old_worker_states_none() -> None:
+def test_the_leader_counts_the_room_that_workers_state_and_without_one_there_is_no_limit() -> None:
     leader = SessionBudget(SESSION_BYTES, "w0")
     room = 3 * leader.topic_bytes("t", 10)
     assignment = decide({"w0": WorkerDocument({"t": 10}, room=room)}, {"t": 10}, None, leader)
     assert counts(assignment.topics["t"]) == {"w0": 3, None: 7}
-    old = decide({"w0": WorkerDocument({"t": 10})}, {"t": 10}, None, leader)
-    assert counts(old.topics["t"]) == {"w0": 10}
+    unlimited = decide({"w0": WorkerDocument({"t": 10})}, {"t": 10}, None, leader)
+    assert counts(unlimited.topics["t"]) == {"w0": 10}
 
 
 def test_a_worker_document_keeps_its_room() -> None:

@@ -10,7 +10,6 @@ from math import inf
 
 import pytest
 
-from rmq._model.schema import SCHEMA_VERSION
 from rmq._ownership.assignments import MAX_NODE_BYTES, Assignment
 from rmq._ownership.documents import WorkerDocument, node_name, owner_path, slots_from_definition, topic_name
 from rmq._ownership.leading import decide, strangers
@@ -253,7 +252,10 @@ def member_of(**topics: int) -> Member:
 
 
 def fresh_nodes() -> dict[str, tuple[bytes, Stat]]:
-    return {"/topics/t": (b'{"slots":2}', Stat(1, 0, 0)), "/topics/bad": (b"?", Stat(2, 0, 0))}
+    return {
+        "/topics/t": (b'{"slots":2,"version":4,"min_reader":4}', Stat(1, 0, 0)),
+        "/topics/bad": (b"?", Stat(2, 0, 0)),
+    }
 
 
 def test_two_rounds_make_a_single_worker_own_all() -> None:
@@ -297,7 +299,7 @@ def settled_member(**topics: int) -> tuple[Member, dict[str, tuple[bytes, Stat]]
     """Return a member that leads and owns all slots of its topics, its nodes, and its clock."""
     clock, nodes = Clock(), dict[str, tuple[bytes, Stat]]()
     member = Member("w", WorkerDocument(topics), WorkerMachine(9.0, 5.0), clock)
-    member.definitions = {topic: b'{"slots":%d}' % slots for topic, slots in topics.items()}
+    member.definitions = {topic: b'{"slots":%d,"version":4,"min_reader":4}' % slots for topic, slots in topics.items()}
     for _ in range(3):
         assert play(member, nodes)[0]
     assert len(member.machine.owned(clock())) == sum(topics.values())
@@ -335,7 +337,7 @@ def test_a_refused_request_ends_no_round_and_is_told(kind: type[Request], path: 
 @pytest.mark.parametrize(("kind", "path"), [(Get, "/assignment"), (Put, "/assignment"), (Children, "/workers")])
 def test_who_may_not_do_a_leaders_part_gives_way_for_a_minute(kind: type[Request], path: str) -> None:
     member, nodes, clock = settled_member(t=2)
-    nodes["/assignment"] = (b'{"topics":{}}', nodes["/assignment"][1])  # so that another one is due
+    nodes["/assignment"] = (Assignment().to_json(), nodes["/assignment"][1])  # so that another one is due
     seen = play(member, nodes, denied=(kind, path))[1]
     assert Release("/leader", "/workers/w") in seen
     assert not member.leads
@@ -349,13 +351,19 @@ def test_who_may_not_do_a_leaders_part_gives_way_for_a_minute(kind: type[Request
 def test_who_gets_nothing_though_it_is_owed_a_share_says_so() -> None:
     member, nodes, clock = settled_member(t=4)
     nodes["/leader"] = (b"a", Stat(90, 0, OTHER))
-    nodes["/workers/a"] = (b'{"host":"h","pid":1,"weight":1,"topics":{"t":4}}', Stat(91, 0, OTHER))
+    nodes["/workers/a"] = (
+        WorkerDocument({"t": 4}, 1).to_json(),
+        Stat(91, 0, OTHER),
+    )
     nodes["/assignment"] = (Assignment({"t": ("a",) * 4}).to_json(), nodes["/assignment"][1])
     for now_s in (0.0, 10.0):
         clock.now_s = now_s
         play(member, nodes)
     assert "none of the 4 slots of topic t" in " ".join(member.troubles.current())
-    for document in (NEWER, b'{"host":"h","pid":1,"weight":4,"topics":{"t":4}}'):
+    for document in (
+        NEWER,
+        WorkerDocument({"t": 4}, 4).to_json(),
+    ):
         nodes["/workers/a"] = (document, nodes["/workers/a"][1])
         play(member, nodes)
         assert ("none of the 4" in " ".join(member.troubles.current())) is (document == NEWER)
@@ -371,7 +379,7 @@ def test_a_live_worker_makes_lost_nodes_anew(lost: str) -> None:
         play(member, nodes)
     assert member.machine.owned(clock()).keys() == {("t", 0), ("t", 1)}
     assert nodes.keys() >= {"/topics/t", "/owners/t/0", "/owners/t/1", "/ensemble", "/assignment", "/workers/w"}
-    assert nodes["/topics/t"][0] == b'{"slots":2}'
+    assert nodes["/topics/t"][0] == b'{"slots":2,"version":4,"min_reader":4}'
     assert (member.ensemble, nodes["/ensemble"][0].decode()) == (identity, identity)
 
 
@@ -396,7 +404,7 @@ def test_a_topic_without_registration_or_owner_for_a_minute_is_told_once() -> No
         told = member.troubles.news()
         assert len(told) == news, told
         assert all("topic t is not registered" in text for text in told)
-    member.definitions["t"] = b'{"slots":4}'
+    member.definitions["t"] = b'{"slots":4,"version":4,"min_reader":4}'
     nodes["/leader"] = (b"other", Stat(5, 0, OTHER))
     for now_s in (800.0, 860.0):
         clock.now_s = now_s
@@ -408,13 +416,16 @@ def test_a_topic_without_registration_or_owner_for_a_minute_is_told_once() -> No
 
 def test_another_number_of_slots_is_told_at_once_and_read_in_each_round() -> None:
     member, nodes, clock = settled_member(t=2)
-    nodes["/topics/t"] = (b'{"slots":4}', Stat(50, 0, 0))  # deleted, and made anew by another release
+    nodes["/topics/t"] = (
+        b'{"slots":4,"version":4,"min_reader":4}',
+        Stat(50, 0, 0),
+    )  # deleted, and made anew by another release
     for _ in range(2):
         play(member, nodes)
     (told,) = member.troubles.news()
     assert "registered in ZooKeeper with 4 slots, here it has 2" in told
     assert member.machine.owned(clock()) == {}
-    nodes["/topics/t"] = (b'{"slots":2}', Stat(60, 0, 0))
+    nodes["/topics/t"] = (b'{"slots":2,"version":4,"min_reader":4}', Stat(60, 0, 0))
     for _ in range(3):
         play(member, nodes)
     assert len(member.machine.owned(clock())) == 2
@@ -458,7 +469,7 @@ def test_a_topic_that_does_not_fit_keeps_its_owners_and_stops_no_other() -> None
     long = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyz", k=128))
     member.leader.limit = len(nodes["/assignment"][0]) + 40
     member.document = replace(member.document, topics={"t": 2, "u": 2, long: 64})
-    member.definitions[long] = b'{"slots":64}'
+    member.definitions[long] = b'{"slots":64,"version":4,"min_reader":4}'
     for _ in range(3):
         play(member, nodes)
     assert Assignment.from_json(nodes["/assignment"][0]).partial
@@ -471,15 +482,6 @@ def test_a_topic_that_does_not_fit_keeps_its_owners_and_stops_no_other() -> None
         play(member, nodes)
     told = " ".join(member.troubles.news())
     assert f"64 of 64 slots of topic {long} have no owner: the assignment leaves the topic out" in told
-
-
-def test_who_leads_writes_what_the_oldest_live_worker_reads() -> None:
-    member, nodes, _ = settled_member(t=2)
-    assert Assignment.from_json(nodes["/assignment"][0]).version == 2
-    old = b'{"host":"h","pid":1,"weight":1,"topics":{}}'
-    nodes["/workers/old"] = (old, Stat(80, 0, OTHER))
-    written = [request for request in play(member, nodes)[1] if isinstance(request, Put)]
-    assert [b'"owners":{"w":"0-1"}' in request.data for request in written] == [True]
 
 
 class Numbered(dict[str, tuple[bytes, Stat]]):
@@ -497,7 +499,7 @@ class Numbered(dict[str, tuple[bytes, Stat]]):
 @pytest.mark.parametrize("mark", [10, 31, 40])
 def test_a_zookeeper_that_counts_on_is_what_it_was(mark: int) -> None:
     member, nodes = member_of(t=2), Numbered()
-    member.definitions["t"] = b'{"slots":2}'
+    member.definitions["t"] = b'{"slots":2,"version":4,"min_reader":4}'
     member.counting.gated = True
     play(member, nodes)
     identity = member.ensemble
@@ -515,7 +517,7 @@ def test_a_zookeeper_that_counts_on_is_what_it_was(mark: int) -> None:
 
 def test_a_zookeeper_that_went_back_gets_a_new_identity_before_anything_is_taken() -> None:
     member, nodes = member_of(t=2), Numbered()
-    member.definitions["t"] = b'{"slots":2}'
+    member.definitions["t"] = b'{"slots":2,"version":4,"min_reader":4}'
     member.counting.gated = True
     play(member, nodes)
     old = member.ensemble
@@ -585,9 +587,6 @@ def test_a_broken_connection_breaks_the_round_off() -> None:
 def test_the_assignment_survives_its_node() -> None:
     assignment = Assignment({"a": ("w0", "w0", None, "w1"), "b": (None,), "c.d-e_f": ("w0",)})
     assert Assignment.from_json(assignment.to_json()) == assignment
-    first = replace(assignment, version=1).to_json()
-    assert Assignment.from_json(first) == assignment
-    assert b'"w0":"0-1"' in first
     assert assignment.of("w0", ["a", "b", "gone"]) == {("a", 0), ("a", 1)}
 
 
@@ -614,13 +613,12 @@ def test_assignments_that_outgrew_their_node_fit(topics: int, slots: int, worker
     assert Assignment.from_json(data) == part
 
 
-@pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("limit", [600, 2_000, 10_000])
-def test_what_does_not_fit_is_left_out_topic_by_topic_new_ones_first(version: int, limit: int) -> None:
+def test_what_does_not_fit_is_left_out_topic_by_topic_new_ones_first(limit: int) -> None:
     rng = random.Random(3)
     topics = {f"topic-{i}": tuple(f"w{rng.randrange(9)}" for _ in range(64)) for i in range(200)}
     keep = [f"topic-{i}" for i in range(190, 200)]
-    part, data = Assignment(topics, version=version).fitting(keep, limit)
+    part, data = Assignment(topics).fitting(keep, limit)
     assert len(data) <= limit
     assert Assignment.from_json(data) == part
     assert 0 < len(part.topics) < 200
@@ -630,19 +628,20 @@ def test_what_does_not_fit_is_left_out_topic_by_topic_new_ones_first(version: in
         assert part.topics.keys() >= set(keep)
     else:
         assert part.topics.keys() <= set(keep)
-    assert Assignment(topics, version=version).fitting(part.topics, limit) == (part, data)
+    assert Assignment(topics).fitting(part.topics, limit) == (part, data)
 
 
-BOMB = b64encode(zlib.compress(b'{"workers":[],"topics":{"a":"%s"}}' % (b" " * (80 << 20)))).decode()
+FIRST = b'"version":4,"min_reader":4'
+BOMB = b'"%s"' % b64encode(zlib.compress(b'{"workers":[],"topics":{"a":"%s"}}' % (b" " * (80 << 20))))
+HUGE = b'"%s"' % b64encode(zlib.compress(b'{"workers":["w"],"topics":{"a":"0x99999999999"}}'))
 
 
 @pytest.mark.parametrize(
     "data",
     [
         *(b"", b"{", b"[]", b"{}", b'{"topics":1}', b'{"topics":{"a":{"slots":"x"}}}', b"\xff", b"[" * 100_000),
-        *(b'{"zlib":1}', b'{"zlib":"AAAA"}', b'{"zlib":"?"}', b'{"version":9,"min_reader":9,"topics":{}}'),
-        *(b'{"topics":{"a":{"slots":99999999999,"owners":{}}}}', b'{"topics":{"a":{"slots":1e999,"owners":{}}}}'),
-        f'{{"zlib":"{BOMB}"}}'.encode(),
+        *(b'{%s,"partial":false,"zlib":%s}' % (FIRST, zlib) for zlib in (b"1", b'"AAAA"', b'"?"', BOMB, HUGE)),
+        *(b'{"version":9,"min_reader":9,"topics":{}}', b'{"version":1,"min_reader":1,"topics":{}}'),
     ],
     ids=lambda data: repr(data[:20]),
 )
@@ -650,13 +649,6 @@ def test_foreign_contents_are_no_documents(data: bytes) -> None:
     for parse in (Assignment.from_json, WorkerDocument.from_json, slots_from_definition):
         with pytest.raises(UnreadableDocumentError):
             parse(data)
-
-
-def test_a_worker_that_says_no_version_has_the_first() -> None:
-    old = WorkerDocument.from_json(b'{"host":"h","pid":1,"weight":1,"topics":{"t":2}}')
-    assert (old.version, old.room) == (1, None)
-    assert decide({"old": old, "new": WorkerDocument({"t": 2})}, {"t": 2}, None).version == 1
-    assert decide({"new": WorkerDocument({"t": 2})}, {"t": 2}, None).version == SCHEMA_VERSION
 
 
 def test_a_worker_document_survives_its_node() -> None:

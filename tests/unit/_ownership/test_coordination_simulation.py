@@ -189,7 +189,7 @@ class SimulatedWorker:
 
 
 def definition(slots: int) -> bytes:
-    return f'{{"slots":{slots}}}'.encode()
+    return f'{{"slots":{slots},"version":4,"min_reader":4}}'.encode()
 
 
 def next_batch(steps: Any, replies: Sequence[Reply]) -> Sequence[Request]:
