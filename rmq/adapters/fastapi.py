@@ -34,6 +34,7 @@ class Rmq:
         handlers: How many run at the same time over all listeners; `None` for no such bound.
         idle: How to wait where nothing is due: `normal`, or `economy` for few commands.
         drain_s: How long running handlers may finish at the end, in seconds.
+        exit_when_hung: As for `rmq.RmqClient.run`; for `run`, not for the service.
         options: Further options of `rmq.aio.RmqClient`.
 
     Examples:
@@ -54,11 +55,12 @@ class Rmq:
         handlers: int | None = None,
         idle: str = "normal",
         drain_s: float = DRAIN_S,
+        exit_when_hung: bool = False,
         **options: Any,
     ) -> None:
         self._url, self._options = url, options
         self._listen, self._concurrency, self._handlers = listen, concurrency, handlers
-        self._idle, self._drain_s = idle, drain_s
+        self._idle, self._drain_s, self._exit_when_hung = idle, drain_s, exit_when_hung
         self._listeners: list[Listener] = []
         self._client: RmqClient | None = None
         self._producers: dict[str, Producer] = {}
@@ -127,7 +129,13 @@ class Rmq:
             RmqError: As `rmq.aio.RmqClient.run`.
         """
         async with self._new_client() as client:
-            await client.run(self._drain_s, self._concurrency, self._idle, handlers=self._handlers)
+            await client.run(
+                self._drain_s,
+                self._concurrency,
+                self._idle,
+                handlers=self._handlers,
+                exit_when_hung=self._exit_when_hung,
+            )
 
     def _new_client(self) -> RmqClient:
         client = RmqClient(chosen_url(self._url).url, **self._options)

@@ -126,14 +126,14 @@ def _new_client(app: flask.Flask) -> RmqClient:
 
 
 def _worker_command(rmq: Rmq) -> click.Command:
-    def run(threads: int | None, handlers: int | None, drain: float, idle: str) -> None:
+    def run(threads: int | None, handlers: int | None, drain: float, idle: str, exit_when_hung: bool) -> None:
         app = _current()
         try:
             client = _new_client(app)
             client.add(*rmq.listeners(app))
         except RmqError as error:
             raise click.ClickException(str(error)) from None
-        if unfinished := client.run(drain, threads, handlers, idle):
+        if unfinished := client.run(drain, threads, handlers, idle, exit_when_hung=exit_when_hung):
             raise click.ClickException(f"{len(unfinished)} messages were still being handled after {drain:g} s")
 
     options = [
@@ -141,6 +141,7 @@ def _worker_command(rmq: Rmq) -> click.Command:
         click.Option(["--handlers"], type=click.IntRange(1, 10_000), help="Handlers in parallel over all listeners."),
         click.Option(["--drain"], type=click.FloatRange(0), default=DRAIN_S, help="Seconds that handlers may finish."),
         click.Option(["--idle"], type=click.Choice(["normal", "economy"]), default="normal", help="How to wait."),
+        click.Option(["--exit-when-hung"], is_flag=True, help="End with code 75 once a handler hangs."),
     ]
     text = "Run the handlers of RMQ until SIGTERM or Ctrl-C."
     return click.Command("rmq-worker", params=[*options], callback=with_appcontext(run), help=text)

@@ -154,12 +154,48 @@ def test_flask(server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         {"merged": False},
     ]
     assert web.get("/stats").json == {"backlog": 2, "drawn": 0}
-    command = [sys.executable, "-m", "flask", "--app", WEB / "flask_shop.py", "rmq-worker", "--drain", "20"]
+    command = [
+        sys.executable,
+        "-m",
+        "flask",
+        "--app",
+        WEB / "flask_shop.py",
+        "rmq-worker",
+        "--drain",
+        "20",
+        "--exit-when-hung",
+    ]
     with running(*command, url=server.url, folder=tmp_path) as worker:
         wait_until(lambda: web.get("/stats").json == {"backlog": 0, "drawn": 2}, 40)
         assert stopped(worker) == 0
     assert sorted(path.name for path in (tmp_path / "pictures").iterdir()) == ["cup.txt", "mug.txt"]
     flask_shop.rmq.close(flask_shop.app)
+
+
+HANGING = """
+import time
+from datetime import timedelta
+from flask import Flask
+from rmq import PriorityMessage, Topic, TopicType
+from rmq.adapters.flask import Rmq
+
+app, topic = Flask("hanging"), Topic("hanging", TopicType.PRIORITY)
+rmq = Rmq(app)
+
+@rmq.listener(topic, timeout=timedelta(milliseconds=100))
+def handle(delivery):
+    time.sleep(3_600)
+
+with app.app_context():
+    rmq.producer(topic).send(PriorityMessage("m", 5))
+"""
+
+
+def test_a_worker_of_flask_ends_once_a_handler_hangs(server: RedisServer, tmp_path: Path) -> None:
+    (tmp_path / "hanging.py").write_text(HANGING)
+    command = [sys.executable, "-m", "flask", "--app", tmp_path / "hanging.py", "rmq-worker", "--exit-when-hung"]
+    with running(*command, url=server.url, folder=tmp_path) as worker:
+        assert worker.wait(100) == 75
 
 
 DJANGO_REQUESTS = """
@@ -186,7 +222,7 @@ def test_django(server: RedisServer, tmp_path: Path) -> None:
     settings = {"SHOP_FOLDER": str(tmp_path), "DJANGO_SETTINGS_MODULE": "shop.settings"}
     sent = run(sys.executable, "-c", DJANGO_REQUESTS, url=server.url, folder=DJANGO, **settings)
     assert sent.splitlines()[-2:] == ["[200, 200, 200, 500]", "['cup', 'mug']"]  # jug was rolled back
-    command = [sys.executable, "manage.py", "rmq_worker", "--drain", "20"]
+    command = [sys.executable, "manage.py", "rmq_worker", "--drain", "20", "--exit-when-hung"]
     with running(*command, url=server.url, folder=DJANGO, **settings) as worker, RmqClient(server.url) as client:
         wait_until(lambda: acked(client) == 2, 40)
         assert stopped(worker) == 0

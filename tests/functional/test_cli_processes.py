@@ -26,10 +26,12 @@ from tests.support.waiting import wait_until
 MODULE = """if True:
     import time
     from pathlib import Path
+    import rmq.aio
     from rmq import RmqClient, Topic, TopicType
 
     client = RmqClient()
     not_a_client = 5
+    asynchronous = rmq.aio.RmqClient()
 
     @client.listener(Topic("{topic}", TopicType.PRIORITY, slots=2))
     def handle(delivery):
@@ -293,6 +295,7 @@ def test_what_a_handler_raises_is_logged_harmlessly(cli: Cli, client: RmqClient,
         ("jobs.below:client", "no module 'jobs.below' in "),
         ("jobs:nothing", "module jobs has no 'nothing'"),
         ("jobs:not_a_client", "jobs:not_a_client is int; it must be an RmqClient"),
+        ("jobs:asynchronous", "jobs:asynchronous is a client of rmq.aio, and rmq worker runs clients of rmq"),
         ("jobs:RmqClient", "jobs:RmqClient is type; it must be"),
         ("jobs:make_nothing", "jobs:make_nothing is NoneType; it must be"),
         ("jobs:fail", "jobs:fail() failed: KeyError: 'no configuration' ("),

@@ -192,6 +192,12 @@ def load_client(target: str) -> RmqClient:
     if callable(found) and not isinstance(found, type):
         with _user_code(f"{target}() failed", RmqError):
             found = cast("Callable[[], object]", found)()
+    aio = sys.modules.get("rmq.aio")
+    if aio is not None and isinstance(found, aio.RmqClient):
+        raise InvalidValueError(
+            f"{target} is a client of rmq.aio, and rmq worker runs clients of rmq, in threads; run it with "
+            "asyncio.run(client.run())"
+        )
     if not isinstance(found, RmqClient):
         raise InvalidValueError(
             f"{target} is {type(found).__name__}; it must be an RmqClient, or a function without arguments for one"

@@ -29,6 +29,7 @@ class Command(BaseCommand):
         parser.add_argument("--handlers", type=int, metavar="N", help="handlers in parallel over all listeners")
         parser.add_argument("--drain", type=float, default=DRAIN_S, metavar="S", help="how long handlers may finish")
         parser.add_argument("--idle", choices=("normal", "economy"), default="normal", help="how to wait for messages")
+        parser.add_argument("--exit-when-hung", action="store_true", help="end with code 75 once a handler hangs")
         parser.add_argument("--reload", action="store_true", help="start again when a Python file changes")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -52,6 +53,12 @@ class Command(BaseCommand):
         client = new_client()
         client.add(*found)
         self.stderr.write(f"{len(found)} listeners on {client.shown_url}")
-        unfinished = client.run(options["drain"], options["threads"], options["handlers"], options["idle"])
+        unfinished = client.run(
+            options["drain"],
+            options["threads"],
+            options["handlers"],
+            options["idle"],
+            exit_when_hung=options["exit_when_hung"],
+        )
         if unfinished:
             raise CommandError(f"{len(unfinished)} messages were still being handled after {options['drain']:g} s")
