@@ -472,8 +472,9 @@ class KnownTopics(Registry):
         else:
             detail = "; ".join(each.worded("now") for each in differences(registered, wanted))[:MOST_DETAIL]
             audit = Audit(self._connections, registered, None)
-            with refusals_named(name), audit.step("change topic", detail) as note:
-                changed = super().update(name, change)
+            with audit.step("change topic", detail) as note:
+                with refusals_named(name):
+                    changed = super().update(name, change)
                 note("done")
         self._known.clear()
         self._follow(changed)

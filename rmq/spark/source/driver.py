@@ -176,7 +176,8 @@ class QueryDriver:
                     self.topic.name,
                     settled.lost,
                 )
-            if self._target is not None:  # large messages: the batch could take fewer of them than planned
+            # large messages: the batch could take fewer of them than planned; one that was acked before has none at all
+            if self._target is not None and any(settled.found.values()):
                 for slot, quota in batch.quotas.items():
                     missing = max(0, quota - settled.found.get(slot, 0))
                     self._target[slot] = self._target.get(slot, 0) + missing
@@ -341,6 +342,11 @@ class QueryDriver:
     def wary(self) -> bool:
         """Whether the next batch may hold what the last one has put back."""
         return bool(self._suspects)
+
+    @property
+    def frozen(self) -> bool:
+        """Whether `freeze` has been called."""
+        return self._target is not None
 
     def freeze(self) -> None:
         """Take what is due now, also of leases that have ended, as all there is: for a query that ends with that.

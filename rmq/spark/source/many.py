@@ -74,7 +74,7 @@ class ManyStreamReader(RmqStreamReader):
         self._new: dict[str, Batch] = {}
         self._left_out: dict[str, str] = {}
         self._find_s = 0.0
-        self._frozen = False
+        self._frozen = self._found_frozen = False
         self._gathering: Gathering | None = None
 
     def initialOffset(self) -> dict[str, Any]:
@@ -88,8 +88,9 @@ class ManyStreamReader(RmqStreamReader):
             driver = self._driver_of_logged(name)
             if driver is not None:
                 driver.ack(batch)
-        if not self._frozen:
+        if not self._found_frozen:
             self._find(last)
+            self._freeze_found()
         for name in self._names:
             if name not in last:
                 self._driver_of(name).join(self._begun(name).query)
@@ -104,10 +105,29 @@ class ManyStreamReader(RmqStreamReader):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Take what is due now in all topics as all that the query shall read."""
-        self._find({})
         self._frozen = True
         for name in self._names:
             self._driver_of(name).freeze()
+        if self._given.topic_pattern is None:
+            return
+        with closing(self._given.connections()) as connections:
+            found = fitting(Registry(connections).definitions().topics, self._given)
+        for topic in found:
+            try:
+                self._check(topic)
+                self._driver_of(topic.name).freeze()
+            except (RedisUnavailableError, ReplyLostError):
+                raise
+            except RmqError:  # `latestOffset` says why it is left out, or ends the query
+                self._drop(topic.name)
+
+    def _freeze_found(self) -> None:
+        """Freeze, the first time, what was not frozen before: which topics the checkpoint has is known only now."""
+        if self._frozen:
+            self._found_frozen = True
+            for driver in map(self._driver_of, self._names):
+                if not driver.frozen:
+                    driver.freeze()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return, for Spark's progress report, what is left of all topics, and what each reports by itself."""
@@ -192,8 +212,22 @@ class ManyStreamReader(RmqStreamReader):
         except (RedisUnavailableError, ReplyLostError):
             raise
         except RmqError as error:
+            self._drop(topic.name)
             return str(error)
         return ""
+
+    def _drop(self, name: str) -> None:
+        driver = self._drivers.pop(name, None)
+        if driver is not None:
+            driver.close()
+
+    def _check(self, topic: Topic) -> None:
+        """Refuse a topic whose definition this query cannot read."""
+        options = for_one(self._given, topic.name)
+        check_several(topic)
+        check_topic(topic, options)
+        check_replays(topic, options)
+        check_payload(topic, self._schema.names)
 
     def _admit(self, topic: Topic, number: int) -> None:
         """Take a topic into the query, beside so many others.
@@ -201,21 +235,11 @@ class ManyStreamReader(RmqStreamReader):
         Raises:
             RmqError: It says why this query cannot read the topic.
         """
-        check_several(topic)
         check_room(topic, number)
-        options = for_one(self._given, topic.name)
-        check_topic(topic, options)
-        check_replays(topic, options)
-        check_payload(topic, self._schema.names)
-        try:
-            driver = self._driver_of(topic.name)
-            driver.join(self._begun(topic.name).query)
-            driver.probe()
-        except RmqError:
-            driver = self._drivers.pop(topic.name, None)
-            if driver is not None:
-                driver.close()
-            raise
+        self._check(topic)
+        driver = self._driver_of(topic.name)
+        driver.join(self._begun(topic.name).query)
+        driver.probe()
 
     def _begun(self, name: str) -> Batch:
         """Return the batch before the first of a topic that the checkpoint does not know."""

@@ -8,8 +8,10 @@ import pytest
 import redis
 
 from rmq import RmqClient
+from rmq.spark.sink import writer as writers
 from tests.support.slots import forget_topic
 from tests.support.spark_mistakes import TOPICS, Driver
+from tests.support.spark_task import Task
 
 
 @pytest.fixture(scope="module")
@@ -28,3 +30,18 @@ def driver(redis_url: str, redis_client: redis.Redis, known_topics: None, monkey
     """Spark's driver, in a program whose environment names no Redis."""
     monkeypatch.delenv("RMQ_URL", raising=False)
     return Driver(redis_url, redis_client)
+
+
+@pytest.fixture
+def sender(redis_url: str) -> Iterator[RmqClient]:
+    """A client of an ordinary program beside Spark."""
+    with RmqClient(redis_url) as client:
+        yield client
+
+
+@pytest.fixture
+def task(monkeypatch: pytest.MonkeyPatch) -> Task:
+    """The task that a sink believes to run in; it starts as partition 0 of batch 0."""
+    context = Task()
+    monkeypatch.setattr(writers, "task_context", lambda: context)
+    return context

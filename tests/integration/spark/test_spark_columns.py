@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -20,12 +19,6 @@ from tests.conftest import MakeTopic
 from tests.support.core import Encoded, SlotWriter, query_keys, slot_keys, wrap
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-
-
-@pytest.fixture
-def sender(redis_url: str) -> Iterator[RmqClient]:
-    with RmqClient(redis_url) as client:
-        yield client
 
 
 def read(url: str, topic: Topic, **options: str) -> list[dict[str, Any]]:

@@ -74,12 +74,6 @@ class MakeQuery(Protocol):
 
 
 @pytest.fixture
-def sender(redis_url: str) -> Iterator[RmqClient]:
-    with RmqClient(redis_url) as client:
-        yield client
-
-
-@pytest.fixture
 def make_query(redis_url: str, redis_client: redis.Redis, make_topic: MakeTopic) -> Iterator[MakeQuery]:
     del make_topic  # its check comes after this one has removed its keys
     made: list[Query] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,12 +16,6 @@ from rmq.spark.batch_reader import EntriesPartition, RmqReader, topic_columns
 from rmq.spark.options import parse_options
 from rmq.spark.schema import ENTRIES
 from tests.conftest import MakeTopic
-
-
-@pytest.fixture
-def sender(redis_url: str) -> Iterator[RmqClient]:
-    with RmqClient(redis_url) as client:
-        yield client
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ from rmq.spark.sink import writer as writers
 from rmq.spark.sink.target import TaskWrite
 from rmq.spark.sink.writer import BatchWriter, StreamWriter
 from tests.conftest import MakeTopic
+from tests.support.spark_task import Task
 
-QUERY = "9b9b2a4e-6d55-4f3c-9d32-0a3d3c0f8a12"
 PARTITIONS = 3
 Row = dict[str, Any]
 TOPICS = [
@@ -36,34 +36,6 @@ NAMES = [
     pytest.param({"txnAppId": "n", "txnVersion": "3"}, id="txnAppId"),
     pytest.param(None, id="stream"),
 ]
-
-
-class Task:
-    """A task's context."""
-
-    partition = 0
-
-    def partitionId(self) -> int:
-        return self.partition
-
-    def taskAttemptId(self) -> int:
-        return 7
-
-    def getLocalProperty(self, name: str) -> str:
-        return {"streaming.sql.batchId": "4", "sql.streaming.queryId": QUERY}[name]
-
-
-@pytest.fixture
-def task(monkeypatch: pytest.MonkeyPatch) -> Task:
-    context = Task()
-    monkeypatch.setattr(writers, "task_context", lambda: context)
-    return context
-
-
-@pytest.fixture
-def sender(redis_url: str) -> Iterator[RmqClient]:
-    with RmqClient(redis_url) as client:
-        yield client
 
 
 def schema_of(names: dict[str, Any], partitions: int, *, sorts: bool = True) -> StructType:

@@ -80,12 +80,6 @@ def make_query(redis_url: str) -> Iterator[MakeQuery]:
 
 
 @pytest.fixture
-def sender(redis_url: str) -> Iterator[RmqClient]:
-    with RmqClient(redis_url) as client:
-        yield client
-
-
-@pytest.fixture
 def log(make_topic: MakeTopic, sender: RmqClient) -> Topic:
     topic = make_topic(TopicType.STREAM, slots=4, checked=False, retention=Retention(max_length=0, approximate=False))
     sender.producer(topic)

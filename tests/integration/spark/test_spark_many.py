@@ -41,12 +41,6 @@ from tests.support.waiting import wait_until
 LIMIT_S = 30
 
 
-@pytest.fixture
-def sender(redis_url: str) -> Iterator[RmqClient]:
-    with RmqClient(redis_url) as client:
-        yield client
-
-
 class Query:
     """A query on several topics, as Spark would have it run."""
 
@@ -400,6 +394,43 @@ def test_a_pattern_meets_ten_kinds_of_new_topics(
         told = query.reader.reportLatestOffset()
         assert told is not None
         assert "one too many: the query reads" in told["left_out"][late.name]
+
+
+def test_at_once_a_pattern_leaves_out_no_topic_of_its_checkpoint(
+    redis_url: str,
+    redis_client: redis.Redis,
+    sender: RmqClient,
+    topics: tuple[Topic, Topic],
+    make_topic: MakeTopic,
+    queries: list[Query],
+) -> None:
+    """With `Trigger.AvailableNow`, too, the checkpoint's topics come first, whatever their names and settings."""
+    for topic in topics:
+        fill(sender, topic, 2)
+    query = Query(redis_url, redis_client, topicPattern=f".*{topics[0].name.rpartition('-')[2]}", maxReplays="3")
+    queries.append(query)
+    assert query.plan() == {topic.name: 2 for topic in topics}
+    query.read()
+    assert query.plan() == {}
+    late = make_topic(TopicType.PRIORITY)
+    for topic in (*topics, late):
+        fill(sender, topic, 3)
+    sender.change_topic(topics[0].changed(max_retries=2))  # a new topic would be refused with it
+    with mock.patch("rmq.spark.subscription.MOST_TOPICS", 2):
+        query.restart()
+        query.reader.prepareForTriggerAvailableNow()
+        fill(sender, topics[1], 5)
+        assert query.plan() == {topic.name: 3 for topic in topics}
+        query.read()
+        assert query.plan() == {}
+        told = query.reader.reportLatestOffset()
+    assert told is not None
+    assert told["left_out"].keys() == {late.name}
+    query.restart()
+    query.reader.prepareForTriggerAvailableNow()
+    assert query.plan() == {topics[1].name: 2, late.name: 3}
+    query.read()
+    assert query.plan() == {}
 
 
 def test_a_pattern_reads_no_topic_without_its_payloads(

@@ -100,12 +100,6 @@ def probe(site: Site) -> Iterator[KazooClient]:
 
 
 @pytest.fixture
-def sender(redis_url: str) -> Iterator[RmqClient]:
-    with RmqClient(redis_url) as client:
-        yield client
-
-
-@pytest.fixture
 def site(
     redis_url: str, redis_client: redis.Redis, sender: RmqClient, zookeeper: ZooKeeperEnsemble, make_topic: MakeTopic
 ) -> Iterator[Site]:

@@ -40,9 +40,9 @@ def stop(follower, real=OwnershipFollower.stop):
 OwnershipFollower.stop = stop
 reader = RmqStreamReader(None, options)
 reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
-print("joined", flush=True)
 try:  # as pyspark.sql.streaming.python_streaming_source_runner does
     try:
+        print("joined", flush=True)  # from here on a signal ends it as one that comes while it waits
         if moment == "while it waits":
             sys.stdin.read()
         raise EOFError

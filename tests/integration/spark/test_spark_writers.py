@@ -22,42 +22,12 @@ from rmq.errors import (
     UnknownTopicError,
 )
 from rmq.spark.options import parse_options
-from rmq.spark.sink import writer as writers
 from rmq.spark.sink.writer import BatchWriter, StreamWriter, Written
 from tests.conftest import MakeTopic
 from tests.support.core import sent_key
+from tests.support.spark_task import QUERY, Task
 
 TYPES = {"content": StringType(), "topic": StringType(), "body": StringType(), "slot_basis": StringType()}
-QUERY = "9b9b2a4e-6d55-4f3c-9d32-0a3d3c0f8a11"
-
-
-class Task:
-    """A task's context."""
-
-    partition = 0
-    batch = 0
-
-    def partitionId(self) -> int:
-        return self.partition
-
-    def taskAttemptId(self) -> int:
-        return 7
-
-    def getLocalProperty(self, name: str) -> str:
-        return {"streaming.sql.batchId": str(self.batch), "sql.streaming.queryId": QUERY}[name]
-
-
-@pytest.fixture
-def task(monkeypatch: pytest.MonkeyPatch) -> Task:
-    context = Task()
-    monkeypatch.setattr(writers, "task_context", lambda: context)
-    return context
-
-
-@pytest.fixture
-def sender(redis_url: str) -> Iterator[RmqClient]:
-    with RmqClient(redis_url) as client:
-        yield client
 
 
 class Sinks:
