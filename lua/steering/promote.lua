@@ -30,6 +30,7 @@
 -- @include hint
 -- @include with_keys
 -- @include replicate
+-- @include left_of
 
 local store, prepare, retry, meta, wake, audit = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local slot = with_keys({ meta = meta }, { KEYS[7], KEYS[8], KEYS[9] })
@@ -81,7 +82,8 @@ for i = 6, #ARGV do
       count(totals, 'merged', redis.call('ZREM', retry, content))
     end
   else
-    redis.call('ZADD', store, whole(tonumber(waiting) % 1000), content)
+    local left = left_of(tonumber(waiting), max_retries)
+    redis.call('ZADD', store, whole(left > 0 and left or now_ms), content) -- none are left: due as one of its own
     redis.call('ZREM', retry, content)
   end
   answers[#answers + 1] = answer

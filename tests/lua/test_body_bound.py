@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rmq import TopicType
+from rmq import Collect, Merge, TopicType
 from tests.conftest import MakeSlot, MakeTopic
 from tests.support.core import (
     CLAIM_BYTES,
@@ -15,10 +15,13 @@ from tests.support.core import (
     Connections,
     Encoded,
     Member,
+    Record,
     claiming,
+    framed,
     sending,
     slot_keys,
     streams,
+    write_record,
 )
 from tests.support.slots import T0, SlotState, SlotUnderTest
 
@@ -256,3 +259,18 @@ def test_many_large_entries_of_the_release_before_are_not_read_at_once(
     for _ in range(100):
         connections.command("XADD", slot_keys(topic.name, 0).store, "*", "p", b"x" * (MIB // 4))
     assert 1 <= len(connections.run(streams.claim(topic, 0, Member("g", "me"), 1_000)).messages) <= 32
+
+
+@pytest.mark.parametrize(("size", "handed_over"), [(4_000, range(200, 300)), (100, range(1_000, 1_001))])
+def test_values_of_a_topic_that_merges_are_weighed_a_page_at_a_time(
+    size: int, handed_over: range, make_slot: MakeSlot
+) -> None:
+    slot = make_slot(TopicType.PRIORITY, merge=Merge(Collect()))
+    record = write_record(Record(1, 1, 1, 1, "C", framed([b"x" * size])))
+    for first in range(0, 1_000, 500):
+        batch = [Encoded(0, b"%04d" % n, 5, record) for n in range(first, first + 500)]
+        slot.run(sending.send_calls(slot.topic)(0, batch))
+    assert known(slot)
+    asked(slot)
+    assert len(claim(slot)) in handed_over, "moving a value counts four times its bytes"
+    assert asked(slot) <= 16

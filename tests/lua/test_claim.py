@@ -8,7 +8,7 @@ import pytest
 from rmq import Owner, TopicType
 from rmq.errors import EnsembleMismatchError, FencedError
 from tests.conftest import MakeSlot
-from tests.support.core import Claimed, Nack, claiming
+from tests.support.core import Claimed, Nack, claiming, steering
 from tests.support.slots import T0, SlotState
 
 NOW_S = T0 // 1000
@@ -485,3 +485,18 @@ def test_what_an_earlier_second_claimed_is_skipped(make_slot: MakeSlot) -> None:
     slot.seed(SlotState(store={b"a": T0 - 2, b"b": T0 - 1}, prepare={b"a": earlier}))
     assert [message.content for message in slot.claim(10).messages] == [b"b"]
     assert slot.state().prepare[b"a"] == earlier
+
+
+@pytest.mark.parametrize("promoted", [False, True])
+@pytest.mark.parametrize("kind", [TopicType.FIXED_TIME, TopicType.RANGE_MERGE])
+def test_what_waits_for_a_retry_does_not_expire_once_the_topic_has_none(
+    kind: TopicType, promoted: bool, make_slot: MakeSlot
+) -> None:
+    slot = make_slot(kind, max_retries=0, ttl=timedelta(minutes=1))
+    due_s = T0 // 1000 + (60 if promoted else -1)
+    slot.seed(SlotState(retry={b"a": due_s * 1000 + 2}))  # two were left before the definition was changed
+    if promoted:
+        slot.run(steering.promote(slot.topic, 0, [b"a"]))
+    assert [message.content for message in slot.claim(10).messages] == [b"a"]
+    state = slot.state()
+    assert (state.dead, state.prepare[b"a"] % 1000) == ({}, 0)

@@ -107,7 +107,7 @@ MUTANTS = (
             "redis.call('ZREVRANGEBYSCORE', slot.prepare, to, from,",
         ),
     ),
-    _mutant("a retry overwrites a fresh copy", ("sweep", "slot.store, 'NX', whole(left)", "slot.store, whole(left)")),
+    _mutant("a retry overwrites a fresh copy", ("sweep", "slot.store, 'NX', whole(score)", "slot.store, whole(score)")),
     # settling
     _mutant("ack does not compare", ("settle_acks", "if scores[i] ~= claim_score then", "if false then")),
     _mutant(
@@ -304,7 +304,10 @@ MUTANTS = (
     _mutant("ranks are taken for unmoved", ("expire", "expired > 0 and 0 or start", "start")),
     # steering
     _mutant("promote postpones what is due", ("promote", "if tonumber(stored) > now_ms then", "if true then")),
-    _mutant("promote gives retries back", ("promote", "tonumber(waiting) % 1000", "now_ms")),
+    _mutant("promote gives retries back", ("promote", "left > 0 and left or now_ms", "now_ms")),
+    _mutant(
+        "a retry of a topic without retries is due in 1970", ("sweep", "left > max_retries and slot.timed", "false")
+    ),
     _mutant("promote is not the first", ("promote", "top + (top", "top - (top")),
     _mutant("promote leaves the retry behind", ("promote", "redis.call('ZREM', retry, content)", "")),
     _mutant("promote wakes nobody", ("promote", "hint(publish, wake, '0')", "")),

@@ -68,7 +68,7 @@ local function claim_slot(slot, rules, turn, now_ms, now_s)
   if slot.born then
     redis.call('ZCARD', slot.born)
   end
-  slot.quiet = sizes.quiet and ARGV[turn.at] == '0'
+  slot.quiet, slot.timed = sizes.quiet and ARGV[turn.at] == '0', not highest_first
   settle_only = settle_only and (sizes.quiet or sizes.bodied)
   if settle_only then
     slot.oldest = false -- leases are left to the next claim

@@ -55,7 +55,9 @@ local function sweep(slot, clock, now_ms, now_s, max_retries, limit, totals)
     end
     moved, budget.bytes = moved + 1, budget.bytes - #due[i]
     local left = math.max(1, left_of(tonumber(due[i + 1]), max_retries))
-    local fresh = redis.call('ZADD', slot.store, 'NX', whole(left), due[i]) == 0
+    -- without retries no score says that it was delivered: one of 1 would be a time in 1970
+    local score = left > max_retries and slot.timed and now_ms or left
+    local fresh = redis.call('ZADD', slot.store, 'NX', whole(score), due[i]) == 0
     if slot.held then
       -- @include fold_back
       budget.bytes = budget.bytes - fold_back(slot, due[i], fresh, now_ms)
