@@ -1,4 +1,4 @@
-"""Cut the demo's slice out of the UCI "Online Retail" data set: every order line of one day, as it stands there.
+"""Cut the demo's slice out of the UCI "Online Retail" data set: every order line of one day, unchanged.
 
     python examples/cut_demo_slice.py online-retail.parquet rmq/demo/data/orders.csv.gz
 

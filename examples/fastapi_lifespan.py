@@ -1,7 +1,7 @@
-"""A web service that sends and consumes: the listeners run in its event loop, from its start to its end.
+"""A web service that sends and consumes messages: the listeners run in its event loop while it is up.
 
 Run: `pip install 'rmq[aio]' fastapi uvicorn`, then `uvicorn examples.fastapi_lifespan:app`, and
-`curl -X POST localhost:8000/items/mug`. RMQ_URL names Redis; `embedded://` is a temporary one of its own.
+`curl -X POST localhost:8000/items/mug`. Set RMQ_URL to your Redis, or to `embedded://` for a temporary one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PRICE = Topic("price-image", TopicType.RANGE_MERGE, slots=8)
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Connect and listen while the service runs; at its end let running handlers finish."""
+    """Connect and listen while the service is up; at shutdown, let running handlers finish."""
     app.state.drawn = []
     async with RmqClient() as client:
 
@@ -40,13 +40,13 @@ app = FastAPI(lifespan=lifespan)
 
 @app.post("/items/{item}")
 async def price_changed(item: str, request: Request) -> dict[str, bool]:
-    """Have the picture of an item drawn soon; changes of the next half second are drawn together."""
+    """Request a new picture of an item; changes within half a second share one picture."""
     result = await request.app.state.prices.send(RangeMergeMessage(item, timedelta(seconds=0.5)))
     return {"merged": result.merged == 1}
 
 
 @app.get("/stats")
 async def stats(request: Request) -> dict[str, int]:
-    """Tell how much there is to draw, and how much was drawn."""
+    """Return the number of pictures to draw, and of those drawn."""
     now = await request.app.state.view.stats()
     return {"backlog": now.backlog, "drawn": now.total("acked")}

@@ -1,4 +1,4 @@
-"""The smallest whole example: two new prices of one item, one picture. Starts a Redis of its own, and ends."""
+"""The smallest complete example: two new prices of one item become one picture. Starts its own Redis, and exits."""
 
 from rmq import RangeMergeMessage, RmqClient, Topic, TopicType
 

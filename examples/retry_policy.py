@@ -1,4 +1,4 @@
-"""Try again quickly at first, then ever more slowly; give up at once where a retry cannot help."""
+"""Retry quickly at first, then more and more slowly; give up at once if a retry cannot help."""
 
 from datetime import timedelta
 from time import sleep

@@ -1,8 +1,8 @@
-"""Segments of customers, worked out anew for those who changed: the job of `rmq spark audience`, for spark-submit.
+"""Updates the segments of customers who changed: the job of `rmq spark audience`, for spark-submit.
 
     spark-submit examples/spark_audience.py redis://redis1:6379 /data/online-retail.parquet /tables/audience
 
-All executors need `rmq[spark]`, and have to reach Redis and both paths. Without spark-submit it runs on this machine.
+All executors need `rmq[spark]`, and must reach Redis and both paths. Without spark-submit it runs on this machine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The audit of dead letters for spark-submit: counts, pictures, and those that a condition picks back into the backlog.
+"""The audit of dead letters for spark-submit: counts and plots them, and redrives those that match a condition.
 
     spark-submit examples/spark_dead_audit.py redis://redis1:6379 price-image ./audit "error_type = 'TimeoutError'"
 

@@ -1,8 +1,8 @@
-"""Asks for pictures of new prices, and for messages to customers: the job of `rmq spark prices`, for spark-submit.
+"""Requests pictures of new prices, and messages to customers: the job of `rmq spark prices`, for spark-submit.
 
     spark-submit examples/spark_prices.py redis://redis1:6379 /data/online-retail.parquet
 
-All executors need `rmq[spark]`, and have to reach Redis and the path. Without spark-submit it runs on this machine.
+All executors need `rmq[spark]`, and must reach Redis and the path. Without spark-submit it runs on this machine.
 """
 
 from __future__ import annotations

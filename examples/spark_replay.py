@@ -1,8 +1,8 @@
-"""A replay for spark-submit: what an archive, or the dead, had of one day goes to a topic again, at a rate.
+"""A replay for spark-submit: sends one day's messages of an archive, or its dead letters, again, at a given rate.
 
     spark-submit examples/spark_replay.py redis://redis1:6379 price-image 2026-11-20 500 /archive/price-image
 
-Killed, it is started again in the same way, and sends the rest. Without an archive it redrives that day's dead.
+If it is killed, run it again in the same way, and it sends the rest. Without an archive it redrives that day's dead.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A Django project that sends on commit, and handles in `manage.py rmq_worker`.
+"""A Django project that sends messages on commit, and handles them in `manage.py rmq_worker`.
 
 Run: `pip install 'rmq[django]'`, set RMQ_URL, then in this folder `python manage.py migrate --run-syncdb`,
 `python manage.py runserver` and, in another terminal, `python manage.py rmq_worker`;

@@ -1,4 +1,4 @@
-"""Apply sums once: a delivery that comes again after a crash may have grown, and only what is new in it is applied."""
+"""Apply sums once: a delivery that is repeated after a crash may have a larger sum; apply only the difference."""
 
 import sqlite3
 from datetime import timedelta

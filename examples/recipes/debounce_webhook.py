@@ -1,4 +1,4 @@
-"""Debounce a webhook: build once nobody has pushed for a second, and after ten seconds at the latest."""
+"""Debounce a webhook: build when there was no push for a second, and after ten seconds at the latest."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""Collect a digest mail: one mail a day with all that is new for a reader, or at once when there are three news."""
+"""Collect a digest mail: one mail a day with all the news for a reader, or at once when there are three."""
 
 import json
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Do the hottest item first: each request adds one to the priority, so that what is asked for most goes first."""
+"""Do the hottest item first: each request adds one to the priority, so the most requested item goes first."""
 
 from rmq import Merge, PriorityMessage, RmqClient, Topic, TopicType
 

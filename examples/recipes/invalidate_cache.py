@@ -1,4 +1,4 @@
-"""Invalidate a cache: at once at the first change, then once for all changes of the second after it."""
+"""Invalidate a cache: at once after the first change, then once for all changes of the following second."""
 
 from datetime import timedelta
 

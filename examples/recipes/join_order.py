@@ -1,4 +1,4 @@
-"""Wait for all parts of an order: deliver it when they are there, or after two seconds with what there is."""
+"""Wait for all parts of an order: deliver it when they have arrived, or after two seconds with those that have."""
 
 from datetime import timedelta
 

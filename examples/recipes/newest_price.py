@@ -1,4 +1,4 @@
-"""Let the newest price win, in whatever order the prices arrive: each has the version of its row in the database."""
+"""Let the newest price win, regardless of the order of arrival: each price has the version of its database row."""
 
 from datetime import timedelta
 

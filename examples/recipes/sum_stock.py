@@ -1,4 +1,4 @@
-"""Sum stock changes: one update for all changes of an item, and an order that arrives twice counts once."""
+"""Sum stock changes: one update for all changes of an item; an order that arrives twice counts once."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""A shop that draws the picture of an item anew when its price changes, and tells its customers."""
+"""A shop that draws a new picture of an item when its price changes, and writes to its customers."""
 
 from dataclasses import dataclass
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Step 2: a day's changes of prices, and one picture for each item."""
+"""Step 2: a day's price changes, and one picture for each item."""
 
 from datetime import timedelta
 
@@ -17,6 +17,6 @@ with RmqClient("embedded://") as client:
     consumer = client.consumer(PICTURES)
     drawn = 0
     while deliveries := consumer.poll(max_messages=500, timeout=4):
-        drawn += len(deliveries)  # draw each with the newest price
+        drawn += len(deliveries)  # draw each with the current price
         consumer.ack(deliveries)
     print(f"{drawn} pictures")

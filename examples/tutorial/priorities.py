@@ -16,7 +16,7 @@ with RmqClient("embedded://") as client:
     producer, consumer = client.producer(LETTERS), client.consumer(LETTERS)
     producer.send_many(PriorityMessage(f"customer:{customer}", max(1, spent)) for customer, spent in pounds.items())
 
-    producer.send(PriorityMessage("customer:12748", 1_000_000))  # has complained: first of all
+    producer.send(PriorityMessage("customer:12748", 1_000_000))  # has complained: goes first
     for delivery in consumer.poll(max_messages=4, timeout=5):
         print(f"write to {delivery.text}, priority {delivery.priority}")
         delivery.ack()

@@ -1,4 +1,4 @@
-"""Step 5: what fails is tried again, then it is dead, and can be sent again."""
+"""Step 5: failed messages are retried, then they are dead, and can be sent again."""
 
 from rmq import Consumer, ImmediateRetry, PriorityMessage, RmqClient, Topic, TopicType
 from rmq.demo.orders import read_orders
@@ -9,7 +9,7 @@ photos = {line.item for line in read_orders()} - {"23084"}  # one item has no ph
 
 
 def draw_all(consumer: Consumer) -> None:
-    """Draw until nothing comes for a second."""
+    """Draw until no message arrives for a second."""
     while deliveries := consumer.poll(timeout=1):
         for delivery in deliveries:
             item = delivery.text.removeprefix("item:")

@@ -1,4 +1,4 @@
-"""Step 6: a handler in worker processes. `python worker.py` sends the day's changes of prices."""
+"""Step 6: a handler in worker processes. `python worker.py` sends the day's price changes."""
 
 from datetime import timedelta
 
@@ -12,7 +12,7 @@ client = RmqClient()
 
 @client.listener(PICTURES, threads=4)
 def draw(delivery: Delivery) -> None:
-    """Draw one picture. A return acks the delivery, an exception nacks it."""
+    """Draw one picture. Returning acks the delivery, raising nacks it."""
     print(f"draw {delivery.text}", flush=True)
 
 

@@ -1,7 +1,7 @@
-"""A FastAPI service that sends, and handles in its own event loop.
+"""A FastAPI service that sends messages, and handles them in its own event loop.
 
 Run: `pip install 'rmq[fastapi]' uvicorn`, then `uvicorn fastapi_shop:app` in this folder, and
-`curl -X POST localhost:8000/items/mug`. RMQ_URL names Redis; `embedded://` is a temporary one of its own.
+`curl -X POST localhost:8000/items/mug`. Set RMQ_URL to your Redis, or to `embedded://` for a temporary one.
 """
 
 from datetime import timedelta
@@ -26,7 +26,7 @@ drawn: list[str] = []
 
 @app.post("/items/{item}")
 async def price_changed(item: str, prices: Prices) -> dict[str, bool]:
-    """Have the picture of an item drawn soon."""
+    """Request a new picture of an item."""
     result = await prices.send(RangeMergeMessage(item, timedelta(seconds=0.5)))
     return {"merged": result.merged == 1}
 
@@ -39,6 +39,6 @@ async def draw(delivery: Delivery) -> None:
 
 @app.get("/stats")
 async def stats(client: Client) -> dict[str, int]:
-    """Tell how much there is to draw, and how much was drawn."""
+    """Return the number of pictures to draw, and of those drawn."""
     now = await (await client.inspect(PRICE)).stats()
     return {"backlog": now.backlog, "drawn": now.total("acked")}

@@ -1,4 +1,4 @@
-"""A Flask application that sends, and a worker that handles with the application's context.
+"""A Flask application that sends messages, and a worker that handles them in the application's context.
 
 Run: `pip install 'rmq[flask]'`, then with RMQ_URL set `flask --app flask_shop run` and, in another terminal,
 `flask --app flask_shop rmq-worker`; then `curl -X POST localhost:5000/items/mug`.
@@ -21,7 +21,7 @@ rmq = Rmq(app)  # or rmq = Rmq(), and rmq.init_app(app) in create_app()
 
 @app.post("/items/<item>")
 def price_changed(item: str) -> dict[str, bool]:
-    """Have the picture of an item drawn soon."""
+    """Request a new picture of an item."""
     result = rmq.producer(PRICE).send(RangeMergeMessage(item, timedelta(seconds=0.5)))
     return {"merged": result.merged == 1}
 
@@ -36,6 +36,6 @@ def draw(delivery: Delivery) -> None:
 
 @app.get("/stats")
 def stats() -> dict[str, int]:
-    """Tell how much there is to draw, and how much was drawn."""
+    """Return the number of pictures to draw, and of those drawn."""
     now = rmq.client().inspect(PRICE).stats()
     return {"backlog": now.backlog, "drawn": now.total("acked")}

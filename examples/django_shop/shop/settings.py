@@ -1,4 +1,4 @@
-"""Settings of the example: what RMQ needs is INSTALLED_APPS and RMQ."""
+"""Settings of the example. RMQ needs INSTALLED_APPS and RMQ."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A view that changes a price, and has the picture drawn once that is committed."""
+"""A view that changes a price, and requests a new picture when the change is committed."""
 
 from datetime import timedelta
 
