@@ -268,7 +268,7 @@ def test_values_of_a_topic_that_merges_are_weighed_a_page_at_a_time(
     slot = make_slot(TopicType.PRIORITY, merge=Merge(Collect()))
     record = write_record(Record(1, 1, 1, 1, "C", framed([b"x" * size])))
     for first in range(0, 1_000, 500):
-        batch = [Encoded(0, b"%04d" % n, 5, record) for n in range(first, first + 500)]
+        batch = [Encoded(0, b"%04d" % n, 9_000, record) for n in range(first, first + 500)]
         slot.run(sending.send_calls(slot.topic)(0, batch))
     assert known(slot)
     asked(slot)

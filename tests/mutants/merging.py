@@ -37,6 +37,10 @@ MERGING = (
         "merging: a chunk is sent as a whole, whatever that costs",
         ("spark_send_merged", "rules.each = false", "rules.each = nil"),
     ),
+    mutant(
+        "merging: a page of values is not taken off",
+        ("fits", "slot.room.left - bytes, slot.room.first and", "slot.room.left, slot.room.first and"),
+    ),
     mutant("merging: what is rewritten is read at once", ("plan_sends", "if left <= 0 then", "if false then")),
     mutant(
         "merging: a call of which all is refused is not tried again",
