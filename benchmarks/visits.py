@@ -20,7 +20,7 @@ from benchmarks.support.meters import Meter, medians
 from benchmarks.support.servers import Servers, standalone
 from rmq import Topic, TopicType
 from rmq._broker.claims import CLAIM_BYTES, Outcomes
-from rmq._broker.slots import SlotWriter
+from rmq._broker.queue_broker import QueueBroker
 from rmq._model.messages import Encoded
 from rmq._model.replies import ClaimReply
 from rmq._transport.connections import Connections
@@ -82,7 +82,7 @@ class _Slots:
     def __init__(self, servers: Servers, connections: Connections, topic: Topic, bodies: bool) -> None:
         self.sent = 0
         self._servers, self._connections = servers, connections
-        self._writer = SlotWriter(connections, topic)
+        self._writer = QueueBroker(connections, topic)
         self._body = b"a body of 20 bytes.." if bodies else None
         self._acks: list[Outcomes] = [Outcomes()] * SLOTS
 

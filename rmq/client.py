@@ -15,7 +15,7 @@ from rmq._admin.history import History, Recording
 from rmq._admin.inspection import Inspection, read_workers
 from rmq._admin.stream_topic import StreamTopic
 from rmq._broker.registry import KnownTopics
-from rmq._broker.stream_slots import join_group
+from rmq._broker.stream_broker import join_group
 from rmq._claiming.consumer import Consumer
 from rmq._io.backend import THREADS, Blocking
 from rmq._listening.handlers_in_turn import HandlersInTurn

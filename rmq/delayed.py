@@ -21,7 +21,7 @@ from rmq._admin.control import Control
 from rmq._admin.inspection import Inspection
 from rmq._broker.claims import MAX_BATCH
 from rmq._broker.each import confirm_all
-from rmq._broker.slots import SlotWriter
+from rmq._broker.queue_broker import QueueBroker
 from rmq._claiming.consumer import Consumer, checked_poll
 from rmq._claiming.prefetch import Prefetch
 from rmq._model.codecs import Codec, encodes_alike
@@ -135,7 +135,7 @@ class DelayedQueue(Generic[ValueT]):
         self._producer = Producer(  # values come with a delay, as those of RANGE_MERGE do
             self._connections,
             replace(self.topic, type=TopicType.RANGE_MERGE),
-            slots=SlotWriter(self._connections, self.topic, delayed=True),
+            slots=QueueBroker(self._connections, self.topic, delayed=True),
         )
         self._ahead = Prefetch(Consumer(self._connections, self.topic), self._connections.blocking)
         self._connections.close_with_us(self._ahead)

@@ -20,7 +20,7 @@ from rmq._broker import sends as sending
 from rmq._broker import shared as limits
 from rmq._broker import shared as workers
 from rmq._broker import streams, viewing
-from rmq._broker.claims import MAX_BATCH, Nack, Outcomes
+from rmq._broker.claims import MAX_BATCH, NACK_BATCH, PIGGYBACKED_NACKS, WHOLE_BATCH, Nack, Outcomes
 from rmq._broker.keys import (
     HISTORY_TURN_KEY,
     TOPICS_KEY,
@@ -34,8 +34,7 @@ from rmq._broker.keys import (
 )
 from rmq._broker.registry import READ_AT_ONCE
 from rmq._broker.sends import JoinedSends, MergedSends
-from rmq._broker.slots import NACK_BATCH, PIGGYBACKED_NACKS, WHOLE_BATCH
-from rmq._broker.stream_slots import RESUME_BATCH
+from rmq._broker.stream_broker import RESUME_BATCH
 from rmq._broker.streams import Member
 from rmq._claiming.claim_round import CLAIM_WEIGHT, MOST_WEIGHT
 from rmq._model.columns import Columns

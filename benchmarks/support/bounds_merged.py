@@ -11,9 +11,8 @@ from rmq import Collect, Fixed, Merge, TopicType
 from rmq._broker import claims as claiming
 from rmq._broker import control as steering
 from rmq._broker import dead as dead_
-from rmq._broker.claims import MAX_BATCH, SWEEP_LIMIT, Nack, Outcomes
+from rmq._broker.claims import MAX_BATCH, NACK_BATCH, PIGGYBACKED_NACKS, SWEEP_LIMIT, Nack, Outcomes
 from rmq._broker.keys import slot_keys
-from rmq._broker.slots import NACK_BATCH, PIGGYBACKED_NACKS
 from rmq._model.merging import MAX_UNIQUE_ITEMS
 from rmq._model.messages import Encoded
 from rmq._model.records import Record, framed, new_record, write_record

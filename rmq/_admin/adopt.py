@@ -15,7 +15,6 @@ from rmq._admin.stream_view import StreamView
 from rmq._broker import control
 from rmq._broker.control import Adopted
 from rmq._broker.each import call_each, confirm_all
-from rmq._broker.slots import SlotWriter
 from rmq._model.topics import Topic, TopicType
 from rmq._ownership import Coordinator
 from rmq._transport.connections import Connections
@@ -58,9 +57,9 @@ def adopt(connections: Connections, topic: Topic, from_ensemble: str | None, to_
         )
     if from_ensemble == to_ensemble:
         return before
-    writer = SlotWriter(connections, topic)
     theirs = [part for part, owner in owned if owner.ensemble == from_ensemble]
-    moved = sum(writer.adopt(slot, from_ensemble, to_ensemble, group).moved for slot, group in theirs)
+    calls = (control.adopt(topic, slot, from_ensemble, to_ensemble, group) for slot, group in theirs)
+    moved = sum(connections.run(call).moved for call in calls)
     confirm_all(connections, topic)
     return replace(before, moved=moved)
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from rmq._admin.dead_letters import new_score
 from rmq._admin.view import locate
-from rmq._broker import viewing
+from rmq._broker import control, dead, viewing
+from rmq._broker.claims import MAX_BATCH
 from rmq._broker.control import Audit
-from rmq._broker.each import checked_slots, confirm_all
-from rmq._broker.slots import SlotWriter
+from rmq._broker.each import call_each, checked_slots, confirm_all
 from rmq._model.display import counted
 from rmq._model.messages import Payload
 from rmq._model.replies import ControlResult, Redriven
 from rmq._model.times import Duration, Instant, most
 from rmq._model.topics import Topic
+from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError
 
@@ -37,7 +39,6 @@ class Control:
 
     def __init__(self, connections: Connections, topic: Topic, actor: str | None = None) -> None:
         self._connections = connections
-        self._writer = SlotWriter(connections, topic)
         self._audit = Audit(connections, topic, actor)
         self.topic = topic
 
@@ -49,7 +50,7 @@ class Control:
 
         Guarantee: atomic; safe to repeat.
         """
-        return self._steer("cancel", self._writer.cancel, content, slot_basis)
+        return self._steer("cancel", partial(control.cancel, self.topic), content, slot_basis)
 
     def reschedule(
         self,
@@ -96,7 +97,7 @@ class Control:
         Guarantee: atomic; safe to repeat. What waited for a retry keeps the retries it has left; on a PRIORITY topic
         it has all of them. First is first in its slot.
         """
-        return self._steer("promote", self._writer.promote, content, slot_basis)
+        return self._steer("promote", partial(control.promote, self.topic), content, slot_basis)
 
     def redrive(self, content: Payload, slot_basis: Payload | None = None) -> Redriven:
         """Send a dead message again, as a fresh one with its body and all retries; many: `DeadLetters.redrive`.
@@ -107,15 +108,16 @@ class Control:
         Guarantee: atomic; safe to repeat.
         """
         name, slot = locate(self.topic, content, slot_basis)
-        kind, value = new_score(self.topic, None, None)
-        result = self._writer.redrive(slot, kind, value, overwrite=False, contents=[name], actor=self._audit.actor)[0]
+        score, actor = new_score(self.topic, None, None), self._audit.actor
+        call = dead.redrive(self.topic, slot, score, overwrite=False, contents=[name], actor=actor)
+        result = self._connections.run(call)[0]
         self._audit.report("redrive", result.value, name)
         return result
 
     def purge_dead(self, content: Payload, slot_basis: Payload | None = None) -> bool:
         """Drop a dead message for good; return whether it was there. Many: `DeadLetters.purge`."""
         name, slot = locate(self.topic, content, slot_basis)
-        dropped = self._writer.purge_dead(slot, [name], self._audit.actor)
+        dropped = self._connections.run(dead.purge_dead(self.topic, slot, [name], self._audit.actor))
         self._audit.report("purge dead", f"dropped {dropped}", name)
         return dropped == 1
 
@@ -177,7 +179,10 @@ class Control:
             for slot in wanted:
                 stats = self._connections.run(viewing.stats(self.topic, slot))
                 size = min(left - dropped, stats.backlog if place == "store" else stats.waiting)
-                while size > 0 and (done := self._writer.purge_backlog(slot, place, size)):
+                while size > 0:
+                    call = control.purge_backlog(self.topic, slot, place, min(size, MAX_BATCH))
+                    if not (done := self._connections.run(call)):
+                        break
                     size, dropped = size - done, dropped + done
                     note(f"dropped {dropped}")
                     if progress is not None:
@@ -187,7 +192,12 @@ class Control:
 
     def _pause(self, slots: Sequence[int] | None, paused: bool) -> int:
         wanted, detail = checked_slots(self.topic, slots), _slots_text(self.topic, slots)
-        changed = sum(self._writer.pause_many(wanted, paused, self._audit.actor, detail))
+
+        def build(slot: int) -> Call[bool]:
+            by = self._audit.actor if slot == wanted[0] else ""  # one line for all of them
+            return control.pause(self.topic, slot, paused, by, detail)
+
+        changed = sum(call_each(self._connections, wanted, build, to_the_end=True))
         self._audit.report("pause" if paused else "resume", f"{counted(changed, 'slot')} changed", detail=detail)
         return changed
 
@@ -202,23 +212,20 @@ class Control:
     ) -> ControlResult:
         if [priority, due_in, fixed_time].count(None) != 2:
             raise InvalidValueError("reschedule takes exactly one of due_in, fixed_time and priority")
-        kind, value = new_score(self.topic, priority, due_in, fixed_time)
-
-        def step(slot: int, names: Sequence[bytes], actor: str) -> list[ControlResult]:
-            return self._writer.reschedule(slot, names, kind, value, actor, action)
-
-        return self._steer(action, step, content, slot_basis, f"{kind} {value}")
+        score = new_score(self.topic, priority, due_in, fixed_time)
+        step = partial(control.reschedule, self.topic, score=score, action=action)
+        return self._steer(action, step, content, slot_basis, " ".join(map(str, score)))
 
     def _steer(
         self,
         action: str,
-        step: Callable[[int, Sequence[bytes], str], list[ControlResult]],
+        step: Callable[..., Call[list[ControlResult]]],
         content: Payload,
         slot_basis: Payload | None,
         detail: str = "",
     ) -> ControlResult:
         name, slot = locate(self.topic, content, slot_basis)
-        result = step(slot, [name], self._audit.actor)[0]
+        result = self._connections.run(step(slot, [name], actor=self._audit.actor))[0]
         self._audit.report(action, result.value, name, detail)
         return result
 

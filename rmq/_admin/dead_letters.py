@@ -12,11 +12,11 @@ from numbers import Real
 from typing import Generic, TypeVar
 
 from rmq._admin.notices import DeadNotices, Teller
-from rmq._broker import dead, streams, viewing
+from rmq._broker import dead as dead_
+from rmq._broker import streams, viewing
+from rmq._broker.claims import NACK_BATCH
 from rmq._broker.control import Audit
-from rmq._broker.each import call_each, confirm_all
-from rmq._broker.slots import NACK_BATCH, SlotWriter
-from rmq._broker.stream_slots import StreamWriter
+from rmq._broker.each import call_each, call_in_parts, confirm_all
 from rmq._model.display import brief
 from rmq._model.entries import DeadEntry, checked_group
 from rmq._model.handlers import check_plain, check_takes_one
@@ -246,19 +246,18 @@ class DeadLetters(Dead[DeadMessage]):
 
     def __init__(self, connections: Connections, topic: Topic, actor: str | None = None) -> None:
         super().__init__(connections, topic, actor)
-        self._writer = SlotWriter(connections, topic)
 
     def _page_call(self, slot: int, start: int, limit: int) -> Call[list[DeadMessage]]:
-        return dead.list_dead(self.topic, slot, start, limit)
+        return dead_.list_dead(self.topic, slot, start, limit)
 
     def _clock_call(self, slot: int) -> Call[int]:
         return viewing.stats(self.topic, slot).then(lambda stats: stats.now_ms)
 
     def _untold_call(self, slot: int, turn: Turn, limit: int) -> Call[Untold[DeadMessage]]:
-        return dead.untold(self.topic, slot, turn, limit)
+        return dead_.untold(self.topic, slot, turn, limit)
 
     def _purge(self, slot: int, dead: Sequence[DeadMessage]) -> int:
-        return self._writer.purge_dead(slot, [message.content for message in dead])
+        return self._connections.run(dead_.purge_dead(self.topic, slot, [message.content for message in dead]))
 
     def redrive(
         self,
@@ -291,7 +290,7 @@ class DeadLetters(Dead[DeadMessage]):
         `due_in` says otherwise: then the redriven one replaces it, but for a body of the fresh copy,
         which is newer.
         """
-        kind, value = new_score(self.topic, priority, due_in)
+        score = new_score(self.topic, priority, due_in)
         overwrite = priority is not None or due_in is not None
         number = isinstance(per_second, Real) and not isinstance(per_second, bool)  # pyright: ignore[reportUnnecessaryIsInstance]
         if per_second is not None and not (number and 0 < per_second < MAX_SCORE):
@@ -299,7 +298,11 @@ class DeadLetters(Dead[DeadMessage]):
 
         def send(slot: int, dead: Sequence[DeadMessage]) -> Sequence[Redriven]:
             contents = [message.content for message in dead]
-            return self._writer.redrive(slot, kind, value, overwrite=overwrite, contents=contents)
+
+            def build(done: int) -> Call[list[Redriven]]:
+                return dead_.redrive(self.topic, slot, score, overwrite=overwrite, contents=contents[done:])
+
+            return call_in_parts(self._connections, build, len(contents))
 
         return self._redrive(where, limit, send, progress, per_second)
 
@@ -318,7 +321,6 @@ class GroupDead(Dead[DeadEntry]):
         super().__init__(connections, topic, actor)
         self.group = checked_group(group)
         self._about = f"group {group}: "
-        self._writer = StreamWriter(connections, topic)
 
     def _page_call(self, slot: int, start: int, limit: int) -> Call[list[DeadEntry]]:
         return streams.list_dead(self.topic, slot, self.group, start, limit)
@@ -330,7 +332,7 @@ class GroupDead(Dead[DeadEntry]):
         return streams.untold_entries(self.topic, slot, self.group, turn, limit)
 
     def _purge(self, slot: int, dead: Sequence[DeadEntry]) -> int:
-        return self._writer.purge_dead(slot, self.group, [entry.id for entry in dead])
+        return self._connections.run(streams.purge_dead(self.topic, slot, self.group, [entry.id for entry in dead]))
 
     def redrive(
         self, where: DeadFilter = ALL, *, limit: int | None = None, progress: Progress | None = None
@@ -350,7 +352,12 @@ class GroupDead(Dead[DeadEntry]):
         """
 
         def send(slot: int, dead: Sequence[DeadEntry]) -> Sequence[Redriven]:
-            return self._writer.redrive(slot, self.group, [entry.id for entry in dead])
+            ids = [entry.id for entry in dead]
+
+            def build(done: int) -> Call[list[Redriven]]:
+                return streams.redrive(self.topic, slot, self.group, ids[done:])
+
+            return call_in_parts(self._connections, build, len(ids))
 
         return self._redrive(where, limit, send, progress)
 

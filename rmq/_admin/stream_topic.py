@@ -10,10 +10,10 @@ from rmq._admin.dead_letters import GroupDead
 from rmq._admin.stream_view import StreamView
 from rmq._admin.tailing import tail_of
 from rmq._broker import streams
+from rmq._broker.claims import NACK_BATCH
 from rmq._broker.control import Audit
 from rmq._broker.each import checked_slots
-from rmq._broker.slots import NACK_BATCH
-from rmq._broker.stream_slots import StreamWriter
+from rmq._broker.stream_broker import StreamWriter
 from rmq._model.display import brief, counted
 from rmq._model.entries import (
     Position,

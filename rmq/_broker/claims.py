@@ -99,6 +99,15 @@ _LOOK = Bound("look")
 MAX_BATCH = 1_000
 """Most messages in one script call: `unpack` takes 7,999 values, and a script that has written can't be stopped."""
 
+NACK_BATCH = 100
+"""Most nacks, and most redrives or purges, in one call: each costs the server several commands."""
+
+PIGGYBACKED_NACKS = 64
+"""Most nacks in a slot that go along with a claim, which has other work to do."""
+
+WHOLE_BATCH = 256
+"""Most whole claims acked in one call, for the same reason."""
+
 RENEWALS = 256
 """Most leases that one call renews."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any
 
-from rmq._broker.claims import CLAIM_BYTES
-from rmq._broker.slots import PIGGYBACKED_NACKS
+from rmq._broker.claims import CLAIM_BYTES, PIGGYBACKED_NACKS
 from rmq._claiming.claim_calls import ClaimCalls, LateRound
 from rmq._claiming.claim_round import PATIENCE_S, ClaimPlan, ClaimRound, Visit, both
 from rmq._claiming.claimer import Claimer
@@ -196,27 +196,28 @@ class ClaimExecutor:
         if closed:
             self._claimer.take_over(closed)
 
-    def _out_of_order(
-        self, visits: Sequence[Visit], held: Sequence[Delivery], staying: Sequence[Delivery]
-    ) -> Collection[int]:
+    def _early(self, visits: Sequence[Visit], held: Sequence[Delivery], staying: Sequence[Delivery]) -> list[int]:
         """Return the slots from which a claim would bring what comes behind a message that the holder still has.
 
         That message was not begun, and goes back with a later call: else it would be handled after the others. Or it
         comes with a reply that a server still owes.
 
         Args:
-            visits: What is planned.
+            visits: What is planned in the names of owners.
             held: All deliveries that the holder has.
             staying: Those of them whose outcome goes with a later call, besides those that are `under_way`.
         """
-        slots = {visit.slot for visit in visits if visit.owner != NO_OWNER}
-        later = set(map(id, staying))
-        behind = {
-            each.slot
-            for each in held
-            if each.slot in slots and each.outcome is RELEASED and (each.under_way or id(each) in later)
-        }
-        return behind | (slots & self.owed())
+
+        @cache
+        def returning() -> set[int]:
+            later = set(map(id, staying))
+            released = (each for each in held if each.outcome is RELEASED and (each.under_way or id(each) in later))
+            return {each.slot for each in released} | self.owed()
+
+        may_claim = self._source.may_claim
+        return [
+            visit.slot for visit in visits if not may_claim(visit.slot, visit.owner, None, lambda s: s in returning())
+        ]
 
     def _visits(
         self, plan: ClaimPlan, settled: Sequence[Delivery], held: Sequence[Delivery] | None, sent_s: float
@@ -230,7 +231,8 @@ class ClaimExecutor:
         held = settled if held is None else held
         packed, later = pack(settled, held, sent_s, PIGGYBACKED_NACKS)
         planned = plan.visits
-        if self._source.in_order and (early := self._out_of_order(planned, held, [*waiting, *later])):
+        owned = [visit for visit in planned if visit.owner != NO_OWNER]
+        if owned and (early := self._early(owned, held, [*waiting, *later])):
             self._claimer.put_off(early)
             planned = [visit for visit in planned if visit.slot not in early]
         for visit in planned:

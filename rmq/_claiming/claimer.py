@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from rmq._broker.broker import Broker
 from rmq._broker.claims import MAX_BATCH
 from rmq._broker.keys import slot_keys
-from rmq._broker.slots import SlotWriter
-from rmq._broker.source import Source
+from rmq._broker.queue_broker import QueueBroker
 from rmq._claiming.claim_round import ClaimPlan, Visit
 from rmq._claiming.due_poller import DuePoller
 from rmq._claiming.rate_limit import Throttle
@@ -69,12 +69,12 @@ class Claimer:
         topic: Topic,
         slots: Sequence[int],
         may_claim: Callable[[int, Owner], bool] | None = None,
-        source: Source[Any] | None = None,
+        source: Broker | None = None,
         on_fenced: Callable[[int, str], object] | None = None,
     ) -> None:
         self.topic = topic
         self.connections = connections
-        self.source: Source[Any] = source or SlotWriter(connections, topic)
+        self.source: Broker = source or QueueBroker(connections, topic)
         self.joins = not connections.apart
         self.throttle = Throttle(connections, topic, self.source.group)
         self.schedule = Schedule(slots)
@@ -255,8 +255,8 @@ class Claimer:
             schedule.picked(slots)
             visits = [Visit(slot, self._owners[slot], start=self._resume.get(slot, 0)) for slot in slots]
         # an owner that lost a slot and has it back with its epoch may claim
-        is_open, awaits = self._takeovers.is_open, self.source.awaits_owners
-        open_ = [each for each in visits if each.owner == NO_OWNER or awaits or is_open(each.slot, each.owner)]
+        may_claim, is_open = self.source.may_claim, self._takeovers.is_open
+        open_ = [each for each in visits if each.owner == NO_OWNER or may_claim(each.slot, each.owner, is_open)]
         if open_:
             share, extra = divmod(limit, len(open_))
             for index, visit in enumerate(open_):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Generic, Self, cast
+from typing import Generic, Self, cast
 
+from rmq._broker.broker import Broker
 from rmq._broker.each import checked_slots
 from rmq._broker.keys import slot_keys
-from rmq._broker.slots import SlotWriter
-from rmq._broker.source import Source
+from rmq._broker.queue_broker import QueueBroker
 from rmq._claiming.claim_executor import LATE_S, ClaimExecutor
 from rmq._claiming.claimer import Claimer
 from rmq._claiming.leaving import CLOSE_S, held
@@ -77,12 +77,12 @@ class Consumer(Generic[PayloadT]):
         connections: Connections,
         topic: Topic[PayloadT],
         slots: Iterable[int] | None = None,
-        source: Source[Any] | None = None,
+        source: Broker | None = None,
     ) -> None:
         self.topic = topic
         self.slots = checked_slots(topic, slots)
         self._most_barren = BARREN_ROUNDS + len(self.slots)
-        self._writer: Source[Any] = source or SlotWriter(connections, topic)
+        self._writer: Broker = source or QueueBroker(connections, topic)
         self._settler = Settler(connections, self._writer)
         self._claimer = Claimer(connections, topic, self.slots, source=self._writer)
         self._claims = ClaimExecutor(self._claimer, self)

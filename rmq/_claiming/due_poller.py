@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from typing import Any
 
+from rmq._broker.broker import Broker
 from rmq._broker.keys import slot_keys
-from rmq._broker.source import Source
 from rmq._claiming.claim_round import PATIENCE_S
 from rmq._model.times import monotonic_s
 from rmq._transport.connections import Connections
@@ -33,7 +32,7 @@ class DuePoller:
         missed: Whether hints may have been missed since the last look at all slots.
     """
 
-    def __init__(self, connections: Connections, source: Source[Any]) -> None:
+    def __init__(self, connections: Connections, source: Broker) -> None:
         self.missed = True
         self._connections = connections
         self._source = source

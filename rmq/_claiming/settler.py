@@ -10,9 +10,8 @@ from math import inf
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from rmq._broker.claims import MAX_BATCH, RENEWALS, Ack
-from rmq._broker.slots import NACK_BATCH, WHOLE_BATCH
-from rmq._broker.source import Source
+from rmq._broker.broker import Broker
+from rmq._broker.claims import MAX_BATCH, NACK_BATCH, RENEWALS, WHOLE_BATCH, Ack
 from rmq._claiming.claim_round import PATIENCE_S
 from rmq._claiming.leases import take_renewal
 from rmq._claiming.portions import portions
@@ -69,7 +68,7 @@ class Settler:
         writer: The topic's slots.
     """
 
-    def __init__(self, connections: Connections, writer: Source[Any]) -> None:
+    def __init__(self, connections: Connections, writer: Broker) -> None:
         self._connections = connections
         self._writer = writer
         self._patience_s = max(PATIENCE_S, writer.topic.lease_s / 6)
@@ -109,7 +108,7 @@ class Settler:
             return
         writer, now_s = self._writer, monotonic_s()
         deliveries = spread_some(deliveries, now_s if now_s >= self._name_until_s else inf)
-        if number_of(deliveries) >= WHOLE_FROM and now_s >= self._name_until_s and writer.acks_whole:
+        if number_of(deliveries) >= WHOLE_FROM and now_s >= self._name_until_s:
             # whether something of a claim is open shows in Redis; if so, or with bodies, its contents are named next
             claims = _by(_claim_score, deliveries).items()
             whole: list[tuple[int, Sequence[Delivery]]] = []

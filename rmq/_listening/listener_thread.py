@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from math import inf
 from typing import TYPE_CHECKING
 
-from rmq._broker.slots import PIGGYBACKED_NACKS
+from rmq._broker.claims import PIGGYBACKED_NACKS
 from rmq._claiming.claim_executor import LATE_S, ClaimExecutor, note_lost
 from rmq._claiming.claim_round import ClaimPlan, ClaimRound
 from rmq._claiming.claimer import IDLE_S, REST_S, Claimer
@@ -75,7 +75,7 @@ class ListenerThread(Background):
         columns = setup.listener.columns
         self.claims = ClaimExecutor(claimer, self, columns=columns)
         self.held = HeldDeliveries(setup.listener.topic.lease_s, self.blocking, columns=columns)
-        self.keeps_order = setup.coordinator is not None and claimer.source.in_order
+        self.keeps_order = setup.coordinator is not None and claimer.source.group is not None
         self.calls = HandlerCalls(setup, self.give_back if self.keeps_order else None)
         self.waiting: deque[Delivery] = deque()
         """What is claimed and not begun."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from rmq._broker.slots import SlotWriter
-from rmq._broker.source import Source
-from rmq._broker.stream_slots import join_group
+from rmq._broker.broker import Broker
+from rmq._broker.queue_broker import QueueBroker
+from rmq._broker.stream_broker import join_group
 from rmq._claiming.claimer import REST_S, Claimer
 from rmq._claiming.leases import LeaseKeeper, LostCalls
 from rmq._claiming.wake_hints import HintReader
@@ -102,9 +102,9 @@ class ListenerRuntime:
         self.stopping = blocking.event()
         self._coordinator = coordinator
         self._janitor: StreamJanitor | None = None
-        source: Source[Any]
+        source: Broker
         if listener.group is None:
-            source = SlotWriter(connections, topic)
+            source = QueueBroker(connections, topic)
         else:
             source = join_group(connections, topic, listener.group, listener.start, resume_as=listener.resume_as)
         if source.upkeep_s is not None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection
-from typing import Any
 
-from rmq._broker.source import Source
+from rmq._broker.broker import Broker
 from rmq._io.backend import Background, Blocking, Event
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
@@ -16,7 +15,7 @@ log = reporter("rmq.upkeep")
 
 
 class StreamJanitor(Background):
-    """Looks after the slots of a stream topic while listeners run; see `Source.look_after`.
+    """Looks after the slots of a stream topic while listeners run; see `Broker.look_after`.
 
     Args:
         source: The topic's slots.
@@ -28,7 +27,7 @@ class StreamJanitor(Background):
 
     def __init__(
         self,
-        source: Source[Any],
+        source: Broker,
         every_s: float,
         slots: Callable[[], Collection[int]],
         stopping: Event,

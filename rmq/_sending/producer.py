@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from rmq._broker.slots import SlotWriter
+from rmq._broker.queue_broker import QueueBroker
 from rmq._model.display import brief
 from rmq._model.encoding import Row, encoder_of
 from rmq._model.envelope import unwrap, wrap
@@ -57,11 +57,11 @@ class Producer:
         connections: Connections,
         topic: Topic,
         observers: Observers | None = None,
-        slots: SlotWriter | None = None,
+        slots: QueueBroker | None = None,
     ) -> None:
         self._observers = observers or Observers()
         self._connections = connections
-        self._slots = slots or SlotWriter(connections, topic)
+        self._slots = slots or QueueBroker(connections, topic)
         self._blocks = blocks(topic)
         self._appends = topic.type is TopicType.STREAM
         self.topic = topic

@@ -9,7 +9,7 @@ from itertools import chain, repeat
 from typing import Any, TypeVar
 
 from rmq._broker.claims import MAX_BATCH
-from rmq._broker.slots import SlotWriter
+from rmq._broker.queue_broker import QueueBroker
 from rmq._model.checks import check_flag
 from rmq._model.columns import Columns, places_of, slots_of
 from rmq._model.display import counted
@@ -81,7 +81,9 @@ class Calls:
 class Stream:
     """The state of one `send_many`."""
 
-    def __init__(self, connections: Connections, slots: SlotWriter, outcomes: bool, blocks: bool, calls: Calls) -> None:
+    def __init__(
+        self, connections: Connections, slots: QueueBroker, outcomes: bool, blocks: bool, calls: Calls
+    ) -> None:
         check_flag("outcomes", outcomes)
         check_flag("fold", calls.fold)
         self._once, self._fold, self._method = calls.once, calls.fold, calls.method

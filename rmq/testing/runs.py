@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rmq._broker.source import Source
-from rmq._broker.stream_slots import join_group
+from rmq._broker.broker import Broker
+from rmq._broker.stream_broker import join_group
 from rmq._claiming.consumer import MAX_POLL, Consumer
 from rmq._claiming.due_poller import DuePoller
 from rmq._claiming.rate_limit import Throttle
@@ -225,7 +225,7 @@ class _Runner(Consumer[Any]):
         return [due_ms for times, _, _ in looks for _, due_ms in times]
 
 
-def _source_of(connections: Connections, topic: Topic[Any], listener: Listener) -> Source[Any] | None:
+def _source_of(connections: Connections, topic: Topic[Any], listener: Listener) -> Broker | None:
     """Return the slots of a group of a stream. One that is new gets what was sent before: the test sent it."""
     if listener.group is None:
         return None

@@ -41,7 +41,7 @@ from tests.campaign.topics import (
     topics,
 )
 from tests.histories.journal import Journal, now_s
-from tests.support.core import stream_slots
+from tests.support.core import stream_broker
 
 TICK_S = 0.02
 STATUS_TICKS = 10
@@ -185,8 +185,8 @@ def main() -> None:
     coordinator = Coordinator(hosts, name, chroot=chroot, session_timeout_s=SESSION_S, drain_timeout_s=DRAIN_S)
     ended = threading.Event()
     columns = hasattr(rmq, "DeliveryColumns")
-    if hasattr(stream_slots, "OWN_FROM"):
-        stream_slots.OWN_FROM = OWN_FROM
+    if hasattr(stream_broker, "OWN_FROM"):
+        stream_broker.OWN_FROM = OWN_FROM
     url = options["url"]
     with RmqClient(url, timeout_s=3.0, deadline_s=15.0) as plain:
         queue = DelayedQueue(plain, DELAYED, slots=SLOTS // 4, lease=timedelta(seconds=LEASE_S))

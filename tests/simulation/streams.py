@@ -8,9 +8,9 @@ from typing import Any
 from rmq import Topic, TopicType
 from tests.simulation.plan import GROUPS
 from tests.simulation.server import Server
-from tests.support.core import stream_slots
+from tests.support.core import stream_broker
 
-stream_slots.OWN_FROM = 2  # claims are small here, and are to read in names of their own all the same
+stream_broker.OWN_FROM = 2  # claims are small here, and are to read in names of their own all the same
 
 
 def streams(topics: Iterable[Topic]) -> list[Topic]:

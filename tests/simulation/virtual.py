@@ -22,7 +22,7 @@ from unittest import mock
 import rmq
 from tests.simulation.stream_clock import SimulatedScripts
 from tests.simulation.world import EPOCH_MS, START_S, World
-from tests.support.core import ScriptLibrary, connections, stream_slots, times
+from tests.support.core import ScriptLibrary, connections, stream_broker, times
 from tests.support.slots import READ_FAKE_CLOCK, scripts_under_test
 
 OWN_FROM = 2
@@ -85,7 +85,7 @@ def virtual(scripts: ScriptLibrary | None = None) -> Iterator[None]:
             (random, "_urandom", _bytes),
             (time, "time", _wall_s),
             (socket, "gethostname", lambda: "simulation"),
-            (stream_slots, "OWN_FROM", OWN_FROM),
+            (stream_broker, "OWN_FROM", OWN_FROM),
             (connections, "default_scripts", lambda: scripts or simulated_scripts()),
             *((user, "monotonic_s", _now_s) for user in _users_of_the_clock()),
         ):

@@ -20,7 +20,7 @@ from rmq import Delivery, Topic, TopicType
 from rmq._claiming.claim_executor import ClaimExecutor
 from rmq._claiming.claimer import Claimer
 from rmq._listening.listener_thread import ListenerThread
-from tests.support.core import ACKED, RELEASED, Connections, Encoded, SlotWriter, slot_keys
+from tests.support.core import ACKED, RELEASED, Connections, Encoded, QueueBroker, slot_keys
 from tests.support.holders import HolderStub
 
 EXAMPLES = {"default": 100, "ci": 100, "mutants": 100, "long": 3_000}
@@ -43,7 +43,7 @@ class HoldingMachine(RuleBasedStateMachine):
         """Begin with an empty topic."""
         self.client.flushdb()
         self.topic = topic = Topic("held", TopicType.PRIORITY, slots=slots)
-        self.writer = SlotWriter(self.connections, topic)
+        self.writer = QueueBroker(self.connections, topic)
         self.other = ClaimExecutor(Claimer(self.connections, topic, range(slots), source=self.writer), HolderStub())
         self.others: list[Delivery] = []
         self.sent: set[bytes] = set()

@@ -24,7 +24,7 @@ from rmq.aio.greenlets import Tasks, wait
 from rmq.aio.listener import HandlersInTasks
 from tests.stateful.databases import on_database
 from tests.stateful.holding_machine import AGES, HoldingMachine, play
-from tests.support.core import Connections, ScriptLibrary, SlotWriter, monotonic_s, parse_url
+from tests.support.core import Connections, QueueBroker, ScriptLibrary, monotonic_s, parse_url
 from tests.support.slots import scripts_under_test
 
 # the histories take the place of the event loop's own rounds
@@ -70,7 +70,7 @@ class LanesMachine(HoldingMachine):
         """Make the thread, in the event loop."""
         blocking = EventLoop()
         self.in_loop = connections = Connections(parse_url(self.url), scripts=self.scripts, blocking=blocking)
-        claimer = Claimer(connections, self.topic, range(self.topic.slots), source=SlotWriter(connections, self.topic))
+        claimer = Claimer(connections, self.topic, range(self.topic.slots), source=QueueBroker(connections, self.topic))
         self.worker = ListenerThread(ListenerSetup(listener, blocking.event()), claimer, 0, HandlersInTasks)
         self.in_tasks = cast("HandlersInTasks", self.worker.handlers)
         self.in_tasks._owned = self.owned

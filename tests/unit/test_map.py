@@ -56,7 +56,7 @@ QUESTIONS = {
     ],
     "How is a stream trimmed?": [
         ("drop", "lua/streams/stream_trim.lua"),
-        ("GroupSlots.look_after", "rmq/_broker/stream_slots.py"),
+        ("StreamBroker.look_after", "rmq/_broker/stream_broker.py"),
     ],
 }
 """What a newcomer asks, and where the answer is. The map names all of these places in the question's own line."""

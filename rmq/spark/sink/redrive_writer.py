@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, ByteType, IntegerType, LongType, ShortType, StringType, StructType
 
 from rmq._admin.dead_letters import new_score
-from rmq._broker.slots import NACK_BATCH, SlotWriter
+from rmq._broker import dead
+from rmq._broker.claims import NACK_BATCH
+from rmq._broker.each import call_in_parts
 from rmq._model.replies import Redriven
 from rmq._model.topics import Topic
+from rmq._transport.call import Call
+from rmq._transport.connections import Connections
 from rmq.errors import InvalidMessageError, InvalidValueError
 from rmq.spark.arrow import pa
 from rmq.spark.option_checks import given
@@ -72,17 +77,20 @@ class RedriveWriter(Reporting, DataSourceArrowWriter):
         counts = Counts()
         with closing(self._options.connections(sending=True)) as connections:
             pace = None if self._limit is None else TaskPace(connections, self.topic, self._limit)
-            writer = SlotWriter(connections, self.topic)
             for batch in iterator:
                 for slot, rows in _by_slot(self.topic, batch.rename_columns(self._names)).items():
-                    self._move(writer, pace, slot, rows, counts)
+                    self._move(connections, pace, slot, rows, counts)
                 counts.rows += batch.num_rows
         return Written({self.topic.name: counts})
 
     def _move(
-        self, writer: SlotWriter, pace: TaskPace | None, slot: int, rows: Sequence[tuple[bytes, int]], counts: Counts
+        self,
+        connections: Connections,
+        pace: TaskPace | None,
+        slot: int,
+        rows: Sequence[tuple[bytes, int]],
+        counts: Counts,
     ) -> None:
-        kind, value = self._score
         most = NACK_BATCH if self._limit is None else min(NACK_BATCH, self._limit.burst)
         for first in range(0, len(rows), most):
             part = rows[first : first + most]
@@ -90,14 +98,7 @@ class RedriveWriter(Reporting, DataSourceArrowWriter):
                 pace.wait(len(part))
             time = RedisTime()
             with time.counted():
-                answers = writer.redrive(
-                    slot,
-                    kind,
-                    value,
-                    overwrite=self._overwrite,
-                    contents=[content for content, _ in part],
-                    died_ms=[died_ms for _, died_ms in part],
-                )
+                answers = call_in_parts(connections, partial(self._call, slot, part), len(part))
             counts.redis_us += round(time.seconds * 1_000_000)
             absent = answers.count(Redriven.ABSENT)
             counts.new += answers.count(Redriven.DONE)
@@ -105,6 +106,12 @@ class RedriveWriter(Reporting, DataSourceArrowWriter):
             counts.skipped += absent
             if pace is not None:
                 pace.give_back(absent)
+
+    def _call(self, slot: int, rows: Sequence[tuple[bytes, int]], done: int) -> Call[list[Redriven]]:
+        contents, died_ms = [content for content, _ in rows[done:]], [died_ms for _, died_ms in rows[done:]]
+        return dead.redrive(
+            self.topic, slot, self._score, overwrite=self._overwrite, contents=contents, died_ms=died_ms
+        )
 
 
 def _check_columns(schema: StructType, topic: Topic) -> None:

@@ -9,7 +9,7 @@ from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Literal, cast
 
 from rmq._broker.keys import sent_key, slot_keys
-from rmq._broker.slots import SlotWriter
+from rmq._broker.queue_broker import QueueBroker
 from rmq._model.columns import Columns
 from rmq._model.merging import Overflow
 from rmq._model.messages import Encoded
@@ -126,7 +126,7 @@ class TaskSender:
     ) -> None:
         self._connections, self._topic, self._sending = connections, topic, sending
         self._bad_rows, self._mark, self._pace = bad_rows, mark, pace
-        self._writer = SlotWriter(connections, topic)
+        self._writer = QueueBroker(connections, topic)
         self.held = held_rows(topic, sending.fold, sending.hold, HELD_BYTES)
         self._chunks: Counter[int] = Counter()
         depth = 1 if pace is not None else sending.depth

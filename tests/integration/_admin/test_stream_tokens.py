@@ -18,9 +18,9 @@ from tests.support.core import (
     ClaimReply,
     Connections,
     ExtendReply,
-    GroupSlots,
     Member,
     NewestDeliveries,
+    StreamBroker,
     StreamClaimed,
     group_keys,
     slot_keys,
@@ -167,7 +167,7 @@ def claimed(entry: bytes) -> StreamClaimed:
 
 
 def test_a_renewal_that_was_under_way_gives_no_token_back(connections: Connections, topic: Topic) -> None:
-    source = GroupSlots(connections, topic, Member("g", "me"))
+    source = StreamBroker(connections, topic, Member("g", "me"))
 
     def delivered() -> Delivery:
         (delivery,) = source.deliveries(0, ClaimReply(1, 0, 0, 0, (), (claimed(b"1-0"),)), 9e9, HOLDER, NO_OWNER)

@@ -22,7 +22,7 @@ from rmq._listening.listener_thread import PIGGYBACK_S, ListenerThread
 from rmq.errors import ScriptFailedError
 from tests.conftest import MakeTopic
 from tests.support.clients import left_in, stats_of, texts
-from tests.support.core import ACKED, WHOLE_BATCH, Connections, Outcomes, SlotWriter, monotonic_s, parse_url, slot_keys
+from tests.support.core import ACKED, WHOLE_BATCH, Connections, Outcomes, QueueBroker, monotonic_s, parse_url, slot_keys
 from tests.support.holders import HolderStub
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer
@@ -528,7 +528,7 @@ def test_many_whole_claims_are_acked_in_several_calls(
     scores = [(seconds[0] * 1_000 + number) * 1_000 for number in range(300)]
     redis_client.zadd(prepare, {f"{score} {half}": score for score in scores for half in "ab"})
     connections = Connections(parse_url(proxy.url))
-    writer = SlotWriter(connections, topic)
+    writer = QueueBroker(connections, topic)
     claims = [(score, 2) for score in scores]
     wrong = [(score, 3) for score in (scores[0], scores[-1])]
     mixed = [wrong[0], *claims[1:-1], wrong[1]]

@@ -13,7 +13,7 @@ from rmq._claiming.claim_executor import ClaimExecutor
 from rmq._claiming.claimer import Claimer
 from tests.conftest import MakeTopic
 from tests.support.clients import texts
-from tests.support.core import ACKED, Connections, GroupSlots, group_keys, join_group
+from tests.support.core import ACKED, Connections, StreamBroker, group_keys, join_group
 from tests.support.holders import HolderStub
 
 SLOTS = 4
@@ -30,7 +30,7 @@ def topic(client: RmqClient, make_topic: MakeTopic) -> Topic:
 
 
 @pytest.fixture
-def source(connections: Connections, topic: Topic) -> GroupSlots:
+def source(connections: Connections, topic: Topic) -> StreamBroker:
     """The topic's slots for a consumer of a group, with its script loaded."""
     source = join_group(connections, topic, "g", "all")
     connections.run(source.claim_many_call([source.claim_call(0, 0)], [True], 1))
@@ -38,7 +38,7 @@ def source(connections: Connections, topic: Topic) -> GroupSlots:
 
 
 @pytest.fixture
-def claims(connections: Connections, topic: Topic, source: GroupSlots) -> ClaimExecutor:
+def claims(connections: Connections, topic: Topic, source: StreamBroker) -> ClaimExecutor:
     return ClaimExecutor(Claimer(connections, topic, range(SLOTS), source=source), HolderStub())
 
 

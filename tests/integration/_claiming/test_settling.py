@@ -11,7 +11,7 @@ from rmq import Consumer, Delivery, PriorityMessage, RmqClient, StreamMessage, T
 from rmq.errors import AlreadySettledError, InvalidValueError
 from tests.conftest import MakeTopic
 from tests.support.clients import stats_of
-from tests.support.core import Connections, SlotWriter
+from tests.support.core import Connections
 from tests.support.sides import SIDES
 
 both_sides = pytest.mark.parametrize("side", SIDES, indirect=True)
@@ -76,8 +76,8 @@ def test_what_was_interrupted_before_it_was_sent_stays_open(
     with client.consumer(topic) as consumer:
         found = claimed(client, consumer)
         with monkeypatch.context() as patched:
-            patched.setattr(SlotWriter, "ack_call", interrupted)
-            patched.setattr(SlotWriter, "claim_call", interrupted)
+            patched.setattr(consumer._writer, "ack_call", interrupted)
+            patched.setattr(consumer._writer, "claim_call", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 consumer.ack(found)
         assert all(delivery.outcome is None for delivery in found)

@@ -16,7 +16,7 @@ from rmq.spark.batch_reader import RmqReader
 from rmq.spark.source.batches import Batch
 from rmq.spark.source.reader import RmqStreamReader
 from tests.conftest import MakeTopic
-from tests.support.core import Encoded, SlotWriter, query_keys, slot_keys, wrap
+from tests.support.core import Encoded, QueueBroker, query_keys, slot_keys, wrap
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -63,7 +63,7 @@ def test_attempts_times_of_sending_and_traces(
     [delivery] = sender.consumer(topic).poll(max_messages=1, timeout=5)
     assert delivery.nack(delay=0)
     traced = Encoded(0, b"c", 800, wrap(b"body", TRACE))
-    SlotWriter(sender._connections, topic).send(0, [traced])
+    QueueBroker(sender._connections, topic).send(0, [traced])
     columns = {"columns": "content, body, attempt, SENT, trace"}
     rows = read(redis_url, topic, **columns)
     assert [(row["content"], row["body"], row["attempt"], row["trace"]) for row in rows] == [

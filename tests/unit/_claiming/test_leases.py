@@ -12,7 +12,7 @@ import pytest
 
 from rmq import Delivery, Outcome, Topic, TopicType, Verb
 from rmq._broker.claims import Renewal
-from rmq._broker.slots import SlotWriter
+from rmq._broker.queue_broker import QueueBroker
 from rmq._claiming.leases import HeldDeliveries, LeaseKeeper, LostCalls
 from rmq._model.deliveries import ACKED, RELEASED
 from rmq._model.replies import Claimed, ExtendReply
@@ -75,7 +75,7 @@ def held_for(share: float) -> HeldDeliveries:
 
 def keeper(writer: WriterStub, held: HeldDeliveries) -> tuple[LeaseKeeper, list[Delivery]]:
     lost: list[Delivery] = []
-    return LeaseKeeper(cast("SlotWriter", writer), [held], lost.append), lost
+    return LeaseKeeper(cast("QueueBroker", writer), [held], lost.append), lost
 
 
 def test_renewed_once_a_third_has_passed() -> None:
@@ -132,7 +132,7 @@ def test_what_the_worker_is_just_settling_is_left_alone() -> None:
 def test_leases_of_all_workers_are_renewed_in_one_round() -> None:
     writer = WriterStub(SCORE + 1)
     held = [held_for(0.5) for _ in range(16)]
-    LeaseKeeper(cast("SlotWriter", writer), held, [].append).renew()
+    LeaseKeeper(cast("QueueBroker", writer), held, [].append).renew()
     assert writer.asked == 1
     assert {each.deliveries[0].claim_score for each in held} == {SCORE + 1}
 
@@ -166,7 +166,7 @@ def test_on_lost_that_takes_long_holds_up_nothing_and_none_is_left_out() -> None
     calls = LostCalls("t", on_lost)
     calls.start()
     held = [held_for(0.5) for _ in range(3)]
-    at_work = LeaseKeeper(cast("SlotWriter", WriterStub(None)), held, calls.tell)
+    at_work = LeaseKeeper(cast("QueueBroker", WriterStub(None)), held, calls.tell)
     at_work.renew()  # returns
     assert all(each.deliveries[0].lost for each in held)
     calls.stop()

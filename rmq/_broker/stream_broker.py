@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from threading import Lock
+from weakref import ref
 
 from rmq._broker import control, streams
-from rmq._broker.claims import CLAIM_BYTES, MAX_BATCH, NO_OUTCOMES, Ack, Nack, Outcomes, WholeClaim
-from rmq._broker.each import call_each, call_in_parts, checked_slots
+from rmq._broker.broker import MANY_SLOTS
+from rmq._broker.claims import CLAIM_BYTES, MAX_BATCH, NACK_BATCH, NO_OUTCOMES, Ack, Nack, Outcomes, Renewal, WholeClaim
+from rmq._broker.each import call_each, checked_slots
 from rmq._broker.keys import group_rate_key
-from rmq._broker.newest_deliveries import NewestDeliveries
-from rmq._broker.slots import NACK_BATCH
-from rmq._broker.source import Source
 from rmq._broker.streams import Member
 from rmq._model.deliveries import Delivery, Holder
-from rmq._model.entries import StreamDelivery, Trimmed, checked_consumer, stamp_of
-from rmq._model.replies import NO_OWNER, ClaimReply, ExtendReply, NackReply, Owner, Redriven, StreamClaimed
+from rmq._model.entries import NO_DELIVERY, StreamDelivery, Trimmed, checked_consumer, stamp_of
+from rmq._model.replies import NO_OWNER, ClaimReply, ExtendReply, NackReply, Owner, StreamClaimed
 from rmq._model.reports import reporter
 from rmq._model.retention import Retention
 from rmq._model.topics import Topic
 from rmq._model.workers import process_name
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
-from rmq._transport.dispatch import CONNECT_PATIENCE_S
+from rmq._transport.dispatch import CONNECT_PATIENCE_S, Dispatch
 from rmq.errors import InvalidValueError, RmqError
 
 log = reporter("rmq.streams")
@@ -36,6 +37,9 @@ MOST_NOTED = 1_000
 
 RESUME_BATCH = 128
 """Entries of an earlier process that one call gives back."""
+
+FEWEST_KEPT = 1_024
+"""So many entries may be known without a look at which of their deliveries nobody has any more."""
 
 LONGEST_UPKEEP_S = 60.0
 GONE_LEASES, GONE_S = 10, 600
@@ -123,19 +127,40 @@ class StreamWriter:
         """Remove a consumer, or all that hold nothing: how many, and how many deliveries were given back."""
         return self._connections.run(streams.forget(self.topic, slot, group, consumer, idle_ms, limit))
 
-    def redrive(self, slot: int, group: str, ids: Sequence[str]) -> list[Redriven]:
-        """Deliver dead entries again, to this group only; at most `NACK_BATCH`."""
-        return call_in_parts(
-            self._connections, lambda done: streams.redrive(self.topic, slot, group, ids[done:]), len(ids)
-        )
 
-    def purge_dead(self, slot: int, group: str, ids: Sequence[str]) -> int:
-        """Drop dead entries for good; return how many."""
-        return self._connections.run(streams.purge_dead(self.topic, slot, group, ids))
+class NewestDeliveries:
+    """Knows the deliveries of one consumer of a group that somebody still has. Thread-safe.
+
+    The token of a delivery is its consumer and its number. Redis keeps both in the pending list, and so they cost
+    nothing. But a server that forgets its last writes gives the same number anew, and a release takes it back. Then a
+    late settlement of the delivery before would settle the one after it. So the one before loses its token once the
+    next one is here.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._newest: dict[tuple[int, bytes], ref[StreamDelivery]] = {}
+        self._limit = FEWEST_KEPT
+
+    def __len__(self) -> int:
+        return len(self._newest)
+
+    def add(self, deliveries: Sequence[StreamDelivery]) -> None:
+        """Take new deliveries; those before them of the same entries count no more."""
+        with self._lock:
+            newest = self._newest
+            for delivery in deliveries:
+                place = delivery.slot, delivery.name
+                if (known := newest.get(place)) is not None and (before := known()) is not None:
+                    before.claim_score = NO_DELIVERY
+                newest[place] = ref(delivery)
+            if len(newest) > self._limit:
+                self._newest = {place: known for place, known in newest.items() if known() is not None}
+                self._limit = max(FEWEST_KEPT, 2 * len(self._newest))
 
 
-class GroupSlots(Source[StreamClaimed]):
-    """The slots as one consumer of a group claims from them; what a `Claimer` and a `LeaseKeeper` work on.
+class StreamBroker:
+    """Claims from the slots of a stream topic and settles, as one consumer of a group: a `Broker`.
 
     Args:
         connections: Where the slots are.
@@ -143,20 +168,18 @@ class GroupSlots(Source[StreamClaimed]):
         member: Group and consumer.
     """
 
-    awaits_owners = True
-    in_order = True
-    many_from = OWN_FROM
-
     def __init__(self, connections: Connections, topic: Topic, member: Member) -> None:
-        super().__init__(connections, topic)
-        self.member = member
-        self.group = member.group
+        self._connections, self.topic, self.member = connections, topic, member
+        self.group: str | None = member.group
+        self.look_call = partial(streams.look, topic, group=member.group)
         self._newest = NewestDeliveries()
         self._busy: set[int] = set()
         self._own: dict[tuple[int, int], int] = {}
         self._unseen: dict[int, int] = {}
         retention = topic.retention
-        self.upkeep_s = LONGEST_UPKEEP_S if retention is None else min(retention.every_ms / 1000, LONGEST_UPKEEP_S)
+        self.upkeep_s: float | None = (
+            LONGEST_UPKEEP_S if retention is None else min(retention.every_ms / 1000, LONGEST_UPKEEP_S)
+        )
 
     def look_after(self, slot: int) -> bool:
         """Trim a slot if it is time, and forget consumers of the group that are gone."""
@@ -165,6 +188,19 @@ class GroupSlots(Source[StreamClaimed]):
         if trimmed.due and not trimmed.more:
             writer.forget(slot, self.member.group, "", max(GONE_S, GONE_LEASES * self.topic.lease_s) * 1000)
         return trimmed.more
+
+    def takes_long(self, number: int, slots: int) -> bool:
+        return number >= OWN_FROM or (number > 0 and slots >= MANY_SLOTS)
+
+    def may_claim(
+        self,
+        slot: int,
+        owner: Owner,
+        handed_over: Callable[[int, Owner], bool] | None = None,
+        returns: Callable[[int], bool] | None = None,
+    ) -> bool:
+        del owner, handed_over  # the script waits until nothing of an earlier owner is in flight
+        return returns is None or not returns(slot)
 
     def is_whole(self, slot: int, claim_score: int, number: int) -> bool:
         """Return whether these are all entries that this claim has read: what Redis does not check."""
@@ -192,9 +228,6 @@ class GroupSlots(Source[StreamClaimed]):
         del settle_only  # their limits are 0, which spares all that can be spared
         return streams.claim_many(claims, most_bytes)
 
-    def look_call(self, slots: Sequence[int]) -> Call[tuple[int, list[int]]]:
-        return streams.look(self.topic, slots, self.member.group)
-
     def deliveries(
         self, slot: int, reply: ClaimReply[StreamClaimed], lease_until_s: float, holder: Holder, owner: Owner
     ) -> list[Delivery]:
@@ -209,6 +242,8 @@ class GroupSlots(Source[StreamClaimed]):
         ]
         self._newest.add([each for each in found if each.ack_individually])  # the others' tokens are used once
         return list[Delivery](found)
+
+    columns = deliveries
 
     def _note(self, slot: int, reply: ClaimReply[StreamClaimed]) -> None:
         if len(reply.messages) >= OWN_FROM:
@@ -245,6 +280,9 @@ class GroupSlots(Source[StreamClaimed]):
     def extend_call(self, slot: int, claims: Sequence[Ack], owner: Owner = NO_OWNER) -> Call[ExtendReply]:
         return streams.extend(self.topic, slot, self.member, claims, owner)
 
+    def begin_extend(self, renewals: Sequence[Renewal]) -> Dispatch:
+        return self._connections.dispatch([self.extend_call(*renewal) for renewal in renewals], self.topic.lease_s / 6)
+
 
 def _stale(reply: ClaimReply[StreamClaimed]) -> tuple[bytes, ...]:
     return reply.stale
@@ -258,7 +296,7 @@ def join_group(
     name: str | None = None,
     slots: Iterable[int] | None = None,
     resume_as: str | None = None,
-) -> GroupSlots:
+) -> StreamBroker:
     """Register a group where it is new, and return the slots in the eyes of one of its consumers.
 
     Args:
@@ -290,7 +328,7 @@ def join_group(
             number,
             resume_as,
         )
-    return GroupSlots(connections, topic, member)
+    return StreamBroker(connections, topic, member)
 
 
 def log_lost(topic: Topic, slot: int, group: str, lost: Sequence[bytes]) -> None:

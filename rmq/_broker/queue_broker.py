@@ -1,0 +1,111 @@
+"""The slots of a topic that is no stream: what is sent there, claimed and settled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from rmq._broker import claims
+from rmq._broker.broker import MANY_SLOTS
+from rmq._broker.claims import MAX_BATCH, Outcomes, Renewal, WholeClaim
+from rmq._broker.sends import JoinedSends, MergedSends, joins_sends, send_calls
+from rmq._model.claim_columns import ClaimColumns
+from rmq._model.deliveries import Delivery, Holder
+from rmq._model.merged_deliveries import MergedDelivery
+from rmq._model.messages import Encoded
+from rmq._model.replies import Claimed, ClaimedRows, ClaimReply, Owner, SendResult
+from rmq._model.topics import Topic
+from rmq._transport.call import Call
+from rmq._transport.connections import Connections
+from rmq._transport.dispatch import Dispatch
+
+
+class QueueBroker:
+    """Sends to the slots of a topic, claims from them and settles: a `Broker`.
+
+    Args:
+        connections: Where the slots are.
+        topic: The registered definition.
+        delayed: Messages are sent with delays, in ms, as their scores: Redis' clock makes times of them.
+
+    Attributes:
+        send_call: Builds a send of up to `MAX_BATCH` messages of one slot, for callers that keep several in flight.
+        send_part_call: The same; where the topic merges the call may answer with a `PartlySent`.
+        send_many_call: Builds a call of small sends to several slots; `None` where they need calls of their own.
+    """
+
+    group: str | None = None
+    upkeep_s: float | None = None
+
+    def __init__(self, connections: Connections, topic: Topic, *, delayed: bool = False) -> None:
+        self._connections, self.topic = connections, topic
+        self.send_call = send_calls(topic, delayed=delayed, turns=connections.turns)
+        self.send_part_call = self.send_call
+        if isinstance(self.send_call, MergedSends):
+            self.send_part_call = partial(self.send_call, partly=True)
+        joins = not (delayed or connections.apart) and joins_sends(topic)
+        self.send_many_call = JoinedSends(topic, self.send_call) if joins else None
+        self.claim_call = claims.Claims(topic)
+        self.claim_many_call = claims.claim_many
+        self.ack_call = partial(claims.ack, topic)
+        self.nack_call = partial(claims.nack, topic)
+        self.extend_call = partial(claims.extend, topic)
+        self.look_call = partial(claims.look, topic)
+
+    def send(self, slot: int, messages: Sequence[Encoded], detailed: bool = False) -> SendResult:
+        """Store up to `MAX_BATCH` messages of one slot. Atomic; repeated by itself where the reply was lost."""
+        return self._connections.run(self.send_call(slot, messages, detailed))
+
+    def whole_call(self, slot: int, whole: Sequence[WholeClaim]) -> Call[tuple[int, ...]]:
+        return self.claim_call(slot, 0, Outcomes(whole=whole)).then(_unmatched)
+
+    def begin_extend(self, renewals: Sequence[Renewal]) -> Dispatch:
+        return self._connections.dispatch([self.extend_call(*renewal) for renewal in renewals], self.topic.lease_s / 6)
+
+    def may_claim(
+        self,
+        slot: int,
+        owner: Owner,
+        handed_over: Callable[[int, Owner], bool] | None = None,
+        returns: Callable[[int], bool] | None = None,
+    ) -> bool:
+        del returns  # its messages have no order that a later claim could break
+        return handed_over is None or handed_over(slot, owner)
+
+    def is_whole(self, slot: int, claim_score: int, number: int) -> bool:
+        del slot, claim_score, number  # Redis checks it
+        return self.topic.merge is None
+
+    def takes_long(self, number: int, slots: int) -> bool:
+        return number > MAX_BATCH or (number > 0 and slots >= MANY_SLOTS)
+
+    def look_after(self, slot: int) -> bool:
+        del slot
+        return False
+
+    def deliveries(
+        self, slot: int, reply: ClaimReply[Claimed], lease_until_s: float, holder: Holder, owner: Owner
+    ) -> list[Delivery]:
+        topic, now_ms = self.topic, reply.now_ms
+        kind = Delivery if topic.merge is None else MergedDelivery
+        return [kind(topic, slot, claimed, now_ms, lease_until_s, holder, owner) for claimed in reply.messages]
+
+    def columns(
+        self, slot: int, reply: ClaimReply[Claimed], lease_until_s: float, holder: Holder, owner: Owner
+    ) -> list[Delivery]:
+        rows, now_ms = reply.messages, reply.now_ms
+        if self.topic.merge is not None or not isinstance(rows, ClaimedRows):
+            return self.deliveries(slot, reply, lease_until_s, holder, owner)
+        if rows.alike:
+            return [ClaimColumns(self.topic, slot, rows, now_ms, lease_until_s, holder, owner)]
+        scores = rows.claim_scores
+        found: list[Delivery] = []
+        for score in dict.fromkeys(scores):  # what was rolled back has a claim score by its retries left
+            part = rows.of([index for index, each in enumerate(scores) if each == score], True)
+            found.append(ClaimColumns(self.topic, slot, part, now_ms, lease_until_s, holder, owner))
+        return found
+
+
+def _unmatched(reply: ClaimReply[Any]) -> tuple[int, ...]:
+    return reply.unmatched
