@@ -19,14 +19,14 @@ DELIVERY = """
     R->>R: check epoch, settle, sweep, store to prepare
     R-->>W: messages, claim score
     W->>H: delivery
-    loop each third of the lease
+    loop every third of the lease
         W->>R: extend, with the claim score
         R-->>W: new claim score
     end
     alt the handler returns
         H-->>W: done
         W->>R: ack, with the next claim
-        R->>R: same claim score: out of prepare
+        R->>R: same claim score: removed from prepare
     else the handler raises
         H-->>W: error
         W->>R: nack, with the delay
@@ -43,15 +43,15 @@ REDELIVERY = """
     alt the reply is lost
         R--xA: messages
         Note over A: A never repeats the claim
-    else A stands still
+    else A freezes
         R-->>A: messages, claim score
-        Note over A: nobody renews the lease
+        Note over A: the lease is not renewed
     end
     Note over R: the lease ends
     B->>R: claim
     R->>R: sweep: prepare to store, one retry used up
     R-->>B: messages, new claim score
-    opt A wakes up
+    opt A resumes
         A->>R: ack, with its claim score
         R-->>A: stale: nothing was changed
     end
@@ -68,7 +68,7 @@ FOLD_BACK = """
     alt the handler returns
         W->>R: ack
         R-->>W: delivery of 10, merged 1
-    else it raises, or its lease runs out
+    else it raises, or its lease ends
         W->>R: nack
         Note over R: -4 folds into the backlog
         R-->>W: delivery of 6, merged 3
@@ -84,8 +84,8 @@ EPOCHS = """
     Z-->>A: czxid 17 is the epoch
     A->>R: claim with epoch 17
     R->>R: meta stores epoch 17
-    Note over A: A stands still, its session ends
-    Z->>Z: the owner node of A goes
+    Note over A: A freezes, its session ends
+    Z->>Z: deletes the owner node of A
     B->>Z: write the new assignment, as leader
     B->>Z: create the slot's owner node
     Z-->>B: czxid 23 is the epoch
@@ -94,7 +94,7 @@ EPOCHS = """
     Note over B: B waits until nothing of A is in flight
     B->>R: claim with epoch 23
     R-->>B: messages
-    Note over A: A wakes up
+    Note over A: A resumes
     A->>R: ack with epoch 17
     R-->>A: FencedError, nothing was written
 """
@@ -120,14 +120,14 @@ def lifecycle() -> str:
         arrow((20, 112), (104, 112)), write(56, 104, "send", "", "middle"),
         arrow((230, 100), (394, 100)), write(312, 92, "claim", "", "middle"),
         arrow((400, 124), (236, 124)), write(318, 142, "nack at once,", "soft", "middle"),
-        write(318, 159, "release, lease over", "soft", "middle"),
+        write(318, 159, "release, lease expired", "soft", "middle"),
         arrow((520, 112), (604, 112)), write(560, 104, "ack", "", "middle"),
         arrow((430, 138), (430, 200), (200, 200), (200, 256)), write(318, 193, "nack with a delay", "soft", "middle"),
         arrow((490, 138), (490, 256)), write(500, 196, "bury,", "soft"), write(500, 213, "no retries left", "soft"),
-        arrow((140, 262), (140, 144)), write(130, 200, "delay", "soft", "end"), write(130, 217, "over", "soft", "end"),
-        arrow((215, 138), (215, 232), (440, 232), (440, 256)), write(330, 226, "time to live over", "soft", "middle"),
+        arrow((140, 262), (140, 144)), write(130, 200, "delay", "soft", "end"), write(130, 217, "ends", "soft", "end"),
+        arrow((215, 138), (215, 232), (440, 232), (440, 256)), write(330, 226, "time to live ends", "soft", "middle"),
         arrow((460, 314), (460, 336), (62, 336), (62, 128), (104, 128)), write(312, 330, "redrive", "", "middle"),
-        write(20, 34, "Where a message stands", "head"),
+        write(20, 34, "The states of a message", "head"),
         width=624,
     )  # fmt: skip
 
@@ -135,7 +135,7 @@ def lifecycle() -> str:
 def roles() -> str:
     """Draw who talks to Redis, and with what."""
     parts = [
-        write(16, 34, "Who talks to Redis, and with what", "head"),
+        write(16, 34, "How the parts use Redis", "head"),
         box(258, 58, 164, 258, "band"),
         write(340, 82, "Redis", "head", "middle"),
         write(340, 100, "one server, Sentinel", "soft", "middle"),
@@ -157,7 +157,7 @@ def roles() -> str:
     y = 250
     parts += [box(16, y, 150, 56), write(91, y + 24, "Operators", "head", "middle")]
     parts += [write(91, y + 43, "rmq, dashboard", "soft", "middle"), *both_ways(168, 256, y + 28)]
-    parts += [write(212, y + 20, "view, steer", "soft", "middle")]
+    parts += [write(212, y + 20, "view, manage", "soft", "middle")]
     right = (
         ("Worker", "listeners, your handlers", "claim, extend, ack, nack", 66),
         ("Spark", "read, readStream", "read, ack", 250),
@@ -180,7 +180,7 @@ def roles() -> str:
         write(676, 156, "epochs", "soft"),
     ]
     return picture(
-        "Producers send into slots in Redis; workers claim from them, and operators view and steer", 332, *parts
+        "Producers send into slots in Redis; workers claim from them, and operators view and manage", 332, *parts
     )
 
 
@@ -189,11 +189,9 @@ def diagrams() -> dict[str, str]:
     return {
         **{name: draw() for name, draw in PICTURES.items()},
         "delivery": Sequence(DELIVERY).draw("A delivery: claim, extend, then ack or nack with the claim score"),
-        "redelivery": Sequence(REDELIVERY).draw(
-            "A worker lost the reply or stands still: another one gets the message"
-        ),
-        "fold_back": Sequence(FOLD_BACK).draw("A failed delivery folds back into what was sent meanwhile"),
-        "epochs": Sequence(EPOCHS).draw("A worker that wakes up after its slot has a new owner is refused"),
+        "redelivery": Sequence(REDELIVERY).draw("A worker lost the reply or freezes: another one gets the message"),
+        "fold_back": Sequence(FOLD_BACK).draw("A failed delivery folds back into the new message"),
+        "epochs": Sequence(EPOCHS).draw("A worker that resumes after its slot has a new owner is refused"),
         "lifecycle": lifecycle(),
         "roles": roles(),
     }

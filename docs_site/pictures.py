@@ -111,11 +111,11 @@ def overview() -> str:
         y = 48 + number * 60
         parts += [box(575, y, 165, 44), write(657, y + 27, words, "", "middle"), arrow((530, y + 22), (568, y + 22))]
     parts += [
-        write(575, 246, "never two handlers with", "soft"), write(575, 264, "the same key at once", "soft"),
-        write(235, 252, "What fails waits, is tried again, and is", "soft"),
-        write(235, 270, "kept as a dead letter in the end.", "soft"),
+        write(575, 246, "never two handlers on", "soft"), write(575, 264, "the same item at once", "soft"),
+        write(235, 252, "Failed messages wait, are retried, and are", "soft"),
+        write(235, 270, "kept as dead letters in the end.", "soft"),
     ]  # fmt: skip
-    return picture("Many sends become few messages, which handlers get in order and at their time", 285, *parts)
+    return picture("Many sends become few messages, which handlers get in order and when they are due", 285, *parts)
 
 
 def range_merge() -> str:
@@ -136,7 +136,7 @@ def priority() -> str:
     sends = (("a", 1), ("b", 5), ("c", 5), ("a", 9))
     order = (("a", "9", "its last priority"), ("b", "5", "older than c"), ("c", "5", ""))
     parts = [
-        write(20, 28, "PRIORITY: the largest first, of equal ones the oldest", "head"),
+        write(20, 28, "PRIORITY: the largest first, ties go to the oldest", "head"),
         write(20, 62, "sends, in this order", "soft"),
     ]
     for number, (name, rank) in enumerate(sends):
@@ -150,13 +150,13 @@ def priority() -> str:
             write(x + 33, 98, f"{name}: {rank}", "mono", "middle"),
             write(x + 33, 130, why, "soft", "middle"),
         ]
-    return picture("PRIORITY: the largest priority first; a send again changes it", 150, *parts)
+    return picture("PRIORITY: the largest priority first; sending again changes it", 150, *parts)
 
 
 def fixed_time() -> str:
     """Draw a message whose time moves, and one that is cancelled."""
     parts = [
-        write(20, 28, "FIXED_TIME: not before its time; the last send decides, cancel takes it out", "head"),
+        write(20, 28, "FIXED_TIME: not before its time; the last send decides, cancel removes it", "head"),
         write(20, 72, "order:7", "mono"), dot(120, 68), write(135, 62, "for 14:30", "soft"), dot(250, 68),
         write(265, 62, "for 14:40", "soft"), flag(640, 80), write(560, 60, "delivered", "soft"),
         write(20, 112, "order:8", "mono"), dot(160, 108), write(175, 102, "for 14:30", "soft"),
@@ -173,7 +173,7 @@ def stream() -> str:
         x = 60 + number * 80
         parts += [box(x, 78, 66, 34), write(x + 33, 100, f"entry {number + 1}", "soft", "middle")]
     for x, words, y in (
-        (60 + 5 * 80 + 33, "group billing: acked up to 5, has 6 in hand", 60),
+        (60 + 5 * 80 + 33, "group billing: acked up to 5, has 6 in flight", 60),
         (60 + 2 * 80 + 33, "group mail: reads 3", 150),
     ):
         parts.append(write(x, y, words, "", "middle"))

@@ -20,10 +20,10 @@ PAGES = {
     "deliveries": ("Deliveries", "rmq._model.deliver", "rmq._claiming"),
     "merging": ("Merging", "rmq._model.merg"),
     "delayed": ("Delayed queue", "rmq.delayed"),
-    "steering": ("Looking and steering", "rmq._admin", "rmq._model.whereabouts", "rmq._model.definitions"),
+    "steering": ("Inspection and control", "rmq._admin", "rmq._model.whereabouts", "rmq._model.definitions"),
     "streams": ("Streams", "rmq._admin.stream_topic", "rmq._model.entries"),
     "figures": ("Figures and workers", "rmq._model.figures", "rmq._model.workers"),
-    "watching": ("Watching and logs", "rmq._model.observers", "rmq.logs"),
+    "watching": ("Observers and logs", "rmq._model.observers", "rmq.logs"),
     "ownership": ("Owners of slots", "rmq._ownership", "rmq._model.replies.Owner"),
     "errors": ("Errors", "rmq.errors"),
     "aio": ("rmq.aio", "rmq.aio"),
@@ -105,7 +105,7 @@ def write(pages: Path) -> list[dict[str, str]]:
             blocks = "".join(f"\n::: {name.path}\n" for name in names)
             (folder / f"{page}.md").write_text(f"# {title}\n{blocks}", "utf-8")
             rows = "".join(f"| [`{name.path}`]({page}.md#{name.path}) | {name.summary} |\n" for name in names)
-            index.append(f"\n## {title}\n\n| name | what it is |\n|---|---|\n{rows}")
+            index.append(f"\n## {title}\n\n| name | meaning |\n|---|---|\n{rows}")
             entries.append({title: f"{FOLDER}/{page}.md"})
     (folder / "index.md").write_text("".join(index), "utf-8")
     return entries
