@@ -157,7 +157,7 @@ def roles() -> str:
     y = 250
     parts += [box(16, y, 150, 56), write(91, y + 24, "Operators", "head", "middle")]
     parts += [write(91, y + 43, "rmq, dashboard", "soft", "middle"), *both_ways(168, 256, y + 28)]
-    parts += [write(212, y + 20, "view, manage", "soft", "middle")]
+    parts += [write(212, y + 20, "manage", "soft", "middle")]
     right = (
         ("Worker", "listeners, your handlers", "claim, extend, ack, nack", 66),
         ("Spark", "read, readStream", "read, ack", 250),
