@@ -75,6 +75,21 @@ def test_prose_is_wrapped(page: Path) -> None:
     assert [line for line in spans_joined if len(line) > 100 and " " in line.strip(" -")] == []
 
 
+USER_PAGES = [page for page in PAGES if page.name != "CONTRIBUTING.md" and "internals" not in page.parts]
+AVOIDED = re.compile(
+    r"(?i)\b(?:mends?|mended|steer(?:s|ed|ing)?|nobody|somebody|told|anew|bears? (?:a second|that)|in whose hands"
+    r"|stands? (?:in|on|still|below|there|beside)|goes on|passed over|passes over|what comes of|(?:what|who) is not)\b"
+)
+"""Words that readers stumbled over, and what stood in for the name of a thing. Instead: fix, manage, no worker,
+logged or reported, again, idempotent, in flight, is in, continues, skipped."""
+
+
+@pytest.mark.parametrize("page", USER_PAGES, ids=name_of)
+def test_pages_for_users_name_things(page: Path) -> None:
+    text = re.sub(r"^```.*?^```|`[^`]*`|\]\([^)]*\)", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    assert [line for line in text.splitlines() if AVOIDED.search(line)] == []
+
+
 def test_lines_of_the_changelog_are_wrapped() -> None:
     lines = (ROOT / "CHANGELOG.md").read_text("utf-8").splitlines()
     assert [line for line in lines if len(line) > 150] == []
