@@ -37,7 +37,7 @@ SPARK := $(VENV)/.installed-spark
 CLASSES := $(VENV)/.archived-classes
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-spark test test-slow coverage test-failed test-redis test-servers test-thrice test-stalls test-long test-spark-long spark-kills spark-rivals test-docker chaos campaign histories simulation simulation-planted bench bench-peers bench-rivals mutants docs dashboard-pictures newcomer check lint lint-lua types layers headers format constraints clean
+.PHONY: help demo demo-spark test test-slow coverage test-failed test-redis test-servers test-thrice test-stalls test-long test-spark-long spark-kills spark-rivals test-docker chaos campaign histories simulation simulation-planted bench bench-peers bench-rivals mutants docs dashboard-pictures newcomer check lint lint-lua types layers headers sizes format constraints clean
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -164,7 +164,7 @@ docs: $(DEV)  ## Build the documentation site strictly, offline, in build/docs/s
 newcomer: $(DEV)  ## Do the tasks of a newcomer in a fresh clone, and time them in docs/internals/newcomer.md, about 4 minutes
 	$(BIN)/python -m tests.newcomer
 
-check: lint types layers headers  ## Everything that needs no server: format, lint, types, layers, script headers
+check: lint types layers headers sizes  ## Everything that needs no server: format, lint, types, layers, script headers, lines of code
 
 lint: $(DEV) lint-lua
 	$(BIN)/ruff check .
@@ -183,6 +183,10 @@ types: $(DEV)
 
 layers: $(DEV)
 	$(BIN)/lint-imports
+	$(BIN)/python -m pytest --quiet -p no:cacheprovider tests/unit/test_shape.py
+
+sizes: $(DEV)
+	$(BIN)/python -m tests.support.code_lines
 
 headers: $(DEV)
 	$(BIN)/python -m pytest --quiet -p no:cacheprovider tests/unit/_scripts/test_lua_headers.py

@@ -8,10 +8,8 @@ from __future__ import annotations
 import pytest
 
 from rmq import Fixed, FixedTimeMessage, Merge, PriorityMessage, RangeMergeMessage, StreamMessage, Sum, Topic, TopicType
-from rmq._claiming.wake_hints import PROOF_S
-from rmq._listening.pace import LOOK_S, PROBE_S
 from tests.simulation.idling import Idling, idling
-from tests.support.core import slot_keys
+from tests.support.core import LOOK_S, PROBE_S, PROOF_S, slot_keys
 
 SETTLED_S = 30.0
 """After so long a worker has subscribed, proven its hints, and looked at all slots."""

@@ -28,8 +28,8 @@ from redis.retry import Retry
 from rmq import EmbeddedServer, PriorityMessage, RmqClient, Topic, TopicType
 from rmq._processes import local_cluster
 from rmq._processes.embedded import LOCK_FILE
-from rmq._processes.server_programs import SERVER_WHEELS, find_redis_server, in_wheel, look_at
 from rmq.errors import EmbeddedServerError
+from tests.support.core import SERVER_WHEELS, find_redis_server, in_wheel, look_at
 from tests.support.waiting import wait_until
 
 REPOSITORY = Path(__file__).parents[2]

@@ -17,15 +17,23 @@ from unittest import mock
 import pytest
 
 from rmq import Coordinator, Delivery, Owner, PriorityMessage, RmqClient, Topic, TopicType
-from rmq._claiming.claim_executor import ClaimExecutor
-from rmq._claiming.claimer import Claimer
-from rmq._listening import kinship
-from rmq._listening.kinship import Marks
 from rmq.errors import CoordinationError, EnsembleMismatchError, FencedError, InvalidValueError, RmqError
 from tests.conftest import MakeTopic
 from tests.support import scenarios
 from tests.support.cli import Cli
-from tests.support.core import ACKED, ENSEMBLES_KEY, REDIS_KEY, Claimed, Connections, Holder, claiming
+from tests.support.core import (
+    ACKED,
+    ENSEMBLES_KEY,
+    REDIS_KEY,
+    Claimed,
+    Claimer,
+    ClaimExecutor,
+    Connections,
+    Holder,
+    Marks,
+    claiming,
+    kinship,
+)
 from tests.support.ledger import tell
 from tests.support.link import Link
 from tests.support.ownership import SESSION_S, TICK_MS, Report, Rig

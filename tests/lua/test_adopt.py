@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rmq import Adoption, Owner, TopicType
-from rmq._admin.adopt import adopt
 from rmq.errors import EnsembleMismatchError, FencedError
 from tests.conftest import MakeSlot, MakeTopic
-from tests.support.core import NO_OWNER, Connections, MovedOwner, claiming, steering
+from tests.support.core import NO_OWNER, Connections, MovedOwner, adopt, claiming, steering
 from tests.support.slots import SlotState, SlotUnderTest
 
 OLD, NEW, THIRD = Owner(5_000, "old"), Owner(7, "new"), Owner(9, "third")

@@ -9,7 +9,6 @@ import redis
 
 from benchmarks.bounds import forgotten
 from rmq import TopicType, WorkerInfo
-from rmq._admin.inspection import read_workers
 from rmq.spark import calls as spark_calls
 from rmq.spark.calls import Driver, Reading
 from tests.conftest import MakeSlot, MakeTopic
@@ -28,6 +27,7 @@ from tests.support.core import (
     claiming,
     definitions,
     group_keys,
+    read_workers,
     registry,
     sending,
     streams,

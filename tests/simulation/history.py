@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from rmq._listening.pace import LONG_LOOK_S, LOOK_S
 from tests.simulation.plan import GROUPS, TopicPlan
 from tests.simulation.steps import Hold
 from tests.simulation.world import EPOCH_MS, START_S
+from tests.support.core import LONG_LOOK_S, LOOK_S
 
 FOREVER_S = float("inf")
 

@@ -14,13 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
 from rmq import Delivery, Listener
-from rmq._claiming.claimer import Claimer
-from rmq._listening.handler_calls import ListenerSetup
-from rmq._listening.handlers_in_turn import HandlersInTurn
-from rmq._listening.listener_thread import ListenerThread
 from tests.stateful.databases import on_database
 from tests.stateful.holding_machine import AGES, HoldingMachine, play
-from tests.support.core import ACKED, monotonic_s
+from tests.support.core import ACKED, Claimer, HandlersInTurn, ListenerSetup, ListenerThread, monotonic_s
 from tests.support.slots import scripts_under_test
 
 RETURNS, FAILS, HANGS, FAILS_AFTER = BEHAVIOURS = ("returns", "fails", "hangs", "hangs and fails")

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from rmq import Consumer, Delivery, RmqClient, Topic, TopicStats
-from rmq._claiming.claim_round import ClaimPlan
-from rmq._claiming.claimer import Claimer
+from tests.support.core import Claimer, ClaimPlan
 
 
 def texts(deliveries: Iterable[Delivery]) -> list[str]:

@@ -3,6 +3,12 @@
 Whoever moves or renames one of these changes this file, and no test. Unit tests of a private module import that module.
 """
 
+from rmq._admin.adopt import adopt as adopt
+from rmq._admin.history import LONGEST_WAIT_S as LONGEST_WAIT_S
+from rmq._admin.history import MINUTES as MINUTES
+from rmq._admin.history import sum_of as sum_of
+from rmq._admin.inspection import read_workers as read_workers
+from rmq._admin.notices import Teller as Teller
 from rmq._broker import claims as claims
 from rmq._broker import control as control
 from rmq._broker import dead as dead
@@ -55,6 +61,35 @@ from rmq._broker.stream_broker import StreamWriter as StreamWriter
 from rmq._broker.stream_broker import join_group as join_group
 from rmq._broker.streams import Member as Member
 from rmq._broker.viewing import stats as stats
+from rmq._claiming.claim_executor import ClaimExecutor as ClaimExecutor
+from rmq._claiming.claim_round import ClaimPlan as ClaimPlan
+from rmq._claiming.claim_round import ClaimRound as ClaimRound
+from rmq._claiming.claim_round import Visit as Visit
+from rmq._claiming.claimer import PUT_OFF_S as PUT_OFF_S
+from rmq._claiming.claimer import TROUBLE_PAUSE_S as TROUBLE_PAUSE_S
+from rmq._claiming.claimer import Claimer as Claimer
+from rmq._claiming.consumer import BARREN_ROUNDS as BARREN_ROUNDS
+from rmq._claiming.consumer import POLL_BYTES as POLL_BYTES
+from rmq._claiming.leases import take_renewal as take_renewal
+from rmq._claiming.leftovers import Leftovers as Leftovers
+from rmq._claiming.prefetch_size import MOST_PREFETCHED as MOST_PREFETCHED
+from rmq._claiming.prefetch_size import PrefetchSize as PrefetchSize
+from rmq._claiming.rate_limit import Throttle as Throttle
+from rmq._claiming.wake_hints import PROOF_S as PROOF_S
+from rmq._claiming.wake_hints import Hints as Hints
+from rmq._listening import handlers_in_turn as handlers_in_turn
+from rmq._listening import kinship as kinship
+from rmq._listening.handler_calls import ListenerSetup as ListenerSetup
+from rmq._listening.handlers_in_turn import BATCHES_S as BATCHES_S
+from rmq._listening.handlers_in_turn import HandlersInTurn as HandlersInTurn
+from rmq._listening.heartbeat import Heartbeat as Heartbeat
+from rmq._listening.kinship import Marks as Marks
+from rmq._listening.listener_thread import PIGGYBACK_S as PIGGYBACK_S
+from rmq._listening.listener_thread import ListenerThread as ListenerThread
+from rmq._listening.pace import LONG_LOOK_S as LONG_LOOK_S
+from rmq._listening.pace import LOOK_S as LOOK_S
+from rmq._listening.pace import PROBE_S as PROBE_S
+from rmq._listening.runtime import ListenerRuntime as ListenerRuntime
 from rmq._model import figures as figures
 from rmq._model import times as times
 from rmq._model.claim_columns import ClaimColumns as ClaimColumns
@@ -99,6 +134,18 @@ from rmq._model.spark_queries import KEEP_S as KEEP_S
 from rmq._model.spark_queries import MOST_QUERIES as MOST_QUERIES
 from rmq._model.times import monotonic_s as monotonic_s
 from rmq._model.whereabouts import AnyPlace as AnyPlace
+from rmq._ownership.logins import PASSWORD as PASSWORD
+from rmq._processes.redis_cluster import create_cluster as create_cluster
+from rmq._processes.server_programs import SERVER_WHEELS as SERVER_WHEELS
+from rmq._processes.server_programs import find_redis_server as find_redis_server
+from rmq._processes.server_programs import in_wheel as in_wheel
+from rmq._processes.server_programs import look_at as look_at
+from rmq._sending import stream as stream
+from rmq._sending.pipeline import BATCH_BYTES as BATCH_BYTES
+from rmq._sending.stream import BATCH as BATCH
+from rmq._sending.stream import BUFFERED as BUFFERED
+from rmq._sending.stream import CHUNK as CHUNK
+from rmq._sending.stream import batch_size as batch_size
 from rmq._transport import connections as connections
 from rmq._transport.call import PUBLISH as PUBLISH
 from rmq._transport.call import Call as Call

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rmq._processes.server_programs import SERVER_WHEELS, in_wheel
+from tests.support.core import SERVER_WHEELS, in_wheel
 from tests.support.results import ROOT, Results, cell, duration, keep, provenance, read
 from tests.support.servers import BINARY_VARIABLE
 

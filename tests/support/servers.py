@@ -32,7 +32,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from rmq._processes.server_programs import SERVER_WHEELS, find_redis_server, in_wheel
+from tests.support.core import SERVER_WHEELS, find_redis_server, in_wheel
 from tests.support.waiting import wait_until
 
 BINARY_VARIABLE = "RMQ_TEST_REDIS"

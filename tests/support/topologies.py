@@ -11,8 +11,7 @@ from typing import Any
 
 import redis
 
-from rmq._processes.redis_cluster import create_cluster
-from tests.support.core import Address, hash_slot
+from tests.support.core import Address, create_cluster, hash_slot
 from tests.support.servers import RedisServer
 from tests.support.waiting import LIMIT_S, wait_until
 

@@ -9,10 +9,9 @@ import pytest
 import redis
 
 from rmq import Minute, PriorityMessage, RmqClient, StreamMessage, TopicType
-from rmq._admin.history import LONGEST_WAIT_S, MINUTES, sum_of
 from tests.conftest import MakeTopic
 from tests.support.cli import bury
-from tests.support.core import HISTORY_TURN_KEY, TOPICS_KEY, history_key
+from tests.support.core import HISTORY_TURN_KEY, LONGEST_WAIT_S, MINUTES, TOPICS_KEY, history_key, sum_of
 from tests.support.waiting import wait_until
 
 

@@ -18,10 +18,9 @@ import pytest
 import redis
 
 from rmq import DeadMessage, PriorityMessage, RmqClient, StreamMessage, Topic, TopicType, Webhook, aio
-from rmq._admin.notices import Teller
 from rmq.errors import InvalidValueError, WebhookError
 from tests.conftest import MakeTopic
-from tests.support.core import slot_keys
+from tests.support.core import Teller, slot_keys
 from tests.support.waiting import wait_until
 
 SOON = 0.05

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from rmq import Consumer, Delivery, RmqClient, StreamDelivery, StreamMessage, Topic, TopicType
-from rmq._claiming.leases import take_renewal
 from tests.conftest import MakeTopic
 from tests.integration._claiming.test_claimer import HOLDER
 from tests.support.core import (
@@ -24,6 +23,7 @@ from tests.support.core import (
     StreamClaimed,
     group_keys,
     slot_keys,
+    take_renewal,
 )
 from tests.support.streams import pending_rows
 

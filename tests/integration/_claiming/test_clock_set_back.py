@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from rmq import Leading, Merge, Owner, RangeMergeMessage, RmqClient, StreamMessage, Sum, Topic, TopicType
-from rmq._processes.server_programs import in_wheel
 from tests.campaign.clocks import NOT_HERE, Clock, library
-from tests.support.core import NO_OWNER, Member, streams
+from tests.support.core import NO_OWNER, Member, in_wheel, streams
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 

@@ -23,11 +23,10 @@ from rmq import (
     TopicType,
     poll_all,
 )
-from rmq._claiming.claim_executor import ClaimExecutor
 from rmq.errors import AlreadySettledError, InvalidValueError
 from tests.conftest import MakeTopic
 from tests.support.clients import left_in, stats_of
-from tests.support.core import ClaimColumns
+from tests.support.core import ClaimColumns, ClaimExecutor
 from tests.support.waiting import wait_until
 
 SOON: dict[TopicType, dict[str, Any]] = {

@@ -16,10 +16,8 @@ from typing import Any
 import pytest
 
 from rmq import Consumer, PriorityMessage, RmqClient, StreamMessage, Topic, TopicType
-from rmq._claiming.claim_executor import ClaimExecutor
-from rmq._claiming.leftovers import Leftovers
 from rmq.errors import ClientClosedError, RmqError
-from tests.support.core import monotonic_s, slot_keys
+from tests.support.core import ClaimExecutor, Leftovers, monotonic_s, slot_keys
 from tests.support.servers import RedisServer
 from tests.support.sides import SIDES, Side
 from tests.support.slots import forget_topic

@@ -19,10 +19,9 @@ from rmq import (
     TopicType,
     poll_all,
 )
-from rmq._claiming.consumer import BARREN_ROUNDS, POLL_BYTES
 from tests.conftest import MakeTopic
 from tests.support.clients import stats_of
-from tests.support.core import slot_keys
+from tests.support.core import BARREN_ROUNDS, POLL_BYTES, slot_keys
 
 MIB = 1 << 20
 NUMBER = 24

@@ -6,10 +6,8 @@ import pytest
 import redis
 
 from rmq import Delivery, Owner, PriorityMessage, RmqClient, StreamMessage, TopicType
-from rmq._claiming.claim_executor import ClaimExecutor
-from rmq._claiming.claimer import Claimer
 from tests.conftest import MakeTopic
-from tests.support.core import ACKED, Connections, join_group, rate_key
+from tests.support.core import ACKED, Claimer, ClaimExecutor, Connections, join_group, rate_key
 from tests.support.holders import HolderStub
 from tests.support.waiting import wait_until
 

@@ -10,10 +10,9 @@ import pytest
 import redis
 
 from rmq import Delivery, PriorityMessage, RmqClient, Topic, TopicType
-from rmq._claiming.rate_limit import Throttle
 from rmq.errors import InvalidTopicError
 from tests.conftest import MakeTopic
-from tests.support.core import rate_key
+from tests.support.core import Throttle, rate_key
 from tests.support.waiting import wait_until
 
 CONSUMER = """

@@ -14,17 +14,26 @@ import pytest
 import redis
 
 from rmq import Adaptive, Delivery, ExponentialRetry, PriorityMessage, RmqClient, StreamMessage, Topic, TopicType
-from rmq._claiming.claim_executor import ClaimExecutor
-from rmq._claiming.claim_round import ClaimPlan, Visit
-from rmq._claiming.claimer import Claimer
-from rmq._claiming.prefetch_size import MOST_PREFETCHED, PrefetchSize
-from rmq._listening.handlers_in_turn import BATCHES_S
-from rmq._listening.runtime import ListenerRuntime
 from rmq.errors import ScriptFailedError
 from tests.conftest import MakeTopic
 from tests.integration._claiming.test_claimer import HOLDER
 from tests.support.clients import left_in, limits_of, stats_of, texts
-from tests.support.core import ACKED, MANY_SLOTS, NO_OWNER, PIGGYBACKED_NACKS, Connections, slot_keys
+from tests.support.core import (
+    ACKED,
+    BATCHES_S,
+    MANY_SLOTS,
+    MOST_PREFETCHED,
+    NO_OWNER,
+    PIGGYBACKED_NACKS,
+    Claimer,
+    ClaimExecutor,
+    ClaimPlan,
+    Connections,
+    ListenerRuntime,
+    PrefetchSize,
+    Visit,
+    slot_keys,
+)
 from tests.support.waiting import wait_until
 
 SECOND = timedelta(seconds=1)

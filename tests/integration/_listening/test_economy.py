@@ -9,10 +9,9 @@ from typing import Any, cast
 import pytest
 
 from rmq import RangeMergeMessage, Topic, TopicType, WorkerInfo
-from rmq._listening.heartbeat import Heartbeat
 from rmq.errors import RedisUnavailableError
 from tests.conftest import wait_until
-from tests.support.core import WORKER_INFOS_KEY, WORKERS_KEY
+from tests.support.core import WORKER_INFOS_KEY, WORKERS_KEY, Heartbeat
 from tests.support.servers import RedisServer
 from tests.support.sides import SIDES, side_of
 

@@ -15,12 +15,10 @@ import pytest
 import redis
 
 from rmq import Delivery, ImmediateRetry, Listener, PriorityMessage, RangeMergeMessage, RmqClient, Topic, TopicType
-from rmq._claiming.prefetch_size import PrefetchSize
-from rmq._listening import handlers_in_turn
 from rmq.errors import InvalidValueError, LeaseLostError, RmqError
 from tests.conftest import MakeTopic
 from tests.support.clients import drain, left_in, stats_of, texts
-from tests.support.core import HISTORY_TURN_KEY, slot_keys
+from tests.support.core import HISTORY_TURN_KEY, PrefetchSize, handlers_in_turn, slot_keys
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until

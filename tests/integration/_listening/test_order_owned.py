@@ -9,12 +9,18 @@ from typing import Any, cast
 import pytest
 
 from rmq import Coordinator, Delivery, Listener, Owner, Ownership, RmqClient, StreamMessage, Topic, TopicType
-from rmq._claiming.claimer import PUT_OFF_S, Claimer
-from rmq._listening.handler_calls import ListenerSetup
-from rmq._listening.handlers_in_turn import HandlersInTurn
-from rmq._listening.listener_thread import ListenerThread
 from tests.conftest import MakeTopic
-from tests.support.core import PIGGYBACKED_NACKS, RELEASED, Connections, join_group
+from tests.support.core import (
+    PIGGYBACKED_NACKS,
+    PUT_OFF_S,
+    RELEASED,
+    Claimer,
+    Connections,
+    HandlersInTurn,
+    ListenerSetup,
+    ListenerThread,
+    join_group,
+)
 from tests.support.waiting import wait_until
 
 OWNER = Owner(7, "ensemble")

@@ -13,10 +13,9 @@ from uuid import uuid4
 import pytest
 
 from rmq import Coordinator, Delivery, Listener, PriorityMessage, RmqClient, StreamMessage, Topic, TopicType
-from rmq._listening import kinship
 from tests.conftest import MakeTopic
 from tests.integration._ownership.test_zookeeper import plain_client
-from tests.support.core import ENSEMBLES_KEY
+from tests.support.core import ENSEMBLES_KEY, kinship
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.support.zookeeper import ZooKeeperEnsemble

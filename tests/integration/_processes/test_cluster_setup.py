@@ -18,9 +18,8 @@ from redis.retry import Retry
 
 from rmq._io.backend import THREADS
 from rmq._io.wire import Wire
-from rmq._processes.redis_cluster import create_cluster
 from rmq.errors import RedisUnavailableError
-from tests.support.core import Address, Durability, make_router, parse_url
+from tests.support.core import Address, Durability, create_cluster, make_router, parse_url
 from tests.support.servers import RedisServer, redis_binary
 from tests.support.topologies import free_cluster_port
 from tests.support.waiting import wait_until

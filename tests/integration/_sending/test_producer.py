@@ -11,11 +11,10 @@ import pytest
 import redis
 
 from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, SendResult, TopicType
-from rmq._sending.stream import BATCH, BUFFERED, batch_size
 from rmq.errors import BacklogFullError, FixedTimePassedError, InvalidBatchError, InvalidMessageError, SendError
 from tests.conftest import MakeTopic
 from tests.support.clients import left_in, stats_of
-from tests.support.core import Message, slot_keys
+from tests.support.core import BATCH, BUFFERED, Message, batch_size, slot_keys
 
 
 def test_new_and_merged(client: RmqClient, make_topic: MakeTopic) -> None:

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from rmq import Collect, Fixed, Merge, PriorityMessage, RangeMergeMessage, RmqClient, Sum, Topic, TopicType, WhenFull
-from rmq._sending import stream
-from rmq._sending.stream import batch_size
 from rmq.errors import CollectionFullError, SumOutOfRangeError
 from tests.conftest import MakeTopic
 from tests.support.clients import stats_of
+from tests.support.core import batch_size, stream
 
 FULL = Merge(Collect(max_items=2, when_full="refuse"), window=Fixed(60_000))
 NUMBER = 3_000

@@ -20,12 +20,10 @@ from rmq import (
     Sum,
     TopicType,
 )
-from rmq._sending.pipeline import BATCH_BYTES
-from rmq._sending.stream import BATCH, CHUNK
 from rmq.errors import BacklogFullError, InvalidBatchError
 from tests.conftest import MakeTopic
 from tests.support.clients import stats_of
-from tests.support.core import Message
+from tests.support.core import BATCH, BATCH_BYTES, CHUNK, Message
 
 FAR_MS = 4_000_000_000_000
 NUMBER = 2 * CHUNK + 123

@@ -15,7 +15,6 @@ import pytest
 import redis
 
 from rmq import Delivery, PriorityMessage, RmqClient, Topic, TopicType
-from rmq._processes.server_programs import in_wheel
 from rmq.errors import RedisUnavailableError
 from rmq.spark import calls as spark_calls
 from rmq.spark.calls import Reading
@@ -31,6 +30,7 @@ from tests.support.core import (
     default_scripts,
     hash_slot,
     hash_tag,
+    in_wheel,
     parse_url,
     query_keys,
     raise_first,

@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 from rmq import Consumer, DelayedQueue, Delivery, PriorityMessage, RmqClient, StreamMessage, Topic, TopicType
-from rmq._claiming.prefetch_size import PrefetchSize
 from rmq.errors import DurabilityError, RedisUnavailableError, ReplyLostError, RmqError, SendError
 from tests.support.clients import limits_of, stats_of
-from tests.support.core import ClaimReply, Connections, Message, claiming, parse_url, slot_keys
+from tests.support.core import ClaimReply, Connections, Message, PrefetchSize, claiming, parse_url, slot_keys
 from tests.support.servers import RedisServer
 from tests.support.sides import SIDES, Side
 from tests.support.topologies import RedisClusterServers

@@ -16,9 +16,9 @@ import pytest
 import redis
 
 from rmq import DelayedQueue, PriorityMessage, RmqClient, StreamMessage, Topic, TopicType
-from rmq._processes.server_programs import in_wheel
 from rmq.errors import DurabilityError, RedisUnavailableError, UnsafeRedisError
 from tests.support.clients import stats_of
+from tests.support.core import in_wheel
 from tests.support.servers import RedisServer, redis_binary
 from tests.support.waiting import wait_until
 

@@ -27,7 +27,6 @@ from rmq import (
     TopicStats,
     TopicType,
 )
-from rmq._claiming.prefetch_size import MOST_PREFETCHED, PrefetchSize
 from rmq._io.wire import Wire
 from rmq.aio import DelayedQueue, Delivery, DeliveryColumns, RmqClient
 from rmq.aio.backend import gate
@@ -36,6 +35,7 @@ from rmq.aio.wire import async_wire_factory
 from rmq.errors import ClientClosedError, InvalidValueError, RmqError, TopicMismatchError
 from tests.conftest import MakeTopic
 from tests.support.clients import limits_of
+from tests.support.core import MOST_PREFETCHED, PrefetchSize
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until

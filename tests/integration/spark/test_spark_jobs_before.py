@@ -14,11 +14,11 @@ import pytest
 import redis
 
 from rmq import Coordinator, Retention, RmqClient, Topic, TopicType
-from rmq._admin.adopt import adopt
 from rmq.demo.spark import audience
 from rmq.demo.spark.order_lines import COLUMNS, slice_path
 from rmq.spark.jobs.redrive import connect
 from tests.support.cli import Cli
+from tests.support.core import adopt
 from tests.support.slots import forget_topic
 from tests.support.waiting import wait_until
 from tests.support.zookeeper import ZooKeeperEnsemble

@@ -18,11 +18,10 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from rmq import Coordinator, Delivery, PriorityMessage, RmqClient, Topic, TopicType
-from rmq._ownership.logins import PASSWORD
 from rmq.errors import CoordinationError, FencedError, TopicMismatchError
 from tests.conftest import MakeTopic
 from tests.integration.spark.test_spark_driver import Query, fill, in_flight
-from tests.support.core import query_keys
+from tests.support.core import PASSWORD, query_keys
 from tests.support.waiting import wait_until
 from tests.support.zookeeper import ZooKeeperEnsemble
 
