@@ -37,6 +37,7 @@ from rmq._broker.sends import JoinedSends, MergedSends
 from rmq._broker.stream_broker import RESUME_BATCH
 from rmq._broker.streams import Member
 from rmq._claiming.claim_round import CLAIM_WEIGHT, MOST_WEIGHT
+from rmq._claiming.portions import FREED_BYTES
 from rmq._model.columns import Columns
 from rmq._model.definitions import MAX_DEFINITION_BYTES
 from rmq._model.messages import Encoded, encode
@@ -54,7 +55,7 @@ MIB = 1_048_576
 FAR = 2**52
 """A priority, or a time, that every script takes."""
 PORTION = 4
-"""Bodies of 1 MiB that the nacks of one call may bury: see `rmq._claiming.portions`."""
+"""Bodies of 1 MiB that the nacks of one call may bury."""
 FAILURE = json.dumps({"first_ms": "1", "last_ms": "2", "type": "ValueError", "message": "no" * 200})
 ME, DRIVER = Member("g", "me"), Driver("q", 1)
 TURN, TOLD_BEFORE = Turn("n", "me", 60_000), {"told:n": "1 1 me"}
@@ -429,7 +430,7 @@ def _claim_many(place: Place) -> Call[Any]:
 # --- settling
 
 
-@case("ack", "1,000", most=MAX_BATCH)
+@case("ack", "1,000", most=FREED_BYTES // MIB)
 def _ack(place: Place) -> Call[Any]:
     held = place.held(MAX_BATCH)
     place.failures([name for name, _ in held])

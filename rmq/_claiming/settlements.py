@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 
 from rmq._broker.claims import CLAIM_BYTES, Ack, Nack, Outcomes, WholeClaim
+from rmq._claiming.portions import FREED_BYTES, bytes_of, portions
 from rmq._model.claim_columns import ClaimColumns
 from rmq._model.deliveries import RELEASED, Delivery, Outcome, Verb
+from rmq._model.merging import Collect
 from rmq._model.replies import NO_OWNER, Owner
 from rmq._model.retry import draw_jitter
 from rmq._model.topic_types import TopicType
@@ -96,7 +98,7 @@ def pack(
 
     Returns:
         What goes along now, and the deliveries that have to wait for a later call: nacks, and acks to be named
-        beyond `NAMED_ACKS`.
+        beyond `NAMED_ACKS`, or beyond `FREED_BYTES` of bodies.
     """
     packed: dict[SlotOwner, Settlements] = {}
     later: list[Delivery] = []
@@ -125,7 +127,7 @@ def pack(
             part.nacks.append(nack_of(delivery, outcome))
         part.deliveries.append(delivery)
     _name_open(packed, (*later, *[each for each in held if each.outcome is None]))
-    if len(settled) > NAMED_ACKS:
+    if len(settled) > NAMED_ACKS or _may_free_more(settled):
         later += _cut_named(packed.values())
     return {place: each for place, each in packed.items() if each.deliveries}, later
 
@@ -140,16 +142,30 @@ def _name_open(packed: Mapping[SlotOwner, Settlements], open_: Iterable[Delivery
                 part.named.add(score)
 
 
+def _may_free_more(settled: Sequence[Delivery]) -> bool:
+    """Return whether the bodies of these may be larger than one round is to delete: mostly their number says no."""
+    topic = settled[0].topic if settled else None
+    if topic is None or topic.type is TopicType.STREAM:
+        return False
+    collect = topic.merge.reduce if topic.merge is not None else None
+    largest = collect.max_bytes if isinstance(collect, Collect) else topic.max_body_bytes
+    return len(settled) * largest > FREED_BYTES
+
+
 def _cut_named(parts: Iterable[Settlements]) -> list[Delivery]:
-    """Take out and return the acks to be named beyond the first `NAMED_ACKS`."""
-    left, cut = NAMED_ACKS, list[Delivery]()
+    """Take out and return the acks to be named beyond the first `NAMED_ACKS`, or beyond `FREED_BYTES` of bodies."""
+    left, left_bytes, cut = NAMED_ACKS, FREED_BYTES, list[Delivery]()
     for part in parts:
         for score, acked in part.acked.items():
             if (len(acked) == 1 and not isinstance(acked[0], ClaimColumns)) or score in part.named:
                 part.named.add(score)
-                cut += acked[left:]
-                del acked[left:]
-                left -= len(acked)
+                fits = min(left, len(acked))
+                if fits:
+                    fits = len(next(portions(acked, left, most_freed=left_bytes))) if left_bytes > 0 else 0
+                left_bytes -= bytes_of(acked[:fits])
+                cut += acked[fits:]
+                del acked[fits:]
+                left -= fits
         gone = set(map(id, cut))
         part.deliveries = [delivery for delivery in part.deliveries if id(delivery) not in gone]
         part.acked = {score: acked for score, acked in part.acked.items() if acked}

@@ -14,7 +14,7 @@ from rmq._broker.broker import Broker
 from rmq._broker.claims import MAX_BATCH, NACK_BATCH, RENEWALS, WHOLE_BATCH, Ack
 from rmq._claiming.claim_round import PATIENCE_S
 from rmq._claiming.leases import take_renewal
-from rmq._claiming.portions import portions
+from rmq._claiming.portions import FREED_BYTES, portions
 from rmq._claiming.settlements import nack_of, stale_among
 from rmq._model.claim_columns import number_of, spread, spread_some
 from rmq._model.deliveries import Delivery, Outcome, Verb
@@ -129,7 +129,7 @@ class Settler:
             yield _Part(self._writer.nack_call(slot, [nack_of(each, outcome) for each in part]), part)
 
     def _named(self, slot: int, deliveries: Sequence[Delivery]) -> Iterator[_Part]:
-        for part in portions(deliveries, MAX_BATCH):
+        for part in portions(deliveries, MAX_BATCH, most_freed=FREED_BYTES):
             yield _Part(self._writer.ack_call(slot, _claims_of(part)), part)
 
     def _carry_out(self, parts: Sequence[_Part], settled: Settled) -> list[Delivery]:

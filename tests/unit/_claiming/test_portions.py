@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq import Delivery, Topic, TopicType
-from rmq._claiming.portions import portions
+from rmq._claiming.portions import bytes_of, portions
 from rmq._model.replies import Claimed
 
 TOPIC = Topic("t", TopicType.PRIORITY)
@@ -40,3 +40,16 @@ def test_all_come_once_in_their_order_and_each_portion_is_bounded_and_full(
     assert all(len(part) == 1 or weight(part) <= most_bytes for part in parts)
     for part, following in pairwise(parts):
         assert len(part) == most or weight([*part, following[0]]) > most_bytes
+
+
+@given(SIZES, st.integers(1, 5), st.integers(1, 20))
+def test_where_a_call_deletes_bodies_these_bound_it_too(
+    sizes: list[tuple[int, int | None]], most: int, most_freed: int
+) -> None:
+    all_ = [delivery(b"c" * content, None if body is None else b"b" * body) for content, body in sizes]
+    parts = [list(part) for part in portions(all_, most, most_freed=most_freed)]
+    assert [each for part in parts for each in part] == all_
+    assert all(0 < len(part) <= most for part in parts)
+    assert all(len(part) == 1 or bytes_of(part) <= most_freed for part in parts)
+    for part, following in pairwise(parts):
+        assert len(part) == most or bytes_of([*part, following[0]]) > most_freed

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq import Delivery, Outcome, Topic, TopicType, Verb
+from rmq._claiming.portions import FREED_BYTES, bytes_of
 from rmq._claiming.settlements import NAMED_ACKS, nack_of, pack, stale_among
 from rmq._model.deliveries import ACKED, RELEASED
 from rmq._model.replies import Claimed
@@ -78,6 +79,22 @@ def test_acks_by_name_are_bounded_over_all_slots_and_the_rest_follows() -> None:
     assert last == []
     sent += [each for part in packed.values() for each in part.deliveries]
     assert sorted(map(id, sent)) == sorted(map(id, many))
+
+
+def test_acks_by_name_are_bounded_by_the_bodies_that_go_with_them() -> None:
+    """To free a thousand bodies of 1 MiB held the server up for 80 ms."""
+    body = b"b" * 1_048_576
+    acked = [delivery(index % 2, index, 0, ACKED) for index in range(FREED_BYTES // len(body) + 16)]
+    for each in acked:
+        each.body, each.ack_individually = body, True
+    waiting, rounds = acked, list[int]()
+    while waiting:
+        packed, waiting = pack(waiting, acked, 0.0, 1)
+        sent = [each for part in packed.values() for each in part.deliveries]
+        assert bytes_of(sent) <= FREED_BYTES + len(body)
+        rounds.append(len(sent))
+    assert len(rounds) == 2
+    assert sum(rounds) == len(acked)
 
 
 def test_of_two_deliveries_of_a_message_the_first_one_is_stale() -> None:
