@@ -48,10 +48,10 @@ def adopt(connections: Connections, topic: Topic, from_ensemble: str | None, to_
     before = Adoption(topic.name, to_ensemble, dict(stored))
     if from_ensemble is None:
         return before
-    strangers = sorted(stored.keys() - {from_ensemble, to_ensemble, ""})
-    if strangers:
+    others = sorted(stored.keys() - {from_ensemble, to_ensemble, ""})
+    if others:
         raise EnsembleMismatchError(
-            f"topic {topic.name} has slots of ensemble {', '.join(strangers)}, not only of {from_ensemble}; "
+            f"topic {topic.name} has slots of ensemble {', '.join(others)}, not only of {from_ensemble}; "
             "nothing was moved",
             topic=topic.name,
         )

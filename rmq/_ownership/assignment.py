@@ -79,12 +79,12 @@ class _Table:
         for worker, remainder in self.remainder.items():
             loads[worker] -= remainder
         spare = int(sum(self.remainder.values()))
-        order = sorted(self.remainder, key=lambda worker: (self.place_is_empty(worker), loads[worker], worker))
+        order = sorted(self.remainder, key=lambda worker: (self.lacks_extra_slot(worker), loads[worker], worker))
         self.up.update(order[:spare])
         for worker in self.up:
             loads[worker] += 1
 
-    def place_is_empty(self, worker: str) -> bool:
+    def lacks_extra_slot(self, worker: str) -> bool:
         """Tell whether `worker` has no slot of its own for a share that is rounded up."""
         return len(self.held.get(worker, ())) <= self.quota.get(worker, 0)
 
@@ -131,10 +131,10 @@ def _path(tables: list[_Table], start: str, goals: set[str], *, giving: bool) ->
         here = queue.popleft()
         if here in goals:
             return paths[here]
-        for table in sorted(tables, key=lambda table: table.place_is_empty(here) is not giving):
+        for table in sorted(tables, key=lambda table: table.lacks_extra_slot(here) is not giving):
             if here not in table.remainder or (here in table.up) is not giving:
                 continue
-            for there in sorted(table.remainder, key=lambda worker: (table.place_is_empty(worker) is giving, worker)):
+            for there in sorted(table.remainder, key=lambda worker: (table.lacks_extra_slot(worker) is giving, worker)):
                 if there not in paths and (there in table.up) is not giving:
                     paths[there] = (*paths[here], (table, here, there) if giving else (table, there, here))
                     queue.append(there)

@@ -38,8 +38,8 @@ class SessionBudget:
     @property
     def room(self) -> int:
         """Bytes for owner nodes: the limit without the worker's own nodes."""
-        own = sum(_STRING_HEADER + len(self.chroot) + len(path) for path in (worker_path(self.worker), LEADER))
-        return max(0, self.limit - own - _TRANSACTION_HEADER)
+        worker_nodes = sum(_STRING_HEADER + len(self.chroot) + len(path) for path in (worker_path(self.worker), LEADER))
+        return max(0, self.limit - worker_nodes - _TRANSACTION_HEADER)
 
     def slot_bytes(self, key: SlotKey) -> int:
         return _STRING_HEADER + len(self.chroot) + len(owner_path(key))
@@ -48,12 +48,12 @@ class SessionBudget:
         """Return what the slot with the longest path takes."""
         return self.slot_bytes((topic, slots - 1))
 
-    def fit(self, held: Iterable[SlotKey], wanted: Iterable[SlotKey]) -> tuple[SlotKey, ...]:
-        """Return those of the wanted slots for which there is room beside the held ones.
+    def fit(self, held: Iterable[SlotKey], free: Iterable[SlotKey]) -> tuple[SlotKey, ...]:
+        """Return those of the free slots for which there is room beside the held ones.
 
         Low slot numbers of all topics come first, so that no topic gets everything.
         """
-        ordered = sorted(wanted, key=lambda key: (key[1], key[0]))
+        ordered = sorted(free, key=lambda key: (key[1], key[0]))
         used = accumulate(map(self.slot_bytes, ordered), initial=sum(map(self.slot_bytes, held)))
         next(used)
         return tuple(sorted(key for key, bytes_used in zip(ordered, used, strict=True) if bytes_used <= self.room))

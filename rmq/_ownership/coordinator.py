@@ -18,12 +18,12 @@ from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._model.workers import process_name
 from rmq._ownership.capacity import SESSION_BYTES, SessionBudget
-from rmq._ownership.counting import ConnectionKey
 from rmq._ownership.documents import WORKERS, WorkerDocument, owners_path, topic_path, worker_path
 from rmq._ownership.machine import WorkerMachine
 from rmq._ownership.member import Member
 from rmq._ownership.requests import UNKNOWN, Children, Create, Get, Refused, RefusedError, Reply, Request
 from rmq._ownership.rounds import Rounds
+from rmq._ownership.transaction_ids import ConnectionKey
 from rmq._ownership.values import DigestAuth, Ownership, SaslAuth, SlotKey, Tls, check, is_chroot, is_worker_name
 from rmq.errors import CoordinationError, ForkedClientError, UnreadableDocumentError
 
@@ -113,7 +113,7 @@ class Coordinator:
         self._first_round = self._blocking.event()
         self._thread = self._blocking.job(self._run, "rmq-coordinator")
         self._drain_at_end = True
-        self._drain_given = drain_timeout_s is not None
+        self._drain_is_fixed = drain_timeout_s is not None
         self._stop_by_s = inf  # when it ends although slots are still drained
         wake, broke = self._wake.set, lambda: self._rounds.connection_broke()
         connect = self._client_class or ZooKeeperClient
@@ -176,7 +176,7 @@ class Coordinator:
     def troubles(self) -> tuple[str, ...]:
         """What keeps slots from being owned or served at the moment, in words; each was logged, too."""
         with self._rounds.lock:
-            return self._member.troubles.current()
+            return self._member.problems.current()
 
     @property
     def connected(self) -> bool:
@@ -189,7 +189,7 @@ class Coordinator:
         Guarantee: Says nothing of a slot that is not being revoked.
         """
         self._check_process()
-        with self._telling() as member:
+        with self._changing() as member:
             member.machine.drained((topic, slot))
 
     def start(self, timeout_s: float = 15.0) -> None:
@@ -212,7 +212,7 @@ class Coordinator:
 
     def drain_within(self, drain_s: float) -> None:
         """Set how long a revoked slot waits for its last handler, in seconds, unless `drain_timeout_s` was given."""
-        if not self._drain_given:
+        if not self._drain_is_fixed:
             self._member.machine.drain_timeout_s = drain_s
 
     def leave(self, drain_s: float | None = None) -> None:
@@ -224,7 +224,7 @@ class Coordinator:
         Guarantee: May be called again; the first call's time counts.
         """
         self._check_process()
-        with self._telling() as member:
+        with self._changing() as member:
             if not self._stopping.is_set():
                 drain_s = self.drain_timeout_s if drain_s is None else drain_s
                 self._stop_by_s = monotonic_s() + drain_s + 2.0
@@ -285,13 +285,13 @@ class Coordinator:
         Guarantee: Safe to repeat; does nothing once `stop` was called.
         """
         self._check_process()
-        with self._telling() as member:
+        with self._changing() as member:
             topics = {**member.document.topics, topic: slots}
             if self._stopping.is_set() or topics == member.document.topics:
                 return
             member.document = replace(member.document, topics=topics)
             if shortage := member.machine.budget.shortage(topics):
-                member.troubles.tell(shortage)
+                member.problems.tell(shortage)
 
     def others(self) -> dict[str, WorkerDocument]:
         """Return what the other live workers say of themselves; those whose nodes can't be read are left out.
@@ -303,29 +303,29 @@ class Coordinator:
         if isinstance(listed, Refused):
             raise RefusedError(listed.text(self._member.machine.budget.chroot))
         names = [name for name in cast("list[str] | None", listed) or () if name != self.worker_id]
-        found: dict[str, WorkerDocument] = {}
+        others: dict[str, WorkerDocument] = {}
         for name, node in zip(names, self._ask(*(Get(worker_path(name)) for name in names)), strict=True):
             with contextlib.suppress(UnreadableDocumentError):
                 if isinstance(node, tuple) and node[1].session:
-                    found[name] = WorkerDocument.from_json(node[0])
-        return found
+                    others[name] = WorkerDocument.from_json(node[0])
+        return others
 
     # --- what binds it to Redis
 
     def belong_to(self, redis: str) -> None:
         """Say which Redis this worker serves; empty for unknown."""
-        with self._telling() as member:
+        with self._changing() as member:
             member.document = replace(member.document, redis=redis)
 
     def expect_marks(self) -> None:
         """Take slots over a new connection only after `give_marks`; before `start`."""
-        self._member.counting.gated = True
+        self._member.transaction_ids.gated = True
 
     @property
     def awaited_marks(self) -> ConnectionKey | None:
         """The connection that waits for `give_marks`, None if none does."""
         with self._rounds.lock:
-            return self._member.counting.awaits
+            return self._member.transaction_ids.awaits
 
     def give_marks(self, connection: ConnectionKey, marks: Mapping[str, int]) -> None:
         """Say which epoch was the highest of each ensemble: a ZooKeeper that has counted less was restored.
@@ -334,8 +334,8 @@ class Coordinator:
             connection: What `awaited_marks` said before the marks were read.
             marks: Identity of an ensemble → its highest epoch that was ever used.
         """
-        with self._telling() as member:
-            member.counting.give(connection, marks)
+        with self._changing() as member:
+            member.transaction_ids.give(connection, marks)
 
     def fenced(self, epoch: int, ensemble: str) -> None:
         """Say that Redis has a higher epoch of an ensemble: a ZooKeeper that has counted less was restored.
@@ -344,8 +344,8 @@ class Coordinator:
             epoch: The epoch that Redis has.
             ensemble: Identity of the ensemble that gave it. This ZooKeeper may have a new identity since.
         """
-        with self._telling() as member:
-            member.counting.note(ensemble, epoch)
+        with self._changing() as member:
+            member.transaction_ids.note(ensemble, epoch)
 
     def report(self, name: str, text: str) -> None:
         """Have something be one of `troubles` until it is reported with an empty text.
@@ -354,7 +354,7 @@ class Coordinator:
             name: Says what is the same trouble.
             text: What is wrong.
         """
-        with self._telling() as member:
+        with self._changing() as member:
             member.reported[name] = text
 
     def verified(self, marks: Mapping[str, int], timeout_s: float = 15.0) -> str:
@@ -365,11 +365,11 @@ class Coordinator:
         """
 
         def counted() -> str | None:
-            with self._telling() as member:
+            with self._changing() as member:
                 for ensemble, epoch in marks.items():
-                    member.counting.note(ensemble, epoch)
+                    member.transaction_ids.note(ensemble, epoch)
                 identity = member.ensemble
-                return identity if identity is not None and member.counting.reached(identity) else None
+                return identity if identity is not None and member.transaction_ids.reached(identity) else None
 
         return self._poll(counted, timeout_s)
 
@@ -378,8 +378,8 @@ class Coordinator:
 
         def replies() -> list[Reply] | None:
             session = self._client.session
-            found = None if session is None else self._client.carry_out(session, requests)
-            return None if found is None or UNKNOWN in found else found
+            replies = None if session is None else self._client.carry_out(session, requests)
+            return None if replies is None or UNKNOWN in replies else replies
 
         return self._poll(replies)
 
@@ -387,8 +387,8 @@ class Coordinator:
         """Look until there is something, and return it."""
         deadline_s = monotonic_s() + timeout_s
         while monotonic_s() < deadline_s and not self._stopping.is_set():
-            if (found := look()) is not None:
-                return found
+            if (result := look()) is not None:
+                return result
             self._blocking.sleep(0.05)
         raise CoordinationError(f"ZooKeeper has not answered within {timeout_s:g} s")
 
@@ -415,7 +415,7 @@ class Coordinator:
         self._rounds.end()
 
     @contextlib.contextmanager
-    def _telling(self) -> Generator[Member]:
+    def _changing(self) -> Generator[Member]:
         """Let the caller tell the member something, and wake the thread for it."""
         with self._rounds.lock:
             yield self._member

@@ -68,8 +68,8 @@ class WorkerDocument:
     redis: str = ""  # identity of the Redis whose messages it handles; empty while it does not know
 
     def to_json(self) -> bytes:
-        own = {"host": self.host, "pid": self.pid, "weight": self.weight, "room": self.room, "redis": self.redis}
-        return new_document({**own, "topics": {**self.topics}}).to_json().encode()
+        fields = {"host": self.host, "pid": self.pid, "weight": self.weight, "room": self.room, "redis": self.redis}
+        return new_document({**fields, "topics": {**self.topics}}).to_json().encode()
 
     @classmethod
     @lru_cache(maxsize=1024)  # read in every round, changed rarely

@@ -19,8 +19,8 @@ from rmq._ownership.documents import (
     topic_path,
     worker_path,
 )
+from rmq._ownership.problems import ProblemLog
 from rmq._ownership.requests import Children, Create, Get, Node, Put, Refused, Reply, Steps, read
-from rmq._ownership.troubles import Troubles
 from rmq.errors import UnreadableDocumentError
 
 
@@ -36,41 +36,41 @@ def decide(
     A worker that knows another number of slots than is registered gets none of them. Topics with an unreadable
     definition stay as they are.
     """
-    shut_out = strangers(workers, current)
+    shut_out = other_redis_workers(workers, current)
     shares: dict[str, Share] = {}
     for name, worker in workers.items():
         topics = (topic for topic, count in worker.topics.items() if slots.get(topic) == count)
         shares[name] = Share(frozenset(t for t in topics if name not in shut_out.get(t, ())), worker.weight)
-    wanted = {topic: slots[topic] for share in shares.values() for topic in share.topics}
+    consumed = {topic: slots[topic] for share in shares.values() for topic in share.topics}
     rooms = {name: worker.room for name, worker in workers.items() if worker.room is not None}
-    slot_bytes = {topic: budget.topic_bytes(topic, count) for topic, count in wanted.items()}
+    slot_bytes = {topic: budget.topic_bytes(topic, count) for topic, count in consumed.items()}
     present = current.topics if current else Assignment().topics
-    return Assignment(assign_within(wanted, shares, present, rooms, slot_bytes), bool(unreadable))
+    return Assignment(assign_within(consumed, shares, present, rooms, slot_bytes), bool(unreadable))
 
 
-def strangers(workers: Mapping[str, WorkerDocument], current: Assignment | None) -> dict[str, set[str]]:
+def other_redis_workers(workers: Mapping[str, WorkerDocument], current: Assignment | None) -> dict[str, set[str]]:
     """Return topic → the workers that consume it from another Redis than those that have it.
 
     The Redis whose workers have most slots has the topic, else the first worker's. No identity fits any Redis.
     """
-    found: dict[str, set[str]] = {}
+    others: dict[str, set[str]] = {}
     for topic in sorted({topic for worker in workers.values() for topic in worker.topics}):
-        places = {name: doc.redis for name, doc in sorted(workers.items()) if topic in doc.topics and doc.redis}
-        if len(set(places.values())) > 1:
-            had = Counter(places.get(str(owner)) for owner in (current.topics.get(topic, ()) if current else ()))
-            mine = max(places.values(), key=lambda redis: had[redis])
-            found[topic] = {name for name, redis in places.items() if redis != mine}
-    return found
+        redis_of = {name: doc.redis for name, doc in sorted(workers.items()) if topic in doc.topics and doc.redis}
+        if len(set(redis_of.values())) > 1:
+            had = Counter(redis_of.get(str(owner)) for owner in (current.topics.get(topic, ()) if current else ()))
+            mine = max(redis_of.values(), key=lambda redis: had[redis])
+            others[topic] = {name for name, redis in redis_of.items() if redis != mine}
+    return others
 
 
 class Leader:
     """The leader's part of a round."""
 
-    def __init__(self, troubles: Troubles, budget: SessionBudget) -> None:
+    def __init__(self, problems: ProblemLog, budget: SessionBudget) -> None:
         self.limit = MAX_NODE_BYTES
-        self._troubles = troubles
+        self._problems = problems
         self._budget = budget
-        self._wanted: list[str] = []
+        self._topics: list[str] = []
         self._decided: object = None  # on what the assignment that stands was found to stand
 
     def lead(self, current: Assignment | None, version: int | None, *, readable: bool) -> Steps[bool]:
@@ -83,15 +83,15 @@ class Leader:
             return False
         written: Reply = None
         slots, unreadable = yield from self._registered(live)
-        for topic, names in strangers(live, current).items():
+        for topic, names in other_redis_workers(live, current).items():
             text = (
                 f"workers {', '.join(sorted(names)[:10])} get no slots of topic {topic}: they consume it from another"
             )
-            self._troubles.note(f"redis {topic}", f"{text} Redis than its owners. Give each Redis a chroot of its own")
+            self._problems.note(f"redis {topic}", f"{text} Redis than its owners. Give each Redis a chroot of its own")
         basis = live, slots, unreadable, current
         if not (readable and basis == self._decided):
             whole = decide(live, slots, current, self._budget, unreadable)
-            self._wanted = sorted(whole.topics)
+            self._topics = sorted(whole.topics)
             keep = current.topics if current else ()
             due, data = whole.fitting(keep, self.limit)
             if readable and current is not None and due == current:
@@ -103,7 +103,7 @@ class Leader:
                 (written,) = yield from read(Put(ASSIGNMENT, data, version))
             current = due
         if current is not None:
-            self._tell(current)
+            self._report_gaps(current)
         return not isinstance(written, Refused)
 
     def _live(self) -> Steps[dict[str, WorkerDocument] | None]:
@@ -118,15 +118,15 @@ class Leader:
             try:
                 if isinstance(node, Refused):
                     text = f"worker {name} gets no slots: this worker, which leads, may not read its node"
-                    self._troubles.note(f"worker {name}", f"{text}; do their logins differ?")
+                    self._problems.note(f"worker {name}", f"{text}; do their logins differ?")
                 elif node is not None and node[1].session == 0:
                     path = self._budget.chroot + worker_path(name)
                     text = f"worker {name} gets no slots: {path} belongs to no session, as in a copied tree; delete it"
-                    self._troubles.note(f"worker {name}", text)
+                    self._problems.note(f"worker {name}", text)
                 elif node is not None:
                     live[name] = WorkerDocument.from_json(node[0])
             except UnreadableDocumentError as error:
-                self._troubles.note(f"worker {name}", f"worker {name} gets no slots: {error}")
+                self._problems.note(f"worker {name}", f"worker {name} gets no slots: {error}")
         return live
 
     def _registered(self, live: Mapping[str, WorkerDocument]) -> Steps[tuple[dict[str, int], frozenset[str]]]:
@@ -146,24 +146,24 @@ class Leader:
                     slots[topic] = slots_from_definition(node[0])
             except UnreadableDocumentError as error:
                 unreadable.add(topic)
-                self._troubles.note(f"definition {topic}", f"slots of topic {topic} get no new owners: {error}")
+                self._problems.note(f"definition {topic}", f"slots of topic {topic} get no new owners: {error}")
         return slots, frozenset(unreadable)
 
-    def _tell(self, due: Assignment) -> None:
+    def _report_gaps(self, due: Assignment) -> None:
         """Say which topics do not fit, and for how many slots no worker has room."""
-        long = [topic for topic in self._wanted if topic not in due.topics]
+        long = [topic for topic in self._topics if topic not in due.topics]
         if long:
             names = ", ".join(long[:10]) + (f" and {len(long) - 10} more" if len(long) > 10 else "")
-            self._troubles.note(
+            self._problems.note(
                 "long",
                 f"the assignment does not fit into {self.limit} bytes; {len(long)} topics are left out, whose owners"
                 f" keep their slots and whose free slots get none: {names}. Use fewer slots, or give topics to other"
                 " chroots",
             )
-        homeless = {topic: owners.count(None) for topic, owners in due.topics.items() if None in owners}
-        if homeless:
-            self._troubles.note(
-                "homeless",
-                f"{sum(homeless.values())} slots of {len(homeless)} topics have no owner, {min(homeless)} for one:"
+        ownerless = {topic: owners.count(None) for topic, owners in due.topics.items() if None in owners}
+        if ownerless:
+            self._problems.note(
+                "ownerless",
+                f"{sum(ownerless.values())} slots of {len(ownerless)} topics have no owner, {min(ownerless)} for one:"
                 f" {self._budget.advice()}",
             )

@@ -17,7 +17,6 @@ from typing import cast
 from uuid import uuid4
 
 from rmq._ownership.assignments import Assignment
-from rmq._ownership.counting import Counting
 from rmq._ownership.documents import (
     ASSIGNMENT,
     ENSEMBLE,
@@ -34,6 +33,7 @@ from rmq._ownership.documents import (
 )
 from rmq._ownership.leading import Leader
 from rmq._ownership.machine import WorkerMachine
+from rmq._ownership.problems import ProblemLog
 from rmq._ownership.requests import (
     UNKNOWN,
     BrokenOffError,
@@ -51,7 +51,7 @@ from rmq._ownership.requests import (
     Sync,
     read,
 )
-from rmq._ownership.troubles import Troubles
+from rmq._ownership.transaction_ids import TransactionIdCheck
 from rmq._ownership.values import SlotKey, Stat
 from rmq.errors import UnreadableDocumentError
 
@@ -80,9 +80,9 @@ class Member:
         self.definitions: dict[str, bytes] = {}  # of consumed topics, as registered: made again where they are gone
         self.ensemble: str | None = None
         self.leads = False
-        self.troubles = Troubles(clock)
-        self.counting = Counting(self.troubles)
-        self.leader = Leader(self.troubles, machine.budget)
+        self.problems = ProblemLog(clock)
+        self.transaction_ids = TransactionIdCheck(self.problems)
+        self.leader = Leader(self.problems, machine.budget)
         self._clock = clock
         self._prepared: int | None = None  # the session in which the fixed nodes were seen
         self._assignment: Assignment | None = None  # the last one that could be read
@@ -91,25 +91,25 @@ class Member:
         self.shut_out: RefusedError | None = None  # why this worker can't take part at all, seen in the last round
         self._refused: dict[tuple[str, str, type], list[Refused]] = {}  # in this round, by what is in the way
         self._closed: frozenset[str] = frozenset()  # topics whose owners can't be listed
-        self._stands_again_s = 0.0
+        self._may_lead_from_s = 0.0
         self.reported: dict[str, str] = {}  # troubles that others have seen
 
     def round(self, session: int, breaks: int = 0) -> Steps[bool]:
         """Work one round within `session`, whose connection broke `breaks` times; tell whether it came to its end."""
-        self.troubles.begin()
+        self.problems.begin()
         self._refused.clear()
         self.shut_out = None
         for name, text in self.reported.items():
             if text:
-                self.troubles.note(name, text)
+                self.problems.note(name, text)
         try:
-            yield from self._heeding(self._work(session, breaks))
+            yield from self._note_refusals(self._work(session, breaks))
         except BrokenOffError:
             return False
-        self.troubles.end()
+        self.problems.end()
         return True
 
-    def _heeding(self, steps: Steps[None]) -> Steps[None]:
+    def _note_refusals(self, steps: Steps[None]) -> Steps[None]:
         """Pass on requests and replies, and note what is refused."""
         replies: Sequence[Reply] | None = None
         while True:
@@ -123,7 +123,7 @@ class Member:
                     alike = self._refused.setdefault((reply.place, reply.reason, type(reply.request)), [])
                     alike.append(reply)
                     text = alike[0].text(self._chroot, len({each.request for each in alike}) - 1)
-                    self.troubles.note(f"refused {alike[0].place} {type(reply.request).__name__}", text)
+                    self.problems.note(f"refused {alike[0].place} {type(reply.request).__name__}", text)
 
     @property
     def _chroot(self) -> str:
@@ -142,7 +142,7 @@ class Member:
         version is 0. So this one is given a higher version first, and deleted in that version only.
         """
         text = f"{self._chroot}{path} belongs to no session, as in a copied tree: it is nobody's, and gets deleted"
-        self.troubles.note(f"nobody's {path}", text)
+        self.problems.note(f"nobody's {path}", text)
         (data,) = yield from read(Get(path))
         if isinstance(data, tuple) and data[1].session == 0 and data[1].czxid == stat.czxid:
             yield from read(Put(path, data[0], data[1].version))
@@ -160,16 +160,16 @@ class Member:
         missing = [path for path, stat in zip(fixed, there, strict=True) if not isinstance(stat, Stat)]
         *made, node = yield from read(*(Create(path, fixed[path], ephemeral=False) for path in missing), Get(ENSEMBLE))
         if isinstance(node, tuple):
-            self._meet(node[0])
+            self._note_ensemble(node[0])
             self._prepared = session
         elif not any([self._is_shut_out(reply) for reply in (*made, node)]):
             raise BrokenOffError  # deleted meanwhile
 
-    def _meet(self, identity: bytes) -> None:
+    def _note_ensemble(self, identity: bytes) -> None:
         """Note the ensemble's identity."""
         before, self.ensemble = self.ensemble, identity.decode(errors="replace")
         if before not in (None, self.ensemble):
-            self.troubles.tell(
+            self.problems.tell(
                 f"ZooKeeper is ensemble {self.ensemble} now, it was {before}: Redis refuses it slot by slot until"
                 f" RmqClient.adopt(topic, {before!r}) moves each topic over on purpose"
             )
@@ -196,7 +196,7 @@ class Member:
         if gone or self._prepared != session:
             yield from self._prepare(session)
         elif isinstance(ensemble, tuple):
-            self._meet(ensemble[0])
+            self._note_ensemble(ensemble[0])
         self._closed = frozenset(topic for topic, names in listed.items() if isinstance(names, Refused))
         present = {key for key in self.machine.held | self.machine.suspects if key[0] in self._closed}
         for topic, names in listed.items():
@@ -205,12 +205,12 @@ class Member:
         version = self._take(cast("Node", assignment))
         yield from self._observe(session, present)
         if announced:
-            self._look_for_owners(consumed, registered, present)
+            self._report_ownerless(consumed, registered, present)
             may_acquire = self._prepared == session and (
-                yield from self.counting.check((session, breaks), self.ensemble or "", worker_path(self.worker))
+                yield from self.transaction_ids.check((session, breaks), self.ensemble or "", worker_path(self.worker))
             )
             yield from self._carry_out(may_acquire=may_acquire)
-            yield from self._look_for_neglect(consumed)
+            yield from self._report_passed_over(consumed)
             yield from self._lead(session, leader, version, able=not isinstance(assignment, Refused))
 
     def _announce(self, session: int, me: Node) -> Steps[bool]:
@@ -229,7 +229,7 @@ class Member:
             return False
         if me[1].session != session:
             text = f"the worker node of {self.worker} belongs to session {me[1].session:#x}; waiting until it ends."
-            self.troubles.note("blocked", f"{text} If it never does, two live workers have this id")
+            self.problems.note("blocked", f"{text} If it never does, two live workers have this id")
             return False
         if me[0] != data:
             yield from read(Put(path, data, me[1].version))
@@ -244,7 +244,7 @@ class Member:
             self._assignment = Assignment.from_json(node[0])
             self._readable = True
         except UnreadableDocumentError as error:
-            self.troubles.note(
+            self.problems.note(
                 "assignment", f"{error}. Slots stay with their owners until the leader writes one that all can read"
             )
         return node[1].version
@@ -261,8 +261,8 @@ class Member:
             sent_s = self._clock()
             _, *stats = yield from read(Sync(), *(Look(owner_path(key)) for key in part))
             self.machine.contacted(session, sent_s)  # thousands of reads may take longer than the watchdog waits
-            found = zip(part, stats, strict=True)
-            nodes.update((key, stat) for key, stat in found if stat is None or isinstance(stat, Stat))
+            looked_at = zip(part, stats, strict=True)
+            nodes.update((key, stat) for key, stat in looked_at if stat is None or isinstance(stat, Stat))
         self.machine.observed(session, assigned, present, nodes, self._clock())
         for key in sorted(assigned & nodes.keys()):
             if (stat := nodes[key]) is not None and stat.session == 0:
@@ -280,7 +280,7 @@ class Member:
         left_out = document.topics.keys() - assignment.topics.keys()
         return mine | {key for key in self.machine.held if key[0] in left_out}
 
-    def _look_for_owners(
+    def _report_ownerless(
         self, consumed: Mapping[str, int], registered: Mapping[str, Node], present: set[SlotKey]
     ) -> None:
         """Say which of our topics can't be served, and why."""
@@ -289,21 +289,21 @@ class Member:
             if isinstance(node, Refused) or topic in self._closed:
                 continue  # noted as a refusal, with its path
             if node is None and topic not in self.definitions:
-                self.troubles.note(f"topic {topic}", f"topic {topic} is not registered in ZooKeeper", OWNERLESS_S)
+                self.problems.note(f"topic {topic}", f"topic {topic} is not registered in ZooKeeper", OWNERLESS_S)
                 continue
             try:
                 slots = mine if node is None else slots_from_definition(node[0])
             except UnreadableDocumentError as error:
-                self.troubles.note(f"topic {topic}", f"topic {topic} gets no new owners: {error}")
+                self.problems.note(f"topic {topic}", f"topic {topic} gets no new owners: {error}")
                 continue
             if slots != mine:
                 text = f"topic {topic} is registered in ZooKeeper with {slots} slots, here it has {mine}"
-                self.troubles.note(f"topic {topic}", f"{text}: this worker gets none of them")
+                self.problems.note(f"topic {topic}", f"{text}: this worker gets none of them")
                 continue
             free = slots - len({slot for place, slot in present if place == topic and slot < slots})
             if free > 0:
                 text = f"{free} of {slots} slots of topic {topic} have no owner: {self._why_ownerless(topic)}"
-                self.troubles.note(f"topic {topic}", text, OWNERLESS_S)
+                self.problems.note(f"topic {topic}", text, OWNERLESS_S)
 
     def _why_ownerless(self, topic: str) -> str:
         assignment = self._assignment
@@ -318,7 +318,7 @@ class Member:
             return f"the sessions of the live workers have no room for {unassigned} of them; start more workers"
         return "the workers that they are assigned to have not taken them"
 
-    def _look_for_neglect(self, consumed: Mapping[str, int]) -> Steps[None]:
+    def _report_passed_over(self, consumed: Mapping[str, int]) -> Steps[None]:
         """Say that this worker gets nothing where it is owed something: the leader's log knows why, and is far away."""
         assignment = self._assignment
         if not self._readable or assignment is None or self._my_slots():
@@ -335,13 +335,13 @@ class Member:
                     " log says why. It passes over workers of another Redis, and those whose nodes it may not read:"
                     f" where logins differ, {self._chroot}{worker_path(self.worker)}"
                 )
-                self.troubles.note(f"neglected {topic}", text, FULL_S)
+                self.problems.note(f"neglected {topic}", text, FULL_S)
 
     def _carry_out(self, *, may_acquire: bool) -> Steps[None]:
         plan = self.machine.plan(self._clock(), may_acquire=may_acquire)
         if self.machine.left_out:
             text = f"{self.machine.left_out} slots assigned to worker {self.worker} stay without an owner"
-            self.troubles.note("full", f"{text}: {self.machine.budget.advice()}", FULL_S)
+            self.problems.note("full", f"{text}: {self.machine.budget.advice()}", FULL_S)
         name, guard = self.worker.encode(), worker_path(self.worker)
         yield from self._change([(key, Release(owner_path(key), guard)) for key in plan.release])
         yield from self._change([(key, Create(owner_path(key), name, ephemeral=True)) for key in plan.acquire])
@@ -367,13 +367,13 @@ class Member:
         if isinstance(leader, Stat) and leader.session == 0:
             yield from self._clear(LEADER, leader)
             leader = None
-        if leader is None and self._clock() >= self._stands_again_s:
+        if leader is None and self._clock() >= self._may_lead_from_s:
             (leader,) = yield from read(Create(LEADER, self.worker.encode(), ephemeral=True))
         self.leads = isinstance(leader, Stat) and leader.session == session
         if self.leads:
             done = able and (yield from self.leader.lead(self._assignment, version, readable=self._readable))
             if not done:
-                self._stands_again_s = self._clock() + REST_S
+                self._may_lead_from_s = self._clock() + REST_S
                 (gone,) = yield from read(Release(LEADER, worker_path(self.worker)))
                 self.leads = gone is not True
 

@@ -106,15 +106,15 @@ class Refused:
         """Return the error in words; `more` requests below the same node were refused beside this one."""
         path = "/" if isinstance(self.request, Sync) else self.request.path
         place, path = ((chroot + each).rstrip("/") or "/" for each in (self.place, path))
-        what = f"{_VERBS[type(self.request)]} {path}" + (f" and {more} more" if more else "")
+        action = f"{_VERBS[type(self.request)]} {path}" + (f" and {more} more" if more else "")
         if self.reason == "NoAuth":
             return (
-                f"ZooKeeper denies access: the ACL of {place} does not let this worker {what}; log in as the other"
+                f"ZooKeeper denies access: the ACL of {place} does not let this worker {action}; log in as the other"
                 " workers do, correct the ACL, or use another chroot"
             )
         if self.reason == "QuotaExceeded":
-            return f"ZooKeeper refuses to {what}: a quota of {place}, or of a node above it, is used up; raise it"
-        return f"ZooKeeper refuses to {what}: {self.reason}"
+            return f"ZooKeeper refuses to {action}: a quota of {place}, or of a node above it, is used up; raise it"
+        return f"ZooKeeper refuses to {action}: {self.reason}"
 
 
 class RefusedError(CoordinationError):

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from rmq._io.backend import Lock
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
-from rmq._ownership.counting import ConnectionKey
 from rmq._ownership.member import Member
 from rmq._ownership.requests import Reply
+from rmq._ownership.transaction_ids import ConnectionKey
 from rmq._ownership.values import Ownership, SlotKey
 from rmq.errors import CoordinationError
 
@@ -127,8 +127,8 @@ class Rounds:
         try:
             finished = self._carry_out(session, breaks)
         finally:  # also where it fails: without the marks the next one gets no further
-            self._tell_of_marks()
-        for text in self._member.troubles.news():
+            self._announce_missing_marks()
+        for text in self._member.problems.news():
             _LOG.warning("%s", text)
         return finished
 
@@ -143,19 +143,19 @@ class Rounds:
                     finished = bool(end.value)
                     break
             self._publish(breaks)
-            replies = self._client.carry_out(session, requests, partial(self._heard, session))
+            replies = self._client.carry_out(session, requests, partial(self._note_contact, session))
         self._publish(breaks)
         return finished
 
-    def _tell_of_marks(self) -> None:
+    def _announce_missing_marks(self) -> None:
         """Tell, once for each connection, that slots wait for its marks."""
         with self.lock:
-            awaits, before = self._member.counting.awaits, self._awaits
+            awaits, before = self._member.transaction_ids.awaits, self._awaits
             self._awaits = awaits
         if awaits not in (None, before):
-            self._tell()
+            self._notify()
 
-    def _heard(self, session: int, sent_s: float) -> None:
+    def _note_contact(self, session: int, sent_s: float) -> None:
         """Note that ZooKeeper knew the session when a window of requests was sent."""
         with self.lock:
             self._machine.contacted(session, sent_s)
@@ -174,9 +174,9 @@ class Rounds:
             )
             self._view = view
         if (before.owned, before.revoking) != (view.owned, view.revoking):
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         try:
             self._changed()
         except Exception:

@@ -111,9 +111,9 @@ class Keeper:
                 process.wait(deadline - time.monotonic())
 
     def _note(self, phase: str, error: str = "") -> None:
+        addresses = {name: f"{HOST}:{port}" for name, port in self._state.ports.items()}
         processes = [
-            Process(name, each.pid or 0, f"{HOST}:{port}" if (port := self._state.ports.get(name)) else "", each.starts)
-            for name, each in self._all.items()
+            Process(name, child.pid or 0, addresses.get(name, ""), child.starts) for name, child in self._all.items()
         ]
         self._state = replace(self._state, phase=phase, error=error, processes=tuple(processes))
         write_state(self._folder, self._state)
@@ -121,8 +121,8 @@ class Keeper:
     def _redis_server(self, name: str) -> GuardedProcess:
         folder = self._folder / name
         folder.mkdir(exist_ok=True)
-        own = ["--port", str(self._state.ports[name]), "--bind", HOST, "--dir", str(folder)]
-        return GuardedProcess([str(find_server_for(folder)), *own, *deployment.redis_arguments()], folder / "log")
+        options = ["--port", str(self._state.ports[name]), "--bind", HOST, "--dir", str(folder)]
+        return GuardedProcess([str(find_server_for(folder)), *options, *deployment.redis_arguments()], folder / "log")
 
     def _zookeeper_servers(self) -> Iterator[tuple[str, ZooKeeperServer]]:
         ports, settings = self._state.ports, dict(deployment.ZOOKEEPER_SETTINGS)

@@ -76,7 +76,7 @@ def next_steps(views: Mapping[Address, NodeView], masters: Sequence[Address]) ->
     return [*alone, *_slots(views, masters), *_meetings(views), *_followers(views, masters)]
 
 
-def what_lacks(views: Mapping[Address, NodeView], replicas: int) -> str:
+def missing_parts(views: Mapping[Address, NodeView], replicas: int) -> str:
     """Say what the cluster lacks; empty when it is complete and each replica has its data."""
     ids = {view.me.id for view in views.values()}
     for address, view in views.items():
@@ -92,7 +92,7 @@ def is_busy(views: Mapping[Address, NodeView]) -> bool:
     return any(view.replication.get("master_sync_in_progress") == "1" for view in views.values())
 
 
-def strangers(views: Mapping[Address, NodeView]) -> str:
+def foreign_node(views: Mapping[Address, NodeView]) -> str:
     """Name a node of another cluster that one of these is connected with; empty if there is none."""
     ids = {view.me.id for view in views.values()}
     for address, view in views.items():

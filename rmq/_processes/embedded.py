@@ -80,7 +80,7 @@ class EmbeddedServer:
             Two processes (or threads) that start on one folder share one server, also while an earlier one shuts down.
         """
         if folder is not None:
-            return cls._start(own_folder(folder, "an embedded server"), KEPT, timeout_s)
+            return cls._start(private_folder(folder, "an embedded server"), KEPT, timeout_s)
         folder = _temporary_folder()
         try:
             return cls._start(folder, TEMPORARY, timeout_s)
@@ -153,7 +153,7 @@ def _temporary_folder() -> Path:
         ) from error
 
 
-def own_folder(folder: Path, purpose: str) -> Path:
+def private_folder(folder: Path, purpose: str) -> Path:
     """Return the absolute path of a folder that nobody else can change; it is made if missing, for the owner alone.
 
     Whoever can write to the folder of a server could put a socket or data of their own there.
@@ -168,12 +168,12 @@ def own_folder(folder: Path, purpose: str) -> Path:
     folder = folder.expanduser().absolute()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.stat()
+        status = folder.stat()
     except OSError as error:
         raise EmbeddedServerError(f"cannot use {folder} for {purpose}: {error.strerror}") from error
-    if found.st_uid != os.geteuid():
-        raise EmbeddedServerError(f"cannot use {folder} for {purpose}: it belongs to another user (id {found.st_uid})")
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if status.st_uid != os.geteuid():
+        raise EmbeddedServerError(f"cannot use {folder} for {purpose}: it belongs to another user (id {status.st_uid})")
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise EmbeddedServerError(
             f"cannot use {folder} for {purpose}: other users can write to it; run `chmod go-w {folder}`"
         )

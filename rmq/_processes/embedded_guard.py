@@ -91,7 +91,7 @@ class Guard:
         self._answered = False  # since it was started
         self._restarts = 0  # how often it is started again before it answers
         self._terminated = False
-        self._loading_told = 0.0
+        self._loading_sent_s = 0.0
 
     def run(self, first_user: socket.socket) -> None:
         """Serve until the last user has left, redis-server has ended or SIGTERM has come; then clean up."""
@@ -199,8 +199,8 @@ class Guard:
             self._answered, self._restarts = True, _RESTARTS
             self._tell_waiting(f"ready {self._pid} {self._socket_path}\n")
             self._waiting.clear()
-        elif time.monotonic() >= self._loading_told + _LOADING_INTERVAL_S:
-            self._loading_told = time.monotonic()
+        elif time.monotonic() >= self._loading_sent_s + _LOADING_INTERVAL_S:
+            self._loading_sent_s = time.monotonic()
             self._tell_waiting("loading\n")
 
     def _exit_status(self) -> int | None:

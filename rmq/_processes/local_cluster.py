@@ -36,7 +36,7 @@ from rmq._processes.cluster_state import (
     read_state,
     write_state,
 )
-from rmq._processes.embedded import own_folder
+from rmq._processes.embedded import private_folder
 from rmq._processes.embedded_guard import log_tail
 
 BUS_OFFSET = 10_000
@@ -63,7 +63,7 @@ def up(
         LocalClusterError: It runs already, or does not start.
         EmbeddedServerError: The folder cannot be used, or others can write to it.
     """
-    folder = own_folder(folder, "a cluster")
+    folder = private_folder(folder, "a cluster")
     with locked(folder / _UP_LOCK) as lock:
         if lock is None:
             raise LocalClusterError(f"the cluster in {folder} is just being started")

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from rmq._io.wire import ReplyError, Wire, WireBrokenError, wire_factory
-from rmq._processes.cluster_plan import NodeView, Step, is_busy, next_steps, parse_node, strangers, what_lacks
+from rmq._processes.cluster_plan import NodeView, Step, foreign_node, is_busy, missing_parts, next_steps, parse_node
 from rmq._transport.exchange import not_executed
 from rmq._transport.urls import Address
 from rmq.errors import RedisUnavailableError
@@ -63,9 +63,9 @@ def create_cluster(
         while True:
             try:
                 views = nodes.look()
-                if trouble := strangers(views):
+                if trouble := foreign_node(views):
                     raise RedisUnavailableError(f"the cluster can't be made: {trouble}")
-                lacking, busy = what_lacks(views, len(replicas)), is_busy(views)
+                lacking, busy = missing_parts(views, len(replicas)), is_busy(views)
                 if not lacking:
                     return
                 if refused := nodes.carry_out(next_steps(views, [nodes.places[address] for address in masters])):
@@ -150,11 +150,11 @@ def main(arguments: Sequence[str]) -> int:
         [Address(host, int(port)) for host, _, port in (item.rpartition(":") for item in text.split(","))]
         for text in arguments
     ]
-    told: list[str] = []
+    shown: list[str] = []
 
     def tell(lacking: str) -> None:
-        if told != [lacking]:
-            told[:] = [lacking]
+        if shown != [lacking]:
+            shown[:] = [lacking]
             sys.stderr.write(f"waiting: {lacking}\n")
 
     try:

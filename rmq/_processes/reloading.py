@@ -65,7 +65,7 @@ def _changes_of() -> Callable[[Path, threading.Event], Iterator[list[str]]]:
     logging.getLogger("watchfiles").setLevel(logging.WARNING)  # it says of each change that there was one
 
     def changes(folder: Path, ended: threading.Event) -> Iterator[list[str]]:
-        for found in watchfiles.watch(
+        for changed in watchfiles.watch(
             folder,
             watch_filter=watchfiles.PythonFilter(),
             stop_event=ended,
@@ -75,7 +75,7 @@ def _changes_of() -> Callable[[Path, threading.Event], Iterator[list[str]]]:
         ):
             if ended.is_set():
                 return
-            yield [os.path.relpath(path, folder) for _, path in found]
+            yield [os.path.relpath(path, folder) for _, path in changed]
 
     return changes
 

@@ -140,10 +140,10 @@ def _usable_programs() -> Iterator[ServerProgram]:
         EmbeddedServerError: As `find_redis_server`.
     """
     if chosen := os.environ.get(SERVER_VARIABLE):
-        found = shutil.which(chosen)
-        if found is None:
+        found_path = shutil.which(chosen)
+        if found_path is None:
             raise EmbeddedServerError(f"{SERVER_VARIABLE} is {chosen!r}, which is not a program that can be run here")
-        program = look_at(Path(found))
+        program = look_at(Path(found_path))
         if program.version < OLDEST_VERSION:
             number = ".".join(map(str, program.version))
             raise EmbeddedServerError(f"{SERVER_VARIABLE} is {chosen!r}, version {number}: RMQ needs 6.2 or newer")

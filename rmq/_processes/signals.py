@@ -45,10 +45,10 @@ def ignore(number: int, frame: FrameType | None) -> None:
     del number, frame
 
 
-def require_main_thread(what: str) -> None:
+def require_main_thread(caller: str) -> None:
     """Raise `RmqError` in any thread but the main one, which alone can handle signals."""
     if threading.current_thread() is not threading.main_thread():
-        raise RmqError(f"{what} handles signals and so needs the main thread; use start() and stop() elsewhere")
+        raise RmqError(f"{caller} handles signals and so needs the main thread; use start() and stop() elsewhere")
 
 
 @contextmanager
@@ -66,13 +66,13 @@ def until_signal(further: Handler = None) -> Generator[threading.Event]:
 
     def note(number: int, frame: FrameType | None) -> None:
         del number, frame
-        for each, handler in before.items():
-            signal.signal(each, handler if further is None else further)
+        for handled, handler in before.items():
+            signal.signal(handled, handler if further is None else further)
         _thread.start_new_thread(ended.set, ())  # this thread may hold the event's lock at the moment
 
     with handlers_put_back() as before:
-        for each in before:
-            signal.signal(each, note)
+        for handled in before:
+            signal.signal(handled, note)
         yield ended
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from rmq._ownership.assignments import MAX_NODE_BYTES, Assignment
 from rmq._ownership.documents import WorkerDocument, node_name, owner_path, slots_from_definition, topic_name
-from rmq._ownership.leading import decide, strangers
+from rmq._ownership.leading import decide, other_redis_workers
 from rmq._ownership.machine import Plan, WorkerMachine
 from rmq._ownership.member import Member
 from rmq._ownership.requests import (
@@ -303,7 +303,7 @@ def settled_member(**topics: int) -> tuple[Member, dict[str, tuple[bytes, Stat]]
     for _ in range(3):
         assert play(member, nodes)[0]
     assert len(member.machine.owned(clock())) == sum(topics.values())
-    assert member.troubles.news() == []
+    assert member.problems.news() == []
     return member, nodes, clock
 
 
@@ -324,14 +324,14 @@ def test_a_refused_request_ends_no_round_and_is_told(kind: type[Request], path: 
         for node in [node for node in nodes if node.startswith(path)]:
             del nodes[node]
     if gone_back:
-        member.counting.note(member.ensemble or "", 10**9)
+        member.transaction_ids.note(member.ensemble or "", 10**9)
     member.document = replace(member.document, weight=2)
     for _ in range(3):
         finished, seen = play(member, nodes, denied=(kind, path))
         assert finished or gone_back
         assert {("t", 0), ("t", 1)} <= member.machine.owned(clock()).keys(), "what it has it keeps"
         refused = any(isinstance(each, kind) and getattr(each, "path", "").startswith(path) for each in seen)
-        assert any("denies access" in text for text in member.troubles.current()) or not refused
+        assert any("denies access" in text for text in member.problems.current()) or not refused
 
 
 @pytest.mark.parametrize(("kind", "path"), [(Get, "/assignment"), (Put, "/assignment"), (Children, "/workers")])
@@ -359,14 +359,14 @@ def test_who_gets_nothing_though_it_is_owed_a_share_says_so() -> None:
     for now_s in (0.0, 10.0):
         clock.now_s = now_s
         play(member, nodes)
-    assert "none of the 4 slots of topic t" in " ".join(member.troubles.current())
+    assert "none of the 4 slots of topic t" in " ".join(member.problems.current())
     for document in (
         NEWER,
         WorkerDocument({"t": 4}, 4).to_json(),
     ):
         nodes["/workers/a"] = (document, nodes["/workers/a"][1])
         play(member, nodes)
-        assert ("none of the 4" in " ".join(member.troubles.current())) is (document == NEWER)
+        assert ("none of the 4" in " ".join(member.problems.current())) is (document == NEWER)
 
 
 @pytest.mark.parametrize("lost", ["/topics/t", "/topics", "/owners/t", "/owners", "/ensemble", "/assignment", ""])
@@ -388,7 +388,7 @@ def test_another_ensemble_than_before_is_told() -> None:
     before = member.ensemble
     nodes["/ensemble"] = (b"new", Stat(99, 0, 0))
     play(member, nodes)
-    (told,) = member.troubles.news()
+    (told,) = member.problems.news()
     assert "is ensemble new now" in told
     assert f"RmqClient.adopt(topic, {before!r})" in told
 
@@ -401,7 +401,7 @@ def test_a_topic_without_registration_or_owner_for_a_minute_is_told_once() -> No
     for now_s, news in ((0.0, 0), (59.0, 0), (60.0, 1), (61.0, 0), (700.0, 1)):
         clock.now_s = now_s
         play(member, nodes)
-        told = member.troubles.news()
+        told = member.problems.news()
         assert len(told) == news, told
         assert all("topic t is not registered" in text for text in told)
     member.definitions["t"] = b'{"slots":4,"version":4,"min_reader":4}'
@@ -409,9 +409,9 @@ def test_a_topic_without_registration_or_owner_for_a_minute_is_told_once() -> No
     for now_s in (800.0, 860.0):
         clock.now_s = now_s
         play(member, nodes)
-    (told,) = member.troubles.news()
+    (told,) = member.problems.news()
     assert "4 of 4 slots of topic t have no owner" in told
-    assert member.troubles.current() == (told,)
+    assert member.problems.current() == (told,)
 
 
 def test_another_number_of_slots_is_told_at_once_and_read_in_each_round() -> None:
@@ -422,7 +422,7 @@ def test_another_number_of_slots_is_told_at_once_and_read_in_each_round() -> Non
     )  # deleted, and made anew by another release
     for _ in range(2):
         play(member, nodes)
-    (told,) = member.troubles.news()
+    (told,) = member.problems.news()
     assert "registered in ZooKeeper with 4 slots, here it has 2" in told
     assert member.machine.owned(clock()) == {}
     nodes["/topics/t"] = (b'{"slots":2,"version":4,"min_reader":4}', Stat(60, 0, 0))
@@ -440,7 +440,7 @@ def test_an_assignment_for_newer_readers_is_told_and_written_anew_by_who_leads()
     nodes["/leader"] = (b"other", Stat(5, 0, OTHER))
     nodes["/assignment"] = (NEWER, good[1])
     written = [request for request in play(member, nodes)[1] if isinstance(request, Put)]
-    (told,) = member.troubles.news()
+    (told,) = member.problems.news()
     assert "schema version 99" in told
     assert "Slots stay with their owners" in told
     assert (written, len(member.machine.owned(clock()))) == ([], 2)
@@ -458,7 +458,7 @@ def test_an_unreadable_worker_or_definition_hides_only_itself(data: bytes) -> No
     del nodes["/owners/t/1"]
     for _ in range(3):
         play(member, nodes)
-    told = " ".join(member.troubles.news())
+    told = " ".join(member.problems.news())
     assert "worker strange gets no slots" in told
     assert "topic u get" in told
     assert len(member.machine.owned(clock())) == 4  # those of u are kept, without new ones
@@ -474,13 +474,13 @@ def test_a_topic_that_does_not_fit_keeps_its_owners_and_stops_no_other() -> None
         play(member, nodes)
     assert Assignment.from_json(nodes["/assignment"][0]).partial
     assert len(member.machine.owned(clock())) == 4
-    told = " ".join(member.troubles.news())
+    told = " ".join(member.problems.news())
     assert "topics are left out" in told
     assert long in told
     clock.now_s = 61.0
     for _ in range(2):
         play(member, nodes)
-    told = " ".join(member.troubles.news())
+    told = " ".join(member.problems.news())
     assert f"64 of 64 slots of topic {long} have no owner: the assignment leaves the topic out" in told
 
 
@@ -500,29 +500,29 @@ class Numbered(dict[str, tuple[bytes, Stat]]):
 def test_a_zookeeper_that_counts_on_is_what_it_was(mark: int) -> None:
     member, nodes = member_of(t=2), Numbered()
     member.definitions["t"] = b'{"slots":2,"version":4,"min_reader":4}'
-    member.counting.gated = True
+    member.transaction_ids.gated = True
     play(member, nodes)
     identity = member.ensemble
     assert identity is not None
     play(member, nodes)
     assert member.machine.held == set()  # nothing is taken before it is known how far the ensemble has counted
     nodes.zxid = max(nodes.zxid, 40)
-    assert member.counting.awaits == (SESSION, 0)
-    member.counting.give((SESSION, 0), {identity: mark, "another": 10**9})
+    assert member.transaction_ids.awaits == (SESSION, 0)
+    member.transaction_ids.give((SESSION, 0), {identity: mark, "another": 10**9})
     for _ in range(2):
         play(member, nodes)
     assert (member.ensemble, len(member.machine.held)) == (identity, 2)
-    assert member.counting.reached(identity)
+    assert member.transaction_ids.reached(identity)
 
 
 def test_a_zookeeper_that_went_back_gets_a_new_identity_before_anything_is_taken() -> None:
     member, nodes = member_of(t=2), Numbered()
     member.definitions["t"] = b'{"slots":2,"version":4,"min_reader":4}'
-    member.counting.gated = True
+    member.transaction_ids.gated = True
     play(member, nodes)
     old = member.ensemble
     assert old is not None
-    member.counting.give((SESSION, 0), {old: 1_000})
+    member.transaction_ids.give((SESSION, 0), {old: 1_000})
     finished, seen = play(member, nodes)
     assert not finished
     assert not [request for request in seen if isinstance(request, Create) and request.path.startswith("/owners/t/")]
@@ -531,21 +531,21 @@ def test_a_zookeeper_that_went_back_gets_a_new_identity_before_anything_is_taken
     assert member.ensemble not in (None, old)
     assert nodes["/ensemble"][0].decode() == member.ensemble
     assert len(member.machine.held) == 2
-    told = " ".join(member.troubles.news())
+    told = " ".join(member.problems.news())
     assert f"Redis has seen epoch 1000 of ensemble {old}" in told
     assert f"RmqClient.adopt(topic, {old!r})" in told
 
 
 def test_a_new_connection_waits_for_marks_of_its_own() -> None:
     member, nodes = member_of(t=2), Numbered()
-    member.counting.gated = True
+    member.transaction_ids.gated = True
     play(member, nodes)
-    member.counting.give((SESSION, 0), {})
-    assert member.counting.awaits is None
+    member.transaction_ids.give((SESSION, 0), {})
+    assert member.transaction_ids.awaits is None
     play(member, nodes, breaks=1)
-    assert member.counting.awaits == (SESSION, 1)
-    member.counting.give((SESSION, 0), {})  # read before the connection broke
-    assert member.counting.awaits == (SESSION, 1)
+    assert member.transaction_ids.awaits == (SESSION, 1)
+    member.transaction_ids.give((SESSION, 0), {})  # read before the connection broke
+    assert member.transaction_ids.awaits == (SESSION, 1)
 
 
 def test_a_topic_goes_to_workers_of_one_redis_only() -> None:
@@ -556,12 +556,12 @@ def test_a_topic_goes_to_workers_of_one_redis_only() -> None:
     prod = {"p1": on("prod", "t"), "p2": on("prod", "t"), "old": on("", "t"), "s1": on("staging", "t", "u")}
     current = decide({"s1": prod["s1"]}, slots, None)
     assert set(current.topics["t"]) == {"s1"}
-    assert strangers(prod, current) == {"t": {"p1", "p2"}}
+    assert other_redis_workers(prod, current) == {"t": {"p1", "p2"}}
     assert set(decide(prod, slots, current).topics["t"]) == {"s1", "old"}  # who had it keeps it
     fresh = decide(prod, slots, None)
     assert set(fresh.topics["t"]) == {"old", "p1", "p2"}
     assert set(fresh.topics["u"]) == {"s1"}
-    assert strangers({"a": on("", "t"), "b": on("prod", "t")}, None) == {}
+    assert other_redis_workers({"a": on("", "t"), "b": on("prod", "t")}, None) == {}
 
 
 def test_a_foreign_worker_node_under_our_name_blocks() -> None:
@@ -569,7 +569,7 @@ def test_a_foreign_worker_node_under_our_name_blocks() -> None:
     nodes["/workers/w"] = (b"{}", Stat(3, 0, OTHER))
     finished, seen = play(member, nodes)
     assert finished
-    assert "belongs to session 0x8" in member.troubles.current()[0]
+    assert "belongs to session 0x8" in member.problems.current()[0]
     assert not [request for request in seen if isinstance(request, Create) and request.ephemeral]
 
 

@@ -42,9 +42,9 @@ def test_a_round_that_fails_tells_that_slots_wait_for_marks() -> None:
     """They were given up to five seconds later: who gives them sleeps until it is told."""
     client: Any = Client()
     member = Member("w", WorkerDocument({}), WorkerMachine(SESSION_S, 5.0), lambda: 0.0)
-    member.counting.gated = True
+    member.transaction_ids.gated = True
     told: list[Any] = []
-    rounds = Rounds(client, member, lambda: told.append(member.counting.awaits), threading.Lock())
+    rounds = Rounds(client, member, lambda: told.append(member.transaction_ids.awaits), threading.Lock())
     for _ in range(2):
         with pytest.raises(CoordinationError):
             rounds.step()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rmq._processes.cluster_plan import NodeView, next_steps, parse_node, what_lacks
+from rmq._processes.cluster_plan import NodeView, missing_parts, next_steps, parse_node
 from rmq._transport.urls import Address
 
 FIRST, SECOND = Address("10.0.0.1", 7001), Address("10.0.0.2", 7002)
@@ -32,19 +32,19 @@ def test_a_line_is_understood() -> None:
 
 
 def test_a_complete_cluster_lacks_nothing() -> None:
-    assert what_lacks(pair(), 1) == ""
+    assert missing_parts(pair(), 1) == ""
     assert next_steps(pair(), [FIRST]) == []
 
 
 def test_whatever_lacks_is_named() -> None:
-    assert "cluster_state" in what_lacks(pair(info=FAILING), 1)
-    assert "0 of 16384 hash slots" in what_lacks(pair(info="cluster_state:ok\r\ncluster_slots_ok:0"), 1)
-    assert "does not reach all" in what_lacks(pair(seen="slave,fail?"), 1)
-    assert "does not reach all" in what_lacks(pair(link="disconnected"), 1)
-    assert what_lacks(pair(replication="slave0:state=wait_bgsave"), 1) == "0 of 1 replicas have their master's data"
-    assert "sees 1 of 2 replicas" in what_lacks(pair(), 2)
+    assert "cluster_state" in missing_parts(pair(info=FAILING), 1)
+    assert "0 of 16384 hash slots" in missing_parts(pair(info="cluster_state:ok\r\ncluster_slots_ok:0"), 1)
+    assert "does not reach all" in missing_parts(pair(seen="slave,fail?"), 1)
+    assert "does not reach all" in missing_parts(pair(link="disconnected"), 1)
+    assert missing_parts(pair(replication="slave0:state=wait_bgsave"), 1) == "0 of 1 replicas have their master's data"
+    assert "sees 1 of 2 replicas" in missing_parts(pair(), 2)
     single = {FIRST: parse_node(line("a", FIRST, "myself,master", "0-16383"), OK, "")}
-    assert "knows 1 of 2 nodes" in what_lacks(single | {SECOND: pair()[SECOND]}, 1)
+    assert "knows 1 of 2 nodes" in missing_parts(single | {SECOND: pair()[SECOND]}, 1)
 
 
 def test_hash_slots_that_anybody_holds_are_given_to_nobody_else() -> None:

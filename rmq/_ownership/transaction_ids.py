@@ -11,19 +11,19 @@ from collections.abc import Mapping
 from uuid import uuid4
 
 from rmq._ownership.documents import ENSEMBLE
+from rmq._ownership.problems import ProblemLog
 from rmq._ownership.requests import BrokenOffError, Get, Put, Refused, Steps, read
-from rmq._ownership.troubles import Troubles
 
 ConnectionKey = tuple[int, int]
 """A session, and how often its connection has broken."""
 
 
-class Counting:
+class TransactionIdCheck:
     """What is known of how far ensembles have counted."""
 
-    def __init__(self, troubles: Troubles) -> None:
+    def __init__(self, problems: ProblemLog) -> None:
         self.gated = False  # whether slots are taken only once marks were given for the connection
-        self._troubles = troubles
+        self._problems = problems
         self._marks: dict[str, int] = {}
         self._given: ConnectionKey | None = None
         self._connection: ConnectionKey | None = None
@@ -82,7 +82,7 @@ class Counting:
             (written,) = yield from read(Put(ENSEMBLE, str(uuid4()).encode(), node[1].version))
             if isinstance(written, Refused):
                 return False
-            self._troubles.tell(
+            self._problems.tell(
                 f"ZooKeeper has gone back: it counts {self._reached}, and Redis has seen epoch"
                 f" {self._marks[ensemble]} of ensemble {ensemble}. It was restored from an older state, whose numbers"
                 " come twice; it gets a new identity"
