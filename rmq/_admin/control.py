@@ -50,7 +50,7 @@ class Control:
 
         Guarantee: atomic; safe to repeat.
         """
-        return self._steer("cancel", partial(control.cancel, self.topic), content, slot_basis)
+        return self._apply("cancel", partial(control.cancel, self.topic), content, slot_basis)
 
     def reschedule(
         self,
@@ -97,7 +97,7 @@ class Control:
         Guarantee: atomic; safe to repeat. What waited for a retry keeps the retries it has left; on a PRIORITY topic
         it has all of them. First is first in its slot.
         """
-        return self._steer("promote", partial(control.promote, self.topic), content, slot_basis)
+        return self._apply("promote", partial(control.promote, self.topic), content, slot_basis)
 
     def redrive(self, content: Payload, slot_basis: Payload | None = None) -> Redriven:
         """Send a dead message again, as a fresh one with its body and all retries; many: `DeadLetters.redrive`.
@@ -172,11 +172,11 @@ class Control:
             )
         if place not in ("store", "retry"):
             raise InvalidValueError(f"place is {place!r}; it must be store or retry")
-        wanted = checked_slots(self.topic, slots)
+        chosen = checked_slots(self.topic, slots)
         left = most(limit, "limit")
         dropped = 0
         with self._audit.step("purge", f"{place} of {_slots_text(self.topic, slots)}") as note:
-            for slot in wanted:
+            for slot in chosen:
                 stats = self._connections.run(viewing.stats(self.topic, slot))
                 size = min(left - dropped, stats.backlog if place == "store" else stats.waiting)
                 while size > 0:
@@ -191,13 +191,13 @@ class Control:
         return dropped
 
     def _pause(self, slots: Sequence[int] | None, paused: bool) -> int:
-        wanted, detail = checked_slots(self.topic, slots), _slots_text(self.topic, slots)
+        chosen, detail = checked_slots(self.topic, slots), _slots_text(self.topic, slots)
 
         def build(slot: int) -> Call[bool]:
-            by = self._audit.actor if slot == wanted[0] else ""  # one line for all of them
+            by = self._audit.actor if slot == chosen[0] else ""  # one line for all of them
             return control.pause(self.topic, slot, paused, by, detail)
 
-        changed = sum(call_each(self._connections, wanted, build, to_the_end=True))
+        changed = sum(call_each(self._connections, chosen, build, to_the_end=True))
         self._audit.report("pause" if paused else "resume", f"{counted(changed, 'slot')} changed", detail=detail)
         return changed
 
@@ -214,9 +214,9 @@ class Control:
             raise InvalidValueError("reschedule takes exactly one of due_in, fixed_time and priority")
         score = new_score(self.topic, priority, due_in, fixed_time)
         step = partial(control.reschedule, self.topic, score=score, action=action)
-        return self._steer(action, step, content, slot_basis, " ".join(map(str, score)))
+        return self._apply(action, step, content, slot_basis, " ".join(map(str, score)))
 
-    def _steer(
+    def _apply(
         self,
         action: str,
         step: Callable[..., Call[list[ControlResult]]],

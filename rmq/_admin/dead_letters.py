@@ -11,7 +11,7 @@ from itertools import chain, islice
 from numbers import Real
 from typing import Generic, TypeVar
 
-from rmq._admin.notices import DeadNotices, Teller
+from rmq._admin.notices import DeadNotices, DeadNotifier
 from rmq._broker import dead as dead_
 from rmq._broker import streams, viewing
 from rmq._broker.claims import NACK_BATCH
@@ -114,7 +114,7 @@ class Dead(ABC, Generic[D]):
         ...
 
     @abstractmethod
-    def _untold_call(self, slot: int, turn: Turn, limit: int) -> Call[Untold[D]]:
+    def _unnotified_call(self, slot: int, turn: Turn, limit: int) -> Call[Untold[D]]:
         """Build the reading of a slot's next dead of whom nobody was told."""
         ...
 
@@ -181,8 +181,8 @@ class Dead(ABC, Generic[D]):
         """
         check_plain(tell, "tell")
         check_takes_one(tell, "tell", "a list of DeadMessage")
-        teller = Teller(self._connections, self.topic, self._untold_call, tell, name=name, every_s=every_s)
-        return DeadNotices(teller.begin())
+        notifier = DeadNotifier(self._connections, self.topic, self._unnotified_call, tell, name=name, every_s=every_s)
+        return DeadNotices(notifier.begin())
 
     def _redrive(
         self,
@@ -220,9 +220,10 @@ class Dead(ABC, Generic[D]):
             while left > 0 and (page := self._page(slot, start, size)):
                 # what died since then has to stay; what dies in the future died before the clock was set back
                 to_ms = from_ms
-                if any(each.died_ms > from_ms for each in page):
+                if any(message.died_ms > from_ms for message in page):
                     to_ms = self._connections.run(self._clock_call(slot))
-                chosen = [each for each in page if not from_ms < each.died_ms <= to_ms and where(each)][:left]
+                before = (message for message in page if not from_ms < message.died_ms <= to_ms)
+                chosen = list(islice(filter(where, before), left))
                 if chosen:
                     yield slot, chosen
                 left -= len(chosen)
@@ -253,7 +254,7 @@ class DeadLetters(Dead[DeadMessage]):
     def _clock_call(self, slot: int) -> Call[int]:
         return viewing.stats(self.topic, slot).then(lambda stats: stats.now_ms)
 
-    def _untold_call(self, slot: int, turn: Turn, limit: int) -> Call[Untold[DeadMessage]]:
+    def _unnotified_call(self, slot: int, turn: Turn, limit: int) -> Call[Untold[DeadMessage]]:
         return dead_.untold(self.topic, slot, turn, limit)
 
     def _purge(self, slot: int, dead: Sequence[DeadMessage]) -> int:
@@ -328,7 +329,7 @@ class GroupDead(Dead[DeadEntry]):
     def _clock_call(self, slot: int) -> Call[int]:
         return streams.stats(self.topic, slot).then(lambda stats: stats.now_ms)
 
-    def _untold_call(self, slot: int, turn: Turn, limit: int) -> Call[Untold[DeadEntry]]:
+    def _unnotified_call(self, slot: int, turn: Turn, limit: int) -> Call[Untold[DeadEntry]]:
         return streams.untold_entries(self.topic, slot, self.group, turn, limit)
 
     def _purge(self, slot: int, dead: Sequence[DeadEntry]) -> int:
@@ -390,9 +391,9 @@ def check_filter(where: DeadFilter) -> None:
 
 def meaning(where: DeadFilter, limit: int | None) -> str:
     """Return in words which dead are meant."""
-    given = [
+    conditions = [
         f"{field.name}={getattr(where, field.name)!r:.200}"
         for field in fields(where)
         if getattr(where, field.name) is not None
     ]
-    return " ".join([*(given or ["all the dead"]), *([] if limit is None else [f"limit={limit}"])])
+    return " ".join([*(conditions or ["all the dead"]), *([] if limit is None else [f"limit={limit}"])])

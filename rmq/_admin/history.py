@@ -105,10 +105,10 @@ def minute_of_stream(stats: StreamStats, groups: Sequence[GroupStats], minute: i
 
 def sum_of(minute: int, parts: Iterable[Minute]) -> Minute:
     """Return all topics as one record; the lateness is that of the latest."""
-    found = list(parts)
+    minutes = list(parts)
     names = [field.name for field in fields(Minute) if field.name not in ("minute", "late_ms")]
-    sums = {name: sum(getattr(part, name) for part in found) for name in names}
-    return Minute(minute, late_ms=max((part.late_ms for part in found), default=0), **sums)
+    sums = {name: sum(getattr(part, name) for part in minutes) for name in names}
+    return Minute(minute, late_ms=max((part.late_ms for part in minutes), default=0), **sums)
 
 
 class History:
@@ -129,8 +129,8 @@ class History:
         check_whole("minutes", minutes, MAX_SCORE)
         if topic is not None:
             check_name(topic)
-        found: Sequence[bytes] = self._connections.command("LRANGE", history_key(topic), -minutes, -1)
-        return [minute for minute in map(Minute.from_bytes, found) if minute is not None]
+        records: Sequence[bytes] = self._connections.command("LRANGE", history_key(topic), -minutes, -1)
+        return [minute for minute in map(Minute.from_bytes, records) if minute is not None]
 
     def take_turn(self) -> tuple[int, int | None]:
         """Return Redis' time, epoch ms, and the minute to record, `None` when somebody else does it."""
@@ -142,16 +142,16 @@ class History:
         Guarantee: a minute that is recorded already stays as it is.
         """
         check_whole("minute", minute, MAX_SCORE)
-        found: list[Minute] = []
+        minutes: list[Minute] = []
         for topic in self._registry.definitions().topics:
             try:
                 record = self._read(topic, minute)
-                found.append(record)
+                minutes.append(record)
                 self.append(topic.name, record)
             except RmqError as error:  # one topic that cannot be read or written shall not cost the others' minute
                 log.debug("history of topic %s: %s", topic.name, error)
-        self.append(None, sum_of(minute, found))
-        return found
+        self.append(None, sum_of(minute, minutes))
+        return minutes
 
     def _read(self, topic: Topic, minute: int) -> Minute:
         if topic.type is TopicType.STREAM:
@@ -217,7 +217,7 @@ class Recorder(Background):
         wait_s = self._spread(LATEST_S)
         while not self._stopping.wait(wait_s):
             wait_s = LONGEST_WAIT_S
-            if self._rests():
+            if self._is_idle():
                 continue
             try:
                 now_ms, minute = self._history.take_turn()
@@ -227,7 +227,7 @@ class Recorder(Background):
             except RmqError as error:  # figures for people: the work goes on without them
                 log.debug("this minute's figures are not recorded: %s", error)
 
-    def _rests(self) -> bool:
+    def _is_idle(self) -> bool:
         """Return whether nothing was handled since the last call, and the minute is left to others therefore."""
         if self._finished is None:
             return False

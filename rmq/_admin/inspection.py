@@ -51,7 +51,7 @@ class Inspection(View):
         Raises:
             InvalidValueError: A slot that the topic does not have.
         """
-        return TopicStats(self.topic, tuple(self._each(lambda slot: viewing.stats(self.topic, slot), slots)))
+        return TopicStats(self.topic, tuple(self._per_slot(lambda slot: viewing.stats(self.topic, slot), slots)))
 
     def peek(self, place: Place = "store", limit: int = 10, slots: Sequence[int] | None = None) -> list[PeekedMessage]:
         """Return up to `limit` messages per slot, 1 to 1,000, the next to be delivered first, without claiming them.
@@ -61,18 +61,18 @@ class Inspection(View):
         Raises:
             InvalidValueError: A slot that the topic does not have, an unknown section, or a limit out of range.
         """
-        wanted = checked_slots(self.topic, slots)
+        chosen = checked_slots(self.topic, slots)
         _check_page(place, "limit", limit)
-        answers = self._each(lambda slot: viewing.peek(self.topic, slot, place, 0, limit), wanted)
-        found: list[PeekedMessage] = []
-        for slot, (now_ms, rows, more) in zip(wanted, answers, strict=True):
-            found += (viewing.peeked_message(self.topic, slot, place, now_ms, row) for row in rows)
+        answers = self._per_slot(lambda slot: viewing.peek(self.topic, slot, place, 0, limit), chosen)
+        messages: list[PeekedMessage] = []
+        for slot, (now_ms, rows, more) in zip(chosen, answers, strict=True):
+            messages += (viewing.peeked_message(self.topic, slot, place, now_ms, row) for row in rows)
             if more:  # large bodies take several calls
-                found += islice(self.pages(slot, place, limit, len(rows)), limit - len(rows))
-        if place == "prepare" and found:
+                messages += islice(self.pages(slot, place, limit, len(rows)), limit - len(rows))
+        if place == "prepare" and messages:
             workers = self._workers()
-            found = [_with_handler(message, workers) for message in found]
-        return found
+            messages = [_with_handler(message, workers) for message in messages]
+        return messages
 
     def pages(self, slot: int, place: Place, page: int = 1_000, start: int = 0) -> Iterator[PeekedMessage]:
         """Yield all messages of one section of a slot, page by page; those that move meanwhile may be missed.
@@ -94,16 +94,16 @@ class Inspection(View):
     def find(self, content: Payload, slot_basis: Payload | None = None, everywhere: bool = False) -> Whereabouts:
         """Return where a content is right now: in the slot of its slot basis, or `everywhere`, in any slot."""
         name, home = locate(self.topic, content, slot_basis)
-        found = self._connections.run(viewing.find(self.topic, home, name))
-        if found.gone and everywhere:
+        place = self._connections.run(viewing.find(self.topic, home, name))
+        if place.gone and everywhere:
             others = [slot for slot in range(self.topic.slots) if slot != home]
-            answers = self._each(lambda slot: viewing.find(self.topic, slot, name), others)
-            found = next((each for each in answers if not each.gone), found)
-        if found.in_flight is None:
-            return found
+            answers = self._per_slot(lambda slot: viewing.find(self.topic, slot, name), others)
+            place = next((answer for answer in answers if not answer.gone), place)
+        if place.in_flight is None:
+            return place
         workers = self._workers()
-        holders = tuple(worker.name for worker in workers if worker.holds(self.topic.name, found.slot))
-        return replace(found, holders=holders, in_flight=_with_handler(found.in_flight, workers))
+        holders = tuple(worker.name for worker in workers if worker.holds(self.topic.name, place.slot))
+        return replace(place, holders=holders, in_flight=_with_handler(place.in_flight, workers))
 
     def search(
         self,
@@ -143,11 +143,11 @@ class Inspection(View):
                 raise InvalidValueError(f"place is {place!r}; it must be store, prepare, retry or dead")
         check_whole("limit", limit, MAX_BATCH)
         check_whole("budget", budget, 1_000_000)
-        wanted = b"*" if pattern is None else payload_bytes(pattern, "pattern")
+        glob = b"*" if pattern is None else payload_bytes(pattern, "pattern")
         if prefix is not None:
-            wanted = literal(payload_bytes(prefix, "prefix"))
+            glob = literal(payload_bytes(prefix, "prefix"))
         chosen = checked_slots(self.topic, slots)
-        return search(self._connections, self.topic, wanted, places, chosen, cursor, limit, budget)
+        return search(self._connections, self.topic, glob, places, chosen, cursor, limit, budget)
 
     def dead_reasons(self, sample: int = 2_000, stats: TopicStats | None = None) -> DeadReasons:
         """Return the dead by type of error, from a sample of at most 64 slots where there are many.
@@ -167,9 +167,9 @@ class Inspection(View):
         chosen = sorted(dead)[:: max(1, -(-len(dead) // _MOST_SAMPLED_SLOTS))]
         among = sum(dead[slot] for slot in chosen)
         shares = {slot: max(1, min(viewing.MOST_REASONS, -(-sample * dead[slot] // among))) for slot in chosen}
-        answers = self._each(lambda slot: dead_.dead_reasons(self.topic, slot, shares[slot]), chosen)
+        answers = self._per_slot(lambda slot: dead_.dead_reasons(self.topic, slot, shares[slot]), chosen)
         counts = sum((counts for _, counts in answers), Counter[str]())
-        total = sum(dead.values()) - among + sum(found for found, _ in answers)
+        total = sum(dead.values()) - among + sum(size for size, _ in answers)
         return DeadReasons(total, counts.total(), dict(counts.most_common()))
 
     def audit(self, limit: int = 50, slots: Sequence[int] | None = None) -> list[AuditLine]:
@@ -199,11 +199,11 @@ def _with_handler(message: PeekedMessage, workers: Sequence[WorkerInfo]) -> Peek
 
 def read_workers(connections: Connections) -> list[WorkerInfo]:
     """Return the processes with running listeners, by name."""
-    found, rest = connections.run(shared.workers())
+    workers, rest = connections.run(shared.workers())
     while rest:
         more, rest = connections.run(shared.workers(rest))
-        found += more
-    return sorted(found, key=lambda worker: worker.name)
+        workers += more
+    return sorted(workers, key=lambda worker: worker.name)
 
 
 def _check_page(section: object, name: str, size: int) -> None:

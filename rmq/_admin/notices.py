@@ -26,7 +26,7 @@ TRIP = 8
 """Slots read in one round trip: each may answer with 4 MiB."""
 
 HOLD_S = 60.0
-"""For so long nobody else tells, beyond the next look: a crashed teller's dead are told by another one after it."""
+"""For so long nobody else tells, beyond the next look: a crashed notifier's dead are told by another one after it."""
 
 LONGEST_PAUSE_S = 60.0
 """After failures the function is called again after so long at most."""
@@ -35,14 +35,14 @@ PATIENCE_S = 10.0
 """A close waits for a call that runs no longer than this."""
 
 
-class _NotToldError(Exception):
+class _NotifyFailedError(Exception):
     """The function raised; its error is the cause."""
 
 
-BuildUntold = Callable[[int, Turn, int], Call[Untold[Any]]]
+BuildUnnotified = Callable[[int, Turn, int], Call[Untold[Any]]]
 
 
-class Teller(Background):
+class DeadNotifier(Background):
     """Calls a function with what dies in a topic, until it is closed.
 
     Args:
@@ -55,7 +55,7 @@ class Teller(Background):
     """
 
     def __init__(
-        self, connections: Connections, topic: Topic, build: BuildUntold, tell: Tell, *, name: str, every_s: float
+        self, connections: Connections, topic: Topic, build: BuildUnnotified, tell: Tell, *, name: str, every_s: float
     ) -> None:
         check_day("every_s", every_s, 0.01)
         super().__init__(connections.blocking, f"rmq-dead-{topic.name}")
@@ -84,7 +84,7 @@ class Teller(Background):
                 if self._look():
                     wait_s = 0.0
                 self.failures = 0
-            except _NotToldError as failed:
+            except _NotifyFailedError as failed:
                 self.failures += 1
                 wait_s = self.pause_s(self._every_s, self.failures)
                 kind, error = type(failed.__cause__).__name__, failed.__cause__
@@ -111,25 +111,25 @@ class Teller(Background):
             replies = self._connections.run_many(calls)
             if all(isinstance(reply, RedisUnavailableError) for reply in replies):
                 raise replies[0]
-            for slot, untold in zip(part, replies, strict=True):
+            for slot, unnotified in zip(part, replies, strict=True):
                 if self._stopping.is_set():
                     return False
-                if isinstance(untold, RmqError):
+                if isinstance(unnotified, RmqError):
                     text = "the dead of topic %s cannot be read in slot %d: %s"
-                    self._troubles.warning(log, type(untold), text, self._about, slot, untold)
+                    self._troubles.warning(log, type(unnotified), text, self._about, slot, unnotified)
                     continue
                 self._first = (slot + 1) % len(self._turns)  # so that one slot's failures do not hold up the others
-                if untold.dead:
-                    self._tell_of(list(untold.dead))
-                self._turns[slot] = self._turns[slot].done(untold)
-                more = more or untold.more
+                if unnotified.dead:
+                    self._notify(list(unnotified.dead))
+                self._turns[slot] = self._turns[slot].done(unnotified)
+                more = more or unnotified.more
         return more
 
-    def _tell_of(self, dead: list[Any]) -> None:
+    def _notify(self, dead: list[Any]) -> None:
         try:
             refuse_unfinished(self._tell(dead))
         except (Exception, SystemExit) as error:  # the latter would end this thread without a line in the log
-            raise _NotToldError from error
+            raise _NotifyFailedError from error
 
     def close(self) -> None:
         """End, wait up to 10 s for a call that runs, and let others tell at once."""
@@ -140,11 +140,11 @@ class Teller(Background):
         if self.is_alive():  # others may tell of the same when its time is over
             return
         try:
-            call_each(self._connections, list(self._turns), self._farewell)
+            call_each(self._connections, list(self._turns), self._release_turn)
         except RmqError as error:
             log.debug("the turn to tell of the dead of topic %s ends by itself: %s", self._about, error)
 
-    def _farewell(self, slot: int) -> Call[Untold[Any]]:
+    def _release_turn(self, slot: int) -> Call[Untold[Any]]:
         turn = self._turns[slot]
         return self._build(slot, Turn(turn.name, turn.holder, 0, turn.since, turn.after), 0)
 
@@ -160,17 +160,17 @@ class DeadNotices:
         0
     """
 
-    def __init__(self, teller: Teller) -> None:
-        self._teller = teller
+    def __init__(self, notifier: DeadNotifier) -> None:
+        self._notifier = notifier
 
     @property
     def failures(self) -> int:
         """Calls of the function that failed in a row; the same dead are told again until it succeeds."""
-        return self._teller.failures
+        return self._notifier.failures
 
     def close(self) -> None:
         """End, wait up to 10 s for a call that runs, and let other processes tell at once."""
-        self._teller.close()
+        self._notifier.close()
 
     def __enter__(self) -> Self:
         return self

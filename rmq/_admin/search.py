@@ -41,30 +41,30 @@ def search(
     """
     begin = tuple("0" if section in sections else "" for section in SECTIONS)
     at, begun = (0, deque[_Begun]()) if cursor is None else _read_cursor(cursor, slots)
-    found: list[FoundMessage] = []
+    matches: list[FoundMessage] = []
     looked_at, width, count = 0, 1, _FEWEST
-    while (begun or at < len(slots)) and len(found) < limit and looked_at < budget:
+    while (begun or at < len(slots)) and len(matches) < limit and looked_at < budget:
         new = slots[at : at + max(0, width - len(begun))]
         begun.extend((slot, begin) for slot in new)
         at += len(new)
         part = [begun.popleft() for _ in range(min(width, len(begun)))]
-        before = len(found)
+        before = len(matches)
         replies = connections.run_many([viewing.search(topic, slot, pattern, count, old) for slot, old in part])
         raise_first(replies)
         for (slot, old), (cursors, messages) in zip(part, replies, strict=True):
-            found += messages
+            matches += messages
             # what was gone over at once is small
             looked_at += sum(count if now != "0" else _FEWEST for now, was in zip(cursors, old, strict=True) if was)
             left = tuple("" if now == "0" else now for now in cursors)
             if any(left):
                 begun.append((slot, left))
-        if len(found) - before < (limit - len(found)) / 4:  # few: look further at once, but not beyond the budget
+        if len(matches) - before < (limit - len(matches)) / 4:  # few: look further at once, but not beyond the budget
             width = min(_WIDEST, 4 * width)
             count = max(_FEWEST, min(MOST, 4 * count, (budget - looked_at) // width))
     if not begun and at >= len(slots):
-        return SearchPage(tuple(found), None, looked_at)
+        return SearchPage(tuple(matches), None, looked_at)
     where = ";".join([str(at), *(f"{slot}={'.'.join(cursors)}" for slot, cursors in begun)])
-    return SearchPage(tuple(found), where, looked_at)
+    return SearchPage(tuple(matches), where, looked_at)
 
 
 def _read_cursor(cursor: str, slots: Sequence[int]) -> tuple[int, deque[_Begun]]:
@@ -79,7 +79,7 @@ def _read_cursor(cursor: str, slots: Sequence[int]) -> tuple[int, deque[_Begun]]
             raise InvalidValueError(f"cursor {cursor!r:.100} is not one of a search in these slots")
         known.remove(int(slot))  # each stands there once
         cursors = tuple(text.split("."))
-        if any(each and int(each) > _LAST_CURSOR for each in cursors):
+        if any(number and int(number) > _LAST_CURSOR for number in cursors):
             raise InvalidValueError(f"cursor {cursor!r:.100} is not one that a search gave out")
         begun.append((int(slot), cursors))
     return int(first), begun

@@ -111,21 +111,25 @@ class StreamTopic(StreamView):
                 raise InvalidValueError(f"id is {entry_id!r}; it must be an entry's id")
         if not ids:
             return 0
-        deleted, wanted = 0, checked_slots(self.topic, None if slot is None else [slot])
-        if len(wanted) > 1:
+        deleted, chosen = 0, checked_slots(self.topic, None if slot is None else [slot])
+        if len(chosen) > 1:
             self._refuse_ambiguous(ids)
-        what = f"{ids[0] if len(ids) == 1 else f'{len(ids)} ids'} on {'all slots' if slot is None else f'slot {slot}'}"
-        with Audit(self._connections, self.topic, actor).step("delete", what) as note:
-            for each in wanted:
-                deleted += self._writer.delete(each, ids)
+        detail = (
+            f"{ids[0] if len(ids) == 1 else f'{len(ids)} ids'} on {'all slots' if slot is None else f'slot {slot}'}"
+        )
+        with Audit(self._connections, self.topic, actor).step("delete", detail) as note:
+            for number in chosen:
+                deleted += self._writer.delete(number, ids)
                 note(f"deleted {deleted}")
         return deleted
 
     def _refuse_ambiguous(self, ids: Iterable[str]) -> None:
         for entry_id in ids:
             whole = entry_id if "-" in entry_id else f"{entry_id}-0"
-            found = self._each(lambda slot, id_=whole: streams.read_range(self.topic, slot, id_, id_, 1, down=False))
-            slots = [str(entries[0].slot) for entries in found if entries]
+            ranges = self._per_slot(
+                lambda slot, id_=whole: streams.read_range(self.topic, slot, id_, id_, 1, down=False)
+            )
+            slots = [str(entries[0].slot) for entries in ranges if entries]
             if len(slots) > 1:
                 name = self.topic.name
                 raise InvalidValueError(
@@ -223,9 +227,9 @@ class StreamTopic(StreamView):
         checked_group(group)
         checked_consumer(name)
         with Audit(self._connections, self.topic, actor).step("remove consumer", f"group {group}: {name}") as note:
-            given_back = self._forget(group, name, 0)
-            note(f"gave back {given_back}")
-        return given_back
+            returned = self._forget(group, name, 0)
+            note(f"gave back {returned}")
+        return returned
 
     def remove_gone_consumers(self, group: str, idle_s: float | None = None, actor: str | None = None) -> list[str]:
         """Remove the consumers that are gone; what they hold goes to the others at once. Returns their names.
@@ -236,18 +240,18 @@ class StreamTopic(StreamView):
         if not gone:
             return []
         longest_s = 2 * self.topic.lease_s if idle_s is None else seconds(idle_s, "idle_s")
-        what = f"group {group}: those gone, {len(gone)}"
-        with Audit(self._connections, self.topic, actor).step("remove consumer", what) as note:
+        detail = f"group {group}: those gone, {len(gone)}"
+        with Audit(self._connections, self.topic, actor).step("remove consumer", detail) as note:
             for number, name in enumerate(gone, 1):
                 self._forget(group, name, int(longest_s * 1000))
                 note(f"removed {number}")
         return gone
 
     def _forget(self, group: str, name: str, idle_ms: int) -> int:
-        given_back = 0
+        returned = 0
         for slot in range(self.topic.slots):
             removed, number = 0, NACK_BATCH
             while not removed and number == NACK_BATCH:
                 removed, number = self._writer.forget(slot, group, name, idle_ms, NACK_BATCH)
-                given_back += number
-        return given_back
+                returned += number
+        return returned

@@ -86,7 +86,7 @@ class StreamView(View):
 
     def stats(self, slots: Iterable[int] | None = None) -> StreamStats:
         """Return length, ends and groups."""
-        return StreamStats(self.topic, tuple(self._each(lambda slot: streams.stats(self.topic, slot), slots)))
+        return StreamStats(self.topic, tuple(self._per_slot(lambda slot: streams.stats(self.topic, slot), slots)))
 
     def groups(self) -> list[GroupStats]:
         """Return what each group has done and has left to do."""
@@ -96,13 +96,13 @@ class StreamView(View):
         """Return the figures of the topic, and those of each of its groups."""
         stats = self.stats()
         parts = [(slot, name) for name in stats.groups for slot in range(self.topic.slots)]
-        found = iter(call_each(self._connections, parts, lambda part: streams.group_stats(self.topic, *part)))
-        return stats, [GroupStats(name, tuple(islice(found, self.topic.slots))) for name in stats.groups]
+        figures = iter(call_each(self._connections, parts, lambda part: streams.group_stats(self.topic, *part)))
+        return stats, [GroupStats(name, tuple(islice(figures, self.topic.slots))) for name in stats.groups]
 
     def group(self, name: str) -> GroupStats:
         """Return what one group has done and has left to do; all zero where it is not registered."""
         checked_group(name)
-        return GroupStats(name, tuple(self._each(lambda slot: streams.group_stats(self.topic, slot, name))))
+        return GroupStats(name, tuple(self._per_slot(lambda slot: streams.group_stats(self.topic, slot, name))))
 
     def consumers(self, group: str, idle_s: float | None = None) -> list[ConsumerStats]:
         """Return a group's consumers with what they hold, by name.
@@ -111,15 +111,15 @@ class StreamView(View):
         what it holds, and so is never idle for a lease while it holds something.
         """
         checked_group(group)
-        found: dict[str, tuple[int, int]] = {}
-        for rows in self._each(lambda slot: streams.consumers(self.topic, slot, group)):
+        totals: dict[str, tuple[int, int]] = {}
+        for rows in self._per_slot(lambda slot: streams.consumers(self.topic, slot, group)):
             for name, pending, idle_ms in rows:
-                before = found.get(name, (0, idle_ms))
-                found[name] = before[0] + pending, min(before[1], idle_ms)
+                before = totals.get(name, (0, idle_ms))
+                totals[name] = before[0] + pending, min(before[1], idle_ms)
         longest_ms = 2_000 * self.topic.lease_s if idle_s is None else seconds(idle_s, "idle_s") * 1_000
         return [
             ConsumerStats(group, name, pending, idle_ms, idle_ms >= longest_ms)
-            for name, (pending, idle_ms) in sorted(found.items())
+            for name, (pending, idle_ms) in sorted(totals.items())
             if name != WAITING
         ]
 

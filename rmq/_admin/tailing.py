@@ -37,7 +37,7 @@ LOOK_BYTES = 16 * 1_048_576
 
 
 @dataclass(slots=True)
-class _Place:
+class _Cursor:
     """A slot of a topic, and the range that is left to read: from there on, as Redis writes it."""
 
     topic: Topic
@@ -73,73 +73,73 @@ def tail_all(
     views = list(streams)
     if not views:
         raise InvalidValueError("streams is empty; name one at least")
-    for each in views:
-        if not isinstance(each, StreamView):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidValueError(f"streams has {brief(each, 100)}; each must be what `RmqClient.stream` returns")
-    if any(each._connections is not views[0]._connections for each in views):
+    for view in views:
+        if not isinstance(view, StreamView):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidValueError(f"streams has {brief(view, 100)}; each must be what `RmqClient.stream` returns")
+    if any(view._connections is not views[0]._connections for view in views):
         raise InvalidValueError("streams are of several clients; one tail follows the topics of one client")
-    return tail_of([(each, None) for each in {each.topic.name: each for each in views}.values()], start, timeout)
+    return tail_of([(view, None) for view in {view.topic.name: view for view in views}.values()], start, timeout)
 
 
 def tail_of(
-    wanted: Sequence[tuple[StreamView, Iterable[int] | None]],
+    views: Sequence[tuple[StreamView, Iterable[int] | None]],
     start: Position | None,
     timeout: float | timedelta | None,
 ) -> Iterator[StreamEntry]:
     """Begin to follow slots of topics now, and not when the first entry is asked for."""
     longest_s = MAX_SCORE if timeout is None else seconds(timeout, "timeout")
     first = None if start is None else position(start, "start")
-    places: list[_Place] = []
-    for view, slots in wanted:
+    cursors: list[_Cursor] = []
+    for view, slots in views:
         chosen = checked_slots(view.topic, slots)
         if first is not None:
             after = f"({first}" if isinstance(start, str) else first
-            places += (_Place(view.topic, slot, after) for slot in chosen)
+            cursors += (_Cursor(view.topic, slot, after) for slot in chosen)
             continue
-        for each in view.stats(chosen).slots:
-            places.append(_Place(view.topic, each.slot, f"({each.last_id}" if each.last_id else "-"))
-    return _follow(wanted[0][0]._connections, places, longest_s)
+        for stats in view.stats(chosen).slots:
+            cursors.append(_Cursor(view.topic, stats.slot, f"({stats.last_id}" if stats.last_id else "-"))
+    return _follow(views[0][0]._connections, cursors, longest_s)
 
 
-def _follow(connections: Connections, places: Sequence[_Place], longest_s: float) -> Iterator[StreamEntry]:
-    hints = HintReader.of_places(connections, [(place.topic.name, place.slot) for place in places])
+def _follow(connections: Connections, cursors: Sequence[_Cursor], longest_s: float) -> Iterator[StreamEntry]:
+    hints = HintReader.of_places(connections, [(cursor.topic.name, cursor.slot) for cursor in cursors])
     try:
-        due, until_s = [*places], monotonic_s() + longest_s
+        due, until_s = [*cursors], monotonic_s() + longest_s
         while True:
             hints.read(0)  # subscribes before the look, so that nothing falls in between
-            found, due = _look(connections, due)
-            yield from found
+            entries, due = _look(connections, due)
+            yield from entries
             now_s = monotonic_s()
-            if found:
+            if entries:
                 until_s = now_s + longest_s
-            if found or due:
+            if entries or due:
                 continue
             if now_s >= until_s:
                 return
             heard = hints.read(min(LOOK_EVERY_S, until_s - now_s))
             numbers = set[int]() if heard.missed else {number for number, _ in heard.due}
-            due = [places[number] for number in sorted(numbers)] or [*places]
+            due = [cursors[number] for number in sorted(numbers)] or [*cursors]
     finally:
         hints.close()
 
 
-def _look(connections: Connections, due: list[_Place]) -> tuple[list[StreamEntry], list[_Place]]:
-    """Read a page of each place, up to a number of bytes; return the entries, and the places that may have more."""
-    found: list[StreamEntry] = []
-    more: list[_Place] = []
+def _look(connections: Connections, due: list[_Cursor]) -> tuple[list[StreamEntry], list[_Cursor]]:
+    """Read a page of each cursor, up to a number of bytes; return the entries, and the cursors that may have more."""
+    entries: list[StreamEntry] = []
+    more: list[_Cursor] = []
     size_bytes = looked = 0
     while looked < len(due) and size_bytes < LOOK_BYTES:
         part = due[looked : looked + TRIP]
         looked += TRIP
-        for place, page in zip(part, call_each(connections, part, _page), strict=True):
+        for cursor, page in zip(part, call_each(connections, part, _page), strict=True):
             if page:
-                place.after = f"({page[-1].id}"
-                found += page
-                more.append(place)
+                cursor.after = f"({page[-1].id}"
+                entries += page
+                more.append(cursor)
                 size_bytes += sum(len(value) for entry in page for value in entry.flat)
-    found.sort(key=lambda entry: id_key(entry.id))
-    return found, due[looked:] + more
+    entries.sort(key=lambda entry: id_key(entry.id))
+    return entries, due[looked:] + more
 
 
-def _page(place: _Place) -> Call[list[StreamEntry]]:
-    return scripts.read_range(place.topic, place.slot, place.after, "+", PAGE, down=False)
+def _page(cursor: _Cursor) -> Call[list[StreamEntry]]:
+    return scripts.read_range(cursor.topic, cursor.slot, cursor.after, "+", PAGE, down=False)

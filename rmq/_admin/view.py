@@ -29,13 +29,13 @@ class View:
         """Return what queries of Spark have reported in the last day about their work on the topic, sources first."""
         return SparkQueries(self._connections, self.topic.name).read()
 
-    def _each(self, build: Callable[[int], Call[T]], slots: Iterable[int] | None = None) -> list[T]:
+    def _per_slot(self, build: Callable[[int], Call[T]], slots: Iterable[int] | None = None) -> list[T]:
         return call_each(self._connections, checked_slots(self.topic, slots), build)
 
     def _audit_lines(self, limit: int, slots: Iterable[int] | None) -> list[AuditLine]:
         """Return the last lines of the audit, the newest first."""
         check_whole("limit", limit, MAX_BATCH)
-        lines = chain.from_iterable(self._each(lambda slot: viewing.audit_lines(self.topic, slot, limit), slots))
+        lines = chain.from_iterable(self._per_slot(lambda slot: viewing.audit_lines(self.topic, slot, limit), slots))
         return sorted(lines, key=lambda line: (line.time_ms, line.slot), reverse=True)[:limit]
 
 

@@ -122,16 +122,16 @@ def _check_headers(headers: Mapping[str, str]) -> None:
 
 def document(dead: DeadMessage) -> dict[str, Any]:
     """Return what is posted of a dead message."""
-    found: dict[str, Any] = {"slot": dead.slot, "content": dead.text}
+    fields: dict[str, Any] = {"slot": dead.slot, "content": dead.text}
     try:
         dead.content.decode()
     except UnicodeDecodeError:
-        found["content_base64"] = base64.b64encode(dead.content).decode()
+        fields["content_base64"] = base64.b64encode(dead.content).decode()
     if isinstance(dead, DeadEntry):
-        found |= {"group": dead.group, "id": dead.id}
+        fields |= {"group": dead.group, "id": dead.id}
     for name in ("died_ms", "error_type", "error_message", "attempts", "first_failed_ms", "last_failed_ms"):
-        found[name] = getattr(dead, name)
-    return found
+        fields[name] = getattr(dead, name)
+    return fields
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):

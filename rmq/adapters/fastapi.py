@@ -71,8 +71,8 @@ class Rmq:
 
     def scan(self, package: str | ModuleType) -> None:
         """Add all handlers of a package that are marked with `rmq.listener`; see `rmq.scan`."""
-        for each in scan(package):
-            self._add(each)
+        for listener in scan(package):
+            self._add(listener)
 
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncGenerator[None]:

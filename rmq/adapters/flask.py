@@ -110,10 +110,10 @@ def _current() -> flask.Flask:
 
 
 def _of(app: flask.Flask) -> ProcessClient:
-    found = app.extensions.get("rmq")
-    if not isinstance(found, ProcessClient):
+    extension = app.extensions.get("rmq")
+    if not isinstance(extension, ProcessClient):
         raise RmqError(f"application {app.name} has no RMQ: call Rmq(app), or rmq.init_app(app)")
-    return found
+    return extension
 
 
 def _new_client(app: flask.Flask) -> RmqClient:

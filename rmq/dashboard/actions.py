@@ -70,8 +70,8 @@ class Actions:
         async def endpoint(request: Request) -> Response:
             if self._pages.settings.read_only:
                 return PlainTextResponse("This dashboard is read-only.\n", 403)
-            given = await request.form(max_files=0, max_fields=50)
-            form = {name: value for name, value in given.items() if isinstance(value, str)}
+            submitted = await request.form(max_files=0, max_fields=50)
+            form = {name: value for name, value in submitted.items() if isinstance(value, str)}
             refusal = self._pages.forms.refusal(request, form)
             if refusal is not None:
                 return PlainTextResponse(f"{refusal}\n", 403)
@@ -164,10 +164,10 @@ class Actions:
 
         return self._in_background(form, f"purge of {PLACES[place]}", work)
 
-    def _in_background(self, form: Form, what: str, work: Callable[[Report], str]) -> Done:
-        if not self._jobs.start(_field(form, "topic"), what, work):
+    def _in_background(self, form: Form, description: str, work: Callable[[Report], str]) -> Done:
+        if not self._jobs.start(_field(form, "topic"), description, work):
             return "bad", "too many jobs are running; wait until one of them ends"
-        return "good", f"{what} has begun; its progress is shown below"
+        return "good", f"{description} has begun; its progress is shown below"
 
     def _topic(self, form: Form) -> Topic:
         return self._reader.topic(_field(form, "topic"))
@@ -228,8 +228,8 @@ def _words(form: Form) -> dict[str, str]:
         message = shown(bytes.fromhex(form.get("hex", "")), 80)
     except ValueError:
         message = "?"
-    given = {name: form.get(name, "?") for name in ("topic", "group")}
-    return given | {"message": message, "place": PLACES.get(form.get("place", ""), "?"), "which": _of(form)}
+    names = {name: form.get(name, "?") for name in ("topic", "group")}
+    return names | {"message": message, "place": PLACES.get(form.get("place", ""), "?"), "which": _of(form)}
 
 
 def _of(form: Form) -> str:

@@ -23,7 +23,7 @@ class Job:
 
     number: int
     topic: str
-    what: str
+    description: str
     done: int = 0
     result: str = ""
     failed: bool = False
@@ -46,18 +46,18 @@ class Jobs:
             job for job in reversed(self._jobs) if job.topic == topic and (not job.ended_s or now_s - job.ended_s < 600)
         ]
 
-    def start(self, topic: str, what: str, work: Callable[[Callable[[int], None]], str]) -> bool:
+    def start(self, topic: str, description: str, work: Callable[[Callable[[int], None]], str]) -> bool:
         """Start a task; return whether there was room for it.
 
         Args:
             topic: Name of its topic.
-            what: What it does, in words.
+            description: What it does, in words.
             work: Does it; is given a function to report to, and returns in words what came of it.
         """
         with self._lock:
             if sum(not job.ended_s for job in self._jobs) >= MOST_RUNNING:
                 return False
-            job = Job(next(self._numbers), topic, what)
+            job = Job(next(self._numbers), topic, description)
             self._jobs = [*self._jobs[-MOST_KEPT + 1 :], job]
         threading.Thread(target=self._run, args=(job, work), name=f"rmq-job-{job.number}", daemon=True).start()
         return True
@@ -71,7 +71,7 @@ class Jobs:
         except RmqError as error:
             job.result, job.failed = f"broke off: {error}", True
         except Exception as error:
-            log.exception("%s on topic %s failed", job.what, job.topic)
+            log.exception("%s on topic %s failed", job.description, job.topic)
             job.result, job.failed = f"broke off: {type(error).__name__}", True
         job.ended_s = time.monotonic()
         self._changed()

@@ -26,20 +26,20 @@ class Result(NamedTuple):
 
 def results_of(reader: Reader, asked: str) -> tuple[list[Result], bool]:
     """Return what was found, names equal to `asked` first, and whether there is more."""
-    wanted = asked.lower()
+    lowered = asked.lower()
     names = [Result("topic", each.name, f"/topic/{quote(each.name)}", "") for each in reader.topics()]
     for now in reader.overview().topics:
         name, page = now.topic.name, f"/topic/{quote(now.topic.name)}/group/"
         names += [Result("group", group.group, page + quote(group.group), f"of {name}") for group in now.groups]
     names += [Result("worker", each.name, f"/worker/{quote(each.name)}", "") for each in reader.workers()]
-    found = [each for each in names if wanted in each.name.lower()]
-    found.sort(key=lambda each: (each.name != asked, not each.name.lower().startswith(wanted)))
-    found += _messages(reader, asked)
-    return found[:MOST_RESULTS], len(found) > MOST_RESULTS
+    results = [each for each in names if lowered in each.name.lower()]
+    results.sort(key=lambda each: (each.name != asked, not each.name.lower().startswith(lowered)))
+    results += _messages(reader, asked)
+    return results[:MOST_RESULTS], len(results) > MOST_RESULTS
 
 
 def _messages(reader: Reader, content: str) -> list[Result]:
-    found: list[Result] = []
+    results: list[Result] = []
     for topic in [each for each in reader.topics() if each.type is not TopicType.STREAM][:MOST_TOPICS]:
         try:
             message = reader.client.inspect(topic).find(content)
@@ -49,5 +49,5 @@ def _messages(reader: Reader, content: str) -> list[Result]:
             continue
         if not message.gone:
             address = link("/message", topic=topic.name, content=content)
-            found.append(Result("message", content, address, f"in {topic.name}"))
-    return found
+            results.append(Result("message", content, address, f"in {topic.name}"))
+    return results

@@ -81,7 +81,7 @@ def _coloured(
 ) -> Heat:
     """Return the slots in colours; without words in those of their owners."""
     highest = max(values, default=0)
-    found: Heat = []
+    cells: Heat = []
     for index, slot in enumerate(slots):
         owner = owners.get(slot.slot)
         if not words:
@@ -93,5 +93,5 @@ def _coloured(
             colour, said = f"heat{level}", f"{words[index]}, {owner}" if owner else words[index]
         if slot.paused:
             colour, said = f"{colour} paused", f"{said}, paused"
-        found.append((slot.slot, colour, f"slot {slot.slot}: {said}"))
-    return found
+        cells.append((slot.slot, colour, f"slot {slot.slot}: {said}"))
+    return cells

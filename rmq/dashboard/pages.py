@@ -79,23 +79,23 @@ class Views:
         chosen = _range(request)
         overview = self._reader.overview()
         charts = self._reader.charts(None, chosen)
-        wanted, sort = request.query_params.get("filter", ""), request.query_params.get("sort", "name")
-        rows = [each for each in overview.topics if wanted.lower() in each.topic.name.lower()]
+        part, sort = request.query_params.get("filter", ""), request.query_params.get("sort", "name")
+        rows = [each for each in overview.topics if part.lower() in each.topic.name.lower()]
         sort = sort if sort in SORTED else "name"
         rows.sort(key=SORTED[sort])
         return self._pages.render(
             request, "overview.html", overview=overview, charts=charts, periods=PERIODS, chosen=chosen,
-            handlers=self._reader.handler_times(), rows=rows, filter=wanted, sort=sort, columns=COLUMNS,
+            handlers=self._reader.handler_times(), rows=rows, filter=part, sort=sort, columns=COLUMNS,
         )  # fmt: skip
 
     def find(self, request: Request) -> Response:
         """Topics, groups and workers by a part of their name, and messages by their content; the field of each page."""
         asked = request.query_params.get("q", "").strip()
-        found, cut = results_of(self._reader, asked) if asked else ([], False)
-        exact = [each for each in found if each.name == asked]
-        if len(found) == 1 or len(exact) == 1:
-            return RedirectResponse((exact or found)[0].address, 303)
-        return self._pages.render(request, "find.html", asked=asked, results=found, cut=cut)
+        results, cut = results_of(self._reader, asked) if asked else ([], False)
+        exact = [each for each in results if each.name == asked]
+        if len(results) == 1 or len(exact) == 1:
+            return RedirectResponse((exact or results)[0].address, 303)
+        return self._pages.render(request, "find.html", asked=asked, results=results, cut=cut)
 
     def topic(self, request: Request) -> Response:
         """One topic: its figures, its slots and their owners, or its groups."""
@@ -168,11 +168,11 @@ class Views:
     def worker(self, request: Request) -> Response:
         """One process: its listeners, the handlers that run, its slots."""
         name = request.path_params["name"]
-        found = next((each for each in self._reader.workers() if each.name == name), None)
-        if found is None:
+        worker = next((each for each in self._reader.workers() if each.name == name), None)
+        if worker is None:
             text = f"No worker is called {name}: it has stopped, or was silent for a minute. Those that run: /workers"
             return self._pages.render(request, "error.html", 404, heading="Worker not found", text=text)
-        return self._pages.render(request, "worker.html", worker=found, ranges=_ranges)
+        return self._pages.render(request, "worker.html", worker=worker, ranges=_ranges)
 
     def search(self, request: Request) -> Response:
         """Messages by their content."""
@@ -205,8 +205,8 @@ class Views:
         if content is not None:
             topic = _no_stream(self._reader.topic(values["name"]))
             basis = slot_basis(topic, content, query.get("slot", ""), values["basis"])
-            found = self._reader.client.inspect(topic).find(content, slot_basis=basis)
-            values |= {"found": found, "topic": topic, "hex": content.hex(), "slot": str(found.slot)}
+            place = self._reader.client.inspect(topic).find(content, slot_basis=basis)
+            values |= {"found": place, "topic": topic, "hex": content.hex(), "slot": str(place.slot)}
         return self._pages.render(request, "message.html", **values)
 
     def _content_of(self, query: Mapping[str, str]) -> bytes | None:
@@ -222,9 +222,9 @@ class Views:
         slots = [whole_number(query.get("slot", ""), "slot")]
         for _ in range(10):
             page = inspection.search(places=(_place(place),), slots=slots, cursor=cursor, limit=1_000)
-            for each in page.messages:
-                if digest(each.content) == query["sha256"]:
-                    return each.content
+            for message in page.messages:
+                if digest(message.content) == query["sha256"]:
+                    return message.content
             cursor = page.cursor
             if cursor is None:
                 break

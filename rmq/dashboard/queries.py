@@ -83,19 +83,19 @@ class Samples:
     """The last readings of one topic, or of all, in this process."""
 
     def __init__(self) -> None:
-        self._found: deque[Sample] = deque(maxlen=MOST_SAMPLES)
+        self._readings: deque[Sample] = deque(maxlen=MOST_SAMPLES)
 
     def add(self, sample: Sample) -> None:
         """Keep a reading."""
-        self._found.append(sample)
+        self._readings.append(sample)
 
     def rates(self) -> dict[str, float]:
         """Return counts a second over about the last ten seconds; empty with less than two readings."""
-        found = list(self._found)
-        if len(found) < 2:
+        readings = list(self._readings)
+        if len(readings) < 2:
             return {}
-        last = found[-1]
-        before = next((each for each in reversed(found[:-1]) if last.time_ms - each.time_ms >= 10_000), found[0])
+        last = readings[-1]
+        before = next((each for each in reversed(readings[:-1]) if last.time_ms - each.time_ms >= 10_000), readings[0])
         seconds = max(0.001, (last.time_ms - before.time_ms) / 1_000)
         names = ("accepted", "merged", "acked", "retried", "buried")
         changes = {name: getattr(last.figures, name) - getattr(before.figures, name) for name in names}
@@ -103,7 +103,7 @@ class Samples:
 
     def since(self, time_ms: int) -> list[Sample]:
         """Return the readings after a time."""
-        return [sample for sample in list(self._found) if sample.time_ms > time_ms]
+        return [sample for sample in list(self._readings) if sample.time_ms > time_ms]
 
 
 class Reader:
@@ -125,8 +125,8 @@ class Reader:
 
     def topic(self, name: str) -> Topic:
         """Return a topic's definition; an error where it is not registered, or cannot be read."""
-        found = next((topic for topic in self.topics() if topic.name == name), None)
-        return self.client.topic(name) if found is None else found
+        topic = next((topic for topic in self.topics() if topic.name == name), None)
+        return self.client.topic(name) if topic is None else topic
 
     def overview(self) -> Overview:
         """Return all topics with their sizes, the sums, and the rates."""
@@ -145,8 +145,8 @@ class Reader:
         """Return how long handlers of a topic and group, or of all, took in the last minutes, over all workers."""
         workers = (worker for worker in self.workers() if not worker.stale)
         listeners = (each for worker in workers for each in worker.listeners if group in (None, each.group))
-        found = (each for each in listeners if topic is None or each.topic == topic.name)
-        return HandlerTimes.summed(each.times for each in found)
+        chosen = (each for each in listeners if topic is None or each.topic == topic.name)
+        return HandlerTimes.summed(each.times for each in chosen)
 
     def listening(self, topic: Topic, group: str | None = None) -> bool:
         """Return whether a worker that is not silent listens to a topic, or for a group of it."""
@@ -154,16 +154,16 @@ class Reader:
 
     def owners(self, topic: Topic, group: str | None = None) -> dict[int, str]:
         """Return slot -> name of its owner; empty without ZooKeeper."""
-        owned = [(worker, each) for worker, each in self._listeners(topic, group) if worker.zookeeper]
-        return {slot: worker.name for worker, each in owned for slot in each.slots}
+        owned = [(worker, listener) for worker, listener in self._listeners(topic, group) if worker.zookeeper]
+        return {slot: worker.name for worker, listener in owned for slot in listener.slots}
 
     def _listeners(self, topic: Topic, group: str | None) -> list[tuple[WorkerInfo, ListenerInfo]]:
         workers = (worker for worker in self.workers() if not worker.stale)
         return [
-            (worker, each)
+            (worker, listener)
             for worker in workers
-            for each in worker.listeners
-            if (each.topic, each.group) == (topic.name, group)
+            for listener in worker.listeners
+            if (listener.topic, listener.group) == (topic.name, group)
         ]
 
     def reasons(self, topic: Topic) -> DeadReasons:
@@ -173,8 +173,8 @@ class Reader:
     def spark_queries(self, topic: Topic) -> Sequence[SparkQuery]:
         """Return what Spark's queries on a topic have reported."""
         seen = self.client.stream if topic.type is TopicType.STREAM else self.client.inspect
-        what = f"the reports of Spark on {topic.name}"
-        return self.cache.get(("spark", topic.name), lambda: _read_or_nothing(what, seen(topic).spark_queries))
+        name = f"the reports of Spark on {topic.name}"
+        return self.cache.get(("spark", topic.name), lambda: _read_or_nothing(name, seen(topic).spark_queries))
 
     def audit(self, topic: Topic, limit: int) -> Sequence[AuditLine]:
         """Return a topic's audit log, the newest line first."""
@@ -199,14 +199,14 @@ class Reader:
         first_ms = end_ms - minutes * 60_000
         points = [Sample(each.minute * 60_000, each) for each in recorded]
         points = [each for each in points + younger if each.time_ms >= first_ms - 120_000]
-        found = [
+        charts = [
             _chart("backlog", "Backlog", points, {"backlog": "backlog"}, first_ms, end_ms),
             _throughput(points, first_ms, end_ms),
             _chart("late", "Lateness", points, {"late_ms": "late"}, first_ms, end_ms, span),
             _chart("flight", "In flight", points, {"in_flight": "in flight", "waiting": "waiting"}, first_ms, end_ms),
             _chart("deaths", "Dead letters", points, {"dead": "dead"}, first_ms, end_ms),
         ]
-        return found if timed else [each for each in found if each.id != "late"]
+        return charts if timed else [each for each in charts if each.id != "late"]
 
     def _recorded(self, topic: str | None) -> Sequence[Minute]:
         return _read_or_nothing("the history", lambda: self.client.history().last(topic))
@@ -217,15 +217,15 @@ class Reader:
 
     def _read_overview(self) -> Overview:
         definitions = self.definitions()
-        found = [self._read_or_say(topic) for topic in definitions.topics]
-        minutes = [each.figures for each in found if not each.trouble]
+        topics = [self._read_or_say(topic) for topic in definitions.topics]
+        minutes = [each.figures for each in topics if not each.trouble]
         figures = sum_of(minutes[0].minute if minutes else 0, minutes)
         samples = self._samples_of(None)
         samples.add(Sample(time.time_ns() // 1_000_000, figures))
         with self._lock:
-            for name in self._samples.keys() - {None, *(each.topic.name for each in found)}:
+            for name in self._samples.keys() - {None, *(each.topic.name for each in topics)}:
                 del self._samples[name]
-        return Overview(tuple(found), figures, samples.rates(), definitions.unreadable)
+        return Overview(tuple(topics), figures, samples.rates(), definitions.unreadable)
 
     def _read_or_say(self, topic: Topic) -> TopicNow:
         try:
@@ -250,14 +250,14 @@ class Reader:
         return TopicNow(topic, figures, samples.rates(), sum(slot.paused for slot in stats.slots), stats)
 
 
-def _read_or_nothing(what: str, read: Callable[[], Sequence[T]]) -> Sequence[T]:
+def _read_or_nothing(name: str, read: Callable[[], Sequence[T]]) -> Sequence[T]:
     """Read a key that all topics share. Another program may have written to it; the pages of topics do without."""
     try:
         return read()
     except RedisUnavailableError:
         raise
     except RmqError as error:
-        log.warning("%s cannot be read: %s", what, error)
+        log.warning("%s cannot be read: %s", name, error)
         return ()
 
 

@@ -71,8 +71,8 @@ def message_link(topic: str, slot: int, content: bytes, place: str) -> str:
 
 def link(path: str, **query: object) -> str:
     """Return an address of ours with what is given and not empty."""
-    given = {name: value for name, value in query.items() if value not in (None, "")}
-    return f"{path}?{urlencode(given)}" if given else path
+    fields = {name: value for name, value in query.items() if value not in (None, "")}
+    return f"{path}?{urlencode(fields)}" if fields else path
 
 
 def percent(part: int, whole: int) -> str:
@@ -128,6 +128,6 @@ class Pages:
 
     def failed(self, request: Request, error: RmqError) -> Response:
         """Return the page for an error."""
-        found = (answer for kind, answer in FAILURES.items() if isinstance(error, kind))
-        status, heading = next(found, (500, "Failed"))
+        answers = (answer for kind, answer in FAILURES.items() if isinstance(error, kind))
+        status, heading = next(answers, (500, "Failed"))
         return self.render(request, "error.html", status, heading=heading, text=str(error))

@@ -81,12 +81,12 @@ class Gate:
         if expected is None and address and not is_loopback(address):
             return PlainTextResponse("Without a login the dashboard answers this machine only.\n", 403)
         if expected is not None:
-            given = headers.get("authorization", "")
+            authorization = headers.get("authorization", "")
             if self._attempts.exhausted(address, monotonic_s()):
                 return PlainTextResponse("Too many wrong logins; try again in a minute.\n", 429, {"retry-after": "60"})
-            user = logged_in(given, expected)
+            user = logged_in(authorization, expected)
             if user is None:
-                if given:
+                if authorization:
                     self._attempts.wrong(address, monotonic_s())
                 challenge = {"www-authenticate": 'Basic realm="RMQ", charset="UTF-8"'}
                 return PlainTextResponse("Authentication required.\n", 401, challenge)
@@ -117,7 +117,7 @@ class Attempts:
         """Note a wrong login."""
         network = network_of(address)
         if network not in self._wrong and len(self._wrong) >= MOST_NETWORKS:
-            self._wrong = {each: found for each, found in self._wrong.items() if now_s - found[0] < WRONG_S}
+            self._wrong = {each: attempt for each, attempt in self._wrong.items() if now_s - attempt[0] < WRONG_S}
             if len(self._wrong) >= MOST_NETWORKS:  # those that are refused stay so, while others can go
                 others = (each for each, (_, number) in self._wrong.items() if number < MOST_WRONG)
                 del self._wrong[next(others, next(iter(self._wrong)))]
@@ -150,11 +150,11 @@ def logged_in(header: str, expected: Credentials) -> str | None:
     """Return the user of a Basic login that is right, else `None`; takes as long whatever is wrong."""
     scheme, _, encoded = header.partition(" ")
     try:
-        given = base64.b64decode(encoded.strip(), validate=True) if scheme.lower() == "basic" else b""
+        decoded = base64.b64decode(encoded.strip(), validate=True) if scheme.lower() == "basic" else b""
     except (binascii.Error, ValueError):
-        given = b""
+        decoded = b""
     right = f"{expected.user}:{expected.password}".encode()
-    return expected.user if secrets.compare_digest(given, right) else None
+    return expected.user if secrets.compare_digest(decoded, right) else None
 
 
 class Forms:

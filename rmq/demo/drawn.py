@@ -20,7 +20,7 @@ class Drawn:
     Attributes:
         folder: The folder.
         sheet: The contact sheet.
-        found: Content and price in pence of each picture, as its file has them.
+        prices: Content and price in pence of each picture, as its file has them.
         newest: The newest price of each item, in pence.
         asked: How many prices asked for each content's picture.
         names: What the items are called.
@@ -28,20 +28,20 @@ class Drawn:
 
     folder: Path
     sheet: Path
-    found: Mapping[str, int]
+    prices: Mapping[str, int]
     newest: Mapping[str, int]
     asked: Mapping[str, int]
     names: Mapping[str, str]
 
     def old(self) -> list[str]:
         """Return the contents whose picture shows another price than the newest."""
-        return [content for content, pence in self.found.items() if pence != self.newest.get(parts_of(content)[0])]
+        return [content for content, pence in self.prices.items() if pence != self.newest.get(parts_of(content)[0])]
 
     def most_asked(self, records: Iterable[Handled], limit: int, tier: Tier | None = None) -> list[str]:
         """Return the contents whose pictures were asked for most, of those that were drawn last for a tier."""
         tiers = {record.content: record.tier for record in records if record.done}
-        wanted = None if tier is None else tier.name
-        mine = [each for each in self.found if each in tiers and tiers[each] == wanted]
+        tier_name = None if tier is None else tier.name
+        mine = [each for each in self.prices if each in tiers and tiers[each] == tier_name]
         return sorted(mine, key=lambda each: (-self.asked.get(each, 0), each))[:limit]
 
 

@@ -65,8 +65,8 @@ class Gallery:
         asked: Counter[str] = Counter(f"item:{item}" for minute in day for item in minute.repriced)
         asked.update(picture.content for minute in day for picture in minute.pictures)
         names = {line.item: line.name for line in orders if line.name}
-        found = self._drawing.read_prices(self.pictures)
-        drawn = Drawn(self.pictures, self.sheet, found, newest_prices(orders), asked, names)
+        prices = self._drawing.read_prices(self.pictures)
+        drawn = Drawn(self.pictures, self.sheet, prices, newest_prices(orders), asked, names)
         renders = Counter(record.content for record in records if record.pictured)
         self._drawing.contact_sheet(self.pictures, self._rows(drawn, records, renders), self.sheet)
         return drawn

@@ -119,11 +119,11 @@ def clear(folder: Path) -> None:
 
 def read_prices(folder: Path) -> dict[str, int]:
     """Return content and price in pence of each picture in the folder, as the files have them."""
-    found: dict[str, int] = {}
+    prices: dict[str, int] = {}
     for path in sorted(folder.glob(_OURS)):
         with Image.open(path) as picture:
-            found[str(picture.info[_CONTENT])] = int(picture.info[_PENCE])
-    return found
+            prices[str(picture.info[_CONTENT])] = int(picture.info[_PENCE])
+    return prices
 
 
 @dataclass(frozen=True, slots=True)

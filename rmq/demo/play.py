@@ -124,8 +124,10 @@ class Player(threading.Thread):
         self._note(CUSTOMER_PICTURE.name, [picture.content for picture in minute.pictures])
         now_ms = self._now_ms()
         self._pictures.send_many(
-            PriorityMessage(each.content, each.tier.value, body=json.dumps({"tier": each.tier.name, "sent_ms": now_ms}))
-            for each in minute.pictures
+            PriorityMessage(
+                picture.content, picture.tier.value, body=json.dumps({"tier": picture.tier.name, "sent_ms": now_ms})
+            )
+            for picture in minute.pictures
         )
         self._note(TAKINGS.name, [content for content, _ in minute.takings])
         self._takings.send_many(RangeMergeMessage(content, window_ms, body=pence) for content, pence in minute.takings)

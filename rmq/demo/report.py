@@ -72,22 +72,24 @@ def summary(run: Run) -> RenderableType:
     """Return the summary."""
     happened = _table("topic", "sent", "merged", "delivered", "retried", "cancelled", "p50 late", "p99 late")
     sums = _table("topic", "accepted", "- merged", "= acked", "+ dead", "+ cancelled", "left over", "accounts")
-    for each in run.accounts:
-        late, topic = run.lateness(each.topic), _short(each.topic)
-        counts = _numbers(each.accepted, each.merged, each.delivered, each.retried, each.cancelled)
+    for account in run.accounts:
+        late, topic = run.lateness(account.topic), _short(account.topic)
+        counts = _numbers(account.accepted, account.merged, account.delivered, account.retried, account.cancelled)
         happened.add_row(topic, *counts, f"{late.p50_ms:,} ms", f"{late.p99_ms:,} ms")
-        right = Text("right", "green") if not each.missing else Text(f"{each.missing:+,}", "bold red")
-        counts = _numbers(each.accepted, each.merged, each.acked, each.dead, each.cancelled, each.left)
+        right = Text("right", "green") if not account.missing else Text(f"{account.missing:+,}", "bold red")
+        counts = _numbers(
+            account.accepted, account.merged, account.acked, account.dead, account.cancelled, account.left
+        )
         sums.add_row(topic, *counts, right)
     tiers = _table("larger customers first", "pictures", "mean late", "p99 late")
     for tier in reversed(Tier):
         late = run.lateness_of_tier(tier)
         tiers.add_row(f"  {tier.name.lower()}", f"{late.count:,}", f"{late.mean_ms:,} ms", f"{late.p99_ms:,} ms")
     summed = _table("summed while it waits", "amounts", "deliveries", "booked", "by the orders")
-    for each in run.accounts:
-        if each.topic == TAKINGS.name:
+    for account in run.accounts:
+        if account.topic == TAKINGS.name:
             pounds = (f"GBP {sum(pence.values()) / 100:,.2f}" for pence in (run.booked, run.takings))
-            summed.add_row(f"  {_short(each.topic)}", *_numbers(each.accepted, each.delivered), *pounds)
+            summed.add_row(f"  {_short(account.topic)}", *_numbers(account.accepted, account.delivered), *pounds)
     checks = Table.grid(padding=(0, 2, 0, 0))
     for check in run.checks():
         checks.add_row(Text("kept", "green") if check.kept else Text("BROKEN", "bold red"), check.name, check.words)
@@ -123,9 +125,9 @@ def _pictures(run: Run) -> list[RenderableType]:
     if run.drawn is None:
         return []
     saved = _table("real pictures", "asked for", "drawn", "saved", "one takes", "saved time")
-    for each in run.savings():
-        times = f"{each.render_ms:,.1f} ms", f"{each.saved_s:,.1f} s"
-        saved.add_row(f"  {_short(each.topic)}", *_numbers(each.asked, each.drawn, each.saved), *times)
+    for saving in run.savings():
+        times = f"{saving.render_ms:,.1f} ms", f"{saving.saved_s:,.1f} s"
+        saved.add_row(f"  {_short(saving.topic)}", *_numbers(saving.asked, saving.drawn, saving.saved), *times)
     shown = Table.grid(padding=(0, 1, 0, 0))
     shown.add_row(*(_card(run.drawn, content) for content in run.drawn.most_asked(run.records, _CARDS)))
     where = Text.assemble("Contact sheet: ", (str(run.drawn.sheet), "bold"), overflow="fold")
@@ -134,7 +136,7 @@ def _pictures(run: Run) -> list[RenderableType]:
 
 def _card(drawn: Drawn, content: str) -> RenderableType:
     item = parts_of(content)[0]
-    price = f"GBP {drawn.found[content] / 100:,.2f}"
+    price = f"GBP {drawn.prices[content] / 100:,.2f}"
     name = Text(capwords(drawn.names.get(item, item)), "dim", no_wrap=True, overflow="crop")
     words = f"after {drawn.asked[content]} new prices"
     return Panel(Group(Text(price, "bold", justify="center"), name, words), width=_CARD_WIDTH)

@@ -65,12 +65,12 @@ def total(accounts: Iterable[Account]) -> Account:
 def overlaps(records: Iterable[Handled]) -> int:
     """Return how often a handler began on a content while another one was still at it."""
     ends_s: dict[tuple[str, str], float] = {}
-    found = 0
+    count = 0
     for record in sorted(records, key=lambda each: each.started_s):
         key = (record.topic, record.content)
-        found += record.started_s < ends_s.get(key, 0.0)
+        count += record.started_s < ends_s.get(key, 0.0)
         ends_s[key] = max(record.ended_s, ends_s.get(key, 0.0))
-    return found
+    return count
 
 
 def outdated(
@@ -216,7 +216,7 @@ class Run:
         done = {each.content for each in self.records if each.pictured}
         acked = {account.topic: account.acked for account in self.accounts}
         wrong = [topic for topic in PICTURE_TOPICS if acked.get(topic, 0) != renders(self.records, topic)]
-        wrong += sorted(done ^ set(self.drawn.found))
+        wrong += sorted(done ^ set(self.drawn.prices))
         yield _check("pictures", "one drawn for each acked delivery, one file for each content", wrong, "wrong:")
         yield _check("newest price", "no picture is older than its item's newest price", self.drawn.old(), "old:")
 
@@ -249,13 +249,13 @@ class Run:
             "lateness_by_tier": {tier.name.lower(): asdict(self.lateness_of_tier(tier)) for tier in reversed(Tier)},
             "takings_pence": {"booked": sum(self.booked.values()), "by_the_orders": sum(self.takings.values())},
             "pictures": {
-                each.topic: {
-                    "asked": each.asked,
-                    "drawn": each.drawn,
-                    "saved": each.saved,
-                    "saved_s": round(each.saved_s, 3),
+                saving.topic: {
+                    "asked": saving.asked,
+                    "drawn": saving.drawn,
+                    "saved": saving.saved,
+                    "saved_s": round(saving.saved_s, 3),
                 }
-                for each in self.savings()
+                for saving in self.savings()
             },
             "contact_sheet": None if self.drawn is None else str(self.drawn.sheet),
             "checks": {check.name: {"kept": check.kept, "words": check.words} for check in self.checks()},
@@ -273,5 +273,5 @@ class Run:
 
 def _check(name: str, kept: str, against: int | Sequence[str], broken: str) -> Check:
     """Return a check that is kept if nothing, or none, speaks against it."""
-    found = f"{against:,}" if isinstance(against, int) else f"{', '.join(against[:3])} ({len(against):,})"
-    return Check(name, not against, f"{broken} {found}" if against else kept)
+    violations = f"{against:,}" if isinstance(against, int) else f"{', '.join(against[:3])} ({len(against):,})"
+    return Check(name, not against, f"{broken} {violations}" if against else kept)

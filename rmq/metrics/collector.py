@@ -45,7 +45,7 @@ class TopicsCollector(Collector):
         self._client = client
         self._keep_s = keep_s
         self._lock = threading.Lock()
-        self._found: list[Metric] = []
+        self._metrics: list[Metric] = []
         self._until_s = 0.0
 
     def describe(self) -> Iterable[Metric]:
@@ -56,9 +56,9 @@ class TopicsCollector(Collector):
         """Return all metrics; where Redis does not answer, `rmq_up` says so."""
         with self._lock:
             if monotonic_s() >= self._until_s:
-                self._found = self._read()
+                self._metrics = self._read()
                 self._until_s = monotonic_s() + self._keep_s
-            return list(self._found)
+            return list(self._metrics)
 
     def _read(self) -> list[Metric]:
         figures = Figures()
@@ -220,12 +220,12 @@ def take_queries(figures: Figures, topic: str, queries: Iterable[SparkQuery]) ->
 def take_listeners(figures: Figures, listeners: Iterable[ListenerInfo]) -> None:
     """Add what all workers report of their listeners, by topic."""
     by_topic: defaultdict[str, list[ListenerInfo]] = defaultdict(list)
-    for each in listeners:
-        by_topic[each.topic].append(each)
-    for topic, own in by_topic.items():
-        figures.allowed.add_metric([topic], sum(each.allowed for each in own))
-        figures.throttled.add_metric([topic], sum(each.throttled for each in own))
-        running = [one for each in own for one in each.running]
+    for listener in listeners:
+        by_topic[listener.topic].append(listener)
+    for topic, of_topic in by_topic.items():
+        figures.allowed.add_metric([topic], sum(listener.allowed for listener in of_topic))
+        figures.throttled.add_metric([topic], sum(listener.throttled for listener in of_topic))
+        running = [one for listener in of_topic for one in listener.running]
         figures.longest.add_metric([topic], max((one.running_ms for one in running), default=0) / 1000)
         figures.hung.add_metric([topic], sum(one.hung for one in running))
 
@@ -233,6 +233,6 @@ def take_listeners(figures: Figures, listeners: Iterable[ListenerInfo]) -> None:
 def count_unowned(figures: Figures, stats: TopicStats, workers: Iterable[WorkerInfo]) -> None:
     """Count the slots without an owner, where ZooKeeper assigns them: without it every worker claims from all."""
     if any(slot.epoch for slot in stats.slots):  # then all have owners, also those without an epoch so far
-        here = {slot for worker in workers for each in worker.listeners
-                if each.topic == stats.topic.name for slot in each.slots}  # fmt: skip
+        here = {slot for worker in workers for listener in worker.listeners
+                if listener.topic == stats.topic.name for slot in listener.slots}  # fmt: skip
         figures.unowned.add_metric([stats.topic.name], len({slot.slot for slot in stats.slots} - here))

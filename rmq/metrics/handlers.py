@@ -113,9 +113,9 @@ class Handlers(Observer, Collector):
     def settled(self, deliveries: Sequence[Delivery]) -> None:
         """Count outcomes."""
         verbs = [
-            (each.topic.name, "lost" if each.lost else each.outcome.verb.value)
-            for each in deliveries
-            if each.outcome is not None
+            (delivery.topic.name, "lost" if delivery.lost else delivery.outcome.verb.value)
+            for delivery in deliveries
+            if delivery.outcome is not None
         ]
         with self._lock:
             self._settled.update(verbs)

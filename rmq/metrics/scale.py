@@ -70,17 +70,17 @@ def scale(client: RmqClient, topic: str, group: str | None = None) -> Scale:
         >>> scale(client, "jobs")
         Scale(topic='jobs', group=None, due_now=0, lateness_s=None, in_flight=0, work=0)
     """
-    found = client.topic(topic)
-    if found.type is not TopicType.STREAM:
+    definition = client.topic(topic)
+    if definition.type is not TopicType.STREAM:
         if group is not None:
-            raise InvalidValueError(f"topic {topic} is {found.type.name}; only STREAM topics have groups")
-        return scale_of(client.inspect(found).stats())
+            raise InvalidValueError(f"topic {topic} is {definition.type.name}; only STREAM topics have groups")
+        return scale_of(client.inspect(definition).stats())
     if group is None:
         raise InvalidValueError(f"topic {topic} is STREAM: name a group, as in {PATH}{topic}/GROUP")
-    _, groups = client.stream(found).with_groups()
-    for each in groups:
-        if each.group == group:
-            return scale_of_group(found, each)
+    _, groups = client.stream(definition).with_groups()
+    for stats in groups:
+        if stats.group == group:
+            return scale_of_group(definition, stats)
     raise UnknownTopicError(f"topic {topic} has no group {group}", topic=topic)
 
 

@@ -15,7 +15,7 @@ from rmq.client import RmqClient
 from rmq.errors import InvalidValueError
 from rmq.testing.clock import Clock
 from rmq.testing.runs import Ran, Rules, run
-from rmq.testing.sent import SentMessage, Wanted, check_sent, refuse_sent, sent_to
+from rmq.testing.sent import Expected, SentMessage, check_sent, refuse_sent, sent_to
 from rmq.testing.server import Server
 
 if TYPE_CHECKING:
@@ -129,12 +129,12 @@ def sent(client: RmqClient | aio.RmqClient, topic: Topic[Any] | str) -> Any:
         >>> [message.text for message in sent(client, jobs)]
         ['job:2', 'job:1']
     """
-    wanted = Wanted(topic)
+    expected = Expected(topic)
     if isinstance(client, RmqClient):
-        return sent_to(client, wanted)
+        return sent_to(client, expected)
     from rmq.testing.awaited import sent_async
 
-    return sent_async(client, wanted)
+    return sent_async(client, expected)
 
 
 @overload
@@ -193,12 +193,12 @@ def assert_sent(
         AssertionError: no message with content 'job:2' is in the backlog of topic jobs, which holds 1:
           'job:1', body b'data', priority 5
     """
-    wanted = Wanted(topic, content, payload, body, priority)
+    expected = Expected(topic, content, payload, body, priority)
     if isinstance(client, RmqClient):
-        return check_sent(client, wanted)
+        return check_sent(client, expected)
     from rmq.testing.awaited import check_sent_async
 
-    return check_sent_async(client, wanted)
+    return check_sent_async(client, expected)
 
 
 @overload
@@ -225,16 +225,16 @@ def assert_not_sent(
         >>> from rmq.testing import assert_not_sent
         >>> assert_not_sent(client, Topic("jobs", TopicType.PRIORITY), "job:1")
     """
-    wanted = Wanted(topic, content, payload)
+    unexpected = Expected(topic, content, payload)
     if isinstance(client, RmqClient):
-        return refuse_sent(sent_to(client, wanted), wanted)
-    return _refuse_sent(client, wanted)
+        return refuse_sent(sent_to(client, unexpected), unexpected)
+    return _refuse_sent(client, unexpected)
 
 
-async def _refuse_sent(client: aio.RmqClient, wanted: Wanted) -> None:
+async def _refuse_sent(client: aio.RmqClient, unexpected: Expected) -> None:
     from rmq.testing.awaited import sent_async
 
-    refuse_sent(await sent_async(client, wanted), wanted)
+    refuse_sent(await sent_async(client, unexpected), unexpected)
 
 
 def _run(client: RmqClient | aio.RmqClient, rules: Rules) -> Ran | Awaited[Ran]:

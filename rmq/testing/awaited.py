@@ -7,7 +7,7 @@ from rmq.aio.client import Opened, PlainClient, RmqClient
 from rmq.aio.listener import plain_listener
 from rmq.testing.clock import connect_on_clock
 from rmq.testing.runs import Ran, Rules, run
-from rmq.testing.sent import SentMessage, Wanted, check_sent, sent_to
+from rmq.testing.sent import Expected, SentMessage, check_sent, sent_to
 
 
 class PlainClientOnClock(PlainClient):
@@ -34,16 +34,16 @@ async def run_async(client: RmqClient, rules: Rules) -> Ran:
     return await opened.tasks.run(run, opened.plain, listeners, rules)
 
 
-async def sent_async(client: RmqClient, wanted: Wanted) -> list[SentMessage]:
+async def sent_async(client: RmqClient, expected: Expected) -> list[SentMessage]:
     """Return what is in the backlog and is wanted."""
     opened, _ = await _opened(client)
-    return await opened.tasks.run(sent_to, opened.plain, wanted)
+    return await opened.tasks.run(sent_to, opened.plain, expected)
 
 
-async def check_sent_async(client: RmqClient, wanted: Wanted) -> SentMessage:
+async def check_sent_async(client: RmqClient, expected: Expected) -> SentMessage:
     """Return the wanted message, which must be in the backlog."""
     opened, _ = await _opened(client)
-    return await opened.tasks.run(check_sent, opened.plain, wanted)
+    return await opened.tasks.run(check_sent, opened.plain, expected)
 
 
 async def _opened(client: RmqClient) -> tuple[Opened, list[Listener]]:

@@ -95,10 +95,10 @@ class Clock:
         Raises:
             InvalidValueError: No point in time, or an earlier one than the clock shows.
         """
-        wanted_ms = instant_ms(moment, "moment")
-        if wanted_ms < self._now_ms:
+        moment_ms = instant_ms(moment, "moment")
+        if moment_ms < self._now_ms:
             raise InvalidValueError(f"moment is {moment!r}; the clock is at {self.now.isoformat()} and never goes back")
-        self._set(wanted_ms)
+        self._set(moment_ms)
 
     def _set(self, now_ms: int) -> None:
         self._connections.command("SET", CLOCK_KEY, now_ms)

@@ -102,9 +102,9 @@ def run(client: RmqClient, added: Sequence[Listener], rules: Rules) -> Ran:
             stack.callback(runner.close)
         most = rules.most + rules.must_end  # one more shows that there are too many
         while tally.handled < most:
-            if _turn(runners, tally, most, rules.raises):
+            if _run_once(runners, tally, most, rules.raises):
                 continue
-            if rules.clock is None or not _move_on(rules.clock, runners):
+            if rules.clock is None or not _advance(rules.clock, runners):
                 break
     if tally.handled > rules.most:
         raise AssertionError(
@@ -114,7 +114,7 @@ def run(client: RmqClient, added: Sequence[Listener], rules: Rules) -> Ran:
     return tally.ran()
 
 
-def _turn(runners: Sequence[_Runner], tally: _Tally, most: int, raises: bool) -> bool:
+def _run_once(runners: Sequence[_Runner], tally: _Tally, most: int, raises: bool) -> bool:
     """Let each listener handle what its handler takes at once; return whether there was anything."""
     before = tally.handled
     for runner in runners:
@@ -125,7 +125,7 @@ def _turn(runners: Sequence[_Runner], tally: _Tally, most: int, raises: bool) ->
     return tally.handled > before
 
 
-def _move_on(clock: Clock, runners: Sequence[_Runner]) -> bool:
+def _advance(clock: Clock, runners: Sequence[_Runner]) -> bool:
     """Move the clock to the time when something is due next; return whether there is such a time."""
     times = [due_ms for runner in runners for due_ms in runner.due_ms() if due_ms > clock.now_ms]
     if times:
@@ -239,9 +239,9 @@ def _noting_errors(listener: Listener, errors: list[BaseException]) -> Listener:
         listener.topic, listener.handler, listener.batch is not None, listener.columns
     )
 
-    def handle(given: Any) -> None:
+    def handle(argument: Any) -> None:
         try:
-            if (result := handler(given)) is not None:
+            if (result := handler(argument)) is not None:
                 refuse_unfinished(result)
         except BaseException as error:
             errors.append(error)

@@ -73,7 +73,7 @@ class SentMessage(Generic[PayloadT]):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Expected:
     """What a message has to be like; `None` for whatever it is."""
 
     topic: Topic[Any] | str
@@ -82,7 +82,7 @@ class Wanted:
     body: Payload | None = None
     priority: int | None = None
 
-    def fits(self, message: SentMessage[Any]) -> bool:
+    def matches(self, message: SentMessage[Any]) -> bool:
         """Return whether a message is like that."""
         if self.content is not None and message.content != payload_bytes(self.content, "content"):
             return False
@@ -101,29 +101,31 @@ class Wanted:
         return f"message with {' and '.join(asked)}" if asked else "message"
 
 
-def sent_to(client: RmqClient, wanted: Wanted) -> list[SentMessage[Any]]:
+def sent_to(client: RmqClient, expected: Expected) -> list[SentMessage[Any]]:
     """Return what is wanted of the backlog of a topic, or of a stream, slot by slot."""
-    return [message for message in _all(client, wanted.topic) if wanted.fits(message)]
+    return [message for message in _all(client, expected.topic) if expected.matches(message)]
 
 
-def check_sent(client: RmqClient, wanted: Wanted) -> SentMessage[Any]:
+def check_sent(client: RmqClient, expected: Expected) -> SentMessage[Any]:
     """Return the first message that is wanted.
 
     Raises:
         AssertionError: There is none; it says what there is.
     """
-    for message in _all(client, wanted.topic):
-        if wanted.fits(message):
+    for message in _all(client, expected.topic):
+        if expected.matches(message):
             return message
-    there = list(_all(client, wanted.topic))
-    found = f"which holds {len(there)}:{_listed(there)}" if there else "which is empty"
-    raise AssertionError(f"no {wanted} is in the backlog of topic {_name_of(wanted.topic)}, {found}")
+    there = list(_all(client, expected.topic))
+    contents = f"which holds {len(there)}:{_listed(there)}" if there else "which is empty"
+    raise AssertionError(f"no {expected} is in the backlog of topic {_name_of(expected.topic)}, {contents}")
 
 
-def refuse_sent(found: list[SentMessage[Any]], wanted: Wanted) -> None:
+def refuse_sent(matches: list[SentMessage[Any]], unexpected: Expected) -> None:
     """Raise `AssertionError` if something was found."""
-    if found:
-        raise AssertionError(f"a {wanted} is in the backlog of topic {_name_of(wanted.topic)}:{_listed(found)}")
+    if matches:
+        raise AssertionError(
+            f"a {unexpected} is in the backlog of topic {_name_of(unexpected.topic)}:{_listed(matches)}"
+        )
 
 
 def _all(client: RmqClient, topic: Topic[Any] | str) -> Iterator[SentMessage[Any]]:
@@ -135,9 +137,9 @@ def _all(client: RmqClient, topic: Topic[Any] | str) -> Iterator[SentMessage[Any
     view = client.inspect(known)
     for slot in view.stats().slots:
         if slot.backlog:
-            for found in view.pages(slot.slot, "store"):
-                kept = (found.body, found.value, found.due_ms, found.priority, found.merged)
-                yield SentMessage(known, found.content, *kept)
+            for message in view.pages(slot.slot, "store"):
+                kept = (message.body, message.value, message.due_ms, message.priority, message.merged)
+                yield SentMessage(known, message.content, *kept)
 
 
 def _name_of(topic: Topic[Any] | str) -> str:

@@ -8,7 +8,7 @@ from rmq._admin.history import LONGEST_WAIT_S as LONGEST_WAIT_S
 from rmq._admin.history import MINUTES as MINUTES
 from rmq._admin.history import sum_of as sum_of
 from rmq._admin.inspection import read_workers as read_workers
-from rmq._admin.notices import Teller as Teller
+from rmq._admin.notices import DeadNotifier as DeadNotifier
 from rmq._broker import claims as claims
 from rmq._broker import control as control
 from rmq._broker import dead as dead

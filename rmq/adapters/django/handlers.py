@@ -24,11 +24,11 @@ def discovered() -> list[Listener]:
     Raises:
         InvalidValueError: A module cannot be imported; its error is the cause.
     """
-    found: list[Listener] = []
+    listeners: list[Listener] = []
     for app in apps.get_app_configs():
         if app.module is not None and module_has_submodule(app.module, MODULE):
-            found += scan(f"{app.name}.{MODULE}")
-    return [replace(each, handler=with_fresh_connections(each.handler)) for each in found]
+            listeners += scan(f"{app.name}.{MODULE}")
+    return [replace(each, handler=with_fresh_connections(each.handler)) for each in listeners]
 
 
 def with_fresh_connections(handler: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,10 +19,12 @@ def client_options() -> dict[str, Any]:
     Raises:
         ImproperlyConfigured: It is no dict, or has another key.
     """
-    found: object = getattr(settings, "RMQ", {})
-    if not isinstance(found, dict):
-        raise ImproperlyConfigured(f"the setting RMQ is {found!r}; it must be a dict, such as {{'URL': 'redis://...'}}")
-    options = cast("dict[str, Any]", found)
+    setting: object = getattr(settings, "RMQ", {})
+    if not isinstance(setting, dict):
+        raise ImproperlyConfigured(
+            f"the setting RMQ is {setting!r}; it must be a dict, such as {{'URL': 'redis://...'}}"
+        )
+    options = cast("dict[str, Any]", setting)
     if unknown := sorted(map(str, options.keys() - set(OPTIONS))):
         raise ImproperlyConfigured(f"the setting RMQ has {', '.join(unknown)}; it may have {', '.join(OPTIONS)}")
     return {name.lower(): value for name, value in options.items()}

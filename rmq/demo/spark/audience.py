@@ -152,8 +152,8 @@ class AudienceReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
-        own = {"total": asdict(self.total), "merged_share": round(self.merged_share, 4)}
-        return {**asdict(self), **own, "serial": self.serial, "elapsed_s": round(self.elapsed_s, 1)}
+        derived = {"total": asdict(self.total), "merged_share": round(self.merged_share, 4)}
+        return {**asdict(self), **derived, "serial": self.serial, "elapsed_s": round(self.elapsed_s, 1)}
 
 
 def check(settings: AudienceSettings) -> None:
@@ -376,6 +376,6 @@ class _Job:
             current = current_segments(self._spark, self._settings.out)
         except InvalidValueError:  # nothing was due yet
             return 0, dict.fromkeys(self._settings.rules, 0)
-        found = current.select(F.explode("segments").alias("segment")).groupBy("segment").count().collect()
-        members = {row["segment"]: row["count"] for row in found}
+        counts = current.select(F.explode("segments").alias("segment")).groupBy("segment").count().collect()
+        members = {row["segment"]: row["count"] for row in counts}
         return current.count(), {name: members.get(name, 0) for name in self._settings.rules}

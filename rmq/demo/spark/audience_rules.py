@@ -60,16 +60,16 @@ def read_rules(path: str | Path) -> dict[str, str]:
         raise InvalidValueError(f"rules file {str(path)!r} can't be read: {error}") from None
     try:
         if path.suffix == ".toml":
-            found: object = tomllib.loads(text)
+            table: object = tomllib.loads(text)
         elif path.suffix == ".json":
-            found = json.loads(text, object_pairs_hook=_once)
+            table = json.loads(text, object_pairs_hook=_once)
         else:
             raise InvalidValueError(f"rules file {str(path)!r} must end in .toml or .json")
     except (tomllib.TOMLDecodeError, json.JSONDecodeError) as error:
         raise InvalidValueError(f"rules file {str(path)!r} is not valid {path.suffix[1:].upper()}: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(table, dict):
         raise InvalidValueError(f"rules file {str(path)!r} must be one table of name -> condition")
-    rules = cast("dict[str, object]", found)
+    rules = cast("dict[str, object]", table)
     for name, condition in rules.items():
         if not isinstance(condition, str):
             raise InvalidValueError(f"rule {name!r} is {condition!r:.100}; it must be a text with a condition")
@@ -109,9 +109,9 @@ def check_rules(spark: SparkSession, rules: Mapping[str, str]) -> None:
 
 
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    table = dict(pairs)
+    if len(table) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise InvalidValueError(f"rule {twice!r} is given twice")
-    return found
+    return table

@@ -63,8 +63,8 @@ class Evaluator:
         self._say(f"batch {number}: {claimed:,} customers; {self.evaluated:,} evaluated, {behind:,} behind")
         spark = batch.sparkSession
         customers = customers_of(batch)
-        found = with_segments(figures(read_lines(spark, self._lines), customers), self._rules)
-        found.write.mode("overwrite").parquet(f"{self._out}/segments/batch={number}")
+        segments = with_segments(figures(read_lines(spark, self._lines), customers), self._rules)
+        segments.write.mode("overwrite").parquet(f"{self._out}/segments/batch={number}")
         ended_ms = self._inspection.stats([0]).now_ms
         times = spark.sql(f"SELECT {began_ms}L began_ms, {ended_ms}L ended_ms, {claimed} messages")
         times.write.mode("overwrite").json(f"{self._out}/evaluations/batch={number}")

@@ -117,12 +117,12 @@ def read_lines(spark: SparkSession, path: str, *, numbered: bool = False) -> Dat
     except SPARK_ERRORS as error:
         raise InvalidValueError(f"order lines {path!r} can't be read: {one_line(error)}") from None
     for name, allowed in COLUMNS.items():
-        found = types.get(name)
-        if found is None:
+        type_name = types.get(name)
+        if type_name is None:
             raise _lacks(path, name)
-        if found.split("(")[0] not in allowed:
+        if type_name.split("(")[0] not in allowed:
             raise InvalidValueError(
-                f"order lines {path!r}: column {name} is {found}; it must be {' or '.join(allowed)}"
+                f"order lines {path!r}: column {name} is {type_name}; it must be {' or '.join(allowed)}"
             )
     if not numbered:
         return lines.select(*COLUMNS)

@@ -217,15 +217,15 @@ def run(spark: SparkSession, settings: PriceSettings, say: Say = nothing) -> Pri
         say("customers: tiers by turnover")
         tiers = _tiers(turnovers(lines), settings).persist()
         kept.callback(tiers.unpersist)
-        found = _tier_reports(tiers)
+        reports = _tier_reports(tiers)
         # nothing is sent before all lines are read and both topics fit
         to_pictures = _Sending(changes.select("content"), settings, TopicType.RANGE_MERGE)
         to_customers = _Sending(_contacts(tiers), settings, TopicType.PRIORITY)
         say("price changes: sending")
         pictures = to_pictures.send(asked["changes"])
         say("customers: sending")
-        contacts = to_customers.send(sum(tier.customers for tier in found))
-    return PriceReport(read["lines"], read["lines"] - read["priced"], asked["windows"], pictures, contacts, found)
+        contacts = to_customers.send(sum(tier.customers for tier in reports))
+    return PriceReport(read["lines"], read["lines"] - read["priced"], asked["windows"], pictures, contacts, reports)
 
 
 def _tiers(spent: DataFrame, settings: PriceSettings) -> DataFrame:
@@ -249,8 +249,8 @@ def _tier_reports(tiers: DataFrame) -> tuple[TierReport, ...]:
     rows = (
         tiers.groupBy("tier").agg(F.count(F.lit(1)).alias("customers"), F.sum("turnover").alias("turnover")).collect()
     )
-    found = {row["tier"]: (row["customers"], round(row["turnover"])) for row in rows}
-    return tuple(TierReport(tier.name, tier.value, *found.get(tier.name, (0, 0))) for tier in reversed(Tier))
+    figures = {row["tier"]: (row["customers"], round(row["turnover"])) for row in rows}
+    return tuple(TierReport(tier.name, tier.value, *figures.get(tier.name, (0, 0))) for tier in reversed(Tier))
 
 
 class _Sending:

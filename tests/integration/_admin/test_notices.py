@@ -20,7 +20,7 @@ import redis
 from rmq import DeadMessage, PriorityMessage, RmqClient, StreamMessage, Topic, TopicType, Webhook, aio
 from rmq.errors import InvalidValueError, WebhookError
 from tests.conftest import MakeTopic
-from tests.support.core import Teller, slot_keys
+from tests.support.core import DeadNotifier, slot_keys
 from tests.support.waiting import wait_until
 
 SOON = 0.05
@@ -285,10 +285,10 @@ def test_a_webhook_does_not_repeat_what_the_library_below_says(
 
 
 def test_the_pause_after_failures_grows_to_a_bound() -> None:
-    assert Teller.pause_s(5.0, 0) == 5.0
-    assert Teller.pause_s(5.0, 1) == 10.0
-    assert Teller.pause_s(5.0, 1_000) == 60.0
-    assert Teller.pause_s(600.0, 3) == 600.0
+    assert DeadNotifier.pause_s(5.0, 0) == 5.0
+    assert DeadNotifier.pause_s(5.0, 1) == 10.0
+    assert DeadNotifier.pause_s(5.0, 1_000) == 60.0
+    assert DeadNotifier.pause_s(600.0, 3) == 600.0
 
 
 def test_a_function_that_exits_is_called_again(client: RmqClient, jobs: Topic) -> None:

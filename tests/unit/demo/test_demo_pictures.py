@@ -181,10 +181,10 @@ def test_an_old_a_missing_and_a_needless_picture_are_seen() -> None:
     def with_drawn(**changes: object) -> Run:
         return replace(RUN, drawn=replace(DRAWN, **changes))  # pyright: ignore[reportArgumentType]
 
-    assert broken(with_drawn(found={ITEM: 150, CUSTOMERS: 199})) == {"newest price"}
+    assert broken(with_drawn(prices={ITEM: 150, CUSTOMERS: 199})) == {"newest price"}
     assert broken(with_drawn(newest={})) == {"newest price"}
-    assert broken(with_drawn(found={ITEM: 199})) == {"pictures"}
-    assert broken(with_drawn(found={ITEM: 199, CUSTOMERS: 199, "item:1 customer:3": 199})) == {"pictures"}
+    assert broken(with_drawn(prices={ITEM: 199})) == {"pictures"}
+    assert broken(with_drawn(prices={ITEM: 199, CUSTOMERS: 199, "item:1 customer:3": 199})) == {"pictures"}
     twice = replace(RECORD, started_s=13.0, ended_s=13.5)
     assert broken(replace(RUN, records=(RECORD, twice, GOLD))) == {"pictures"}
     assert broken(replace(RUN, records=(replace(RECORD, price=None), GOLD))) == {"pictures"}

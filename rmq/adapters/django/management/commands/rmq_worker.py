@@ -47,12 +47,12 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
 
     def _run(self, options: dict[str, Any]) -> None:
-        found = discovered()
-        if not found:
+        listeners = discovered()
+        if not listeners:
             raise CommandError(f"no app has a module {MODULE} with functions marked with rmq.listener")
         client = new_client()
-        client.add(*found)
-        self.stderr.write(f"{len(found)} listeners on {client.shown_url}")
+        client.add(*listeners)
+        self.stderr.write(f"{len(listeners)} listeners on {client.shown_url}")
         unfinished = client.run(
             options["drain"],
             options["threads"],
