@@ -76,7 +76,7 @@ def _cpu_us(row: dict[str, float]) -> float:
 @contextmanager
 def _rmq(servers: Servers, what: str, batch: int) -> Iterator[tuple[Work, Callable[[int], object]]]:
     """Yield what consumes by RMQ, and what fills its topic."""
-    retention = Retention(max_length=0 if what == "delete" else None, every=1_000)
+    retention = Retention(max_length=0 if what == "delete" else None, every="1s")
     topic = Topic(f"consuming-{what}-{batch}", TopicType.STREAM, retention=retention)
     with RmqClient(servers.url) as client:
         producer = client.producer(topic)

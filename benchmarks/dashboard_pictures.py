@@ -37,9 +37,7 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "-
 PRICES = Topic("price-image", TopicType.PRIORITY, slots=64, max_retries=0, retry=ImmediateRetry())
 VIEWS = Topic("page-view", TopicType.RANGE_MERGE, slots=8)
 EVENTS = Topic("events", TopicType.STREAM, slots=2)
-CARTS = Topic(
-    "carts", TopicType.RANGE_MERGE, slots=4, merge=Merge(Collect(), window=Sliding(600_000, max_wait=3_600_000))
-)
+CARTS = Topic("carts", TopicType.RANGE_MERGE, slots=4, merge=Merge(Collect(), window=Sliding("10m", max_wait="1h")))
 
 
 def yesterday(client: RmqClient) -> None:
@@ -77,7 +75,7 @@ def shop(client: RmqClient) -> None:
     producer.send_many(
         PriorityMessage(f"item:{i % 60}-{i}", 100 + i % 9, body=f'{{"item": {i}}}') for i in range(4_000)
     )
-    client.producer(VIEWS).send_many(RangeMergeMessage(f"page:{i}", 60_000 + 50 * i) for i in range(700))
+    client.producer(VIEWS).send_many(RangeMergeMessage(f"page:{i}", time_range_ms=60_000 + 50 * i) for i in range(700))
     for round_ in range(3):
         client.producer(CARTS).send_many(
             RangeMergeMessage(f"customer:{i}", body=f"+{1 + i % 3} item:{7 * i + round_}") for i in range(round_, 12)

@@ -20,7 +20,7 @@ BATCH = 1_000
 SINGLE = 20
 """One call a value is done with this share of the values."""
 
-DELAY_MS = 3_600_000
+DELAY_MS, DELAY = 3_600_000, "1h"
 
 PACES: dict[str, dict[str, Any]] = {
     "as fast as it goes, 1 to 5 s": {"count": 1_000, "delays_s": (1.0, 5.0), "every_s": 0.0},
@@ -65,33 +65,36 @@ def _costs(options: argparse.Namespace, number: int) -> list[Row]:
             return int(time.time() * 1000) + DELAY_MS
 
         def send(each: int) -> None:
-            producer.send(FixedTimeMessage(f"value {each}", at()))
+            producer.send(FixedTimeMessage(f"value {each}", fixed_time_ms=at()))
 
         def send_due(some: int) -> None:
             soon = int(time.time() * 1000) + 1_000
-            producer.send_many(FixedTimeMessage(f"due {each}", soon) for each in range(some))
+            producer.send_many(FixedTimeMessage(f"due {each}", fixed_time_ms=soon) for each in range(some))
             time.sleep(1.1)
 
         works: dict[str, tuple[Work, Work, Work, Work, int]] = {
             "offer_many / send_many": (
-                lambda some: queue.offer_many((f"value {each}", DELAY_MS) for each in range(some)),
-                lambda some: producer.send_many(FixedTimeMessage(f"value {each}", at()) for each in range(some)),
+                lambda some: queue.offer_many((f"value {each}", DELAY) for each in range(some)),
+                lambda some: producer.send_many(
+                    FixedTimeMessage(f"value {each}", fixed_time_ms=at()) for each in range(some)
+                ),
                 _nothing, _nothing, number,
             ),
             "offer / send": (
-                lambda some: [queue.offer(f"value {each}", DELAY_MS) for each in range(some)],
+                lambda some: [queue.offer(f"value {each}", DELAY) for each in range(some)],
                 lambda some: [send(each) for each in range(some)],
                 _nothing, _nothing, number // SINGLE,
             ),
             "take_many / poll and ack": (
                 lambda some: _drain(some, lambda: len(queue.take_many(BATCH, 1.0))),
                 lambda some: _drain(some, lambda: _poll(consumer)),
-                lambda some: queue.offer_many((f"due {each}", 0) for each in range(some)), send_due, number,
+                lambda some: queue.offer_many((f"due {each}", "0s") for each in range(some)), send_due, number,
             ),
             "take / poll and ack of one": (
                 lambda some: [queue.take(5.0) for _ in range(some)],
                 lambda some: _drain(some, lambda: _poll(consumer, 1)),
-                lambda some: queue.offer_many((f"due {each}", 0) for each in range(some)), send_due, number // SINGLE,
+                lambda some: queue.offer_many((f"due {each}", "0s") for each in range(some)),
+                send_due, number // SINGLE,
             ),
         }  # fmt: skip
         return [_row(servers, name, work, options.repeats) for name, work in works.items()]

@@ -167,9 +167,9 @@ def unequal(url: str, case: str, controlled: bool, phases: tuple[float, float, f
         slow_sent = 0
         began_s = time.monotonic()
         while time.monotonic() - began_s < phases[0]:
-            quick_jobs.send(RangeMergeMessage(f"quick:{time.time()}", 1))
+            quick_jobs.send(RangeMergeMessage(f"quick:{time.time()}", time_range_ms=1))
             while slow_sent < SLOW_PER_S * (time.monotonic() - began_s):
-                slow_jobs.send(RangeMergeMessage(f"slow:{slow_sent}", 1))
+                slow_jobs.send(RangeMergeMessage(f"slow:{slow_sent}", time_range_ms=1))
                 slow_sent += 1
             time.sleep(1 / QUICK_PER_S)
         client.stop(5)

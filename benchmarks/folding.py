@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 from benchmarks.support import loads, rendering
@@ -45,8 +46,18 @@ KINDS: dict[str, tuple[Merge | None, dict[str, Any]]] = {
     "Sum": (Merge(Sum()), {"body": 3}),
     "Collect": (Merge(Collect()), {"body": b"x" * 20}),
     "Collect, unique": (Merge(Collect(unique=True)), {"body": b"x" * 20}),
-    "Sliding: counts": (Merge(Keep(), window=Sliding(quiet=LONG_MS, max_wait=2 * LONG_MS)), {}),
-    "Sliding, Sum": (Merge(Sum(), window=Sliding(quiet=LONG_MS, max_wait=2 * LONG_MS)), {"body": 3}),
+    "Sliding: counts": (
+        Merge(
+            Keep(), window=Sliding(quiet=timedelta(milliseconds=LONG_MS), max_wait=timedelta(milliseconds=2 * LONG_MS))
+        ),
+        {},
+    ),
+    "Sliding, Sum": (
+        Merge(
+            Sum(), window=Sliding(quiet=timedelta(milliseconds=LONG_MS), max_wait=timedelta(milliseconds=2 * LONG_MS))
+        ),
+        {"body": 3},
+    ),
 }
 STEPS = ("first send", "merging send", "claim and ack")
 SCRIPTS = ("evalsha", "eval")
@@ -81,7 +92,7 @@ def _costs(servers: Servers, kind: str, contents: list[bytes]) -> dict[str, dict
 
         def messages(time_range: int) -> Iterator[RangeMergeMessage]:
             for content in contents:
-                yield RangeMergeMessage(content, time_range, **fields)
+                yield RangeMergeMessage(content, time_range_ms=time_range, **fields)
 
         for step in STEPS[:2]:
             with Meter(servers) as meter:

@@ -103,10 +103,10 @@ def send(client: RmqClient, repeats: int) -> list[Journey]:
     """Send one RANGE_MERGE message after the other."""
     producer = client.producer(Topic(f"journey-{next(_topics)}", TopicType.RANGE_MERGE, slots=SLOTS))
     for number in range(WARM):
-        producer.send(RangeMergeMessage(b"warm:%d" % number, 60_000))
+        producer.send(RangeMergeMessage(b"warm:%d" % number, time_range_ms=60_000))
     found: list[Journey] = []
     for number in range(repeats):
-        message, journey = RangeMergeMessage(b"order:%d" % number, 60_000), Journey()
+        message, journey = RangeMergeMessage(b"order:%d" % number, time_range_ms=60_000), Journey()
         with journey.watched():
             producer.send(message)
         found.append(journey)

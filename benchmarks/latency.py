@@ -227,9 +227,9 @@ def _timed(topic_type: TopicType, first: int, last: int, from_s: float, rate: in
     for index in range(first, last):
         due_ms = int((from_s + index / rate) * 1000)
         if topic_type is TopicType.FIXED_TIME:
-            yield FixedTimeMessage(b"m:%d" % index, due_ms)
+            yield FixedTimeMessage(b"m:%d" % index, fixed_time_ms=due_ms)
         else:
-            yield RangeMergeMessage(b"m:%d" % index, due_ms - now_ms)
+            yield RangeMergeMessage(b"m:%d" % index, time_range_ms=due_ms - now_ms)
 
 
 def _nothing(delivery: Delivery) -> None:

@@ -114,7 +114,7 @@ def check(lines: Sequence[Event]) -> Row:
         started_s, merged = time.monotonic(), 0
         for item, at_ms in events:
             time.sleep(max(0.0, started_s + at_ms / 1000 - time.monotonic()))
-            merged += producer.send(RangeMergeMessage(item, window_ms)).merged
+            merged += producer.send(RangeMergeMessage(item, time_range_ms=window_ms)).merged
         deadline_s = time.monotonic() + 10
         while len(handled) + merged < len(events) and time.monotonic() < deadline_s:
             time.sleep(0.05)

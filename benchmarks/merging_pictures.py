@@ -43,32 +43,32 @@ TIMELINES = (
     Timeline(
         "Fixed(2 s)",
         "2 s after the first send",
-        Merge(window=Fixed(2_000)),
+        Merge(window=Fixed("2s")),
         ((2_000, 3), (6_100, 3), (8_600, 3)),
     ),
     Timeline(
         "Sliding(quiet=1.5 s, max_wait=4 s)",
         "once nothing was sent for 1.5 s, at the latest 4 s after the first send",
-        Merge(window=Sliding(1_500, max_wait=4_000)),
+        Merge(window=Sliding("1s500ms", max_wait="4s")),
         ((2_700, 3), (8_100, 5), (9_900, 1)),
     ),
     Timeline(
         "Leading(2 s)",
         "at once, then at the end of each window of 2 s in which something was sent",
-        Merge(window=Leading(2_000)),
+        Merge(window=Leading("2s")),
         ((0, 1), (2_000, 2), (4_100, 1), (6_100, 2), (8_100, 2), (10_100, 1)),
     ),
     Timeline(
         "Leading(2 s, trailing=False)",
         "at once; what is sent in the 2 s after that is dropped",
-        Merge(window=Leading(2_000, trailing=False)),
+        Merge(window=Leading("2s", trailing=False)),
         ((0, 1), (4_100, 1), (6_600, 1)),
         dropped=(500, 1_200, 4_900, 5_700, 7_500, 8_400),
     ),
     Timeline(
         "Fixed(3 s), max_count=4",
         "3 s after the first send, or with the fourth",
-        Merge(window=Fixed(3_000), max_count=4),
+        Merge(window=Fixed("3s"), max_count=4),
         ((3_000, 3), (6_600, 4), (10_500, 2)),
     ),
 )

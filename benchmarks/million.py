@@ -61,7 +61,7 @@ def send(url: str, topic: Topic, number: int, started: Any) -> dict[str, Any]:
     def messages() -> Iterator[RangeMergeMessage]:
         for index in range(number):
             memory.note()
-            yield RangeMergeMessage(f"item:{index}", 1)
+            yield RangeMergeMessage(f"item:{index}", time_range_ms=1)
 
     with RmqClient(url) as client:
         producer = client.producer(topic)

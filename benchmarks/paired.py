@@ -29,6 +29,7 @@ CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
     "send_many, 64 slots": ("send_many", 40_000, {"slots": 64}),
     "send_many, 8 slots, bodies": ("send_many", 20_000, {"slots": 8, "body": True}),
     "send_many, 8 slots, RANGE_MERGE": ("send_many", 20_000, {"slots": 8, "kind": "RANGE_MERGE"}),
+    "send_many, 8 slots, durations": ("send_made", 20_000, {"slots": 8, "ranges": 10}),
     "send_many, 8 slots, FIXED_TIME": ("send_many", 20_000, {"slots": 8, "kind": "FIXED_TIME"}),
     "send_many, 8 slots, STREAM": ("send_many", 20_000, {"slots": 8, "kind": "STREAM"}),
     "send, Sum": ("send", 2_000, {"kind": "RANGE_MERGE", "merge": "sum"}),

@@ -109,10 +109,10 @@ def _costs(servers: Servers, kind: Kind, contents: list[bytes], by_topic: bool) 
     def messages() -> Iterator[Any]:
         if by_topic:
             for content in contents:
-                yield topic.message(content, price, time_range=1)
+                yield topic.message(content, price, time_range_ms=1)
         else:
             for content in contents:
-                yield RangeMergeMessage(content, 1, body=kind.encode(price))
+                yield RangeMergeMessage(content, time_range_ms=1, body=kind.encode(price))
 
     found: dict[str, dict[str, float]] = {}
     for step, batch in STEPS.items():

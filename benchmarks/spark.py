@@ -76,7 +76,13 @@ def _nowhere(frame: DataFrame, name: str) -> None:
 
 def _sink(servers: Servers, frame: DataFrame, **settings: str) -> None:
     topic = loads.topic(KIND, SLOTS)
-    options = {"url": servers.url, "topic": topic.name, "type": KIND.name, "slots": SLOTS, "time_range": DELAY_MS}
+    options = {
+        "url": servers.url,
+        "topic": topic.name,
+        "type": KIND.name,
+        "slots": SLOTS,
+        "time_range": f"{DELAY_MS}ms",
+    }
     frame.write.format("rmq").mode("append").options(**options, **settings).save()
 
 

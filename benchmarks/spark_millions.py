@@ -75,7 +75,7 @@ def changes(session: SparkSession, number: int, items: int) -> DataFrame:
 
 
 def _sink(servers: Servers, frame: DataFrame) -> None:
-    options: dict[str, Any] = {"url": servers.url, "topic": TOPIC.name, "time_range": 1_000, "mergeRows": 200_000}
+    options: dict[str, Any] = {"url": servers.url, "topic": TOPIC.name, "time_range": "1s", "mergeRows": 200_000}
     frame.write.format("rmq").mode("append").options(**options).save()
 
 

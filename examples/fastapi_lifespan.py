@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
 
 from fastapi import FastAPI, Request
 
@@ -41,7 +40,7 @@ app = FastAPI(lifespan=lifespan)
 @app.post("/items/{item}")
 async def price_changed(item: str, request: Request) -> dict[str, bool]:
     """Request a new picture of an item; changes within half a second share one picture."""
-    result = await request.app.state.prices.send(RangeMergeMessage(item, timedelta(seconds=0.5)))
+    result = await request.app.state.prices.send(RangeMergeMessage(item, "500ms"))
     return {"merged": result.merged == 1}
 
 

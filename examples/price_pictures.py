@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import sys
-from datetime import timedelta
 from html import escape
 from pathlib import Path
 
@@ -21,9 +20,9 @@ PICTURES = Topic(
     "price-picture",
     TopicType.RANGE_MERGE,
     slots=8,
-    retry=ExponentialRetry(base=timedelta(seconds=1), cap=timedelta(minutes=5)),
+    retry=ExponentialRetry(base="1s", cap="5m"),
 )
-MERGE_WINDOW = timedelta(seconds=2)
+MERGE_WINDOW = "2s"
 
 client = RmqClient()
 

@@ -7,7 +7,7 @@ price = Topic("price-image", TopicType.RANGE_MERGE, slots=8)
 with RmqClient("embedded://") as client:
     producer = client.producer(price)
     for item in ("mug", "mug", "cup"):
-        result = producer.send(RangeMergeMessage(f"item:{item}", time_range=500))
+        result = producer.send(RangeMergeMessage(f"item:{item}", "500ms"))
         print(f"sent {item}: {'merged' if result.merged else 'new'}")
 
     consumer, drawn = client.consumer(price), 0

@@ -1,6 +1,5 @@
 """Retry quickly at first, then more and more slowly; give up at once if a retry cannot help."""
 
-from datetime import timedelta
 from time import sleep
 
 from rmq import Delivery, ExponentialRetry, PriorityMessage, RmqClient, Topic, TopicType
@@ -9,7 +8,7 @@ MAILS = Topic(
     "mails",
     TopicType.PRIORITY,
     max_retries=3,
-    retry=ExponentialRetry(base=timedelta(milliseconds=200), cap=timedelta(minutes=5)),
+    retry=ExponentialRetry(base="200ms", cap="5m"),
 )
 
 client = RmqClient()

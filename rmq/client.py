@@ -193,9 +193,10 @@ class RmqClient:
                 fail: a slow or failing downstream is relieved within seconds. See `rmq.Adaptive`.
             weight: Its part of the handlers where the listeners share them, more than 0, by default 1: see `handlers`
                 of `start`.
-            timeout: How long a call of the handler may run, `timedelta` or ms, 1 ms or more; `None` for any time. No
-                thread can be ended. So a call that takes longer is given up: its leases are not renewed any more,
-                `on_lost` is called, and what comes of it counts no more. See `run(exit_when_hung=True)`.
+            timeout: How long a call of the handler may run: a `timedelta` or a text such as "5m", 1 ms or more; `None`
+                for any time. No thread can be ended. So a call that takes longer is given up: its leases are not
+                renewed any more, `on_lost` is called, and what comes of it counts no more. See
+                `run(exit_when_hung=True)`.
             resume_as: Stream topics: the name under which an earlier process ran that you know is gone, and this one
                 runs. What that one held comes again at once when this listener starts, not when its leases end.
             shared: Whether this client may have another listener of the topic, of a stream of the same group, that says

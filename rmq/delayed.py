@@ -31,7 +31,7 @@ from rmq._model.encoding import encoder_of
 from rmq._model.messages import Payload, RangeMergeMessage, payload_bytes
 from rmq._model.replies import ControlResult, SendResult
 from rmq._model.reports import reporter
-from rmq._model.times import Duration, duration_ms, monotonic_s, seconds
+from rmq._model.times import Duration, duration_ms, monotonic_s, seconds, usual_ms
 from rmq._model.topics import Topic, TopicType
 from rmq._model.typed import PayloadClass, ValueT, decode_payload
 from rmq._sending.producer import Producer, send_from
@@ -52,7 +52,7 @@ log = reporter("rmq.delayed")
 pack_number = Struct(">I").pack
 
 YEAR_MS = 365 * 86_400_000
-"""A whole number of ms below this is a delay as it is."""
+"""A shorter delay needs no further look."""
 
 ID_BYTES = 12
 """Bytes that tell equal values apart, the last four by a number in `offer_many`. Else they are random: of a billion
@@ -90,7 +90,7 @@ class DelayedQueue(Generic[ValueT]):
 
     Examples:
         >>> with DelayedQueue(client, "reminders") as reminders:
-        ...     reminders.offer("call ann", timedelta(milliseconds=50))
+        ...     reminders.offer("call ann", "50ms")
         ...     reminders.take(timeout=5)
         b'call ann'
     """
@@ -103,7 +103,7 @@ class DelayedQueue(Generic[ValueT]):
         *,
         merge: bool = False,
         slots: int = 1,
-        lease: timedelta = timedelta(seconds=60),
+        lease: Duration = timedelta(seconds=60),
     ) -> None: ...
     @overload
     def __init__(
@@ -113,7 +113,7 @@ class DelayedQueue(Generic[ValueT]):
         *,
         merge: bool = False,
         slots: int = 1,
-        lease: timedelta = timedelta(seconds=60),
+        lease: Duration = timedelta(seconds=60),
         payload: PayloadClass[ValueT] | None = None,
         codec: Codec | None = None,
     ) -> None: ...
@@ -124,7 +124,7 @@ class DelayedQueue(Generic[ValueT]):
         *,
         merge: bool = False,
         slots: int = 1,
-        lease: timedelta = timedelta(seconds=60),
+        lease: Duration = timedelta(seconds=60),
         payload: PayloadClass[ValueT] | None = None,
         codec: Codec | None = None,
     ) -> None:
@@ -147,7 +147,7 @@ class DelayedQueue(Generic[ValueT]):
 
         Args:
             value: `str` or `bytes`, not empty; with a payload class, an object of it.
-            delay: Due after so long by Redis' clock: `timedelta` or ms, 0 for at once.
+            delay: Due after so long by Redis' clock: a `timedelta` or a text such as "10s"; "0s" for at once.
 
         Raises:
             InvalidMessageError: The value is too long, empty, of another type, or cannot be encoded; the delay is no
@@ -462,7 +462,7 @@ def _is_usual(value: tuple[Payload, Duration], most_bytes: int) -> bool:
         return False
     content, delay = value
     usual = type(content) is bytes or (type(content) is str and content.isascii())
-    return usual and 0 < len(content) <= most_bytes and type(delay) is int and 0 <= delay < YEAR_MS
+    return usual and 0 < len(content) <= most_bytes and 0 <= usual_ms(delay) < YEAR_MS
 
 
 _NOT_DECODED = object()
@@ -543,12 +543,11 @@ class _Values:
             shown = f"{pair!r:.80}" if encodes_alike(self._topic.codec) else f"an object of {type(pair).__name__}"
             raise InvalidMessageError(f"{shown} is not a pair of a value and its delay") from None
         payload = self.encoded(value)
-        if type(delay) is not int or not 0 < delay < YEAR_MS:
-            try:
-                delay = max(1, duration_ms(delay, "delay"))
-            except InvalidValueError as error:
-                raise InvalidMessageError(str(error)) from error
-        return RangeMergeMessage(own_id + payload if payload else b"", delay)
+        try:
+            delay_ms = max(1, duration_ms(delay, "delay"))
+        except InvalidValueError as error:
+            raise InvalidMessageError(str(error)) from error
+        return RangeMergeMessage(own_id + payload if payload else b"", time_range_ms=delay_ms)
 
 
 def _ids_in_order() -> Iterator[bytes]:

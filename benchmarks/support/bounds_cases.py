@@ -294,7 +294,7 @@ case("send_delayed", "1,000", F)(lambda place: sending.send_calls(
     place.topic, delayed=True)(0, place.messages(MAX_BATCH, 5_000), True))  # fmt: skip
 
 
-@case("send_limited", "1,000, of which it drops as many", ttl=60_000, max_backlog=1, when_full=WhenFull.DROP)
+@case("send_limited", "1,000, of which it drops as many", ttl="1m", max_backlog=1, when_full=WhenFull.DROP)
 def _send_dropping(place: Place) -> Call[Any]:
     place.store(MAX_BATCH, score=1_000)
     return _send(place)
@@ -315,12 +315,12 @@ def part_call(place: Place, messages: Sequence[Encoded]) -> Call[Any]:
     return calls(0, messages, True, partly=True)
 
 
-@case("send_merged", "1,000 that fold", R, merge=Merge(Sum(), window=Sliding(5_000, max_wait=60_000)))
+@case("send_merged", "1,000 that fold", R, merge=Merge(Sum(), window=Sliding("5s", max_wait="1m")))
 def _send_merged(place: Place) -> Call[Any]:
     return part_call(place, _sums(place))
 
 
-@case("spark_send_merged", "1,000 that fold", R, merge=Merge(Sum(), window=Fixed(5_000)))
+@case("spark_send_merged", "1,000 that fold", R, merge=Merge(Sum(), window=Fixed("5s")))
 def _spark_send_merged(place: Place) -> Call[Any]:
     return send_once(place.topic, 0, _sums(place), Mark("q", 1, 0, 1_000, 0, "d"))
 
@@ -375,19 +375,19 @@ def _due_retries(place: Place) -> Call[Any]:
     return claiming.claim(place.topic, 0, 0)
 
 
-@case("claim", "messages that outlived their time to live", F, ttl=1_000)
+@case("claim", "messages that outlived their time to live", F, ttl="1s")
 def _expire_timed(place: Place) -> Call[Any]:
     place.store(2_000)
     return claiming.claim(place.topic, 0, 0)
 
 
-@case("claim", "messages that outlived their time to live", ttl=1_000)
+@case("claim", "messages that outlived their time to live", ttl="1s")
 def _expire(place: Place) -> Call[Any]:
     place.zset(place.keys.born, place.store(2_000), place.now_ms - 10**6)
     return claiming.claim(place.topic, 0, 0)
 
 
-@case("claim", "times of what has left the backlog", sizes=False, ttl=1_000)
+@case("claim", "times of what has left the backlog", sizes=False, ttl="1s")
 def _expire_gone(place: Place) -> Call[Any]:
     place.zset(place.keys.born, place.names(20_000), place.now_ms - 10**6)
     return claiming.claim(place.topic, 0, 0)
@@ -403,7 +403,7 @@ def _nacks(held: Sequence[tuple[bytes, int]], verb: str = "retry", number: int =
     return [Nack(name, score, verb, number, "ValueError", "no" * 200) for name, score in held[:NACK_BATCH]]
 
 
-@case("claim", "everything at once", F, most=256, ttl=1_000, max_dead=1)
+@case("claim", "everything at once", F, most=256, ttl="1s", max_dead=1)
 def _claim_everything(place: Place) -> Call[Any]:
     place.store(4_000)
     for prefix, left in (("a", 5), ("b", 0)):
@@ -484,17 +484,17 @@ def _cancel(place: Place) -> Call[Any]:
     return steering.cancel(place.topic, 0, _waiting_too(place), "me")
 
 
-@case("reschedule", "the most", ttl=10**9)
+@case("reschedule", "the most", ttl="11d13h46m40s")
 def _reschedule(place: Place) -> Call[Any]:
     return steering.reschedule(place.topic, 0, _waiting_too(place), ("priority", FAR), "me")
 
 
-@case("promote", "the most", ttl=10**9)
+@case("promote", "the most", ttl="11d13h46m40s")
 def _promote(place: Place) -> Call[Any]:
     return steering.promote(place.topic, 0, _waiting_too(place), "me")
 
 
-@case("redrive", "the most", ttl=10**9)
+@case("redrive", "the most", ttl="11d13h46m40s")
 def _redrive(place: Place) -> Call[Any]:
     names = place.dead(NACK_BATCH)
     return dead_.redrive(place.topic, 0, ("priority", FAR), overwrite=True, contents=names, actor="me")
@@ -505,7 +505,7 @@ def _purge_dead(place: Place) -> Call[Any]:
     return dead_.purge_dead(place.topic, 0, contents=place.dead(NACK_BATCH), actor="me")
 
 
-@case("purge_backlog", "1,000", most=1_000, ttl=10**9)
+@case("purge_backlog", "1,000", most=1_000, ttl="11d13h46m40s")
 def _purge(place: Place) -> Call[Any]:
     names = place.store(MAX_BATCH)
     place.failures(names)

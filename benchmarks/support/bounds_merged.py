@@ -81,7 +81,7 @@ def merged(script: str, what: str, kind: TopicType = R, **settings: Any) -> Call
 
     def note(fill: Fill) -> Fill:
         for shape in SHAPES:
-            merge = Merge(shape.collect, window=Fixed(5_000)) if kind is R else Merge(shape.collect)
+            merge = Merge(shape.collect, window=Fixed("5s")) if kind is R else Merge(shape.collect)
 
             def build(place: Place, shape: Shape = shape) -> Call[Any]:
                 return fill(place, shape)
@@ -217,7 +217,7 @@ def _retries(place: Place, shape: Shape) -> Call[Any]:
     return claiming.claim(place.topic, 0, MAX_BATCH)
 
 
-@merged("claim", "messages that outlived their time to live and die again", P, ttl=1_000, ties="any")
+@merged("claim", "messages that outlived their time to live and die again", P, ttl="1s", ties="any")
 def _expire(place: Place, shape: Shape) -> Call[Any]:
     names = _names(shape, SWEEP_LIMIT)
     _fresh(place, shape, names, 1_000_000)

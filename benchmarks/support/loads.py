@@ -42,7 +42,7 @@ def due_times(number: int, first_ms: int, spread_ms: int) -> list[int]:
 
 def merge_messages(contents: Iterable[bytes], time_range_ms: int) -> Iterator[Message]:
     """Yield merge messages with one time range, as a program would send them."""
-    return (RangeMergeMessage(content, time_range_ms) for content in contents)
+    return (RangeMergeMessage(content, time_range_ms=time_range_ms) for content in contents)
 
 
 def priority_messages(contents: Iterable[bytes], priorities: Iterable[int]) -> Iterator[Message]:
@@ -52,7 +52,9 @@ def priority_messages(contents: Iterable[bytes], priorities: Iterable[int]) -> I
 
 def fixed_messages(contents: Iterable[bytes], times_ms: Iterable[int]) -> Iterator[Message]:
     """Yield fixed-time messages."""
-    return (FixedTimeMessage(content, time_ms) for content, time_ms in zip(contents, times_ms, strict=False))
+    return (
+        FixedTimeMessage(content, fixed_time_ms=time_ms) for content, time_ms in zip(contents, times_ms, strict=False)
+    )
 
 
 def soon(
@@ -63,7 +65,7 @@ def soon(
         return (PriorityMessage(content, priorities[n % len(priorities)]) for n, content in enumerate(contents))
     if topic_type is TopicType.RANGE_MERGE:
         return merge_messages(contents, delay_ms)
-    return (FixedTimeMessage(content, int(time.time() * 1000) + delay_ms) for content in contents)
+    return (FixedTimeMessage(content, fixed_time_ms=int(time.time() * 1000) + delay_ms) for content in contents)
 
 
 def soon_in_columns(topic_type: TopicType, number: int, priorities: Sequence[int], delay_ms: int) -> dict[str, Any]:
@@ -71,7 +73,7 @@ def soon_in_columns(topic_type: TopicType, number: int, priorities: Sequence[int
     if topic_type is TopicType.PRIORITY:
         return {"priorities": [priorities[n % len(priorities)] for n in range(number)]}
     if topic_type is TopicType.RANGE_MERGE:
-        return {"time_range": delay_ms}
+        return {"time_range": [delay_ms] * number}
     return {"fixed_times": [int(time.time() * 1000) + delay_ms] * number}
 
 

@@ -13,7 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import count
+from datetime import timedelta
+from itertools import count, cycle
 from typing import Any
 
 import redis
@@ -41,6 +42,10 @@ MERGES = {
     "unique": (Merge(Collect(unique=True)), b"item"),
 }
 """Name -> how a topic merges, and the body of its messages."""
+
+RANGE = "time_range_ms" if hasattr(RangeMergeMessage, "time_range_ms") else "time_range"
+TIME = "fixed_time_ms" if hasattr(FixedTimeMessage, "fixed_time_ms") else "fixed_time"
+"""Arguments for numbers of ms: an earlier checkout took them without a unit in the name."""
 
 _numbers = count(1)
 
@@ -110,10 +115,12 @@ def messages(
     if kind == "STREAM":
         return [StreamMessage(content, body=payload) for content in contents]
     if kind == "RANGE_MERGE":
-        return [RangeMergeMessage(content, 1 if due else 3_600_000, body=payload) for content in contents]
+        after: Any = {RANGE: 1 if due else 3_600_000}
+        return [RangeMergeMessage(content, body=payload, **after) for content in contents]
     if kind == "FIXED_TIME":
         at_ms = int(time.time() * 1000) + (1_000 if due else 3_600_000)
-        return [FixedTimeMessage(content, at_ms, body=payload) for content in contents]
+        at: Any = {TIME: at_ms}
+        return [FixedTimeMessage(content, body=payload, **at) for content in contents]
     return [PriorityMessage(content, 1_000 + index * 7 % 900, body=payload) for index, content in enumerate(contents)]
 
 
@@ -140,6 +147,17 @@ def send_many(url: str, meter: Meter, number: int, options: dict[str, Any]) -> N
         producer.send(each.pop())
         with meter.on():
             producer.send_many(each)
+
+
+def send_made(url: str, meter: Meter, number: int, options: dict[str, Any]) -> None:
+    """Make messages whose time range is a duration, and send them at once."""
+    ranges = [timedelta(seconds=seconds) for seconds in range(1, 1 + options["ranges"])]
+    with RmqClient(url) as client:
+        producer = client.producer(topic_of("RANGE_MERGE", options["slots"]))
+        producer.send(RangeMergeMessage(b"first", ranges[0]))
+        contents = [b"order:%014d" % index for index in range(number)]
+        with meter.on():
+            producer.send_many(RangeMergeMessage(c, r) for c, r in zip(contents, cycle(ranges), strict=False))
 
 
 def poll(url: str, meter: Meter, number: int, options: dict[str, Any]) -> None:
@@ -214,6 +232,7 @@ async def _listen_aio(url: str, meter: Meter, number: int, options: dict[str, An
 LOADS: dict[str, Load] = {
     "send": send,
     "send_many": send_many,
+    "send_made": send_made,
     "poll": poll,
     "listen": listen,
     "listen_aio": listen_aio,

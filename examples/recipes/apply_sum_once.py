@@ -1,11 +1,10 @@
 """Apply sums once: a delivery that is repeated after a crash may have a larger sum; apply only the difference."""
 
 import sqlite3
-from datetime import timedelta
 
 from rmq import Delivery, Fixed, ImmediateRetry, Merge, RangeMergeMessage, RmqClient, Sum, Topic, TopicType
 
-SUMS = Merge(Sum(), window=Fixed(timedelta(seconds=1)))
+SUMS = Merge(Sum(), window=Fixed("1s"))
 STOCK = Topic("stock-in-database", TopicType.RANGE_MERGE, slots=8, retry=ImmediateRetry(), merge=SUMS)
 database = sqlite3.connect(":memory:")
 database.execute("CREATE TABLE stock (item PRIMARY KEY, pieces, first_sent_ms, applied)")

@@ -1,10 +1,8 @@
 """Debounce a webhook: build when there was no push for a second, and after ten seconds at the latest."""
 
-from datetime import timedelta
-
 from rmq import Merge, RangeMergeMessage, Replace, RmqClient, Sliding, Topic, TopicType
 
-CALM = Sliding(quiet=timedelta(seconds=1), max_wait=timedelta(seconds=10))
+CALM = Sliding(quiet="1s", max_wait="10s")
 PUSHES = Topic("pushes", TopicType.RANGE_MERGE, slots=8, merge=Merge(Replace(), window=CALM))
 
 with RmqClient("embedded://") as client:

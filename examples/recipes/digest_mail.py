@@ -1,11 +1,10 @@
 """Collect a digest mail: one mail a day with all the news for a reader, or at once when there are three."""
 
 import json
-from datetime import timedelta
 
 from rmq import Collect, Fixed, Merge, RangeMergeMessage, RmqClient, Topic, TopicType
 
-DAILY = Merge(Collect(max_items=500, max_bytes=65_536), window=Fixed(timedelta(days=1)), max_count=3)
+DAILY = Merge(Collect(max_items=500, max_bytes=65_536), window=Fixed("1d"), max_count=3)
 NEWS = Topic("news", TopicType.RANGE_MERGE, slots=8, merge=DAILY)
 
 with RmqClient("embedded://") as client:

@@ -1,10 +1,8 @@
 """Invalidate a cache: at once after the first change, then once for all changes of the following second."""
 
-from datetime import timedelta
-
 from rmq import Leading, Merge, RangeMergeMessage, RmqClient, Topic, TopicType
 
-AT_ONCE = Leading(timedelta(seconds=1), trailing=True)
+AT_ONCE = Leading("1s", trailing=True)
 CHANGES = Topic("changed-pages", TopicType.RANGE_MERGE, slots=8, merge=Merge(window=AT_ONCE))
 
 with RmqClient("embedded://") as client:

@@ -1,10 +1,8 @@
 """Wait for all parts of an order: deliver it when they have arrived, or after two seconds with those that have."""
 
-from datetime import timedelta
-
 from rmq import PER_MESSAGE, Collect, JoinMessage, Merge, RmqClient, Sliding, Topic, TopicType
 
-PARTS = Merge(Collect(unique=True), window=Sliding(max_wait=timedelta(seconds=2)), max_count=PER_MESSAGE)
+PARTS = Merge(Collect(unique=True), window=Sliding(max_wait="2s"), max_count=PER_MESSAGE)
 ORDERS = Topic("orders", TopicType.RANGE_MERGE, slots=8, merge=PARTS)
 
 with RmqClient("embedded://") as client:

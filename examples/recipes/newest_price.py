@@ -1,10 +1,8 @@
 """Let the newest price win, regardless of the order of arrival: each price has the version of its database row."""
 
-from datetime import timedelta
-
 from rmq import Fixed, Merge, Newest, RangeMergeMessage, RmqClient, Topic, TopicType
 
-PRICES = Topic("prices", TopicType.RANGE_MERGE, slots=8, merge=Merge(Newest(), window=Fixed(timedelta(seconds=1))))
+PRICES = Topic("prices", TopicType.RANGE_MERGE, slots=8, merge=Merge(Newest(), window=Fixed("1s")))
 
 with RmqClient("embedded://") as client:
     producer, consumer = client.producer(PRICES), client.consumer(PRICES)

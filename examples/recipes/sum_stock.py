@@ -1,10 +1,8 @@
 """Sum stock changes: one update for all changes of an item; an order that arrives twice counts once."""
 
-from datetime import timedelta
-
 from rmq import Fixed, Merge, RangeMergeMessage, RmqClient, Sum, Topic, TopicType
 
-STOCK = Topic("stock", TopicType.RANGE_MERGE, slots=8, merge=Merge(Sum(), window=Fixed(timedelta(seconds=1))))
+STOCK = Topic("stock", TopicType.RANGE_MERGE, slots=8, merge=Merge(Sum(), window=Fixed("1s")))
 
 with RmqClient("embedded://") as client:
     producer, consumer = client.producer(STOCK), client.consumer(STOCK)

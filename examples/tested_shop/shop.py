@@ -1,7 +1,6 @@
 """A shop that draws a new picture of an item when its price changes, and writes to its customers."""
 
 from dataclasses import dataclass
-from datetime import timedelta
 
 from rmq import Merge, PriorityMessage, Replace, RmqClient, Topic, TopicType, aio
 
@@ -17,7 +16,7 @@ LETTERS = Topic("letters", TopicType.PRIORITY)
 
 
 def change_price(client: RmqClient, price: Price) -> None:
-    window = timedelta(seconds=5)
+    window = "5s"
     client.producer(PICTURES).send(PICTURES.message(price.item, price, time_range=window))
 
 
@@ -31,4 +30,4 @@ def handlers(client: RmqClient) -> None:
 
 async def change_price_async(client: aio.RmqClient, price: Price) -> None:
     producer = await client.producer(PICTURES)
-    await producer.send(PICTURES.message(price.item, price, time_range=timedelta(seconds=5)))
+    await producer.send(PICTURES.message(price.item, price, time_range="5s"))

@@ -1,12 +1,10 @@
 """Step 2: a day's price changes, and one picture for each item."""
 
-from datetime import timedelta
-
 from rmq import RangeMergeMessage, RmqClient, Topic, TopicType
 from rmq.demo.orders import price_changes, read_orders
 
 PICTURES = Topic("pictures", TopicType.RANGE_MERGE, slots=8)
-WINDOW = timedelta(seconds=2)
+WINDOW = "2s"
 
 items = [line.item for line, changed in price_changes(read_orders()) if changed]
 

@@ -1,7 +1,5 @@
 """Step 6: a handler in worker processes. `python worker.py` sends the day's price changes."""
 
-from datetime import timedelta
-
 from rmq import Delivery, RangeMergeMessage, RmqClient, Topic, TopicType
 from rmq.demo.orders import price_changes, read_orders
 
@@ -18,5 +16,5 @@ def draw(delivery: Delivery) -> None:
 
 if __name__ == "__main__":
     items = [line.item for line, changed in price_changes(read_orders()) if changed]
-    messages = (RangeMergeMessage(f"item:{item}", timedelta(seconds=2)) for item in items)
+    messages = (RangeMergeMessage(f"item:{item}", "2s") for item in items)
     print(f"{client.producer(PICTURES).send_many(messages).new} pictures to draw")

@@ -4,7 +4,6 @@ Run: `pip install 'rmq[fastapi]' uvicorn`, then `uvicorn fastapi_shop:app` in th
 `curl -X POST localhost:8000/items/mug`. Set RMQ_URL to your Redis, or to `embedded://` for a temporary one.
 """
 
-from datetime import timedelta
 from typing import Annotated
 
 from fastapi import Depends, FastAPI
@@ -27,7 +26,7 @@ drawn: list[str] = []
 @app.post("/items/{item}")
 async def price_changed(item: str, prices: Prices) -> dict[str, bool]:
     """Request a new picture of an item."""
-    result = await prices.send(RangeMergeMessage(item, timedelta(seconds=0.5)))
+    result = await prices.send(RangeMergeMessage(item, "500ms"))
     return {"merged": result.merged == 1}
 
 

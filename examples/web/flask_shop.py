@@ -4,7 +4,6 @@ Run: `pip install 'rmq[flask]'`, then with RMQ_URL set `flask --app flask_shop r
 `flask --app flask_shop rmq-worker`; then `curl -X POST localhost:5000/items/mug`.
 """
 
-from datetime import timedelta
 from pathlib import Path
 
 from flask import Flask, current_app
@@ -22,7 +21,7 @@ rmq = Rmq(app)  # or rmq = Rmq(), and rmq.init_app(app) in create_app()
 @app.post("/items/<item>")
 def price_changed(item: str) -> dict[str, bool]:
     """Request a new picture of an item."""
-    result = rmq.producer(PRICE).send(RangeMergeMessage(item, timedelta(seconds=0.5)))
+    result = rmq.producer(PRICE).send(RangeMergeMessage(item, "500ms"))
     return {"merged": result.merged == 1}
 
 

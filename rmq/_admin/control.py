@@ -65,8 +65,8 @@ class Control:
 
         Args:
             content: Content of the message.
-            due_in: Time topics: due after so long, `timedelta` or ms; 0 for at once.
-            fixed_time: Time topics: due at this time: aware `datetime` or epoch ms, ahead of Redis' time.
+            due_in: Time topics: due after so long: a `timedelta` or a text such as "5m"; "0s" for at once.
+            fixed_time: Time topics: due at this time: an aware `datetime`, ahead of Redis' time.
             priority: PRIORITY topics: the new priority.
             slot_basis: Slot basis it was sent with, if any.
 

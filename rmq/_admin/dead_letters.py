@@ -277,7 +277,7 @@ class DeadLetters(Dead[DeadMessage]):
             limit: Most messages.
             per_second: Most messages a second; no bound by default.
             priority: For PRIORITY topics; the lowest by default.
-            due_in: For time topics: due after so long, `timedelta` or ms; at once by default.
+            due_in: For time topics: due after so long: a `timedelta` or a text such as "5m"; at once by default.
             progress: Called with the number dealt with so far.
 
         Returns:

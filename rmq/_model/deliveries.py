@@ -106,7 +106,7 @@ class Delivery(Generic[PayloadT]):
         >>> [delivery] = client.consumer(jobs).poll(timeout=5)
         >>> delivery.text, delivery.body, delivery.attempt, delivery.retries_left
         ('job:1', b'data', 1, 16)
-        >>> delivery.nack(delay=timedelta(seconds=30), error="no photo")
+        >>> delivery.nack(delay="30s", error="no photo")
         True
     """
 
@@ -312,7 +312,8 @@ class Delivery(Generic[PayloadT]):
         """Failed: back into the queue with one retry less, or dead when none is left.
 
         Args:
-            delay: Wait before the retry, `timedelta` or ms; 0 for at once, `None` for the topic's policy.
+            delay: Wait before the retry: a `timedelta` or a text such as "30s"; "0s" for at once, `None` for the
+                topic's policy.
             error: Why, for the dead letters.
 
         Returns:

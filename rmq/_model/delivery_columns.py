@@ -148,7 +148,8 @@ class DeliveryColumns:
 
         Args:
             rows: As for `ack`.
-            delay: Wait before the retry, `timedelta` or ms; 0 for at once, `None` for the topic's policy.
+            delay: Wait before the retry: a `timedelta` or a text such as "30s"; "0s" for at once, `None` for the
+                topic's policy.
             error: Why, for the dead letters.
 
         Returns:

@@ -17,9 +17,9 @@ Row: TypeAlias = tuple[int, bytes, int, bytes | None, tuple[bytes, ...]]
 """The fields of an `Encoded`."""
 
 _VALUES = {
-    TopicType.RANGE_MERGE: "time_range",
+    TopicType.RANGE_MERGE: "time_range_ms",
     TopicType.PRIORITY: "priority",
-    TopicType.FIXED_TIME: "fixed_time",
+    TopicType.FIXED_TIME: "fixed_time_ms",
 }
 
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from rmq._model.deliveries import Delivery, Holder
 from rmq._model.replies import NO_OWNER, Flat, Owner, StreamClaimed
 from rmq._model.stream_messages import BODY, CONTENT
-from rmq._model.times import instant_ms
+from rmq._model.times import epoch_number_ms, instant_ms
 from rmq._model.topics import Topic, TopicType
 from rmq._model.typed import PayloadT
 from rmq._model.whereabouts import DeadMessage
@@ -91,7 +91,7 @@ def check_group(topic: Topic, group: str | None, start: str, resume_as: str | No
 def position(value: Position, name: str) -> str:
     """Return a position as Redis reads it; a time stands for all ids of that millisecond. `name` is for the error."""
     if not isinstance(value, str):
-        return str(instant_ms(value, name))
+        return str(epoch_number_ms(value, name) if isinstance(value, int) else instant_ms(value, name))
     if not is_id(value):
         raise InvalidValueError(f"{name} is {value!r}; it must be an entry's id, epoch ms or an aware datetime")
     return value

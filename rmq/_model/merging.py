@@ -41,7 +41,7 @@ class Keep:
     """The body of the first message stays, or its having none.
 
     Examples:
-        >>> edits = Topic("edits", TopicType.RANGE_MERGE, merge=Merge(Keep(), window=Fixed(1)))
+        >>> edits = Topic("edits", TopicType.RANGE_MERGE, merge=Merge(Keep(), window=Fixed("1ms")))
         >>> client.producer(edits).send_many(RangeMergeMessage("page", body=body) for body in ("a", "b")).merged
         1
         >>> [delivery.value for delivery in client.consumer(edits).poll(timeout=5)]
@@ -54,7 +54,7 @@ class Replace:
     """The newest body stands; a message without one leaves it.
 
     Examples:
-        >>> edits = Topic("edits", TopicType.RANGE_MERGE, merge=Merge(Replace(), window=Fixed(1)))
+        >>> edits = Topic("edits", TopicType.RANGE_MERGE, merge=Merge(Replace(), window=Fixed("1ms")))
         >>> client.producer(edits).send_many(RangeMergeMessage("page", body=body) for body in ("a", "b")).merged
         1
         >>> [delivery.value for delivery in client.consumer(edits).poll(timeout=5)]
@@ -67,7 +67,7 @@ class Newest:
     """The body of the largest `version` stands, in whatever order sends arrive; of equal versions the last one's.
 
     Examples:
-        >>> prices = Topic("prices", TopicType.RANGE_MERGE, merge=Merge(Newest(), window=Fixed(1)))
+        >>> prices = Topic("prices", TopicType.RANGE_MERGE, merge=Merge(Newest(), window=Fixed("1ms")))
         >>> rows = ((7, "4.99"), (9, "5.49"), (8, "5.19"))
         >>> changes = [RangeMergeMessage("mug", body=price, version=version) for version, price in rows]
         >>> client.producer(prices).send_many(changes).merged
@@ -82,7 +82,7 @@ class Max:
     """Bodies are numbers; the largest stands.
 
     Examples:
-        >>> peaks = Topic("peaks", TopicType.RANGE_MERGE, merge=Merge(Max(), window=Fixed(1)))
+        >>> peaks = Topic("peaks", TopicType.RANGE_MERGE, merge=Merge(Max(), window=Fixed("1ms")))
         >>> client.producer(peaks).send_many(RangeMergeMessage("cpu", body=load) for load in (20, 90, 40)).merged
         2
         >>> [delivery.value for delivery in client.consumer(peaks).poll(timeout=5)]
@@ -95,7 +95,7 @@ class Min:
     """Bodies are numbers; the smallest stands.
 
     Examples:
-        >>> bids = Topic("bids", TopicType.RANGE_MERGE, merge=Merge(Min(), window=Fixed(1)))
+        >>> bids = Topic("bids", TopicType.RANGE_MERGE, merge=Merge(Min(), window=Fixed("1ms")))
         >>> client.producer(bids).send_many(RangeMergeMessage("mug", body=price) for price in (5, 3, 4)).merged
         2
         >>> [delivery.value for delivery in client.consumer(bids).poll(timeout=5)]
@@ -108,7 +108,7 @@ class Sum:
     """Bodies are numbers, which add up: exactly for whole ones. A sum stays within 2^53 - 1, plus and minus.
 
     Examples:
-        >>> stock = Topic("stock", TopicType.RANGE_MERGE, merge=Merge(Sum(), window=Fixed(1)))
+        >>> stock = Topic("stock", TopicType.RANGE_MERGE, merge=Merge(Sum(), window=Fixed("1ms")))
         >>> client.producer(stock).send_many(RangeMergeMessage("mug", body=change) for change in (10, -3, -2)).merged
         2
         >>> [delivery.value for delivery in client.consumer(stock).poll(timeout=5)]
@@ -131,7 +131,7 @@ class Collect:
         InvalidValueError: A value breaks its rule.
 
     Examples:
-        >>> mails = Topic("mails", TopicType.RANGE_MERGE, merge=Merge(Collect(max_items=50), window=Fixed(1)))
+        >>> mails = Topic("mails", TopicType.RANGE_MERGE, merge=Merge(Collect(max_items=50), window=Fixed("1ms")))
         >>> client.producer(mails).send_many(RangeMergeMessage("ann", body=news) for news in ("x", "y")).merged
         1
         >>> [delivery.items for delivery in client.consumer(mails).poll(timeout=5)]
@@ -192,13 +192,13 @@ class Fixed:
     """Due `time_range` after the first send.
 
     Args:
-        time_range: `timedelta` or ms, > 0, at most 100 years; a message may name another one.
+        time_range: A `timedelta` or a text such as "5s", > 0, at most 100 years; a message may name another one.
 
     Raises:
         InvalidValueError: A value breaks its rule.
 
     Examples:
-        >>> pictures = Topic("pictures", TopicType.RANGE_MERGE, merge=Merge(window=Fixed(timedelta(seconds=2))))
+        >>> pictures = Topic("pictures", TopicType.RANGE_MERGE, merge=Merge(window=Fixed("2s")))
         >>> client.producer(pictures).send(RangeMergeMessage("mug")).new
         1
     """
@@ -219,14 +219,15 @@ class Sliding:
     """Due once nothing was sent for `quiet`, and at the latest `max_wait` after the first send.
 
     Args:
-        quiet: `timedelta` or ms, > 0; a message may name another one. By default `max_wait`: so no send delays it.
-        max_wait: `timedelta` or ms, at least `quiet`, at most 100 years.
+        quiet: A `timedelta` or a text such as "2s", > 0; a message may name another one. By default `max_wait`: so no
+            send delays it.
+        max_wait: Likewise; at least `quiet`, at most 100 years.
 
     Raises:
         InvalidValueError: A value breaks its rule.
 
     Examples:
-        >>> calm = Sliding(quiet=timedelta(seconds=1), max_wait=timedelta(seconds=10))
+        >>> calm = Sliding(quiet="1s", max_wait="10s")
         >>> pushes = Topic("pushes", TopicType.RANGE_MERGE, merge=Merge(Replace(), window=calm))
         >>> client.producer(pushes).send(RangeMergeMessage("repository", body="a1f")).new
         1
@@ -260,14 +261,14 @@ class Leading:
     """The first send is due at once; those within `time_range` after it wait for its end, or are dropped.
 
     Args:
-        time_range: `timedelta` or ms, > 0, at most 100 years; a message may name another one.
+        time_range: A `timedelta` or a text such as "5s", > 0, at most 100 years; a message may name another one.
         trailing: Deliver what was sent within the window at its end, where the next window begins; else drop it.
 
     Raises:
         InvalidValueError: A value breaks its rule.
 
     Examples:
-        >>> alarms = Topic("alarms", TopicType.RANGE_MERGE, merge=Merge(window=Leading(60_000, trailing=False)))
+        >>> alarms = Topic("alarms", TopicType.RANGE_MERGE, merge=Merge(window=Leading("1m", trailing=False)))
         >>> _ = client.producer(alarms).send(RangeMergeMessage("disk full"))
         >>> [delivery.ack() for delivery in client.consumer(alarms).poll(timeout=5)]  # at once
         [True]
@@ -308,11 +309,12 @@ def window_of(value: dict[str, Any]) -> Window:
     """Rebuild a window from a topic's definition."""
     match value.get("kind"):
         case "fixed":
-            return Fixed(value["time_range_ms"])
+            return Fixed(timedelta(milliseconds=value["time_range_ms"]))
         case "leading":
-            return Leading(value["time_range_ms"], value["trailing"])
+            return Leading(timedelta(milliseconds=value["time_range_ms"]), value["trailing"])
         case "sliding":
-            return Sliding(value.get("quiet_ms"), max_wait=value["max_wait_ms"])
+            quiet_ms, max_wait = value.get("quiet_ms"), timedelta(milliseconds=value["max_wait_ms"])
+            return Sliding(None if quiet_ms is None else timedelta(milliseconds=quiet_ms), max_wait=max_wait)
         case other:
             raise InvalidValueError(f"window {other!r} is unknown; known: fixed, sliding, leading")
 
@@ -351,7 +353,7 @@ class PerMessage(Enum):
     """A bound that each message names itself.
 
     Examples:
-        >>> whole = Merge(Collect(unique=True), max_count=PER_MESSAGE, window=Fixed(9_000))
+        >>> whole = Merge(Collect(unique=True), max_count=PER_MESSAGE, window=Fixed("9s"))
         >>> orders = Topic("orders", TopicType.RANGE_MERGE, merge=whole)
         >>> client.producer(orders).send_many(JoinMessage("order:7", part, of=2) for part in ("paid", "packed")).merged
         1
@@ -383,7 +385,7 @@ class Merge:
         InvalidValueError: A value breaks its rule.
 
     Examples:
-        >>> stock = Topic("stock", TopicType.RANGE_MERGE, merge=Merge(Sum(), window=Fixed(timedelta(seconds=5))))
+        >>> stock = Topic("stock", TopicType.RANGE_MERGE, merge=Merge(Sum(), window=Fixed("5s")))
         >>> client.producer(stock).send(RangeMergeMessage("mug", body=-1)).new
         1
     """

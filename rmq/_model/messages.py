@@ -4,14 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from functools import partial
+from numbers import Number
 from typing import NamedTuple, TypeAlias, cast
 
+from rmq._model.display import brief
 from rmq._model.payloads import Body, Payload, checked_body, payload_bytes
 from rmq._model.recording import join_record, record_of, refuse_extras
 from rmq._model.records import setters_of
 from rmq._model.stream_messages import BODY, CONTENT, ID, StreamMessage
-from rmq._model.times import MAX_DUE_MS, MAX_SCORE, Duration, Instant, due_ms, duration_ms, instant_ms
+from rmq._model.times import (
+    MAX_DUE_MS,
+    MAX_DURATION_MS,
+    MAX_SCORE,
+    Duration,
+    Instant,
+    due_ms,
+    due_number_ms,
+    duration_ms,
+    moment_of,
+    number_ms,
+)
 from rmq._model.topics import Topic, TopicType, slot_of
 from rmq.errors import InvalidMessageError, InvalidValueError
 
@@ -22,10 +36,12 @@ class RangeMergeMessage:
 
     Args:
         content: What identifies the message and merges duplicates; not empty.
-        time_range: The merge window: `timedelta` or ms, > 0, at most 100 years; `None` for that of the topic's `merge`.
+        time_range: The merge window: a `timedelta` or a text such as "5s", > 0, at most 100 years; `None` for that of
+            the topic's `merge`.
         slot_basis: What the slot is computed from instead of the content; equal contents need equal bases.
-        body: Optional payload. When a send merges, the body already there stays, or what the topic's `merge` says: a
-            number for `Max`, `Min` and `Sum`, an item or a tuple of items for `Collect`.
+        body: Optional payload; the newest stands, or what the topic's `merge` says: a number for `Max`, `Min` and
+            `Sum`, an item or a tuple of items for `Collect`.
+        time_range_ms: The merge window as a number of milliseconds, instead of `time_range`.
         version: For `Newest`, and only there: a whole number from 0 to 2^53 - 1.
         weight: Topics with `merge`: how many sends it stands for, 1 to 2^31.
 
@@ -39,7 +55,7 @@ class RangeMergeMessage:
     """
 
     content: Payload
-    time_range: Duration | None = None
+    time_range_ms: int | None = None
     slot_basis: Payload | None = None
     body: Body = None
     version: int | None = field(default=None, kw_only=True)
@@ -52,29 +68,34 @@ class RangeMergeMessage:
         slot_basis: Payload | None = None,
         body: Body = None,
         *,
+        time_range_ms: float | None = None,
         version: int | None = None,
         weight: int = 1,
     ) -> None:
-        if type(time_range) is not int or not 0 < time_range <= 86_400_000:
-            _check_range(time_range)
+        if time_range is not None or type(time_range_ms) is not int or not 0 < time_range_ms <= MAX_DURATION_MS:
+            time_range_ms = _range_ms(time_range, time_range_ms)
         set_content, set_time_range, set_basis, set_body, set_version, set_weight = _RANGE_MERGE
         set_content(self, content)
-        set_time_range(self, time_range)
+        set_time_range(self, time_range_ms)
         set_basis(self, slot_basis)
         set_body(self, body)
         set_version(self, version)
         set_weight(self, weight)
 
+    @property
+    def time_range(self) -> timedelta | None:
+        """The merge window, `None` where that of the topic's `merge` counts."""
+        return _span_of(self.time_range_ms)
+
     def score_ms(self) -> int:
-        """Return the time range in whole ms, rounded up; 0 where the topic's stands."""
-        time_range = self.time_range
-        return time_range if type(time_range) is int else _range_ms(time_range)
+        """Return the time range, ms; 0 where the topic's stands."""
+        return self.time_range_ms or 0
 
 
 _RANGE_MERGE = setters_of(RangeMergeMessage)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class JoinMessage:
     """A part of a whole, for topics with `max_count=PER_MESSAGE`: due when all parts are there, or at its time.
 
@@ -82,15 +103,16 @@ class JoinMessage:
         content: What identifies the whole; not empty.
         part: Which part it is, an item of the delivery: a payload that is not empty. Sent again, it counts once.
         of: How many different parts the whole has, 1 to `max_items` of the topic's `Collect`; the last send's stands.
-        time_range: How long the whole waits for its parts: `timedelta` or ms, > 0, at most 100 years; `None` for that
-            of the topic's `merge`.
+        time_range: How long the whole waits for its parts: a `timedelta` or a text such as "5s", > 0, at most 100
+            years; `None` for that of the topic's `merge`.
         slot_basis: What the slot is computed from instead of the content; equal contents need equal bases.
+        time_range_ms: The same as a number of milliseconds, instead of `time_range`.
 
     Raises:
         InvalidMessageError: A value breaks its rule.
 
     Examples:
-        >>> whole = Merge(Collect(unique=True), max_count=PER_MESSAGE, window=Fixed(9_000))
+        >>> whole = Merge(Collect(unique=True), max_count=PER_MESSAGE, window=Fixed("9s"))
         >>> orders = Topic("orders", TopicType.RANGE_MERGE, merge=whole)
         >>> client.producer(orders).send_many(JoinMessage("order:7", part, of=2) for part in ("paid", "packed")).merged
         1
@@ -101,28 +123,54 @@ class JoinMessage:
     content: Payload
     part: Payload
     of: int
-    time_range: Duration | None = None
+    time_range_ms: int | None = None
     slot_basis: Payload | None = None
 
-    def __post_init__(self) -> None:
-        if not self.part:
-            raise InvalidMessageError(f"part is {self.part!r}; it must not be empty")
-        if type(self.of) is not int or self.of < 1:
-            raise InvalidMessageError(f"of is {self.of!r}; it must be a whole number from 1")
-        _check_range(self.time_range)
+    def __init__(
+        self,
+        content: Payload,
+        part: Payload,
+        of: int,
+        time_range: Duration | None = None,
+        slot_basis: Payload | None = None,
+        *,
+        time_range_ms: float | None = None,
+    ) -> None:
+        if not part:
+            raise InvalidMessageError(f"part is {part!r}; it must not be empty")
+        if type(of) is not int or of < 1:
+            raise InvalidMessageError(f"of is {of!r}; it must be a whole number from 1")
+        values = (content, part, of, _range_ms(time_range, time_range_ms), slot_basis)
+        for name, value in zip(("content", "part", "of", "time_range_ms", "slot_basis"), values, strict=True):
+            object.__setattr__(self, name, value)
+
+    @property
+    def time_range(self) -> timedelta | None:
+        """How long the whole waits for its parts, `None` where that of the topic's `merge` counts."""
+        return _span_of(self.time_range_ms)
 
     def score_ms(self) -> int:
-        """Return the time range in whole ms, rounded up; 0 where the topic's stands."""
-        return _range_ms(self.time_range)
+        """Return the time range, ms; 0 where the topic's stands."""
+        return self.time_range_ms or 0
 
 
-def _check_range(time_range: Duration | None) -> None:
-    if time_range is not None and _checked_ms(duration_ms, time_range, "time_range") == 0:
-        raise InvalidMessageError(f"time_range is {time_range!r}; it must be more than 0")
+def _range_ms(time_range: Duration | None, time_range_ms: float | None) -> int | None:
+    """Return the time range of a message, ms, which is named in one way or in the other, or not at all."""
+    name, value = "time_range", time_range
+    if time_range is None:
+        if time_range_ms is None:
+            return None
+        name, value = "time_range_ms", time_range_ms
+    elif time_range_ms is not None:
+        raise InvalidMessageError(f"time_range is {time_range!r} and time_range_ms is {time_range_ms!r}; name one")
+    range_ms = _checked_ms(duration_ms if time_range_ms is None else number_ms, value, name)
+    if range_ms == 0:
+        raise InvalidMessageError(f"{name} is {value!r}; it must be more than 0")
+    return range_ms
 
 
-def _range_ms(time_range: Duration | None) -> int:
-    return 0 if time_range is None else duration_ms(time_range, "time_range")
+def _span_of(time_range_ms: int | None) -> timedelta | None:
+    return None if time_range_ms is None else timedelta(milliseconds=time_range_ms)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -134,7 +182,7 @@ class PriorityMessage:
         priority: Whole number, larger first: 1 to the topic's `max_priority`; with `ties="any"` above its
             `max_retries` and below 2^53.
         slot_basis: What the slot is computed from instead of the content; equal contents need equal bases.
-        body: Optional payload; the last send's stands, or what the topic's `merge` says: a number for `Max`, `Min` and
+        body: Optional payload; the newest stands, or what the topic's `merge` says: a number for `Max`, `Min` and
             `Sum`, an item or a tuple of items for `Collect`.
         version: For `Newest`, and only there: a whole number from 0 to 2^53 - 1.
         weight: Topics with `merge`: how many sends it stands for, 1 to 2^31.
@@ -190,12 +238,13 @@ class FixedTimeMessage:
 
     Args:
         content: What identifies the message and merges duplicates; not empty.
-        fixed_time: When it is due: aware `datetime` or epoch ms; ahead of Redis' time on arrival.
+        fixed_time: When it is due: an aware `datetime`, ahead of Redis' time on arrival, at most 100 years from now.
         slot_basis: What the slot is computed from instead of the content; equal contents need equal bases.
-        body: Optional payload; the last send's stands, or what the topic's `merge` says: a number for `Max`, `Min` and
+        body: Optional payload; the newest stands, or what the topic's `merge` says: a number for `Max`, `Min` and
             `Sum`, an item or a tuple of items for `Collect`.
         version: For `Newest`, and only there: a whole number from 0 to 2^53 - 1.
         weight: Topics with `merge`: how many sends it stands for, 1 to 2^31.
+        fixed_time_ms: When it is due as milliseconds since 1970-01-01 UTC, instead of `fixed_time`.
 
     Raises:
         InvalidMessageError: A value breaks its rule.
@@ -209,7 +258,7 @@ class FixedTimeMessage:
     """
 
     content: Payload
-    fixed_time: Instant
+    fixed_time_ms: int
     slot_basis: Payload | None = None
     body: Body = None
     version: int | None = field(default=None, kw_only=True)
@@ -218,30 +267,51 @@ class FixedTimeMessage:
     def __init__(
         self,
         content: Payload,
-        fixed_time: Instant,
+        fixed_time: Instant | None = None,
         slot_basis: Payload | None = None,
         body: Body = None,
         *,
+        fixed_time_ms: float | None = None,
         version: int | None = None,
         weight: int = 1,
     ) -> None:
-        if type(fixed_time) is not int or not 0 < fixed_time <= MAX_DUE_MS:
-            _checked_ms(due_ms, fixed_time, "fixed_time")
+        if fixed_time is not None or type(fixed_time_ms) is not int or not 0 < fixed_time_ms <= MAX_DUE_MS:
+            fixed_time_ms = _time_ms(fixed_time, fixed_time_ms)
         set_content, set_fixed_time, set_basis, set_body, set_version, set_weight = _FIXED_TIME
         set_content(self, content)
-        set_fixed_time(self, fixed_time)
+        set_fixed_time(self, fixed_time_ms)
         set_basis(self, slot_basis)
         set_body(self, body)
         set_version(self, version)
         set_weight(self, weight)
 
+    @property
+    def fixed_time(self) -> datetime:
+        """When it is due, in UTC."""
+        return cast("datetime", moment_of(self.fixed_time_ms))
+
     def score_ms(self) -> int:
-        """Return the fixed time as epoch ms, rounded up."""
-        fixed_time = self.fixed_time
-        return fixed_time if type(fixed_time) is int else instant_ms(fixed_time, "fixed_time")
+        """Return the fixed time as epoch ms."""
+        return self.fixed_time_ms
 
 
 _FIXED_TIME = setters_of(FixedTimeMessage)
+
+
+def _time_ms(fixed_time: Instant | None, fixed_time_ms: float | None) -> int:
+    """Return when a message is due, epoch ms, which is named in one way or in the other."""
+    if fixed_time is None and fixed_time_ms is None:
+        raise InvalidMessageError("fixed_time is None; it must be an aware datetime, or name fixed_time_ms")
+    if fixed_time is not None and fixed_time_ms is not None:
+        raise InvalidMessageError(f"fixed_time is {fixed_time!r} and fixed_time_ms is {fixed_time_ms!r}; name one")
+    if fixed_time is None:
+        return _checked_ms(due_number_ms, fixed_time_ms, "fixed_time_ms")
+    if isinstance(fixed_time, Number):
+        raise InvalidMessageError(
+            f"fixed_time is {brief(fixed_time)}; it must be an aware datetime. A number of milliseconds since 1970 is "
+            "fixed_time_ms"
+        )
+    return _checked_ms(due_ms, fixed_time, "fixed_time")
 
 
 _Plain: TypeAlias = RangeMergeMessage | PriorityMessage | FixedTimeMessage

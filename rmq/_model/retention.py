@@ -19,9 +19,10 @@ class Retention:
 
     Args:
         max_length: Most entries to keep in the topic, each slot an equal share, rounded up; `None` for no bound.
-        max_age: How long to keep entries: `timedelta` or ms; `None` for no bound.
+        max_age: How long to keep entries: a `timedelta` or a text such as "7d"; `None` for no bound.
         shrink: At each clean-up, drop what was there at the one before and keep what has arrived since.
-        every: Time between two clean-ups of a slot: `timedelta` or ms, 1 s to 24 h. Listeners and polls do them.
+        every: Time between two clean-ups of a slot: a `timedelta` or a text such as "1m", 1 s to 24 h. Listeners and
+            polls do them.
         approximate: Drop whole nodes of Redis' stream only (`~`): cheaper, and keeps some more, usually under 100.
         unacked: Drop entries that a group has not acked, too. Without it they stay, whatever the bounds say.
 
@@ -83,4 +84,6 @@ class Retention:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Retention:
         """Rebuild it from a topic's definition."""
-        return cls(max_age=value["max_age_ms"], every=value["every_ms"], **{name: value[name] for name in _PLAIN})
+        age_ms, every = value["max_age_ms"], timedelta(milliseconds=value["every_ms"])
+        max_age = None if age_ms is None else timedelta(milliseconds=age_ms)
+        return cls(max_age=max_age, every=every, **{name: value[name] for name in _PLAIN})

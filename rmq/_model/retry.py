@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol, cast
 
-from rmq._model.times import MAX_DURATION_MS, Duration, duration_ms
+from rmq._model.times import Duration, duration_ms, duration_text
 from rmq.errors import InvalidValueError
 
 LADDER_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
@@ -57,8 +58,8 @@ class ExponentialRetry:
     """Doubling waits with jitter: attempt n waits between half and all of `base` x 2^(n-1), at most `cap`.
 
     Args:
-        base: Wait after the first failure; `timedelta` or ms. Default 1 s.
-        cap: Longest wait. Default 10 min.
+        base: Wait after the first failure: a `timedelta` or a text such as "1s", the default.
+        cap: Longest wait, by default "10m".
 
     Raises:
         InvalidValueError: `base` is 0 or above `cap`.
@@ -66,7 +67,7 @@ class ExponentialRetry:
     Source: "equal jitter" in M. Brooker, Exponential Backoff And Jitter (AWS Architecture Blog, 2015).
 
     Examples:
-        >>> retry = ExponentialRetry(base=timedelta(seconds=1), cap=timedelta(seconds=5))
+        >>> retry = ExponentialRetry(base="1s", cap="5s")
         >>> [retry.delay_ms(attempt, jitter=0.0) for attempt in (1, 2, 3, 4)]
         [500, 1000, 2000, 2500]
     """
@@ -88,36 +89,34 @@ class ExponentialRetry:
         return {"policy": "exponential", "base_ms": self.base_ms, "cap_ms": self.cap_ms}
 
     def __repr__(self) -> str:
-        return f"ExponentialRetry(base={self.base_ms}, cap={self.cap_ms})"
+        return f"ExponentialRetry(base='{duration_text(self.base_ms)}', cap='{duration_text(self.cap_ms)}')"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False, repr=False)
 class LadderRetry:
     """Fixed steps, by default the 16 from 10 s to 2 h that RocketMQ users know; the last one repeats.
 
     Args:
-        steps_s: Seconds to wait after the first, second, ... failure; each 0 or more, at least one.
+        steps: How long to wait after the first, second, ... failure: each a `timedelta` or a text such as "30s", whole
+            seconds, 0 or more; at least one.
 
     Raises:
-        InvalidValueError: No step, or a step that is not a whole number of seconds.
+        InvalidValueError: No step, or a step that is no duration of whole seconds.
 
     Examples:
-        >>> retry = LadderRetry((5, 60, 3_600))
+        >>> retry = LadderRetry(("5s", "1m", "1h"))
         >>> [retry.delay_ms(attempt, jitter=0.0) // 1_000 for attempt in (1, 2, 3, 4)]
         [5, 60, 3600, 3600]
     """
 
-    steps_s: tuple[int, ...] = LADDER_S
+    steps_s: tuple[int, ...]
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.steps_s, (tuple, list)):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidValueError(f"LadderRetry steps {self.steps_s!r} must be a tuple of whole seconds")
-        object.__setattr__(self, "steps_s", tuple(self.steps_s))
+    def __init__(self, steps: Sequence[Duration] | None = None) -> None:
+        if steps is not None and not isinstance(steps, tuple | list):
+            raise InvalidValueError(f"steps of LadderRetry is {steps!r}; it must be a tuple such as ('10s', '1m')")
+        object.__setattr__(self, "steps_s", LADDER_S if steps is None else tuple(map(_step_s, steps)))
         if not self.steps_s:
-            raise InvalidValueError("LadderRetry needs at least one step")
-        for step in self.steps_s:
-            if type(step) is not int or not 0 <= step <= MAX_DURATION_MS // 1000:
-                raise InvalidValueError(f"LadderRetry step {step!r} must be whole seconds, from 0 to 100 years")
+            raise InvalidValueError("steps of LadderRetry is empty; it needs at least one step")
 
     def delay_ms(self, attempt: int, jitter: float) -> int:
         del jitter
@@ -126,6 +125,16 @@ class LadderRetry:
     def to_json(self) -> dict[str, Any]:
         return {"policy": "ladder", "steps_s": list(self.steps_s)}
 
+    def __repr__(self) -> str:
+        return f"LadderRetry(({', '.join(repr(duration_text(step_s * 1000)) for step_s in self.steps_s)},))"
+
+
+def _step_s(step: Duration) -> int:
+    step_ms = duration_ms(step, "a step of LadderRetry")
+    if step_ms % 1000:
+        raise InvalidValueError(f"a step of LadderRetry is {step!r}; it must be whole seconds")
+    return step_ms // 1000
+
 
 def retry_from_json(value: dict[str, Any]) -> RetryPolicy:
     """Rebuild a policy from a topic's definition."""
@@ -133,9 +142,9 @@ def retry_from_json(value: dict[str, Any]) -> RetryPolicy:
         case "immediate":
             return ImmediateRetry()
         case "exponential":
-            return ExponentialRetry(value["base_ms"], value["cap_ms"])
+            return ExponentialRetry(timedelta(milliseconds=value["base_ms"]), timedelta(milliseconds=value["cap_ms"]))
         case "ladder":
-            return LadderRetry(tuple(cast("list[int]", value["steps_s"])))
+            return LadderRetry([timedelta(seconds=step_s) for step_s in cast("list[int]", value["steps_s"])])
         case other:
             raise InvalidValueError(f"retry policy {other!r} is unknown; known: immediate, exponential, ladder")
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
-from rmq._model.times import DURATION_RULE, duration_ms, parse_duration_ms
+from rmq._model.times import Duration, duration_ms
 from rmq.errors import InvalidValueError
 
 LONGEST_MS = 24 * 3600 * 1000
@@ -31,13 +29,8 @@ class RetryAfterError(Exception):
         90000
     """
 
-    def __init__(self, delay: timedelta | str, reason: str = "") -> None:
-        if isinstance(delay, str):
-            self.delay_ms = parse_duration_ms(delay, "delay")
-        elif isinstance(delay, timedelta):  # pyright: ignore[reportUnnecessaryIsInstance]
-            self.delay_ms = duration_ms(delay, "delay")
-        else:
-            raise InvalidValueError(f"delay is {delay!r:.100}; it must be a timedelta, or {DURATION_RULE}")
+    def __init__(self, delay: Duration, reason: str = "") -> None:
+        self.delay_ms = duration_ms(delay, "delay")
         if self.delay_ms > LONGEST_MS:
             raise InvalidValueError(f"delay is {delay!r:.100}; it must be at most a day")
         super().__init__(reason or f"retry after {self.delay_ms / 1000:g} s")

@@ -6,12 +6,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
-from typing import Any, Protocol, TypeAlias, TypeGuard, runtime_checkable
+from numbers import Number
+from typing import Any, Protocol, TypeAlias, TypeGuard, cast, runtime_checkable
 
 from rmq._model.display import counted
 from rmq._model.encoding import Row, encoder_of, score_bounds
 from rmq._model.envelope import MARK
-from rmq._model.messages import MESSAGE_TYPES, Message, PriorityMessage, checked_priority
+from rmq._model.messages import (
+    MESSAGE_TYPES,
+    FixedTimeMessage,
+    Message,
+    PriorityMessage,
+    RangeMergeMessage,
+    checked_priority,
+)
+from rmq._model.times import due_ms, duration_ms
 from rmq._model.topics import Topic, TopicType, slot_of
 from rmq.errors import InvalidBatchError, InvalidMessageError, InvalidValueError
 
@@ -142,7 +151,11 @@ def _value_of(topic: Topic, values: Mapping[str, Any], number: int) -> Any:
         return None
     if value is None:
         raise InvalidValueError(f"{wanted} is None; topic {topic.name} is {topic.type.name} and needs it")
-    return list_of(wanted, value, number) if _is_several(value) else value
+    if _is_several(value):
+        return list_of(wanted, value, number)
+    if topic.type is TopicType.RANGE_MERGE:
+        return duration_ms(value, wanted)
+    return value if topic.type is TopicType.PRIORITY else due_ms(value, wanted)
 
 
 def _plain(
@@ -242,7 +255,18 @@ def _message_maker(topic: Topic) -> Callable[[Any, Any, Any, Any], Message]:
         return lambda content, value, basis, body: kind(content, basis, body)
     if topic.type is TopicType.PRIORITY:
         return partial(_priority_message, topic)
-    return kind
+    return partial(_timed_message, kind)
+
+
+def _timed_message(
+    kind: type[RangeMergeMessage] | type[FixedTimeMessage], content: Any, value: Any, basis: Any, body: Any
+) -> Message:
+    """Return a message of a row; numbers of a column are ms."""
+    if not isinstance(value, Number):
+        return kind(content, value, basis, body)
+    if kind is RangeMergeMessage:
+        return RangeMergeMessage(content, None, basis, body, time_range_ms=cast("float", value))
+    return FixedTimeMessage(content, None, basis, body, fixed_time_ms=cast("float", value))
 
 
 def _priority_message(topic: Topic, content: Any, priority: Any, basis: Any, body: Any) -> Message:

@@ -7,18 +7,18 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
-from functools import partial
-from math import ceil
-from numbers import Real
+from functools import lru_cache, partial
+from math import ceil, isfinite
+from numbers import Integral, Number, Real
 
 from rmq._model.display import brief
 from rmq.errors import InvalidValueError
 
-Duration = int | float | timedelta
-"""A length of time: a `timedelta`, or a number of milliseconds."""
+Duration = timedelta | str
+"""A length of time: a `timedelta`, or a text such as "200ms", "10s" or "1h30m". A number has no unit: it is refused."""
 
-Instant = int | float | datetime
-"""A point in time: an aware `datetime`, or milliseconds since 1970-01-01 UTC."""
+Instant = datetime
+"""A point in time: an aware `datetime`."""
 
 MAX_DURATION_MS = 100 * 366 * 24 * 3600 * 1000
 """A hundred years: anything longer is a mistake in units."""
@@ -28,10 +28,12 @@ MAX_DUE_MS = max(int(time.time() * 1000), 1_767_225_600_000) + MAX_DURATION_MS
 
 _FINER = (("microseconds", 1_000), ("nanoseconds", 1_000_000))
 
-DURATION_RULE = "a duration such as 250ms, 5s, 1m30s, 2h or 7d"
+DURATION_RULE = "a text such as 250ms, 5s, 1m30s, 2h or 7d"
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PART = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)(ms|s|min|m|h|d)", re.ASCII)
 _DURATION = re.compile(rf"(?:{_PART.pattern})+", re.ASCII)
+_Flag: type = bool
+_PLAIN_NUMBER = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 
 MAX_SCORE = 2**53 - 1
 """The largest whole number a ZSET score holds exactly (an IEEE 754 double)."""
@@ -54,15 +56,59 @@ def duration_ms(value: Duration, name: str) -> int:
     """Turn a duration into whole milliseconds, rounded up so that nothing happens early.
 
     Raises:
-        InvalidValueError: Not a duration, negative, not finite, or over 100 years. It calls the value `name`.
+        InvalidValueError: No `timedelta` and no text with its units, negative, or over 100 years. It calls the value
+            `name`.
     """
-    if isinstance(value, timedelta):
+    kind, milliseconds = type(value), None
+    if kind is str or kind is timedelta:
+        milliseconds = _known_ms(value)
+    elif isinstance(value, timedelta):
         milliseconds = _ms(value)
-    else:
-        milliseconds = _whole(value, name, "a timedelta or a number of milliseconds")
+    elif isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance] - of callers it is not known yet
+        milliseconds = _known_ms(str.__str__(value))
+    if milliseconds is None:
+        raise InvalidValueError(_no_duration(value, name))
     if not 0 <= milliseconds <= MAX_DURATION_MS:
         raise InvalidValueError(f"{name} is {brief(value)}; it must lie between 0 and 100 years")
     return milliseconds
+
+
+def usual_ms(value: object) -> int:
+    """Return a duration in ms, at no more than the cost of a look; -1 for what `duration_ms` has to look at."""
+    kind = type(value)
+    found = _known_ms(value) if kind is str or kind is timedelta else None  # pyright: ignore[reportArgumentType]
+    return -1 if found is None else found
+
+
+@lru_cache(maxsize=4_096)
+def _known_ms(value: str | timedelta) -> int | None:
+    """Return a duration in ms, `None` for a text that is none. Kept: a program sends few different ones."""
+    return _ms(value) if isinstance(value, timedelta) else _text_ms(value)
+
+
+def _text_ms(text: str) -> int | None:
+    if not is_duration(text):
+        return None
+    return ceil(sum(Fraction(number) * _UNITS_MS[unit] for number, unit in _PART.findall(text)))
+
+
+def _no_duration(value: object, name: str) -> str:
+    """Return why a value is no duration: of a number, which two it may be."""
+    number = isinstance(value, Number) and not isinstance(value, _Flag)
+    text = brief(value) if type(value) is int else str(value) if number or isinstance(value, str) else ""
+    if len(text) <= 40 and is_number(text):
+        said = text if number else repr(text)
+        return f"{name} is {said}: is it '{text}ms' or '{text}s'? A duration is a timedelta, or a text with its unit"
+    return f"{name} is {brief(value)}; it must be a timedelta, or {DURATION_RULE}"
+
+
+def duration_text(milliseconds: int) -> str:
+    """Return a duration as a text that means exactly it: `1h30m`, `200ms`, `0s`."""
+    parts: list[str] = []
+    for unit in ("d", "h", "m", "s", "ms"):
+        number, milliseconds = divmod(milliseconds, _UNITS_MS[unit])
+        parts += [f"{number}{unit}"] if number else []
+    return "".join(parts) or "0s"
 
 
 def _ms(value: timedelta) -> int:
@@ -101,11 +147,35 @@ def due_ms(value: Instant, name: str) -> int:
     """
     milliseconds = instant_ms(value, name)
     if milliseconds > MAX_DUE_MS:
+        raise InvalidValueError(f"{name} is {brief(value)}; it must be at most 100 years ahead")
+    return milliseconds
+
+
+def due_number_ms(value: float, name: str) -> int:
+    """Return the time at which a message is due, a number of milliseconds since 1970-01-01 UTC; raises as `due_ms`."""
+    milliseconds = epoch_number_ms(value, name)
+    if milliseconds > MAX_DUE_MS:
         unit = next((unit for unit, per_ms in _FINER if milliseconds // per_ms <= MAX_DUE_MS), "")
-        hint = f". Did you pass {unit}?" if unit and not isinstance(value, datetime) else ""
+        hint = f". Did you pass {unit}?" if unit else ""
         raise InvalidValueError(
             f"{name} is {brief(value)}; it must be at most 100 years ahead, in milliseconds since 1970{hint}"
         )
+    return milliseconds
+
+
+def epoch_number_ms(value: float, name: str) -> int:
+    """Return a number of milliseconds since 1970-01-01 UTC as a whole one, rounded up. Raises as `instant_ms`."""
+    milliseconds = _whole(value, name, "a number of milliseconds since 1970")
+    if not 0 < milliseconds <= MAX_SCORE:
+        raise InvalidValueError(f"{name} is {brief(value)}; epoch milliseconds must lie between 1 and 2^53 - 1")
+    return milliseconds
+
+
+def number_ms(value: float, name: str) -> int:
+    """Return a number of milliseconds as a whole one, rounded up. Raises as `duration_ms`."""
+    milliseconds = _whole(value, name, "a number of milliseconds")
+    if not 0 <= milliseconds <= MAX_DURATION_MS:
+        raise InvalidValueError(f"{name} is {brief(value)}; it must lie between 0 and 100 years")
     return milliseconds
 
 
@@ -124,12 +194,12 @@ def instant_ms(value: Instant, name: str) -> int:
     Raises:
         InvalidValueError: A naive `datetime`, not a number, or out of range.
     """
-    if isinstance(value, datetime):
+    if isinstance(value, datetime):  # pyright: ignore[reportUnnecessaryIsInstance] - of callers it is not known yet
         if datetime.utcoffset(value) is None:
             raise InvalidValueError(f"{name} is {value!r}, which has no time zone; use an aware datetime")
         milliseconds = _ms(datetime.__sub__(value, _EPOCH))  # not `-`, which a subclass may have redefined
     else:
-        milliseconds = _whole(value, name, "an aware datetime or epoch milliseconds")
+        raise InvalidValueError(f"{name} is {brief(value)}; it must be an aware datetime")
     if not 0 < milliseconds <= MAX_SCORE:
         raise InvalidValueError(f"{name} is {brief(value)}; epoch milliseconds must lie between 1 and 2^53 - 1")
     return milliseconds
@@ -140,27 +210,26 @@ def moment_of(epoch_ms: int | None) -> datetime | None:
     return _EPOCH + timedelta(milliseconds=epoch_ms) if epoch_ms and 0 < epoch_ms <= _LAST_MS else None
 
 
+def moment_at(epoch_ms: int) -> datetime:
+    """Return a time as an aware `datetime`, of which the last one stands for all that is later."""
+    return _EPOCH + timedelta(milliseconds=min(epoch_ms, _LAST_MS))
+
+
 def _whole(value: object, name: str, expected: str) -> int:
-    if type(value) is int:
-        return value
+    if isinstance(value, Integral) and value is not True and value is not False:
+        return int(value)
     if isinstance(value, float):
-        if value != value or value in (float("inf"), float("-inf")):
+        if not isfinite(value):
             raise InvalidValueError(f"{name} is {value!r}; it must be finite")
         return -int(-value // 1)
-    raise InvalidValueError(f"{name} is {value!r}; it must be {expected}")
+    raise InvalidValueError(f"{name} is {brief(value)}; it must be {expected}")
+
+
+def is_number(text: str) -> bool:
+    """Return whether a text is a number without a unit."""
+    return _PLAIN_NUMBER.fullmatch(text) is not None
 
 
 def is_duration(text: str) -> bool:
-    """Return whether a text is a duration as `parse_duration_ms` reads it."""
+    """Return whether a text is a duration: numbers, each with its unit (ms, s, m, min, h, d), or 0."""
     return text == "0" or _DURATION.fullmatch(text) is not None
-
-
-def parse_duration_ms(text: str, name: str) -> int:
-    """Return a duration up to 100 years, such as `5s`, `1m30s`, `250ms` or `0`, in ms, rounded up."""
-    if not is_duration(text):
-        raise InvalidValueError(f"{name} is {text!r}; it must be {DURATION_RULE}")
-    exact = sum(Fraction(number) * _UNITS_MS[unit] for number, unit in _PART.findall(text))
-    try:
-        return duration_ms(ceil(exact), name)
-    except InvalidValueError:
-        raise InvalidValueError(f"{name} is {text!r}; it must lie between 0 and 100 years") from None

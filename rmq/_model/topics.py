@@ -60,27 +60,30 @@ class Topic(Generic[PayloadT]):
         type: How messages are ordered and merged.
         slots: A power of two, 1 to 16,384: the most workers that can share the topic under ZooKeeper.
         max_retries: Deliveries after the first before a message is dead, 0 to 999.
-        lease: How long a claim holds before others may redeliver, in whole seconds, 1 s to 24 h.
+        lease: How long a claim holds before others may redeliver: a `timedelta` or a text such as "90s", whole seconds,
+            1 s to 24 h.
         retry: How long a failed message waits.
         max_content_bytes: Longest content, 1 to 65,536.
         max_body_bytes: Longest body, 0 to 16 MiB.
         max_backlog: Most messages in the topic's backlog, `None` for no limit; each slot has an equal share,
             rounded up.
         max_dead: Most dead messages kept in the topic; the oldest go first. Each slot has an equal share.
-        max_dead_age: How long dead messages are kept; `timedelta` or ms.
+        max_dead_age: How long dead messages are kept: a `timedelta` or a text such as "30d".
         retention: STREAM only: when entries are trimmed; by default, acked ones beyond a million in the topic.
         when_full: What a send meets at `max_backlog`; not for STREAM.
-        full_timeout: `WhenFull.BLOCK`: how long a send waits without getting on; `timedelta` or ms, 1 ms to 24 h.
-        ttl: Work older than this goes to the dead instead of being delivered; `timedelta` or ms, from 1 ms; not for
-            STREAM. Time topics count from the due time, PRIORITY from the last send. `None`: it never gets too old.
+        full_timeout: `WhenFull.BLOCK`: how long a send waits without getting on: a `timedelta` or a text such as "10s",
+            1 ms to 24 h.
+        ttl: Work older than this goes to the dead instead of being delivered: a `timedelta` or a text such as "1h",
+            from 1 ms; not for STREAM. Time topics count from the due time, PRIORITY from the last send. `None`: it
+            never gets too old.
         max_rate: Most deliveries a second in the whole cluster, above 0 to 1,000,000; `None` for no limit.
         max_burst: Most deliveries at once after a pause, 1 to 1,000,000; by default what `max_rate` gives in a second.
         ties: PRIORITY only: which of equal priorities is first, a `Ties` or its value; the oldest by default. A
             registered topic keeps its own.
         max_priority: PRIORITY with the oldest first: largest priority, 1 to 8,388,607; 1,048,575 by default. The more,
             the coarser the ages: 100 ms by default, 10 ms up to 131,071, 1 ms up to 8,191, else 1 s.
-        merge: What is kept of the bodies of merged messages, and when these are due; not for STREAM. `None`: the first
-            body on RANGE_MERGE, else the last one. Part of the topic's identity but for windows and bounds.
+        merge: What is kept of the bodies of merged messages, and when these are due; not for STREAM. `None`: the newest
+            body. Part of the topic's identity but for windows and bounds.
         payload: Class of what the bodies hold: a dataclass, a msgspec struct or a pydantic model. Each program chooses
             its own; Redis does not store it. See docs/guide/payloads.md.
         codec: How payloads become bytes; `JsonCodec()` by default.
@@ -100,7 +103,7 @@ class Topic(Generic[PayloadT]):
     type: TopicType
     slots: int = 1
     max_retries: int = 16
-    lease: timedelta = timedelta(seconds=60)
+    lease: Duration = timedelta(seconds=60)
     retry: RetryPolicy = field(default_factory=ExponentialRetry)
     max_content_bytes: int = 65_536
     max_body_bytes: int = 1_048_576
@@ -227,12 +230,12 @@ class Topic(Generic[PayloadT]):
     @property
     def lease_s(self) -> int:
         """The lease in whole seconds."""
-        return self.lease // _S
+        return self.lease_ms // 1000
 
     @property
     def lease_ms(self) -> int:
         """The lease, ms."""
-        return self.lease // _MS
+        return cast("timedelta", self.lease) // _MS
 
     @property
     def max_backlog_per_slot(self) -> int:
@@ -252,7 +255,7 @@ class Topic(Generic[PayloadT]):
     @property
     def full_timeout_s(self) -> float:
         """How long a send that blocks waits without getting on, seconds."""
-        return duration_ms(self.full_timeout, "full_timeout") / 1000
+        return cast("timedelta", self.full_timeout) / _S
 
     @property
     def ttl_ms(self) -> int | None:
@@ -439,11 +442,11 @@ def _settings_of(value: Mapping[str, Any]) -> dict[str, Any]:
         "max_body_bytes": value["max_body_bytes"],
         "max_backlog": value["max_backlog"],
         "max_dead": value["max_dead"],
-        "max_dead_age": value["max_dead_age_ms"],
+        "max_dead_age": timedelta(milliseconds=value["max_dead_age_ms"]),
         "retention": Retention.from_json(value["retention"]) if "retention" in value else None,
         "when_full": WhenFull(value.get("when_full", "REFUSE")),
-        "full_timeout": value.get("full_timeout_ms", FULL_TIMEOUT_MS),
-        "ttl": value.get("ttl_ms"),
+        "full_timeout": timedelta(milliseconds=value.get("full_timeout_ms", FULL_TIMEOUT_MS)),
+        "ttl": timedelta(milliseconds=value["ttl_ms"]) if value.get("ttl_ms") is not None else None,
         "max_rate": value.get("max_rate"),
         "max_burst": value.get("max_burst"),
         "ties": value.get("ties"),

@@ -44,14 +44,16 @@ class MessageOptions(TypedDict, total=False):
         >>> from dataclasses import make_dataclass
         >>> Price = make_dataclass("Price", [("item", str), ("pence", int)])
         >>> prices = Topic("prices", TopicType.RANGE_MERGE, payload=Price)
-        >>> options: MessageOptions = {"time_range": 5_000, "slot_basis": "shop:1"}
+        >>> options: MessageOptions = {"time_range": "5s", "slot_basis": "shop:1"}
         >>> prices.message("item:mug", Price("mug", 399), **options).body
         b'{"item":"mug","pence":399}'
     """
 
     time_range: Duration | None
+    time_range_ms: int
     priority: int
     fixed_time: Instant
+    fixed_time_ms: int
     slot_basis: str | bytes | None
     version: int | None
     weight: int

@@ -145,7 +145,7 @@ class Failure:
     Examples:
         >>> jobs = Topic("jobs", TopicType.PRIORITY)
         >>> _ = client.producer(jobs).send(PriorityMessage("job:1", 5))
-        >>> [delivery.nack(delay=60_000, error="no photo") for delivery in client.consumer(jobs).poll(timeout=5)]
+        >>> [delivery.nack(delay="1m", error="no photo") for delivery in client.consumer(jobs).poll(timeout=5)]
         [True]
         >>> client.inspect(jobs).find("job:1").failure.message
         'no photo'

@@ -166,9 +166,11 @@ class Producer:
 
         Args:
             contents: Contents, each `str` or `bytes`.
-            time_range: RANGE_MERGE topics: one merge window for all rows, or a column of them: `timedelta` or ms.
+            time_range: RANGE_MERGE topics: one merge window for all rows, a `timedelta` or a text such as "5s"; or a
+                column of such, or of numbers of ms.
             priorities: PRIORITY topics: a column of whole numbers, or one for all rows.
-            fixed_times: FIXED_TIME topics: a column of aware `datetime` or epoch ms, or one for all rows.
+            fixed_times: FIXED_TIME topics: one aware `datetime` for all rows; or a column of such, or of epoch
+                ms.
             bodies: Payloads, `None` for a row without one; with the topic's `merge` what its reducer takes.
             slot_bases: What slots are computed from instead of the contents, `None` for a row that has none.
             outcomes: Also say per row whether it was new, and on a stream topic its id.

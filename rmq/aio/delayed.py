@@ -45,7 +45,7 @@ class DelayedQueue(Closing, Generic[ValueT]):
         >>> from rmq import aio
         >>> async def remind() -> None:
         ...     async with aio.RmqClient("embedded://") as client, aio.DelayedQueue(client, "reminders") as reminders:
-        ...         await reminders.offer("call ann", timedelta(milliseconds=50))
+        ...         await reminders.offer("call ann", "50ms")
         ...         print(await reminders.take(timeout=5))
         >>> asyncio.run(remind())
         b'call ann'
@@ -59,7 +59,7 @@ class DelayedQueue(Closing, Generic[ValueT]):
         *,
         merge: bool = False,
         slots: int = 1,
-        lease: timedelta = timedelta(seconds=60),
+        lease: Duration = timedelta(seconds=60),
     ) -> None: ...
     @overload
     def __init__(
@@ -69,7 +69,7 @@ class DelayedQueue(Closing, Generic[ValueT]):
         *,
         merge: bool = False,
         slots: int = 1,
-        lease: timedelta = timedelta(seconds=60),
+        lease: Duration = timedelta(seconds=60),
         payload: PayloadClass[ValueT] | None = None,
         codec: Codec | None = None,
     ) -> None: ...
@@ -80,7 +80,7 @@ class DelayedQueue(Closing, Generic[ValueT]):
         *,
         merge: bool = False,
         slots: int = 1,
-        lease: timedelta = timedelta(seconds=60),
+        lease: Duration = timedelta(seconds=60),
         payload: PayloadClass[ValueT] | None = None,
         codec: Codec | None = None,
     ) -> None:

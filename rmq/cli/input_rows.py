@@ -25,7 +25,7 @@ from rmq._model.messages import (
     StreamMessage,
 )
 from rmq._model.records import ITEMS, NUMBERS
-from rmq._model.times import parse_duration_ms
+from rmq._model.times import duration_ms
 from rmq._model.topics import Topic, TopicType
 from rmq.cli.parsing import parse_instant_ms
 from rmq.errors import InvalidValueError
@@ -72,12 +72,13 @@ class Row:
             if due_ms is not None:
                 raise InvalidValueError("--at and --in exclude each other")
             due_ms = now_ms() + self.due_in_ms if topic.type is TopicType.FIXED_TIME else 0
-        kinds: dict[TopicType, tuple[Callable[..., Message], int | None, str]] = {
-            TopicType.RANGE_MERGE: (RangeMergeMessage, self.time_range_ms, "--time-range (time_range in JSON)"),
-            TopicType.PRIORITY: (PriorityMessage, self.priority, "--priority (priority in JSON)"),
-            TopicType.FIXED_TIME: (FixedTimeMessage, due_ms, "--at or --in (fixed_time in JSON)"),
+        ranged, ranked = "--time-range (time_range in JSON)", "--priority (priority in JSON)"
+        kinds: dict[TopicType, tuple[Callable[..., Message], str, int | None, str]] = {
+            TopicType.RANGE_MERGE: (RangeMergeMessage, "time_range_ms", self.time_range_ms, ranged),
+            TopicType.PRIORITY: (PriorityMessage, "priority", self.priority, ranked),
+            TopicType.FIXED_TIME: (FixedTimeMessage, "fixed_time_ms", due_ms, "--at or --in (fixed_time in JSON)"),
         }
-        for kind, (_, value, option) in kinds.items():
+        for kind, (_, _, value, option) in kinds.items():
             if value is None and kind is topic.type and topic.default_range_ms is not None:
                 continue
             if (value is None) == (kind is topic.type):
@@ -89,12 +90,12 @@ class Row:
         extras: dict[str, Any] = {"slot_basis": self.slot_basis, "body": self._merged_body(topic)}
         if topic.type is TopicType.STREAM:
             return StreamMessage(self.content if self.fields is None else self.fields, **extras)
-        make, value, _ = kinds[topic.type]
+        make, name, value, _ = kinds[topic.type]
         if self.part is not None and self.of is not None:
-            return JoinMessage(self.content, self.part, self.of, value, self.slot_basis)
+            return JoinMessage(self.content, self.part, self.of, slot_basis=self.slot_basis, time_range_ms=value)
         extras |= {} if self.version is None else {"version": self.version}
         extras |= {} if self.weight is None else {"weight": self.weight}
-        return make(self.content, value, **extras)
+        return make(self.content, **{name: value}, **extras)
 
     def _check_merging(self, topic: Topic) -> None:
         """Refuse what the topic's merge does not take, and what it needs and lacks."""
@@ -263,7 +264,7 @@ _PARSERS: dict[str, tuple[str, Callable[[object, str], object]]] = {
     "content": ("content", _payload),
     "body": ("body", _body),
     "slot_basis": ("slot_basis", _payload),
-    "time_range": ("time_range_ms", _whole_or(parse_duration_ms)),
+    "time_range": ("time_range_ms", _whole_or(duration_ms)),
     "priority": ("priority", _whole),
     "fixed_time": ("fixed_time_ms", _whole_or(parse_instant_ms)),
     "fields": ("fields", _fields),

@@ -27,11 +27,10 @@ from rmq._model.merging import (
     Sliding,
     Window,
 )
-from rmq._model.times import parse_duration_ms
 from rmq._model.topics import Topic, TopicType
 from rmq.cli.numbers import parse_number
 from rmq.cli.options import typed
-from rmq.cli.parsing import choice
+from rmq.cli.parsing import choice, parse_duration
 from rmq.errors import InvalidValueError
 
 JOIN = "join"
@@ -67,7 +66,7 @@ def parse_window(text: str, name: str) -> tuple[Window | None]:
 
 
 def _window(match: re.Match[str]) -> Window:
-    part = {key: parse_duration_ms(value, key) for key, value in match.groupdict().items() if value and key != "drop"}
+    part = {key: parse_duration(value, key) for key, value in match.groupdict().items() if value and key != "drop"}
     if "fixed" in part:
         return Fixed(part["fixed"])
     if "leading" in part:

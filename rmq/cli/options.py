@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from typing import Annotated, Any
 
 import typer
 
-from rmq._model.times import parse_duration_ms
+from rmq._model.times import duration_ms
 from rmq.cli.parsing import parse_instant_ms, parse_rate
 
 
@@ -18,7 +19,14 @@ def typed(parse: Callable[[str, str], Any]) -> Callable[[str], partial[Any]]:
     return lambda text: partial(parse, text)
 
 
-duration, instant = typed(parse_duration_ms), typed(parse_instant_ms)
+duration, instant = typed(duration_ms), typed(parse_instant_ms)
+
+
+def span_of(milliseconds: int | None) -> timedelta | None:
+    """Return a duration that was parsed, as the library takes it."""
+    return None if milliseconds is None else timedelta(milliseconds=milliseconds)
+
+
 payload = os.fsencode
 """A content or body as the bytes that were typed: Python has those that are not UTF-8 as surrogates."""
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from enum import Enum
 from typing import TypeVar
 
 from rmq._model.display import dashed
 from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy
 from rmq._model.scores import Ties
-from rmq._model.times import instant_ms, is_duration, parse_duration_ms
+from rmq._model.times import duration_ms, epoch_number_ms, instant_ms, is_duration, moment_at
 from rmq._model.topics import TopicType, WhenFull
 from rmq.errors import InvalidValueError
 
@@ -30,7 +30,7 @@ TIME_RULE = "a time with its zone such as 2026-01-31T14:30:00+01:00 or ...Z, or 
 def parse_instant_ms(text: str, name: str) -> int:
     """Return a time such as `2026-01-31T14:30:00Z` as epoch ms; epoch ms are taken as they are."""
     if _EPOCH_MS.fullmatch(text):
-        return instant_ms(int(text), name)
+        return epoch_number_ms(int(text), name)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -43,11 +43,21 @@ def parse_instant_ms(text: str, name: str) -> int:
 def parse_past_ms(text: str, name: str, now_ms: int) -> int:
     """Return a time, or an age such as `2h` counted back from `now_ms`, as epoch ms."""
     if is_duration(text):
-        return max(1, now_ms - parse_duration_ms(text, name))
+        return max(1, now_ms - duration_ms(text, name))
     try:
         return parse_instant_ms(text, name)
     except InvalidValueError as error:
         raise InvalidValueError(f"{error}, or an age such as 2h") from None
+
+
+def parse_past(text: str, name: str, now_ms: int) -> datetime:
+    """Return a time, or an age counted back from `now_ms`."""
+    return moment_at(parse_past_ms(text, name, now_ms))
+
+
+def parse_duration(text: str, name: str) -> timedelta:
+    """Return a duration such as `5s` or `1h30m`."""
+    return timedelta(milliseconds=duration_ms(text, name))
 
 
 def parse_rate(text: str, name: str) -> float:
@@ -88,20 +98,20 @@ parse_type, parse_when_full, parse_ties = choice(TopicType), choice(WhenFull), c
 def parse_retry(text: str, name: str) -> RetryPolicy:
     """Return a policy from `immediate`, `exponential[:BASE,CAP]` or `ladder[:STEP,STEP,...]`."""
     policy, colon, rest = text.partition(":")
-    waits_ms = [parse_duration_ms(part, name) for part in rest.split(",")] if colon else []
-    match policy, waits_ms:
+    waits = [parse_duration(part, name) for part in rest.split(",")] if colon else []
+    match policy, waits:
         case "immediate", []:
             return ImmediateRetry()
         case "exponential", []:
             return ExponentialRetry()
-        case "exponential", [base_ms, cap_ms]:
-            return ExponentialRetry(base_ms, cap_ms)
+        case "exponential", [base, cap]:
+            return ExponentialRetry(base, cap)
         case "ladder", []:
             return LadderRetry()
-        case "ladder", steps_ms:
-            if any(step_ms % 1000 for step_ms in steps_ms):
+        case "ladder", steps:
+            if any(step % timedelta(seconds=1) for step in steps):
                 raise InvalidValueError(f"{name} is {text!r}; the steps of a ladder must be whole seconds")
-            return LadderRetry(tuple(step_ms // 1000 for step_ms in steps_ms))
+            return LadderRetry(steps)
         case _:
             rule = "immediate, exponential, exponential:BASE,CAP (as in 1s,10m), ladder or ladder:STEP,STEP,..."
             raise InvalidValueError(f"{name} is {text!r}; it must be {rule}")

@@ -120,7 +120,7 @@ class Player(threading.Thread):
         self._note(PRICE_PICTURE.name, [f"item:{item}" for item in minute.repriced])
         window_ms = self._pace.ms_of(MERGE_WINDOW_MIN)
         # no price in the message: it may merge with an earlier one, and the worker looks up the price that holds then
-        self._prices.send_many(RangeMergeMessage(f"item:{item}", window_ms) for item in minute.repriced)
+        self._prices.send_many(RangeMergeMessage(f"item:{item}", time_range_ms=window_ms) for item in minute.repriced)
         self._note(CUSTOMER_PICTURE.name, [picture.content for picture in minute.pictures])
         now_ms = self._now_ms()
         self._pictures.send_many(
@@ -130,7 +130,9 @@ class Player(threading.Thread):
             for picture in minute.pictures
         )
         self._note(TAKINGS.name, [content for content, _ in minute.takings])
-        self._takings.send_many(RangeMergeMessage(content, window_ms, body=pence) for content, pence in minute.takings)
+        self._takings.send_many(
+            RangeMergeMessage(content, time_range_ms=window_ms, body=pence) for content, pence in minute.takings
+        )
         for invoice in minute.opened:
             self._open(invoice)
         for invoice in minute.paid:
@@ -143,7 +145,7 @@ class Player(threading.Thread):
         ahead_ms = max(LEAST_AHEAD_MS, self._pace.ms_of(CLOSE_AFTER_MIN))
         for left in reversed(range(_ATTEMPTS)):
             try:
-                self._closings.send(FixedTimeMessage(content, self._now_ms() + ahead_ms))
+                self._closings.send(FixedTimeMessage(content, fixed_time_ms=self._now_ms() + ahead_ms))
                 return
             except FixedTimePassedError:  # this machine stood still in between
                 if not left:

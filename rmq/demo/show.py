@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from rich.console import Console
@@ -108,7 +108,7 @@ def _play(url: str | None, seconds: float, console: Console, gallery: Gallery | 
                 player.stop()
             elapsed_s = time.monotonic() - started_s
             records = crew.dismiss()
-        mine = DeadFilter(died_after=began_ms)
+        mine = DeadFilter(died_after=datetime.fromtimestamp(began_ms / 1000, UTC))
         dead = [message for topic in TOPICS for message in client.dead(topic).list(mine)]
         sent_s, takings = player.last_sent_s, takings_of(day)
         drawn = gallery and gallery.finish(orders, day, records)

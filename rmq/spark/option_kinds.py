@@ -11,9 +11,9 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import urlsplit
 
+from rmq._model import times
 from rmq._model.entries import checked_group, is_id
 from rmq._model.entries import position as id_of
-from rmq._model.times import DURATION_RULE, parse_duration_ms
 from rmq._model.topics import TopicType, is_name
 from rmq._ownership.values import is_chroot
 from rmq.errors import InvalidValueError
@@ -86,11 +86,13 @@ def whole(low: int, high: int) -> Convert:
 
 
 def duration_ms(text: str, name: str) -> int:
-    """Return a duration in ms: `5s`, `500 ms`, `2h`, or a plain number of ms."""
+    """Return a duration in ms: `5s`, `500 ms`, `2h`."""
     try:
-        return parse_duration_ms(f"{text}ms" if text.isdecimal() else text.replace(" ", "", 1), name)
-    except InvalidValueError:
-        raise _wrong(name, text, f"it must be {DURATION_RULE}, up to 100 years") from None
+        return times.duration_ms(text.replace(" ", "", 1), name)
+    except InvalidValueError as error:
+        if times.is_number(text):
+            raise InvalidValueError(str(error)) from None
+        raise _wrong(name, text, f"it must be {times.DURATION_RULE}, up to 100 years") from None
 
 
 def seconds(low: int, high: int) -> Convert:

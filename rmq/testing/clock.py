@@ -58,9 +58,9 @@ class Clock:
         ...     letters = Topic("letters", TopicType.FIXED_TIME)
         ...     _ = client.producer(letters).send(FixedTimeMessage("to ann", clock.now + timedelta(days=1)))
         ...     consumer = client.consumer(letters)
-        ...     clock.advance(timedelta(hours=23))
+        ...     clock.advance("23h")
         ...     early = consumer.poll()
-        ...     clock.advance(timedelta(hours=1))
+        ...     clock.advance("1h")
         ...     print(early, [delivery.text for delivery in consumer.poll()])
         [] ['to ann']
     """
@@ -82,7 +82,7 @@ class Clock:
         return _EPOCH + timedelta(milliseconds=self._now_ms)
 
     def advance(self, by: Duration) -> None:
-        """Move the clock on, by a `timedelta` or by ms.
+        """Move the clock on, by a `timedelta` or a text such as "5m".
 
         Raises:
             InvalidValueError: No duration, or a negative one.
@@ -90,7 +90,7 @@ class Clock:
         self._set(self._now_ms + duration_ms(by, "by"))
 
     def move_to(self, moment: Instant) -> None:
-        """Move the clock on to a moment: an aware `datetime`, or epoch ms.
+        """Move the clock on to a moment, an aware `datetime`.
 
         Raises:
             InvalidValueError: No point in time, or an earlier one than the clock shows.

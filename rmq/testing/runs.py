@@ -19,7 +19,7 @@ from rmq._model.claim_columns import spread, spread_some
 from rmq._model.deliveries import Delivery, Verb
 from rmq._model.handlers import refuse_unfinished
 from rmq._model.observers import Observers
-from rmq._model.times import monotonic_s
+from rmq._model.times import moment_at, monotonic_s
 from rmq._model.topics import Topic
 from rmq._transport.connections import Connections
 from rmq.client import RmqClient
@@ -129,7 +129,7 @@ def _advance(clock: Clock, runners: Sequence[_Runner]) -> bool:
     """Move the clock to the time when something is due next; return whether there is such a time."""
     times = [due_ms for runner in runners for due_ms in runner.due_ms() if due_ms > clock.now_ms]
     if times:
-        clock.move_to(min(times))
+        clock.move_to(moment_at(min(times)))
     return bool(times)
 
 

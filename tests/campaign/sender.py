@@ -13,6 +13,7 @@ import select
 import sys
 import time
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
 from rmq import DelayedQueue, RmqClient
@@ -72,7 +73,7 @@ class Sender:
         self._note(name, pairs, lambda: producer.send_many(batch), _id_of)
 
     def _offer(self, values: Sequence[str]) -> None:
-        self._queue.offer_many([(value, delay_ms(self._chance)) for value in values])
+        self._queue.offer_many([(value, timedelta(milliseconds=delay_ms(self._chance))) for value in values])
 
     def _note(
         self, topic: str, pairs: Sequence[tuple[str, str]], send: Callable[[], object], name: Callable[[Any], str]

@@ -73,9 +73,9 @@ def message(topic: str, sender: str, number: int, chance: random.Random) -> tupl
     delay_ms = chance.choice(_DELAYS_MS)
     if topic == FIXED:
         due_ms = int(time.time() * 1000) + _AHEAD_MS + delay_ms
-        return FixedTimeMessage(content, due_ms, body=Sent(sent_id, due_ms).body), content, sent_id
+        return FixedTimeMessage(content, fixed_time_ms=due_ms, body=Sent(sent_id, due_ms).body), content, sent_id
     if topic in (RANGE, COLLECT):
-        return RangeMergeMessage(content, delay_ms, body=Sent(sent_id).body), content, sent_id
+        return RangeMergeMessage(content, time_range_ms=delay_ms, body=Sent(sent_id).body), content, sent_id
     if topic == PRIORITY:
         return PriorityMessage(content, chance.randint(1, 1_000), body=Sent(sent_id).body), content, sent_id
     # each entry of a stream is by itself

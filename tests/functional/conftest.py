@@ -91,15 +91,17 @@ def shop(client: RmqClient, make_topic: MakeTopic) -> dict[str, Topic]:
         "merged": make_topic(TopicType.RANGE_MERGE, slots=2),
         "timed": make_topic(TopicType.FIXED_TIME, slots=1),
         "stream": make_topic(TopicType.STREAM, slots=1, checked=False),
-        "sums": make_topic(TopicType.RANGE_MERGE, slots=2, merge=Merge(Sum(), window=Fixed(3_600_000), max_count=99)),
+        "sums": make_topic(TopicType.RANGE_MERGE, slots=2, merge=Merge(Sum(), window=Fixed("1h"), max_count=99)),
         "items": make_topic(TopicType.PRIORITY, slots=1, merge=Merge(Collect())),
     }
     client.producer(topics["priority"]).send_many(PriorityMessage(f"bad:{i}", 100, body=f"b{i}") for i in range(8))
     bury(client, topics["priority"], 8, ValueError("no such <picture>"))
     client.producer(topics["priority"]).send_many(PriorityMessage(f"job:{i}", 100, body=f"b{i}") for i in range(60))
-    client.producer(topics["merged"]).send_many(RangeMergeMessage(f"item:{i}", 3_600_000) for i in range(20))
+    client.producer(topics["merged"]).send_many(
+        RangeMergeMessage(f"item:{i}", time_range_ms=3_600_000) for i in range(20)
+    )
     now_ms = client.inspect(client.producer(topics["timed"]).topic).stats().slots[0].now_ms
-    client.producer(topics["timed"]).send(FixedTimeMessage("close:1", now_ms + 3_600_000))
+    client.producer(topics["timed"]).send(FixedTimeMessage("close:1", fixed_time_ms=now_ms + 3_600_000))
     producer = client.producer(topics["stream"])
     client.stream(producer.topic).add_group("billing", "all")
     producer.send_many(StreamMessage(f"event:{i}") for i in range(5))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def registered(
 @pytest.fixture
 def stock(client: RmqClient, make_topic: MakeTopic) -> Topic:
     """A topic of sums, due after an hour."""
-    return registered(client, make_topic, Merge(Sum(), window=Fixed(HOUR_MS)))
+    return registered(client, make_topic, Merge(Sum(), window=Fixed(timedelta(milliseconds=HOUR_MS))))
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def tags(client: RmqClient, make_topic: MakeTopic) -> Topic:
 @pytest.fixture
 def orders(client: RmqClient, make_topic: MakeTopic) -> Topic:
     """A topic of joins."""
-    parts = Merge(Collect(unique=True), window=Sliding(max_wait=HOUR_MS), max_count=PER_MESSAGE)
+    parts = Merge(Collect(unique=True), window=Sliding(max_wait=timedelta(milliseconds=HOUR_MS)), max_count=PER_MESSAGE)
     return registered(client, make_topic, parts)
 
 
@@ -66,20 +67,20 @@ def orders(client: RmqClient, make_topic: MakeTopic) -> Topic:
 @pytest.mark.parametrize(
     ("options", "merge", "words"),
     [
-        (("--merge", "keep", "--window", "leading 1m drop"), Merge(Keep(), window=Leading(60_000, trailing=False)),
+        (("--merge", "keep", "--window", "leading 1m drop"), Merge(Keep(), window=Leading("1m", trailing=False)),
          "window       leading, first send at once, others within 1 m dropped"),
-        (("--merge", "SUM", "--window", "sliding 2s  max 30s"), Merge(Sum(), window=Sliding(2_000, max_wait=30_000)),
+        (("--merge", "SUM", "--window", "sliding 2s  max 30s"), Merge(Sum(), window=Sliding("2s", max_wait="30s")),
          "window       sliding, due 2 s after the last send, or 30 s after the first"),
         (("--merge", "max", "--max-count", "1000"), Merge(Max(), max_count=1_000),
          "max count    due at once with 1,000 sends"),
-        (("--merge", "newest", "--window", "fixed 5s"), Merge(Newest(), window=Fixed(5_000)),
+        (("--merge", "newest", "--window", "fixed 5s"), Merge(Newest(), window=Fixed("5s")),
          "merge        newest: the body of the largest version"),
         (("--merge", "collect", "--collect-unique", "--collect-max-items", "10", "--collect-max-bytes", "99",
           "--collect-when-full", "drop-oldest"),
          Merge(Collect(max_items=10, max_bytes=99, unique=True, when_full="drop_oldest")),
          "items        up to 10 of 99 bytes; then the oldest items are dropped"),
         (("--merge", "join", "--window", "sliding max 1h"),
-         Merge(Collect(unique=True), window=Sliding(max_wait=HOUR_MS), max_count=PER_MESSAGE),
+         Merge(Collect(unique=True), window=Sliding(max_wait=timedelta(milliseconds=HOUR_MS)), max_count=PER_MESSAGE),
          "max count    due at once when all parts are there"),
     ],
 )  # fmt: skip
@@ -168,7 +169,7 @@ def test_windows_and_bounds_are_changed(
     ran = cli("topics", "change", stock.name, "--window", "leading 2m", "--max-count", "7", "--lease", "3m")
     assert "until they restart" in ran.err
     assert "others within 2 m at its end" in ran.out
-    assert client.topic(stock.name).merge == Merge(Sum(), window=Leading(120_000), max_count=7)
+    assert client.topic(stock.name).merge == Merge(Sum(), window=Leading("2m"), max_count=7)
     cli("topics", "change", stock.name, "--window", "none", "--max-count", "none")
     assert client.topic(stock.name).merge == Merge(Sum())
     assert client.topic(stock.name).lease_s == 180
@@ -294,7 +295,7 @@ def test_type_and_slots_of_a_topic_that_merges_may_be_repeated(cli: Cli, stock: 
 
 
 def test_dropped_sends_are_told(cli: Cli, client: RmqClient, make_topic: MakeTopic) -> None:
-    leading = Merge(Keep(), window=Leading(HOUR_MS, trailing=False))
+    leading = Merge(Keep(), window=Leading(timedelta(milliseconds=HOUR_MS), trailing=False))
     topic = registered(client, make_topic, leading)
     cli("send", topic.name, "a")
     cli("consume", topic.name, "--max", "1")
@@ -355,7 +356,7 @@ def test_what_does_not_merge_is_shown_as_ever(cli: Cli, client: RmqClient, prior
 
 def test_consume_says_how_many_sends_it_was(cli: Cli, client: RmqClient, tags: Topic, stock: Topic) -> None:
     client.producer(tags).send_many(PriorityMessage("page", 9, body=f"tag {number}") for number in range(3))
-    client.producer(stock).send(RangeMergeMessage("item:42", 1, body=7))
+    client.producer(stock).send(RangeMergeMessage("item:42", time_range_ms=1, body=7))
     _, facts, items = cli("consume", tags.name, "--timeout", "0").out.splitlines()
     assert "3 sends, sent " in facts
     assert items == "  items 3: tag 0, tag 1, tag 2"

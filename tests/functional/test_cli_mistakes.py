@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -23,7 +24,7 @@ HOUR_MS = 3_600_000
 
 def a_topic(client: RmqClient, make_topic: MakeTopic, reducer: Reducer) -> Topic:
     return client.producer(
-        make_topic(TopicType.RANGE_MERGE, slots=1, merge=Merge(reducer, window=Fixed(HOUR_MS)))
+        make_topic(TopicType.RANGE_MERGE, slots=1, merge=Merge(reducer, window=Fixed(timedelta(milliseconds=HOUR_MS))))
     ).topic
 
 
@@ -160,7 +161,7 @@ def test_a_server_that_dies_says_where_to_go_on(monkeypatch: pytest.MonkeyPatch,
 def test_a_named_send_that_breaks_off_is_repeated_as_a_whole(
     cli: Cli, client: RmqClient, make_topic: MakeTopic
 ) -> None:
-    merge = Merge(Sum(), window=Fixed(HOUR_MS))
+    merge = Merge(Sum(), window=Fixed(timedelta(milliseconds=HOUR_MS)))
     topic = client.producer(make_topic(TopicType.RANGE_MERGE, slots=1, merge=merge, max_backlog=1)).topic
     assert cli("send", topic.name, "a", "b", "--body", "1", code=1).err.endswith("; nothing was sent\n")
     args = ("send", topic.name, *["a"] * 500, "b", "--body", "1")  # a call of 500, and another one

@@ -32,7 +32,7 @@ def test_find_says_where_a_content_is(cli: Cli, client: RmqClient, priority: Top
         assert "in flight: its lease runs for" in ran.out
         assert "not known" in ran.out
         assert cli("find", priority.name, "a", "--json").json["places"]["in-flight"]["lease_left_ms"] > 0
-        delivery.nack(delay=600_000)
+        delivery.nack(delay="10m")
     ran = cli("find", priority.name, "a")
     assert "waits for a retry, in" in ran.out
     assert "failed last" in ran.out

@@ -104,7 +104,7 @@ def test_what_a_group_has_before_it_in_hand_and_waiting(cli: Cli, client: RmqCli
     with client.consumer(orders, group="mail", start="all", name="mailer-1") as consumer:
         consumer.poll(1)
         (delivery,) = consumer.poll(1)
-        delivery.nack(delay=600_000)
+        delivery.nack(delay="10m")
         assert [each["id"] for each in cli("peek", orders.name, "--group", "mail", "--json").lines] == [third]
         (held,) = cli("peek", orders.name, "--group", "mail", "--place", "in-flight", "--json").lines
         assert (held["id"], held["consumer"], held["deliveries"]) == (first, "mailer-1", 1)

@@ -61,7 +61,7 @@ def test_peek_shows_the_next_ones_first(cli: Cli, client: RmqClient, priority: T
     found = cli("peek", priority.name, "--json", "--limit", "2").lines
     assert [(each["content"], each["priority"]) for each in found] == [("p30", 30), ("p20", 20)]
     with client.consumer(priority) as consumer:
-        consumer.poll(1)[0].nack(delay=600_000)
+        consumer.poll(1)[0].nack(delay="10m")
         consumer.poll(1)
     (held,) = cli("peek", priority.name, "--place", "in-flight", "--json").lines
     assert (held["place"], held["retries_left"]) == ("in-flight", 16)

@@ -325,7 +325,7 @@ def test_the_figures_live_on(open_page: Open, client: RmqClient, shop: dict[str,
     page = open_page(f"/topic/{topic.name}")
     backlog = page.locator("#tiles .tile", has_text="Backlog").locator("dd")
     expect(backlog).to_contain_text("20")
-    client.producer(topic).send(RangeMergeMessage("one more", 3_600_000))
+    client.producer(topic).send(RangeMergeMessage("one more", time_range_ms=3_600_000))
     # a reading that was slow, as on a busy machine, is kept for longer
     expect(backlog).to_contain_text("21", timeout=LIMIT_MS + LONGEST_REST_S * 1_000)
     press(page, "Live figures")

@@ -72,9 +72,9 @@ def test_messages_arrive_as_soon_as_they_are_due(workers: int) -> None:
         sent_s = world.world.elapsed_s
         world.send(STREAM, StreamMessage("entry"))
         world.send(RANKED, PriorityMessage("ranked", 7))
-        world.send(EIGHT, RangeMergeMessage("late", 400_000))
-        world.send(EIGHT, RangeMergeMessage("soon", 200_000))
-        world.send(FIXED, FixedTimeMessage("fixed", world.world.now_ms + 300_000))
+        world.send(EIGHT, RangeMergeMessage("late", time_range_ms=400_000))
+        world.send(EIGHT, RangeMergeMessage("soon", time_range_ms=200_000))
+        world.send(FIXED, FixedTimeMessage("fixed", fixed_time_ms=world.world.now_ms + 300_000))
         world.run(450.0)
     due_s = {"entry": 0.0, "ranked": 0.0, "late": 400.0, "soon": 200.0, "fixed": 300.0}
     for content, after_s in due_s.items():
@@ -86,11 +86,11 @@ def test_hints_that_stay_away_cost_until_the_next_proof_and_then_it_polls() -> N
         settle(world, EIGHT)
         world.network.lose_hints("worker0", 1_000.0)
         sent_s = world.world.elapsed_s
-        world.send(EIGHT, RangeMergeMessage("first", 1))
+        world.send(EIGHT, RangeMergeMessage("first", time_range_ms=1))
         world.run(PROBE_S + PROOF_S + 2.0)
         assert world.waited("first", sent_s) <= PROBE_S + PROOF_S + 1.5
         sent_s = world.world.elapsed_s
-        world.send(EIGHT, RangeMergeMessage("second", 1))
+        world.send(EIGHT, RangeMergeMessage("second", time_range_ms=1))
         world.run(10.0)
         assert world.waited("second", sent_s) <= 1.5, "now it polls"
         assert world.spent(60.0)[0] >= 60
@@ -103,7 +103,7 @@ def test_hints_that_stay_away_cost_until_the_next_proof_and_then_it_polls() -> N
 def test_a_broken_connection_is_noticed_at_once(trouble: str) -> None:
     with idling() as world:
         settle(world, EIGHT)
-        world.send(EIGHT, RangeMergeMessage("kept", 20_000))
+        world.send(EIGHT, RangeMergeMessage("kept", time_range_ms=20_000))
         kept_s = world.world.elapsed_s + 20.0
         world.run(5.0)
         world.network.cut_all()
@@ -116,7 +116,7 @@ def test_a_broken_connection_is_noticed_at_once(trouble: str) -> None:
             world.network.down = False
         world.run(2.0)
         sent_s = world.world.elapsed_s
-        world.send(EIGHT, RangeMergeMessage("new", 1))
+        world.send(EIGHT, RangeMergeMessage("new", time_range_ms=1))
         world.run(30.0)
         assert world.waited("new", sent_s) <= 1.5
         assert 0.0 <= world.waited("kept", kept_s) < AT_ONCE_S
@@ -130,13 +130,13 @@ def test_a_lost_hint_costs_a_minute_for_each_slot_at_most_and_then_it_polls_for_
         settle(world, EIGHT)
         world.network.mute("producer")
         for slot_basis in "abcdefgh":
-            world.send(EIGHT, RangeMergeMessage(f"quiet {slot_basis}", 1))
+            world.send(EIGHT, RangeMergeMessage(f"quiet {slot_basis}", time_range_ms=1))
         sent_s = world.world.elapsed_s
         world.run(EIGHT.slots * LOOK_S + 5.0)
         for slot_basis in "abcdefgh":
             assert world.waited(f"quiet {slot_basis}", sent_s) <= EIGHT.slots * LOOK_S + 1.5
         sent_s = world.world.elapsed_s
-        world.send(EIGHT, RangeMergeMessage("again", 1))
+        world.send(EIGHT, RangeMergeMessage("again", time_range_ms=1))
         world.run(5.0)
         assert world.waited("again", sent_s) <= 1.5
         world.run(700.0)
@@ -153,7 +153,7 @@ def test_what_a_dead_worker_held_comes_when_its_lease_ends() -> None:
             world.world.sleep(10_000.0)
 
         world.hang = hang
-        world.send(ONE, RangeMergeMessage("held", 1))
+        world.send(ONE, RangeMergeMessage("held", time_range_ms=1))
         world.run(10.0)
         sent_s = world.world.elapsed_s
         [holder] = began
@@ -177,9 +177,9 @@ def test_what_becomes_due_while_a_thread_is_busy_is_handled_by_another() -> None
         world.hang = lambda name: world.world.sleep(60.0)
         settle(world, ONE, threads=2)
         sent_s = world.world.elapsed_s
-        world.send(ONE, RangeMergeMessage("later", 10_000))
+        world.send(ONE, RangeMergeMessage("later", time_range_ms=10_000))
         world.run(5.0)
-        world.send(ONE, RangeMergeMessage("first", 1))
+        world.send(ONE, RangeMergeMessage("first", time_range_ms=1))
         world.run(100.0)
     assert world.waited("first", sent_s + 5.0) < 60.0 + AT_ONCE_S
     assert world.waited("later", sent_s + 10.0) < 60.0 + AT_ONCE_S, "not when the first thread has ended, nor wakes"
@@ -198,12 +198,14 @@ def test_what_waits_behind_a_slow_handler_goes_to_idle_workers(phase: int) -> No
     with idling() as world:
         settle(world, fixed, workers=2)
         for number in range(30):  # quick ones: then many are claimed at once
-            world.send(fixed, FixedTimeMessage(f"quick{number}", world.world.now_ms + 1_000 + 10 * number))
+            world.send(
+                fixed, FixedTimeMessage(f"quick{number}", fixed_time_ms=world.world.now_ms + 1_000 + 10 * number)
+            )
         world.run(40.0 + 1.7 * phase)
         world.hang = hang
         due_s = world.world.elapsed_s + 5.0
         for number in range(20):
-            world.send(fixed, FixedTimeMessage(f"m{number}", world.world.now_ms + 5_000))
+            world.send(fixed, FixedTimeMessage(f"m{number}", fixed_time_ms=world.world.now_ms + 5_000))
         world.run(150.0)
     *others, _ = sorted(world.waited(f"m{number}", due_s) for number in range(20))
     assert max(others) < 1.5
@@ -229,7 +231,7 @@ def test_an_idle_process_stops_at_once(owned: bool) -> None:
 
 
 def test_keys_expire_in_virtual_time() -> None:
-    topic = Topic("shop.sums", TopicType.RANGE_MERGE, slots=1, merge=Merge(Sum(), window=Fixed(1_000)))
+    topic = Topic("shop.sums", TopicType.RANGE_MERGE, slots=1, merge=Merge(Sum(), window=Fixed("1s")))
     marks = slot_keys(topic.name, 0).marks
     with idling() as world:
         settle(world, topic)

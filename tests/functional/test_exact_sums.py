@@ -55,7 +55,7 @@ def proxy(server: RedisServer) -> Iterator[Proxy]:
 
 
 def topic_of(reduce: Reducer, **settings: object) -> Topic:
-    merge = Merge(reduce, window=Fixed(1))
+    merge = Merge(reduce, window=Fixed("1ms"))
     return Topic("exact", TopicType.RANGE_MERGE, slots=4, merge=merge, retry=ImmediateRetry(), **settings)  # pyright: ignore[reportArgumentType]
 
 
@@ -275,7 +275,7 @@ def test_seventeen_failures_then_dead_beside_fresh_copies_and_back(
                 for _ in range(topic.max_retries + 1):
                     (delivery,) = consumer.poll(1, timeout=10)
                     send(1)
-                    delivery.nack(delay=0, error="no")
+                    delivery.nack(delay="0s", error="no")
             assert stats_of(client, topic).dead <= 1
         client.dead(topic).redrive()
         send(3)

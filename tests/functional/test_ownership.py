@@ -172,7 +172,7 @@ def coordinate(zookeeper: ZooKeeperEnsemble) -> Coordinate:
 def test_deliveries_know_their_epoch_and_whether_their_slot_is_still_ours(
     redis_url: str, make_topic: MakeTopic, coordinate: Coordinate, connections: Connections
 ) -> None:
-    topic = make_topic(TopicType.PRIORITY, slots=2, lease=4_000)
+    topic = make_topic(TopicType.PRIORITY, slots=2, lease="4s")
     seen: list[Delivery] = []
     go_on = threading.Event()
     lost: list[Delivery] = []
@@ -247,7 +247,7 @@ def test_a_slot_that_comes_back_stays_with_the_thread_that_is_still_at_work_ther
 def test_a_new_owner_waits_for_what_the_one_before_has_in_flight(
     make_topic: MakeTopic, connections: Connections, redis_url: str
 ) -> None:
-    topic = make_topic(TopicType.PRIORITY, slots=1, lease=3_000)
+    topic = make_topic(TopicType.PRIORITY, slots=1, lease="3s")
     with RmqClient(redis_url) as client:
         client.producer(topic).send_many(PriorityMessage(content, 1_000) for content in ("a", "b", "c"))
     started_s = time.monotonic()
@@ -316,7 +316,7 @@ def test_a_stop_keeps_the_slot_as_long_as_its_handler_may_run(
     redis_url: str, make_topic: MakeTopic, coordinate: Coordinate
 ) -> None:
     """Also where the drain time of the stop is longer than that of the coordinator; the lease ends long before."""
-    topic = make_topic(TopicType.PRIORITY, slots=1, lease=4_000)
+    topic = make_topic(TopicType.PRIORITY, slots=1, lease="4s")
     begun, go_on, both = threading.Event(), threading.Event(), threading.Event()
     running: list[str] = []
     leaving, heir = coordinate(drain_timeout_s=0.2), coordinate()
@@ -351,7 +351,7 @@ def test_a_stop_keeps_the_slot_as_long_as_its_handler_may_run(
 def test_run_lets_slots_that_move_wait_as_long_as_handlers_may_run(
     redis_url: str, make_topic: MakeTopic, coordinate: Coordinate
 ) -> None:
-    topic = make_topic(TopicType.PRIORITY, slots=1, lease=1_000)
+    topic = make_topic(TopicType.PRIORITY, slots=1, lease="1s")
     own, plain = coordinate(drain_timeout_s=7.0), coordinate()
     for coordinator, expected_s in ((own, 7.0), (plain, 123.0)):
         with RmqClient(redis_url, zookeeper=coordinator) as client:

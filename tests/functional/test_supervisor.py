@@ -148,7 +148,7 @@ def handled(ledger: Path) -> dict[str, int]:
 def test_workers_survive_a_poison_message_and_stop_cleanly(
     client: RmqClient, redis_url: str, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    topic = make_topic(TopicType.PRIORITY, slots=4, lease=4_000, max_retries=0)
+    topic = make_topic(TopicType.PRIORITY, slots=4, lease="4s", max_retries=0)
     producer = client.producer(topic)
     with supervised(redis_url, topic, tmp_path) as (process, ledger):
         wait_until(lambda: len(children(process)) == 2)
@@ -198,7 +198,7 @@ def handle(delivery):
 def test_a_worker_ends_with_a_code_of_its_own_when_a_handler_hangs(
     client: RmqClient, redis_url: str, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    topic = make_topic(TopicType.PRIORITY, lease=1_000, retry=ImmediateRetry())
+    topic = make_topic(TopicType.PRIORITY, lease="1s", retry=ImmediateRetry())
     (tmp_path / "jobs.py").write_text(HANGS.format(topic=topic.name))
     rmq = [sys.executable, "-c", "from rmq.cli import main; main()", "--url", redis_url, "worker", "jobs:client"]
     producer = client.producer(topic)

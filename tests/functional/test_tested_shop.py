@@ -44,7 +44,7 @@ def test_the_clock_runs_again_afterwards(rmq, rmq_server):
     from rmq import RangeMergeMessage, Topic, TopicType
     from rmq.testing import assert_sent
     import time
-    rmq.producer(Topic("t", TopicType.RANGE_MERGE)).send(RangeMergeMessage("a", 1))
+    rmq.producer(Topic("t", TopicType.RANGE_MERGE)).send(RangeMergeMessage("a", "1ms"))
     assert assert_sent(rmq, "t").due_ms < time.time() * 1000 + 10**8
 """
 

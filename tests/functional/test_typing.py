@@ -41,7 +41,7 @@ reveal_type(price.decode(b""))  # Price
 reveal_type(price.changed(max_retries=1))  # Topic[Price]
 reveal_type(client.consumer(price).poll()[0].payload)  # Price
 reveal_type(client.consumer(plain).poll()[0].payload)  # Any
-client.producer(price).send(price.message("k", Price("mug"), time_range=5))
+client.producer(price).send(price.message("k", Price("mug"), time_range="5ms"))
 
 def takes(topic: Topic, delivery: Delivery) -> None: ...
 

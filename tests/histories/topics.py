@@ -40,11 +40,11 @@ def message(topic: Topic, number: int, sent_id: str, chance: random.Random) -> M
     delay_ms = chance.choice((20, 200, 1_000, 3_000))
     body = json.dumps({"id": sent_id, "due_ms": now_ms + delay_ms if topic.type.timed else 0})
     if topic.type is TopicType.RANGE_MERGE:
-        return RangeMergeMessage(content, delay_ms, body=body)
+        return RangeMergeMessage(content, time_range_ms=delay_ms, body=body)
     if topic.type is TopicType.FIXED_TIME:
         # a second more: it must lie ahead of Redis' time also when a pause delays it
         body = json.dumps({"id": sent_id, "due_ms": now_ms + delay_ms + 1_000})
-        return FixedTimeMessage(content, now_ms + delay_ms + 1_000, body=body)
+        return FixedTimeMessage(content, fixed_time_ms=now_ms + delay_ms + 1_000, body=body)
     if topic.type is TopicType.PRIORITY:
         return PriorityMessage(content, chance.randint(100, 1_000), body=body)
     return StreamMessage(sent_id, slot_basis=content, body=body)

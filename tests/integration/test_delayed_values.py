@@ -59,11 +59,11 @@ def make_queue(make_topic: MakeTopic, client: RmqClient, side: Side) -> Iterator
 @pytest.mark.parametrize("codec", CODECS)
 def test_values_come_as_they_were_offered(make_queue: MakeQueue, codec: str) -> None:
     queue = make_queue(payload=Call, codec=CODECS[codec])
-    queue.offer(ANN, 0)
+    queue.offer(ANN, "0s")
     assert queue.take(50.0) == ANN
-    queue.offer_many([(BOB, 0), (EVE, timedelta(0))])
+    queue.offer_many([(BOB, "0s"), (EVE, timedelta(0))])
     assert queue.take_many(1, 50.0) + queue.take_many(1, 50.0) == [BOB, EVE]
-    queue.offer_many((each, 0) for each in (ANN, BOB))
+    queue.offer_many((each, "0s") for each in (ANN, BOB))
     with queue.taking(50.0) as value:
         assert value == ANN
     assert (queue.poll(50.0), queue.poll()) == (BOB, None)
@@ -72,7 +72,7 @@ def test_values_come_as_they_were_offered(make_queue: MakeQueue, codec: str) -> 
 @pytest.mark.parametrize("codec", CODECS)
 def test_equal_values_are_two_elements_that_are_found(make_queue: MakeQueue, codec: str) -> None:
     queue = make_queue(payload=Call, codec=CODECS[codec], slots=4)
-    queue.offer_many([(ANN, 60_000), (Call("Ann"), 60_000), (BOB, 60_000)])
+    queue.offer_many([(ANN, "1m"), (Call("Ann"), "1m"), (BOB, "1m")])
     assert sorted(each.name for each in queue) == ["Ann", "Ann", "Bob"]
     assert [queue.remove(Call("Ann")) for _ in range(3)] == [True, True, False]
     assert ([*queue], queue.size()) == ([BOB], 1)
@@ -81,9 +81,9 @@ def test_equal_values_are_two_elements_that_are_found(make_queue: MakeQueue, cod
 @pytest.mark.parametrize("codec", ["json", "msgpack", "zstd"])
 def test_equal_values_merge(make_queue: MakeQueue, codec: str) -> None:
     queue = make_queue(payload=Call, codec=CODECS[codec], merge=True)
-    for delay in (60_000, 0):
+    for delay in ("1m", "0s"):
         queue.offer(Call("Ann"), delay)
-    assert queue.offer_many([(Call("Bob", 2), 60_000), (BOB, 60_000)]).merged == 1
+    assert queue.offer_many([(Call("Bob", 2), "1m"), (BOB, "1m")]).merged == 1
     assert queue.take(50.0) == ANN
     assert [queue.remove(BOB), queue.remove(BOB), queue.size()] == [True, False, 0]
 
@@ -91,7 +91,7 @@ def test_equal_values_merge(make_queue: MakeQueue, codec: str) -> None:
 def test_what_was_claimed_ahead_is_removed_by_its_value(make_queue: MakeQueue) -> None:
     queue = make_queue(payload=Call, codec=SECRET)
     values = [Call("Ann", number) for number in range(10)]
-    queue.offer_many([(each, 0) for each in values])
+    queue.offer_many([(each, "0s") for each in values])
     left = {*values} - {queue.take(50.0), queue.take(50.0)}
     assert {*queue} == left
     gone = left.pop()
@@ -126,9 +126,9 @@ def test_a_codec_that_makes_other_bytes_each_time_does_not_merge(make_queue: Mak
     queue = make_queue(payload=Call, codec=Salted(), merge=True)
     for _ in range(2):
         with pytest.raises(InvalidMessageError, match="equal values would never merge"):
-            queue.offer(ANN, 0)
+            queue.offer(ANN, "0s")
     two = make_queue(payload=Call, codec=Salted())
-    two.offer_many([(ANN, 60_000)] * 2)
+    two.offer_many([(ANN, "1m")] * 2)
     assert [two.remove(ANN) for _ in range(3)] == [True, True, False]
 
 
@@ -136,14 +136,14 @@ def test_what_is_no_value_of_the_class_is_refused(make_queue: MakeQueue) -> None
     queue = make_queue(payload=Call)
     for wrong in ("Ann", b"Ann", Other(1), None):
         with pytest.raises(InvalidMessageError, match="has payloads of class Call"):
-            queue.offer(wrong, 0)
+            queue.offer(wrong, "0s")
         with pytest.raises(InvalidBatchError, match=r"^value 2 of offer_many: .*payloads of class Call") as refused:
-            queue.offer_many([(ANN, 0), (wrong, 0)])
-        assert refused.value.not_stored == ((ANN, 0), (wrong, 0))
+            queue.offer_many([(ANN, "0s"), (wrong, "0s")])
+        assert refused.value.not_stored == ((ANN, "0s"), (wrong, "0s"))
         with pytest.raises(InvalidMessageError, match="payloads of class Call"):
             queue.remove(wrong)
     with pytest.raises(InvalidMessageError, match="takes 1 to"):
-        queue.offer(Call("x" * 70_000), 0)
+        queue.offer(Call("x" * 70_000), "0s")
     assert queue.size() == 0
     wrong_options: list[tuple[dict[str, Any], str]] = [
         ({"payload": str}, "it must be a dataclass"),
@@ -168,17 +168,17 @@ def test_what_does_not_decode_goes_to_the_dead_letters(
 ) -> None:
     queue = make_queue(payload=Call)
     others = make_queue(queue.topic.name, payload=Other)
-    others.offer_many([(Other(1), 0), (Other(2), 0)])
-    queue.offer(ANN, 200)
+    others.offer_many([(Other(1), "0s"), (Other(2), "0s")])
+    queue.offer(ANN, "200ms")
     with caplog.at_level(logging.WARNING):
         assert list(queue) == [ANN]
         assert not queue.remove(BOB)
         assert queue.take(50.0) == ANN
     assert "a value was passed over" in caplog.text
-    others.offer_many([(Other(3), 0)])
-    queue.offer(BOB, 200)
+    others.offer_many([(Other(3), "0s")])
+    queue.offer(BOB, "200ms")
     assert queue.take_many(10, 50.0) == [BOB]
-    others.offer_many([(Other(4), 0)])
+    others.offer_many([(Other(4), "0s")])
     wait_until(lambda: queue.poll() is None and queue.size() == 0)
     dead = client.dead(queue.topic)
     assert dead.count() == 4
@@ -209,7 +209,7 @@ class Short:
 
 def test_a_value_for_which_memory_is_short_comes_again(make_queue: MakeQueue, client: RmqClient) -> None:
     queue = make_queue(payload=Call, codec=Short())
-    queue.offer_many([(ANN, 0)])
+    queue.offer_many([(ANN, "0s")])
     with pytest.raises(MemoryError):
         queue.take(50.0)
     assert queue.take(50.0) == ANN
@@ -225,7 +225,7 @@ def test_a_claim_is_settled_and_read(
         DelayedQueue(client, make_topic(TopicType.FIXED_TIME).name, **options) as queue,
     ):
         value: Any = ANN if options else b"Ann"
-        queue.offer_many([(value, 0), (value, 0)])
+        queue.offer_many([(value, "0s"), (value, "0s")])
         first, *more = queue.claim_many(2, 50.0)
         second = more[0] if more else queue.claim(50.0)
         assert (queue.value_of(first), queue.values_of([first, second])) == (value, [value, value])
@@ -257,7 +257,7 @@ def test_what_is_no_claim_is_refused(wrong: Any, redis_url: str, make_topic: Mak
 def test_a_claim_of_another_queue_is_refused(redis_url: str, make_topic: MakeTopic) -> None:
     names = [make_topic(TopicType.FIXED_TIME).name for _ in range(2)]
     with RmqClient(redis_url) as client, DelayedQueue(client, names[0]) as one, DelayedQueue(client, names[1]) as two:
-        one.offer("Ann", 0)
+        one.offer("Ann", "0s")
         claimed = one.claim(50.0)
         with pytest.raises(InvalidValueError, match=f"delivery is of topic {names[0]}; .* queue {names[1]}"):
             two.finish(claimed)
@@ -267,9 +267,9 @@ def test_a_claim_of_another_queue_is_refused(redis_url: str, make_topic: MakeTop
 
 
 def test_an_async_iterable_is_offered(redis_url: str, make_topic: MakeTopic) -> None:
-    async def calls() -> AsyncIterator[tuple[Call, int]]:
+    async def calls() -> AsyncIterator[tuple[Call, str]]:
         for number in range(3):
-            yield Call("Ann", number), 0
+            yield Call("Ann", number), "0s"
 
     async def offered() -> list[Call]:
         async with (

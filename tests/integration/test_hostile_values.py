@@ -125,9 +125,9 @@ def test_definitions_and_messages() -> None:
         (Topic, {"name": "x", "type": TopicType.PRIORITY}), (Topic, {"name": "x", "type": TopicType.STREAM}),
         (Topic, {"name": "x", "type": TopicType.RANGE_MERGE, "merge": Merge(Sum())}), (priority.message, {}),
         (PriorityMessage, {"content": "x", "priority": 5}), (RangeMergeMessage, {"content": "x"}),
-        (FixedTimeMessage, {"content": "x", "fixed_time": 2**41}), (StreamMessage, {"content": "x"}),
-        (ExponentialRetry, {}), (LadderRetry, {"steps_s": (1,)}), (Fixed, {"time_range": 5}),
-        (Sliding, {"quiet": 5, "max_wait": 10}), (Leading, {"time_range": 5}), (Collect, {}),
+        (FixedTimeMessage, {"content": "x", "fixed_time_ms": 2**41}), (StreamMessage, {"content": "x"}),
+        (ExponentialRetry, {}), (LadderRetry, {"steps": ("1s",)}), (Fixed, {"time_range": "5ms"}),
+        (Sliding, {"quiet": "5ms", "max_wait": "10ms"}), (Leading, {"time_range": "5ms"}), (Collect, {}),
         (Merge, {"reduce": Sum()}), (Retention, {}), (Adaptive, {}), (DeadFilter, {}),
     ]  # fmt: skip
     assert raw_errors(each for make, good in made for each in each_parameter(make, make, good)) == []
@@ -135,11 +135,11 @@ def test_definitions_and_messages() -> None:
 
 @pytest.mark.parametrize("side", SIDES)
 def test_sends(side: str, redis_url: str, make_topic: MakeTopic) -> None:
-    window = Fixed(5)
+    window = Fixed("5ms")
     kinds: list[tuple[Topic, type[Any], dict[str, Any], dict[str, Any]]] = [
         (make_topic(TopicType.PRIORITY), PriorityMessage, {"priority": 5}, {"priorities": 5}),
-        (make_topic(TopicType.FIXED_TIME), FixedTimeMessage, {"fixed_time": 2**41}, {"fixed_times": 2**41}),
-        (make_topic(TopicType.RANGE_MERGE), RangeMergeMessage, {"time_range": 5}, {"time_range": 5}),
+        (make_topic(TopicType.FIXED_TIME), FixedTimeMessage, {"fixed_time_ms": 2**41}, {"fixed_times": [2**41]}),
+        (make_topic(TopicType.RANGE_MERGE), RangeMergeMessage, {"time_range": "5ms"}, {"time_range": "5ms"}),
         (make_topic(TopicType.RANGE_MERGE, merge=Merge(Sum(), window)), RangeMergeMessage, {"body": 1}, {}),
         (make_topic(TopicType.RANGE_MERGE, merge=Merge(Collect(), window)), RangeMergeMessage, {"body": b"a"}, {}),
         (make_topic(TopicType.STREAM, checked=False), StreamMessage, {}, {}),
@@ -206,7 +206,7 @@ def test_all_other_calls(side: str, redis_url: str, make_topic: MakeTopic) -> No
         yield from each_parameter(DelayedQueue.offer, delayed.offer, {"value": "x", "delay": 5})
         yield from each_parameter(DelayedQueue.remove, delayed.remove, {"value": "x"})
         yield from each_parameter(DelayedQueue.offer_many, delayed.offer_many, {})
-        yield "offer_many([(value, )])", lambda value: delayed.offer_many([(value, 5)])
+        yield "offer_many([(value, )])", lambda value: delayed.offer_many([(value, "5ms")])
         yield "offer_many([(, delay)])", lambda value: delayed.offer_many([("x", value)])
 
     with side_of(side) as used, used.client(redis_url) as client:

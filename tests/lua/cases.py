@@ -85,9 +85,9 @@ def _send_delayed(topic: Topic) -> Call[Any]:
 
 
 LIMITS: dict[str, dict[str, Any]] = {
-    "send_limited": {"max_backlog": 3, "when_full": WhenFull.DROP, "ttl": 60_000},
+    "send_limited": {"max_backlog": 3, "when_full": WhenFull.DROP, "ttl": "1m"},
     "send_aged": {"ties": "oldest"},
-    "send_merged": {"merge": Merge(Sum(), window=Fixed(60_000))},
+    "send_merged": {"merge": Merge(Sum(), window=Fixed("1m"))},
 }
 """What the topic of a script needs."""
 

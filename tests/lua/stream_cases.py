@@ -107,7 +107,7 @@ WRITERS: dict[str, Case] = {
     "stream_ack_whole": lambda topic, names: streams.ack_whole(topic, 0, ME, [(own_score(5), 1)], OWNER),
     "stream_extend": lambda topic, names: streams.extend(topic, 0, ME, [(names.held.encode(), 1), (b"1-1", 1)], OWNER),
     "stream_trim": lambda topic, names: streams.trim(
-        topic, 0, Retention(max_length=0, max_age=0, shrink=True, approximate=False), now=True
+        topic, 0, Retention(max_length=0, max_age="0s", shrink=True, approximate=False), now=True
     ),
     "stream_delete": lambda topic, names: streams.delete(topic, 0, [names.fresh]),
     "stream_forget": lambda topic, names: streams.forget(topic, 0, "g", "other", 0, 10),

@@ -33,7 +33,7 @@ def taken(slot: SlotUnderTest, limit: int = 100) -> list[bytes]:
     return [message.content for message in slot.run(claiming.claim(slot.topic, 0, limit)).messages]
 
 
-@pytest.mark.parametrize("limits", [{}, {"max_backlog": 10, "when_full": WhenFull.DROP}, {"ttl": 10**9}])
+@pytest.mark.parametrize("limits", [{}, {"max_backlog": 10, "when_full": WhenFull.DROP}, {"ttl": "11d13h46m40s"}])
 @pytest.mark.parametrize("bodies", [False, True])
 def test_of_equal_priorities_the_oldest_is_first(make_slot: MakeSlot, bodies: bool, limits: dict[str, Any]) -> None:
     slot = aged(make_slot, **limits)

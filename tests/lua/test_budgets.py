@@ -33,7 +33,7 @@ def shape(request: pytest.FixtureRequest) -> Shape:
 
 
 def made(make_slot: MakeSlot, shape: Shape, kind: TopicType = TopicType.RANGE_MERGE, **settings: Any) -> SlotUnderTest:
-    window = Fixed(5_000) if kind is TopicType.RANGE_MERGE else None
+    window = Fixed("5s") if kind is TopicType.RANGE_MERGE else None
     return make_slot(kind, merge=Merge(shape[0], window), **settings)
 
 
@@ -142,7 +142,7 @@ def test_a_claim_folds_what_waited_for_a_retry_as_far_as_it_may_cost(shape: Shap
 
 
 def test_what_outlives_its_time_dies_again_as_far_as_that_may_cost(shape: Shape, make_slot: MakeSlot) -> None:
-    slot = made(make_slot, shape, TopicType.PRIORITY, ttl=1_000)
+    slot = made(make_slot, shape, TopicType.PRIORITY, ttl="1s")
     slot.seed(
         SlotState(
             store=dict.fromkeys(NAMES, 10**6),
@@ -187,7 +187,7 @@ def test_who_steers_folds_as_far_as_it_may_cost(promoted: bool, shape: Shape, ma
 
 
 def test_of_a_set_that_dies_again_and_again_the_newest_items_stay(make_slot: MakeSlot) -> None:
-    slot = make_slot(merge=Merge(Collect(5_000, unique=True), Fixed(5_000)))
+    slot = make_slot(merge=Merge(Collect(5_000, unique=True), Fixed("5s")))
     for round_ in range(4):
         shape = (Collect(unique=True), 3_000, 8)
         slot.client.zadd(slot.keys.prepare, {"x": HELD})
@@ -216,7 +216,7 @@ OUTLIVED = 3_000
 def outlived(request: pytest.FixtureRequest, make_slot: MakeSlot) -> SlotUnderTest:
     """A slot with more that has outlived its time than one claim buries, and that would be delivered first."""
     kind, settings = request.param
-    slot = make_slot(kind, ttl=1_000, **settings)
+    slot = make_slot(kind, ttl="1s", **settings)
     old = [b"old%04d" % number for number in range(OUTLIVED)]
     score = T0 - 5_000 if kind.timed else 2**50
     body = values((Collect(), 1, 8), "o", old) if settings.get("merge") else {}
@@ -281,7 +281,7 @@ def test_a_paused_slot_buries_and_hands_out_nothing(outlived: SlotUnderTest) -> 
 
 
 def test_of_younger_ones_the_highest_priority_goes_first(make_slot: MakeSlot) -> None:
-    slot = make_slot(TopicType.PRIORITY, ttl=1_000)
+    slot = make_slot(TopicType.PRIORITY, ttl="1s")
     old = {b"old%04d" % number: 2**50 for number in range(OUTLIVED)}
     slot.seed(SlotState(store=old, born=dict.fromkeys(old, T0 - 5_000)))
     for number in (3, 1, 2):

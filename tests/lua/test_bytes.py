@@ -144,7 +144,7 @@ def test_a_page_of_large_ones_is_cut(make_slot: MakeSlot) -> None:
 
 
 def test_what_dies_with_a_large_body_dies_in_parts(make_slot: MakeSlot) -> None:
-    slot = make_slot(TopicType.FIXED_TIME, ttl=1_000)
+    slot = make_slot(TopicType.FIXED_TIME, ttl="1s")
     fill(slot, {b"%d" % number: MIB for number in range(6)})
     slot.advance(2_000)
     first = slot.claim()
@@ -321,7 +321,7 @@ def test_pages_and_scans_of_large_contents_are_cut(make_slot: MakeSlot) -> None:
 
 
 def test_large_contents_are_swept_expired_and_redriven_in_parts(make_slot: MakeSlot) -> None:
-    slot = make_slot(TopicType.FIXED_TIME, ttl=1_000)
+    slot = make_slot(TopicType.FIXED_TIME, ttl="1s")
     names = [b"%03d" % number + b"x" * 60_000 for number in range(100)]
     fill(slot, dict.fromkeys(names, 0))
     slot.advance(5_000)

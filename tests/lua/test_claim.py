@@ -365,7 +365,7 @@ def test_the_sweep_takes_the_oldest_first_until_nothing_is_left(make_slot: MakeS
 
 def test_the_dead_are_bounded_by_age_and_by_count(make_slot: MakeSlot) -> None:
     # pitfall 36
-    slot = make_slot(max_dead=3, max_dead_age=10_000)
+    slot = make_slot(max_dead=3, max_dead_age="10s")
     ages = {b"%d" % age_ms: T0 - age_ms for age_ms in (20_000, 10_001, 10_000, 5_000, 4_000)}
     seeded = {"reason": {key: {} for key in ages}, "dead_body": dict.fromkeys(ages, b"1")}
     slot.seed(SlotState(dead=ages, **seeded))

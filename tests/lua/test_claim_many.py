@@ -29,7 +29,7 @@ def store(slot: SlotUnderTest, number: int) -> dict[bytes, float]:
 
 
 @pytest.mark.parametrize("kind", [TopicType.FIXED_TIME, TopicType.PRIORITY])
-@pytest.mark.parametrize("settings", [{}, {"ttl": 60_000}])
+@pytest.mark.parametrize("settings", [{}, {"ttl": "1m"}])
 @pytest.mark.parametrize("state", [SlotState(), QUIET, HELD, SPENT, FULL])
 @pytest.mark.parametrize(
     "settled",

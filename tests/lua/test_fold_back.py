@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from rmq import PER_MESSAGE, Collect, Fixed, Keep, Leading, Merge, Sliding, TopicType
@@ -56,7 +58,7 @@ def test_a_flight_that_was_never_begun_completes_a_fresh_join(make_slot: MakeSlo
 
 
 def test_a_lease_that_ends_completes_a_fresh_join(make_slot: MakeSlot) -> None:
-    slot = make_slot(merge=JOIN, lease=5_000)
+    slot = make_slot(merge=JOIN, lease="5s")
     fly(slot, *PARTS)
     slot.advance(10_000)
     (claimed,) = slot.claim().messages
@@ -112,7 +114,7 @@ def test_who_sets_a_time_by_hand_is_obeyed(make_slot: MakeSlot) -> None:
 # a set of items that a failed flight fills
 
 
-@pytest.mark.parametrize("window", [Fixed(500), Sliding(500, max_wait=2 * MINUTE_MS)])
+@pytest.mark.parametrize("window", [Fixed("500ms"), Sliding("500ms", max_wait=timedelta(milliseconds=2 * MINUTE_MS))])
 def test_a_send_to_what_a_flight_has_filled_goes_along_and_makes_it_due(
     window: Fixed | Sliding, make_slot: MakeSlot
 ) -> None:
@@ -129,7 +131,7 @@ def test_a_send_to_what_a_flight_has_filled_goes_along_and_makes_it_due(
         slot.send((b"x", MINUTE_MS, record("C", b"5")))
 
 
-@pytest.mark.parametrize("window", [Fixed(500), Sliding(500, max_wait=2 * MINUTE_MS)])
+@pytest.mark.parametrize("window", [Fixed("500ms"), Sliding("500ms", max_wait=timedelta(milliseconds=2 * MINUTE_MS))])
 @pytest.mark.parametrize("bounds", [Collect(max_items=2), Collect(max_bytes=10)])
 def test_what_goes_along_with_what_a_flight_has_filled_is_bounded(
     window: Fixed | Sliding, bounds: Collect, make_slot: MakeSlot
@@ -160,7 +162,7 @@ def test_what_a_flight_has_filled_is_refused_where_it_cannot_be_released(overflo
 
 
 def test_messages_that_leave_early_do_not_put_off_the_window(make_slot: MakeSlot) -> None:
-    slot = make_slot(merge=Merge(Keep(), Leading(10_000), max_count=2))
+    slot = make_slot(merge=Merge(Keep(), Leading("10s"), max_count=2))
     one = (b"x", 10_000, record("K"))
     slot.send(one)
     slot.ack(*[(claimed.content, claimed.claim_score) for claimed in slot.claim().messages])
@@ -175,7 +177,7 @@ def test_messages_that_leave_early_do_not_put_off_the_window(make_slot: MakeSlot
 
 
 def test_a_window_ends_when_it_did_whatever_time_a_hand_gave_its_message(make_slot: MakeSlot) -> None:
-    slot = make_slot(merge=Merge(Keep(), Leading(10_000), max_count=3))
+    slot = make_slot(merge=Merge(Keep(), Leading("10s"), max_count=3))
     one = (b"x", 10_000, record("K"))
     slot.send(one)
     slot.ack(*[(claimed.content, claimed.claim_score) for claimed in slot.claim().messages])

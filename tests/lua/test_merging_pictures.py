@@ -53,7 +53,7 @@ def test_deliveries_come_when_the_picture_shows_them(make_slot: MakeSlot, timeli
 def test_values_are_those_that_the_picture_shows(make_slot: MakeSlot, folding: Folding) -> None:
     slot = make_slot(TopicType.RANGE_MERGE, merge=folding.merge)
     for body, version in zip(folding.bodies, folding.versions, strict=True):
-        send(slot, RangeMergeMessage(CONTENT, 1_000, body=body, version=version))
+        send(slot, RangeMergeMessage(CONTENT, time_range_ms=1_000, body=body, version=version))
     slot.advance(1_000)
     (record,) = handled(slot)
     value = record.items if record.kind in ITEMS else record.number if record.kind in NUMBERS else record.body

@@ -15,7 +15,7 @@ def number(content: bytes, score: int, weight: int = 1) -> tuple[bytes, int, byt
 
 
 def test_what_a_window_drops_is_merged_in_the_reply_and_not_in_the_totals(make_slot: MakeSlot) -> None:
-    slot = make_slot(merge=Merge(Sum(), window=Leading(500, trailing=False)))
+    slot = make_slot(merge=Merge(Sum(), window=Leading("500ms", trailing=False)))
     assert slot.send(number(b"x", 500)) == SendResult(1, 0)
     slot.claim(1)
     result = slot.send(number(b"x", 500), number(b"x", 500), number(b"x", 500, weight=5))
@@ -58,7 +58,7 @@ def test_among_equal_due_times_the_largest_bytes_are_dropped(make_slot: MakeSlot
 @pytest.mark.parametrize("trailing", [False, True])
 @pytest.mark.parametrize("back_ms", [25_000, 3_600_000])
 def test_windows_begin_anew_after_redis_clock_was_set_back(make_slot: MakeSlot, back_ms: int, trailing: bool) -> None:
-    slot = make_slot(merge=Merge(Sum(), window=Leading(500, trailing=trailing)))
+    slot = make_slot(merge=Merge(Sum(), window=Leading("500ms", trailing=trailing)))
     for turn in range(10):
         assert slot.send(number(b"%d" % turn, 500)).new == 1
     slot.ack(*((found.content, found.claim_score) for found in slot.claim(20).messages))
@@ -73,7 +73,7 @@ def test_windows_begin_anew_after_redis_clock_was_set_back(make_slot: MakeSlot, 
 
 
 def test_a_long_window_goes_on_beside_short_ones_and_small_steps_of_the_clock(make_slot: MakeSlot) -> None:
-    slot = make_slot(merge=Merge(Sum(), window=Leading(500, trailing=False)))
+    slot = make_slot(merge=Merge(Sum(), window=Leading("500ms", trailing=False)))
     slot.send(number(b"long", 3_600_000), number(b"short", 500))
     slot.claim(2)
     for back_ms in (0, 5, 900):
@@ -88,7 +88,7 @@ def test_a_long_window_goes_on_beside_short_ones_and_small_steps_of_the_clock(ma
 
 
 def test_windows_begin_anew_without_the_right_to_unlink(make_slot: MakeSlot) -> None:
-    slot = make_slot(merge=Merge(Sum(), window=Leading(500, trailing=False)))
+    slot = make_slot(merge=Merge(Sum(), window=Leading("500ms", trailing=False)))
     slot.send(number(b"x", 500), number(b"y", 500))
     slot.advance(-25_000)
     messages = [Encoded(0, *number(b"z", 500))]

@@ -73,7 +73,7 @@ def test_a_past_time_is_refused_before_anything_is_dropped(make_slot: MakeSlot) 
 
 
 def test_a_priority_topic_with_a_time_to_live_can_refuse_too(make_slot: MakeSlot) -> None:
-    slot = make_slot(TopicType.PRIORITY, max_backlog=1, ttl=1_000)
+    slot = make_slot(TopicType.PRIORITY, max_backlog=1, ttl="1s")
     slot.send((b"a", 50))
     before = slot.state()
     assert before.born == {b"a": T0}
@@ -83,7 +83,7 @@ def test_a_priority_topic_with_a_time_to_live_can_refuse_too(make_slot: MakeSlot
 
 
 def test_the_last_send_decides_when_a_priority_message_is_too_old(make_slot: MakeSlot) -> None:
-    slot = make_slot(TopicType.PRIORITY, ttl=1_000)
+    slot = make_slot(TopicType.PRIORITY, ttl="1s")
     slot.send((b"a", 50, b"A"), (b"b", 60, b"B"))
     slot.advance(600)
     slot.send((b"b", 60, b"B"))
@@ -99,7 +99,7 @@ def test_the_last_send_decides_when_a_priority_message_is_too_old(make_slot: Mak
 
 @pytest.mark.parametrize("by_claim", [True, False])
 def test_a_released_priority_message_gets_its_time_anew(make_slot: MakeSlot, by_claim: bool) -> None:
-    slot = make_slot(TopicType.PRIORITY, ttl=1_000)
+    slot = make_slot(TopicType.PRIORITY, ttl="1s")
     slot.send((b"a", 50))
     claimed = slot.claim().messages[0]
     slot.advance(900)
@@ -114,7 +114,7 @@ def test_a_released_priority_message_gets_its_time_anew(make_slot: MakeSlot, by_
 
 
 def test_a_time_message_is_too_old_so_long_after_it_was_due(make_slot: MakeSlot) -> None:
-    slot = make_slot(TopicType.FIXED_TIME, ttl=1_000)
+    slot = make_slot(TopicType.FIXED_TIME, ttl="1s")
     slot.send((b"old", T0 + 10), (b"just in time", T0 + 11), (b"later", T0 + 5_000))
     slot.advance(1_011)
     assert [each.content for each in slot.claim().messages] == [b"just in time"]
@@ -122,7 +122,7 @@ def test_a_time_message_is_too_old_so_long_after_it_was_due(make_slot: MakeSlot)
 
 
 def test_more_than_one_call_may_bury_are_never_delivered_instead(make_slot: MakeSlot) -> None:
-    slot = make_slot(TopicType.FIXED_TIME, ttl=1_000)
+    slot = make_slot(TopicType.FIXED_TIME, ttl="1s")
     slot.send((b"a", T0 + 10), (b"b", T0 + 11), (b"c", T0 + 12), (b"fresh", T0 + 2_000))
     slot.advance(2_000)
     first = slot.claim(sweep_limit=2)
@@ -134,14 +134,14 @@ def test_more_than_one_call_may_bury_are_never_delivered_instead(make_slot: Make
 
 
 def test_what_failed_before_is_left_to_its_retries(make_slot: MakeSlot) -> None:
-    slot = make_slot(TopicType.FIXED_TIME, ttl=1)
+    slot = make_slot(TopicType.FIXED_TIME, ttl="1ms")
     slot.seed(SlotState(store={b"retry": 3}))
     slot.advance(10**6)
     assert [each.content for each in slot.claim(sweep_limit=1).messages] == [b"retry"]
 
 
 def test_a_dead_one_of_the_same_content_is_replaced(make_slot: MakeSlot) -> None:
-    slot = make_slot(TopicType.FIXED_TIME, ttl=1_000)
+    slot = make_slot(TopicType.FIXED_TIME, ttl="1s")
     before = slot.seed(
         SlotState(
             store={b"a": T0 - 2_000},
@@ -157,7 +157,7 @@ def test_a_dead_one_of_the_same_content_is_replaced(make_slot: MakeSlot) -> None
 
 
 def test_a_redriven_priority_message_gets_its_time_anew(make_slot: MakeSlot) -> None:
-    slot = make_slot(TopicType.PRIORITY, ttl=1_000)
+    slot = make_slot(TopicType.PRIORITY, ttl="1s")
     slot.send((b"a", 50))
     slot.advance(1_001)
     slot.claim()
@@ -167,7 +167,7 @@ def test_a_redriven_priority_message_gets_its_time_anew(make_slot: MakeSlot) -> 
 
 
 def test_the_search_of_a_claim_begins_anew_when_ranks_have_moved(make_slot: MakeSlot) -> None:
-    slot = make_slot(TopicType.FIXED_TIME, ttl=1_000)
+    slot = make_slot(TopicType.FIXED_TIME, ttl="1s")
     slot.seed(SlotState(store={b"old": T0 - 1_001, b"a": T0 - 3, b"b": T0 - 2}))
     assert {each.content for each in slot.claim(start=1).messages} == {b"a", b"b"}
 
@@ -175,7 +175,7 @@ def test_the_search_of_a_claim_begins_anew_when_ranks_have_moved(make_slot: Make
 @pytest.mark.parametrize("how", ["reschedule", "promote"])
 @pytest.mark.parametrize("delay_ms", [0, 500])
 def test_what_steering_makes_fresh_again_can_grow_too_old(make_slot: MakeSlot, how: str, delay_ms: int) -> None:
-    slot = make_slot(TopicType.PRIORITY, ttl=1_000)
+    slot = make_slot(TopicType.PRIORITY, ttl="1s")
     slot.send((b"a", 50), (b"b", 40))
     slot.nack(Nack(b"a", slot.claim(1).messages[0].claim_score, "retry", delay_ms))
     slot.advance(100)
@@ -191,7 +191,7 @@ def test_what_steering_makes_fresh_again_can_grow_too_old(make_slot: MakeSlot, h
 
 @pytest.mark.parametrize("how", ["cancel", "purge"])
 def test_what_leaves_the_backlog_leaves_no_age_behind(make_slot: MakeSlot, how: str) -> None:
-    slot = make_slot(TopicType.PRIORITY, ttl=1_000)
+    slot = make_slot(TopicType.PRIORITY, ttl="1s")
     slot.send((b"a", 50), (b"b", 60))
     if how == "cancel":
         slot.cancel(b"a")
@@ -201,7 +201,7 @@ def test_what_leaves_the_backlog_leaves_no_age_behind(make_slot: MakeSlot, how: 
 
 
 def test_ages_of_what_is_gone_hold_up_no_delivery(make_slot: MakeSlot) -> None:
-    slot = make_slot(TopicType.PRIORITY, ttl=1_000)
+    slot = make_slot(TopicType.PRIORITY, ttl="1s")
     gone = {b"gone%d" % number: T0 for number in range(2_000)}  # as a version before this one left them
     slot.seed(SlotState(born=gone))
     slot.advance(1_001)

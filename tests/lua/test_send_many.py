@@ -228,8 +228,8 @@ def test_it_touches_the_declared_keys_alone(make_slot: MakeSlot) -> None:  # pit
     ("kind", "settings", "joins"),
     [
         *((kind, settings, True) for kind, settings in KINDS),
-        (TopicType.RANGE_MERGE, {"ttl": 60_000}, True),
-        (TopicType.PRIORITY, {"ttl": 60_000}, False),
+        (TopicType.RANGE_MERGE, {"ttl": "1m"}, True),
+        (TopicType.PRIORITY, {"ttl": "1m"}, False),
         (TopicType.PRIORITY, {"max_backlog": 100}, True),
         (TopicType.PRIORITY, {"max_backlog": 100, "when_full": WhenFull.DROP}, False),
         (TopicType.STREAM, {}, False),

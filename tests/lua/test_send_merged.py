@@ -161,7 +161,7 @@ def parts(slot: SlotUnderTest, *messages: tuple[bytes, bytes], number: int = 1) 
 
 @pytest.mark.parametrize("kind", [TopicType.RANGE_MERGE, TopicType.PRIORITY])
 def test_what_has_no_room_is_refused_by_itself(kind: TopicType, make_slot: MakeSlot) -> None:
-    slot = make_slot(kind, merge=Merge(Collect(max_items=2, when_full="refuse")), ttl=60_000)
+    slot = make_slot(kind, merge=Merge(Collect(max_items=2, when_full="refuse")), ttl="1m")
     rows = [(b"x", b"1"), (b"x", b"23"), (b"x", b"4"), (b"y", b"5"), (b"x", b"6"), (b"y", b"7")]
     messages = [(name, record("C", *[bytes([item]) for item in items])) for name, items in rows]
     result = parts(slot, *messages)
@@ -330,7 +330,7 @@ def test_a_sum_is_exact_up_to_its_bound_and_refused_beyond(make_slot: MakeSlot) 
 
 
 def test_what_is_due_is_not_pushed_back(make_slot: MakeSlot) -> None:
-    slot = make_slot(merge=Merge(Sum(), window=Sliding(500, max_wait=900)))
+    slot = make_slot(merge=Merge(Sum(), window=Sliding("500ms", max_wait="900ms")))
     one = (b"x", 500, record("S", number=1))
     slot.send(one)
     slot.advance(100)
@@ -342,7 +342,7 @@ def test_what_is_due_is_not_pushed_back(make_slot: MakeSlot) -> None:
 
 
 @pytest.mark.parametrize("score", [2, T0 - 100], ids=["rolled back", "due"])
-@pytest.mark.parametrize("window", [Fixed(500), Sliding(500, max_wait=900), Leading(500)])
+@pytest.mark.parametrize("window", [Fixed("500ms"), Sliding("500ms", max_wait="900ms"), Leading("500ms")])
 def test_a_message_that_is_due_keeps_its_place_when_it_becomes_complete(
     window: Fixed | Sliding | Leading, score: int, make_slot: MakeSlot
 ) -> None:
@@ -359,7 +359,7 @@ def versioned(number: int) -> bytes:
 @pytest.mark.parametrize(
     ("kind", "window", "scores"),
     [
-        (TopicType.RANGE_MERGE, Sliding(500, max_wait=9_000), (500, 500, 500)),
+        (TopicType.RANGE_MERGE, Sliding("500ms", max_wait="9s"), (500, 500, 500)),
         (TopicType.FIXED_TIME, None, (T0 + 900, T0 + 800, T0 + 700)),
         (TopicType.PRIORITY, None, (300, 200, 100)),
     ],
@@ -392,7 +392,7 @@ def test_a_promoted_priority_stays_above_all(make_slot: MakeSlot) -> None:
 
 
 def test_a_flight_that_folds_back_is_the_older_one_but_for_its_times(make_slot: MakeSlot) -> None:
-    slot = make_slot(merge=Merge(Newest(), window=Fixed(500)))
+    slot = make_slot(merge=Merge(Newest(), window=Fixed("500ms")))
     slot.send((b"x", 500, write_record(Record(1, 0, 0, 7, "N", b"=older"))))
     (held,) = slot.claim(owner_at(slot, 500)).messages
     slot.set_clock(T0 - 100)
@@ -416,7 +416,7 @@ def test_first_is_the_smaller_time_where_the_clock_was_set_back(make_slot: MakeS
 # what is left where a server refuses to write half-way
 
 
-@pytest.mark.parametrize("window", [Fixed(500), Sliding(500, max_wait=900)])
+@pytest.mark.parametrize("window", [Fixed("500ms"), Sliding("500ms", max_wait="900ms")])
 def test_a_value_without_its_message_holds_up_no_send(window: Fixed | Sliding, make_slot: MakeSlot) -> None:
     slot = make_slot(checked=False, merge=Merge(Replace(), window))
     slot.client.hset(slot.keys.body, "x", record("R", at_ms=T0 - 9))
@@ -435,7 +435,7 @@ def test_a_full_value_without_its_message_refuses_no_send(make_slot: MakeSlot) -
 
 @pytest.mark.parametrize("value", [None, b"body of a hand", b"\x00rm1 cut off"])
 def test_a_message_of_a_hand_counts_as_one_send(value: bytes | None, make_slot: MakeSlot) -> None:
-    slot = make_slot(merge=Merge(Keep(), Sliding(500, max_wait=900)))
+    slot = make_slot(merge=Merge(Keep(), Sliding("500ms", max_wait="900ms")))
     slot.seed(SlotState(store={b"x": T0 + 100}, body={} if value is None else {b"x": value}))
     slot.send((b"x", 500, write_record(Record(1, 0, 0, 0, "K", b"=sent"))))
     state = slot.state()
@@ -452,9 +452,9 @@ def test_a_message_of_a_hand_counts_as_one_send(value: bytes | None, make_slot: 
     [
         (
             TopicType.RANGE_MERGE,
-            {"merge": Merge(Collect(), Leading(500)), "max_backlog": 9, "when_full": WhenFull.DROP},
+            {"merge": Merge(Collect(), Leading("500ms")), "max_backlog": 9, "when_full": WhenFull.DROP},
         ),
-        (TopicType.PRIORITY, {"merge": Merge(Collect()), "max_backlog": 9, "when_full": WhenFull.DROP, "ttl": 500}),
+        (TopicType.PRIORITY, {"merge": Merge(Collect()), "max_backlog": 9, "when_full": WhenFull.DROP, "ttl": "500ms"}),
     ],
 )
 def test_a_key_of_a_foreign_type_is_found_before_anything_is_written(
@@ -475,7 +475,7 @@ def test_a_key_of_a_foreign_type_is_found_before_anything_is_written(
 
 
 def test_windows_that_are_over_leave(make_slot: MakeSlot) -> None:
-    slot = make_slot(merge=Merge(Keep(), Leading(500)))
+    slot = make_slot(merge=Merge(Keep(), Leading("500ms")))
     slot.send((b"x", 500, record("K")), (b"y", 900, record("K")))
     slot.claim()
     assert slot.state().cool == {b"x": T0 + 500, b"y": T0 + 900}

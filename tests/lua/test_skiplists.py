@@ -61,7 +61,7 @@ def test_a_claim_that_goes_on_behind_others_makes_a_skiplist_too(make_slot: Make
     assert len(slot.state().prepare) == 90
 
 
-@pytest.mark.parametrize("window", [Fixed(500), Sliding(500, max_wait=500)])
+@pytest.mark.parametrize("window", [Fixed("500ms"), Sliding("500ms", max_wait="500ms")])
 def test_messages_that_merge_are_stored_in_skiplists(window: Fixed | Sliding, make_slot: MakeSlot) -> None:
     slot = make_slot(merge=Merge(Keep(), window))
     value = write_record(Record(1, 0, 0, 0, "K"))

@@ -16,7 +16,7 @@ YOU = Member("g", "you")
 
 @pytest.fixture
 def topic(make_topic: MakeTopic) -> Topic:
-    return make_topic(TopicType.STREAM, checked=False, max_retries=16, lease=100_000.0)
+    return make_topic(TopicType.STREAM, checked=False, max_retries=16, lease="1m40s")
 
 
 @pytest.fixture

@@ -93,7 +93,7 @@ def test_what_a_query_that_follows_a_stream_stores_is_no_number(
     connections.run(EACH[script](topic))
 
 
-@pytest.mark.parametrize("merge", [None, Merge(Sum(), window=Fixed(1))])
+@pytest.mark.parametrize("merge", [None, Merge(Sum(), window=Fixed("1ms"))])
 def test_what_a_query_stores_is_no_number(make_slot: MakeSlot, connections: Connections, merge: Merge | None) -> None:
     slot = make_slot(TopicType.RANGE_MERGE, checked=False, merge=merge)
     body = None if merge is None else write_record(Record(1, 0, 0, 1, "S", b""))
@@ -111,7 +111,7 @@ def test_what_a_query_stores_is_no_number(make_slot: MakeSlot, connections: Conn
 
 @pytest.mark.parametrize("weight", [100_000_000, 300_000_000, 300_000_001, 2**53 - 2])
 def test_weights_are_counted_exactly(make_slot: MakeSlot, connections: Connections, weight: int) -> None:
-    slot: SlotUnderTest = make_slot(merge=Merge(Sum(), window=Fixed(60_000)))
+    slot: SlotUnderTest = make_slot(merge=Merge(Sum(), window=Fixed("1m")))
     slot.connections = connections
     record = write_record(Record(weight, 0, 0, 1, "S", b""))
     slot.send((b"x", 60_000, record))

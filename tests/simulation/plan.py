@@ -88,9 +88,9 @@ class TopicPlan:
             slots=self.slots,
             lease=timedelta(seconds=self.lease_s),
             max_retries=self.max_retries,
-            retry=ExponentialRetry(100, self.longest_retry_ms),
+            retry=ExponentialRetry("100ms", timedelta(milliseconds=self.longest_retry_ms)),
             max_dead_age=timedelta(seconds=self.dead_s),
-            merge=Merge(Sum(), window=Fixed(SUM_WINDOW_MS)) if self.kind == "sum" else None,
+            merge=Merge(Sum(), window=Fixed(timedelta(milliseconds=SUM_WINDOW_MS))) if self.kind == "sum" else None,
             retention=Retention(max_length=KEPT_ENTRIES, every=self.trim_every, approximate=False)
             if self.kind == "stream"
             else None,

@@ -6,6 +6,7 @@ import gc
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from rmq import DelayedQueue, FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, StreamMessage, Topic
@@ -268,7 +269,7 @@ class Simulation:
     def _hand_over(self, client: RmqClient, topic: Topic, sents: list[Sent]) -> None:
         if self.history.topics[topic.name].kind == "delayed":
             queue = DelayedQueue(client, topic.name, slots=topic.slots, lease=topic.lease)
-            queue.offer_many((sent.content, sent.what) for sent in sents)
+            queue.offer_many((sent.content, timedelta(milliseconds=sent.what)) for sent in sents)
             return
         messages = [self._message(sent) for sent in sents]
         producer = client.producer(topic)
@@ -295,7 +296,7 @@ class Simulation:
         kind, body = self.history.topics[sent.topic].kind, str(sent.number)
         match kind:
             case "fixed":
-                return FixedTimeMessage(sent.content, sent.fixed_ms, body=body)
+                return FixedTimeMessage(sent.content, fixed_time_ms=sent.fixed_ms, body=body)
             case "priority":
                 return PriorityMessage(sent.content, sent.what, body=body)
             case "sum":
@@ -303,7 +304,7 @@ class Simulation:
             case "stream":
                 return StreamMessage(sent.content, slot_basis=sent.basis)
             case _:
-                return RangeMergeMessage(sent.content, sent.what, body=body)
+                return RangeMergeMessage(sent.content, time_range_ms=sent.what, body=body)
 
     # --- the end
 

@@ -11,7 +11,9 @@ def kill(client: RmqClient, topic: Topic, names: list[str], error: Exception, ba
     if topic.type is TopicType.PRIORITY:
         producer.send_many(PriorityMessage(name, 100, slot_basis=basis, body=f"body of {name}") for name in names)
     else:
-        producer.send_many(RangeMergeMessage(name, 1, slot_basis=basis, body=f"body of {name}") for name in names)
+        producer.send_many(
+            RangeMergeMessage(name, time_range_ms=1, slot_basis=basis, body=f"body of {name}") for name in names
+        )
     left = len(names)
     while left:
         for delivery in consumer.poll(max_messages=100, timeout=10):

@@ -31,7 +31,7 @@ def topic(spark_client: RmqClient) -> Topic:
         for delivery in held[:7]:
             delivery.bury(ValueError("bad price"))
         for delivery in held[7:12]:
-            delivery.nack(delay=3_600_000)
+            delivery.nack(delay="1h")
     return topic
 
 

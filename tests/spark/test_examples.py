@@ -91,7 +91,7 @@ def test_the_replay_of_an_archive(
     tmp_path: Path,
 ) -> None:
     topic = Topic(f"archived-{next(numbers)}", TopicType.RANGE_MERGE)
-    spark_client.producer(topic).send(RangeMergeMessage("a", 3_600_000))
+    spark_client.producer(topic).send(RangeMergeMessage("a", time_range_ms=3_600_000))
     rows = [("a", datetime(2026, 11, 20, 12)), ("b", datetime(2026, 11, 20, 13)), ("c", datetime(2026, 11, 21, 1))]
     archive = str(tmp_path / "archive")
     spark.createDataFrame(rows, "content string, time timestamp").write.parquet(archive)

@@ -60,7 +60,7 @@ class Shop:
     def change(self, *contents: str) -> None:
         """Send changes that are due at once."""
         producer = self.client.producer(self.settings().to_topic())
-        producer.send_many(RangeMergeMessage(content, 1) for content in contents)
+        producer.send_many(RangeMergeMessage(content, time_range_ms=1) for content in contents)
 
     def settings(self, **given: Any) -> AudienceSettings:
         own: dict[str, Any] = {"topic": self.topic, "slots": 2, "window_ms": 1}

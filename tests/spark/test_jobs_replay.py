@@ -182,7 +182,7 @@ def test_what_an_archive_says_and_what_is_asked_for(
 def test_a_topic_that_takes_no_marks_is_sent_again(
     spark: SparkSession, spark_client: RmqClient, tmp_path: Path
 ) -> None:
-    topic = topic_of(TopicType.PRIORITY, ttl=3_600_000)
+    topic = topic_of(TopicType.PRIORITY, ttl="1h")
     spark_client.producer(topic)
     archive = write_archive(spark, tmp_path / "a", rows=40)
     for new, merged in ((20, 0), (0, 20)):

@@ -24,7 +24,7 @@ def test_a_pattern_is_drained_in_batches_that_come_back_after_a_failure(
     jobs, mails = Topic("many-jobs", TopicType.PRIORITY, slots=4), Topic("many-mails", TopicType.FIXED_TIME, slots=2)
     spark_client.producer(jobs).send_many(PriorityMessage(f"m{n}", 1_000, body="b") for n in range(300))
     soon_ms = int(time.time() * 1_000) + 3_000
-    spark_client.producer(mails).send_many(FixedTimeMessage(f"m{n}", soon_ms) for n in range(100))
+    spark_client.producer(mails).send_many(FixedTimeMessage(f"m{n}", fixed_time_ms=soon_ms) for n in range(100))
     wait_until(lambda: spark_client.inspect(mails).stats().due_now == 100, LIMIT_S)
     runs: list[tuple[int, list[tuple[str, str]]]] = []
 

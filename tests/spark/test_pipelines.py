@@ -25,7 +25,7 @@ def test_the_pipeline_of_the_page(spark_client: RmqClient, tmp_path: Path) -> No
     filled = Topic(f"pipe-{os.getpid()}-mail", TopicType.RANGE_MERGE, slots=2)
     read = Topic(f"pipe-{os.getpid()}-image", TopicType.RANGE_MERGE, slots=2)
     kill(spark_client, read, ["x", "y"], ValueError("bad"))
-    spark_client.producer(read).send_many(RangeMergeMessage(f"m{n}", 1) for n in range(NUMBER))
+    spark_client.producer(read).send_many(RangeMergeMessage(f"m{n}", time_range_ms=1) for n in range(NUMBER))
     spark_client.producer(filled)
 
     [flows] = re.findall(r"### Declarative pipelines.*?```python\n(.*?)```", PAGE, re.DOTALL)

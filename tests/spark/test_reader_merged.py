@@ -74,7 +74,7 @@ def test_each_place_shows_its_own_values(spark: SparkSession, spark_client: RmqC
             [delivery] = consumer.poll(max_messages=1, timeout=10)
             return delivery
 
-        taken("waits", 10).nack(delay=600)
+        taken("waits", 10).nack(delay="600ms")
         taken("dies", 20).bury(ValueError("no"))
         held = taken("held", 30)
         send(spark_client, topic, {"held": [7], "fresh": [40, 2.5]})
@@ -116,7 +116,7 @@ def test_each_reducer_has_its_columns(spark: SparkSession, spark_client: RmqClie
     assert (row["body"], [bytes(item) for item in row["items"]], row["merged"]) == (None, [b"x", b"y", b"z"], 2)
     [row] = read_of(spark, url, newest).collect()
     assert told(row, "body", "version", "merged") == (b"new", 7, 2)
-    window: dict[str, Any] = {"window": Sliding(max_wait=3_600_000), "max_count": PER_MESSAGE}
+    window: dict[str, Any] = {"window": Sliding(max_wait="1h"), "max_count": PER_MESSAGE}
     joins = topic_of(Collect(unique=True), TopicType.RANGE_MERGE, **window)
     spark_client.producer(joins).send(JoinMessage("order", "invoice", 3))
     [row] = read_of(spark, url, joins).collect()
@@ -306,7 +306,7 @@ def test_an_archive_is_replayed_with_values_and_counts(
 
 
 def test_a_message_that_is_due_waits_for_no_spark(spark_client: RmqClient, drain: Callable[[Topic], Drain]) -> None:
-    topic = topic_of(Sum(), TopicType.RANGE_MERGE, window=Sliding(200, max_wait=1_000))
+    topic = topic_of(Sum(), TopicType.RANGE_MERGE, window=Sliding("200ms", max_wait="1s"))
     spark_client.producer(topic).send_many(RangeMergeMessage(f"c{i % 3}", body=1) for i in range(30))
     wait_until(lambda: spark_client.inspect(topic).stats().due_now == 3, LIMIT_S)
     query = drain(topic)

@@ -86,7 +86,7 @@ def test_a_fresh_copy_stands_unless_a_time_is_given(spark: SparkSession, spark_c
     topic = topic_of()
     for options, replaced in (({}, False), ({"time_range": "2h"}, True)):
         kill(spark_client, topic, ["x"], TimeoutError("late"))
-        spark_client.producer(topic).send(RangeMergeMessage("x", 3_600_000, body="fresh"))
+        spark_client.producer(topic).send(RangeMergeMessage("x", time_range_ms=3_600_000, body="fresh"))
         redrive(dead_frame(spark, spark_client, topic), spark_client, topic, **options)
         assert stored(spark_client, topic)[b"x"][2] == (b"body of x" if replaced else b"fresh")
         assert spark_client.inspect(topic).stats().dead == 0
@@ -142,7 +142,7 @@ def test_what_is_wrong_is_said_and_nothing_moved(
 def test_rows_read_are_written_back_into_the_slot_they_came_from(spark: SparkSession, spark_client: RmqClient) -> None:
     source, target = topic_of(), topic_of()
     producer = spark_client.producer(source)
-    producer.send_many(RangeMergeMessage(f"m{i}", 1, slot_basis=f"customer {i % 3}") for i in range(100))
+    producer.send_many(RangeMergeMessage(f"m{i}", time_range_ms=1, slot_basis=f"customer {i % 3}") for i in range(100))
     spark_client.producer(target)
     rows = spark.read.format("rmq").option("url", spark_client.url).option("topic", source.name).load()
     writer = rows.write.format("rmq").mode("append").option("url", spark_client.url).option("topic", target.name)

@@ -32,7 +32,7 @@ def test_what_the_run_that_is_committed_refuses_is_left_out_of_the_ack(
         odd = "1" if len(runs) == 0 else "3"
         why = F.concat(F.lit("bad number "), F.col("content"))
         found.append(refuse(text.where(F.col("content").endswith(odd)), why, url=url))
-        found.append(refuse(text.where(F.col("content").endswith("5")), "not now", delay=3_600_000, url=url))
+        found.append(refuse(text.where(F.col("content").endswith("5")), "not now", delay="1h", url=url))
         frame.where("content = cast('m77' as binary)").foreachPartition(
             lambda rows: print(refuse_rows((row.asDict() for row in rows), KeyError("m77"), url=url))
         )

@@ -56,10 +56,12 @@ REDUCERS = (
     *(None, Keep(), Replace(), Newest(), Max(), Min(), Sum()),
     *(WIDE, WIDE_SET, *DROPS),
 )
-windows = st.sampled_from([None, Fixed(500), Sliding(500, max_wait=1_500), Leading(500), Leading(500, False)])
+windows = st.sampled_from(
+    [None, Fixed("500ms"), Sliding("500ms", max_wait="1s500ms"), Leading("500ms"), Leading("500ms", False)]
+)
 EXAMPLES = many if (many := settings().max_examples) > 100 else 40
 """Of each of 33 pairs of a reducer and a type."""
-JOIN = Merge(WIDE_SET, Sliding(500, max_wait=1_500), PER_MESSAGE)
+JOIN = Merge(WIDE_SET, Sliding("500ms", max_wait="1s500ms"), PER_MESSAGE)
 
 
 class Write(NamedTuple):

@@ -186,7 +186,7 @@ def test_merged_needs_an_order_where_the_first_or_the_last_row_decides(
 
 def test_parts_of_joins_come_together(spark: SparkSession, spark_client: RmqClient, make: Callable[..., Topic]) -> None:
     reducer = Collect(unique=True)
-    topic = make(reducer, TopicType.RANGE_MERGE, window=Sliding(max_wait=3_600_000), max_count=PER_MESSAGE)
+    topic = make(reducer, TopicType.RANGE_MERGE, window=Sliding(max_wait="1h"), max_count=PER_MESSAGE)
     frame = spark.range(0, 300, 1, 3).selectExpr(
         "concat('order', id % 50) content", "concat('p', id div 50) part", "6 of"
     )

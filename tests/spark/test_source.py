@@ -189,7 +189,7 @@ def test_two_actions_a_self_union_and_a_task_retry_see_the_same_rows(queries: Qu
     topic = queries.topic(TopicType.FIXED_TIME, slots=4)
     now_ms = int(time.time() * 1000)
     sent = [f"m{i}" for i in range(3_000)]
-    messages = (FixedTimeMessage(content, now_ms + 1_500, body=content.upper()) for content in sent)
+    messages = (FixedTimeMessage(content, fixed_time_ms=now_ms + 1_500, body=content.upper()) for content in sent)
     queries.client.producer(topic).send_many(messages)
     wait_until(lambda: queries.client.inspect(topic).stats().due_now == 3_000, LIMIT_S)
     marker = str(tmp_path / "failed")
@@ -205,7 +205,9 @@ def test_two_actions_a_self_union_and_a_task_retry_see_the_same_rows(queries: Qu
 
     def write(frame: DataFrame, number: int) -> None:
         rows = frame.collect()
-        queries.client.producer(topic).send(FixedTimeMessage(sent[0], int(time.time() * 1000) + 10**7, body="new"))
+        queries.client.producer(topic).send(
+            FixedTimeMessage(sent[0], fixed_time_ms=int(time.time() * 1000) + 10**7, body="new")
+        )
         assert frame.collect() == rows
         double = frame.union(frame).groupBy("content", "body", "slot").count().collect()
         assert {row["count"] for row in double} == {2}

@@ -102,9 +102,9 @@ class Sender(Actor):
         if topic.type is TopicType.PRIORITY:
             return PriorityMessage(content, self._chance.randint(1_000, 9_000), body=f"body of {content}")
         if topic.type is TopicType.FIXED_TIME:
-            return FixedTimeMessage(content, int(time.time() * 1_000) + 1_500, body=f"body of {content}")
+            return FixedTimeMessage(content, fixed_time_ms=int(time.time() * 1_000) + 1_500, body=f"body of {content}")
         if topic.type is TopicType.RANGE_MERGE:
-            return RangeMergeMessage(content, self._chance.choice((20, 400)), body=f"body of {content}")
+            return RangeMergeMessage(content, time_range_ms=self._chance.choice((20, 400)), body=f"body of {content}")
         return StreamMessage(content, body=f"body of {content}")
 
 

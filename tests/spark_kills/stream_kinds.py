@@ -84,7 +84,7 @@ class Sinks(Fed):
         self.topic = Topic("kills-in", TopicType.STREAM, slots=4, retention=KEEP)
         self.log = Topic("kills-log", TopicType.STREAM, slots=2, retention=KEEP)
         self.queue = Topic("kills-queue", TopicType.PRIORITY, slots=2)
-        self.sums = Topic("kills-sums", TopicType.RANGE_MERGE, slots=2, merge=Merge(Sum(), window=Fixed(300)))
+        self.sums = Topic("kills-sums", TopicType.RANGE_MERGE, slots=2, merge=Merge(Sum(), window=Fixed("300ms")))
         for topic in (self.topic, self.log, self.queue, self.sums):
             client.producer(topic)
         for group in (self.log, self.queue, self.sums):
@@ -137,7 +137,7 @@ class Once(Kind):
 
     def __init__(self, client: RmqClient, folder: Path, chance: random.Random) -> None:
         super().__init__(client, folder, chance)
-        self.topic = Topic("kills-once", TopicType.RANGE_MERGE, slots=4, merge=Merge(Sum(), window=Fixed(300)))
+        self.topic = Topic("kills-once", TopicType.RANGE_MERGE, slots=4, merge=Merge(Sum(), window=Fixed("300ms")))
         client.producer(self.topic)
         self.collector = Collector(client.url, self.topic)
 

@@ -66,7 +66,14 @@ bounds = st.builds(
 )
 reducers: st.SearchStrategy[Reducer] = st.sampled_from([Keep(), Replace(), Newest(), Max(), Min(), Sum()])
 windows = st.sampled_from(
-    [None, Fixed(500), Sliding(500, max_wait=500), Sliding(500, max_wait=1_500), Leading(500), Leading(500, False)]
+    [
+        None,
+        Fixed("500ms"),
+        Sliding("500ms", max_wait="500ms"),
+        Sliding("500ms", max_wait="1s500ms"),
+        Leading("500ms"),
+        Leading("500ms", False),
+    ]
 )
 batches = st.lists(
     st.tuples(st.sampled_from(list(product(range(4), range(5)))), st.integers(0, 999)), min_size=1, max_size=4
@@ -116,7 +123,7 @@ class MergingMachine(SlotMachine):
             when_full=drawn["when_full"],
             ttl=age[0],
             max_dead=age[1],
-            max_dead_age=10**9,
+            max_dead_age="11d13h46m40s",
         )
         self.number = 0
         self.accepted = 0

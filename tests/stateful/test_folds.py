@@ -147,7 +147,9 @@ def test_flights_and_the_dead_fold_as_python_does(both: tuple[Record, Record], s
 # folding before a send
 
 reducers: st.SearchStrategy[Reducer] = st.sampled_from([merge.reduce for merge in MERGES.values()])
-windows = st.sampled_from([None, Fixed(500), Sliding(500, max_wait=1_500), Leading(500), Leading(500, False)])
+windows = st.sampled_from(
+    [None, Fixed("500ms"), Sliding("500ms", max_wait="1s500ms"), Leading("500ms"), Leading("500ms", False)]
+)
 drawn_merges = st.builds(
     Merge, reducers, windows, st.sampled_from([None, None, 2, 3, 5]), st.sampled_from(list(PriorityRule))
 ) | st.builds(Merge, st.just(WIDE_SET), st.none(), st.just(PER_MESSAGE))

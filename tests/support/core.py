@@ -132,6 +132,7 @@ from rmq._model.scores import ages_for as ages_for
 from rmq._model.scores import retries_left_after_claim as retries_left_after_claim
 from rmq._model.spark_queries import KEEP_S as KEEP_S
 from rmq._model.spark_queries import MOST_QUERIES as MOST_QUERIES
+from rmq._model.times import moment_at as moment_at
 from rmq._model.times import monotonic_s as monotonic_s
 from rmq._model.whereabouts import AnyPlace as AnyPlace
 from rmq._ownership.logins import PASSWORD as PASSWORD

@@ -32,9 +32,9 @@ def exercise(client: RmqClient, name: str, slots: int = 16) -> None:
 def _send_and_consume(client: RmqClient, topic: Topic) -> None:
     producer = client.producer(topic)
     with client.consumer(topic) as consumer:
-        result = producer.send_many(RangeMergeMessage(f"m{i}", 1, body=f"b{i}") for i in range(3_000))
+        result = producer.send_many(RangeMergeMessage(f"m{i}", time_range_ms=1, body=f"b{i}") for i in range(3_000))
         assert (result.new, result.merged) == (3_000, 0)
-        assert producer.send(RangeMergeMessage("m7", 60_000)).merged == 1
+        assert producer.send(RangeMergeMessage("m7", time_range_ms=60_000)).merged == 1
         assert sorted(drain(consumer)) == sorted(f"m{i}" for i in range(3_000))
     assert stats_of(client, topic).total("acked") == 3_000
 
@@ -55,10 +55,10 @@ def _die_and_redrive(client: RmqClient, topic: Topic) -> None:
 
 def _steer(client: RmqClient, topic: Topic) -> None:
     far_ms = int(time.time() * 1000) + 3_600_000
-    client.producer(topic).send_many(FixedTimeMessage(f"m{i}", far_ms) for i in range(20))
+    client.producer(topic).send_many(FixedTimeMessage(f"m{i}", fixed_time_ms=far_ms) for i in range(20))
     assert client.control(topic).cancel("m3") is ControlResult.DONE
     assert client.control(topic).cancel("m3") is ControlResult.ABSENT
-    assert client.control(topic).reschedule("m4", due_in=0) is ControlResult.DONE
+    assert client.control(topic).reschedule("m4", due_in="0s") is ControlResult.DONE
     with client.consumer(topic) as consumer:
         assert drain(consumer) == ["m4"]
     assert stats_of(client, topic).backlog == 18

@@ -164,7 +164,7 @@ class Traffic(threading.Thread):
 def message(topic: Topic, content: str, wait_ms: int) -> RangeMergeMessage | PriorityMessage:
     if topic.type is TopicType.PRIORITY:
         return PriorityMessage(content, random.randint(20, MOST_PRIORITY))
-    return RangeMergeMessage(content, time_range=wait_ms)
+    return RangeMergeMessage(content, time_range_ms=wait_ms)
 
 
 class Rig:

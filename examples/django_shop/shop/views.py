@@ -1,7 +1,5 @@
 """A view that changes a price, and requests a new picture when the change is committed."""
 
-from datetime import timedelta
-
 from django.db import transaction
 from django.http import HttpRequest, JsonResponse
 from django.urls import path
@@ -16,7 +14,7 @@ from shop.rmq_handlers import PRICE
 def price_changed(request: HttpRequest, name: str, price: int) -> JsonResponse:
     """Change a price."""
     Item.objects.update_or_create(name=name, defaults={"price": price})
-    send_on_commit(PRICE, RangeMergeMessage(name, timedelta(seconds=0.5)))
+    send_on_commit(PRICE, RangeMergeMessage(name, "500ms"))
     if price == 0:
         raise ValueError(f"{name} is not for free")  # rolled back: nothing is sent
     return JsonResponse({"name": name, "price": price})

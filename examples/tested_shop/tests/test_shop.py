@@ -20,7 +20,7 @@ def test_a_picture_is_drawn_and_a_letter_written(rmq: RmqClient, rmq_clock: Cloc
     shop.change_price(rmq, shop.Price("mug", 399))
     run_until_empty(rmq)  # nothing is due yet
     assert_not_sent(rmq, shop.LETTERS)
-    rmq_clock.advance(timedelta(seconds=5))
+    rmq_clock.advance("5s")
     run_until_empty(rmq)
     assert_sent(rmq, shop.LETTERS, "mug is new", priority=5)
 

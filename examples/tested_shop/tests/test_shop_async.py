@@ -1,5 +1,3 @@
-from datetime import timedelta
-
 import pytest
 import shop
 
@@ -23,6 +21,6 @@ async def test_async_handlers_run_here_and_now(rmq_aio: aio.RmqClient, rmq_clock
 
         await shop.change_price_async(rmq_aio, shop.Price("mug", 399))
         await assert_sent(rmq_aio, shop.PICTURES, "mug")
-        rmq_clock.advance(timedelta(seconds=5))
+        rmq_clock.advance("5s")
         await run_until_empty(rmq_aio)
     assert drawn == [shop.Price("mug", 399)]

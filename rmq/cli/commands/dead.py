@@ -18,8 +18,8 @@ from rmq._model.topics import Topic
 from rmq._model.whereabouts import DeadMessage
 from rmq.cli import documents
 from rmq.cli.console import Session, cut, cut_words, reason, redis_now_ms
-from rmq.cli.options import DueIn, Group, Limit, NewPriority, TopicName, Yes, payload
-from rmq.cli.parsing import parse_past_ms
+from rmq.cli.options import DueIn, Group, Limit, NewPriority, TopicName, Yes, payload, span_of
+from rmq.cli.parsing import parse_past
 from rmq.client import RmqClient
 from rmq.errors import InvalidValueError
 
@@ -53,8 +53,8 @@ class Chosen:
             contents=frozenset(self.contents) if self.contents else None,
             matching=self.matching,
             error_type=self.error,
-            died_after=None if self.after is None else parse_past_ms(self.after, "--after", now_ms),
-            died_before=None if self.before is None else parse_past_ms(self.before, "--before", now_ms),
+            died_after=None if self.after is None else parse_past(self.after, "--after", now_ms),
+            died_before=None if self.before is None else parse_past(self.before, "--before", now_ms),
         )
 
 
@@ -107,7 +107,7 @@ def redrive(
                 result = dead.redrive(where, limit=limit, progress=moved)
             else:
                 result = dead.redrive(
-                    where, limit=limit, per_second=rate, priority=priority, due_in=due_in, progress=moved
+                    where, limit=limit, per_second=rate, priority=priority, due_in=span_of(due_in), progress=moved
                 )
     session.result(
         documents.picked(result, "redriven merged absent"), redriven(result.redriven, result.merged, result.absent)

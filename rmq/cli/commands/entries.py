@@ -16,7 +16,7 @@ from rmq._model.entries import Position, StreamEntry
 from rmq._model.topics import Topic
 from rmq.cli import documents
 from rmq.cli.console import FAILED, Session, cut, redis_now_ms
-from rmq.cli.options import Slots, StreamName, duration
+from rmq.cli.options import Slots, StreamName, duration, span_of
 from rmq.cli.parsing import parse_past_ms
 from rmq.errors import InvalidValueError
 
@@ -110,7 +110,7 @@ def trim(
     """Clean up now, as the topic's retention says, or by bounds of this call's own instead."""
     own = None
     if max_length is not None or max_age is not None:
-        own = Retention(max_length=max_length, max_age=max_age, approximate=not exact, unacked=unacked)
+        own = Retention(max_length=max_length, max_age=span_of(max_age), approximate=not exact, unacked=unacked)
     elif exact or unacked:
         raise InvalidValueError("--exact and --unacked go with bounds of their own: name --max-length or --max-age")
     with session.opened(topic) as (client, definition):

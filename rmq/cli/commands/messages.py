@@ -16,13 +16,14 @@ from rmq._model.display import from_now, json_payload, shown, span
 from rmq._model.entries import check_group
 from rmq._model.merge_words import sent, value_words
 from rmq._model.replies import ControlResult
+from rmq._model.times import moment_at
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import PeekedMessage, Place
 from rmq.cli import documents
 from rmq.cli.commands.entries import print_entries
 from rmq.cli.commands.streams import print_pending
 from rmq.cli.console import FAILED, Session, cut, cut_words
-from rmq.cli.options import Content, Group, SlotBasis, Slots, TopicName, duration, instant
+from rmq.cli.options import Content, Group, SlotBasis, Slots, TopicName, duration, instant, span_of
 
 Where = Literal["store", "in-flight", "retry"]
 _DUE = {"store": "due", "in-flight": "lease ends", "retry": "retry"}
@@ -106,7 +107,7 @@ def reschedule(
     content: Content,
     due_in: Annotated[
         int | None,
-        typer.Option("--in", metavar="DURATION", help="Due this long after now; 0 for at once.", parser=duration),
+        typer.Option("--in", metavar="DURATION", help="Due this long after now; 0s for at once.", parser=duration),
     ] = None,
     at: Annotated[int | None, typer.Option(metavar="TIME", help="Due at this time.", parser=instant)] = None,
     priority: Annotated[int | None, typer.Option(help="The new priority.")] = None,
@@ -115,7 +116,10 @@ def reschedule(
     """Give a message another due time or priority. Exit code 1 where it was not there."""
 
     def act(control: Control) -> ControlResult:
-        return control.reschedule(content, due_in=due_in, fixed_time=at, priority=priority, slot_basis=slot_basis)
+        moment = None if at is None else moment_at(at)
+        return control.reschedule(
+            content, due_in=span_of(due_in), fixed_time=moment, priority=priority, slot_basis=slot_basis
+        )
 
     steer(session, topic, content, "rescheduled", act)
 

@@ -6,6 +6,7 @@ import inspect
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from datetime import timedelta
 from typing import Annotated, Any, cast
 
 import typer
@@ -17,23 +18,22 @@ from rmq._model.merge_words import merge_name, merge_words
 from rmq._model.retention import Retention
 from rmq._model.retry import ExponentialRetry, LadderRetry, RetryPolicy
 from rmq._model.scores import Ties
-from rmq._model.times import parse_duration_ms
 from rmq._model.topics import Topic, TopicType, WhenFull
 from rmq.cli.console import Session, new_table
 from rmq.cli.merging import MergeBounds, MergeKind, changed_merge, new_merge
 from rmq.cli.options import TopicName, typed
-from rmq.cli.parsing import parse_count_or_none, parse_retry, parse_ties, parse_type, parse_when_full
+from rmq.cli.parsing import parse_count_or_none, parse_duration, parse_retry, parse_ties, parse_type, parse_when_full
 from rmq.errors import InvalidValueError, TopicMismatchError, UnknownTopicError
 
 MOST_REPORTED = 20
 """Most definitions that cannot be read and are reported one by one."""
 
 
-def _lease_ms(text: str, name: str) -> int:
-    lease_ms = parse_duration_ms(text, name)
-    if lease_ms % 1000 or not 1_000 <= lease_ms <= 86_400_000:
+def _lease(text: str, name: str) -> timedelta:
+    lease, second = parse_duration(text, name), timedelta(seconds=1)
+    if lease % second or not second <= lease <= timedelta(days=1):
         raise InvalidValueError(f"{name} is {text!r}; it must be whole seconds, 1s to 24h")
-    return lease_ms
+    return lease
 
 
 def _rate(text: str, name: str) -> float:
@@ -48,7 +48,7 @@ def _or_none(parse: Callable[[str, str], Any]) -> Callable[[str, str], Any]:
 
 
 _SETTINGS: dict[str, tuple[str, str, Callable[[str, str], Any] | None]] = {
-    "lease": ("DURATION", "Whole seconds, 1s to 24h.", _lease_ms),
+    "lease": ("DURATION", "Whole seconds, 1s to 24h.", _lease),
     "max_retries": ("N", "0 to 999.", None),
     "retry": (
         "POLICY", "immediate, exponential\\[:BASE,CAP] (as in 1s,10m) or ladder\\[:STEP,STEP,...].", parse_retry
@@ -57,14 +57,14 @@ _SETTINGS: dict[str, tuple[str, str, Callable[[str, str], Any] | None]] = {
     "max_body_bytes": ("N", "0 to 16777216.", None),
     "max_backlog": ("N", "Most messages in the backlog, or none.", parse_count_or_none),
     "max_dead": ("N", "Most dead messages kept.", None),
-    "max_dead_age": ("DURATION", "How long dead messages are kept.", parse_duration_ms),
+    "max_dead_age": ("DURATION", "How long dead messages are kept.", parse_duration),
     "when_full": ("POLICY", "At max_backlog: refuse, block or drop.", parse_when_full),
-    "full_timeout": ("DURATION", "How long a send that blocks waits for room.", parse_duration_ms),
-    "ttl": ("DURATION", "Older messages become dead letters; or none.", _or_none(parse_duration_ms)),
+    "full_timeout": ("DURATION", "How long a send that blocks waits for room.", parse_duration),
+    "ttl": ("DURATION", "Older messages become dead letters; or none.", _or_none(parse_duration)),
     "max_rate": ("N", "Most deliveries a second in the whole cluster, or none.", _or_none(_rate)),
     "max_burst": ("N", "Most at once after a pause, or none for a second's worth.", parse_count_or_none),
     "max_length": ("N", "stream: most entries kept, or none for no bound.", parse_count_or_none),
-    "max_age": ("DURATION", "stream: how long entries are kept, or none.", _or_none(parse_duration_ms)),
+    "max_age": ("DURATION", "stream: how long entries are kept, or none.", _or_none(parse_duration)),
 }  # fmt: skip
 """Settings that `create` and `change` take as options -> metavar, help, and what parses it; `None`: a number."""
 _RETENTION = ("max_length", "max_age")

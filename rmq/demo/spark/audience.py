@@ -314,7 +314,7 @@ class _Job:
     def _send(self, lines: DataFrame) -> dict[str, Counts]:
         """Send the changes of all sources; return what became of each source's."""
         settings, sent = self._settings, dict[str, Counts]()
-        options = {"url": settings.url, "topic": settings.topic, "time_range": str(settings.window_ms)}
+        options = {"url": settings.url, "topic": settings.topic, "time_range": f"{settings.window_ms}ms"}
         for source in settings.sources:
             if self._stop.is_set():
                 break

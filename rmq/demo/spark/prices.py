@@ -260,7 +260,7 @@ class _Sending:
         self._topic = settings.pictures if kind is TopicType.RANGE_MERGE else settings.customers
         options = {"url": settings.url, "topic": self._topic, "type": kind.name, "slots": str(settings.slots)}
         if kind is TopicType.RANGE_MERGE:
-            options["time_range"] = str(settings.time_range_ms)
+            options["time_range"] = f"{settings.time_range_ms}ms"
             if settings.merge == "all":
                 frame = merged(frame, kind)
         options["merge"] = "partition" if settings.merge == "partition" else "none"

@@ -71,7 +71,7 @@ class Rival(threading.Thread):
     def _change(self, deliveries: Sequence[Delivery]) -> None:
         """Change the customers of some messages, and hold them for a moment."""
         began_ms = self._now_ms()
-        self._producer.send_many(RangeMergeMessage(each.content, self._window_ms) for each in deliveries)
+        self._producer.send_many(RangeMergeMessage(each.content, time_range_ms=self._window_ms) for each in deliveries)
         self._stopping.wait(_HOLD_S)
         ended_ms = self._now_ms()
         self.held += [Held(each.text, began_ms, ended_ms) for each in deliveries]

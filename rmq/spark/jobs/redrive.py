@@ -73,7 +73,8 @@ class Redriver:
         self, connections: Connections, url: str, topic: Topic, again: Again, limit: Limit | None = None
     ) -> None:
         self._connections, self._topic = connections, topic
-        given = {"priority": again.priority, "time_range": again.due_in_ms}
+        due_in = None if again.due_in_ms is None else f"{again.due_in_ms}ms"
+        given = {"priority": again.priority, "time_range": due_in}
         options = {name: str(value) for name, value in given.items() if value is not None}
         self._options = parse_options({"url": url, "topic": topic.name, "redrive": "true", **options})
         self._audit = Audit(connections, topic, again.actor)

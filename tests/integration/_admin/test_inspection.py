@@ -25,7 +25,7 @@ def test_a_fresh_topic(client: RmqClient, make_topic: MakeTopic) -> None:
 def test_every_place_is_counted(client: RmqClient, make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.RANGE_MERGE, slots=2)
     producer = client.producer(topic)
-    producer.send_many(RangeMergeMessage(f"m{i}", 1) for i in range(20))
+    producer.send_many(RangeMergeMessage(f"m{i}", time_range_ms=1) for i in range(20))
     with client.consumer(topic) as consumer:
         found = consumer.poll(1_000, timeout=50)
         while len(found) < 20:
@@ -48,7 +48,9 @@ def test_every_place_is_counted(client: RmqClient, make_topic: MakeTopic) -> Non
 def test_lateness(client: RmqClient, make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.FIXED_TIME)
     now_ms = stats_of(client, topic).slots[0].now_ms
-    client.producer(topic).send_many([FixedTimeMessage("a", now_ms + 200), FixedTimeMessage("b", now_ms + 9_000_000)])
+    client.producer(topic).send_many(
+        [FixedTimeMessage("a", fixed_time_ms=now_ms + 200), FixedTimeMessage("b", fixed_time_ms=now_ms + 9_000_000)]
+    )
     with client.consumer(topic) as consumer:
         [delivery] = consumer.poll(timeout=50)
         assert delivery.release()
@@ -63,7 +65,7 @@ def test_peek_shows_each_place_in_the_order_of_delivery(client: RmqClient, make_
     inspection = client.inspect(topic)
     with client.consumer(topic) as consumer:
         first, second = consumer.poll(2)
-        assert first.nack(delay=0)
+        assert first.nack(delay="0s")
         [fresh, retried] = inspection.peek()
         assert (fresh.text, fresh.body, fresh.priority, fresh.due_ms, fresh.retries_left) == (
             "p50", b"body 50", 50, None, None,

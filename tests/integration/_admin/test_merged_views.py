@@ -43,7 +43,7 @@ def test_a_value_is_seen_wherever_it_is(client: RmqClient, make_topic: MakeTopic
         assert (shown(found.in_flight), shown(found.stored), found.waiting) == ((7, 2), (100, 1), None)
         assert [shown(each) for each in view.peek("prepare")] == [(7, 2)]
         client.control(topic).cancel("sku:1")
-        delivery.nack(delay=60_000)
+        delivery.nack(delay="1m")
         producer.send(PriorityMessage("sku:1", 10, body=1))
         found = view.find("sku:1")
         assert (shown(found.waiting), shown(found.stored)) == ((7, 2), (1, 1))
@@ -72,7 +72,7 @@ def test_items_of_a_large_collection_are_found_in_part(client: RmqClient, make_t
 
 
 def test_a_join_and_its_missing_parts(client: RmqClient, make_topic: MakeTopic) -> None:
-    merge = Merge(Collect(unique=True), Sliding(max_wait=3_600_000), PER_MESSAGE)
+    merge = Merge(Collect(unique=True), Sliding(max_wait="1h"), PER_MESSAGE)
     topic = make_topic(TopicType.RANGE_MERGE, merge=merge)
     client.producer(topic).send(JoinMessage("order:7", "invoice", 3))
     for [each] in (client.inspect(topic).peek(), client.inspect(topic).search().messages):

@@ -90,7 +90,7 @@ def test_what_is_in_flight_waiting_or_dead_stays(client: RmqClient, topic: Topic
         a, b, c, d, e = one.poll(5)
         assert b.ack()
         assert c.bury("no")
-        assert d.nack(delay=3_600_000)
+        assert d.nack(delay="1h")
         assert e.ack()
         stream.move_group("g", "all")
         assert [entry.id for entry in stream.pending("g")] == ["10-1", "40-1"]

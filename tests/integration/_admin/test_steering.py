@@ -37,7 +37,7 @@ def client(redis_url: str) -> Iterator[RmqClient]:
 
 def test_promote_makes_a_later_message_due(client: RmqClient, make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.FIXED_TIME, slots=2)
-    client.producer(topic).send(FixedTimeMessage("a", FAR_MS, body="b"))
+    client.producer(topic).send(FixedTimeMessage("a", fixed_time_ms=FAR_MS, body="b"))
     assert client.control(topic).promote("nothing") is ABSENT
     assert client.control(topic).promote("a") is DONE
     with client.consumer(topic) as consumer:
@@ -125,7 +125,7 @@ def test_purge_needs_the_name_and_leaves_what_is_in_flight(client: RmqClient, ma
         assert control.purge("store", confirm=topic.name, limit=100) == 100
         assert control.purge("store", confirm=topic.name, progress=progress.append) == 2_399
         assert progress[-1] == 2_399
-        held.nack(delay=60_000)
+        held.nack(delay="1m")
     stats = client.inspect(topic).stats()
     assert (stats.backlog, stats.waiting, stats.total("purged"), stats.unaccounted) == (0, 1, 2_499, 0)
     assert control.purge("retry", confirm=topic.name) == 1

@@ -62,7 +62,9 @@ def test_find_search_and_steer(client: RmqClient) -> None:
 
 
 def test_drop_and_time_to_live(client: RmqClient) -> None:
-    topic = Topic(f"limits{os.getpid()}", TopicType.PRIORITY, slots=8, max_backlog=80, when_full=WhenFull.DROP, ttl=1)
+    topic = Topic(
+        f"limits{os.getpid()}", TopicType.PRIORITY, slots=8, max_backlog=80, when_full=WhenFull.DROP, ttl="1ms"
+    )
     assert client.producer(topic).send_many(PriorityMessage(f"m{n}", 100 + n) for n in range(800)).dropped == 720
     view = client.inspect(topic)
     with client.consumer(topic) as consumer:

@@ -392,7 +392,7 @@ def test_a_redrive_goes_into_the_group_that_failed_only(
         assert [(each.text, each.attempt, dict(each.fields)) for each in found] == [("bad", 1, {"content": b"bad"})]
         assert other.poll(10, 0.2) == []
         assert view.group("other").lag == 0
-        found[0].nack(delay=0)
+        found[0].nack(delay="0s")
         found = consumer.poll(10, 1.0)
         assert [delivery.attempt for delivery in found] == [2]
         found[0].bury()  # a copy dies and comes back like any other
@@ -632,12 +632,12 @@ def test_what_is_gone_while_pending_does_not_stick(
     sent = send(client, topic, "expires", "nacked", "waits", "buried", "acked")
     with client.consumer(topic, group="g", start="all") as consumer:
         _, nacked, waits, buried, acked = consumer.poll(10)
-        assert waits.nack(delay=200)
+        assert waits.nack(delay="200ms")
         if how == "deleted":
             assert view.delete(*sent) == 5
         else:
             assert view.trim()[0].dropped == 5
-        assert nacked.nack(delay=0)
+        assert nacked.nack(delay="0s")
         assert buried.bury()
         assert acked.ack()  # done is done
         wait_until(lambda: consumer.poll(10) == [] and view.group("g").pending == 0)
@@ -961,7 +961,7 @@ def test_an_ack_of_some_leaves_the_others_of_their_claim(
         assert "#" in name
         assert consumer.ack(page[:60]) == []
         assert consumer.extend(page[60:]) == []
-        assert page[60].nack(delay=0)
+        assert page[60].nack(delay="0s")
         left = sorted(row.id for row in client.stream(topic).pending("g"))
         assert left == sorted(ids(page[60:]))
         assert consumer.ack(page[61:]) == []

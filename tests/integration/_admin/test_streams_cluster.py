@@ -50,7 +50,7 @@ def test_groups_the_dead_trimming_and_reading_on_a_cluster(cluster: RedisCluster
 def test_a_delayed_queue_on_a_cluster(cluster: RedisClusterServers) -> None:
     with RmqClient(cluster.url) as client, DelayedQueue(client, f"delayed{os.getpid()}", slots=4) as queue:
         for number in range(20):
-            queue.offer(str(number), 10 * number)
+            queue.offer(str(number), f"{10 * number}ms")
         assert sorted(queue.take(50.0) for _ in range(20)) == sorted(str(number).encode() for number in range(20))
 
 

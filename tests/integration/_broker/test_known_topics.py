@@ -61,7 +61,7 @@ def test_settings_of_a_program_that_do_not_count_are_told_once(
 
 def test_a_change_leaves_its_settings_in_the_audit(client: RmqClient, make_topic: MakeTopic) -> None:
     topic = client.producer(make_topic(TopicType.PRIORITY)).topic
-    client.change_topic(topic.changed(max_retries=3, ttl=60_000))
+    client.change_topic(topic.changed(max_retries=3, ttl="1m"))
     client.change_topic(topic.changed(max_retries=3))  # as it is already
     lines = client.inspect(topic).audit()
     assert [line.outcome for line in lines] == ["done", "begun"]

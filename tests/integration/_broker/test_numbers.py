@@ -53,7 +53,7 @@ def test_times_to_wait(client: RmqClient, side: Side, make_topic: MakeTopic) -> 
         for number, time in enumerate(FOR_EVER):
             producer.send(PriorityMessage(f"m{number}", 100))
             assert consumer.ack(consumer.poll(1, time)) == []
-            queue.offer(str(number), 0)
+            queue.offer(str(number), "0s")
             assert queue.take(time) == str(number).encode()
 
 
@@ -61,7 +61,7 @@ def test_a_wait_for_ever_for_what_comes_later(client: RmqClient, side: Side, mak
     queue: DelayedQueue
     with side.queue(client, make_topic(TopicType.FIXED_TIME).name) as queue:
         for time in FOR_EVER:
-            queue.offer("a", 50)
+            queue.offer("a", "50ms")
             with queue.taking(time) as value:
                 assert value == b"a"
 

@@ -15,7 +15,7 @@ from tests.support.core import TOPICS_KEY
 
 
 def test_the_first_definition_rules(client: RmqClient, redis_url: str, make_topic: MakeTopic) -> None:
-    lease, retry = timedelta(seconds=7), LadderRetry((1, 2))
+    lease, retry = timedelta(seconds=7), LadderRetry(("1s", "2s"))
     topic = make_topic(TopicType.PRIORITY, slots=4, max_retries=3, lease=lease, retry=retry)
     assert client.producer(topic).topic == topic
     with RmqClient(redis_url) as other:
@@ -39,10 +39,10 @@ def test_another_type_or_number_of_slots_is_refused(
         client.change_topic(Topic(topic.name, **definition))  # pyright: ignore[reportArgumentType]
 
 
-SUMS = Merge(Sum(), Fixed(5_000))
+SUMS = Merge(Sum(), Fixed("5s"))
 
 
-@pytest.mark.parametrize(("merge", "other"), [(SUMS, None), (None, SUMS), (SUMS, Merge(Max(), Fixed(5_000)))])
+@pytest.mark.parametrize(("merge", "other"), [(SUMS, None), (None, SUMS), (SUMS, Merge(Max(), Fixed("5s")))])
 def test_another_way_of_merging_is_refused(
     client: RmqClient, make_topic: MakeTopic, merge: Merge | None, other: Merge | None
 ) -> None:
@@ -58,7 +58,7 @@ def test_another_way_of_merging_is_refused(
 def test_windows_and_bounds_of_merging_are_changed(client: RmqClient, make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.RANGE_MERGE, merge=SUMS)
     client.producer(topic)
-    sliding = Merge(Sum(), Sliding(1_000, max_wait=9_000), max_count=7)
+    sliding = Merge(Sum(), Sliding("1s", max_wait="9s"), max_count=7)
     assert client.producer(Topic(topic.name, topic.type, merge=sliding)).topic == topic
     assert client.change_topic(topic.changed(merge=sliding)).merge == sliding
     assert client.topic(topic.name).merge == sliding

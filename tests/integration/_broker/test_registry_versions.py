@@ -155,7 +155,7 @@ def test_different_settings_changed_at_once_are_all_kept(
     client.producer(topic)
     with RmqClient(redis_url) as other, RmqClient(redis_url) as third:
         for number in range(1, 61):
-            lease, steps = timedelta(seconds=number), LadderRetry((number,))
+            lease, steps = timedelta(seconds=number), LadderRetry((f"{number}s",))
             at_once(
                 lambda lease=lease: client.change_topic(topic.changed(lease=lease)),
                 lambda number=number: other.change_topic(other.topic(topic.name).changed(max_retries=number)),
@@ -194,7 +194,7 @@ def test_an_update_begins_anew_where_somebody_was_faster(
         if len(seen) == 1:
             with RmqClient(redis_url) as other:
                 other.change_topic(topic.changed(retention=Retention(max_length=5)))
-        return registered.changed(retention=replace(retention, max_age=7_000))
+        return registered.changed(retention=replace(retention, max_age="7s"))
 
     after = client.update_topic(topic.name, change).retention
     assert seen == [1_000_000, 5]
@@ -231,7 +231,7 @@ def test_of_two_slot_counts_registered_at_once_one_wins(redis_url: str, make_top
 
 
 def test_a_definition_that_would_be_too_long_is_refused(client: RmqClient, make_topic: MakeTopic) -> None:
-    topic = make_topic(TopicType.PRIORITY, retry=LadderRetry(tuple(range(1, 20_000))))
+    topic = make_topic(TopicType.PRIORITY, retry=LadderRetry([f"{number}s" for number in range(1, 20_000)]))
     with pytest.raises(InvalidTopicError, match=r"takes .* bytes, more than 65536; use fewer steps"):
         client.producer(topic)
 

@@ -79,7 +79,7 @@ def test_no_command_is_missing_and_none_is_granted_in_vain() -> None:
 
 
 def test_topics_that_merge_run_under_the_documented_rights(client: RmqClient) -> None:
-    merge = Merge(Sum(), window=Leading(1))
+    merge = Merge(Sum(), window=Leading("1ms"))
     topic = Topic("shop.sums", TopicType.RANGE_MERGE, max_retries=0, retry=ImmediateRetry(), merge=merge)
     producer = client.producer(topic)
     producer.send_many((RangeMergeMessage("a", body=1) for _ in range(3)), fold=True, once="first")
@@ -149,7 +149,7 @@ def test_streams_run_under_the_documented_rights() -> None:
             found = consumer.poll(timeout=50)
             assert [delivery.text for delivery in found] == ["bad"]
             assert consumer.extend(found) == []
-            assert found[0].nack(delay=0)
+            assert found[0].nack(delay="0s")
             assert [delivery.bury() for delivery in consumer.poll(timeout=50)] == [True]
         assert stream.dead("mail").purge() == 1
         assert len(list(stream.range())) == 21
@@ -168,8 +168,8 @@ def test_streams_run_under_the_documented_rights() -> None:
 
 def test_delayed_queues_run_under_the_documented_rights(client: RmqClient) -> None:
     with DelayedQueue(client, "shop.later") as queue:
-        queue.offer("a", 0)
-        queue.offer("b", 3_600_000)
+        queue.offer("a", "0s")
+        queue.offer("b", "1h")
         assert queue.take(timeout=10) == b"a"
         assert (len(queue), list(queue), queue.remove("b")) == (1, [b"b"], True)
 
@@ -238,16 +238,16 @@ def test_both_time_topics_too(client: RmqClient) -> None:
     merged = Topic("shop.merged", TopicType.RANGE_MERGE)
     timed = Topic("shop.timed", TopicType.FIXED_TIME)
     for _ in range(2):
-        client.producer(merged).send(RangeMergeMessage("a", 50))
+        client.producer(merged).send(RangeMergeMessage("a", time_range_ms=50))
     now_ms = client.inspect(merged).stats().slots[0].now_ms
-    client.producer(timed).send(FixedTimeMessage("b", now_ms + 500))
+    client.producer(timed).send(FixedTimeMessage("b", fixed_time_ms=now_ms + 500))
     for topic, content in ((merged, "a"), (timed, "b")):
         with client.consumer(topic) as consumer:
             found: list[Delivery] = []
             wait_until(lambda found=found, consumer=consumer: found.extend(consumer.poll(timeout=1.0)) or found)
             assert [delivery.text for delivery in found] == [content]
             assert consumer.extend(found) == []
-            assert found[0].nack(delay=0)
+            assert found[0].nack(delay="0s")
             assert [again.ack() for again in consumer.poll(timeout=50)] == [True]
         assert client.inspect(topic).peek() == []
 

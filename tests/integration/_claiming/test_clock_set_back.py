@@ -71,7 +71,7 @@ def test_a_lease_of_a_stream_ends(client: RmqClient, clock: Clock, back_s: int, 
 
 @BACK
 def test_a_window_takes_sends_again(client: RmqClient, clock: Clock, back_s: int) -> None:
-    window = Leading(10_000, trailing=False)
+    window = Leading("10s", trailing=False)
     topic = Topic("clock", TopicType.RANGE_MERGE, slots=1, merge=Merge(Sum(), window=window))
     producer = client.producer(topic)
     for number in range(10):

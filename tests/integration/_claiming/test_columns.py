@@ -30,7 +30,7 @@ from tests.support.core import ClaimColumns, ClaimExecutor
 from tests.support.waiting import wait_until
 
 SOON: dict[TopicType, dict[str, Any]] = {
-    TopicType.RANGE_MERGE: {"time_range": 1},
+    TopicType.RANGE_MERGE: {"time_range": "1ms"},
     TopicType.PRIORITY: {"priorities": 5},
 }
 
@@ -124,7 +124,7 @@ def test_rows_end_apart(client: RmqClient, make_topic: MakeTopic) -> None:
 
 
 def test_rows_that_are_no_longer_held_are_told(client: RmqClient, make_topic: MakeTopic) -> None:
-    topic = make_topic(TopicType.PRIORITY, lease=1_000, retry=ImmediateRetry())
+    topic = make_topic(TopicType.PRIORITY, lease="1s", retry=ImmediateRetry())
     send(client, topic, 20)
     with client.consumer(topic) as first, client.consumer(topic) as second:
         columns = first.poll_columns(20)
@@ -233,7 +233,7 @@ def test_a_listener_nacks_what_is_named_and_what_its_handler_raised_on(
 
 
 def test_leases_of_columns_are_renewed_while_a_handler_runs(client: RmqClient, make_topic: MakeTopic) -> None:
-    topic = make_topic(TopicType.PRIORITY, slots=2, lease=1_000)
+    topic = make_topic(TopicType.PRIORITY, slots=2, lease="1s")
     send(client, topic, 60)
     got: list[list[bytes]] = []
     parts: list[Any] = []

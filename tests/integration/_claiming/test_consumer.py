@@ -122,7 +122,9 @@ def test_fixed_times_in_order_and_never_early(
     topic = make_topic(TopicType.FIXED_TIME, slots=2)
     now_ms = redis_ms(redis_client)
     due = {f"m{i}": now_ms + 4_000 + 60 * ((7 * i) % 10) for i in range(10)}
-    client.producer(topic).send_many(FixedTimeMessage(content, time_ms) for content, time_ms in due.items())
+    client.producer(topic).send_many(
+        FixedTimeMessage(content, fixed_time_ms=time_ms) for content, time_ms in due.items()
+    )
     found: list[Delivery] = []
     with client.consumer(topic) as consumer:
         while len(found) < len(due):
@@ -143,7 +145,7 @@ def test_a_merge_message_is_not_delivered_before_its_window_ends(
 ) -> None:
     topic = make_topic(TopicType.RANGE_MERGE)
     before_ms = redis_ms(redis_client)
-    client.producer(topic).send(RangeMergeMessage("a", 400))
+    client.producer(topic).send(RangeMergeMessage("a", time_range_ms=400))
     with client.consumer(topic) as consumer:
         [delivery] = consumer.poll(timeout=50)
         assert delivery.claimed_ms >= before_ms + 400
@@ -196,7 +198,7 @@ def test_release_uses_no_retry_and_keeps_the_place(client: RmqClient, make_topic
 
 def test_seventeen_deliveries_then_dead_with_its_reason(client: RmqClient, make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.RANGE_MERGE, slots=2, retry=ImmediateRetry())
-    client.producer(topic).send(RangeMergeMessage("item:13", 1, body="poison"))
+    client.producer(topic).send(RangeMergeMessage("item:13", time_range_ms=1, body="poison"))
     attempts: list[int] = []
     with client.consumer(topic) as consumer:
         while found := consumer.poll(timeout=0 if attempts else 5):
@@ -398,7 +400,7 @@ def test_a_hint_wakes_an_idle_consumer(
     with idle_consumer(client, topic, monkeypatch) as consumer:
         for i in range(20):
             # due in 50 ms: sent before the consumer waits, as the hint stays in its socket
-            producer.send(RangeMergeMessage(f"m{i}", 50))
+            producer.send(RangeMergeMessage(f"m{i}", time_range_ms=50))
             [delivery] = consumer.poll(timeout=50)
             assert delivery.text == f"m{i}"
             assert delivery.ack()
@@ -413,7 +415,7 @@ def test_each_change_that_makes_something_due_wakes(
     with idle_consumer(client, topic, monkeypatch) as consumer, client.consumer(topic) as other:
         producer.send(far)
         assert consumer.poll(timeout=0.1) == []
-        client.control(topic).reschedule("a", due_in=0)
+        client.control(topic).reschedule("a", due_in="0s")
         [delivery] = consumer.poll(timeout=50)
         assert delivery.nack()  # back at once
         [delivery] = other.poll(timeout=50)

@@ -36,7 +36,7 @@ PACKAGE = str(Path(rmq.__file__).parent)
 
 def offered(queue: DelayedQueue, count: int) -> set[bytes]:
     for number in range(count):
-        queue.offer(str(number), 0)
+        queue.offer(str(number), "0s")
     return {str(number).encode() for number in range(count)}
 
 
@@ -263,7 +263,7 @@ def test_a_client_closes_the_rest_whatever_one_part_raises() -> None:
             raise LookupError("cannot close")
 
     client, failing = RmqClient("embedded://"), [Failing(), Failing()]
-    DelayedQueue(client, "q").offer("a", 0)
+    DelayedQueue(client, "q").offer("a", "0s")
     connections, _ = client._registered(rmq.Topic("t", TopicType.PRIORITY))
     for each in failing:
         connections.close_with_us(each)
@@ -318,7 +318,7 @@ def test_what_is_no_hint_on_a_wake_channel_harms_nobody(
             [delivery] = consumer.poll(1, 20.0)
             assert delivery.ack()
             sender.join()
-            queue.offer("b", 300)
+            queue.offer("b", "300ms")
             assert queue.take(50.0) == b"b"
     finally:
         ended.set()

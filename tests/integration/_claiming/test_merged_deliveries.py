@@ -66,7 +66,7 @@ def test_the_newest_body_comes_with_its_version(client: RmqClient, make_topic: M
 
 
 def test_items_are_folded_in_the_order_of_sending(client: RmqClient, make_topic: MakeTopic) -> None:
-    topic = make_topic(TopicType.RANGE_MERGE, merge=Merge(Collect(), Fixed(1)))
+    topic = make_topic(TopicType.RANGE_MERGE, merge=Merge(Collect(), Fixed("1ms")))
     client.producer(topic).send_many(
         RangeMergeMessage("user:1", body=text) for text in ('{"a":1,"b":[]}', '{"a":null}', '{"c":2}')
     )
@@ -77,7 +77,7 @@ def test_items_are_folded_in_the_order_of_sending(client: RmqClient, make_topic:
 
 
 def test_a_join_says_which_parts_it_waits_for(client: RmqClient, make_topic: MakeTopic) -> None:
-    merge = Merge(Collect(unique=True), Sliding(max_wait=300), PER_MESSAGE)
+    merge = Merge(Collect(unique=True), Sliding(max_wait="300ms"), PER_MESSAGE)
     topic = make_topic(TopicType.RANGE_MERGE, merge=merge)
     producer = client.producer(topic)
     producer.send(JoinMessage("order:7", "invoice", 3))
@@ -85,7 +85,7 @@ def test_a_join_says_which_parts_it_waits_for(client: RmqClient, make_topic: Mak
     complete, late = only(client, topic, "complete")
     assert (complete, late.items, late.wanted, late.merged) == (False, (b"invoice",), 3, 2)
     for part in ("invoice", "label", "photo"):
-        producer.send(JoinMessage("order:8", part, 3, time_range=60_000))
+        producer.send(JoinMessage("order:8", part, 3, time_range_ms=60_000))
     complete, whole = only(client, topic, "complete")
     assert (complete, set(whole.items)) == (True, {b"invoice", b"label", b"photo"})
 
@@ -105,14 +105,14 @@ def test_a_send_with_a_name_counts_once(client: RmqClient, make_topic: MakeTopic
 
 
 def test_a_name_stands_for_the_same_messages(client: RmqClient, make_topic: MakeTopic) -> None:
-    topic = make_topic(TopicType.RANGE_MERGE, merge=Merge(Sum(), window=Fixed(60_000)))
+    topic = make_topic(TopicType.RANGE_MERGE, merge=Merge(Sum(), window=Fixed("1m")))
     producer = client.producer(topic)
     producer.send(RangeMergeMessage("a", body=1), once="daily")
     with pytest.raises(CallChangedError, match=r"once is 'daily', and the call of that name to .* sent other messages"):
         producer.send(RangeMergeMessage("a", body=2), once="daily")
 
     def many(number: int, more: int = 0, time_range: int = 60_000) -> list[RangeMergeMessage]:
-        return [RangeMergeMessage(f"c{i}", time_range, body=i + more) for i in range(number)]
+        return [RangeMergeMessage(f"c{i}", time_range_ms=time_range, body=i + more) for i in range(number)]
 
     assert producer.send_many(many(2_900), once="lines").new == 2_900
     assert producer.send_many(many(2_900, time_range=500), once="lines").new == 2_900, "times are not compared"

@@ -47,7 +47,7 @@ def _poll_all(client: RmqClient, topic: Topic) -> Sized:
 
 @pytest.mark.parametrize("poll", [_poll, _poll_columns, _poll_all])
 def test_a_poll_counts_the_bytes_of_items(poll: Poll, client: RmqClient, make_topic: MakeTopic) -> None:
-    topic = make_topic(TopicType.RANGE_MERGE, merge=Merge(Collect(max_bytes=MIB), window=Fixed(1)))
+    topic = make_topic(TopicType.RANGE_MERGE, merge=Merge(Collect(max_bytes=MIB), window=Fixed("1ms")))
     client.producer(topic).send_many(RangeMergeMessage(f"c{number}", body=BIG) for number in range(NUMBER))
     assert len(poll(client, topic)) == POLL_BYTES // MIB
 
@@ -64,7 +64,7 @@ def test_a_poll_counts_the_bytes_of_fields(client: RmqClient, make_topic: MakeTo
 def test_flights_that_cost_more_than_a_call_may_fold_back_all_the_same(
     ended: str, client: RmqClient, make_topic: MakeTopic
 ) -> None:
-    topic = make_topic(TopicType.RANGE_MERGE, merge=Merge(Collect(max_bytes=MIB), window=Fixed(1)))
+    topic = make_topic(TopicType.RANGE_MERGE, merge=Merge(Collect(max_bytes=MIB), window=Fixed("1ms")))
     producer = client.producer(topic)
     for _ in range(2):
         producer.send_many(RangeMergeMessage(f"c{number}", body=BIG[: MIB // 2]) for number in range(12))
@@ -75,7 +75,7 @@ def test_flights_that_cost_more_than_a_call_may_fold_back_all_the_same(
         assert consumer.release(held) == []
     else:
         for delivery in held:
-            delivery.nack(delay=0)
+            delivery.nack(delay="0s")
     found = stats_of(client, topic)
     assert (found.in_flight, found.backlog) == (0, 12)
     consumer.close()
@@ -84,7 +84,7 @@ def test_flights_that_cost_more_than_a_call_may_fold_back_all_the_same(
 def test_a_poll_without_waiting_makes_a_bounded_number_of_claims(
     client: RmqClient, make_topic: MakeTopic, redis_client: redis.Redis
 ) -> None:
-    topic = make_topic(TopicType.PRIORITY, ttl=60_000)
+    topic = make_topic(TopicType.PRIORITY, ttl="1m")
     names = [f"old{number:05}" for number in range(5_000)]
     producer = client.producer(topic)
     producer.send_many(PriorityMessage(name, 100) for name in names)

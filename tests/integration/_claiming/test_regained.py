@@ -59,7 +59,7 @@ def test_what_was_handled_before_is_settled_before_the_new_epoch_fences_the_old_
 @pytest.fixture
 def at_work(client: RmqClient, make_topic: MakeTopic, connections: Connections) -> tuple[Claimer, ClaimExecutor]:
     """An owner of a slot with two messages."""
-    topic = make_topic(TopicType.PRIORITY, slots=1, lease=3_000)
+    topic = make_topic(TopicType.PRIORITY, slots=1, lease="3s")
     client.producer(topic).send_many(PriorityMessage(each, 1_000) for each in ("a", "b"))
     claimer = Claimer(connections, topic, ())
     claimer.set_owned({0: BEFORE})

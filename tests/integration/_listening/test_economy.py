@@ -46,7 +46,7 @@ def test_it_polls_no_more_once_hints_are_proven_and_hears_them(name: str, server
         client.start(idle="economy")
         wait_until(lambda: calls(server, "publish") > 0)
         wait_until(lambda: not polls(server))
-        client.producer(TOPIC).send(RangeMergeMessage("a", 1))
+        client.producer(TOPIC).send(RangeMergeMessage("a", time_range_ms=1))
         wait_until(lambda: seen == ["a"])
         [worker] = client.workers()
         assert (worker.beat_s, worker.stale) == (40.0, False)
@@ -110,6 +110,6 @@ def test_without_the_right_to_publish_it_polls(server: RedisServer) -> None:
     with side_of("threads") as side, side.client(server.url.replace("://", "://mute:pw@")) as client:
         client.listener(TOPIC)(lambda delivery: seen.append(delivery.text))
         client.start(idle="economy")
-        client.producer(TOPIC).send(RangeMergeMessage("a", 1))
+        client.producer(TOPIC).send(RangeMergeMessage("a", time_range_ms=1))
         wait_until(lambda: seen == ["a"])
         assert polls(server)

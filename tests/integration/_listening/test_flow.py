@@ -120,7 +120,7 @@ def test_no_message_dies_of_a_downstream_that_fails_at_once(
         if kind is TopicType.PRIORITY:
             send(PriorityMessage(f"m{number}", 2_000) for number in range(2_000))
         else:
-            send(RangeMergeMessage(f"m{number}", 1) for number in range(2_000))
+            send(RangeMergeMessage(f"m{number}", time_range_ms=1) for number in range(2_000))
         client.start()
         wait_until(lambda: downstream.done >= healthy, 120, "healthy")
         downstream.down = True
@@ -154,9 +154,9 @@ def test_what_is_spared_without_retries_stays_as_it_was_sent_and_holds_up_nobody
             if kind is TopicType.PRIORITY:
                 producer.send(PriorityMessage(f"m{number}", 700))
             elif kind is TopicType.FIXED_TIME:
-                producer.send(FixedTimeMessage(f"m{number}", sent_ms + 1_000 + number))
+                producer.send(FixedTimeMessage(f"m{number}", fixed_time_ms=sent_ms + 1_000 + number))
             else:
-                producer.send(RangeMergeMessage(f"m{number}", 1))
+                producer.send(RangeMergeMessage(f"m{number}", time_range_ms=1))
         client.start()
         wait_until(lambda: refused.total() >= 20 and (len(refused) == 12 or not kind.timed), 120, "refused")
         down.clear()
@@ -176,11 +176,11 @@ def test_a_message_that_always_fails_dies_while_the_others_are_handled(redis_url
             if delivery.content.startswith(b"bad"):
                 raise ValueError(delivery.content)
 
-        client.producer(topic).send_many(RangeMergeMessage(f"bad{number}", 1) for number in range(8))
-        client.producer(topic).send_many(RangeMergeMessage(f"good{number}", 1) for number in range(50))
+        client.producer(topic).send_many(RangeMergeMessage(f"bad{number}", time_range_ms=1) for number in range(8))
+        client.producer(topic).send_many(RangeMergeMessage(f"good{number}", time_range_ms=1) for number in range(50))
         client.start()
         wait_until(lambda: client.inspect(topic).stats().total("acked") == 50, 120)
-        client.producer(topic).send_many(RangeMergeMessage(f"more{number}", 1) for number in range(50))
+        client.producer(topic).send_many(RangeMergeMessage(f"more{number}", time_range_ms=1) for number in range(50))
         wait_until(lambda: client.inspect(topic).stats().total("acked") == 100, 120)
 
 

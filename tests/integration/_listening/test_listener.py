@@ -88,7 +88,7 @@ def test_a_handler_may_settle_by_itself(client: RmqClient, make_topic: MakeTopic
             assert delivery.ack()
             raise ValueError("too late to matter")
         elif delivery.attempt == 1:
-            assert delivery.nack(delay=0, error="once more")
+            assert delivery.nack(delay="0s", error="once more")
 
     client.producer(topic).send_many(PriorityMessage(c, 100) for c in ("bury", "acked, then raises", "again"))
     with listening(client):
@@ -106,7 +106,7 @@ def test_seventeen_failures_then_dead_with_the_reason(client: RmqClient, make_to
         attempts.append(delivery.attempt)
         raise LookupError(f"failed {delivery.attempt}")
 
-    client.producer(topic).send(RangeMergeMessage("item:13", 1))
+    client.producer(topic).send(RangeMergeMessage("item:13", time_range_ms=1))
     with listening(client):
         wait_until(lambda: stats_of(client, topic).dead)
     assert attempts == list(range(1, 18))
@@ -142,7 +142,7 @@ def test_a_batch_with_an_outcome_for_each_message(client: RmqClient, make_topic:
             elif kind == 1:
                 delivery.bury("odd")
             elif kind == 2 and delivery.attempt < 3:
-                delivery.nack(delay=0)
+                delivery.nack(delay="0s")
         # the rest, kind 3, is acked by the return
 
     client.producer(topic).send_many(PriorityMessage(f"{i}", 100) for i in range(400))
@@ -462,11 +462,11 @@ def test_a_hint_wakes_an_idle_listener(
     client.listener(topic, threads=2)(lambda delivery: arrived.append(delivery.text))
     producer = client.producer(topic)
     with listening(client):
-        producer.send(RangeMergeMessage("warm up", 1))
+        producer.send(RangeMergeMessage("warm up", time_range_ms=1))
         wait_until(lambda: arrived)
         wait_until(empty(client, topic))
         for i in range(30):
-            producer.send(RangeMergeMessage(f"m{i}", 1))
+            producer.send(RangeMergeMessage(f"m{i}", time_range_ms=1))
             wait_until(lambda i=i: arrived[-1] == f"m{i}")
 
 

@@ -51,7 +51,7 @@ class OtherPrice(msgspec.Struct, frozen=True):
 
 
 MUG, CUP = Price("mug", 5), Price("cup", 7)
-BAD = RangeMergeMessage("bad", 1, body=b'{"item":"bad"}')
+BAD = RangeMergeMessage("bad", time_range_ms=1, body=b'{"item":"bad"}')
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_a_handler_gets_payload_and_delivery(client: RmqClient, price: Topic[Pri
     def draw(price: Price, delivery: Delivery[Price]) -> None:
         got.append((price, delivery.content, delivery.attempt))
 
-    client.producer(price).send(price.message("k", MUG, time_range=1))
+    client.producer(price).send(price.message("k", MUG, time_range_ms=1))
     listen(client, price, draw, lambda: bool(got))
     assert got == [(MUG, b"k", 1)]
 
@@ -112,7 +112,7 @@ def test_an_async_handler_gets_payload_delivery_and_dependency(
         await delivery.ack()
         got.append((price, db))
 
-    client.producer(price).send(price.message("k", MUG, time_range=1))
+    client.producer(price).send(price.message("k", MUG, time_range_ms=1))
     listen_async(redis_url, price, draw, lambda: bool(got))
     assert got == [(MUG, "database")]
     assert stats_of(client, price).total("acked") == 1
@@ -132,7 +132,7 @@ def test_a_payload_lives_as_long_as_its_handler_runs(client: RmqClient, price: T
         alive.append(any(each() is not None for _, each in seen))
         seen.extend((delivery, weakref.ref(delivery.payload)) for delivery in deliveries)
 
-    client.producer(price).send_many(price.message(f"item:{n}", Price("mug", n), time_range=1) for n in range(30))
+    client.producer(price).send_many(price.message(f"item:{n}", Price("mug", n), time_range_ms=1) for n in range(30))
     listen(client, price, draw if batch is None else draw_all, lambda: len(seen) == 30, batch=batch)
     assert len(alive) >= 3
     assert not any(alive)
@@ -149,7 +149,7 @@ def check_dead_at_once(client: RmqClient, price: Topic[Price], got: list[Price])
 
 
 def send_three(client: RmqClient, price: Topic[Price]) -> None:
-    messages = (price.message("mug", MUG, time_range=1), BAD, price.message("cup", CUP, time_range=1))
+    messages = (price.message("mug", MUG, time_range_ms=1), BAD, price.message("cup", CUP, time_range_ms=1))
     client.producer(price).send_many(messages)
 
 
@@ -259,9 +259,9 @@ def test_a_dead_payload_is_replayed_once_the_class_fits(client: RmqClient, price
 def test_programs_with_other_classes_and_none_share_a_topic(client: RmqClient, price: Topic[Price]) -> None:
     other = Topic(price.name, price.type, payload=OtherPrice)
     plain = replace(price, payload=None)
-    client.producer(plain).send(RangeMergeMessage("a", 1, body=b'{"item":"mug","pence":5}'))
-    client.producer(price).send(price.message("b", MUG, time_range=1))
-    client.producer(other).send(other.message("c", OtherPrice("mug", 5.0), time_range=1))
+    client.producer(plain).send(RangeMergeMessage("a", time_range_ms=1, body=b'{"item":"mug","pence":5}'))
+    client.producer(price).send(price.message("b", MUG, time_range_ms=1))
+    client.producer(other).send(other.message("c", OtherPrice("mug", 5.0), time_range_ms=1))
     with client.consumer(plain) as one, client.consumer(other) as two, client.consumer(price) as three:
         assert one.topic.payload is None
         (first,) = one.poll(1, 5)
@@ -302,7 +302,7 @@ def test_columns_have_bodies_that_the_topic_decodes(client: RmqClient, price: To
                 batch.bury([row], error)
 
     bodies = [price.encode(MUG), BAD.body, price.encode(CUP)]
-    client.producer(price).send_columns(["mug", "bad", "cup"], time_range=1, bodies=bodies)
+    client.producer(price).send_columns(["mug", "bad", "cup"], time_range="1ms", bodies=bodies)
     client.start()
     wait_until(settled(client, price))
     client.stop()
@@ -336,7 +336,10 @@ def test_the_payload_is_that_of_the_winner(client: RmqClient, make_topic: MakeTo
     def draw(price: Price, delivery: Delivery[Price]) -> None:
         got.append((price, delivery.merged))
 
-    newest, late = topic.message("k", CUP, time_range=50, version=2), topic.message("k", MUG, time_range=50, version=1)
+    newest, late = (
+        topic.message("k", CUP, time_range_ms=50, version=2),
+        topic.message("k", MUG, time_range_ms=50, version=1),
+    )
     client.producer(topic).send_many([newest, late])
     listen(client, topic, draw, lambda: bool(got))
     assert got == [(CUP, 2)]
@@ -352,7 +355,7 @@ def test_all_payloads_that_were_collected(client: RmqClient, make_topic: MakeTop
         assert delivery.payloads == prices
         got.append(prices)
 
-    options: Any = {"of": 2, "time_range": 60_000} if joins else {"time_range": 50}
+    options: Any = {"of": 2, "time_range": "1m"} if joins else {"time_range": "50ms"}
     client.producer(topic).send_many([topic.message("k", each, **options) for each in (MUG, CUP)])
     listen(client, topic, draw, lambda: bool(got))
     assert got == [[MUG, CUP]]
@@ -362,7 +365,7 @@ def test_a_collection_with_an_item_that_does_not_decode_is_dead_with_all_its_ite
     client: RmqClient, make_topic: MakeTopic
 ) -> None:
     topic = typed(make_topic(TopicType.RANGE_MERGE, merge=Merge(Collect())))
-    items = [topic.message("k", MUG, time_range=50), RangeMergeMessage("k", 50, body=b"bad")]
+    items = [topic.message("k", MUG, time_range_ms=50), RangeMergeMessage("k", time_range_ms=50, body=b"bad")]
     client.producer(topic).send_many(items)
     listen(client, topic, lambda delivery: None, lambda: stats_of(client, topic).dead == 1)
     (dead,) = client.dead(topic).list()
@@ -377,7 +380,7 @@ def test_a_failing_handler_is_retried_with_its_payload(client: RmqClient, price:
         if len(got) < 3:
             raise OSError("try again")
 
-    client.producer(price).send(price.message("k", MUG, time_range=1))
+    client.producer(price).send(price.message("k", MUG, time_range_ms=1))
     listen(client, price, draw, lambda: stats_of(client, price).total("acked") == 1)
     assert got == [MUG] * 3
 
@@ -395,6 +398,6 @@ def test_dependencies_are_opened_and_closed_around_each_handler(client: RmqClien
     def draw(price: Price, db: str = Depends(opened)) -> None:
         said.append(f"{price.item} {db}")
 
-    client.producer(price).send(price.message("k", MUG, time_range=1))
+    client.producer(price).send(price.message("k", MUG, time_range_ms=1))
     listen(client, price, draw, done.is_set)
     assert said == ["open", "mug db", "close"]

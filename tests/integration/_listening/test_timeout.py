@@ -32,7 +32,7 @@ from tests.support.cli import Cli
 from tests.support.waiting import wait_until
 from tests.support.zookeeper import ZooKeeperEnsemble
 
-SECOND = 1_000
+SECOND = "1s"
 
 
 def fill(client: RmqClient, topic: Topic, *contents: str) -> None:
@@ -59,7 +59,7 @@ def test_a_thread_that_hangs_loses_its_message_and_what_comes_of_it_counts_no_mo
                 go_on.wait(120)
 
         listener = client.listener(
-            topic, threads=2, timeout=300, on_lost=lambda delivery: lost.append(delivery.content), **options
+            topic, threads=2, timeout="300ms", on_lost=lambda delivery: lost.append(delivery.content), **options
         )
         listener(handle)
         fill(client, topic, "a")
@@ -83,7 +83,7 @@ def test_a_handler_on_a_thread_may_stop_its_client(given_up: bool, redis_url: st
     lost, left = threading.Event(), list[list[str]]()
     with RmqClient(redis_url) as client:
 
-        @client.listener(topic, timeout=300 if given_up else None, on_lost=lambda delivery: lost.set())
+        @client.listener(topic, timeout="300ms" if given_up else None, on_lost=lambda delivery: lost.set())
         def handle(delivery: Delivery) -> None:
             if not given_up or lost.wait(120):
                 left.append([each.text for each in client.stop(drain_s=240)])
@@ -118,7 +118,7 @@ def test_how_long_handlers_run_is_seen_and_a_stop_does_not_wait_for_one_that_han
     topic, go_on = make_topic(TopicType.PRIORITY), threading.Event()
     with RmqClient(redis_url) as client:
 
-        @client.listener(topic, timeout=200)
+        @client.listener(topic, timeout="200ms")
         def handle(delivery: Delivery) -> None:
             go_on.wait(300)
 
@@ -167,7 +167,7 @@ def test_what_waits_behind_one_that_hangs_goes_back(redis_url: str, make_topic: 
     topic, go_on, done = make_topic(TopicType.PRIORITY), threading.Event(), list[str]()
     with RmqClient(redis_url) as client:
 
-        @client.listener(topic, threads=2, timeout=200)
+        @client.listener(topic, threads=2, timeout="200ms")
         def handle(delivery: Delivery) -> None:
             if delivery.text == "hang":
                 go_on.wait(300)
@@ -187,7 +187,7 @@ def test_a_call_that_was_given_up_takes_no_place_of_an_adaptive_listener(redis_u
     go_on, done = threading.Event(), list[str]()
     with RmqClient(redis_url) as client:
 
-        @client.listener(topic, threads=4, timeout=200, adaptive=Adaptive(least=1, window_s=0.05))
+        @client.listener(topic, threads=4, timeout="200ms", adaptive=Adaptive(least=1, window_s=0.05))
         def handle(delivery: Delivery) -> None:
             if (delivery.text, delivery.attempt) == ("hang", 1):
                 go_on.wait(300)
@@ -216,7 +216,7 @@ async def test_a_task_that_was_given_up_takes_no_place_of_an_adaptive_listener(
         @client.listener(
             topic,
             concurrency=4,
-            timeout=100,
+            timeout="100ms",
             adaptive=Adaptive(least=1),
             on_lost=lambda delivery: lost.append(delivery.content),
         )
@@ -242,7 +242,7 @@ def test_a_call_that_was_given_up_takes_no_place_of_the_shared_handlers(redis_ur
     go_on, calls, others = threading.Event(), list[int](), list[str]()
     with RmqClient(redis_url) as client:
 
-        @client.listener(topic, threads=2, timeout=200)
+        @client.listener(topic, threads=2, timeout="200ms")
         def handle(delivery: Delivery) -> None:
             calls.append(delivery.attempt)
             if len(calls) == 1:
@@ -293,7 +293,7 @@ def test_what_was_settled_before_the_timeout_is_not_lost(
             go_on.wait(300)
 
         listener = client.listener(
-            topic, timeout=100, on_lost=lambda delivery: lost.append(delivery.content), **options
+            topic, timeout="100ms", on_lost=lambda delivery: lost.append(delivery.content), **options
         )
         listener(handle)
         fill(client, topic, *(f"m{each}" for each in range(number)))
@@ -319,7 +319,7 @@ async def test_what_a_task_has_settled_before_its_timeout_is_not_lost(
     go_on, calls, lost = asyncio.Event(), list[list[str]](), list[str]()
     async with aio.RmqClient(redis_url) as client:
 
-        @client.listener(topic, batch=10, timeout=100, on_lost=lambda delivery: lost.append(delivery.text))
+        @client.listener(topic, batch=10, timeout="100ms", on_lost=lambda delivery: lost.append(delivery.text))
         async def handle(given: list[aio.Delivery]) -> None:
             calls.append([each.text for each in given])
             if len(calls) == 1:
@@ -354,7 +354,7 @@ async def test_a_task_is_cancelled_and_nacked_when_it_has_ended(
     seen: list[str] = []
     async with aio.RmqClient(redis_url) as client:
 
-        @client.listener(topic, timeout=100, **options)
+        @client.listener(topic, timeout="100ms", **options)
         async def handle(given: Any) -> None:
             if len(seen) >= 6:
                 return
@@ -388,7 +388,7 @@ async def test_a_task_that_swallows_its_cancellation_hangs_as_a_thread_does(
     go_on, lost, calls = asyncio.Event(), list[bytes](), list[str]()
     async with aio.RmqClient(redis_url) as client:
 
-        @client.listener(topic, concurrency=2, timeout=100, on_lost=lambda delivery: lost.append(delivery.content))
+        @client.listener(topic, concurrency=2, timeout="100ms", on_lost=lambda delivery: lost.append(delivery.content))
         async def handle(delivery: aio.Delivery) -> None:
             calls.append(delivery.text)
             while len(calls) == 1:
@@ -425,7 +425,7 @@ def test_an_owner_runs_no_message_beside_its_handler_that_hangs(
     chroot = f"/timeout-{os.getpid()}-{random.randrange(10**9)}"
     with RmqClient(redis_url, zookeeper=Coordinator(zookeeper.hosts, chroot=chroot)) as client:
 
-        @client.listener(topic, threads=4, timeout=200)
+        @client.listener(topic, threads=4, timeout="200ms")
         def handle(delivery: Delivery) -> None:
             with lock:
                 calls.append(delivery.text)

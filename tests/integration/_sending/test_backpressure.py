@@ -34,7 +34,7 @@ def test_refuse_is_the_default(client: RmqClient, make_topic: MakeTopic) -> None
 
 
 def test_block_waits_until_a_consumer_has_made_room(client: RmqClient, make_topic: MakeTopic) -> None:
-    topic = make_topic(TopicType.PRIORITY, slots=2, max_backlog=20, when_full=WhenFull.BLOCK, full_timeout=60_000)
+    topic = make_topic(TopicType.PRIORITY, slots=2, max_backlog=20, when_full=WhenFull.BLOCK, full_timeout="1m")
     seen: list[str] = []
     consumer = client.consumer(topic)
 
@@ -56,7 +56,7 @@ def test_block_waits_until_a_consumer_has_made_room(client: RmqClient, make_topi
 
 
 def test_block_gives_up_and_says_what_was_stored(client: RmqClient, make_topic: MakeTopic) -> None:
-    topic = make_topic(TopicType.PRIORITY, max_backlog=3, when_full=WhenFull.BLOCK, full_timeout=50)
+    topic = make_topic(TopicType.PRIORITY, max_backlog=3, when_full=WhenFull.BLOCK, full_timeout="50ms")
     producer = client.producer(topic)
     with pytest.raises(BacklogFullError, match="no room within") as caught:
         producer.send_many(numbered(5))
@@ -83,8 +83,8 @@ def test_drop_keeps_the_highest(client: RmqClient, make_topic: MakeTopic) -> Non
 
 def test_what_is_too_old_dies_and_can_be_redriven(client: RmqClient, make_topic: MakeTopic) -> None:
     timed = make_topic(TopicType.RANGE_MERGE, ttl=timedelta(milliseconds=1))
-    ranked = make_topic(TopicType.PRIORITY, ttl=1)
-    client.producer(timed).send(RangeMergeMessage("a", 1, body="b"))
+    ranked = make_topic(TopicType.PRIORITY, ttl="1ms")
+    client.producer(timed).send(RangeMergeMessage("a", time_range_ms=1, body="b"))
     client.producer(ranked).send(PriorityMessage("a", 100, body="b"))
     threading.Event().wait(0.05)
     for topic in (timed, ranked):
@@ -99,7 +99,7 @@ def test_what_is_too_old_dies_and_can_be_redriven(client: RmqClient, make_topic:
 
 def test_the_limits_are_part_of_the_definition(client: RmqClient, make_topic: MakeTopic) -> None:
     topic = make_topic(
-        TopicType.FIXED_TIME, max_backlog=5, when_full=WhenFull.DROP, full_timeout=timedelta(seconds=3), ttl=7_000
+        TopicType.FIXED_TIME, max_backlog=5, when_full=WhenFull.DROP, full_timeout=timedelta(seconds=3), ttl="7s"
     )
     client.producer(topic)
     registered = client.topic(topic.name)
@@ -107,25 +107,26 @@ def test_the_limits_are_part_of_the_definition(client: RmqClient, make_topic: Ma
     assert (registered.ttl_ms, registered.full_timeout_s, registered.drops) == (7_000, 3.0, True)
     plain = make_topic(TopicType.FIXED_TIME)
     assert not {"when_full", "full_timeout_ms", "ttl_ms"} & set(plain.to_json()), "as earlier versions know it"
-    client.producer(plain).send(FixedTimeMessage("a", 4 * 10**12))
+    client.producer(plain).send(FixedTimeMessage("a", fixed_time_ms=4 * 10**12))
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"ttl": 0}, {"ttl": -1}, {"when_full": "DROP"}, {"full_timeout": 0}, {"full_timeout": timedelta(days=2)}]
+    "wrong",
+    [{"ttl": "0s"}, {"ttl": -1}, {"when_full": "DROP"}, {"full_timeout": "0s"}, {"full_timeout": timedelta(days=2)}],
 )
 def test_limits_out_of_range(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidTopicError):
         Topic("t", TopicType.PRIORITY, **wrong)  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize("wrong", [{"ttl": 1_000}, {"when_full": WhenFull.DROP}])
+@pytest.mark.parametrize("wrong", [{"ttl": "1s"}, {"when_full": WhenFull.DROP}])
 def test_streams_have_their_retention_instead(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidTopicError, match="retention"):
         Topic("t", TopicType.STREAM, **wrong)  # pyright: ignore[reportArgumentType]
 
 
 def test_several_who_wait_for_room_all_get_through(client: RmqClient, make_topic: MakeTopic) -> None:
-    topic = make_topic(TopicType.PRIORITY, max_backlog=5, when_full=WhenFull.BLOCK, full_timeout=60_000)
+    topic = make_topic(TopicType.PRIORITY, max_backlog=5, when_full=WhenFull.BLOCK, full_timeout="1m")
     client.control(topic).pause()
     failed: list[Exception] = []
 
@@ -155,7 +156,7 @@ def test_several_who_wait_for_room_all_get_through(client: RmqClient, make_topic
 
 
 def test_who_waits_for_room_ends_with_its_client(redis_url: str, make_topic: MakeTopic) -> None:
-    topic = make_topic(TopicType.PRIORITY, max_backlog=1, when_full=WhenFull.BLOCK, full_timeout=600_000)
+    topic = make_topic(TopicType.PRIORITY, max_backlog=1, when_full=WhenFull.BLOCK, full_timeout="10m")
     failed: list[Exception] = []
     client = RmqClient(redis_url)
     producer = client.producer(topic)

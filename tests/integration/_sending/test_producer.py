@@ -30,10 +30,10 @@ def test_new_and_merged(client: RmqClient, make_topic: MakeTopic) -> None:
 def test_the_first_time_range_stands(client: RmqClient, make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.RANGE_MERGE)
     producer = client.producer(topic)
-    producer.send(RangeMergeMessage("a", 60_000))
+    producer.send(RangeMergeMessage("a", time_range_ms=60_000))
     due_ms = client.inspect(topic).peek()[0].due_ms
-    producer.send(RangeMergeMessage("a", 1))
-    producer.send(RangeMergeMessage("a", 600_000))
+    producer.send(RangeMergeMessage("a", time_range_ms=1))
+    producer.send(RangeMergeMessage("a", time_range_ms=600_000))
     assert client.inspect(topic).peek()[0].due_ms == due_ms
 
 
@@ -42,7 +42,7 @@ def test_the_last_priority_and_fixed_time_decide(client: RmqClient, make_topic: 
     client.producer(urgent).send(PriorityMessage("a", 50, body="old"))
     assert client.producer(urgent).send(PriorityMessage("a", 40)) == SendResult(0, 1)
     [peeked] = client.inspect(urgent).peek()
-    assert (peeked.priority, peeked.body) == (40, None)
+    assert (peeked.priority, peeked.body) == (40, b"old")
     soon = datetime.now(UTC) + timedelta(hours=1)
     client.producer(timed).send(FixedTimeMessage("a", soon))
     client.producer(timed).send(FixedTimeMessage("a", soon + timedelta(hours=1), body=b"new"))
@@ -58,7 +58,7 @@ def test_one_content_sent_a_thousand_times_in_its_window_is_delivered_once(
     topic = make_topic(TopicType.RANGE_MERGE, slots=8)
     producer = client.producer(topic)
     results = [producer.send(RangeMergeMessage("item:1", time_range=timedelta(seconds=8))) for _ in range(500)]
-    results.append(producer.send_many(RangeMergeMessage("item:1", 8_000) for _ in range(500)))
+    results.append(producer.send_many(RangeMergeMessage("item:1", time_range_ms=8_000) for _ in range(500)))
     assert (sum(result.new for result in results), sum(result.merged for result in results)) == (1, 999)
     with client.consumer(topic) as consumer:
         assert consumer.poll() == []
@@ -72,7 +72,7 @@ def test_one_content_sent_a_thousand_times_in_its_window_is_delivered_once(
 
 def test_fixed_time_in_the_past_is_refused_and_nothing_is_stored(client: RmqClient, make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.FIXED_TIME)
-    message = FixedTimeMessage("a", int(time.time() * 1000) - 5_000)
+    message = FixedTimeMessage("a", fixed_time_ms=int(time.time() * 1000) - 5_000)
     with pytest.raises(FixedTimePassedError, match="0 messages stored, 1 not stored") as caught:
         client.producer(topic).send(message)
     assert (caught.value.stored, caught.value.not_stored, caught.value.slot) == (0, (message,), 0)
@@ -86,7 +86,7 @@ def test_a_message_that_breaks_a_rule_is_not_sent(client: RmqClient, make_topic:
         PriorityMessage("x" * 11, 50),
         PriorityMessage("x", 2**20),
         PriorityMessage("x", 50, body="123456"),
-        RangeMergeMessage("x", 5),
+        RangeMergeMessage("x", time_range_ms=5),
     ):
         with pytest.raises(InvalidMessageError):
             producer.send(message)
@@ -121,7 +121,9 @@ def test_send_many_stores_each_message_in_its_slot(client: RmqClient, make_topic
 def test_outcomes_are_in_the_order_of_sending(client: RmqClient, make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.RANGE_MERGE, slots=16)
     contents = [f"c{i % 700}" for i in range(1_500)]
-    result = client.producer(topic).send_many((RangeMergeMessage(c, 60_000) for c in contents), outcomes=True)
+    result = client.producer(topic).send_many(
+        (RangeMergeMessage(c, time_range_ms=60_000) for c in contents), outcomes=True
+    )
     assert result.outcomes == tuple(index < 700 for index in range(1_500))
     assert (result.new, result.merged) == (700, 800)
 
@@ -129,7 +131,9 @@ def test_outcomes_are_in_the_order_of_sending(client: RmqClient, make_topic: Mak
 def test_large_bodies_travel_in_smaller_batches(client: RmqClient, make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.RANGE_MERGE)
     bodies = {f"b{i}": bytes([i]) * 600_000 for i in range(8)}
-    result = client.producer(topic).send_many(RangeMergeMessage(c, 1, body=body) for c, body in bodies.items())
+    result = client.producer(topic).send_many(
+        RangeMergeMessage(c, time_range_ms=1, body=body) for c, body in bodies.items()
+    )
     assert result == SendResult(8, 0)
     with client.consumer(topic) as consumer:
         found = consumer.poll(8, timeout=2)
@@ -243,7 +247,9 @@ def test_threads_share_a_producer(client: RmqClient, make_topic: MakeTopic) -> N
 
 def test_slot_basis_brings_messages_together(client: RmqClient, make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.RANGE_MERGE, slots=64)
-    client.producer(topic).send_many(RangeMergeMessage(f"c{i}", 60_000, slot_basis="order:7") for i in range(20))
+    client.producer(topic).send_many(
+        RangeMergeMessage(f"c{i}", time_range_ms=60_000, slot_basis="order:7") for i in range(20)
+    )
     stats = stats_of(client, topic)
     assert [slot.backlog for slot in stats.slots if slot.backlog] == [20]
     assert stats.slots[topic.slot_of(b"order:7")].backlog == 20

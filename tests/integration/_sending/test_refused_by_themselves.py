@@ -12,7 +12,7 @@ from tests.conftest import MakeTopic
 from tests.support.clients import stats_of
 from tests.support.core import batch_size, stream
 
-FULL = Merge(Collect(max_items=2, when_full="refuse"), window=Fixed(60_000))
+FULL = Merge(Collect(max_items=2, when_full="refuse"), window=Fixed("1m"))
 NUMBER = 3_000
 MOST = 2**53 - 1
 
@@ -90,7 +90,7 @@ def test_a_repeat_of_a_named_call_refuses_the_same(client: RmqClient, make_topic
 
 @pytest.mark.parametrize("once", [None, "once"])
 def test_what_a_call_leaves_is_sent_by_the_next_one(once: str | None, client: RmqClient, make_topic: MakeTopic) -> None:
-    topic = make_topic(TopicType.RANGE_MERGE, merge=Merge(Collect(max_bytes=1 << 20), window=Fixed(60_000)))
+    topic = make_topic(TopicType.RANGE_MERGE, merge=Merge(Collect(max_bytes=1 << 20), window=Fixed("1m")))
     producer = client.producer(topic)
     sent = [RangeMergeMessage(f"c{n}", body=b"x" * 200_000) for n in range(2 * batch_size(topic))]
     producer.send_many(sent)
@@ -105,7 +105,7 @@ def test_what_a_call_leaves_is_sent_by_the_next_one(once: str | None, client: Rm
 def test_who_waits_for_room_gets_what_a_call_leaves_sent_too(
     once: str | None, client: RmqClient, make_topic: MakeTopic
 ) -> None:
-    merge = Merge(Collect(max_bytes=1 << 20), window=Fixed(60_000))
+    merge = Merge(Collect(max_bytes=1 << 20), window=Fixed("1m"))
     topic = make_topic(TopicType.RANGE_MERGE, merge=merge, max_backlog=999, when_full=WhenFull.BLOCK)
     producer = client.producer(topic)
     sent = [RangeMergeMessage(f"c{n}", body=b"x" * 200_000) for n in range(batch_size(topic))]

@@ -53,15 +53,20 @@ def test_columns_store_what_messages_store(
     messages: list[Message]
     values: dict[str, Any]
     if kind is TopicType.RANGE_MERGE:
-        values = {"time_range": 600_000}
-        messages = [RangeMergeMessage(c, 600_000, k, b) for c, k, b in zip(contents, bases, bodies, strict=True)]
+        values = {"time_range": "10m"}
+        messages = [
+            RangeMergeMessage(c, time_range_ms=600_000, slot_basis=k, body=b)
+            for c, k, b in zip(contents, bases, bodies, strict=True)
+        ]
     else:
         scores = [1 + number * 7 % 1_000 for number in range(NUMBER)]
         if kind is TopicType.FIXED_TIME:
             scores = [FAR_MS + score for score in scores]
         values = {"priorities" if kind is TopicType.PRIORITY else "fixed_times": scores}
         make: Any = PriorityMessage if kind is TopicType.PRIORITY else FixedTimeMessage
-        messages = [make(*row) for row in zip(contents, scores, bases, bodies, strict=True)]
+        name = "priority" if kind is TopicType.PRIORITY else "fixed_time_ms"
+        rows = zip(contents, scores, bases, bodies, strict=True)
+        messages = [make(c, slot_basis=k, body=b, **{name: score}) for c, score, k, b in rows]
     expected = client.producer(by_objects).send_many(messages, outcomes=True)
     columns: dict[str, Any] = {"bodies": pa.array(bodies, pa.binary()), "slot_bases": bases, **values}
     assert client.producer(by_columns).send_columns(contents, outcomes=True, **columns) == expected
@@ -91,7 +96,7 @@ def test_large_rows_travel_in_smaller_batches(client: RmqClient, make_topic: Mak
     topic = make_topic(TopicType.RANGE_MERGE, slots=2)
     bodies = [bytes([number]) * (BATCH_BYTES * 2 // 3) for number in range(6)]
     contents = [b"%d" % number for number in range(6)]
-    assert client.producer(topic).send_columns(contents, time_range=1, bodies=bodies, outcomes=True).outcomes == (
+    assert client.producer(topic).send_columns(contents, time_range="1ms", bodies=bodies, outcomes=True).outcomes == (
         (True,) * 6
     )
     with client.consumer(topic) as consumer:
@@ -115,7 +120,7 @@ def test_a_row_that_breaks_a_rule_stops_all_before_anything_is_sent(client: RmqC
 
 
 @pytest.mark.parametrize("large", [False, True], ids=["small", "large"])
-@pytest.mark.parametrize("values", [100, [100.0] * 12 * BATCH], ids=["plain", "row by row"])
+@pytest.mark.parametrize("values", ["100ms", [100.0] * 12 * BATCH], ids=["plain", "row by row"])
 def test_a_refusal_names_the_rows_that_are_not_stored(
     client: RmqClient, make_topic: MakeTopic, large: bool, values: Any
 ) -> None:

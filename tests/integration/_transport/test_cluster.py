@@ -219,7 +219,7 @@ def test_a_frozen_node_holds_up_no_reading_of_the_map(cluster: RedisClusterServe
 
 def test_a_named_call_that_failed_on_one_node_is_repeated_exactly(client: RmqClient) -> None:
     """Its repeat numbers the same messages: a batch that was cut short would hide those that belong to it."""
-    topic = Topic(f"once{next(_numbers)}", TopicType.RANGE_MERGE, slots=16, merge=Merge(Sum(), window=Fixed(100)))
+    topic = Topic(f"once{next(_numbers)}", TopicType.RANGE_MERGE, slots=16, merge=Merge(Sum(), window=Fixed("100ms")))
     by_slot: dict[int, list[str]] = {}
     for content in (f"c{number}" for number in range(200)):
         by_slot.setdefault(topic.slot_of(content.encode()), []).append(content)
@@ -229,7 +229,9 @@ def test_a_named_call_that_failed_on_one_node_is_repeated_exactly(client: RmqCli
     topic = replace(topic, max_backlog=topic.slots * len(by_slot[fullest]))
     producer, control = client.producer(topic), client.control(topic)
     filler = next(f"f{number}" for number in range(1_000) if topic.slot_of(f"f{number}".encode()) == fullest)
-    producer.send(RangeMergeMessage(filler, 3_600_000, body=1))  # leaves no room for the one that comes last
+    producer.send(
+        RangeMergeMessage(filler, time_range_ms=3_600_000, body=1)
+    )  # leaves no room for the one that comes last
 
     def messages() -> Iterator[RangeMergeMessage]:
         for number in range(30_000):
@@ -340,5 +342,5 @@ def test_without_a_right_to_the_channels_sends_are_taken(cluster: RedisClusterSe
         assert (sent.new, stats_of(client, topic).backlog) == (50, 50)
         with client.consumer(topic) as consumer:
             found = consumer.poll(100)
-            assert [delivery.nack(delay=0) for delivery in found] == [True] * len(found)
+            assert [delivery.nack(delay="0s") for delivery in found] == [True] * len(found)
             assert consumer.release(consumer.poll(100)) == []

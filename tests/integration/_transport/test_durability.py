@@ -94,7 +94,7 @@ def test_what_is_not_confirmed_is_told_and_stored(pair: Pair, topic: Topic) -> N
 
 def test_the_error_says_what_comes_of_sending_again(pair: Pair, topic: Topic) -> None:
     """Each of these acts counts twice where it is simply repeated, or does not, and the text says so."""
-    sums = Topic(f"{topic.name}-sums", TopicType.RANGE_MERGE, merge=Merge(Sum(), window=Fixed(60_000)))
+    sums = Topic(f"{topic.name}-sums", TopicType.RANGE_MERGE, merge=Merge(Sum(), window=Fixed("1m")))
     log = Topic(f"{topic.name}-log", TopicType.STREAM)
     with RmqClient(pair.master.url, durability="replicated", timeout_s=10) as client:
         for each in (topic, sums, log):
@@ -110,7 +110,7 @@ def test_the_error_says_what_comes_of_sending_again(pair: Pair, topic: Topic) ->
         "appended twice; those with `id=` are not": lambda client: client.producer(log).send(StreamMessage("a")),
         "a second element, unless the queue has merge=True": lambda client: DelayedQueue(
             client, f"{topic.name}-later"
-        ).offer("a", 60_000),
+        ).offer("a", "1m"),
         "Repeating it is safe": lambda client: client.control(topic).cancel("a"),
         "drops what has been sent since": lambda client: client.control(sums).purge("store", confirm=sums.name),
     }

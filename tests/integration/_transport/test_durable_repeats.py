@@ -157,14 +157,14 @@ def test_what_is_not_on_disk_is_never_confirmed(prepare: Prepare) -> None:
 
 def test_no_client_gets_a_repeat_confirmed_that_replicas_lack(pair: LaggingPair) -> None:
     """The same, as users see it: two clients, one after the other."""
-    sums = Topic("sums", TopicType.RANGE_MERGE, merge=Merge(Sum(), window=Fixed(60_000)))
+    sums = Topic("sums", TopicType.RANGE_MERGE, merge=Merge(Sum(), window=Fixed("1m")))
     log = Topic("log", TopicType.STREAM, retention=Retention(max_length=10))
     with RmqClient(pair.master.url, durability="replicated", timeout_s=PATIENCE_S) as client:
         client.producer(sums).send(RangeMergeMessage("to cancel", body=1))
         client.producer(log)
         client.stream(log).add_group("moved")
         with DelayedQueue(client, "later") as queue:
-            queue.offer("to remove", 3_600_000)
+            queue.offer("to remove", "1h")
     pair.link.hold()
     steps: dict[str, Callable[[RmqClient], object]] = {
         "once": lambda client: client.producer(sums).send(RangeMergeMessage("x", body=1), once="order:1"),

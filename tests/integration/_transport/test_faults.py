@@ -410,7 +410,7 @@ def test_random_delays_lose_nothing(side: Side, direct: RmqClient, proxy: Proxy,
 def test_delayed_replies_deliver_neither_early_nor_twice(client: RmqClient, direct: RmqClient, proxy: Proxy) -> None:
     topic = Topic(f"fault{next(_numbers)}", TopicType.FIXED_TIME)
     now_ms = stats_of(direct, topic).slots[0].now_ms
-    sent = [FixedTimeMessage(f"m{i}", now_ms + 3_000 + 40 * i) for i in range(20)]
+    sent = [FixedTimeMessage(f"m{i}", fixed_time_ms=now_ms + 3_000 + 40 * i) for i in range(20)]
     direct.producer(topic).send_many(sent)
     proxy.delay_replies(0.05, 0.15, seed=3)
     found: list[Delivery] = []
@@ -640,7 +640,7 @@ def test_merge_windows_end_though_every_hint_is_lost(proxy: Proxy, direct: RmqCl
     with side.client(proxy.url, timeout_s=TIMEOUT_S) as client:
         client.listener(topic)(lambda delivery: seen.append(delivery.text))
         client.start()
-        direct.producer(topic).send_many(RangeMergeMessage(f"m{i}", 300) for i in range(20))
+        direct.producer(topic).send_many(RangeMergeMessage(f"m{i}", time_range_ms=300) for i in range(20))
         wait_until(lambda: len(seen) == 20)
         client.stop()
     assert sorted(seen) == sorted(f"m{i}" for i in range(20))

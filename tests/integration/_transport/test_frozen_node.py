@@ -343,19 +343,19 @@ def test_a_delayed_queue_beside_a_frozen_node(cluster: RedisClusterServers, side
     with side.client(cluster.url, timeout_s=3.0, deadline_s=6.0) as client:
         queue = side.queue(client, name, lease=3 * SECOND)
         for number in range(20):
-            queue.offer(f"{number}", 0)
+            queue.offer(f"{number}", "0s")
         taken = [queue.take(50.0) for _ in range(5)]
         victim.pause()
         try:
             if home == "healthy":
                 taken += [queue.take(50.0) for _ in range(10)]
-                queue.offer("20", 0)
+                queue.offer("20", "0s")
             else:
                 with contextlib.suppress(TimeoutError, RedisUnavailableError):  # some may have been claimed ahead
                     while True:
                         taken.append(queue.take(1.0))
                 with pytest.raises(RedisUnavailableError):
-                    queue.offer("20", 0)
+                    queue.offer("20", "0s")
         finally:
             victim.resume()
         wait_until(lambda: _taken(queue, taken) or len(set(taken)) >= 20)

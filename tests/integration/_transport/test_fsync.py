@@ -71,7 +71,7 @@ def test_what_was_sent_is_on_disk(policy: str) -> None:
             log = Topic("safe.log", TopicType.STREAM)
             assert client.producer(log).send(StreamMessage("entry")).new == 1
             with DelayedQueue(client, "safe.later") as queue:
-                queue.offer("b", 3_600_000)
+                queue.offer("b", "1h")
             assert client.change_topic(TOPIC.changed(max_retries=3)).max_retries == 3
         server.kill()
         server.start()

@@ -217,7 +217,7 @@ async def test_a_cancelled_take_loses_no_value(redis_server: RedisServer, make_t
         async with RmqClient(proxy.url) as client, DelayedQueue(client, name) as queue:
             values = {str(number).encode() for number in range(30)}
             for value in values:
-                await queue.offer(value, 0)
+                await queue.offer(value, "0s")
             proxy.delay_replies(0.0, 0.05, seed=1, command="EVALSHA")
             chance, taken = random.Random(2), Counter[bytes]()
             for _ in range(60):
@@ -381,8 +381,8 @@ async def test_many_calls_of_many_messages_at_once_share_some_connections(
 async def test_many_offers_at_once_share_some_connections(redis_server: RedisServer, topic_name: str) -> None:
     with Proxy(redis_server.port) as proxy:
         async with RmqClient(proxy.url) as client, DelayedQueue(client, topic_name) as queue:
-            await asyncio.gather(*(queue.offer(f"v{i}", 0) for i in range(500)))
-            await asyncio.gather(*(queue.offer_many([(f"w{i}", 0), (f"x{i}", 0)]) for i in range(500)))
+            await asyncio.gather(*(queue.offer(f"v{i}", "0s") for i in range(500)))
+            await asyncio.gather(*(queue.offer_many([(f"w{i}", "0s"), (f"x{i}", "0s")]) for i in range(500)))
             assert await queue.size() == 1_500
         assert proxy.accepted <= 140
 
@@ -709,10 +709,10 @@ async def test_messages_of_an_async_iterable(redis_url: str, make_topic: MakeTop
         for number in range(3_000):
             if number % 100 == 0:
                 await asyncio.sleep(0)
-            yield RangeMergeMessage(f"m{number % 2_000}", 60_000)
+            yield RangeMergeMessage(f"m{number % 2_000}", time_range_ms=60_000)
 
     async def broken() -> AsyncIterator[RangeMergeMessage]:
-        yield RangeMergeMessage("one more", 60_000)
+        yield RangeMergeMessage("one more", time_range_ms=60_000)
         raise ZeroDivisionError
 
     async with RmqClient(redis_url) as client:

@@ -107,7 +107,7 @@ def test_every_figure_of_a_topic_is_there(client: RmqClient, make_topic: MakeTop
 
 def test_lateness_of_a_time_topic_in_seconds(client: RmqClient, make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.RANGE_MERGE)
-    client.producer(topic).send(RangeMergeMessage("a", 1))
+    client.producer(topic).send(RangeMergeMessage("a", time_range_ms=1))
     wait_until(lambda: figures(client)["rmq_oldest_due_age_seconds", topic.name] > 0.2)
     assert figures(client)["rmq_oldest_due_age_seconds", topic.name] < 100
 

@@ -85,7 +85,7 @@ def test_what_is_not_due_yet_needs_no_worker(client: RmqClient, make_topic: Make
 
 
 def test_a_due_retry_calls_for_a_worker_where_none_runs(client: RmqClient, make_topic: MakeTopic) -> None:
-    topic = make_topic(TopicType.PRIORITY, retry=LadderRetry((1,)))
+    topic = make_topic(TopicType.PRIORITY, retry=LadderRetry(("1s",)))
     client.producer(topic).send(PriorityMessage("job", 1))
     [delivery] = client.consumer(topic).poll(1, timeout=5)
     delivery.nack(error="not now")

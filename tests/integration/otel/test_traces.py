@@ -74,9 +74,9 @@ def test_a_merge_keeps_the_trace_of_the_newest_body(redis_url: str, make_topic: 
     with RmqClient(redis_url) as client:
         spans, _ = watched(client)
         for body in ("1", "2"):
-            client.producer(merged).send(RangeMergeMessage("a", 50, body=body))
+            client.producer(merged).send(RangeMergeMessage("a", time_range_ms=50, body=body))
             client.producer(last).send(PriorityMessage("a", 100, body=body))
-        client.producer(merged).send(RangeMergeMessage("a", 50))
+        client.producer(merged).send(RangeMergeMessage("a", time_range_ms=50))
         client.producer(last).send(PriorityMessage("a", 100))
         sent = [span.get_span_context() for span in spans.get_finished_spans()]
         ids = [f"{context.trace_id:032x}" for context in sent if context is not None]

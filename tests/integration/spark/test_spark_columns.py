@@ -61,7 +61,7 @@ def test_attempts_times_of_sending_and_traces(
     began_ms = time.time() * 1_000 - 1_000
     sender.producer(topic).send_many([PriorityMessage("a", 1_000), PriorityMessage("b", 900, body="plain")])
     [delivery] = sender.consumer(topic).poll(max_messages=1, timeout=5)
-    assert delivery.nack(delay=0)
+    assert delivery.nack(delay="0s")
     traced = Encoded(0, b"c", 800, wrap(b"body", TRACE))
     QueueBroker(sender._connections, topic).send(0, [traced])
     columns = {"columns": "content, body, attempt, SENT, trace"}
@@ -91,7 +91,7 @@ def test_what_waits_will_be_the_next_attempt(redis_url: str, sender: RmqClient, 
     for attempt in (1, 2):
         [delivery] = sender.consumer(topic).poll(timeout=5)
         assert delivery.attempt == attempt
-        assert delivery.nack(delay=0 if attempt == 1 else 3_600_000)
+        assert delivery.nack(delay="0s" if attempt == 1 else "1h")
     assert read(redis_url, topic, queue="waiting", columns="attempt") == [{"attempt": 3}]
 
 
@@ -100,7 +100,7 @@ def test_topics_that_merge_tell_of_the_first_send(
 ) -> None:
     topic = make_topic(TopicType.RANGE_MERGE, merge=Merge(Sum()))
     producer = sender.producer(topic)
-    producer.send_many(RangeMergeMessage("a", 1, body=n) for n in (2, 3))
+    producer.send_many(RangeMergeMessage("a", time_range_ms=1, body=n) for n in (2, 3))
     columns = "value, merged, first_sent, sent, attempt, trace"
     [row] = read(redis_url, topic, columns=columns)
     assert (row["value"], row["merged"], row["attempt"], row["trace"]) == (5.0, 2, 1, None)
@@ -216,12 +216,13 @@ def test_rows_are_refused_where_they_are(
     [
         ({"claim": None}, None, "a row that is refused has no claim"),
         ({"claim": "mine"}, None, "claim is 'mine'; it must be the column claim of readStream"),
-        ({}, 0, "delay is 0; it must be more than 0, or left out"),
-        ({}, -1, "delay is -1; it must lie between 0 and 100 years"),
+        ({}, "0s", "delay is '0s'; it must be more than 0, or left out"),
+        ({}, timedelta(-1), r"delay is datetime.timedelta\(days=-1\); it must lie between 0 and 100 years"),
+        ({}, 5, "delay is 5: is it '5ms' or '5s'?"),
     ],
 )
 def test_what_cannot_be_refused(
-    redis_url: str, sender: RmqClient, make_topic: MakeTopic, row: dict[str, Any], delay: int | None, message: str
+    redis_url: str, sender: RmqClient, make_topic: MakeTopic, row: dict[str, Any], delay: Any, message: str
 ) -> None:
     topic = make_topic(TopicType.PRIORITY)
     sender.producer(topic)

@@ -83,7 +83,7 @@ def test_each_entry_tells_what_a_group_has_done_with_it(redis_url: str, sender: 
                 case 0:
                     delivery.ack()
                 case 2:
-                    delivery.nack(delay=600)
+                    delivery.nack(delay="600ms")
                 case 3:
                     delivery.bury("bad")
                 case _:

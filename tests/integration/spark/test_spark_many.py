@@ -191,7 +191,7 @@ def test_columns_of_topics_that_merge_are_null_for_the_others(
 ) -> None:
     sums = make_topic(TopicType.RANGE_MERGE, merge=Merge(Sum()))
     plain = make_topic(TopicType.PRIORITY)
-    sender.producer(sums).send(RangeMergeMessage("a", 1, body=5))
+    sender.producer(sums).send(RangeMergeMessage("a", time_range_ms=1, body=5))
     sender.producer(plain).send(PriorityMessage("b", 1_000))
     names = f"{sums.name},{plain.name}"
     source = RmqDataSource({"url": redis_url, "topics": names, "columns": "topic, content, value, merged, priority"})
@@ -306,7 +306,7 @@ PATTERN_KINDS = {
     "lists": {"type": TopicType.PRIORITY, "merge": Merge(Collect())},
     "joins": {
         "type": TopicType.RANGE_MERGE,
-        "merge": Merge(Collect(unique=True), Sliding(max_wait=60_000), PER_MESSAGE),
+        "merge": Merge(Collect(unique=True), Sliding(max_wait="1m"), PER_MESSAGE),
     },
     "paused": {"type": TopicType.PRIORITY},
 }
@@ -341,7 +341,7 @@ def test_a_pattern_meets_ten_kinds_of_new_topics(
     bodies: dict[str, Any] = {"sums": 7, "lists": "item", "newest": "new"}
     for name, topic in made.items():
         if name == "times":
-            sender.producer(topic).send(FixedTimeMessage("m", soon_ms, body="b"))
+            sender.producer(topic).send(FixedTimeMessage("m", fixed_time_ms=soon_ms, body="b"))
         elif name == "joins":
             sender.producer(topic).send(JoinMessage("m", "p1", of=1))
         elif name == "newest":

@@ -226,7 +226,7 @@ def test_a_full_topic_that_blocks_gets_all_once(
     marked: bool, make_topic: MakeTopic, redis_url: str, redis_client: redis.Redis, send: Send
 ) -> None:
     topic = make_topic(
-        TopicType.PRIORITY, slots=2, merge=Merge(Sum()), max_backlog=120, when_full=WhenFull.BLOCK, full_timeout=20_000
+        TopicType.PRIORITY, slots=2, merge=Merge(Sum()), max_backlog=120, when_full=WhenFull.BLOCK, full_timeout="20s"
     )
     rows = rows_of(topic, 2_000, 1_000)
     expected = sum(read_record(row.body).number for row in rows)  # type: ignore[union-attr]
@@ -244,7 +244,7 @@ def test_a_full_topic_that_blocks_gets_all_once(
 
 def test_a_full_topic_that_blocks_gives_up_in_the_end(make_topic: MakeTopic, send: Send) -> None:
     topic = make_topic(
-        TopicType.PRIORITY, slots=1, merge=Merge(Sum()), max_backlog=10, when_full=WhenFull.BLOCK, full_timeout=100
+        TopicType.PRIORITY, slots=1, merge=Merge(Sum()), max_backlog=10, when_full=WhenFull.BLOCK, full_timeout="100ms"
     )
     with pytest.raises(BacklogFullError, match=r"no room within 0\.1 s"):
         send(topic, rows_of(topic))
@@ -253,7 +253,7 @@ def test_a_full_topic_that_blocks_gives_up_in_the_end(make_topic: MakeTopic, sen
 def test_items_beyond_the_most_of_a_message_come_when_it_was_taken(
     make_topic: MakeTopic, redis_url: str, redis_client: redis.Redis, send: Send
 ) -> None:
-    topic = make_topic(TopicType.RANGE_MERGE, slots=1, merge=Merge(Collect(max_items=10)), full_timeout=20_000)
+    topic = make_topic(TopicType.RANGE_MERGE, slots=1, merge=Merge(Collect(max_items=10)), full_timeout="20s")
     rows = [Encoded(0, b"c%d" % (i % 3), 60_000, _item(b"%d" % i)) for i in range(100)]
     with Consumer(redis_url, topic) as consumer:
         for _ in range(2):
@@ -284,7 +284,7 @@ def encoded(layout: Layout, **columns: object) -> tuple[list[Record], dict[int, 
 
 def test_columns_become_records(make_topic: MakeTopic) -> None:
     text, whole = StringType(), LongType()
-    fixed = Merge(Newest(), window=Sliding(1_000, max_wait=5_000))
+    fixed = Merge(Newest(), window=Sliding("1s", max_wait="5s"))
     newest = layout(make_topic(TopicType.RANGE_MERGE, merge=fixed), body=text, version=whole, weight=whole)
     records, bad = encoded(newest, body=["a", None, "c", "d"], version=[1, 2, None, -1], weight=[1, 7, 1, 1])
     assert [(record.body, record.number, record.count) for record in records] == [(b"a", 1, 1), (None, 2, 7)]
@@ -300,7 +300,7 @@ def test_columns_become_records(make_topic: MakeTopic) -> None:
     records, bad = encoded(lists, body=[["x", "y"], [], None, ["z", None]], priority=[5_000] * 4)
     assert [record.items for record in records] == [(b"x", b"y")]
     assert bad.keys() == {1, 2, 3}
-    joined = Merge(Collect(unique=True), Sliding(max_wait=1_000), max_count=PER_MESSAGE)
+    joined = Merge(Collect(unique=True), Sliding(max_wait="1s"), max_count=PER_MESSAGE)
     joins = layout(make_topic(TopicType.RANGE_MERGE, merge=joined), part=text, of=whole)
     records, bad = encoded(joins, part=["a", "b", "", None], of=[2, None, 2, 2])
     assert [(record.items, record.wanted, record.count) for record in records] == [((b"a",), 2, 1)]

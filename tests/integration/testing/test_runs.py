@@ -88,7 +88,7 @@ def test_errors_are_counted_on_request_and_the_clock_brings_the_retries(rmq: Rmq
         if delivery.attempt < 3:
             raise ValueError(f"attempt {delivery.attempt}")
 
-    rmq.producer(topic).send(RangeMergeMessage("a", 1_000))
+    rmq.producer(topic).send(RangeMergeMessage("a", time_range_ms=1_000))
     assert run_until_empty(rmq, raises=False) == Ran()
     began = clock.now
     ran = run_until_empty(rmq, clock=clock, raises=False)
@@ -189,18 +189,18 @@ def test_payloads_reach_handlers(rmq: RmqClient, clock: Clock) -> None:
     def draw(price: Price, delivery: Delivery[Price]) -> None:
         drawn.append((price, delivery.attempt))
 
-    rmq.producer(PRICES).send(PRICES.message("item:mug", Price("mug", 399), time_range=1_000))
+    rmq.producer(PRICES).send(PRICES.message("item:mug", Price("mug", 399), time_range_ms=1_000))
     assert assert_sent(rmq, PRICES, payload=Price("mug", 399)).payload.pence == 399
     assert run_until_empty(rmq) == Ran()
-    clock.advance(1_000)
+    clock.advance("1s")
     assert run_until_empty(rmq) == Ran(acked=1)
     assert drawn == [(Price("mug", 399), 1)]
 
 
 def test_a_payload_that_does_not_decode_is_an_error(rmq: RmqClient, clock: Clock) -> None:
     rmq.listener(PRICES)(lambda price: pytest.fail(f"handled {price}"))
-    rmq.producer(PRICES).send_many(RangeMergeMessage(content, 1, body="no JSON") for content in "ab")
-    clock.advance(1)
+    rmq.producer(PRICES).send_many(RangeMergeMessage(content, time_range_ms=1, body="no JSON") for content in "ab")
+    clock.advance("1ms")
     with pytest.raises(PayloadError, match="the body is no Price"):
         run_at_most(rmq, 1)
     ran = run_until_empty(rmq, raises=False)
@@ -234,7 +234,7 @@ def test_a_limit_that_is_reached_before_the_clock_has_moved(rmq: RmqClient, cloc
     rmq.listener(PRICES)(lambda price: None)
     send_price = rmq.producer(PRICES).send
     for item, window_ms in (("mug", 1), ("cup", 1_000), ("jar", 2_000)):
-        send_price(PRICES.message(item, Price(item, 1), time_range=window_ms))
+        send_price(PRICES.message(item, Price(item, 1), time_range_ms=window_ms))
     with pytest.raises(AssertionError, match="more than 2 messages were due"):
         run_until_empty(rmq, clock=clock, limit=2)
 
@@ -288,7 +288,7 @@ def test_a_handler_that_returns_its_work_undone_is_an_error(rmq: RmqClient) -> N
 
 
 def test_what_was_sent_is_named(rmq: RmqClient, clock: Clock) -> None:
-    rmq.producer(PRICES).send(PRICES.message("item:mug", Price("mug", 399), time_range=5_000))
+    rmq.producer(PRICES).send(PRICES.message("item:mug", Price("mug", 399), time_range_ms=5_000))
     with pytest.raises(AssertionError) as caught:
         assert_sent(rmq, PRICES, "item:cup", payload=Price("cup", 1))
     assert str(caught.value) == (
@@ -309,11 +309,11 @@ def test_what_was_sent_is_named(rmq: RmqClient, clock: Clock) -> None:
 
 
 def test_a_body_that_does_not_decode_has_another_payload(rmq: RmqClient) -> None:
-    rmq.producer(PRICES).send(RangeMergeMessage("item:cup", 5_000, body="no JSON"))
-    rmq.producer(PRICES).send(RangeMergeMessage("item:jar", 5_000))
+    rmq.producer(PRICES).send(RangeMergeMessage("item:cup", time_range_ms=5_000, body="no JSON"))
+    rmq.producer(PRICES).send(RangeMergeMessage("item:jar", time_range_ms=5_000))
     with pytest.raises(AssertionError, match="holds 2:\n  'item:cup', body b'no JSON'"):
         assert_sent(rmq, PRICES, payload=Price("mug", 399))
-    rmq.producer(PRICES).send(PRICES.message("item:mug", Price("mug", 399), time_range=6_000))
+    rmq.producer(PRICES).send(PRICES.message("item:mug", Price("mug", 399), time_range_ms=6_000))
     assert assert_sent(rmq, PRICES, payload=Price("mug", 399)).text == "item:mug"
 
 
@@ -321,7 +321,7 @@ def test_all_parts_of_a_delivery_are_looked_at(rmq: RmqClient) -> None:
     topic = Topic("collected", TopicType.RANGE_MERGE, payload=Price, merge=Merge(Collect()))
     prices = [Price("mug", 1), Price("mug", 2)]
     for price in prices:
-        rmq.producer(topic).send(topic.message("mug", price, time_range=60_000))
+        rmq.producer(topic).send(topic.message("mug", price, time_range_ms=60_000))
     found = assert_sent(rmq, topic, payload=Price("mug", 2))
     assert (found.payloads, found.merged) == (prices, 2)
     assert_not_sent(rmq, topic, payload=Price("mug", 3))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -29,11 +29,27 @@ DEAD = DeadMessage("t", 0, b"item:42", None, DIED_MS, "ValueError", "bad", 17, D
         (DeadFilter(error_type="ValueError"), True),
         (DeadFilter(error_type="KeyError"), False),
         (DeadFilter(died_after=DIED), True),
-        (DeadFilter(died_after=DIED_MS + 1), False),
+        (DeadFilter(died_after=DIED + timedelta(milliseconds=1)), False),
         (DeadFilter(died_before=DIED), False),
-        (DeadFilter(died_before=DIED_MS + 1), True),
-        (DeadFilter(died_after=DIED_MS - 5, died_before=DIED_MS + 5, matching="*42", error_type="ValueError"), True),
-        (DeadFilter(died_after=DIED_MS - 5, died_before=DIED_MS + 5, matching="*43", error_type="ValueError"), False),
+        (DeadFilter(died_before=DIED + timedelta(milliseconds=1)), True),
+        (
+            DeadFilter(
+                died_after=DIED - timedelta(milliseconds=5),
+                died_before=DIED + timedelta(milliseconds=5),
+                matching="*42",
+                error_type="ValueError",
+            ),
+            True,
+        ),
+        (
+            DeadFilter(
+                died_after=DIED - timedelta(milliseconds=5),
+                died_before=DIED + timedelta(milliseconds=5),
+                matching="*43",
+                error_type="ValueError",
+            ),
+            False,
+        ),
     ],
 )
 def test_all_conditions_must_hold(where: DeadFilter, meant: bool) -> None:

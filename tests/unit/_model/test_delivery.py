@@ -76,7 +76,7 @@ def test_content_that_is_not_text() -> None:
         (Delivery.release, RELEASED),
         (Delivery.nack, Outcome(Verb.NACK)),
         (lambda delivery: delivery.nack(timedelta(seconds=2)), Outcome(Verb.NACK, 2_000)),
-        (lambda delivery: delivery.nack(0, ValueError("bad")), Outcome(Verb.NACK, 0, "ValueError", "bad")),
+        (lambda delivery: delivery.nack("0s", ValueError("bad")), Outcome(Verb.NACK, 0, "ValueError", "bad")),
         (lambda delivery: delivery.nack(error="busy"), Outcome(Verb.NACK, None, "", "busy")),
         (lambda delivery: delivery.bury(KeyError("k")), Outcome(Verb.BURY, 0, "KeyError", "'k'")),
     ],
@@ -97,7 +97,7 @@ def test_each_ending_is_carried_out_once(act: Callable[[Delivery], bool], outcom
 def test_a_bad_delay_leaves_it_open() -> None:
     delivery = make()
     with pytest.raises(InvalidValueError, match="delay"):
-        delivery.nack(-1)
+        delivery.nack(timedelta(-1))
     assert delivery.outcome is None
     assert delivery.ack() is True
 

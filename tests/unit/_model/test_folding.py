@@ -36,8 +36,8 @@ from rmq._model.records import Record, fold, read_record
 
 HIGHEST = 100
 REDUCERS = [Keep(), Replace(), Newest(), Max(), Min(), Sum(), Collect(), Collect(unique=True)]
-WINDOWS = [None, Fixed(5), Sliding(5, max_wait=50), Leading(5), Leading(5, trailing=False)]
-JOIN = Merge(Collect(unique=True), Sliding(max_wait=50), PER_MESSAGE)
+WINDOWS = [None, Fixed("5ms"), Sliding("5ms", max_wait="50ms"), Leading("5ms"), Leading("5ms", trailing=False)]
+JOIN = Merge(Collect(unique=True), Sliding(max_wait="50ms"), PER_MESSAGE)
 
 
 def made(merge: Merge, type: TopicType = TopicType.RANGE_MERGE, **settings: Any) -> Topic:
@@ -67,7 +67,9 @@ def sends(draw: st.DrawFn, topic: Topic) -> list[Encoded]:
         merge = topic.merge
         assert merge is not None
         if merge.joins:
-            return encode(topic, JoinMessage(content, draw(st.sampled_from("xyz")), draw(st.integers(1, 3)), score))
+            return encode(
+                topic, JoinMessage(content, draw(st.sampled_from("xyz")), draw(st.integers(1, 3)), time_range_ms=score)
+            )
         body: Any = draw(st.sampled_from("uvw"))
         if merge.kind in "XIS":
             body = draw(st.integers(-9, 9))
@@ -78,7 +80,9 @@ def sends(draw: st.DrawFn, topic: Topic) -> list[Encoded]:
             TopicType.FIXED_TIME: FixedTimeMessage,
         }
         weight = draw(st.integers(1, 5))
-        return encode(topic, kinds[topic.type](content, score, body=body, version=version, weight=weight))
+        names = {TopicType.RANGE_MERGE: "time_range_ms", TopicType.PRIORITY: "priority"}
+        given: Any = {names.get(topic.type, "fixed_time_ms"): score}
+        return encode(topic, kinds[topic.type](content, body=body, version=version, weight=weight, **given))
 
     return [one() for _ in range(draw(st.integers(0, 5)))]
 
@@ -140,7 +144,7 @@ def test_folded_or_one_by_one_the_same_is_left(topic: Topic, data: st.DataObject
     assert Store(topic).send(before).send(fold_messages(topic, after)).messages == store.messages
 
 
-@pytest.mark.parametrize("topic", [made(Merge(Sum(), Fixed(5))), made(Merge(Collect()), TopicType.FIXED_TIME)])
+@pytest.mark.parametrize("topic", [made(Merge(Sum(), Fixed("5ms"))), made(Merge(Collect()), TopicType.FIXED_TIME)])
 @given(st.data())
 def test_the_messages_of_a_content_become_one(topic: Topic, data: st.DataObject) -> None:
     encoded = data.draw(sends(topic))
@@ -149,7 +153,7 @@ def test_the_messages_of_a_content_become_one(topic: Topic, data: st.DataObject)
 
 
 def test_a_fold_stays_within_the_bounds() -> None:
-    topic = made(Merge(Collect(max_items=3, max_bytes=20), Fixed(5)))
+    topic = made(Merge(Collect(max_items=3, max_bytes=20), Fixed("5ms")))
     some = [encode(topic, RangeMergeMessage("a", body=body)) for body in ("1", "2", "3", "4", "5" * 16, "6")]
     folded = records(fold_messages(topic, some))
     assert [record.items for record in folded] == [(b"1", b"2", b"3"), (b"4",), (b"5" * 16,), (b"6",)]
@@ -157,20 +161,20 @@ def test_a_fold_stays_within_the_bounds() -> None:
 
 
 def test_a_set_that_has_the_item_already_needs_no_room() -> None:
-    topic = made(Merge(Collect(2, unique=True), Fixed(5)))
+    topic = made(Merge(Collect(2, unique=True), Fixed("5ms")))
     some = [encode(topic, RangeMergeMessage("a", body=body)) for body in ("1", "2", "1", "2", "3")]
     folded = records(fold_messages(topic, some))
     assert [(record.items, record.count) for record in folded] == [((b"1", b"2"), 4), ((b"3",), 1)]
 
 
 def test_parts_of_a_join_have_the_bytes_of_its_items_only() -> None:
-    topic = made(Merge(Collect(9, 10, unique=True), Sliding(max_wait=5), PER_MESSAGE))
+    topic = made(Merge(Collect(9, 10, unique=True), Sliding(max_wait="5ms"), PER_MESSAGE))
     some = [encode(topic, JoinMessage("a", part, of=3)) for part in "123"]
     assert [record.items for record in records(fold_messages(topic, some))] == [(b"1", b"2"), (b"3",)]
 
 
 def test_a_sum_stays_within_its_range() -> None:
-    topic = made(Merge(Sum(), Fixed(5)))
+    topic = made(Merge(Sum(), Fixed("5ms")))
     some = [encode(topic, RangeMergeMessage("a", body=body)) for body in (2**53 - 1, 1, -1, -5)]
     assert [record.number for record in records(fold_messages(topic, some))] == [2**53 - 1, -5]
 

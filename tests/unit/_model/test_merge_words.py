@@ -54,11 +54,11 @@ def test_names_of_merges(merge: Merge | None, name: str) -> None:
     ("window", "words"),
     [
         (None, "each message names its own; the first one's counts"),
-        (Fixed(5_000), "fixed, due 5 s after the first send"),
-        (Sliding(2_000, max_wait=30_000), "sliding, due 2 s after the last send, or 30 s after the first"),
-        (Sliding(max_wait=3_600_000), "sliding, due 1 h after the first send"),
-        (Leading(60_000), "leading, first send at once, others within 1 m at its end"),
-        (Leading(60_000, trailing=False), "leading, first send at once, others within 1 m dropped"),
+        (Fixed("5s"), "fixed, due 5 s after the first send"),
+        (Sliding("2s", max_wait="30s"), "sliding, due 2 s after the last send, or 30 s after the first"),
+        (Sliding(max_wait="1h"), "sliding, due 1 h after the first send"),
+        (Leading("1m"), "leading, first send at once, others within 1 m at its end"),
+        (Leading("1m", trailing=False), "leading, first send at once, others within 1 m dropped"),
     ],
 )
 def test_windows_in_words(window: Any, words: str) -> None:
@@ -76,7 +76,7 @@ def test_each_type_says_what_it_has() -> None:
         "merge": "collect: all items",
         "items": "up to 5 of 65,536 bytes; then sends are refused",
     }
-    assert merge_words(Topic("t", TopicType.RANGE_MERGE, merge=Merge(Sum(), Fixed(1), 7)))["max count"] == (
+    assert merge_words(Topic("t", TopicType.RANGE_MERGE, merge=Merge(Sum(), Fixed("1ms"), 7)))["max count"] == (
         "due at once with 7 sends"
     )
 

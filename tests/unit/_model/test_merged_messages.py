@@ -34,7 +34,7 @@ from rmq._model.envelope import MARK, wrap
 from rmq._model.messages import encode
 from rmq._model.records import Record, framed, read_record, wanting
 
-WINDOW = Fixed(5_000)
+WINDOW = Fixed("5s")
 
 
 def topic(reduce: Any, type: TopicType = TopicType.RANGE_MERGE, **settings: Any) -> Topic:
@@ -43,7 +43,7 @@ def topic(reduce: Any, type: TopicType = TopicType.RANGE_MERGE, **settings: Any)
 
 
 def joining(most: int = 1_000, window: Any = None) -> Topic:
-    window = window or Sliding(max_wait=3_600_000)
+    window = window or Sliding(max_wait="1h")
     return Topic("t", TopicType.RANGE_MERGE, merge=Merge(Collect(most, unique=True), window, PER_MESSAGE))
 
 
@@ -100,20 +100,22 @@ def test_the_other_types_carry_records_too() -> None:
     sums, newest = topic(Sum(), TopicType.PRIORITY), topic(Newest(), TopicType.FIXED_TIME)
     assert encode(sums, PriorityMessage("a", 7, body=-2, weight=3)).score == 7
     assert recorded(sums, PriorityMessage("a", 7, body=-2, weight=3)) == Record(3, 0, 0, -2, "S")
-    assert encode(newest, FixedTimeMessage("a", 9, body="b", version=4)).score == 9
-    assert recorded(newest, FixedTimeMessage("a", 9, body="b", version=4)) == Record(1, 0, 0, 4, "N", b"=b")
+    assert encode(newest, FixedTimeMessage("a", fixed_time_ms=9, body="b", version=4)).score == 9
+    assert recorded(newest, FixedTimeMessage("a", fixed_time_ms=9, body="b", version=4)) == Record(
+        1, 0, 0, 4, "N", b"=b"
+    )
 
 
 def test_the_time_range_is_that_of_the_message_or_of_the_window() -> None:
     assert encode(topic(Keep()), RangeMergeMessage("a")).score == 5_000
     assert encode(topic(Keep()), RangeMergeMessage("a", timedelta(seconds=1))).score == 1_000
     assert encode(joining(), JoinMessage("a", "p", 2)).score == 3_600_000
-    assert encode(joining(), JoinMessage("a", "p", 2, 0.5)).score == 1
+    assert encode(joining(), JoinMessage("a", "p", 2, time_range_ms=0.5)).score == 1
 
 
 @pytest.mark.parametrize("made", [Topic("t", TopicType.RANGE_MERGE), Topic("t", TopicType.RANGE_MERGE, merge=Merge())])
 def test_without_a_window_each_message_names_a_time_range(made: Topic) -> None:
-    assert encode(made, RangeMergeMessage("a", 5)).score == 5
+    assert encode(made, RangeMergeMessage("a", time_range_ms=5)).score == 5
     with pytest.raises(InvalidMessageError, match="time_range is None; topic t has no window in its merge, so each"):
         encode(made, RangeMergeMessage("a"))
 
@@ -135,12 +137,18 @@ def test_a_part_of_a_join() -> None:
         (lambda: JoinMessage("a", b"", 1), "part is b''; it must not be empty"),
         (lambda: JoinMessage("a", "p", 0), "of is 0; it must be a whole number from 1"),
         (lambda: JoinMessage("a", "p", True), "of is True; it must be a whole number from 1"),
-        (lambda: JoinMessage("a", "p", 1, 0), "time_range is 0; it must be more than 0"),
-        (lambda: JoinMessage("a", "p", 1, -1), "time_range is -1; it must lie between 0 and 100 years"),
+        (lambda: JoinMessage("a", "p", 1, time_range_ms=0), "time_range_ms is 0; it must be more than 0"),
+        (
+            lambda: JoinMessage("a", "p", 1, time_range_ms=-1),
+            "time_range_ms is -1; it must lie between 0 and 100 years",
+        ),
         (lambda: JoinMessage("a", "p", 4), "of of b'a' is 4; topic t takes up to max_items, which is 3"),
         (lambda: JoinMessage("a", 5, 3), "part is 5; it must be str or bytes"),  # type: ignore[arg-type]
         (lambda: JoinMessage("", "p", 3), "content b'' has 0 bytes"),
-        (lambda: RangeMergeMessage("a", 5, body="p"), "topic t joins parts and takes JoinMessage, not RangeMergeMess"),
+        (
+            lambda: RangeMergeMessage("a", time_range_ms=5, body="p"),
+            "topic t joins parts and takes JoinMessage, not RangeMergeMess",
+        ),
         (lambda: PriorityMessage("a", 5), "topic t joins parts and takes JoinMessage, not PriorityMessage"),
         (lambda: StreamMessage("a"), "topic t joins parts and takes JoinMessage, not StreamMessage"),
     ],
@@ -230,9 +238,9 @@ def test_bounds_of_a_collect_are_taken_up() -> None:
 @pytest.mark.parametrize(
     ("type", "message"),
     [
-        (TopicType.RANGE_MERGE, RangeMergeMessage("a", 5)),
+        (TopicType.RANGE_MERGE, RangeMergeMessage("a", time_range_ms=5)),
         (TopicType.PRIORITY, PriorityMessage("a", 5)),
-        (TopicType.FIXED_TIME, FixedTimeMessage("a", 5)),
+        (TopicType.FIXED_TIME, FixedTimeMessage("a", fixed_time_ms=5)),
     ],
 )
 @pytest.mark.parametrize(
@@ -257,16 +265,16 @@ def test_a_topic_without_merge_takes_nothing_of_it(
     ("message", "text"),
     [
         (
-            RangeMergeMessage("a", 5, version=1),
-            "RangeMergeMessage(content='a', time_range=5, slot_basis=None, body=None, version=1, weight=1)",
+            RangeMergeMessage("a", time_range_ms=5, version=1),
+            "RangeMergeMessage(content='a', time_range_ms=5, slot_basis=None, body=None, version=1, weight=1)",
         ),
         (
             PriorityMessage("a", 5, "b", b"c", weight=2),
             "PriorityMessage(content='a', priority=5, slot_basis='b', body=b'c', version=None, weight=2)",
         ),
         (
-            FixedTimeMessage("a", fixed_time=5, body="b"),
-            "FixedTimeMessage(content='a', fixed_time=5, slot_basis=None, body='b', version=None, weight=1)",
+            FixedTimeMessage("a", fixed_time_ms=5, body="b"),
+            "FixedTimeMessage(content='a', fixed_time_ms=5, slot_basis=None, body='b', version=None, weight=1)",
         ),
     ],
 )

@@ -38,7 +38,7 @@ anything: Any = rmq
 """Calls without types."""
 
 PLAIN = [Keep(), Replace(), Newest(), Max(), Min(), Sum()]
-durations = st.integers(1, MAX_DURATION_MS)
+durations = st.integers(1, MAX_DURATION_MS).map(lambda ms: timedelta(milliseconds=ms))
 max_bytes = st.integers(1, 1_048_576)
 overflows = st.sampled_from([None, *Overflow, *(each.value for each in Overflow)])
 collects = st.builds(Collect, st.integers(1, 100_000), max_bytes, st.just(False), overflows) | st.builds(
@@ -98,11 +98,11 @@ def test_the_letter_of_its_records(merge: Merge, letter: str) -> None:
     [
         (None, None, "fixed"),
         (Fixed(timedelta(seconds=2)), 2_000, "fixed"),
-        (Fixed(0.5), 1, "fixed"),
-        (Leading(7), 7, "trailing"),
-        (Leading(7, trailing=False), 7, "leading"),
-        (Sliding(2_000, max_wait=30_000), 2_000, "sliding"),
-        (Sliding(2_000, max_wait=2_000), 2_000, "sliding"),
+        (Fixed("0.5ms"), 1, "fixed"),
+        (Leading("7ms"), 7, "trailing"),
+        (Leading("7ms", trailing=False), 7, "leading"),
+        (Sliding("2s", max_wait="30s"), 2_000, "sliding"),
+        (Sliding("2s", max_wait="2s"), 2_000, "sliding"),
         (Sliding(max_wait=timedelta(hours=1)), 3_600_000, "sliding"),
     ],
 )
@@ -117,25 +117,28 @@ def test_the_time_range_of_messages_that_name_none(window: Any, range_ms: int | 
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: anything.Fixed(0), "time_range of Fixed is 0; it must be more than 0"),
-        (lambda: anything.Fixed(-1), "time_range of Fixed is -1; it must lie between 0 and 100 years"),
+        (lambda: anything.Fixed("0s"), "time_range of Fixed is '0s'; it must be more than 0"),
+        (
+            lambda: anything.Fixed(timedelta(-1)),
+            "time_range of Fixed is datetime.timedelta(days=-1); it must lie between 0",
+        ),
         (lambda: anything.Fixed(timedelta.max), "must lie between 0 and 100 years"),
         (
-            lambda: anything.Fixed("2s"),
-            "time_range of Fixed is '2s'; it must be a timedelta or a number of milliseconds",
+            lambda: anything.Fixed(2),
+            r"time_range of Fixed is 2: is it '2ms' or '2s'?",
         ),
         (
             lambda: anything.Leading(timedelta(0)),
             "time_range of Leading is datetime.timedelta(0); it must be more than 0",
         ),
-        (lambda: anything.Leading(1, trailing=1), "trailing of Leading is 1; it must be True or False"),
-        (lambda: anything.Sliding(0, max_wait=5), "quiet of Sliding is 0; it must be more than 0"),
-        (lambda: anything.Sliding(max_wait=0), "max_wait of Sliding is 0; it must be more than 0"),
+        (lambda: anything.Leading("1ms", trailing=1), "trailing of Leading is 1; it must be True or False"),
+        (lambda: anything.Sliding("0s", max_wait="5ms"), "quiet of Sliding is '0s'; it must be more than 0"),
+        (lambda: anything.Sliding(max_wait="0s"), "max_wait of Sliding is '0s'; it must be more than 0"),
         (
-            lambda: anything.Sliding(2, max_wait=1),
+            lambda: anything.Sliding("2ms", max_wait="1ms"),
             "max_wait of Sliding is 1 ms; it must be at least quiet, which is 2 ms",
         ),
-        (lambda: anything.Sliding(max_wait=None), "max_wait of Sliding is None; it must be a timedelta or a number of"),
+        (lambda: anything.Sliding(max_wait=None), "max_wait of Sliding is None; it must be a timedelta, or a text"),
         (lambda: anything.Collect(0), "max_items of Collect is 0; it must be a whole number from 1 to 100000"),
         (
             lambda: anything.Collect(100_001),
@@ -182,7 +185,7 @@ def test_the_time_range_of_messages_that_name_none(window: Any, range_ms: int | 
             "PER_MESSAGE needs reduce=Collect(unique=True), not Collect(",
         ),
         (
-            lambda: anything.Merge(Collect(unique=True), Leading(5), PER_MESSAGE),
+            lambda: anything.Merge(Collect(unique=True), Leading("5ms"), PER_MESSAGE),
             "max_count=PER_MESSAGE waits for parts, and L",
         ),
     ],
@@ -198,7 +201,7 @@ def test_rules_are_told_with_the_value(make: Any, text: str) -> None:
     [
         (TopicType.RANGE_MERGE, Sum(), "merge of topic stock is Sum(); it must be a Merge or None"),
         (TopicType.STREAM, Merge(), "topic stock is STREAM, which merges nothing: it has no merge"),
-        (TopicType.PRIORITY, Merge(window=Fixed(5)), "window of topic stock is Fixed("),
+        (TopicType.PRIORITY, Merge(window=Fixed("5ms")), "window of topic stock is Fixed("),
         (TopicType.FIXED_TIME, Merge(max_count=5), "max_count of topic stock is 5; only RANGE_MERGE has it, not FIXED"),
         (
             TopicType.PRIORITY,
@@ -239,15 +242,15 @@ def test_what_is_full_is_due_where_it_can_be() -> None:
     assert topic(merge, TopicType.FIXED_TIME).merge == merge
 
 
-BASE = Merge(Collect(), Fixed(5), 10)
+BASE = Merge(Collect(), Fixed("5ms"), 10)
 
 
 @pytest.mark.parametrize(
     "after",
     [
-        Merge(Collect(), Sliding(1, max_wait=9), 10),
+        Merge(Collect(), Sliding("1ms", max_wait="9ms"), 10),
         Merge(Collect(), None, None),
-        Merge(Collect(5, 50, when_full="refuse"), Fixed(5), 11),
+        Merge(Collect(5, 50, when_full="refuse"), Fixed("5ms"), 11),
     ],
 )
 def test_windows_and_bounds_change(after: Merge) -> None:
@@ -264,8 +267,8 @@ JOIN = Merge(Collect(unique=True), max_count=PER_MESSAGE)
     [
         (BASE, None),
         (None, BASE),
-        (BASE, Merge(Sum(), Fixed(5), 10)),
-        (BASE, Merge(Collect(unique=True), Fixed(5), 10)),
+        (BASE, Merge(Sum(), Fixed("5ms"), 10)),
+        (BASE, Merge(Collect(unique=True), Fixed("5ms"), 10)),
         (JOIN, Merge(Collect(unique=True), max_count=3)),
         (Merge(Collect(unique=True), max_count=3), JOIN),
     ],
@@ -283,7 +286,7 @@ def test_nor_does_the_rule_of_priorities() -> None:
         topic(Merge(), TopicType.PRIORITY).changed(merge=Merge(priority="sum"))
 
 
-GOOD = json.loads(topic(Merge(Collect(), Sliding(1, max_wait=9))).to_json())
+GOOD = json.loads(topic(Merge(Collect(), Sliding("1ms", max_wait="9ms"))).to_json())
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,9 @@ def test_exponential_waits_between_half_and_all_and_at_most_the_cap(attempt: int
 
 
 def test_exponential_doubles() -> None:
-    policy = ExponentialRetry(base=100, cap=timedelta(seconds=1))
+    policy = ExponentialRetry(base="100ms", cap=timedelta(seconds=1))
     assert [policy.delay_ms(attempt, 0.0) for attempt in range(1, 7)] == [50, 100, 200, 400, 500, 500]
-    assert ExponentialRetry(base=1, cap=1).delay_ms(1, 0.0) == 0
+    assert ExponentialRetry(base="1ms", cap="1ms").delay_ms(1, 0.0) == 0
 
 
 def test_the_ladder() -> None:
@@ -39,7 +39,13 @@ def test_the_ladder() -> None:
 
 @pytest.mark.parametrize(
     "policy",
-    [ImmediateRetry(), ExponentialRetry(), ExponentialRetry(5, timedelta(hours=1)), LadderRetry(), LadderRetry((0, 9))],
+    [
+        ImmediateRetry(),
+        ExponentialRetry(),
+        ExponentialRetry("5ms", timedelta(hours=1)),
+        LadderRetry(),
+        LadderRetry(("0s", "9s")),
+    ],
 )
 def test_json_and_back(policy: RetryPolicy) -> None:
     again = retry_from_json(policy.to_json())
@@ -49,14 +55,14 @@ def test_json_and_back(policy: RetryPolicy) -> None:
 
 
 def test_policies_differ_by_their_values() -> None:
-    assert ExponentialRetry(1) != ExponentialRetry(2)
+    assert ExponentialRetry("1ms") != ExponentialRetry("2ms")
     assert ExponentialRetry() != LadderRetry()
-    assert LadderRetry([1, 2]) == LadderRetry((1, 2))  # pyright: ignore[reportArgumentType]
+    assert LadderRetry(["1s", "2s"]) == LadderRetry(("1s", "2s"))  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize(("base", "cap"), [(0, 5), (6, 5)])
-def test_exponential_bounds(base: int, cap: int) -> None:
-    with pytest.raises(InvalidValueError, match=rf"0 < base <= cap, not base={base}, cap={cap}"):
+@pytest.mark.parametrize(("base", "cap"), [("0s", "5s"), ("6s", "5s")])
+def test_exponential_bounds(base: str, cap: str) -> None:
+    with pytest.raises(InvalidValueError, match=rf"0 < base <= cap, not base='{base}', cap='{cap}'"):
         ExponentialRetry(base, cap)
 
 
@@ -64,12 +70,13 @@ def test_exponential_bounds(base: int, cap: int) -> None:
     ("steps", "text"),
     [
         ((), "at least one step"),
-        ((-1,), "step -1 must be whole seconds, from 0"),
-        ((1.5,), "step 1.5 must be whole seconds"),
-        ((True,), "step True must be whole seconds"),
-        ((100 * 366 * 86_400 + 1,), "step 3162240001 must be whole seconds"),
-        ("12", "steps '12' must be a tuple"),
-        (7, "steps 7 must be a tuple"),
+        ((timedelta(-1),), "a step of LadderRetry is .* between 0 and 100 years"),
+        (("1.5s",), "a step of LadderRetry is '1.5s'; it must be whole seconds"),
+        ((10, 60), r"a step of LadderRetry is 10: is it '10ms' or '10s'\?"),
+        ((True,), "a step of LadderRetry is True; it must be a timedelta"),
+        (("36601d",), "a step of LadderRetry is '36601d'; it must lie between 0 and 100 years"),
+        ("12", "steps of LadderRetry is '12'; it must be a tuple"),
+        (7, "steps of LadderRetry is 7; it must be a tuple"),
     ],
 )
 def test_ladder_bounds(steps: Any, text: str) -> None:

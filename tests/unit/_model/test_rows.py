@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -29,7 +30,7 @@ from rmq._model.messages import Encoded, encode
 from rmq._model.rows import rows_of
 from rmq.errors import InvalidBatchError, InvalidMessageError, InvalidValueError
 
-WINDOW = Merge(Sum(), window=Fixed(1_000))
+WINDOW = Merge(Sum(), window=Fixed("1s"))
 
 
 def topic_of(kind: TopicType, **settings: Any) -> Topic:
@@ -41,10 +42,19 @@ TOPICS = [MERGE, PRIORITY, topic_of(TopicType.PRIORITY, ties="any"), FIXED, STRE
 NAMES = {
     TopicType.RANGE_MERGE: "time_range", TopicType.PRIORITY: "priorities", TopicType.FIXED_TIME: "fixed_times",
 }  # fmt: skip
+
+
+def _timed(kind: Any, name: str, content: Any, value: Any, basis: Any, body: Any) -> Any:
+    """In columns, numbers are ms."""
+    if isinstance(value, int | float):
+        return kind(content, None, basis, body, **{name: value})
+    return kind(content, value, basis, body)
+
+
 KINDS: dict[TopicType, Callable[..., Any]] = {
-    TopicType.RANGE_MERGE: RangeMergeMessage,
+    TopicType.RANGE_MERGE: partial(_timed, RangeMergeMessage, "time_range_ms"),
     TopicType.PRIORITY: PriorityMessage,
-    TopicType.FIXED_TIME: FixedTimeMessage,
+    TopicType.FIXED_TIME: partial(_timed, FixedTimeMessage, "fixed_time_ms"),
     TopicType.STREAM: lambda content, value, basis, body: StreamMessage(content, basis, body),
 }
 
@@ -75,7 +85,7 @@ def test_rows_are_the_messages_that_they_stand_for(data: st.DataObject, topic: T
     contents = data.draw(mostly(texts, odd))[:number]
     bodies = data.draw(st.none() | mostly(st.none() | texts, odd))
     bases = data.draw(st.none() | mostly(st.none() | texts, odd))
-    value = data.draw(st.one_of(wholes, mostly(wholes, odd_values)))
+    value = data.draw(mostly(wholes, odd_values) | (st.nothing() if topic.type.timed else wholes))
     bodies, bases = (None if column is None else column[:number] for column in (bodies, bases))
     values: list[Any] = value[:number] if isinstance(value, list) else [value] * number
     given_: dict[str, Any] = {}
@@ -113,6 +123,16 @@ def test_plain_columns_are_looked_at_as_a_whole() -> None:
             assert (rows.bodies, rows.bases) == ([None, b"x"], [b"k", b"b"])
 
 
+def test_one_time_for_all_rows_has_a_unit() -> None:
+    assert list(rows_of(MERGE, ["a", "b"], {"time_range": "5s"}).scores) == [5_000]
+    moment = datetime(2060, 1, 1, tzinfo=UTC)
+    assert list(rows_of(FIXED, ["a"], {"fixed_times": moment}).scores) == [int(moment.timestamp()) * 1000]
+    with pytest.raises(InvalidValueError, match=r"time_range is 5: is it '5ms' or '5s'\?"):
+        rows_of(MERGE, ["a", "b"], {"time_range": 5})
+    with pytest.raises(InvalidValueError, match="fixed_times is 5; it must be an aware datetime"):
+        rows_of(FIXED, ["a"], {"fixed_times": 5})
+
+
 def test_columns_of_a_topic_that_merges_are_what_its_reducer_takes() -> None:
     topic = topic_of(TopicType.RANGE_MERGE, merge=WINDOW)
     rows = rows_of(topic, ["a", "b"], {}, bodies=[1, 2.5])
@@ -141,7 +161,9 @@ def test_columns_of_a_topic_that_merges_are_what_its_reducer_takes() -> None:
             "topic t keeps Newest, which needs a version of each message: no column",
         ),
         (
-            topic_of(TopicType.RANGE_MERGE, merge=Merge(Collect(unique=True), window=Fixed(9), max_count=PER_MESSAGE)),
+            topic_of(
+                TopicType.RANGE_MERGE, merge=Merge(Collect(unique=True), window=Fixed("9ms"), max_count=PER_MESSAGE)
+            ),
             {"values": {}},
             "topic t joins parts and takes JoinMessage, which has no columns",
         ),

@@ -57,11 +57,11 @@ def topic(type: TopicType = TopicType.RANGE_MERGE, **settings: Any) -> Topic[Pri
 @pytest.mark.parametrize(
     ("made", "options", "expected"),
     [
-        (topic(), {"time_range": 50}, RangeMergeMessage("k", 50, body=BODY)),
+        (topic(), {"time_range": "50ms"}, RangeMergeMessage("k", time_range_ms=50, body=BODY)),
         (topic(TopicType.PRIORITY), {"priority": 3, "slot_basis": "b"}, PriorityMessage("k", 3, "b", BODY)),
-        (topic(TopicType.FIXED_TIME), {"fixed_time": 99}, FixedTimeMessage("k", 99, body=BODY)),
+        (topic(TopicType.FIXED_TIME), {"fixed_time_ms": 99}, FixedTimeMessage("k", fixed_time_ms=99, body=BODY)),
         (topic(TopicType.STREAM), {"id": "1-1"}, StreamMessage("k", body=BODY, id="1-1")),
-        (topic(merge=JOINS), {"of": 2, "time_range": 9}, JoinMessage("k", BODY, 2, 9)),
+        (topic(merge=JOINS), {"of": 2, "time_range_ms": 9}, JoinMessage("k", BODY, 2, time_range_ms=9)),
     ],
 )
 def test_a_message_is_of_the_class_that_the_topic_takes(
@@ -106,7 +106,7 @@ def test_a_payload_that_cannot_be_encoded_says_why() -> None:
 @pytest.mark.parametrize("secret", [Price("4929 1234", object()), Model.model_construct(item="4929 1234", pence=1)])  # pyright: ignore[reportArgumentType]
 def test_errors_show_nothing_of_a_payload_that_is_to_be_encrypted(secret: Any) -> None:
     made = topic(codec=EncryptedCodec([Fernet.generate_key()]))
-    for attempt in (lambda: made.encode(secret), lambda: made.message("k", secret, time_range=1)):
+    for attempt in (lambda: made.encode(secret), lambda: made.message("k", secret, time_range_ms=1)):
         with pytest.raises(InvalidMessageError) as caught:
             attempt()
         assert type(secret).__name__ in str(caught.value)

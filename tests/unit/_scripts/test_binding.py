@@ -114,10 +114,10 @@ def test_keys_come_in_the_order_of_the_header() -> None:
     topic, keys = Topic("t", TopicType.PRIORITY, slots=1), slot_keys("t", 0)
     assert Bound("ack").keys_of(topic, 0) == (keys.store, keys.prepare, keys.body, keys.meta, keys.error)
     assert Bound("cancel").keys_of(topic, 0)[-1] == keys.audit
-    assert Bound("cancel").keys_of(topic.changed(ttl=60_000), 0)[-1] == keys.born
+    assert Bound("cancel").keys_of(topic.changed(ttl="1m"), 0)[-1] == keys.born
     merging = Topic("t", TopicType.PRIORITY, slots=1, merge=Merge())
     assert Bound("claim").keys_of(merging, 0)[-1] == keys.held
-    assert Bound("claim").keys_of(merging.changed(ttl=60_000), 0)[-2:] == (keys.born, keys.held)
+    assert Bound("claim").keys_of(merging.changed(ttl="1m"), 0)[-2:] == (keys.born, keys.held)
     assert Bound("promote").keys_of(merging, 0)[-2:] == (keys.held, keys.body)
     assert Bound("audit").keys_of(topic, 0) == (keys.audit,)
     assert Bound("peek").keys_with(topic, 0, zset="z") == ("z", keys.body)

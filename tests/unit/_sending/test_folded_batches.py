@@ -12,7 +12,7 @@ from rmq._sending.batch import Batch
 
 
 def topic_of(reduce: Reducer) -> Topic:
-    return Topic("t", TopicType.RANGE_MERGE, merge=Merge(reduce, window=Fixed(1_000)))
+    return Topic("t", TopicType.RANGE_MERGE, merge=Merge(reduce, window=Fixed("1s")))
 
 
 @pytest.mark.parametrize(("reduce", "body"), [(Sum(), 1), (Collect(max_items=8), b"x" * 100)], ids=["sum", "collect"])

@@ -55,10 +55,16 @@ def test_fewest_and_most_tasks(given: dict[str, str], tasks: tuple[int, int]) ->
 
 @pytest.mark.parametrize(
     ("text", "ms"),
-    [("500", 500), ("500ms", 500), ("5s", 5_000), ("5 s", 5_000), ("2min", 120_000), ("1h30m", 5_400_000)],
+    [("500ms", 500), ("5s", 5_000), ("5 s", 5_000), ("2min", 120_000), ("1h30m", 5_400_000)],
 )
 def test_durations(text: str, ms: int) -> None:
     assert parse_options({**LEAST, "time_range": text}).time_range_ms == ms
+
+
+@pytest.mark.parametrize("name", ["time_range", "maxTriggerDelay"])
+def test_a_duration_without_a_unit_is_refused(name: str) -> None:
+    with pytest.raises(InvalidValueError, match=rf"^{name} is '500': is it '500ms' or '500s'\?"):
+        parse_options({**LEAST, name: "500"})
 
 
 def test_all_is_more_than_the_default() -> None:
