@@ -17,10 +17,10 @@ from rmq._admin.stream_topic import StreamTopic
 from rmq._broker.registry import KnownTopics
 from rmq._broker.stream_broker import join_group
 from rmq._claiming.consumer import Consumer
-from rmq._io.backend import THREADS, Blocking
-from rmq._listening.handlers_in_turn import HandlersInTurn
+from rmq._io.backend import THREADS, Runtime
 from rmq._listening.listener import HandlerDecorator, Listener, ListenerOptions, decorator
-from rmq._listening.listeners import Listeners
+from rmq._listening.listeners import ListenerSet
+from rmq._listening.thread_executor import ThreadExecutor
 from rmq._model.definitions import Definitions
 from rmq._model.deliveries import Delivery
 from rmq._model.entries import check_group
@@ -76,8 +76,8 @@ class RmqClient:
         1
     """
 
-    _blocking: Blocking = THREADS
-    _handlers: type[HandlersInTurn] = HandlersInTurn
+    _runtime: Runtime = THREADS
+    _handlers: type[ThreadExecutor] = ThreadExecutor
     _connect: Callable[..., Connections] = Connections  # tests have scripts with a clock of their own: rmq.testing
 
     def __init__(
@@ -104,19 +104,19 @@ class RmqClient:
                 WAYS,
             )
         if parsed.topology is Topology.EMBEDDED:
-            self._server = self._blocking.call(EmbeddedServer.start, parsed.folder)
+            self._server = self._runtime.call(EmbeddedServer.start, parsed.folder)
             parsed = parse_url(self._server.url)
         self.url = parsed.url
         """A URL under which other processes on this machine reach the same Redis."""
         self.shown_url = parsed.shown
         """The same without its password, for messages and logs."""
         self._connections = self._connect(
-            parsed, timeout_s=timeout_s, deadline_s=deadline_s, durability=level, blocking=self._blocking
+            parsed, timeout_s=timeout_s, deadline_s=deadline_s, durability=level, runtime=self._runtime
         )
         self._known = KnownTopics(self._connections)
         self.observers = Observers()
         """Who watches sends and handlers; producers, and listeners that start, made after it was added, tell them."""
-        self._listeners = Listeners(self._connections, self._known, self.observers, self._handlers)
+        self._listeners = ListenerSet(self._connections, self._known, self.observers, self._handlers)
         self._zookeeper = zookeeper
         self._recording = Recording(self._connections)
         self._pid = os.getpid()
@@ -417,9 +417,9 @@ class RmqClient:
         with ExitStack() as steps:  # the later ones whatever an earlier one raises; last in, first out
             if self._server is not None:
                 server, self._server = self._server, None
-                steps.callback(self._blocking.call, server.close)
+                steps.callback(self._runtime.call, server.close)
             steps.callback(self._connections.close)
-            if self._listeners.runtimes or self._recording.runs:
+            if self._listeners.runners or self._recording.runs:
                 self.stop()
 
     def _registered(self, topic: Topic) -> tuple[Connections, Topic]:

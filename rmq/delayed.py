@@ -137,7 +137,7 @@ class DelayedQueue(Generic[ValueT]):
             replace(self.topic, type=TopicType.RANGE_MERGE),
             slots=QueueBroker(self._connections, self.topic, delayed=True),
         )
-        self._ahead = Prefetch(Consumer(self._connections, self.topic), self._connections.blocking)
+        self._ahead = Prefetch(Consumer(self._connections, self.topic), self._connections.runtime)
         self._connections.close_with_us(self._ahead)
         self._view = Inspection(self._connections, self.topic)
         self._control = Control(self._connections, self.topic)

@@ -84,7 +84,7 @@ def _owned(connections: Connections, topic: Topic) -> list[tuple[tuple[int, str 
 
 def ensemble_of(connections: Connections, zookeeper: str | Coordinator | None, marks: Mapping[str, int]) -> str:
     """Return the identity of an ensemble, which has counted as far as `marks` say; empty without one."""
-    return "" if zookeeper is None else connections.blocking.call(_asked, zookeeper, marks)
+    return "" if zookeeper is None else connections.runtime.call(_asked, zookeeper, marks)
 
 
 def _asked(zookeeper: str | Coordinator, marks: Mapping[str, int]) -> str:

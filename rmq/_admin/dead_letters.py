@@ -201,7 +201,7 @@ class Dead(ABC, Generic[D]):
         with self._audit.step("redrive", self._about + meaning(where, limit)) as note:
             for slot, dead in self._chosen(where, left, size):
                 if per_second is not None:
-                    self._connections.blocking.sleep(max(0.0, started_s + done / per_second - monotonic_s()))
+                    self._connections.runtime.sleep(max(0.0, started_s + done / per_second - monotonic_s()))
                 for answer in send(slot, dead):
                     counts[answer] += 1
                 done += len(dead)

@@ -206,11 +206,11 @@ class Recorder(Background):
     """
 
     def __init__(self, connections: Connections, finished: Callable[[], int] | None = None) -> None:
-        super().__init__(connections.blocking, "rmq-history")
+        super().__init__(connections.runtime, "rmq-history")
         self._finished = finished
         self._before = 0
         self._history = History(connections)
-        self._stopping = connections.blocking.event()
+        self._stopping = connections.runtime.event()
 
     def run(self) -> None:
         """Wait for the next minute, try to get its turn, record it."""

@@ -58,13 +58,13 @@ class DeadNotifier(Background):
         self, connections: Connections, topic: Topic, build: BuildUnnotified, tell: Tell, *, name: str, every_s: float
     ) -> None:
         check_day("every_s", every_s, 0.01)
-        super().__init__(connections.blocking, f"rmq-dead-{topic.name}")
+        super().__init__(connections.runtime, f"rmq-dead-{topic.name}")
         self._connections, self._build, self._tell = connections, build, tell
         self._about, self._every_s = topic.name, every_s
         turn = Turn(checked_name(name), uuid.uuid4().hex, int((HOLD_S + every_s) * 1_000))
         self._turns = dict.fromkeys(range(topic.slots), turn)
         self._first = 0
-        self._stopping = connections.blocking.event()
+        self._stopping = connections.runtime.event()
         self._troubles = Sparing()
         self.failures = 0
 

@@ -40,11 +40,11 @@ class QueueBroker:
 
     def __init__(self, connections: Connections, topic: Topic, *, delayed: bool = False) -> None:
         self._connections, self.topic = connections, topic
-        self.send_call = send_calls(topic, delayed=delayed, turns=connections.turns)
+        self.send_call = send_calls(topic, delayed=delayed, rpc_ids=connections.rpc_ids)
         self.send_part_call = self.send_call
         if isinstance(self.send_call, MergedSends):
             self.send_part_call = partial(self.send_call, partly=True)
-        joins = not (delayed or connections.apart) and joins_sends(topic)
+        joins = not (delayed or connections.multi_node) and joins_sends(topic)
         self.send_many_call = JoinedSends(topic, self.send_call) if joins else None
         self.claim_call = claims.Claims(topic)
         self.claim_many_call = claims.claim_many

@@ -417,7 +417,7 @@ class KnownTopics(Registry):
         """Look whether the topics in use are registered as this client knows them; return when to look again."""
         names = list(self._used)[self._turn : self._turn + LOOKED_AT]
         self._turn = self._turn + LOOKED_AT if len(names) == LOOKED_AT else 0
-        if names and not self._connections.silent(TOPICS_KEY):
+        if names and not self._connections.unresponsive(TOPICS_KEY):
             found = self._connections.ask_soon(TOPICS_KEY, LOOK_PATIENCE_S, "HMGET", TOPICS_KEY, *names)
             for name, text in zip(names, () if found is NOTHING else found, strict=False):
                 self._compare(*self._used[name], text)

@@ -20,8 +20,8 @@ from rmq._model.scores import ages_for
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic, TopicType, WhenFull
 from rmq._transport.call import Call
-from rmq._transport.numbering import Turn, Turns
 from rmq._transport.refusals import error_of
+from rmq._transport.rpc_ids import RpcId, RpcIdAllocator
 from rmq.errors import RmqError
 
 MERGES_AGAIN = (
@@ -42,7 +42,7 @@ class SendCall(Protocol):
     """Builds the sends of a topic."""
 
     def __call__(
-        self, slot: int, messages: Sequence[Encoded], detailed: bool = False, turn: Turn | None = None
+        self, slot: int, messages: Sequence[Encoded], detailed: bool = False, rpc_id: RpcId | None = None
     ) -> Call[SendResult]:
         """Build the send of up to `MAX_BATCH` messages of one slot.
 
@@ -50,30 +50,30 @@ class SendCall(Protocol):
             slot: The slot.
             messages: What to send; of one slot.
             detailed: Say of each message whether it was new.
-            turn: Topics that merge: what names the call for its repeats. Others need none: a repeat merges.
+            rpc_id: Topics that merge: what names the call for its repeats. Others need none: a repeat merges.
         """
         ...
 
 
-def send_calls(topic: Topic, *, delayed: bool = False, turns: Turns | None = None) -> SendCall:
+def send_calls(topic: Topic, *, delayed: bool = False, rpc_ids: RpcIdAllocator | None = None) -> SendCall:
     """Return what builds the sends of a topic.
 
     Args:
         topic: The registered definition.
         delayed: FIXED_TIME, with delays in ms as scores.
-        turns: Numbers the calls of a client to topics that merge; by default calls have numbers of their own.
+        rpc_ids: Numbers the calls of a client to topics that merge; by default calls have numbers of their own.
     """
     if topic.type is TopicType.STREAM:
         return partial(_append, topic)
     if topic.merge is not None:
-        return MergedSends(topic, turns or Turns())
+        return MergedSends(topic, rpc_ids or RpcIdAllocator())
     return _Sends(topic, delayed)
 
 
 def _append(
-    topic: Topic, slot: int, messages: Sequence[Encoded], detailed: bool = False, turn: Turn | None = None
+    topic: Topic, slot: int, messages: Sequence[Encoded], detailed: bool = False, rpc_id: RpcId | None = None
 ) -> Call[SendResult]:
-    del turn
+    del rpc_id
     return streams.send(topic, slot, messages, detailed)
 
 
@@ -103,9 +103,9 @@ class _Sends:
         self._script = _LIMITED if self._limited else _DELAYED if delayed else _script_of(topic)
 
     def __call__(
-        self, slot: int, messages: Sequence[Encoded], detailed: bool = False, turn: Turn | None = None
+        self, slot: int, messages: Sequence[Encoded], detailed: bool = False, rpc_id: RpcId | None = None
     ) -> Call[SendResult]:
-        del turn
+        del rpc_id
         script, number, limited = self._script, len(messages), self._limited
         settings, ages, built_ms = self._settings, self._ages, 0.0
         if number == 1:  # most sends: no columns for it
@@ -209,11 +209,11 @@ class MergedSends:
 
     Args:
         topic: The registered definition.
-        turns: Numbers the calls.
+        rpc_ids: Numbers the calls.
     """
 
-    def __init__(self, topic: Topic, turns: Turns) -> None:
-        self._topic, self._turns = topic, turns
+    def __init__(self, topic: Topic, rpc_ids: RpcIdAllocator) -> None:
+        self._topic, self._rpc_ids = topic, rpc_ids
         self._settings = merge_args(topic)
         self._partly = (
             "-" if topic.when_full is WhenFull.BLOCK else "+"
@@ -224,7 +224,7 @@ class MergedSends:
         slot: int,
         messages: Sequence[Encoded],
         detailed: bool = False,
-        turn: Turn | None = None,
+        rpc_id: RpcId | None = None,
         *,
         partly: bool = False,
     ) -> Call[SendResult]:
@@ -234,17 +234,17 @@ class MergedSends:
             slot: The slot.
             messages: What to send; of one slot.
             detailed: Say of each whether it was new.
-            turn: What names the call for its repeats; by default it has a number of this client's own.
+            rpc_id: What names the call for its repeats; by default it has a number of this client's own.
             partly: Whether it may be carried out in part: then it may answer with a `PartlySent`.
         """
         number, topic = len(messages), self._topic
-        turn = turn or self._turns.draw(topic.name, slot)
+        rpc_id = rpc_id or self._rpc_ids.draw(topic.name, slot)
         values, records = record_args(messages)
         args = _MERGED.args(
-            lane=turn.lane,
-            call=turn.number,
-            floor=turn.floor,
-            digest=_digest_of(messages) if turn.token is None else "",
+            lane=rpc_id.lane,
+            call=rpc_id.number,
+            floor=rpc_id.floor,
+            digest=_digest_of(messages) if rpc_id.token is None else "",
             detailed=f"{int(detailed)}{self._partly if partly else ''}",
             number=number,
             lowest=lowest_of(topic, messages),
@@ -253,7 +253,7 @@ class MergedSends:
             **self._settings,
         )
 
-        def parse(reply: list[Any], turn: Turn = turn) -> SendResult:  # the call keeps its number open by that
+        def parse(reply: list[Any], rpc_id: RpcId = rpc_id) -> SendResult:  # the call keeps its number open by that
             new, flags = int(reply[0]), reply[1]
             outcomes = tuple(flag == 49 for flag in flags) if detailed else ()
             if not flags or (len(flags) == number and not (b"2" in flags or b"3" in flags)):

@@ -66,7 +66,7 @@ class ClaimCalls:
             The reply to each visit, and where there are several servers the round, of which some may owe replies.
         """
         calls = self._of(visits)
-        if len(visits) == 1 and visits[0].picked and not self._connections.apart:
+        if len(visits) == 1 and visits[0].picked and not self._connections.multi_node:
             try:
                 return [self._connections.run(calls[0], deadline_s)], None
             except (ClientClosedError, ForkedClientError):

@@ -224,7 +224,7 @@ class ClaimExecutor:
     ) -> tuple[list[Visit], list[Delivery]]:
         """Return a plan's visits with the outcomes that go along, further ones that only settle, and what waits."""
         waiting: list[Delivery] = []
-        if self._connections.silent_nodes:  # outcomes for servers that do not answer are sent once they do
+        if self._connections.unresponsive_nodes:  # outcomes for servers that do not answer are sent once they do
             silent = {slot for slot in {delivery.slot for delivery in settled} if self._claimer.is_silent(slot)}
             waiting = [delivery for delivery in settled if delivery.slot in silent]
             settled = [delivery for delivery in settled if delivery.slot not in silent]

@@ -75,10 +75,10 @@ class Claimer:
         self.topic = topic
         self.connections = connections
         self.source: Broker = source or QueueBroker(connections, topic)
-        self.joins = not connections.apart
+        self.joins = not connections.multi_node
         self.throttle = Throttle(connections, topic, self.source.group)
         self.schedule = Schedule(slots)
-        self.changed = connections.blocking.condition()
+        self.changed = connections.runtime.condition()
         self.on_fenced = on_fenced
         self.foreign: dict[int, str] = {}
         self.regained: set[int] = set()
@@ -244,7 +244,7 @@ class Claimer:
         most, schedule = min(self._size.slots, limit), self.schedule
         with self.changed:
             slots = schedule.due(monotonic_s(), most)
-            if self.connections.silent_nodes:
+            if self.connections.unresponsive_nodes:
                 slots = self._without_silent(slots, most)
             if not self.joins:
                 slots += self._settled_too(held, slots)[: most - len(slots)]
@@ -320,11 +320,11 @@ class Claimer:
 
     def all_silent(self) -> bool:
         """Return whether no server of the slots answers at the moment."""
-        return bool(self.connections.silent_nodes) and all(map(self.is_silent, list(self._owners)))
+        return bool(self.connections.unresponsive_nodes) and all(map(self.is_silent, list(self._owners)))
 
     def is_silent(self, slot: int) -> bool:
         """Return whether the server of a slot does not answer at the moment. Asks nobody."""
-        return self.connections.silent(slot_keys(self.topic.name, slot).store)
+        return self.connections.unresponsive(slot_keys(self.topic.name, slot).store)
 
     def _without_silent(self, slots: list[int], most: int) -> list[int]:
         """Put off the slots of servers that do not answer, so that they cost no round; return others that are due."""
@@ -352,7 +352,7 @@ class Claimer:
         settled = [delivery for delivery in held if delivery.outcome is not None and not delivery.under_way]
         owners = dict.fromkeys((delivery.slot, delivery.owner) for delivery in settled)
         slots = [slot for slot, owner in owners if self._owners.get(slot) == owner and slot not in picked]
-        return [slot for slot in slots if not self.is_silent(slot)] if self.connections.silent_nodes else slots
+        return [slot for slot in slots if not self.is_silent(slot)] if self.connections.unresponsive_nodes else slots
 
     def _is_still_ours(self, slot: int, may_claim: Callable[[int, Owner], bool]) -> bool:
         if may_claim(slot, self._owners[slot]):

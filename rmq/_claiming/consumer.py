@@ -91,9 +91,9 @@ class Consumer(Generic[PayloadT]):
         self._looked = False
         self._looked_after = int(draw_jitter() * len(self.slots))
         self._connections = connections
-        self._left = Leftovers(connections.blocking, topic, self.release)
+        self._left = Leftovers(connections.runtime, topic, self.release)
         """What a server gave later than asked for, and a poll did not want."""
-        self._turn = connections.blocking.lock(long=True)  # held by the poll that claims
+        self._turn = connections.runtime.lock(long=True)  # held by the poll that claims
         self._closed = False
 
     def poll_columns(self, max_messages: int = 100, timeout: float | timedelta = 0.0) -> DeliveryColumns:
@@ -277,7 +277,9 @@ class Consumer(Generic[PayloadT]):
             return
         slot = self.slots[self._looked_after % len(self.slots)]
         try:
-            if self._connections.silent(slot_keys(self.topic.name, slot).store) or not self._writer.look_after(slot):
+            if self._connections.unresponsive(slot_keys(self.topic.name, slot).store) or not self._writer.look_after(
+                slot
+            ):
                 self._looked_after += 1
                 self._next_upkeep_s = monotonic_s() + upkeep_s / len(self.slots)
         except RmqError as error:

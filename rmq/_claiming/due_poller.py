@@ -40,7 +40,7 @@ class DuePoller:
 
     def parts(self, slots: int) -> int:
         """Return in how many parts `look` looks at so many slots of one server."""
-        return 1 if self._connections.apart else max(1, -(-slots // LOOK_SLOTS))
+        return 1 if self._connections.multi_node else max(1, -(-slots // LOOK_SLOTS))
 
     def look(self, slots: Sequence[int], at_all: bool, in_parts: bool = False) -> Iterator[DueTimes]:
         """Look at the slots whose turn it is, or at all of them; raises as `Claimer.look`, after the last answer."""
@@ -51,7 +51,7 @@ class DuePoller:
         failed: list[RmqError] = []
         for first in range(0, len(slots), LOOK_SLOTS):
             part = slots[first : first + LOOK_SLOTS]
-            if not self._connections.apart:
+            if not self._connections.multi_node:
                 asked_s = monotonic_s()
                 try:
                     now_ms, times = self._connections.run(self._source.look_call(part))
@@ -65,10 +65,10 @@ class DuePoller:
             raise failed[0]
 
     def _in_turn(self, slots: Sequence[int], at_all: bool, in_parts: bool) -> Sequence[int]:
-        if at_all or self.missed or not (self._connections.apart or in_parts):
+        if at_all or self.missed or not (self._connections.multi_node or in_parts):
             self.missed = False
             return slots
-        size = ROTATED_SLOTS if self._connections.apart else LOOK_SLOTS
+        size = ROTATED_SLOTS if self._connections.multi_node else LOOK_SLOTS
         first, self._next = self._next % max(1, len(slots)), self._next + size
         return (*slots[first:], *slots[:first])[:size]
 
@@ -78,9 +78,9 @@ class DuePoller:
         Slots of a node that does not answer are left out until it does.
         """
         failed: list[RmqError] = []
-        if self._connections.silent_nodes:
+        if self._connections.unresponsive_nodes:
             topic = self._source.topic.name
-            loud = [slot for slot in slots if not self._connections.silent(slot_keys(topic, slot).store)]
+            loud = [slot for slot in slots if not self._connections.unresponsive(slot_keys(topic, slot).store)]
             self.missed = self.missed or len(loud) < len(slots)
             slots = loud
         asked_s = monotonic_s()

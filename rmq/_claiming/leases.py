@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from rmq._broker.claims import RENEWAL_PATIENCE_S, RENEWALS, Renewal
 from rmq._claiming.portions import portions
-from rmq._io.backend import THREADS, Background, Blocking
+from rmq._io.backend import THREADS, Background, Runtime
 from rmq._model.claim_columns import ClaimColumns, spread_some
 from rmq._model.deliveries import ACKED, Delivery
 from rmq._model.handlers import refuse_unfinished
@@ -38,15 +38,15 @@ class HeldDeliveries:
 
     Args:
         lease_s: The lease of the topic.
-        blocking: How to wait.
+        runtime: How to wait.
         columns: Whether some of the deliveries may be `ClaimColumns`.
     """
 
-    def __init__(self, lease_s: float, blocking: Blocking = THREADS, *, columns: bool = False) -> None:
+    def __init__(self, lease_s: float, runtime: Runtime = THREADS, *, columns: bool = False) -> None:
         self._columns = columns
         self._lease_s = lease_s
-        self.lock = blocking.lock()
-        self.marks = blocking.lock()
+        self.lock = runtime.lock()
+        self.marks = runtime.lock()
         self.settling: Sequence[Delivery] = ()
         self.deliveries: list[Delivery] = []
         self.deferred: dict[int, list[Delivery]] = {}
@@ -172,7 +172,7 @@ class LeaseKeeper(Background):
         slots: The topic's slots.
         held: The deliveries, one object per listener thread.
         on_lost: Called with each delivery whose lease was lost, once. It must not wait: `LostCalls` may be told.
-        blocking: How to wait.
+        runtime: How to wait.
     """
 
     def __init__(
@@ -180,13 +180,13 @@ class LeaseKeeper(Background):
         slots: Slots,
         held: Sequence[HeldDeliveries],
         on_lost: Callable[[Delivery], None],
-        blocking: Blocking = THREADS,
+        runtime: Runtime = THREADS,
     ) -> None:
-        super().__init__(blocking, f"rmq-leases-{slots.topic.name}")
+        super().__init__(runtime, f"rmq-leases-{slots.topic.name}")
         self._slots = slots
         self._held = held
         self._on_lost = on_lost
-        self._stop_requested = blocking.event()
+        self._stop_requested = runtime.event()
         self._lease_s = slots.topic.lease_s
         self._late: list[_Round] = []
         self._missed: dict[int, RmqError] = {}
@@ -295,15 +295,15 @@ class LostCalls(Background):
     Args:
         topic: Name of the topic.
         on_lost: Called with each delivery whose lease was lost, one after the other.
-        blocking: How to wait.
+        runtime: How to wait.
     """
 
-    def __init__(self, topic: str, on_lost: Callable[[Delivery], object], blocking: Blocking = THREADS) -> None:
-        super().__init__(blocking, f"rmq-lost-{topic}")
+    def __init__(self, topic: str, on_lost: Callable[[Delivery], object], runtime: Runtime = THREADS) -> None:
+        super().__init__(runtime, f"rmq-lost-{topic}")
         self._topic = topic
         self._call = on_lost
         self._waiting: deque[Delivery] = deque()
-        self._news = blocking.event()
+        self._news = runtime.event()
         self._stop_requested = False
 
     def tell(self, delivery: Delivery) -> None:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-from rmq._io.backend import Blocking, Lock
+from rmq._io.backend import Lock, Runtime
 from rmq._model.times import monotonic_s
 
 EXIT_S = 2.0
@@ -21,7 +21,7 @@ class Caretaker:
     """Runs a job as long as something is left to settle. Thread-safe.
 
     Args:
-        blocking: How to wait.
+        runtime: How to wait.
         name: Name of the job.
         is_left: Tells whether something is left; called while `lock` is held.
         tidy: Settles what is due; takes whether nobody looks later, so that everything has to be settled.
@@ -34,15 +34,15 @@ class Caretaker:
 
     def __init__(
         self,
-        blocking: Blocking,
+        runtime: Runtime,
         name: str,
         is_left: Callable[[], object],
         tidy: Callable[[bool], object],
         every_s: float,
     ) -> None:
-        self.lock = blocking.lock()
-        self.ending, self._idle = blocking.event(), blocking.event()
-        self._blocking = blocking
+        self.lock = runtime.lock()
+        self.ending, self._idle = runtime.event(), runtime.event()
+        self._runtime = runtime
         self._name = name
         self._is_left, self._tidy = is_left, tidy
         self._every_s = every_s
@@ -62,11 +62,11 @@ class Caretaker:
             self._at_work = True
             self._idle.clear()
         try:
-            if self._blocking.outlives_main:
+            if self._runtime.outlives_main:
                 _AT_WORK.add(self)
                 atexit.unregister(_leave_all)
                 atexit.register(_leave_all)  # the last one runs first: before an embedded server of the program ends
-            self._blocking.job(self._run, self._name).start()
+            self._runtime.job(self._run, self._name).start()
         except BaseException as error:
             if not isinstance(error, RuntimeError):
                 self._ended()
@@ -88,9 +88,9 @@ class Caretaker:
                 if self._ended(unless_left=not ending):
                     return
         except BaseException as error:
-            if isinstance(error, self._blocking.interruptions):
+            if isinstance(error, self._runtime.cancellations):
                 self.ending.set()
-                self._blocking.last_words(lambda: self._tidy(True), EXIT_S)
+                self._runtime.finish_within(lambda: self._tidy(True), EXIT_S)
             self._ended()
             raise
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from rmq._claiming.leaving import Caretaker
-from rmq._io.backend import Blocking
+from rmq._io.backend import Runtime
 from rmq._model.claim_columns import spread
 from rmq._model.deliveries import Delivery
 from rmq._model.reports import reporter
@@ -24,17 +24,17 @@ class Leftovers:
     They go back uncounted when it is closed, when the program ends, and when no poll has come in half a lease.
 
     Args:
-        blocking: How to wait.
+        runtime: How to wait.
         topic: The registered definition.
         release: Gives deliveries back.
     """
 
-    def __init__(self, blocking: Blocking, topic: Topic, release: Callable[[Sequence[Delivery]], object]) -> None:
+    def __init__(self, runtime: Runtime, topic: Topic, release: Callable[[Sequence[Delivery]], object]) -> None:
         self._topic = topic
         self._release = release
         self._left: list[Delivery] = []
         self._kept_s = 0.0
-        self._care = Caretaker(blocking, f"rmq-leftovers-{topic.name}", lambda: self._left, self._tidy, LOOK_EVERY_S)
+        self._care = Caretaker(runtime, f"rmq-leftovers-{topic.name}", lambda: self._left, self._tidy, LOOK_EVERY_S)
 
     def take(self) -> list[Delivery]:
         """Return what was kept and still has its lease."""

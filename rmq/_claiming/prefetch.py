@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from rmq._claiming.consumer import Consumer
 from rmq._claiming.leaving import CLOSE_S, Caretaker, held
 from rmq._claiming.prefetch_size import PREFETCH_S, PrefetchSize
-from rmq._io.backend import Blocking
+from rmq._io.backend import Runtime
 from rmq._model.deliveries import Delivery
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
@@ -33,13 +33,13 @@ class Prefetch:
 
     Args:
         consumer: Claims; nobody else may poll it.
-        blocking: How to wait.
+        runtime: How to wait.
     """
 
-    def __init__(self, consumer: Consumer, blocking: Blocking) -> None:
+    def __init__(self, consumer: Consumer, runtime: Runtime) -> None:
         self._consumer = consumer
-        self._turn = blocking.lock(long=True)  # held by the thread that waits at Redis
-        self._settling = blocking.lock(long=True)  # held while acks and releases are on their way
+        self._turn = runtime.lock(long=True)  # held by the thread that waits at Redis
+        self._settling = runtime.lock(long=True)  # held while acks and releases are on their way
         self._ready: deque[Delivery] = deque()
         self._taken: list[Delivery] = []
         self._prefetch = PrefetchSize()
@@ -49,7 +49,7 @@ class Prefetch:
         self._hold_s = min(HOLD_S, consumer.topic.lease_s / 10)
         self._closed = False
         self._care = Caretaker(
-            blocking,
+            runtime,
             f"rmq-ahead-{consumer.topic.name}",
             lambda: self._ready or self._taken,
             self._tidy,

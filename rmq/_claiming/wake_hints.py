@@ -101,7 +101,7 @@ class HintReader:
         self._missed = self._closing = self._ended = False
         self._name = uuid4().hex
         self._probes = 0
-        self._reading = connections.blocking.lock()
+        self._reading = connections.runtime.lock()
 
     @classmethod
     def of_places(cls, connections: Connections, places: Sequence[tuple[str, int]]) -> HintReader:
@@ -142,7 +142,7 @@ class HintReader:
                 wait_s = max(until_s, confirmed_s) - now_s
                 if wait_s <= 0:
                     break
-                self._connections.blocking.wait_readable([line.wire for line in self._lines.values()], wait_s)
+                self._connections.runtime.wait_readable([line.wire for line in self._lines.values()], wait_s)
             self._ping()
         except BaseException:
             self._hang_up()
@@ -158,11 +158,11 @@ class HintReader:
                 reading.enter_context(cast("AbstractContextManager[object]", reader._reading))
             if not all(reader.connected for reader in readers):
                 timeout_s = min(timeout_s, RECONNECT_S)
-            blocking = readers[0]._connections.blocking
+            runtime = readers[0]._connections.runtime
             if wires := [line.wire for reader in readers for line in reader._lines.values()]:
-                blocking.wait_readable(wires, timeout_s)
+                runtime.wait_readable(wires, timeout_s)
             else:
-                blocking.sleep(timeout_s)
+                runtime.sleep(timeout_s)
 
     @property
     def connected(self) -> bool:
@@ -171,7 +171,7 @@ class HintReader:
 
     def rest_s(self) -> float:
         """Return how long a reading may wait at most for connections to be looked after."""
-        if self._connections.apart or not self.connected:
+        if self._connections.multi_node or not self.connected:
             return LAYOUT_S
         return float("inf") if all(line.proven_s is not None for line in self._lines.values()) else PING_S / 2
 
@@ -245,7 +245,7 @@ class HintReader:
 
     def _subscribe(self) -> None:
         """Subscribe to channels that are not heard yet, and to those that have moved."""
-        layout = self._connections.layout
+        layout = self._connections.topology_version
         heard = sum(len(line.heard) + len(line.asked) for line in self._lines.values())
         if heard >= len(self._slots) and layout == self._layout:
             return
@@ -266,7 +266,7 @@ class HintReader:
             self._subscribe_at(node, channels)
 
     def _subscribe_at(self, node: Node, channels: set[bytes]) -> None:
-        if node.silent and node not in self._lines:
+        if node.unresponsive and node not in self._lines:
             return
         try:
             line = self._lines.get(node)
@@ -329,10 +329,10 @@ class HintReader:
         elif kind == b"sunsubscribe":  # the hash slot has moved to another server
             line.heard.discard(channel)
             self._missed = True
-            self._connections.doubt()
+            self._connections.invalidate()
 
     def _refused(self, node: Node, line: _Line, error: ReplyError) -> None:
-        self._connections.doubt()
+        self._connections.invalidate()
         if not_executed(str(error)):  # asked the wrong server, or one that is not ready
             line.asked.clear()
             return
@@ -350,7 +350,7 @@ class HintReader:
     def _lose(self, node: Node) -> None:
         """Drop a connection that broke: its channels may be elsewhere now."""
         self._drop(node)
-        self._connections.doubt()
+        self._connections.invalidate()
 
     def _ping(self) -> None:
         """Find connections that are dead, though they have not broken."""

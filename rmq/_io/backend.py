@@ -1,6 +1,6 @@
 """Everything that waits, in one place: locks, sleeps, threads, sockets.
 
-The logic of the library is written once, as plain calls. Here it waits in threads; `rmq.aio` brings its own `Blocking`,
+The logic of the library is written once, as plain calls. Here it waits in threads; `rmq.aio` brings its own `Runtime`,
 under which the same logic waits in an event loop. So nothing else in the library may block by itself.
 """
 
@@ -92,15 +92,15 @@ class Job(Protocol):
         ...
 
 
-class Blocking(Protocol):
+class Runtime(Protocol):
     """How to wait.
 
     Attributes:
-        interruptions: What a wait of a job raises where its program ends, and the job may still call Redis.
+        cancellations: What a wait of a job raises where its program ends, and the job may still call Redis.
         outlives_main: Whether jobs still run when the program's last functions are called (`atexit`).
     """
 
-    interruptions: tuple[type[BaseException], ...]
+    cancellations: tuple[type[BaseException], ...]
     outlives_main: bool
 
     def sleep(self, seconds: float) -> None:
@@ -128,7 +128,7 @@ class Blocking(Protocol):
         """Return a new job; the program's end does not wait for it."""
         ...
 
-    def last_words(self, action: Callable[[], object], longest_s: float) -> None:
+    def finish_within(self, action: Callable[[], object], longest_s: float) -> None:
         """Do something in a job that was interrupted, for so long at most."""
         ...
 
@@ -153,9 +153,9 @@ class Blocking(Protocol):
 
 
 class Threads:
-    """Waits in threads; see `Blocking`."""
+    """Waits in threads; see `Runtime`."""
 
-    interruptions: tuple[type[BaseException], ...] = ()
+    cancellations: tuple[type[BaseException], ...] = ()
     outlives_main = True
 
     def sleep(self, seconds: float) -> None:
@@ -173,7 +173,7 @@ class Threads:
     def job(self, run: Callable[[], object], name: str) -> Job:
         return threading.Thread(target=run, name=name, daemon=True)
 
-    def last_words(self, action: Callable[[], object], longest_s: float) -> None:
+    def finish_within(self, action: Callable[[], object], longest_s: float) -> None:
         del longest_s
         action()
 
@@ -229,12 +229,12 @@ class Background(ABC):
     """Work beside its maker's; it does `run`.
 
     Args:
-        blocking: How to wait, and so what it runs in.
+        runtime: How to wait, and so what it runs in.
         name: Its name.
     """
 
-    def __init__(self, blocking: Blocking, name: str) -> None:
-        self._job = blocking.job(self.run, name)
+    def __init__(self, runtime: Runtime, name: str) -> None:
+        self._job = runtime.job(self.run, name)
 
     @abstractmethod
     def run(self) -> None:

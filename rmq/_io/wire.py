@@ -71,7 +71,7 @@ class WireBrokenError(RmqError):
     """The connection can't be made, was cut, or did not answer in time. Inside the library only."""
 
 
-class WireSilentError(WireBrokenError):
+class WireTimeoutError(WireBrokenError):
     """The server did not answer in time. Inside the library only."""
 
 
@@ -239,7 +239,7 @@ class Wire:
             if isinstance(error, exceptions.BusyLoadingError | exceptions.AuthenticationError):
                 raise ReplyError(_text(error)) from None
             silent = isinstance(error, exceptions.TimeoutError)
-            raise (WireSilentError if silent else WireBrokenError)(str(error)) from error
+            raise (WireTimeoutError if silent else WireBrokenError)(str(error)) from error
         except exceptions.ResponseError as error:
             raise ReplyError(_text(error)) from None
 
@@ -307,7 +307,7 @@ def pack(*args: Argument) -> bytes:
 
 
 def _broken(error: OSError) -> WireBrokenError:
-    return WireSilentError("no reply in time") if isinstance(error, TimeoutError) else WireBrokenError(str(error))
+    return WireTimeoutError("no reply in time") if isinstance(error, TimeoutError) else WireBrokenError(str(error))
 
 
 def _text(error: Exception) -> str:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from rmq._broker import shared
 from rmq._io.backend import Background
-from rmq._listening.pace import NORMAL, Pace
-from rmq._listening.runtime import ListenerRuntime
+from rmq._listening.idle_policy import NORMAL, IdlePolicy
+from rmq._listening.listener_runner import ListenerRunner
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._model.workers import BEAT_S, BUCKETS, HandlerTimes, ListenerInfo, WorkerInfo, process_name
@@ -42,19 +42,19 @@ class Heartbeat(Background):
 
     Args:
         connections: Where.
-        runtimes: The listeners at work.
+        runners: The listeners at work.
         zookeeper: Whether they own their slots through ZooKeeper.
         pace: How often. In economy a report that says nothing new is one command, and no script.
     """
 
     def __init__(
-        self, connections: Connections, runtimes: Sequence[ListenerRuntime], zookeeper: bool, pace: Pace = NORMAL
+        self, connections: Connections, runners: Sequence[ListenerRunner], zookeeper: bool, pace: IdlePolicy = NORMAL
     ) -> None:
-        super().__init__(connections.blocking, "rmq-census")
+        super().__init__(connections.runtime, "rmq-census")
         self._connections = connections
-        self._runtimes = runtimes
+        self._runners = runners
         self._zookeeper = zookeeper
-        self._stopping = connections.blocking.event()
+        self._stopping = connections.runtime.event()
         self._host, self._pid, self._started_ms = socket.gethostname(), os.getpid(), int(time.time() * 1000)
         self.worker = process_name()
         """The name under which this process reports."""
@@ -62,8 +62,8 @@ class Heartbeat(Background):
         self._economical = pace.economical
         self._told: tuple[WorkerInfo, int, float] | None = None
         self._failing = False
-        self._readings = [deque[tuple[float, Sequence[int]]]([(monotonic_s(), [0] * BUCKETS)]) for _ in runtimes]
-        self._before = [(monotonic_s(), 0, 0) for _ in runtimes]
+        self._readings = [deque[tuple[float, Sequence[int]]]([(monotonic_s(), [0] * BUCKETS)]) for _ in runners]
+        self._before = [(monotonic_s(), 0, 0) for _ in runners]
 
     def run(self) -> None:
         """Report every few seconds, and leave the registry at the end. What goes wrong is worth a line of the log."""
@@ -108,19 +108,19 @@ class Heartbeat(Background):
         return answer
 
     def _info(self) -> WorkerInfo:
-        listeners = tuple(self._listener(number, runtime) for number, runtime in enumerate(self._runtimes))
+        listeners = tuple(self._listener(number, runner) for number, runner in enumerate(self._runners))
         started_ms, beat_s = self._started_ms, self._beat_s
         return WorkerInfo(self.worker, self._host, self._pid, started_ms, 0, 0, self._zookeeper, listeners, beat_s)
 
-    def _listener(self, number: int, runtime: ListenerRuntime) -> ListenerInfo:
-        seen = runtime.counts()
+    def _listener(self, number: int, runner: ListenerRunner) -> ListenerInfo:
+        seen = runner.counts()
         now_s, (before_s, handled, failed) = monotonic_s(), self._before[number]
         self._before[number] = now_s, seen.handled, seen.failed
         seconds = max(now_s - before_s, 0.001)
         return ListenerInfo(
-            runtime.listener.topic.name,
-            runtime.listener.group,
-            runtime.listener.threads,
+            runner.listener.topic.name,
+            runner.listener.group,
+            runner.listener.threads,
             tuple(sorted(seen.slots)),
             tuple(sorted(seen.busy_slots)[:_MOST_BUSY]),
             seen.in_flight,

@@ -14,7 +14,7 @@ from rmq._claiming.claim_round import ClaimPlan, ClaimRound
 from rmq._claiming.claimer import IDLE_S, REST_S, Claimer
 from rmq._claiming.leases import HeldDeliveries
 from rmq._io.backend import Background
-from rmq._listening.handler_calls import HandlerCalls, ListenerSetup
+from rmq._listening.handler_invoker import HandlerInvoker, ListenerSetup
 from rmq._model.claim_columns import number_of, size_of, spread, take_up_to
 from rmq._model.deliveries import ACKED, RELEASED, Delivery
 from rmq._model.reports import reporter
@@ -24,7 +24,7 @@ from rmq._transport.connections import AT_ONCE_S
 from rmq.errors import ClientClosedError, RmqError
 
 if TYPE_CHECKING:
-    from rmq._listening.handlers_in_turn import HandlersInTurn
+    from rmq._listening.thread_executor import ThreadExecutor
 
 log = reporter("rmq.worker")
 
@@ -66,17 +66,17 @@ class ListenerThread(Background):
     settle = None
     """A delivery's note of its outcome is enough: it goes out with the next claim. For `Delivery`."""
 
-    def __init__(self, setup: ListenerSetup, claimer: Claimer, number: int, handlers: type[HandlersInTurn]) -> None:
-        self.blocking = claimer.connections.blocking
-        super().__init__(self.blocking, f"rmq-{setup.listener.topic.name}-{number}")
+    def __init__(self, setup: ListenerSetup, claimer: Claimer, number: int, handlers: type[ThreadExecutor]) -> None:
+        self.runtime = claimer.connections.runtime
+        super().__init__(self.runtime, f"rmq-{setup.listener.topic.name}-{number}")
         self.setup = setup
         self.claimer = claimer
         self._troubles = claimer.troubles
         columns = setup.listener.columns
         self.claims = ClaimExecutor(claimer, self, columns=columns)
-        self.held = HeldDeliveries(setup.listener.topic.lease_s, self.blocking, columns=columns)
+        self.held = HeldDeliveries(setup.listener.topic.lease_s, self.runtime, columns=columns)
         self.keeps_order = setup.coordinator is not None and claimer.source.group is not None
-        self.calls = HandlerCalls(setup, self.give_back if self.keeps_order else None)
+        self.calls = HandlerInvoker(setup, self.give_back if self.keeps_order else None)
         self.waiting: deque[Delivery] = deque()
         """What is claimed and not begun."""
         self._topic = setup.listener.topic
@@ -134,7 +134,7 @@ class ListenerThread(Background):
             pass
         return taken
 
-    def begin_no_more(self) -> None:
+    def stop_starting(self) -> None:
         """Let what was claimed and not begun go back with the next call. Does not wait; from any thread."""
         for delivery in self.take_waiting(sys.maxsize):
             delivery.outcome = RELEASED
@@ -150,7 +150,7 @@ class ListenerThread(Background):
             while True:
                 if self.waiting:  # more than before may have to go
                     before = sys.maxsize
-                self.begin_no_more()
+                self.stop_starting()
                 went, left = self.settle_only(), self.going_back()
                 # else it was on its way, or too much; what a silent server does not take is no reason to go on
                 if not (self.waiting or (went and 0 < left < before)) or not go_on():
@@ -399,11 +399,11 @@ class ListenerThread(Background):
 
         What does not reach Redis until its lease ends, or until `gives_up_s`, is delivered again.
         """
-        self.begin_no_more()
+        self.stop_starting()
         with self.held.lock:  # another thread may just move deferred acks, and they are in neither place meanwhile
             self.held.take_deferred()
         while self._is_unfinished():
-            self.begin_no_more()
+            self.stop_starting()
             went = False
             try:
                 went = self.settle_only()
@@ -420,7 +420,7 @@ class ListenerThread(Background):
                     text = "topic %s: %d outcomes did not reach Redis before the stop gave up; their leases settle them"
                     log.warning(text, self._topic.name, number)
                     return
-                self.blocking.sleep(TROUBLE_PAUSE_S)
+                self.runtime.sleep(TROUBLE_PAUSE_S)
 
     @property
     def hangs(self) -> bool:

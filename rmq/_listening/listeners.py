@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rmq._broker.registry import LOOK_S, KnownTopics
-from rmq._listening.handler_gate import HandlerPool
-from rmq._listening.handlers_in_turn import HandlersInTurn
+from rmq._listening.concurrency import ConcurrencyLimiter
 from rmq._listening.heartbeat import Heartbeat
+from rmq._listening.idle_policy import NORMAL, idle_policy
 from rmq._listening.listener import Listener, check_shared
+from rmq._listening.listener_runner import ListenerRunner
 from rmq._listening.ownership import OwnershipFollower
-from rmq._listening.pace import NORMAL, pace_of
-from rmq._listening.runtime import ListenerRuntime
+from rmq._listening.thread_executor import ThreadExecutor
 from rmq._model.deliveries import Delivery
 from rmq._model.handlers import check_plain
 from rmq._model.observers import Observers
@@ -27,7 +27,7 @@ PATIENCE_S = 2.0
 """After the drain a stop waits so long at most until this process has left the registry and the cluster."""
 
 
-class Listeners:
+class ListenerSet:
     """The listeners of a client.
 
     Args:
@@ -38,9 +38,9 @@ class Listeners:
     """
 
     def __init__(
-        self, connections: Connections, known: KnownTopics, observers: Observers, handlers: type[HandlersInTurn]
+        self, connections: Connections, known: KnownTopics, observers: Observers, handlers: type[ThreadExecutor]
     ) -> None:
-        self.runtimes: list[ListenerRuntime] = []
+        self.runners: list[ListenerRunner] = []
         """Those at work."""
         self.pace = NORMAL
         """How often they ask Redis while they have nothing to do."""
@@ -59,16 +59,16 @@ class Listeners:
 
     def finished(self) -> int:
         """Return how many deliveries the handlers of this process have finished."""
-        return sum(runtime.finished() for runtime in self.runtimes)
+        return sum(runner.finished() for runner in self.runners)
 
     @property
     def hang(self) -> bool:
         """Whether a handler has run for longer than the timeout of its listener, and was given up."""
-        return any(runtime.hangs for runtime in self.runtimes)
+        return any(runner.hangs for runner in self.runners)
 
     def add(self, *listeners: Listener) -> None:
         """Add listeners; see `RmqClient.add`."""
-        if self.runtimes:
+        if self.runners:
             raise RmqError("the listeners of this client are running already; add all of them before")
         for each in listeners:
             check_plain(each.handler)
@@ -85,42 +85,42 @@ class Listeners:
     ) -> None:
         """Start all listeners; see `RmqClient.start`."""
         drain_s = seconds(drain_s, "drain_s")
-        if self.runtimes:
+        if self.runners:
             raise RmqError("the listeners of this client are running already")
         if not self.added:
             raise RmqError("this client has no listener; decorate a handler with @client.listener(topic)")
-        blocking = self._connections.blocking
+        runtime = self._connections.runtime
         # not in an event loop: the first one imports kazoo
-        coordinator = blocking.call(Coordinator, zookeeper) if isinstance(zookeeper, str) else zookeeper
+        coordinator = runtime.call(Coordinator, zookeeper) if isinstance(zookeeper, str) else zookeeper
         registered = [replace(each, topic=self._known.registered(each.topic)) for each in self.added]
         listeners = registered if threads is None else [replace(each, threads=threads) for each in registered]
-        pool = HandlerPool(blocking, handlers)
-        pace = self.pace = pace_of(idle, listeners, apart=self._connections.apart)
+        pool = ConcurrencyLimiter(runtime, handlers)
+        pace = self.pace = idle_policy(idle, listeners, multi_node=self._connections.multi_node)
         self._known.look_s = max(LOOK_S, pace.identify_s)
         self._connections.look_seldom(pace.identify_s)  # a report that is refused tells sooner
-        runtimes = [
-            ListenerRuntime(self._connections, listener, coordinator, pool, self._observers, self._handlers, pace)
+        runners = [
+            ListenerRunner(self._connections, listener, coordinator, pool, self._observers, self._handlers, pace)
             for listener in listeners
         ]
         if coordinator is not None:
-            follower = OwnershipFollower(coordinator, runtimes, self._connections, drain_s, pace)
+            follower = OwnershipFollower(coordinator, runners, self._connections, drain_s, pace)
             follower.start()
             self._follower = follower
-        self.runtimes = runtimes
-        for runtime in runtimes:
-            runtime.start()
-        self._heartbeat = Heartbeat(self._connections, runtimes, coordinator is not None, pace)
+        self.runners = runners
+        for runner in runners:
+            runner.start()
+        self._heartbeat = Heartbeat(self._connections, runners, coordinator is not None, pace)
         self._heartbeat.start()
 
     def stop(self, drain_s: float) -> list[Delivery]:
         """Stop all listeners; see `RmqClient.stop`."""
         until_s = monotonic_s() + drain_s
-        runtimes, self.runtimes, self.pace = self.runtimes, [], NORMAL
-        for runtime in runtimes:
-            runtime.request_stop()
+        runners, self.runners, self.pace = self.runners, [], NORMAL
+        for runner in runners:
+            runner.request_stop()
         if self._follower is not None:
             self._follower.leave(drain_s)
-        left = [delivery for runtime in runtimes for delivery in runtime.join(until_s)]
+        left = [delivery for runner in runners for delivery in runner.join(until_s)]
         heartbeat, self._heartbeat = self._heartbeat, None
         if heartbeat is not None:
             heartbeat.request_stop()

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from rmq._io.backend import Background
-from rmq._listening.kinship import PATIENCE_S, Kinship
-from rmq._listening.pace import NORMAL, Pace
-from rmq._listening.runtime import OWNED_LOOK_S, log
+from rmq._listening.idle_policy import NORMAL, IdlePolicy
+from rmq._listening.listener_runner import OWNED_LOOK_S, log
+from rmq._listening.redis_identity import PATIENCE_S, RedisIdentityCheck
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic
 from rmq._ownership import Coordinator
@@ -67,18 +67,18 @@ class OwnershipFollower(Background):
         users: Sequence[SlotUser],
         connections: Connections,
         drain_s: float,
-        pace: Pace = NORMAL,
+        pace: IdlePolicy = NORMAL,
     ) -> None:
-        blocking = connections.blocking
-        super().__init__(blocking, "rmq-ownership")
+        runtime = connections.runtime
+        super().__init__(runtime, "rmq-ownership")
         coordinator.drain_within(drain_s)
-        self._blocking = blocking
+        self._runtime = runtime
         self._coordinator = coordinator
         self._users = list(users)
         places = {user.place for user in users}
-        self._kinship = Kinship(connections, coordinator, places, pace.identify_s)
-        self._changed = blocking.event()
-        self._stop_requested = blocking.event()
+        self._identity_check = RedisIdentityCheck(connections, coordinator, places, pace.identify_s)
+        self._changed = runtime.event()
+        self._stop_requested = runtime.event()
         self._told: Callable[[], None] | None = None  # whom the coordinator would tell without us
 
     @property
@@ -103,16 +103,16 @@ class OwnershipFollower(Background):
                     topic=name,
                 )
         self._told, self._coordinator.on_change = self._coordinator.on_change, self._tell
-        self._kinship.begin()
-        self._blocking.call(self._coordinator.start)
+        self._identity_check.begin()
+        self._runtime.call(self._coordinator.start)
         try:
-            self._kinship.refuse_strangers()
+            self._identity_check.refuse_foreign_workers()
             for user in self._users:
                 self._enter(user.place, user.topic)
         except BaseException:
-            self._blocking.call(self._coordinator.stop, drain=False)
+            self._runtime.call(self._coordinator.stop, drain=False)
             raise
-        self._kinship.start()
+        self._identity_check.start()
         super().start()
 
     def run(self) -> None:
@@ -133,7 +133,7 @@ class OwnershipFollower(Background):
     def _tell(self) -> None:
         """Let everybody here look at what the coordinator has changed."""
         self._changed.set()
-        self._kinship.tell()
+        self._identity_check.tell()
         if self._told is not None:
             self._told()
 
@@ -155,12 +155,12 @@ class OwnershipFollower(Background):
         self._stop_requested.set()
         self._changed.set()
         self.join(patience_s)
-        self._kinship.stop(max(0.0, until_s - monotonic_s()))
-        self._blocking.call(self._coordinator.stop, drain=False)
+        self._identity_check.stop(max(0.0, until_s - monotonic_s()))
+        self._runtime.call(self._coordinator.stop, drain=False)
 
     def _enter(self, place: str, topic: Topic) -> None:
         try:
-            known = self._blocking.call(self._coordinator.register_topic, place, topic.to_json())
+            known = self._runtime.call(self._coordinator.register_topic, place, topic.to_json())
         except RefusedError as error:  # of this topic alone: the others shall not wait for it
             log.error("topic %s: %s", topic.name, error)
             self._coordinator.consume(place, topic.slots)

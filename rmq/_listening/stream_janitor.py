@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Collection
 
 from rmq._broker.broker import Broker
-from rmq._io.backend import Background, Blocking, Event
+from rmq._io.backend import Background, Event, Runtime
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq.errors import RmqError
@@ -22,7 +22,7 @@ class StreamJanitor(Background):
         every_s: How often, in seconds.
         slots: Tells the slots to look after.
         stopping: Set when it has to end.
-        blocking: How to wait.
+        runtime: How to wait.
     """
 
     def __init__(
@@ -31,9 +31,9 @@ class StreamJanitor(Background):
         every_s: float,
         slots: Callable[[], Collection[int]],
         stopping: Event,
-        blocking: Blocking,
+        runtime: Runtime,
     ) -> None:
-        super().__init__(blocking, f"rmq-upkeep-{source.topic.name}")
+        super().__init__(runtime, f"rmq-upkeep-{source.topic.name}")
         self._source = source
         self._slots = slots
         self._stopping = stopping

@@ -11,7 +11,7 @@ from dataclasses import replace
 from math import inf
 from typing import Any, TypeVar, cast
 
-from rmq._io.backend import THREADS, Blocking
+from rmq._io.backend import THREADS, Runtime
 from rmq._model.checks import is_number
 from rmq._model.display import brief
 from rmq._model.reports import reporter
@@ -71,7 +71,7 @@ class Coordinator:
         >>> coordinator = Coordinator("zk1:2181,zk2:2181", weight=2, session_timeout_s=5)
     """
 
-    _blocking: Blocking = THREADS
+    _runtime: Runtime = THREADS
     _client_class: Callable[..., Any] | None = None  # a `ZooKeeperClient`
 
     def __init__(
@@ -108,10 +108,10 @@ class Coordinator:
         check(large, f"session_bytes is {session_bytes!r}; it must be a whole number from 1000")
         self.on_change = on_change
         self._pid = os.getpid()
-        self._wake = self._blocking.event()
-        self._stopping = self._blocking.event()
-        self._first_round = self._blocking.event()
-        self._thread = self._blocking.job(self._run, "rmq-coordinator")
+        self._wake = self._runtime.event()
+        self._stopping = self._runtime.event()
+        self._first_round = self._runtime.event()
+        self._thread = self._runtime.job(self._run, "rmq-coordinator")
         self._drain_at_end = True
         self._drain_is_fixed = drain_timeout_s is not None
         self._stop_by_s = inf  # when it ends although slots are still drained
@@ -123,7 +123,7 @@ class Coordinator:
         document = WorkerDocument({}, weight, socket.gethostname(), self._pid, budget.room)
         machine = WorkerMachine(session_timeout_s, drain_s, budget=budget)
         self._member = Member(self.worker_id, document, machine, monotonic_s)
-        changed, lock = lambda: self.on_change and self.on_change(), self._blocking.lock()
+        changed, lock = lambda: self.on_change and self.on_change(), self._runtime.lock()
         self._rounds = Rounds(self._client, self._member, changed, lock)
         self._failure: Exception | None = None
 
@@ -389,7 +389,7 @@ class Coordinator:
         while monotonic_s() < deadline_s and not self._stopping.is_set():
             if (result := look()) is not None:
                 return result
-            self._blocking.sleep(0.05)
+            self._runtime.sleep(0.05)
         raise CoordinationError(f"ZooKeeper has not answered within {timeout_s:g} s")
 
     # --- the background thread

@@ -1,7 +1,7 @@
 """Whether ZooKeeper still counts on from where it was: one restored from a backup gives out the same czxids again.
 
-Redis remembers how far each ensemble has counted (`_listening/kinship.py`). Before a worker takes slots over a new
-connection, it hears from Redis how far that was. Where ZooKeeper stands lower, the ensemble gets a new identity: Redis
+Redis remembers the highest epoch of each ensemble (`_listening/redis_identity.py`). Before a worker takes slots over a
+new connection, it hears from Redis how far that was. If ZooKeeper is behind, the ensemble gets a new identity: Redis
 then refuses its epochs until an operator moves the topics over on purpose. So no czxid counts for two owners.
 """
 

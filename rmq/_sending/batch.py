@@ -11,7 +11,7 @@ from rmq._model.encoding import Row
 from rmq._model.folding import fold_pair
 from rmq._model.messages import Encoded
 from rmq._model.topics import Topic
-from rmq._transport.numbering import Turn
+from rmq._transport.rpc_ids import RpcId
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class Batch:
         messages: The messages as the user gave them.
         positions: Their positions in the stream, where outcomes are asked for.
         size_bytes: Size of their contents and bodies.
-        turn: What names the call for its repeats in other processes.
+        rpc_id: What names the call for its repeats in other processes.
         folded: Position in `encoded` -> messages that were folded into that one.
     """
 
@@ -33,7 +33,7 @@ class Batch:
     messages: list[Any] = field(default_factory=list[Any])
     positions: list[int] = field(default_factory=list[int])
     size_bytes: int = 0
-    turn: Turn | None = None
+    rpc_id: RpcId | None = None
     folded: dict[int, list[Any]] = field(default_factory=dict[int, "list[Any]"])
     _places: dict[bytes, int] = field(default_factory=dict[bytes, int])
 

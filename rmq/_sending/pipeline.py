@@ -186,7 +186,7 @@ class Pipeline(Generic[B]):
         """Wait for the rounds under way and settle them."""
         under_way = [lane.dispatch for lane in self._lanes.values() if lane.dispatch is not None]
         while len(under_way) > 1 and (under_way := [dispatch for dispatch in under_way if not dispatch.step()]):
-            wait_for_any(under_way, self._connections.blocking)
+            wait_for_any(under_way, self._connections.runtime)
         for lane in self._lanes.values():
             self._collect(lane)
 
@@ -210,7 +210,7 @@ class Pipeline(Generic[B]):
         if len(self._lanes) == 1:
             free = waiting  # to collect waits for its round
         elif not (free := [lane for lane in waiting if lane.free()]):
-            wait_for_any((lane.dispatch for lane in waiting if lane.dispatch is not None), self._connections.blocking)
+            wait_for_any((lane.dispatch for lane in waiting if lane.dispatch is not None), self._connections.runtime)
         for lane in free:
             self._send_round(lane)
         return bool(waiting)

@@ -21,7 +21,7 @@ from rmq._model.topics import Topic, TopicType
 from rmq._sending.backpressure import blocks, wait_for_room
 from rmq._sending.stream import Calls, Stream, with_details
 from rmq._transport.connections import Connections
-from rmq._transport.numbering import Turn, named_turn
+from rmq._transport.rpc_ids import RpcId, named_rpc_id
 from rmq.errors import (
     DurabilityError,
     InvalidValueError,
@@ -91,11 +91,11 @@ class Producer:
         the topic folds sends, they are numbered and count once. On a stream topic it can append the entry twice.
         """
         encoded = encode(self.topic, message)
-        turn = None if once is None else named_turn(self._checked(once), 1)
+        rpc_id = None if once is None else named_rpc_id(self._checked(once), 1)
         if not self._observers.all:
-            return self._send(encoded, message, turn)
+            return self._send(encoded, message, rpc_id)
         with self._observers.sending(self.topic, 1) as trace:
-            return self._send(self._traced(encoded, trace), message, turn)
+            return self._send(self._traced(encoded, trace), message, rpc_id)
 
     def _checked(self, once: str) -> str:
         """Return the name of a call if it is one, and the topic needs it."""
@@ -106,11 +106,11 @@ class Producer:
             raise InvalidValueError(f"once is {once!r:.80}; topic {self.topic.name} has no merge, which it needs")
         return once
 
-    def _send(self, encoded: Encoded, message: Message, turn: Turn | None) -> SendResult:
-        call = self._slots.send_call(encoded.slot, (encoded,), self._appends, turn)
+    def _send(self, encoded: Encoded, message: Message, rpc_id: RpcId | None) -> SendResult:
+        call = self._slots.send_call(encoded.slot, (encoded,), self._appends, rpc_id)
         try:
             if self._blocks:
-                sleep = self._connections.blocking.sleep
+                sleep = self._connections.runtime.sleep
                 return wait_for_room(lambda: self._connections.run(call), self.topic.full_timeout_s, sleep)
             return self._connections.run(call)
         except DurabilityError as error:

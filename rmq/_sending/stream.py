@@ -24,8 +24,8 @@ from rmq._sending.batch import Batch
 from rmq._sending.pipeline import BATCH_BYTES, Pipeline, RoundSize
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
-from rmq._transport.numbering import continued, named_turn
 from rmq._transport.refusals import error_of
+from rmq._transport.rpc_ids import named_rpc_id, part_rpc_id
 from rmq.errors import (
     BacklogFullError,
     CollectionFullError,
@@ -236,8 +236,8 @@ class Stream:
     def _call(self, batch: Batch) -> Call[SendResult]:
         if self._once is not None:
             number = self._numbers[batch.slot] = self._numbers.get(batch.slot, 0) + 1
-            batch.turn = named_turn(self._once, number)
-        return self._slots.send_part_call(batch.slot, batch.encoded, self._detailed, batch.turn)
+            batch.rpc_id = named_rpc_id(self._once, number)
+        return self._slots.send_part_call(batch.slot, batch.encoded, self._detailed, batch.rpc_id)
 
     def _settle(self, batch: Batch, result: SendResult | RmqError) -> bool:
         """Note what came of a batch, and send what its call has left, until all of it is stored or refused."""
@@ -257,9 +257,9 @@ class Stream:
 
     def _settle_patiently(self, batch: Batch, first: int, part: int) -> bool:
         """Send a batch from one of its messages on, as room comes free."""
-        sleep, slots = self._connections.blocking.sleep, self._slots
+        sleep, slots = self._connections.runtime.sleep, self._slots
         while first < len(batch.encoded):
-            if batch.turn is None:
+            if batch.rpc_id is None:
                 stored, error = send_patiently(slots, batch.slot, batch.encoded[first:], sleep, self._detailed)
                 first = self._book(batch, stored, first)
                 if error is not None:
@@ -280,8 +280,8 @@ class Stream:
             return error
 
     def _rest_call(self, batch: Batch, first: int, part: int) -> Call[SendResult]:
-        turn = batch.turn if batch.turn is None or not part else continued(batch.turn, part)
-        return self._slots.send_part_call(batch.slot, batch.encoded[first:], self._detailed, turn)
+        rpc_id = batch.rpc_id if batch.rpc_id is None or not part else part_rpc_id(batch.rpc_id, part)
+        return self._slots.send_part_call(batch.slot, batch.encoded[first:], self._detailed, rpc_id)
 
     def _book(self, batch: Batch, result: SendResult, first: int = 0) -> int:
         """Note what a call has stored and refused; return the place of the first message that it has left."""
@@ -301,7 +301,7 @@ class Stream:
     def _refusal_of(self, batch: Batch, place: int, code: str) -> RmqError:
         if self._refusal is not None:  # one is told
             return self._refusal
-        call = self._slots.send_call(batch.slot, batch.encoded[place : place + 1], False, named_turn("", 1))
+        call = self._slots.send_call(batch.slot, batch.encoded[place : place + 1], False, named_rpc_id("", 1))
         return error_of(call, f"{code} 1")
 
     def _refuse(self, error: RmqError, messages: list[Any]) -> None:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Collection, Iterable, Sequence
 
 from rmq._io.backend import Event
-from rmq._io.wire import ReplyError, WireBrokenError, WireSilentError
+from rmq._io.wire import ReplyError, WireBrokenError, WireTimeoutError
 from rmq._model.reports import reporter
 from rmq._model.retry import draw_jitter
 from rmq._model.times import monotonic_s
@@ -47,15 +47,15 @@ class ClusterRouter:
         self._factory = nodes
         self._nodes: dict[Address, Node] = {}
         self._map = SlotMap()
-        self._lock = nodes.blocking.lock()
+        self._lock = nodes.runtime.lock()
         self._nodes_lock = threading.Lock()
-        self._doubted = False
+        self._invalidated = False
         self._read_s = float("-inf")
         self._closed = False
         self._sharded: bool | None = None  # decided once, when the map is first read
         self._hint_address: Address | None = None
         self._hint_chosen_s = 0.0
-        self.layout = 0
+        self.topology_version = 0
         self.node_at(url.hosts[0])  # refuses a URL with an unknown option now, not with the first call
 
     @property
@@ -69,9 +69,9 @@ class ClusterRouter:
         if not self._read_now() or not self._lock.acquire(blocking=not self._map.masters):
             return
         if self._map.masters:
-            read = self._factory.blocking.event()
+            read = self._factory.runtime.event()
             try:
-                self._factory.blocking.job(lambda: self._read_beside(read), "rmq-slot-map").start()
+                self._factory.runtime.job(lambda: self._read_beside(read), "rmq-slot-map").start()
             except RuntimeError:  # no more threads: else the lock would stay taken
                 self._read_beside(read)
             read.wait(READ_PATIENCE_S)
@@ -83,8 +83,8 @@ class ClusterRouter:
             self._lock.release()
 
     @property
-    def silent(self) -> Collection[Node]:
-        return self._factory.silent
+    def unresponsive(self) -> Collection[Node]:
+        return self._factory.unresponsive
 
     def node_for(self, key: str | bytes) -> Node:
         number = hash_slot(key)
@@ -116,16 +116,16 @@ class ClusterRouter:
     def masters(self) -> Sequence[Node]:
         return [self.node_at(address) for address in self._map.masters]
 
-    def doubt(self) -> None:
-        self._doubted = True
+    def invalidate(self) -> None:
+        self._invalidated = True
 
     def learn(self, redirects: Iterable[Redirect]) -> None:
         """Correct the map after MOVED; one move is seldom the only one, so it is read again soon."""
         for redirect in redirects:
             if self._map.owners[redirect.hash_slot] != redirect.address:
                 self._map = self._map.moved(redirect)
-                self.layout += 1
-            self._doubted = True
+                self.topology_version += 1
+            self._invalidated = True
 
     def close(self) -> None:
         self._closed = True
@@ -135,7 +135,7 @@ class ClusterRouter:
     def _read_now(self) -> bool:
         if not self._map.masters:
             return True
-        return monotonic_s() - self._read_s > (DOUBT_S if self._doubted else REFRESH_S)
+        return monotonic_s() - self._read_s > (DOUBT_S if self._invalidated else REFRESH_S)
 
     def _read_beside(self, read: Event) -> None:
         """Read the map while calls go on with the old one."""
@@ -150,18 +150,18 @@ class ClusterRouter:
 
     def _read(self) -> None:
         """Read the map from the first node that answers, asking those last that failed last."""
-        self._doubted = False
+        self._invalidated = False
         troubles: list[str] = []
         known = dict.fromkeys((*self._map.masters, *self._map.replicas, *self._url.hosts))
         nodes = {address: self.node_at(address) for address in known}
         patience_s = FIRST_PATIENCE_S if len(known) > 1 else None
-        for address in sorted(known, key=lambda each: (nodes[each].silent, nodes[each].failed_s, draw_jitter())):
+        for address in sorted(known, key=lambda each: (nodes[each].unresponsive, nodes[each].failed_s, draw_jitter())):
             try:
                 found = self._map_of(nodes[address], patience_s)
             except WireBrokenError as error:
                 nodes[address].failed_s = monotonic_s()
-                if isinstance(error, WireSilentError):
-                    nodes[address].note_silence()
+                if isinstance(error, WireTimeoutError):
+                    nodes[address].mark_unresponsive()
                 troubles.append(f"{address}: {error}")
                 continue
             self._read_s = monotonic_s()
@@ -176,7 +176,7 @@ class ClusterRouter:
         try:
             wire.send_command("CLUSTER", "SLOTS")
             if patience_s is not None and not wire.can_read(patience_s):
-                raise WireSilentError("no reply in time")
+                raise WireTimeoutError("no reply in time")
             reply = wire.read()
         except ReplyError as error:
             wire.close()
@@ -205,7 +205,7 @@ class ClusterRouter:
             return
         gone = self._nodes.keys() - {*found.masters, *found.replicas, *self._url.hosts}
         self._map = found
-        self.layout += 1
+        self.topology_version += 1
         for address in gone:
             self._nodes.pop(address).close()
         if self._closed:

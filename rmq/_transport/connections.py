@@ -9,18 +9,18 @@ from math import inf
 from typing import Any, Protocol, TypeVar, cast
 from weakref import WeakSet
 
-from rmq._io.backend import THREADS, Blocking
-from rmq._io.wire import NOTHING, Argument, ReplyError, WireBrokenError, WireSilentError, pack
+from rmq._io.backend import THREADS, Runtime
+from rmq._io.wire import NOTHING, Argument, ReplyError, WireBrokenError, WireTimeoutError, pack
 from rmq._model.retry import draw_jitter
 from rmq._model.times import monotonic_s
 from rmq._transport.call import Call, plain
 from rmq._transport.dispatch import AWAITED, FIRST_PAUSE_S, LONGEST_PAUSE_S, Dispatch
 from rmq._transport.durability import Durability
-from rmq._transport.exchange import Confirmation, Exchange, not_executed
+from rmq._transport.exchange import DurabilityBarrier, Exchange, not_executed
 from rmq._transport.node import Node
-from rmq._transport.numbering import Turns
 from rmq._transport.refusals import UNREADABLE, error_of, unreadable
 from rmq._transport.router import make_router
+from rmq._transport.rpc_ids import RpcIdAllocator
 from rmq._transport.script_library import ScriptLibrary, default_scripts
 from rmq._transport.urls import Address, RedisUrl
 from rmq.errors import ClientClosedError, ForkedClientError, RedisUnavailableError, RmqError
@@ -53,13 +53,13 @@ class Connections:
         timeout_s: How long to wait for a connection, and for a reply.
         deadline_s: How long to repeat what may be repeated before giving up.
         durability: What has to have happened before a send counts as accepted.
-        blocking: How to wait, also for what is built on these connections; in threads by default.
+        runtime: How to wait, also for what is built on these connections; in threads by default.
 
     Attributes:
-        apart: Whether there are several servers, of which one may fail while the others work. Then a topic's slots lie
-            apart, too, and a script call can't read several of them.
-        silent_nodes: Servers that do not answer at the moment; `silent` tells whose slots those are.
-        turns: Numbers the calls that are not safe to repeat without.
+        multi_node: True for a Redis Cluster. One server may fail while the others work, and the slots of a topic may be
+            on different servers, so that one script call cannot read several of them.
+        unresponsive_nodes: Servers that do not answer at the moment; see `unresponsive`.
+        rpc_ids: Numbers the calls that are not safe to repeat without.
         confirms: Whether a durable call counts only once replicas, or a disk, have confirmed it.
     """
 
@@ -71,25 +71,27 @@ class Connections:
         timeout_s: float = 5.0,
         deadline_s: float = 15.0,
         durability: Durability = MEMORY,
-        blocking: Blocking = THREADS,
+        runtime: Runtime = THREADS,
     ) -> None:
         self.url = url
-        self.blocking = blocking
+        self.runtime = runtime
         self._scripts = scripts or default_scripts()
         self._timeout_s = timeout_s
         self.deadline_s = deadline_s
-        self.turns = Turns()
+        self.rpc_ids = RpcIdAllocator()
         self._pid = os.getpid()
         self._closed = False
         self._closed_with_us: WeakSet[Closable] = WeakSet()
         self._look: Callable[[], float] = lambda: inf
         self._look_s = inf  # when it is called next, on the clock of `monotonic_s`
-        self._router = make_router(url, timeout_s, durability, blocking)
-        self.apart = not self._router.multi_slot_scripts
-        self.silent_nodes = self._router.silent
+        self._router = make_router(url, timeout_s, durability, runtime)
+        self.multi_node = not self._router.multi_slot_scripts
+        self.unresponsive_nodes = self._router.unresponsive
         # half of what we wait for a reply: the server has to give up first, or its answer would be lost
         command = durability.confirmation(max(1, int(timeout_s * 500)))
-        self._confirmation = None if command is None else Confirmation(command, durability.shortfall, hurry=self.apart)
+        self._confirmation = (
+            None if command is None else DurabilityBarrier(command, durability.shortfall, hurry=self.multi_node)
+        )
         self.confirms = command is not None
 
     @property
@@ -100,19 +102,19 @@ class Connections:
     @property
     def subscribe(self) -> str:
         """Command to hear wake hints: SSUBSCRIBE where every server has sharded pub/sub."""
-        if self.apart and not self._router.layout:
+        if self.multi_node and not self._router.topology_version:
             self._until_deadline(lambda: None)  # a cluster whose servers are not known yet
         return "SSUBSCRIBE" if self._router.sharded_hints else "SUBSCRIBE"
 
     @property
-    def layout(self) -> int:
+    def topology_version(self) -> int:
         """Changes whenever slots have moved to another server."""
-        return self._router.layout
+        return self._router.topology_version
 
-    def silent(self, key: str) -> bool:
+    def unresponsive(self, key: str) -> bool:
         """Return whether the server that holds a key does not answer at the moment. Asks nobody."""
         try:
-            return self._router.node_for(key).silent
+            return self._router.node_for(key).unresponsive
         except WireBrokenError:
             return False
 
@@ -148,7 +150,7 @@ class Connections:
             except UNREADABLE as error:
                 raise unreadable(call, error) from error
         if deadline_s is None:
-            deadline_s = self._deadline_for([call]) if self.silent_nodes else self.deadline_s
+            deadline_s = self._deadline_for([call]) if self.unresponsive_nodes else self.deadline_s
         return cast("T", _only(self._dispatch(reply, deadline_s, started_s).results()))
 
     def run_many(
@@ -165,14 +167,14 @@ class Connections:
         Returns:
             Per call its parsed reply or the `RmqError` it met.
         """
-        if len(calls) == 1 and patience_s is not None and not self.apart:
+        if len(calls) == 1 and patience_s is not None and not self.multi_node:
             try:
                 return [self.run(calls[0], deadline_s)]  # one server: whoever is patient waits for it all the same
             except (ClientClosedError, ForkedClientError):
                 raise
             except RmqError as error:
                 return [error]
-        if deadline_s is None and patience_s is not None and self.silent_nodes:
+        if deadline_s is None and patience_s is not None and self.unresponsive_nodes:
             deadline_s = self._deadline_for(calls)
         return self.dispatch(calls, deadline_s).results(patience_s)
 
@@ -204,7 +206,7 @@ class Connections:
 
     def run_once(self, call: Call[T], patience_s: float) -> T:
         """Carry out one call as `run`; where there are several servers try once, and wait no longer than this."""
-        if not self.apart:
+        if not self.multi_node:
             return self.run(call)
         once = self.dispatch([call], AT_ONCE_S)
         [found] = once.results(patience_s, leave=True)
@@ -259,9 +261,9 @@ class Connections:
         self._router.refresh()
         return self._router.hint_node(channel)
 
-    def doubt(self) -> None:
+    def invalidate(self) -> None:
         """Note that a server did not behave as the layout says: look at the layout before the next call."""
-        self._router.doubt()
+        self._router.invalidate()
 
     def look_seldom(self, pause_s: float) -> None:
         """Ask for the role of a server seldom; see `Router.look_seldom`."""
@@ -366,12 +368,12 @@ class Connections:
                 if not not_executed(str(error)):
                     raise
                 trouble = error
-            self._router.doubt()
+            self._router.invalidate()
             if monotonic_s() + pause_s > end_s:
                 raise RedisUnavailableError(
                     f"no answer from Redis at {self.url.shown} within {self.deadline_s:g} s ({trouble})"
                 ) from trouble
-            self.blocking.sleep(pause_s * (0.5 + draw_jitter() / 2))
+            self.runtime.sleep(pause_s * (0.5 + draw_jitter() / 2))
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _try_alone(self, call: Call[Any]) -> Any:
@@ -383,40 +385,40 @@ class Connections:
         try:
             self._router.refresh()
             node = self._router.node_for(call.keys[0])
-            if node.silent:
-                raise WireSilentError(f"Redis at {node.address} does not answer")
+            if node.unresponsive:
+                raise WireTimeoutError(f"Redis at {node.address} does not answer")
             wire = node.checkout()
         except WireBrokenError as error:
             exchange = Exchange([call], self._scripts)
             exchange.not_sent((), str(error))
             return exchange
         try:
-            wire.send(self._scripts.request(call, sharded=self._router.sharded_hints, cluster=self.apart))
+            wire.send(self._scripts.request(call, sharded=self._router.sharded_hints, cluster=self.multi_node))
             reply = wire.read()
         except ReplyError as error:
             node.give_back(wire)
             exchange = Exchange([call], self._scripts)
-            exchange.take_error(exchange.flown(node.address), str(error))
+            exchange.take_error(exchange.as_sent(node.address), str(error))
             return exchange
         except BaseException as error:  # a reply left behind would be read by the next caller
             wire.close()
             if not isinstance(error, WireBrokenError):
                 raise
-            if isinstance(error, WireSilentError):
-                node.note_silence()
+            if isinstance(error, WireTimeoutError):
+                node.mark_unresponsive()
             exchange = Exchange([call], self._scripts)
-            exchange.lost(exchange.flown(node.address), str(error))
+            exchange.lost(exchange.as_sent(node.address), str(error))
             return exchange
         node.give_back(wire)
         return reply
 
     def _dispatch(self, exchange: Exchange, deadline_s: float, started_s: float | None = None) -> Dispatch:
         server = f"Redis at {self.url.shown}"
-        return Dispatch(exchange, self._router, self.blocking, self._timeout_s, deadline_s, started_s, server)
+        return Dispatch(exchange, self._router, self.runtime, self._timeout_s, deadline_s, started_s, server)
 
     def _deadline_for(self, calls: Sequence[Call[Any]]) -> float:
         """Return how long calls may take: no longer than for a reply where none is repeated, and no server answers."""
-        if any(call.repeatable or not self.silent(call.keys[0]) for call in calls):
+        if any(call.repeatable or not self.unresponsive(call.keys[0]) for call in calls):
             return self.deadline_s
         return min(self.deadline_s, self._timeout_s)
 

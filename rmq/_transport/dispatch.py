@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rmq._io.backend import Blocking
-from rmq._io.wire import NOTHING, ReplyError, Wire, WireBrokenError, WireSilentError
+from rmq._io.backend import Runtime
+from rmq._io.wire import NOTHING, ReplyError, Wire, WireBrokenError, WireTimeoutError
 from rmq._model.retry import draw_jitter
 from rmq._model.times import monotonic_s
-from rmq._transport.exchange import Exchange, Flight
+from rmq._transport.exchange import Exchange, RequestBatch
 from rmq._transport.node import Node
 from rmq._transport.router import Router
 from rmq.errors import RmqError
@@ -33,7 +33,7 @@ AWAITED: Final = Awaited()
 class _UnderWay:
     """A request that was sent to one node."""
 
-    flight: Flight
+    flight: RequestBatch
     node: Node
     wire: Wire
     heard_s: float
@@ -48,7 +48,7 @@ class Dispatch:
     Args:
         exchange: The state of the calls.
         router: Finds their servers.
-        blocking: How to wait.
+        runtime: How to wait.
         timeout_s: How long to wait for a server that sends nothing.
         deadline_s: How long to repeat what may be repeated.
         started_s: Since when, on the clock of `monotonic_s`; `None` for from now on.
@@ -59,7 +59,7 @@ class Dispatch:
         self,
         exchange: Exchange,
         router: Router,
-        blocking: Blocking,
+        runtime: Runtime,
         timeout_s: float,
         deadline_s: float,
         started_s: float | None,
@@ -67,16 +67,16 @@ class Dispatch:
     ) -> None:
         self._exchange = exchange
         self._router = router
-        self._blocking = blocking
+        self._runtime = runtime
         self._timeout_s = timeout_s
         self._deadline_s = deadline_s
         self._server = server
         self._started_s = monotonic_s() if started_s is None else started_s
-        self._apart = not router.multi_slot_scripts
+        self._multi_node = not router.multi_slot_scripts
         self._under_way: list[_UnderWay] = []
         self._pause_s = FIRST_PAUSE_S
         self._again_s = 0.0
-        self._only_silent = False
+        self._only_unresponsive = False
 
     @property
     def done(self) -> bool:
@@ -91,7 +91,7 @@ class Dispatch:
     def send(self) -> None:
         """Send what is open, to each node its part."""
         exchange = self._exchange
-        self._only_silent = False
+        self._only_unresponsive = False
         try:
             self._router.refresh()
         except WireBrokenError as error:
@@ -105,7 +105,7 @@ class Dispatch:
                 exchange.not_sent([index], str(error))
             else:
                 parts.setdefault(node, []).append(index)
-        self._only_silent = bool(parts and self._router.silent) and all(node.silent for node in parts)
+        self._only_unresponsive = bool(parts and self._router.unresponsive) and all(node.unresponsive for node in parts)
         try:
             for node, indices in parts.items():
                 self._send_part(node, indices)
@@ -143,7 +143,7 @@ class Dispatch:
             Per call its parsed reply, the `RmqError` it met, or `AWAITED` where `leave` is set and it is still owed.
         """
         try:
-            self._wait(None if not self._apart else patience_s, leave)
+            self._wait(None if not self._multi_node else patience_s, leave)
         except BaseException:  # a reply left behind would be read by the next caller
             self.close()
             raise
@@ -176,24 +176,24 @@ class Dispatch:
             wait_s = self.wait_s()
             if patience_s is not None and self._under_way:
                 wait_s = min(wait_s, max(patience_s / 8, 0.001))
-            _wait(self._blocking, self.wires, wait_s)
+            _wait(self._runtime, self.wires, wait_s)
 
     @property
     def _stalled(self) -> bool:
         """Whether nothing is under way but to servers that do not answer: what is open need not wait for it."""
-        return all(part.node.silent for part in self._under_way)
+        return all(part.node.unresponsive for part in self._under_way)
 
     def _impatient(self, started_s: float, patience_s: float) -> bool:
         """Return whether all servers that still owe something have sent nothing for so long."""
         if not self._under_way:
-            return self._only_silent
+            return self._only_unresponsive
         now_s = monotonic_s()
         return all(now_s - max(part.heard_s, started_s) >= patience_s for part in self._under_way)
 
     def _break_off(self, patience_s: float, leave: bool) -> None:
         for part in self._under_way:
             if patience_s:
-                part.node.note_silence()
+                part.node.mark_unresponsive()
             if not leave:
                 part.wire.close()
                 self._exchange.lost(part.flight, "no reply in time")
@@ -205,7 +205,7 @@ class Dispatch:
         """Send again what is open, once its pause is over; at the deadline it fails. Return whether it waits."""
         exchange, now_s = self._exchange, monotonic_s()
         if exchange.pause_needed and not self._again_s:
-            self._router.doubt()
+            self._router.invalidate()
             self._again_s = now_s + self._pause_s * (0.5 + draw_jitter() / 2)
             self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
         end_s = self._started_s + self._deadline_s
@@ -220,11 +220,11 @@ class Dispatch:
 
     def _send_part(self, node: Node, indices: Sequence[int]) -> None:
         exchange = self._exchange
-        if node.silent:
+        if node.unresponsive:
             exchange.not_sent(indices, f"Redis at {node.address} does not answer")
             return
         try:
-            wire = node.checkout(CONNECT_PATIENCE_S if self._apart else None)
+            wire = node.checkout(CONNECT_PATIENCE_S if self._multi_node else None)
         except WireBrokenError as error:
             exchange.not_sent(indices, str(error))
             return
@@ -232,9 +232,11 @@ class Dispatch:
             for index in indices:
                 exchange.settle(index, error)
             return
-        flight = exchange.flight(indices, node.address, sharded=self._router.sharded_hints, cluster=self._apart)
+        flight = exchange.request_batch(
+            indices, node.address, sharded=self._router.sharded_hints, cluster=self._multi_node
+        )
         try:
-            if self._apart:
+            if self._multi_node:
                 wire.post(flight.request)
             else:
                 wire.send(flight.request)
@@ -256,8 +258,8 @@ class Dispatch:
             except WireBrokenError as error:
                 self._under_way.remove(part)
                 part.wire.close()
-                if isinstance(error, WireSilentError):
-                    part.node.note_silence()
+                if isinstance(error, WireTimeoutError):
+                    part.node.mark_unresponsive()
                 self._exchange.lost(part.flight, str(error))
             else:
                 self._under_way.remove(part)
@@ -285,26 +287,26 @@ class Dispatch:
         if wire.received != part.received:
             part.received, part.heard_s = wire.received, now_s
         elif now_s - part.heard_s > self._timeout_s:
-            raise WireSilentError("no reply in time")
+            raise WireTimeoutError("no reply in time")
         elif self._hopes(part) and now_s - part.heard_s >= CONNECT_PATIENCE_S:
-            part.node.note_silence()
+            part.node.mark_unresponsive()
         return False
 
     def _hopes(self, part: _UnderWay) -> bool:
         """Return whether a server that has not answered so far may be only slow."""
-        return self._apart and not part.node.silent and not part.flight.confirming
+        return self._multi_node and not part.node.unresponsive and not part.flight.confirming
 
 
-def wait_for_any(dispatches: Iterable[Dispatch], blocking: Blocking) -> None:
+def wait_for_any(dispatches: Iterable[Dispatch], runtime: Runtime) -> None:
     """Wait until one of some has something to do."""
     waiting = list(dispatches)
     wait_s = min((each.wait_s() for each in waiting), default=0.0)
     if wait_s > 0:
-        _wait(blocking, [wire for each in waiting for wire in each.wires], wait_s)
+        _wait(runtime, [wire for each in waiting for wire in each.wires], wait_s)
 
 
-def _wait(blocking: Blocking, wires: Sequence[Wire], wait_s: float) -> None:
+def _wait(runtime: Runtime, wires: Sequence[Wire], wait_s: float) -> None:
     if wires:
-        blocking.wait_progress(wires, wait_s)
+        runtime.wait_progress(wires, wait_s)
     elif wait_s > 0:
-        blocking.sleep(wait_s)
+        runtime.sleep(wait_s)

@@ -27,7 +27,7 @@ _NOT_EXECUTED = (
 _IN_SCRIPT = (": -READONLY ", ": -NOREPLICAS ", ": -MISCONF Redis is configured to save RDB ")
 """How Redis 6.2 puts them within a script: none of them begins in the midst of one, so the first write was refused."""
 
-FREE_HOPS = 4
+FREE_REDIRECTS = 4
 """So many redirections are followed without a pause."""
 
 
@@ -42,7 +42,7 @@ SHORT_OF_S, HURRIED_MS = 10.0, 100
 """A server whose replicas did not confirm in time is waited for no longer than so many ms, for so many seconds."""
 
 
-class Confirmation:
+class DurabilityBarrier:
     """A command that waits until earlier sends of its connection are safe. Thread-safe.
 
     Args:
@@ -77,7 +77,7 @@ _LOAD, _ASKING, _CONFIRM = -1, -2, -3
 
 
 @dataclass(slots=True)
-class Flight:
+class RequestBatch:
     """Calls on their way to one node over one connection.
 
     Attributes:
@@ -120,7 +120,7 @@ class Exchange:
     """
 
     def __init__(
-        self, calls: Sequence[Call[Any]], scripts: ScriptLibrary, confirmation: Confirmation | None = None
+        self, calls: Sequence[Call[Any]], scripts: ScriptLibrary, confirmation: DurabilityBarrier | None = None
     ) -> None:
         self.results: list[Any] = [None] * len(calls)
         self.last_trouble = ""
@@ -135,7 +135,7 @@ class Exchange:
         self._asked: dict[int, Address] = {}
         self._asking: set[int] = set()  # sent with ASKING
         self._moving: dict[int, Address] = {}  # refused by this server, since their hash slot moves
-        self._hops_left = FREE_HOPS
+        self._redirects_left = FREE_REDIRECTS
         self._redirected = False
         self._moved: list[Redirect] = []
 
@@ -158,7 +158,7 @@ class Exchange:
         """Yield the open calls, each with the address that it was sent to by an ASK, if any; none is open then."""
         taken, self._open = sorted(self._open), []  # the order of a slot is kept
         self.pause_needed = False
-        self._hops_left -= self._redirected
+        self._redirects_left -= self._redirected
         self._redirected = False
         for index in taken:
             yield index, self._calls[index], self._asked.get(index)
@@ -192,9 +192,9 @@ class Exchange:
             self.settle(index, reply_lost(call, text) if lost else call.error(RedisUnavailableError, text))
         self._open = []
 
-    def flight(
+    def request_batch(
         self, indices: Sequence[int], address: Address, *, sharded: bool = False, cluster: bool = False
-    ) -> Flight:
+    ) -> RequestBatch:
         """Put taken calls together for one node; `sharded`, `cluster`: see `ScriptLibrary.request`."""
         parts: list[bytes] = []
         awaited: deque[int] = deque()
@@ -217,13 +217,13 @@ class Exchange:
         if self._confirmation is not None and any(self._calls[index].durable for index in indices):
             parts.append(pack(*self._confirmation.command(address)))
             awaited.append(_CONFIRM)
-        return Flight(b"".join(parts), address, awaited)
+        return RequestBatch(b"".join(parts), address, awaited)
 
-    def flown(self, address: Address) -> Flight:
+    def as_sent(self, address: Address) -> RequestBatch:
         """Put all calls together for one node, as they were sent there already; what came of it is still to be told."""
-        return self.flight([index for index, _, _ in self.take_open()], address)
+        return self.request_batch([index for index, _, _ in self.take_open()], address)
 
-    def take_reply(self, flight: Flight, reply: Any) -> None:
+    def take_reply(self, flight: RequestBatch, reply: Any) -> None:
         """Take the next reply in order."""
         index = flight.awaited.popleft()
         if index == _CONFIRM and self._confirmation is not None:
@@ -243,7 +243,7 @@ class Exchange:
         else:
             self.settle(index, result)
 
-    def take_error(self, flight: Flight, message: str) -> None:
+    def take_error(self, flight: RequestBatch, message: str) -> None:
         """Take the next reply in order, an error: repeat what was not carried out, else it is the result."""
         index = flight.awaited.popleft()
         if index == _CONFIRM:
@@ -265,14 +265,14 @@ class Exchange:
                 error = _refused_again(call, error)
             self.settle(index, error)
 
-    def lost(self, flight: Flight, trouble: str) -> None:
+    def lost(self, flight: RequestBatch, trouble: str) -> None:
         """Note that the connection broke: what may be repeated is open again, the rest may have been carried out."""
         for index in flight.owed:
             self._lose(index, trouble)
         flight.unconfirmed.clear()
         flight.awaited.clear()
 
-    def _confirm(self, flight: Flight, missing: str) -> None:
+    def _confirm(self, flight: RequestBatch, missing: str) -> None:
         for index, result in flight.unconfirmed:
             found = cast("list[Any]", result) if isinstance(result, list) else []
             if missing and any(isinstance(each, RmqError) for each in found):  # of several slots: these stored nothing
@@ -296,7 +296,7 @@ class Exchange:
                 self._asked[index] = address
             return
         redirect = parse_redirect(message, address)
-        if redirect is None or self._hops_left < 1:
+        if redirect is None or self._redirects_left < 1:
             self.pause_needed = True
         if redirect is None:
             return

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from rmq._io.backend import Blocking
-from rmq._io.wire import NOTHING, Argument, ReplyError, Wire, WireBrokenError, WireSilentError
+from rmq._io.backend import Runtime
+from rmq._io.wire import NOTHING, Argument, ReplyError, Wire, WireBrokenError, WireTimeoutError
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._transport.durability import Durability
@@ -38,13 +38,13 @@ class Node:
         new_wire: Makes an unconnected wire to it.
         check: Looks at the server over every new connection: it may be another one by now, or have other settings.
         greet: Looks at every new connection before that.
-        blocking: How to wait.
+        runtime: How to wait.
         others: Those of the servers beside it that do not answer; `None` where there are no others, so that all have to
             wait for it.
 
     Attributes:
         failed_s: When it last could not be reached, on the monotonic clock; 0 for never.
-        silent: Whether it has left a call without an answer, and none has come since.
+        unresponsive: Whether it has left a call without an answer, and none has come since.
         commands: Those that it has, of the ones it was asked for, once checked.
     """
 
@@ -55,14 +55,14 @@ class Node:
         new_wire: Callable[[], Wire],
         check: Callable[[Wire], Commands],
         greet: Check,
-        blocking: Blocking,
+        runtime: Runtime,
         others: set[Node] | None = None,
     ) -> None:
         self.address = address
         self.failed_s = 0.0
-        self.silent = False
+        self.unresponsive = False
         self.commands: Commands | None = None
-        self._blocking = blocking
+        self._runtime = runtime
         self._others = others
         self._shown = shown
         self._new_wire = new_wire
@@ -140,7 +140,7 @@ class Node:
         try:
             wire.send_command(*args)
             while (reply := wire.read(wait=False)) is NOTHING and (left_s := until_s - monotonic_s()) > 0:
-                self._blocking.wait_readable([wire], left_s)
+                self._runtime.wait_readable([wire], left_s)
             answered = reply is not NOTHING
         except ReplyError:
             answered = True
@@ -154,18 +154,18 @@ class Node:
                 wire.close()
         return reply
 
-    def note_silence(self) -> None:
+    def mark_unresponsive(self) -> None:
         """Note that a call waits in vain: others go elsewhere until a try of its own finds that the server answers."""
         others = self._others
-        if self.silent or others is None or self._closed:
+        if self.unresponsive or others is None or self._closed:
             return
-        self.silent, self.failed_s = True, monotonic_s()
+        self.unresponsive, self.failed_s = True, monotonic_s()
         others.add(self)
         try:
-            self._blocking.job(lambda: self._try_until_it_answers(others), f"rmq-try-{self._shown}").start()
+            self._runtime.job(lambda: self._try_until_it_answers(others), f"rmq-try-{self._shown}").start()
         except RuntimeError as error:  # no more threads: nobody would end the silence, so each call waits for itself
             others.discard(self)
-            self.silent = False
+            self.unresponsive = False
             log.warning("Redis at %s does not answer, and no thread can wait until it does: %s", self._shown, error)
 
     def give_back(self, wire: Wire) -> None:
@@ -192,15 +192,15 @@ class Node:
                 raise
         except WireBrokenError as error:
             self.failed_s = monotonic_s()
-            if isinstance(error, WireSilentError):
-                self.note_silence()
+            if isinstance(error, WireTimeoutError):
+                self.mark_unresponsive()
             raise
         return wire
 
     def _wire_soon(self, patience_s: float) -> Wire:
         """Have a connection made by a job that can wait for it, and return it if that is done soon."""
-        ended, made, late = self._blocking.event(), deque[Wire](), False
-        trouble: RmqError = WireSilentError(f"no connection within {patience_s:g} s")
+        ended, made, late = self._runtime.event(), deque[Wire](), False
+        trouble: RmqError = WireTimeoutError(f"no connection within {patience_s:g} s")
 
         def keep() -> None:
             with suppress(IndexError):  # the caller has taken it after all
@@ -218,12 +218,12 @@ class Node:
                 keep()
 
         try:
-            self._blocking.job(make, f"rmq-connect-{self._shown}").start()
+            self._runtime.job(make, f"rmq-connect-{self._shown}").start()
         except RuntimeError:  # no more threads
             return self._fit_wire()
         try:
             if not ended.wait(patience_s):
-                self.note_silence()
+                self.mark_unresponsive()
         except BaseException:
             late = True
             keep()
@@ -257,11 +257,11 @@ class Node:
                     if warned:
                         log.warning("Redis at %s answers again", self._shown)
                     break
-                self._blocking.sleep(pause_s)
+                self._runtime.sleep(pause_s)
                 pause_s = min(2 * pause_s, LONGEST_TRY_S)
         finally:
             others.discard(self)
-            self.silent = False
+            self.unresponsive = False
 
     def _connected(self) -> Wire:
         wire = self._new_wire()
@@ -286,14 +286,14 @@ class NodeFactory:
     """Makes the nodes behind one URL; takes what `Connections` takes.
 
     Attributes:
-        silent: Those of the servers of a cluster that do not answer at the moment.
+        unresponsive: Those of the servers of a cluster that do not answer at the moment.
         durability: What has to have happened before a send counts as accepted.
         shown: The URL in messages, without its passwords.
     """
 
-    def __init__(self, url: RedisUrl, timeout_s: float, durability: Durability, blocking: Blocking) -> None:
-        self.blocking = blocking
-        self.silent: set[Node] = set()
+    def __init__(self, url: RedisUrl, timeout_s: float, durability: Durability, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.unresponsive: set[Node] = set()
         self.shown = url.shown
         self._url = url
         self._timeout_s = timeout_s
@@ -302,34 +302,36 @@ class NodeFactory:
 
     def only(self) -> Node:
         """Return the only server of a standalone URL."""
-        new_wire = self.blocking.wire_factory(self._url.url, self._timeout_s)
-        return Node(Address("", 0), self.shown, new_wire, self._check(self.shown), _welcome, self.blocking)
+        new_wire = self.runtime.wire_factory(self._url.url, self._timeout_s)
+        return Node(Address("", 0), self.shown, new_wire, self._check(self.shown), _welcome, self.runtime)
 
     def server(self, address: Address, greet: Check) -> Node:
         """Return a data server of a Sentinel URL."""
-        return Node(address, str(address), self._wires(address), self._check(str(address)), greet, self.blocking)
+        return Node(address, str(address), self._wires(address), self._check(str(address)), greet, self.runtime)
 
     def member(self, address: Address) -> Node:
         """Return a data server of a cluster URL."""
         shown, new_wire = str(address), self._wires(address)
-        return Node(address, shown, new_wire, self._check(shown), _welcome, self.blocking, self.silent)
+        return Node(address, shown, new_wire, self._check(shown), _welcome, self.runtime, self.unresponsive)
 
     def sentinel(self, address: Address, patience_s: float) -> Node:
         """Return a Sentinel, to be waited for so long; it is no data server and not checked."""
-        return self._informant(address, self._url.sentinel_url(address), f"Sentinel {address}", patience_s, _welcome)
+        return self._unchecked_node(
+            address, self._url.sentinel_url(address), f"Sentinel {address}", patience_s, _welcome
+        )
 
-    def informant(self, address: Address, patience_s: float, greet: Check) -> Node:
+    def probe_node(self, address: Address, patience_s: float, greet: Check) -> Node:
         """Return a data server that is only asked about itself or others, and waited for so long; it is not checked."""
-        return self._informant(address, self._url.server_url(address), str(address), patience_s, greet)
+        return self._unchecked_node(address, self._url.server_url(address), str(address), patience_s, greet)
 
-    def _informant(self, address: Address, url: str, shown: str, patience_s: float, greet: Check) -> Node:
+    def _unchecked_node(self, address: Address, url: str, shown: str, patience_s: float, greet: Check) -> Node:
         patience_s = min(self._timeout_s, patience_s)
-        new_wire = self.blocking.wire_factory(url, patience_s, patience_s)
-        return Node(address, shown, new_wire, lambda wire: Commands(), greet, self.blocking)
+        new_wire = self.runtime.wire_factory(url, patience_s, patience_s)
+        return Node(address, shown, new_wire, lambda wire: Commands(), greet, self.runtime)
 
     def _wires(self, address: Address) -> Callable[[], Wire]:
         connect_s = min(self._timeout_s, CONNECT_S)
-        return self.blocking.wire_factory(self._url.server_url(address), self._timeout_s, connect_s)
+        return self.runtime.wire_factory(self._url.server_url(address), self._timeout_s, connect_s)
 
     def _check(self, shown: str) -> Callable[[Wire], Commands]:
         warned = self._warned.setdefault(shown, set())

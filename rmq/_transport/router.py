@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
-from rmq._io.backend import Blocking
+from rmq._io.backend import Runtime
 from rmq._transport.cluster import ClusterRouter
 from rmq._transport.cluster_map import Redirect
 from rmq._transport.durability import Durability
@@ -25,7 +25,7 @@ class Router(Protocol):
     """Whether one script may touch several slots of a topic: not where their keys may lie on different nodes."""
 
     @property
-    def silent(self) -> Collection[Node]:
+    def unresponsive(self) -> Collection[Node]:
         """The servers that do not answer at the moment; none where there is only one."""
         ...
 
@@ -35,7 +35,7 @@ class Router(Protocol):
         ...
 
     @property
-    def layout(self) -> int:
+    def topology_version(self) -> int:
         """Changes whenever keys have moved to another node."""
         ...
 
@@ -67,7 +67,7 @@ class Router(Protocol):
         """Return all servers that hold keys."""
         ...
 
-    def doubt(self) -> None:
+    def invalidate(self) -> None:
         """Note that something is wrong with the layout or with a server: look before the next call."""
         ...
 
@@ -88,13 +88,13 @@ class Router(Protocol):
         ...
 
 
-def make_router(url: RedisUrl, timeout_s: float, durability: Durability, blocking: Blocking) -> Router:
+def make_router(url: RedisUrl, timeout_s: float, durability: Durability, runtime: Runtime) -> Router:
     """Return the router for a URL; it connects at its first use. Takes what `Connections` takes.
 
     Raises:
         InvalidUrlError: redis-py can't use the URL.
     """
-    nodes = NodeFactory(url, timeout_s, durability, blocking)
+    nodes = NodeFactory(url, timeout_s, durability, runtime)
     if url.topology is Topology.CLUSTER:
         return ClusterRouter(url, nodes)
     return SentinelRouter(url, nodes) if url.topology is Topology.SENTINEL else StandaloneRouter(nodes)

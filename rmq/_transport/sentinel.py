@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from rmq._io.wire import ReplyError, Wire, WireBrokenError
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
+from rmq._transport.failover_query import DOUBT_REST_S, QUICK_S, REST_S, FailoverQuery
 from rmq._transport.node import CONNECT_S, Node, NodeFactory
-from rmq._transport.panel import DOUBT_REST_S, QUICK_S, REST_S, Panel
 from rmq._transport.standalone import OneMaster
 from rmq._transport.urls import Address, RedisUrl, told_address
 from rmq.errors import RedisUnavailableError
@@ -60,11 +60,11 @@ class SentinelRouter(OneMaster):
     def __init__(self, url: RedisUrl, nodes: NodeFactory) -> None:
         self._url = url
         self._nodes = nodes
-        self._sentinels = Panel(nodes.sentinel)
+        self._sentinels = FailoverQuery(nodes.sentinel)
         nodes.sentinel(url.hosts[0], CONNECT_S)  # refuses a URL with an unknown option now, not with the first call
         self._master: Node | None = None
-        self._lock = nodes.blocking.lock()
-        self._doubted = False
+        self._lock = nodes.runtime.lock()
+        self._invalidated = False
         self._asked_s = float("-inf")
         self._closed = False
         self._warned: list[int] = []
@@ -87,8 +87,8 @@ class SentinelRouter(OneMaster):
     def masters(self) -> Sequence[Node]:
         return () if self._master is None else (self._master,)
 
-    def doubt(self) -> None:
-        self._doubted = True
+    def invalidate(self) -> None:
+        self._invalidated = True
 
     def close(self) -> None:
         self._closed = True
@@ -99,21 +99,21 @@ class SentinelRouter(OneMaster):
     def _ask_now(self) -> bool:
         if self._master is None:
             return True
-        return monotonic_s() - self._asked_s > (DOUBT_S if self._doubted else REFRESH_S)
+        return monotonic_s() - self._asked_s > (DOUBT_S if self._invalidated else REFRESH_S)
 
     def _ask(self) -> None:
         """Ask all Sentinels that answer in time, and take the newest answer that names a server which is a master.
 
         A Sentinel may have been cut off from the others, and name a master of long ago, even one that still lives.
         """
-        doubted, self._doubted = self._doubted, False
+        invalidated, self._invalidated = self._invalidated, False
         troubles: list[str] = []
-        rest_s = 0.0 if self._master is None else DOUBT_REST_S if doubted else REST_S
+        rest_s = 0.0 if self._master is None else DOUBT_REST_S if invalidated else REST_S
         try:
             said = list(self._sentinels.ask(self._url.hosts, self._answer_of, rest_s=rest_s))
             named = newest_first([answer for _, answer in said])
             for address in named:
-                trouble = "" if self._trusted(address, doubted) else self._trouble_with(address)
+                trouble = "" if self._trusted(address, invalidated) else self._trouble_with(address)
                 if not trouble:
                     self._warn(next(answer for _, answer in said if answer.master == address))
                     self._set_master(address)
@@ -131,13 +131,13 @@ class SentinelRouter(OneMaster):
         elif troubles:
             log.warning("no Sentinel answers; going on with the master at %s: %s", self._master.address, troubles)
 
-    def _trusted(self, address: Address, doubted: bool) -> bool:
+    def _trusted(self, address: Address, invalidated: bool) -> bool:
         """Return whether a server is the one that we work with, and nothing is wrong with it."""
-        return not doubted and self._master is not None and self._master.address == address
+        return not invalidated and self._master is not None and self._master.address == address
 
     def _trouble_with(self, address: Address) -> str:
         """Look whether a server can be reached and is a master; return why not."""
-        server = self._nodes.informant(address, QUICK_S, _require_master)
+        server = self._nodes.probe_node(address, QUICK_S, _require_master)
         try:
             server.give_back(server.checkout())
         except (WireBrokenError, RedisUnavailableError) as error:
@@ -182,7 +182,7 @@ class SentinelRouter(OneMaster):
         if old is not None and old.address == address:
             return
         self._master = self._nodes.server(address, _require_master)
-        self.layout += 1
+        self.topology_version += 1
         if old is not None:
             log.warning("the master of %s is now at %s, no longer at %s", self._url.service, address, old.address)
             old.close()

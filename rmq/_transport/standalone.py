@@ -29,8 +29,8 @@ class OneMaster(ABC):
 
     multi_slot_scripts = True
     sharded_hints = False
-    silent: Collection[Node] = ()
-    layout = 0
+    unresponsive: Collection[Node] = ()
+    topology_version = 0
 
     @abstractmethod
     def node_for(self, key: str | bytes) -> Node: ...
@@ -62,8 +62,8 @@ class StandaloneRouter(OneMaster):
     def __init__(self, nodes: NodeFactory) -> None:
         self._nodes = nodes
         self._node = nodes.only()
-        self._lock = nodes.blocking.lock()
-        self._doubted = self._replica = self._closed = False
+        self._lock = nodes.runtime.lock()
+        self._invalidated = self._replica = self._closed = False
         self._looked_s, self._pause_s = monotonic_s(), 0.0
 
     def refresh(self) -> None:
@@ -82,8 +82,8 @@ class StandaloneRouter(OneMaster):
     def masters(self) -> Sequence[Node]:
         return (self._node,)
 
-    def doubt(self) -> None:
-        self._doubted = True
+    def invalidate(self) -> None:
+        self._invalidated = True
 
     def look_seldom(self, pause_s: float) -> None:
         self._pause_s = pause_s
@@ -93,17 +93,17 @@ class StandaloneRouter(OneMaster):
         self._node.close()
 
     def _look_now(self) -> bool:
-        return monotonic_s() - self._looked_s > (DOUBT_S if self._doubted else max(LOOK_S, self._pause_s))
+        return monotonic_s() - self._looked_s > (DOUBT_S if self._invalidated else max(LOOK_S, self._pause_s))
 
     def _look(self) -> None:
-        doubted, self._doubted = self._doubted, False
+        invalidated, self._invalidated = self._invalidated, False
         replica = self._is_replica()
         self._looked_s = monotonic_s()
         if replica and not self._replica:
             log.warning("Redis at %s is a replica now; connecting anew", self._nodes.shown)
-        if replica or (replica is None and doubted):
+        if replica or (replica is None and invalidated):
             old, self._node = self._node, self._nodes.only()
-            self.layout += 1
+            self.topology_version += 1
             old.close()
             if self._closed:
                 self.close()

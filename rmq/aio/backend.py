@@ -13,7 +13,7 @@ from rmq._io.backend import Condition, Event, Job, Lock
 from rmq._io.wire import Wire
 from rmq._model.display import counted
 from rmq._model.reports import reporter
-from rmq.aio.greenlets import Driver, resolve, wait, wait_until
+from rmq.aio.greenlets import GreenletTask, resolve, wait, wait_until
 from rmq.aio.wire import AsyncWire, async_wire_factory
 
 log = reporter("rmq.aio")
@@ -32,7 +32,7 @@ MOST_CALLS = 64
 class EventLoop:
     """Waits in the running event loop; only its thread may use it, but for events."""
 
-    interruptions: tuple[type[BaseException], ...] = (asyncio.CancelledError,)
+    cancellations: tuple[type[BaseException], ...] = (asyncio.CancelledError,)
     outlives_main = False
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class EventLoop:
         """Return a new job, a task."""
         return _Job(run, name, self._jobs)
 
-    def last_words(self, action: Callable[[], object], longest_s: float) -> None:
+    def finish_within(self, action: Callable[[], object], longest_s: float) -> None:
         """Do something in a task that was cancelled; cancelled once more after so long."""
         task = asyncio.current_task()
         timer = None if task is None else task.get_loop().call_later(longest_s, task.cancel)
@@ -102,30 +102,30 @@ class EventLoop:
         return async_wire_factory(url, timeout_s, connect_s)
 
 
-def gate() -> Lock:
+def call_semaphore() -> Lock:
     """Return what lets `MOST_CALLS` in at once: each needs a connection while it is under way."""
     return _Lock(False, MOST_CALLS)
 
 
-class Place:
+class Permit:
     """A place of a gate, which its holder may leave for a while.
 
     Args:
-        gate: The gate.
+        call_semaphore: The gate.
     """
 
-    def __init__(self, gate: Lock) -> None:
-        self._gate = gate
+    def __init__(self, call_semaphore: Lock) -> None:
+        self._send_semaphore = call_semaphore
         self._held = False
 
     def take(self) -> None:
         """Wait for a place, and take it."""
-        self._held = self._gate.acquire()
+        self._held = self._send_semaphore.acquire()
 
     def leave(self) -> None:
         """Let another one in."""
         self._held = False
-        self._gate.release()
+        self._send_semaphore.release()
 
     def __enter__(self) -> Self:
         self.take()
@@ -260,7 +260,7 @@ class _Job:
         self._task: asyncio.Task[Any] | None = None
 
     def start(self) -> None:
-        self._task = Driver(self._run).start(self._name)
+        self._task = GreenletTask(self._run).start(self._name)
         self._jobs.add(self._task)
         self._task.add_done_callback(self._jobs.discard)
 

@@ -16,48 +16,48 @@ from rmq._model.typed import PayloadT
 from rmq._ownership import Coordinator
 from rmq._processes.frozen_objects import frozen_objects
 from rmq._processes.signals import exit_hung, handlers_put_back, require_main_thread
-from rmq.aio.backend import EventLoop, gate
-from rmq.aio.delivery import Delivery, faced_all
+from rmq.aio.backend import EventLoop, call_semaphore
+from rmq.aio.delivery import Delivery, wrap_deliveries
 from rmq.aio.facades import Consumer, Control, DeadLetters, History, Inspection, Producer, StreamTopic
-from rmq.aio.greenlets import Tasks
-from rmq.aio.listener import HandlerDecorator, HandlersInTasks, ListenerOptions, plain_listener, plain_options
-from rmq.aio.mirror import Closing, awaited
+from rmq.aio.greenlets import TaskGroup
+from rmq.aio.listener import HandlerDecorator, ListenerOptions, TaskExecutor, plain_listener, plain_options
+from rmq.aio.proxy import Closing, async_method
 from rmq.client import DRAIN_S
 from rmq.errors import ClientClosedError, RmqError
 
 P = ParamSpec("P")
 T = TypeVar("T")
-FaceT = TypeVar("FaceT")
+WrapperT = TypeVar("WrapperT")
 
 
 class PlainClient(plain.RmqClient):
-    """The plain client, which waits in an event loop: for calls that `Tasks` runs."""
+    """The plain client, which waits in an event loop: for calls that `TaskGroup` runs."""
 
-    _handlers = HandlersInTasks
+    _handlers = TaskExecutor
 
     def __init__(self, loop: EventLoop, *args: Any, **options: Any) -> None:
-        self._blocking = loop
+        self._runtime = loop
         super().__init__(*args, **options)
 
     def drop(self) -> None:
         """Close the connections of an event loop that is closed, and the temporary Redis; nothing can be settled."""
-        self._listeners.runtimes = []
+        self._listeners.runners = []
         self._recording.forget()
         self._connections.forget_users()
         self.close()
 
 
-class Opened:
+class LoopState:
     """What belongs to one event loop.
 
     Args:
         plain_client: The client whose logic is run.
         tasks: Runs it.
-        blocking: How it waits.
+        runtime: How it waits.
     """
 
-    def __init__(self, plain_client: PlainClient, tasks: Tasks, blocking: EventLoop) -> None:
-        self.plain, self.tasks, self._blocking = plain_client, tasks, blocking
+    def __init__(self, plain_client: PlainClient, tasks: TaskGroup, runtime: EventLoop) -> None:
+        self.plain, self.tasks, self._runtime = plain_client, tasks, runtime
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -75,7 +75,7 @@ class Opened:
         """Run a method of the plain client once few enough others are under way."""
 
         def run() -> T:
-            with self.tasks.client_gate:
+            with self.tasks.client_semaphore:
                 return method(self.plain, *args, **kwargs)
 
         return await self.tasks.run(run)
@@ -96,7 +96,7 @@ class Opened:
             await self.tasks.settled()
         finally:
             await self.run(PlainClient.close)
-            await self._blocking.cancel_jobs(self.tasks.give_up, caller)
+            await self._runtime.cancel_jobs(self.tasks.give_up, caller)
 
 
 class RmqClient(Closing):
@@ -151,7 +151,7 @@ class RmqClient(Closing):
             deadline_s=deadline_s,
         )
         self._listeners: list[Listener] = []
-        self._opened: Opened | None = None
+        self._opened: LoopState | None = None
         self._opening: asyncio.Lock | None = None
         self._closed = False
         self._started = False
@@ -165,7 +165,7 @@ class RmqClient(Closing):
         await self._open()
         return self
 
-    producer = awaited(PlainClient.producer, Producer)
+    producer = async_method(PlainClient.producer, Producer)
 
     async def consumer(
         self,
@@ -179,7 +179,7 @@ class RmqClient(Closing):
     ) -> Consumer[PayloadT]:
         """Return a consumer of all slots, or of the given ones; see `rmq.RmqClient.consumer`."""
         make = partial(PlainClient.consumer, group=group, name=name, start=start, resume_as=resume_as)
-        return await self._run_faced(Consumer, make, topic, slots)
+        return await self._run_wrapped(Consumer, make, topic, slots)
 
     def listener(self, topic: Topic[PayloadT], **options: Unpack[ListenerOptions]) -> HandlerDecorator[PayloadT]:
         """Decorate an async handler: it runs after `start` or `run`. Return means ack, an exception means nack.
@@ -242,7 +242,7 @@ class RmqClient(Closing):
         self._started = bool(self._listeners)
         await opened.run(PlainClient.start, concurrency, handlers, drain_s, idle)
 
-    stop = awaited(PlainClient.stop, faced_all)
+    stop = async_method(PlainClient.stop, wrap_deliveries)
 
     async def run(
         self,
@@ -290,20 +290,20 @@ class RmqClient(Closing):
         finally:
             await self.close()
 
-    inspect = awaited(PlainClient.inspect, Inspection)
-    stream = awaited(PlainClient.stream, StreamTopic)
-    dead = awaited(PlainClient.dead, DeadLetters)
-    control = awaited(PlainClient.control, Control)
-    history = awaited(PlainClient.history, History)
-    workers = awaited(PlainClient.workers)
-    server_memory = awaited(PlainClient.server_memory)
-    record_history = awaited(PlainClient.record_history)
-    topics = awaited(PlainClient.topics)
-    topic = awaited(PlainClient.topic)
-    definitions = awaited(PlainClient.definitions)
-    change_topic = awaited(PlainClient.change_topic)
-    update_topic = awaited(PlainClient.update_topic)
-    adopt = awaited(PlainClient.adopt)
+    inspect = async_method(PlainClient.inspect, Inspection)
+    stream = async_method(PlainClient.stream, StreamTopic)
+    dead = async_method(PlainClient.dead, DeadLetters)
+    control = async_method(PlainClient.control, Control)
+    history = async_method(PlainClient.history, History)
+    workers = async_method(PlainClient.workers)
+    server_memory = async_method(PlainClient.server_memory)
+    record_history = async_method(PlainClient.record_history)
+    topics = async_method(PlainClient.topics)
+    topic = async_method(PlainClient.topic)
+    definitions = async_method(PlainClient.definitions)
+    change_topic = async_method(PlainClient.change_topic)
+    update_topic = async_method(PlainClient.update_topic)
+    adopt = async_method(PlainClient.adopt)
 
     async def close(self) -> None:
         """Stop listeners that still run, wait for what was begun, close all connections, end a temporary Redis.
@@ -324,17 +324,17 @@ class RmqClient(Closing):
     async def _run(self, method: Callable[Concatenate[PlainClient, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await (await self._open()).run_in_turn(method, *args, **kwargs)
 
-    async def _run_faced(
+    async def _run_wrapped(
         self,
-        face: Callable[[T, Tasks], FaceT],
+        wrap: Callable[[T, TaskGroup], WrapperT],
         method: Callable[Concatenate[PlainClient, P], T],
         *args: P.args,
         **kwargs: P.kwargs,
-    ) -> FaceT:
+    ) -> WrapperT:
         opened = await self._open()
-        return face(await opened.run_in_turn(method, *args, **kwargs), opened.tasks)
+        return wrap(await opened.run_in_turn(method, *args, **kwargs), opened.tasks)
 
-    async def _open(self) -> Opened:
+    async def _open(self) -> LoopState:
         if self._opened is not None:
             return self._opened.checked()
         if self._closed:
@@ -342,6 +342,6 @@ class RmqClient(Closing):
         self._opening = self._opening or asyncio.Lock()
         async with self._opening:
             if self._opened is None:
-                loop, tasks = EventLoop(), Tasks(gate)
-                self._opened = Opened(await tasks.run(self._new_plain, loop), tasks, loop)
+                loop, tasks = EventLoop(), TaskGroup(call_semaphore)
+                self._opened = LoopState(await tasks.run(self._new_plain, loop), tasks, loop)
         return self._opened

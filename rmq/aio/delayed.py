@@ -16,10 +16,10 @@ from rmq._model.replies import SendResult
 from rmq._model.times import Duration
 from rmq._model.topics import Topic
 from rmq._model.typed import PayloadClass, ValueT
-from rmq.aio.backend import Place
-from rmq.aio.client import Opened, RmqClient
-from rmq.aio.facades import gone_through
-from rmq.aio.mirror import Closing, awaited, each
+from rmq.aio.backend import Permit
+from rmq.aio.client import LoopState, RmqClient
+from rmq.aio.facades import iterate_async
+from rmq.aio.proxy import Closing, async_method, each
 from rmq.errors import RmqError
 
 P = ParamSpec("P")
@@ -88,7 +88,7 @@ class DelayedQueue(Closing, Generic[ValueT]):
         self._new_plain = partial(
             plain.DelayedQueue[Any], name=name, merge=merge, slots=slots, lease=lease, payload=payload, codec=codec
         )
-        self._ready: tuple[plain.DelayedQueue[Any], Opened] | None = None
+        self._ready: tuple[plain.DelayedQueue[Any], LoopState] | None = None
 
     async def open(self) -> Self:
         """Register the topic now, and not at the first use.
@@ -111,9 +111,9 @@ class DelayedQueue(Closing, Generic[ValueT]):
         queue, opened = await self._open()
 
         def offer() -> SendResult:
-            with Place(opened.tasks.bulk_gates[queue.topic.name]) as place:
+            with Permit(opened.tasks.bulk_semaphores[queue.topic.name]) as place:
                 if isinstance(values, AsyncIterable):
-                    return plain.offer_from(queue, partial(gone_through, values, place))
+                    return plain.offer_from(queue, partial(iterate_async, values, place))
                 return queue.offer_many(values)
 
         return await opened.tasks.run(offer)
@@ -159,7 +159,7 @@ class DelayedQueue(Closing, Generic[ValueT]):
         """Take a value out before it is due or taken; see `rmq.DelayedQueue.remove`."""
         return await self._run(plain.DelayedQueue[Any].remove, value)
 
-    size = awaited(plain.DelayedQueue.size)
+    size = async_method(plain.DelayedQueue.size)
 
     async def __aiter__(self) -> AsyncIterator[ValueT]:
         """Yield the values in the queue without taking them; see `rmq.DelayedQueue.__iter__`."""
@@ -198,7 +198,7 @@ class DelayedQueue(Closing, Generic[ValueT]):
         queue, opened = await self._open()
 
         def run() -> T:
-            with opened.tasks.send_gates[queue.topic.name]:
+            with opened.tasks.send_semaphores[queue.topic.name]:
                 return method(queue, *args, **kwargs)
 
         return await opened.tasks.run(run)
@@ -212,7 +212,7 @@ class DelayedQueue(Closing, Generic[ValueT]):
         given_back = None if unclaimed is None else partial(unclaimed, queue)
         return await opened.tasks.finish(partial(action, queue), given_back)
 
-    async def _open(self) -> tuple[plain.DelayedQueue[Any], Opened]:
+    async def _open(self) -> tuple[plain.DelayedQueue[Any], LoopState]:
         if self._ready is None:
             opened = await self._client._open()  # pyright: ignore[reportPrivateUsage]
             queue = await opened.tasks.run(self._new_plain, opened.plain)

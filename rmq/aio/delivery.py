@@ -9,8 +9,8 @@ from rmq._model import deliveries as plain
 from rmq._model import delivery_columns as columns
 from rmq._model.entries import StreamDelivery as PlainStreamDelivery
 from rmq._model.typed import PayloadT
-from rmq.aio.greenlets import Tasks
-from rmq.aio.mirror import finished
+from rmq.aio.greenlets import TaskGroup
+from rmq.aio.proxy import shielded_method
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -73,14 +73,14 @@ class Delivery(Generic[PayloadT]):
             """Raise `LeaseLostError` once the lease is known to be lost."""
             ...
 
-    def __init__(self, plain_delivery: plain.Delivery, tasks: Tasks) -> None:
+    def __init__(self, plain_delivery: plain.Delivery, tasks: TaskGroup) -> None:
         self._plain = plain_delivery
         self._tasks = tasks
 
-    ack = finished(plain.Delivery.ack)
-    nack = finished(plain.Delivery.nack)
-    bury = finished(plain.Delivery.bury)
-    release = finished(plain.Delivery.release)
+    ack = shielded_method(plain.Delivery.ack)
+    nack = shielded_method(plain.Delivery.nack)
+    bury = shielded_method(plain.Delivery.bury)
+    release = shielded_method(plain.Delivery.release)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._plain, name)
@@ -130,19 +130,19 @@ class DeliveryColumns:
         fencing_tokens: list[int | None]
         lost: list[bool]
 
-    def __init__(self, plain_columns: columns.DeliveryColumns, tasks: Tasks) -> None:
+    def __init__(self, plain_columns: columns.DeliveryColumns, tasks: TaskGroup) -> None:
         self._plain = plain_columns
         self._tasks = tasks
 
-    ack = finished(columns.DeliveryColumns.ack)
-    nack = finished(columns.DeliveryColumns.nack)
-    bury = finished(columns.DeliveryColumns.bury)
-    release = finished(columns.DeliveryColumns.release)
+    ack = shielded_method(columns.DeliveryColumns.ack)
+    nack = shielded_method(columns.DeliveryColumns.nack)
+    bury = shielded_method(columns.DeliveryColumns.bury)
+    release = shielded_method(columns.DeliveryColumns.release)
 
     @property
     def deliveries(self) -> list[Delivery]:
         """A `Delivery` for each row. They cost what columns save."""
-        return faced_all(self._plain.deliveries, self._tasks)
+        return wrap_deliveries(self._plain.deliveries, self._tasks)
 
     def __len__(self) -> int:
         return len(self._plain)
@@ -154,18 +154,18 @@ class DeliveryColumns:
         return repr(self._plain)
 
 
-def faced(delivery: plain.Delivery, tasks: Tasks) -> Delivery:
+def wrap_delivery(delivery: plain.Delivery, tasks: TaskGroup) -> Delivery:
     """Return a delivery's awaited face."""
     return (StreamDelivery if isinstance(delivery, PlainStreamDelivery) else Delivery)(delivery, tasks)
 
 
-def faced_all(deliveries: Iterable[plain.Delivery], tasks: Tasks) -> list[Delivery]:
+def wrap_deliveries(deliveries: Iterable[plain.Delivery], tasks: TaskGroup) -> list[Delivery]:
     """Return deliveries' awaited faces."""
     wanted = list(deliveries)
     kind = StreamDelivery if wanted and isinstance(wanted[0], PlainStreamDelivery) else Delivery
     return [kind(delivery, tasks) for delivery in wanted]
 
 
-def plain_all(deliveries: Iterable[Delivery]) -> list[plain.Delivery]:
+def unwrap_deliveries(deliveries: Iterable[Delivery]) -> list[plain.Delivery]:
     """Return what the faces stand for; what is none is left as it is, and refused by who gets it."""
     return [getattr(delivery, "_plain", delivery) for delivery in deliveries]  # pyright: ignore[reportReturnType]

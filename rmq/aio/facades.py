@@ -29,23 +29,23 @@ from rmq._model.whereabouts import DeadMessage
 from rmq._sending import producer as plain_producer
 from rmq._sending.producer import send_from
 from rmq._sending.stream import Calls
-from rmq.aio.backend import Place
-from rmq.aio.delivery import Delivery, DeliveryColumns, faced_all, plain_all
-from rmq.aio.greenlets import Tasks, wait
-from rmq.aio.mirror import Closing, Mirror, TopicMirror, awaited, each, iterated
+from rmq.aio.backend import Permit
+from rmq.aio.delivery import Delivery, DeliveryColumns, unwrap_deliveries, wrap_deliveries
+from rmq.aio.greenlets import TaskGroup, wait
+from rmq.aio.proxy import AsyncProxy, Closing, TopicProxy, async_iterator, async_method, each
 from rmq.errors import InvalidValueError
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Producer(TopicMirror[plain_producer.Producer]):
+class Producer(TopicProxy[plain_producer.Producer]):
     """Sends to one topic; any number of tasks may share it. See `rmq.Producer`."""
 
-    def __init__(self, plain: plain_producer.Producer, tasks: Tasks) -> None:
+    def __init__(self, plain: plain_producer.Producer, tasks: TaskGroup) -> None:
         super().__init__(plain, tasks)
         name = plain.topic.name
-        self._gate, self._bulk_gate = tasks.send_gates[name], tasks.bulk_gates[name]
+        self._send_semaphore, self._bulk_semaphore = tasks.send_semaphores[name], tasks.bulk_semaphores[name]
 
     async def send(self, message: Message, *, once: str | None = None) -> SendResult:
         """Send one message; see `Producer.send`. Of many at once 64 are under way, the others wait."""
@@ -72,31 +72,31 @@ class Producer(TopicMirror[plain_producer.Producer]):
         """
         return await self._tasks.run(self._send_many, messages, outcomes, fold, once)
 
-    send_columns = awaited(plain_producer.Producer.send_columns)
+    send_columns = async_method(plain_producer.Producer.send_columns)
 
     async def _run(
         self, method: Callable[Concatenate[plain_producer.Producer, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         def run() -> T:
-            with self._bulk_gate:
+            with self._bulk_semaphore:
                 return method(self._plain, *args, **kwargs)
 
         return await self._tasks.run(run)
 
     def _send(self, message: Message, once: str | None) -> SendResult:
-        with self._gate:
+        with self._send_semaphore:
             return self._plain.send(message, once=once)
 
     def _send_many(
         self, messages: Iterable[Message] | AsyncIterable[Message], outcomes: bool, fold: bool, once: str | None
     ) -> SendResult:
-        with Place(self._bulk_gate) as place:
+        with Permit(self._bulk_semaphore) as place:
             if isinstance(messages, AsyncIterable):
-                return send_from(self._plain, partial(gone_through, messages, place), outcomes, Calls(once, fold))
+                return send_from(self._plain, partial(iterate_async, messages, place), outcomes, Calls(once, fold))
             return self._plain.send_many(messages, outcomes=outcomes, fold=fold, once=once)
 
 
-class Consumer(Closing, TopicMirror[plain_consumer.Consumer[Any]], Generic[PayloadT]):
+class Consumer(Closing, TopicProxy[plain_consumer.Consumer[Any]], Generic[PayloadT]):
     """Claims messages of a topic on request; polls of several tasks take turns. Use it with `async with`."""
 
     @property
@@ -110,7 +110,7 @@ class Consumer(Closing, TopicMirror[plain_consumer.Consumer[Any]], Generic[Paylo
         Guarantee: cancelled, it loses nothing: what it has claimed, or is about to, goes back at once.
         """
         found = await self._tasks.finish(partial(self._plain.poll, max_messages, timeout), self._plain.release)
-        return faced_all(found, self._tasks)
+        return wrap_deliveries(found, self._tasks)
 
     async def poll_columns(self, max_messages: int = 100, timeout: float | timedelta = 0.0) -> DeliveryColumns:
         """Claim due messages as columns. See `Consumer.poll_columns`.
@@ -134,18 +134,18 @@ class Consumer(Closing, TopicMirror[plain_consumer.Consumer[Any]], Generic[Paylo
         """Renew the leases of several deliveries; see `Consumer.extend`."""
         return await self._finish(self._plain.extend, deliveries)
 
-    close = awaited(plain_consumer.Consumer.close)
+    close = async_method(plain_consumer.Consumer.close)
 
     async def _finish(
         self, action: Callable[[list[PlainDelivery]], Iterable[PlainDelivery]], deliveries: Iterable[Delivery]
     ) -> list[Delivery]:
-        return faced_all(await self._tasks.finish(partial(action, plain_all(deliveries))), self._tasks)
+        return wrap_deliveries(await self._tasks.finish(partial(action, unwrap_deliveries(deliveries))), self._tasks)
 
 
-class DeadNotices(Closing, Mirror[plain_notices.DeadNotices]):
+class DeadNotices(Closing, AsyncProxy[plain_notices.DeadNotices]):
     """Calls a function with what dies, until it is closed: `async with`. See `rmq.DeadNotices`."""
 
-    close = awaited(plain_notices.DeadNotices.close)
+    close = async_method(plain_notices.DeadNotices.close)
 
     @property
     def failures(self) -> int:
@@ -153,13 +153,13 @@ class DeadNotices(Closing, Mirror[plain_notices.DeadNotices]):
         return self._plain.failures
 
 
-class DeadLetters(TopicMirror[plain_dead.DeadLetters]):
+class DeadLetters(TopicProxy[plain_dead.DeadLetters]):
     """The dead messages of one topic. See `rmq.DeadLetters`."""
 
-    list = iterated(plain_dead.DeadLetters.list)
-    count = awaited(plain_dead.DeadLetters.count)
-    redrive = awaited(plain_dead.DeadLetters.redrive)
-    purge = awaited(plain_dead.DeadLetters.purge)
+    list = async_iterator(plain_dead.DeadLetters.list)
+    count = async_method(plain_dead.DeadLetters.count)
+    redrive = async_method(plain_dead.DeadLetters.redrive)
+    purge = async_method(plain_dead.DeadLetters.purge)
 
     async def on_dead(
         self, tell: Callable[[builtins.list[DeadMessage]], object], *, name: str = "on_dead", every_s: float = 5.0
@@ -172,46 +172,46 @@ class DeadLetters(TopicMirror[plain_dead.DeadLetters]):
         return DeadNotices(await self._tasks.run(plain), self._tasks)
 
 
-class Inspection(TopicMirror[plain_inspection.Inspection]):
+class Inspection(TopicProxy[plain_inspection.Inspection]):
     """Reads one topic. See `rmq.Inspection`."""
 
-    stats = awaited(plain_inspection.Inspection.stats)
-    spark_queries = awaited(plain_inspection.Inspection.spark_queries)
-    peek = awaited(plain_inspection.Inspection.peek)
-    pages = iterated(plain_inspection.Inspection.pages)
-    find = awaited(plain_inspection.Inspection.find)
-    search = awaited(plain_inspection.Inspection.search)
-    dead_reasons = awaited(plain_inspection.Inspection.dead_reasons)
-    audit = awaited(plain_inspection.Inspection.audit)
+    stats = async_method(plain_inspection.Inspection.stats)
+    spark_queries = async_method(plain_inspection.Inspection.spark_queries)
+    peek = async_method(plain_inspection.Inspection.peek)
+    pages = async_iterator(plain_inspection.Inspection.pages)
+    find = async_method(plain_inspection.Inspection.find)
+    search = async_method(plain_inspection.Inspection.search)
+    dead_reasons = async_method(plain_inspection.Inspection.dead_reasons)
+    audit = async_method(plain_inspection.Inspection.audit)
 
 
-class Control(TopicMirror[plain_control.Control]):
+class Control(TopicProxy[plain_control.Control]):
     """Steers a topic: by content, as a whole. See `rmq.Control`."""
 
-    cancel = awaited(plain_control.Control.cancel)
-    reschedule = awaited(plain_control.Control.reschedule)
-    promote = awaited(plain_control.Control.promote)
-    reprioritise = awaited(plain_control.Control.reprioritise)
-    pause = awaited(plain_control.Control.pause)
-    resume = awaited(plain_control.Control.resume)
-    purge = awaited(plain_control.Control.purge)
-    purge_dead = awaited(plain_control.Control.purge_dead)
-    redrive = awaited(plain_control.Control.redrive)
+    cancel = async_method(plain_control.Control.cancel)
+    reschedule = async_method(plain_control.Control.reschedule)
+    promote = async_method(plain_control.Control.promote)
+    reprioritise = async_method(plain_control.Control.reprioritise)
+    pause = async_method(plain_control.Control.pause)
+    resume = async_method(plain_control.Control.resume)
+    purge = async_method(plain_control.Control.purge)
+    purge_dead = async_method(plain_control.Control.purge_dead)
+    redrive = async_method(plain_control.Control.redrive)
 
 
-class History(Mirror[plain_history.History]):
+class History(AsyncProxy[plain_history.History]):
     """The last day of all topics. See `rmq.History`."""
 
-    last = awaited(plain_history.History.last)
+    last = async_method(plain_history.History.last)
 
 
-class GroupDead(TopicMirror[plain_dead.GroupDead]):
+class GroupDead(TopicProxy[plain_dead.GroupDead]):
     """The dead of one group of a stream topic. See `rmq.GroupDead`."""
 
-    list = iterated(plain_dead.GroupDead.list)
-    count = awaited(plain_dead.GroupDead.count)
-    redrive = awaited(plain_dead.GroupDead.redrive)
-    purge = awaited(plain_dead.GroupDead.purge)
+    list = async_iterator(plain_dead.GroupDead.list)
+    count = async_method(plain_dead.GroupDead.count)
+    redrive = async_method(plain_dead.GroupDead.redrive)
+    purge = async_method(plain_dead.GroupDead.purge)
 
     async def on_dead(
         self, tell: Callable[[builtins.list[DeadEntry]], object], *, name: str = "on_dead", every_s: float = 5.0
@@ -229,29 +229,29 @@ class GroupDead(TopicMirror[plain_dead.GroupDead]):
         return self._plain.group
 
 
-class StreamTopic(TopicMirror[plain_stream.StreamTopic]):
+class StreamTopic(TopicProxy[plain_stream.StreamTopic]):
     """A stream topic to read, to follow and to look after. See `rmq.StreamTopic`."""
 
-    range = iterated(plain_stream.StreamTopic.range)
-    pending = iterated(plain_stream.StreamTopic.pending)
-    get = awaited(plain_stream.StreamTopic.get)
-    stats = awaited(plain_stream.StreamTopic.stats)
-    spark_queries = awaited(plain_stream.StreamTopic.spark_queries)
-    groups = awaited(plain_stream.StreamTopic.groups)
-    with_groups = awaited(plain_stream.StreamTopic.with_groups)
-    group = awaited(plain_stream.StreamTopic.group)
-    consumers = awaited(plain_stream.StreamTopic.consumers)
-    delete = awaited(plain_stream.StreamTopic.delete)
-    trim = awaited(plain_stream.StreamTopic.trim)
-    add_group = awaited(plain_stream.StreamTopic.add_group)
-    move_group = awaited(plain_stream.StreamTopic.move_group)
-    remove_group = awaited(plain_stream.StreamTopic.remove_group)
-    remove_consumer = awaited(plain_stream.StreamTopic.remove_consumer)
-    pause = awaited(plain_stream.StreamTopic.pause)
-    resume = awaited(plain_stream.StreamTopic.resume)
-    unread = iterated(plain_stream.StreamTopic.unread)
-    audit = awaited(plain_stream.StreamTopic.audit)
-    remove_gone_consumers = awaited(plain_stream.StreamTopic.remove_gone_consumers)
+    range = async_iterator(plain_stream.StreamTopic.range)
+    pending = async_iterator(plain_stream.StreamTopic.pending)
+    get = async_method(plain_stream.StreamTopic.get)
+    stats = async_method(plain_stream.StreamTopic.stats)
+    spark_queries = async_method(plain_stream.StreamTopic.spark_queries)
+    groups = async_method(plain_stream.StreamTopic.groups)
+    with_groups = async_method(plain_stream.StreamTopic.with_groups)
+    group = async_method(plain_stream.StreamTopic.group)
+    consumers = async_method(plain_stream.StreamTopic.consumers)
+    delete = async_method(plain_stream.StreamTopic.delete)
+    trim = async_method(plain_stream.StreamTopic.trim)
+    add_group = async_method(plain_stream.StreamTopic.add_group)
+    move_group = async_method(plain_stream.StreamTopic.move_group)
+    remove_group = async_method(plain_stream.StreamTopic.remove_group)
+    remove_consumer = async_method(plain_stream.StreamTopic.remove_consumer)
+    pause = async_method(plain_stream.StreamTopic.pause)
+    resume = async_method(plain_stream.StreamTopic.resume)
+    unread = async_iterator(plain_stream.StreamTopic.unread)
+    audit = async_method(plain_stream.StreamTopic.audit)
+    remove_gone_consumers = async_method(plain_stream.StreamTopic.remove_gone_consumers)
 
     def dead(self, group: str, actor: str | None = None) -> GroupDead:
         """Return the dead of a group; `actor` is who redrives and purges, for the audit."""
@@ -281,7 +281,7 @@ async def tail_all(
     return each(tasks, await tasks.run(tailing.tail_all, plain, start, timeout))
 
 
-def gone_through(messages: AsyncIterable[T], place: Place, collect: Callable[[], None]) -> Iterator[T]:
+def iterate_async(messages: AsyncIterable[T], place: Permit, collect: Callable[[], None]) -> Iterator[T]:
     """Yield in plain logic what an async iterable yields.
 
     Args:

@@ -30,8 +30,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class _Logic(greenlet):
-    """A greenlet that a `Driver` runs: only there may `wait` be called."""
+class _GreenletBody(greenlet):
+    """A greenlet that a `GreenletTask` runs: only there may `wait` be called."""
 
 
 def wait(awaitable: Awaitable[T], *, breakable: bool = False) -> T:
@@ -43,7 +43,7 @@ def wait(awaitable: Awaitable[T], *, breakable: bool = False) -> T:
     """
     current = getcurrent()
     parent = current.parent
-    if not isinstance(current, _Logic) or parent is None:
+    if not isinstance(current, _GreenletBody) or parent is None:
         if asyncio.iscoroutine(awaitable):
             awaitable.close()
         raise RmqError("this belongs to rmq.aio, and waits only in calls that were awaited")
@@ -67,7 +67,7 @@ def resolve(future: asyncio.Future[bool], value: bool = True) -> None:
         future.set_result(value)
 
 
-class Driver:
+class GreenletTask:
     """Plain logic under way.
 
     Args:
@@ -84,7 +84,7 @@ class Driver:
         """Run it to its end; return its result or raise its error. A cancellation is raised where the logic waits."""
         here = getcurrent()  # the driver may have been made in another greenlet
         self._driven_in = _current_task()
-        logic = _Logic(self._action, here)
+        logic = _GreenletBody(self._action, here)
         logic.gr_context = here.gr_context
         step: Any = logic.switch()
         while not logic.dead:
@@ -126,7 +126,7 @@ class Driver:
             self._task.cancel()
 
 
-class Apart:
+class OwnContext:
     """An awaitable whose steps run in a context of their own: a copy of the present one.
 
     Args:
@@ -159,29 +159,32 @@ class Apart:
             return end.value
 
 
-class Tasks:
+class TaskGroup:
     """The tasks of one client; it waits for them before it closes.
 
     Args:
-        new_gate: Makes what lets so many calls in at once as may have connections under way.
+        new_semaphore: Makes what lets so many calls in at once as may have connections under way.
 
     Attributes:
-        gate: Held while the outcome of a single delivery is sent.
-        client_gate: Held while a call of the client itself is under way, such as the making of a producer.
-        send_gates: By topic, held while a single message is sent.
-        bulk_gates: By topic, held while many messages are sent.
+        ack_semaphore: Held while the outcome of a single delivery is sent.
+        client_semaphore: Held while a call of the client itself is under way, such as the making of a producer.
+        send_semaphores: By topic, held while a single message is sent.
+        bulk_semaphores: By topic, held while many messages are sent.
         given_up: Whether handlers that go on after their cancellation end where they wait.
     """
 
-    def __init__(self, new_gate: Callable[[], Lock]) -> None:
-        self.gate, self.client_gate = new_gate(), new_gate()
-        self.send_gates, self.bulk_gates = defaultdict[str, Lock](new_gate), defaultdict[str, Lock](new_gate)
-        self._finishing: dict[asyncio.Task[Any], Driver] = {}
+    def __init__(self, new_semaphore: Callable[[], Lock]) -> None:
+        self.ack_semaphore, self.client_semaphore = new_semaphore(), new_semaphore()
+        self.send_semaphores, self.bulk_semaphores = (
+            defaultdict[str, Lock](new_semaphore),
+            defaultdict[str, Lock](new_semaphore),
+        )
+        self._finishing: dict[asyncio.Task[Any], GreenletTask] = {}
         self._ending = self.given_up = False
 
     async def run(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run plain logic. Cancelled, it ends where it waits, and drops the connection that a reply may come on."""
-        return cast("T", await Driver(functools.partial(action, *args, **kwargs)).drive())
+        return cast("T", await GreenletTask(functools.partial(action, *args, **kwargs)).drive())
 
     async def finish(self, action: Callable[[], T], unclaimed: Callable[[T], object] | None = None) -> T:
         """Run plain logic to its end even if the caller is cancelled; then it ends at its next breakable wait.
@@ -193,7 +196,7 @@ class Tasks:
         Raises:
             ClientClosedError: The client was closed while this waited.
         """
-        driver = Driver(action)
+        driver = GreenletTask(action)
         task = self._tracked(driver, f"rmq-{getattr(action, '__name__', 'call')}")
         try:
             return cast("T", await asyncio.shield(task))
@@ -223,10 +226,10 @@ class Tasks:
         if (error := task.exception()) is not None:
             log.debug("a cancelled call failed: %s", error)
         elif unclaimed is not None and task.result():
-            giving_back = Driver(functools.partial(unclaimed, task.result()))
+            giving_back = GreenletTask(functools.partial(unclaimed, task.result()))
             self._tracked(giving_back, "rmq-unclaimed").add_done_callback(_log_failure)
 
-    def _tracked(self, driver: Driver, name: str) -> asyncio.Task[Any]:
+    def _tracked(self, driver: GreenletTask, name: str) -> asyncio.Task[Any]:
         task = driver.start(name)
         self._finishing[task] = driver
         task.add_done_callback(self._finishing.pop)

@@ -12,17 +12,17 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypedDict, 
 from rmq._claiming.prefetch_size import MOST_PREFETCHED, PREFETCH_S
 from rmq._listening.adaptive_limit import Adaptive
 from rmq._listening.arguments import with_arguments
-from rmq._listening.handler_gate import Ticket
-from rmq._listening.handlers_in_turn import BATCHES_S, SLOW_S, HandlersInTurn
+from rmq._listening.concurrency import PermitRequest
 from rmq._listening.listener import Listener
 from rmq._listening.listener_thread import LOOK_EVERY_S, PIGGYBACK_S, ListenerThread
+from rmq._listening.thread_executor import BATCHES_S, SLOW_S, ThreadExecutor
 from rmq._model.claim_columns import number_of
 from rmq._model.deliveries import Delivery as PlainDelivery
 from rmq._model.handlers import check_async
 from rmq._model.times import Duration, monotonic_s
 from rmq._model.typed import PayloadT
-from rmq.aio.delivery import Delivery, DeliveryColumns, faced, faced_all
-from rmq.aio.greenlets import Apart, Tasks, wait
+from rmq.aio.delivery import Delivery, DeliveryColumns, wrap_deliveries, wrap_delivery
+from rmq.aio.greenlets import OwnContext, TaskGroup, wait
 
 AsyncHandler = Callable[..., Coroutine[Any, Any, Any]]
 """Takes a `Delivery`, or with `batch=N` a list of up to N of them, or what its annotations ask for."""
@@ -87,7 +87,7 @@ CANCEL_S = 5.0
 """A handler that was cancelled after its timeout may take so long to end; then it is given up."""
 
 
-class HandlersInTasks(HandlersInTurn):
+class TaskExecutor(ThreadExecutor):
     """Up to `listener.threads` handlers run at a time, in lanes: tasks that call the handler with one part at a time.
 
     With ZooKeeper the messages of a slot run one after the other: a slot is in one lane at a time. Where handlers are
@@ -108,7 +108,7 @@ class HandlersInTasks(HandlersInTurn):
         """Where each slot may be in one lane only: those that are, and when their messages began."""
         self._turns: list[float] = []
         """Those of lanes that are to start."""
-        self._wish: Ticket | None = None
+        self._wish: PermitRequest | None = None
         """For one more turn, where there was none."""
         self._begun_s = 0.0
         self._filled_s, self._waited = 0.0, 0
@@ -117,8 +117,8 @@ class HandlersInTasks(HandlersInTurn):
         """Whether what waited was given back, and no lane has ended its part since."""
         self._full = False
         """Whether there was no room for more at the last look."""
-        self._changed = thread.blocking.event()
-        self._ended = thread.blocking.event()
+        self._changed = thread.runtime.event()
+        self._ended = thread.runtime.event()
         """Set whenever a handler has ended."""
 
     @staticmethod
@@ -157,15 +157,15 @@ class HandlersInTasks(HandlersInTurn):
         """Start lanes; they end by themselves."""
         thread = self.thread
         if self._rests:
-            thread.begin_no_more()
+            thread.stop_starting()
         self._begun_s = monotonic_s()
         if len(thread.waiting) > self._waited:
             self._filled_s = self._begun_s
-        free = self._most_lanes - self._lanes if self._gate is None else len(self._turns)
+        free = self._most_lanes - self._lanes if self._permits is None else len(self._turns)
         for _ in range(min(self._may_begin(), free)):
             self._lanes += 1
             turn_s = self._turns.pop() if self._turns else None
-            thread.blocking.job(partial(self._lane, turn_s), f"rmq-{thread.setup.listener.topic.name}").start()
+            thread.runtime.job(partial(self._lane, turn_s), f"rmq-{thread.setup.listener.topic.name}").start()
 
     def _may_begin(self) -> int:
         """Return in how many lanes there may be something to begin: none for what waits behind its slot's message."""
@@ -184,7 +184,7 @@ class HandlersInTasks(HandlersInTurn):
             self._changed.wait(max(0.0, min(ack_s, look_s)))
             self._changed.set()  # look now and then even if nothing has ended
 
-    def relieve(self) -> None:
+    def return_stalled(self) -> None:
         """Give back what waits while all lanes are held up. What one call does not take goes with the next rounds."""
         if self.thread.waiting and monotonic_s() - self._begun_s > SLOW_S:
             self._held_up = True
@@ -193,7 +193,7 @@ class HandlersInTasks(HandlersInTurn):
 
     def finish(self) -> None:
         """Begin no more, wait for the lanes while their outcomes go to Redis, and let the thread finish."""
-        self.thread.begin_no_more()
+        self.thread.stop_starting()
         self._wish_no_more()
         while self._lanes:
             self._changed.wait(LOOK_EVERY_S)
@@ -221,12 +221,12 @@ class HandlersInTasks(HandlersInTurn):
 
     def _take_turns(self) -> None:
         """Take a turn for each lane that may start; leave a wish where there are fewer."""
-        gate = self._gate
-        if gate is None:
+        permits = self._permits
+        if permits is None:
             return
         while self._lanes + len(self._turns) < self._most_lanes:
             if self._wish is None:
-                self._wish = gate.wish(self._note_change)
+                self._wish = permits.wish(self._note_change)
             if (began_s := self._wish.began_s) is None:
                 return
             self._turns.append(began_s)
@@ -234,21 +234,21 @@ class HandlersInTasks(HandlersInTurn):
 
     def _return_turns(self) -> None:
         """Give back the turns that no lane needs, and then want no further one."""
-        if self._gate is not None and self._turns:
+        if self._permits is not None and self._turns:
             turns, self._turns = self._turns, []
             self._wish_no_more()
             for began_s in turns:
-                self._gate.end(began_s)
+                self._permits.end(began_s)
 
     def _wish_no_more(self) -> None:
         wish, self._wish = self._wish, None
-        if self._gate is not None and wish is not None:
-            self._gate.withdraw(wish)
+        if self._permits is not None and wish is not None:
+            self._permits.withdraw(wish)
 
     def _free(self, lanes: int | None = None) -> int:
         """Return how many messages so many lanes may get; by default those that run or have a turn."""
         if lanes is None:
-            lanes = self._most_lanes if self._gate is None else self._lanes + len(self._turns)
+            lanes = self._most_lanes if self._permits is None else self._lanes + len(self._turns)
         lanes -= len(self.calls.hung)
         batch, open_ = self.batch or 1, [each for each in self.thread.held.deliveries if each.outcome is None]
         most = lanes * batch
@@ -270,11 +270,11 @@ class HandlersInTasks(HandlersInTurn):
 
     @property
     def _careful(self) -> bool:
-        return self._gate is not None and self._gate.careful
+        return self._permits is not None and self._permits.careful
 
     def _lane(self, turn_s: float | None) -> None:
         """Work, in a turn where turns are limited."""
-        task, last_s, gate = asyncio.current_task(), monotonic_s(), self._gate
+        task, last_s, permits = asyncio.current_task(), monotonic_s(), self._permits
         try:
             while part := self._take_ready():
                 slots = {delivery.slot for delivery in part} if self._owned else set[int]()
@@ -288,29 +288,29 @@ class HandlersInTasks(HandlersInTurn):
                         del self._busy[slot]
                 self._held_up = False
                 if self.thread.waiting and self.waits_too_long(self._filled_s, self._most_lanes):
-                    self.thread.begin_no_more()
+                    self.thread.stop_starting()
                 self._note_change()
                 if task is not None and task.cancelling():  # the program ends
                     return
-                if gate is not None and turn_s is not None:
-                    if gate.overfull:
-                        self.thread.begin_no_more()
-                    turn_s = gate.go_on(turn_s)
+                if permits is not None and turn_s is not None:
+                    if permits.overfull:
+                        self.thread.stop_starting()
+                    turn_s = permits.go_on(turn_s)
                     if turn_s is None:
                         return
                 if monotonic_s() - last_s > LONGEST_TURN_S:
-                    self.thread.blocking.sleep(0)
+                    self.thread.runtime.sleep(0)
                     last_s = monotonic_s()
         finally:
             self._lanes -= 1
-            if gate is not None and turn_s is not None:
-                gate.end(turn_s)
+            if permits is not None and turn_s is not None:
+                permits.end(turn_s)
             self._note_change()
 
     def _take_ready(self) -> Sequence[PlainDelivery]:
         """Take what a lane may begin now."""
         if self._rests:
-            self.thread.begin_no_more()
+            self.thread.stop_starting()
             return ()
         most = 1 if self._careful else self.batch or 1
         if not self._owned:
@@ -333,22 +333,22 @@ class HandlersInTasks(HandlersInTurn):
             self.thread.claimer.wake_all()
 
 
-def plain_listener(listener: Listener, tasks: Tasks) -> Listener:
+def plain_listener(listener: Listener, tasks: TaskGroup) -> Listener:
     """Return a listener whose handler plain logic can call."""
     check_async(listener.handler)
     on_lost = listener.on_lost
 
-    face: Callable[[Any, Tasks], Any] = faced if listener.batch is None else faced_all
-    face = DeliveryColumns if listener.columns else face
+    wrap: Callable[[Any, TaskGroup], Any] = wrap_delivery if listener.batch is None else wrap_deliveries
+    wrap = DeliveryColumns if listener.columns else wrap
 
     handler = with_arguments(listener.topic, listener.handler, listener.batch is not None, listener.columns)
 
     def handle(given: Any) -> object:
-        call = Apart(handler(face(given, tasks)), lambda: tasks.given_up)
+        call = OwnContext(handler(wrap(given, tasks)), lambda: tasks.given_up)
         return wait(call if listener.timeout is None else _limited(call, listener.timeout_s))
 
     def tell_lost(delivery: PlainDelivery) -> object:
-        return None if on_lost is None else on_lost(faced(delivery, tasks))  # pyright: ignore[reportArgumentType]
+        return None if on_lost is None else on_lost(wrap_delivery(delivery, tasks))  # pyright: ignore[reportArgumentType]
 
     return replace(listener, handler=handle, on_lost=tell_lost)
 

@@ -21,7 +21,7 @@ from rmq._io.wire import (
     ReplyError,
     Wire,
     WireBrokenError,
-    WireSilentError,
+    WireTimeoutError,
     checked_maker,
     unusable,
 )
@@ -100,7 +100,7 @@ class AsyncWire(Wire):
         while self.unsent:
             try:
                 self._wait("Redis does not take what is sent")
-            except WireSilentError:
+            except WireTimeoutError:
                 if self._buffered() >= left:
                     raise
             left = self._buffered()
@@ -191,7 +191,7 @@ class AsyncWire(Wire):
         self._replies.told.add(told)
         try:
             if not wait_until(told, self._timeout_s if timeout_s is None else timeout_s):
-                raise WireSilentError(trouble)
+                raise WireTimeoutError(trouble)
         finally:
             self._replies.told.discard(told)
 

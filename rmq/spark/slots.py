@@ -214,7 +214,7 @@ class QuerySlots:
     def _answered(self, piece: list[Call[T]]) -> tuple[list[Call[T]], list[Call[T]]]:
         """Return the calls for servers that answer, and those that may wait for the others."""
         put_off: list[Call[T]] = []
-        if self._connections.silent_nodes:
-            put_off = [call for call in piece if call.repeatable and self._connections.silent(call.keys[0])]
-            piece = [call for call in piece if not (call.repeatable and self._connections.silent(call.keys[0]))]
+        if self._connections.unresponsive_nodes:
+            put_off = [call for call in piece if call.repeatable and self._connections.unresponsive(call.keys[0])]
+            piece = [call for call in piece if not (call.repeatable and self._connections.unresponsive(call.keys[0]))]
         return piece, put_off

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rmq._listening.listener import Listener
-from rmq.aio.client import Opened, PlainClient, RmqClient
+from rmq.aio.client import LoopState, PlainClient, RmqClient
 from rmq.aio.listener import plain_listener
 from rmq.testing.clock import connect_on_clock
 from rmq.testing.runs import Ran, Rules, run
@@ -46,5 +46,5 @@ async def check_sent_async(client: RmqClient, expected: Expected) -> SentMessage
     return await opened.tasks.run(check_sent, opened.plain, expected)
 
 
-async def _opened(client: RmqClient) -> tuple[Opened, list[Listener]]:
+async def _opened(client: RmqClient) -> tuple[LoopState, list[Listener]]:
     return await client._open(), client._listeners  # pyright: ignore[reportPrivateUsage]

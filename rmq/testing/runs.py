@@ -13,7 +13,7 @@ from rmq._claiming.consumer import MAX_POLL, Consumer
 from rmq._claiming.due_poller import DuePoller
 from rmq._claiming.rate_limit import Throttle
 from rmq._listening.arguments import with_arguments
-from rmq._listening.handler_calls import HandlerCalls, ListenerSetup
+from rmq._listening.handler_invoker import HandlerInvoker, ListenerSetup
 from rmq._listening.listener import Listener
 from rmq._model.claim_columns import spread, spread_some
 from rmq._model.deliveries import Delivery, Verb
@@ -91,7 +91,7 @@ def run(client: RmqClient, added: Sequence[Listener], rules: Rules) -> Ran:
         RmqError: No listener, or the listeners run already.
         AssertionError: More is due than the rules allow.
     """
-    if client._listeners.runtimes:  # pyright: ignore[reportPrivateUsage]
+    if client._listeners.runners:  # pyright: ignore[reportPrivateUsage]
         raise RmqError("the listeners of this client run already; stop it, or do not start it in this test")
     if not added:
         raise RmqError("this client has no listener; decorate a handler with @client.listener(topic), or add some")
@@ -195,8 +195,8 @@ class _Runner(Consumer[Any]):
         self._claimer.throttle = _Unlimited(connections, replace(topic, max_rate=None))
         self._poller = DuePoller(connections, self._writer)
         self._observers: Observers = client.observers
-        stopping = connections.blocking.event()
-        self._calls = HandlerCalls(ListenerSetup(self._listener, stopping, observers=client.observers))
+        stopping = connections.runtime.event()
+        self._calls = HandlerInvoker(ListenerSetup(self._listener, stopping, observers=client.observers))
 
     def step(self, most: int) -> list[Delivery]:
         """Handle what is due, up to what the handler takes at once; return it, settled."""

@@ -29,10 +29,10 @@ from tests.support.core import (
     Claimer,
     ClaimExecutor,
     Connections,
+    EpochFloors,
     Holder,
-    Marks,
     claiming,
-    kinship,
+    redis_identity,
 )
 from tests.support.ledger import tell
 from tests.support.link import Link
@@ -430,7 +430,7 @@ def test_a_zookeeper_restored_from_a_backup_is_told_of_and_adopted(
                     wait_until(lambda: content in handled)
                     wait_until(lambda: all(slot.epoch for slot in plain.inspect(topic).stats().slots))
                     highest = max(each.epoch for each in coordinator.owned().values())
-                    wait_until(lambda: Marks(connections).counted().get(coordinator.ensemble or "", 0) >= highest)
+                    wait_until(lambda: EpochFloors(connections).counted().get(coordinator.ensemble or "", 0) >= highest)
                 else:
                     wait_until(lambda: "has gone back" in caplog.text)
                     wait_until(lambda: coordinator.ensemble != old)
@@ -467,7 +467,7 @@ def test_a_zookeeper_restored_from_a_backup_is_told_of_and_adopted(
 def test_two_redis_behind_one_zookeeper_are_refused(
     redis_url: str, make_topic: MakeTopic, coordinate: Coordinate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kinship, "STRANGERS_S", 1.0)
+    monkeypatch.setattr(redis_identity, "FOREIGN_WORKERS_S", 1.0)
     topic = make_topic(TopicType.PRIORITY, slots=4)
     owner = coordinate()
     with (
@@ -481,7 +481,7 @@ def test_two_redis_behind_one_zookeeper_are_refused(
         wait_until(lambda: len(owner.owned()) == 4)  # before that, others may not see what it consumes
         with pytest.raises(CoordinationError, match="another Redis") as refused:
             staging.start()
-        here, there = (Marks(client._registered(topic)[0]).redis("") for client in (prod, staging))
+        here, there = (EpochFloors(client._registered(topic)[0]).redis("") for client in (prod, staging))
         assert here != there
         assert here in str(refused.value)
         assert there in str(refused.value)
@@ -491,7 +491,7 @@ def test_two_redis_behind_one_zookeeper_are_refused(
 def test_a_redis_that_lost_its_identity_gets_it_back_from_live_workers(
     redis_url: str, make_topic: MakeTopic, coordinate: Coordinate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kinship, "IDENTIFY_EVERY_S", 0.2)
+    monkeypatch.setattr(redis_identity, "IDENTIFY_EVERY_S", 0.2)
     topic = make_topic(TopicType.PRIORITY, slots=4)
     with RmqClient(redis_url, zookeeper=coordinate()) as first, RmqClient(redis_url, zookeeper=coordinate()) as second:
         for client in (first, second):

@@ -18,7 +18,7 @@ from tests.support.core import (
     claiming,
     dead,
     encode,
-    named_turn,
+    named_rpc_id,
     sending,
     steering,
     viewing,
@@ -76,7 +76,7 @@ def _send_many(topic: Topic) -> Call[Any]:
 
 def _send_merged(topic: Topic) -> Call[Any]:
     messages = [encode(topic, RangeMergeMessage(name, body=1)) for name in ("new", "due")]
-    return sending.send_calls(topic)(0, messages, turn=named_turn("case", 1))
+    return sending.send_calls(topic)(0, messages, rpc_id=named_rpc_id("case", 1))
 
 
 def _send_delayed(topic: Topic) -> Call[Any]:

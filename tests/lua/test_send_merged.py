@@ -21,7 +21,7 @@ from rmq import (
     TopicType,
     WhenFull,
 )
-from rmq._transport.numbering import Turn
+from rmq._transport.rpc_ids import RpcId
 from rmq.errors import CallChangedError, CollectionFullError, ReplyLostError, ScriptFailedError, SumOutOfRangeError
 from tests.conftest import MakeSlot
 from tests.support.core import (
@@ -32,7 +32,7 @@ from tests.support.core import (
     Record,
     Reducer,
     framed,
-    named_turn,
+    named_rpc_id,
     read_record,
     sending,
     wanting,
@@ -48,9 +48,9 @@ def record(kind: str, *items: bytes, count: int = 1, number: float = 0, at_ms: i
     return write_record(Record(count, at_ms, at_ms, len(items) or number, kind, value))
 
 
-def send(slot: SlotUnderTest, turn: Turn, *messages: tuple[bytes, int, bytes]) -> tuple[int, int]:
+def send(slot: SlotUnderTest, rpc_id: RpcId, *messages: tuple[bytes, int, bytes]) -> tuple[int, int]:
     encoded = [Encoded(0, *message) for message in messages]
-    result = slot.run(sending.send_calls(slot.topic)(0, encoded, turn=turn))
+    result = slot.run(sending.send_calls(slot.topic)(0, encoded, rpc_id=rpc_id))
     return result.new, result.merged
 
 
@@ -59,34 +59,34 @@ def send(slot: SlotUnderTest, turn: Turn, *messages: tuple[bytes, int, bytes]) -
 
 def test_a_repeated_call_answers_as_it_did_and_changes_nothing(make_slot: MakeSlot) -> None:
     slot = make_slot(merge=Merge(Sum()))
-    first = send(slot, Turn("a", 1, 1), (b"x", 500, record("S", number=2)), (b"x", 500, record("S", number=3)))
+    first = send(slot, RpcId("a", 1, 1), (b"x", 500, record("S", number=2)), (b"x", 500, record("S", number=3)))
     before = slot.dump()
     slot.advance(60_000)
     assert first == (1, 1)
-    assert send(slot, Turn("a", 1, 1), (b"x", 500, record("S", number=2)), (b"x", 500, record("S", number=3))) == first
+    assert send(slot, RpcId("a", 1, 1), (b"x", 500, record("S", number=2)), (b"x", 500, record("S", number=3))) == first
     assert slot.dump() == before
 
 
 def test_a_call_below_the_floor_is_refused_whatever_comes_later(make_slot: MakeSlot) -> None:
     slot = make_slot(merge=Merge(Sum()))
     one = (b"x", 500, record("S", number=1))
-    send(slot, Turn("a", 1, 1), one)
-    send(slot, Turn("a", 3, 3), one)
-    send(slot, Turn("a", 4, 2), one)  # it was numbered before call 3, and comes after it
+    send(slot, RpcId("a", 1, 1), one)
+    send(slot, RpcId("a", 3, 3), one)
+    send(slot, RpcId("a", 4, 2), one)  # it was numbered before call 3, and comes after it
     before = slot.dump()
     for number in (1, 2):
         with pytest.raises(ReplyLostError, match=f"number {number} is no longer remembered, the lowest one is 3"):
-            send(slot, Turn("a", number, number), one)
+            send(slot, RpcId("a", number, number), one)
     assert slot.dump() == before
-    assert send(slot, Turn("b", 1, 1), one) == (0, 1), "another lane has numbers of its own"
+    assert send(slot, RpcId("b", 1, 1), one) == (0, 1), "another lane has numbers of its own"
 
 
 def test_each_open_call_of_a_lane_has_its_answer(make_slot: MakeSlot) -> None:
     slot = make_slot(merge=Merge(Sum()))
-    calls = [(Turn("a", number, 1), (b"x%d" % number, 500, record("S", number=number))) for number in (1, 2, 3)]
-    answers = [send(slot, turn, one) for turn, one in calls]
+    calls = [(RpcId("a", number, 1), (b"x%d" % number, 500, record("S", number=number))) for number in (1, 2, 3)]
+    answers = [send(slot, rpc_id, one) for rpc_id, one in calls]
     before = slot.dump()
-    assert [send(slot, turn, one) for turn, one in calls] == answers == [(1, 0)] * 3
+    assert [send(slot, rpc_id, one) for rpc_id, one in calls] == answers == [(1, 0)] * 3
     assert slot.dump() == before
 
 
@@ -94,24 +94,24 @@ def test_lanes_unused_for_an_hour_are_swept_by_new_ones(make_slot: MakeSlot) -> 
     slot = make_slot(merge=Merge(Sum()))
     one = (b"x", 500, record("S", number=1))
     for lane in ("old", "used", "also old"):
-        send(slot, Turn(lane, 1, 1), one)
+        send(slot, RpcId(lane, 1, 1), one)
     slot.advance(HOUR_MS)
-    send(slot, Turn("used", 2, 2), one)
+    send(slot, RpcId("used", 2, 2), one)
     slot.advance(1)
-    send(slot, Turn("new", 1, 1), one)
+    send(slot, RpcId("new", 1, 1), one)
     assert set(slot.client.hkeys(slot.keys.marks)) == {b"used", b"new"}  # pyright: ignore[reportArgumentType]
     assert 0 < slot.client.pttl(slot.keys.marks) <= 2 * HOUR_MS  # pyright: ignore[reportOperatorIssue]
 
 
 def test_a_name_with_other_messages_is_refused(make_slot: MakeSlot) -> None:
     slot = make_slot(merge=Merge(Sum()))
-    turn = named_turn("import", 1)
-    assert send(slot, turn, (b"x", 500, record("S", number=1)), (b"y", 500, record("S", number=1))) == (2, 0)
+    rpc_id = named_rpc_id("import", 1)
+    assert send(slot, rpc_id, (b"x", 500, record("S", number=1)), (b"y", 500, record("S", number=1))) == (2, 0)
     before = slot.dump()
-    assert send(slot, turn, (b"x", 900, record("S", number=1)), (b"y", 800, record("S", number=1))) == (2, 0)
+    assert send(slot, rpc_id, (b"x", 900, record("S", number=1)), (b"y", 800, record("S", number=1))) == (2, 0)
     for contents, number in ((b"xz", 1), (b"xy", 2), (b"yx", 1), (b"xyz", 1), (b"x", 1)):
         with pytest.raises(CallChangedError, match="once is 'import', and the call of that name to slot 0"):
-            send(slot, turn, *((bytes([each]), 500, record("S", number=number)) for each in contents))
+            send(slot, rpc_id, *((bytes([each]), 500, record("S", number=number)) for each in contents))
     assert slot.dump() == before
 
 
@@ -119,7 +119,7 @@ def test_a_name_counts_for_an_hour_after_its_last_use(make_slot: MakeSlot) -> No
     slot = make_slot(merge=Merge(Sum()))
     for ms, accepted in ((0, 1), (HOUR_MS, 1), (1, 2), (HOUR_MS + 1, 3)):
         slot.advance(ms)
-        send(slot, named_turn("nightly", 1), (b"x", 500, record("S", number=5)))
+        send(slot, named_rpc_id("nightly", 1), (b"x", 500, record("S", number=5)))
         assert slot.state().totals["accepted"] == accepted
 
 
@@ -135,10 +135,10 @@ def test_many_items_join_a_set_in_order_and_once(make_slot: MakeSlot) -> None:
 
 def test_what_was_refused_is_no_repeat(make_slot: MakeSlot) -> None:
     slot = make_slot(merge=Merge(Collect(max_items=1, when_full="refuse")))
-    send(slot, Turn("a", 1, 1), (b"x", 500, record("C", b"1")))
+    send(slot, RpcId("a", 1, 1), (b"x", 500, record("C", b"1")))
     before = slot.dump()
     with pytest.raises(CollectionFullError) as caught:
-        send(slot, Turn("a", 2, 1), (b"x", 500, record("C", b"23")))
+        send(slot, RpcId("a", 2, 1), (b"x", 500, record("C", b"23")))
     assert str(caught.value).startswith(
         f"message 1 of a call to slot 0 of topic {slot.topic.name} brings 1 item that counts 6 bytes, and b'x' "
         "has no room: max_items is 1, max_bytes is 65536; consume it first"
@@ -156,7 +156,7 @@ def parts(slot: SlotUnderTest, *messages: tuple[bytes, bytes], number: int = 1) 
     encoded = [Encoded(0, content, 500, body) for content, body in messages]
     calls = sending.send_calls(slot.topic)
     assert isinstance(calls, MergedSends)
-    return slot.run(calls(0, encoded, True, Turn("a", number, 1), partly=True))
+    return slot.run(calls(0, encoded, True, RpcId("a", number, 1), partly=True))
 
 
 @pytest.mark.parametrize("kind", [TopicType.RANGE_MERGE, TopicType.PRIORITY])
@@ -428,7 +428,7 @@ def test_a_value_without_its_message_holds_up_no_send(window: Fixed | Sliding, m
 def test_a_full_value_without_its_message_refuses_no_send(make_slot: MakeSlot) -> None:
     slot = make_slot(merge=Merge(Collect(max_items=2, max_bytes=100)))
     slot.seed(SlotState(body={b"x": record("C", b"1", b"2", at_ms=T0)}))
-    assert send(slot, Turn("a", 1, 1), (b"x", 500, record("C", b"3"))) == (1, 0)
+    assert send(slot, RpcId("a", 1, 1), (b"x", 500, record("C", b"3"))) == (1, 0)
     assert items_of(slot.state().body[b"x"]) == (b"3",)
     assert slot.state().store == {b"x": T0 + 500}
 

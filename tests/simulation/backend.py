@@ -1,4 +1,4 @@
-"""How the library waits in the simulation: a third `Blocking`, beside threads and the event loop."""
+"""How the library waits in the simulation: a third `Runtime`, beside threads and the event loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Simulated:
-    """Waits in a simulated process; see `rmq._io.backend.Blocking`.
+    """Waits in a simulated process; see `rmq._io.backend.Runtime`.
 
     Args:
         world: The scheduler and the clock.
@@ -25,7 +25,7 @@ class Simulated:
         network: What leads to Redis.
     """
 
-    interruptions: tuple[type[BaseException], ...] = ()
+    cancellations: tuple[type[BaseException], ...] = ()
     outlives_main = False
 
     def __init__(self, world: World, process: Process, network: Network) -> None:
@@ -49,7 +49,7 @@ class Simulated:
     def job(self, run: Callable[[], object], name: str) -> Job:
         return _Job(self.world, self.process, run, name)
 
-    def last_words(self, action: Callable[[], object], longest_s: float) -> None:
+    def finish_within(self, action: Callable[[], object], longest_s: float) -> None:
         del longest_s
         action()
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import hiredis
 
-from rmq._io.wire import NOTHING, Argument, ReplyError, WireBrokenError, WireSilentError, pack
+from rmq._io.wire import NOTHING, Argument, ReplyError, WireBrokenError, WireTimeoutError, pack
 from tests.simulation.server import Server
 from tests.simulation.world import Process, Waiter, World
 
@@ -186,7 +186,7 @@ class Network:
         stalled_s = self.stalled_s(process)
         world.sleep(min(connect_s, max(0.0, stalled_s) + 2 * self.travel_s()))
         if stalled_s >= connect_s:
-            raise WireSilentError("no connection in time")
+            raise WireTimeoutError("no connection in time")
         if self.down:
             raise WireBrokenError("connection refused")
         self._made += 1
@@ -280,7 +280,7 @@ class SimulatedWire:
             link.watchers.append(waiter)
             if not self._network.world.wait(waiter, self._timeout_s) and not link.arrived:
                 self.unwatch(waiter)
-                raise WireSilentError("no reply in time")
+                raise WireTimeoutError("no reply in time")
         reply = link.arrived[0]
         if reply is _END:
             raise WireBrokenError("the connection was closed")

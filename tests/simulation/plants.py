@@ -30,7 +30,7 @@ def _lua(name: str, *edits: Edit) -> Plant:
     return Plant(name, lua=edits)
 
 
-LEASES, HANDLERS = "rmq._claiming.leases", "rmq._listening.handler_calls:HandlerCalls"
+LEASES, HANDLERS = "rmq._claiming.leases", "rmq._listening.handler_invoker:HandlerInvoker"
 THREAD, EXCHANGE = "rmq._listening.listener_thread:ListenerThread", "rmq._transport.exchange:Exchange"
 CONNECTIONS = "rmq._transport.connections:Connections"
 
@@ -74,7 +74,7 @@ PLANTS = (
             f"[setattr(x, 'outcome', {ACKED}) for x in round_.deliveries]; self._drop(settled, round_)",
         ),
     ),
-    _python("what was not begun is acked at the stop", (f"{THREAD}.begin_no_more", "= RELEASED", f"= {ACKED}")),
+    _python("what was not begun is acked at the stop", (f"{THREAD}.stop_starting", "= RELEASED", f"= {ACKED}")),
     _lua(
         "a stranger's ack counts",
         ("settle_acks", "scores[i] ~= claim_score then", "not scores[i] then"),
@@ -86,14 +86,14 @@ PLANTS = (
     # replies that are lost or late
     _python(
         "a lost hint is not made up for",
-        ("rmq._listening.looking:Looking._look", "claimer.look(at_all=at_all, in_parts=True)", "pass"),
+        ("rmq._listening.slot_poller:SlotPoller._look", "claimer.look(at_all=at_all, in_parts=True)", "pass"),
     ),
     _python(
         "a reply is left for the next caller",
         (
             f"{CONNECTIONS}._try_alone",
             "        wire.close()\n        if not isinstance(error, WireBrokenError):",
-            "        (node.give_back if isinstance(error, WireSilentError) else type(wire).close)(wire)\n"
+            "        (node.give_back if isinstance(error, WireTimeoutError) else type(wire).close)(wire)\n"
             "        if not isinstance(error, WireBrokenError):",
         ),
         ("rmq._transport.node:Node.idle_wire", "if not wire.can_read():", "if True:"),
@@ -117,7 +117,11 @@ PLANTS = (
     _lua("a late send folds into what is in flight", ("hold", "redis.call('HDEL', slot.body, unpack(moved))", "")),
     _python(
         "the watcher sleeps while a claim is under way",
-        ("rmq._listening.runtime:ListenerRuntime._pause_s", "map(_is_at_work,", "map(lambda each: each.held.all(),"),
+        (
+            "rmq._listening.listener_runner:ListenerRunner._pause_s",
+            "map(_is_at_work,",
+            "map(lambda each: each.held.all(),",
+        ),
     ),
     # streams
     _lua(

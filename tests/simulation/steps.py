@@ -123,7 +123,7 @@ class Steps:
             return []
         epoch = step.epochs().get(store, 0)
         new = {content for content, score in after.claims.items() if before.claims.get(content) != score}
-        found = self._strangers(step, store, before, after)
+        found = self._foreign_worker(step, store, before, after)
         if (new or before.claims != after.claims) and store in step.epochs() and epoch < before.epoch:
             found.append(f"fenced: {_slot(store)}: {step.name} of epoch {epoch} after one of epoch {before.epoch}")
         if step.name in CLAIMS:
@@ -150,7 +150,7 @@ class Steps:
                 holds[-1].to_ms = step.now_ms  # its lease was over
             holds.append(Hold(step.now_ms if before else _claimed_ms(score), until_ms))
 
-    def _strangers(self, step: Step, store: bytes, before: SlotState, after: SlotState) -> list[str]:
+    def _foreign_worker(self, step: Step, store: bytes, before: SlotState, after: SlotState) -> list[str]:
         """Find claims that were ended, renewed or replaced by a call that does not name them."""
         named = set(step.arguments)
         return [

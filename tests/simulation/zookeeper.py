@@ -202,5 +202,5 @@ def new_coordinator(ensemble: Ensemble, backend: Simulated, worker: str) -> Coor
         del hosts, chroot, session_s, options
         return SimulatedClient(ensemble, backend.process, wake, broken)
 
-    kind = type("SimulatedCoordinator", (Coordinator,), {"_blocking": backend, "_client_class": staticmethod(client)})
+    kind = type("SimulatedCoordinator", (Coordinator,), {"_runtime": backend, "_client_class": staticmethod(client)})
     return kind("simulated", worker, session_timeout_s=ensemble.session_s)

@@ -36,7 +36,7 @@ def zookeeper() -> Iterator[ZooKeeperEnsemble]:
         yield servers
 
 
-class Turns:
+class RpcIdAllocator:
     """Who had which slot, and when; and which contents."""
 
     def __init__(self, topic: Topic) -> None:
@@ -67,7 +67,7 @@ class Place:
     def __init__(self, client: RmqClient, servers: ZooKeeperEnsemble, topic: Topic, session_s: int) -> None:
         self._client, self._servers, self.topic, self._session_s = client, servers, topic, session_s
         self.chroot = f"/spark-{os.getpid()}-{random.randrange(10**9)}"
-        self.turns = Turns(topic)
+        self.turns = RpcIdAllocator(topic)
 
     @property
     def options(self) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from rmq import (
     TopicType,
     WhenFull,
 )
-from rmq._transport.numbering import Turn
+from rmq._transport.rpc_ids import RpcId
 from tests.stateful.machine import SlotMachine
 from tests.stateful.merging_model import MergingModel, Sent
 from tests.stateful.values import MOST, Send, framed, record
@@ -92,7 +92,7 @@ class SendCall:
     call: Call[SendResult]
     batch: list[Sent]
     detailed: bool
-    turn: Turn
+    rpc_id: RpcId
 
 
 class MergingMachine(SlotMachine):
@@ -149,15 +149,15 @@ class MergingMachine(SlotMachine):
 
     # sending
 
-    @rule(drawn=batches, detailed=st.booleans(), turn=turns)
+    @rule(drawn=batches, detailed=st.booleans(), rpc_id=turns)
     def send(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, drawn: list[tuple[tuple[int, int], int]], detailed: bool, turn: tuple[str, str, str]
+        self, drawn: list[tuple[tuple[int, int], int]], detailed: bool, rpc_id: tuple[str, str, str]
     ) -> None:
         batch = [
             (self._content(index), max(1, self._score(choice)), self._draw(draw)) for (index, choice), draw in drawn
         ]
         encoded = [Encoded(0, content, score, record(self.model.kind, (send,))) for content, score, send in batch]
-        named = self._turn(*turn)
+        named = self._rpc_id(*rpc_id)
         send = cast("MergedSends", sending.send_calls(self.topic))
         call = with_hints(send(0, encoded, detailed, named, partly=True))
         self.calls.append(SendCall(call, batch, detailed, named))
@@ -170,8 +170,8 @@ class MergingMachine(SlotMachine):
         self._carry_out(self.calls[-1 - pick % len(self.calls)])
 
     def _carry_out(self, sent: SendCall) -> None:
-        known = self._is_known(sent.turn)
-        result = self._both(sent.call, lambda: self.model.send_merged(sent.batch, sent.detailed, sent.turn))
+        known = self._is_known(sent.rpc_id)
+        result = self._both(sent.call, lambda: self.model.send_merged(sent.batch, sent.detailed, sent.rpc_id))
         if result is None or known:
             return
         refused = result.refused if isinstance(result, PartlySent) else {}
@@ -182,10 +182,10 @@ class MergingMachine(SlotMachine):
         self.accepted += sum(send.weight for *_, send in batch)
         self.accepted_items += [item for *_, send in batch for item in send.items]
 
-    def _is_known(self, turn: Turn) -> bool:
-        return turn.lane in self.model.lanes and turn.number in self.model.lanes[turn.lane].replies
+    def _is_known(self, rpc_id: RpcId) -> bool:
+        return rpc_id.lane in self.model.lanes and rpc_id.number in self.model.lanes[rpc_id.lane].replies
 
-    def _turn(self, lane: str, order: str, floor: str) -> Turn:
+    def _rpc_id(self, lane: str, order: str, floor: str) -> RpcId:
         used = self.numbers.setdefault(lane, set())
         last = max(used, default=0)
         late = [number for number in range(1, last) if number not in used]
@@ -194,7 +194,7 @@ class MergingMachine(SlotMachine):
         known = self.floors.get(lane, 0)
         chosen = min(number, {"keep": known, "raise": known + 2, "lower": known - 1}[floor])
         self.floors[lane] = max(known, chosen)
-        return Turn(lane, number, max(0, chosen))
+        return RpcId(lane, number, max(0, chosen))
 
     def _draw(self, draw: int) -> Send:
         """What one message carries, made of a number below 1,000."""

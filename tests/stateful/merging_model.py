@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from rmq import Collect, Merge, Overflow, PriorityRule, SendResult, Sliding, Topic, TopicType, WhenFull
-from rmq._transport.numbering import Turn
+from rmq._transport.rpc_ids import RpcId
 from rmq.errors import (
     BacklogFullError,
     CollectionFullError,
@@ -125,12 +125,12 @@ class MergingModel(Model):
 
     # sending
 
-    def send_merged(self, batch: list[Sent], detailed: bool, turn: Turn) -> SendResult:
+    def send_merged(self, batch: list[Sent], detailed: bool, rpc_id: RpcId) -> SendResult:
         """Send a batch, unless this call was carried out before."""
-        lane = self.lanes.get(turn.lane)
-        if lane and turn.number in lane.replies:
-            return lane.replies[turn.number]
-        if lane and turn.number < lane.floor:
+        lane = self.lanes.get(rpc_id.lane)
+        if lane and rpc_id.number in lane.replies:
+            return lane.replies[rpc_id.number]
+        if lane and rpc_id.number < lane.floor:
             raise ReplyLostError("forgotten")
         slot, before = self.slot, (dict(self.slot.store), dict(self.slot.cool), dict(self.stored))
         over = self.merge.window_kind in ("leading", "trailing") and self.window_ms > self.now_ms + 1_000
@@ -150,12 +150,12 @@ class MergingModel(Model):
             self.window_ms = self.now_ms
         if lane is None:
             self.lanes = {name: each for name, each in self.lanes.items() if each.used_ms >= self.now_ms - 3_600_000}
-            lane = self.lanes[turn.lane] = Lane(self.now_ms)
+            lane = self.lanes[rpc_id.lane] = Lane(self.now_ms)
         elif not 0 <= self.now_ms - lane.used_ms < 60_000:
             lane.used_ms = self.now_ms
-        lane.floor = max(lane.floor, turn.floor)
-        kept = {number: reply for number, reply in lane.replies.items() if number >= turn.floor}
-        lane.replies = {**kept, turn.number: result}
+        lane.floor = max(lane.floor, rpc_id.floor)
+        kept = {number: reply for number, reply in lane.replies.items() if number >= rpc_id.floor}
+        lane.replies = {**kept, rpc_id.number: result}
         return result
 
     def _send_batch(self, batch: list[Sent], detailed: bool) -> SendResult:

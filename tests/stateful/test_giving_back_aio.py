@@ -17,11 +17,11 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from rmq import Delivery, Listener
 from rmq._claiming.claimer import Claimer
-from rmq._listening.handler_calls import ListenerSetup
+from rmq._listening.handler_invoker import ListenerSetup
 from rmq._listening.listener_thread import PIGGYBACK_S, ListenerThread
-from rmq.aio.backend import EventLoop, gate
-from rmq.aio.greenlets import Tasks, wait
-from rmq.aio.listener import HandlersInTasks
+from rmq.aio.backend import EventLoop, call_semaphore
+from rmq.aio.greenlets import TaskGroup, wait
+from rmq.aio.listener import TaskExecutor
 from tests.stateful.databases import on_database
 from tests.stateful.holding_machine import AGES, HoldingMachine, play
 from tests.support.core import Connections, QueueBroker, ScriptLibrary, monotonic_s, parse_url
@@ -57,7 +57,7 @@ class LanesMachine(HoldingMachine):
     )
     def begin_lanes(self, slots: int, batch: int | None, lanes: int, known: bool, owned: bool = False) -> None:
         self.begin(slots)
-        self.loop, self.tasks = asyncio.new_event_loop(), Tasks(gate)
+        self.loop, self.tasks = asyncio.new_event_loop(), TaskGroup(call_semaphore)
         self.running: list[tuple[list[bytes], asyncio.Future[bool]]] = []
         """What each handler has, and whether it is to fail: it waits until that is told."""
         self.lanes, self.batch, self.owned, self.per_message_s = lanes, batch or 1, owned, QUICK_S
@@ -68,11 +68,11 @@ class LanesMachine(HoldingMachine):
 
     def open(self, listener: Listener) -> None:
         """Make the thread, in the event loop."""
-        blocking = EventLoop()
-        self.in_loop = connections = Connections(parse_url(self.url), scripts=self.scripts, blocking=blocking)
+        runtime = EventLoop()
+        self.in_loop = connections = Connections(parse_url(self.url), scripts=self.scripts, runtime=runtime)
         claimer = Claimer(connections, self.topic, range(self.topic.slots), source=QueueBroker(connections, self.topic))
-        self.worker = ListenerThread(ListenerSetup(listener, blocking.event()), claimer, 0, HandlersInTasks)
-        self.in_tasks = cast("HandlersInTasks", self.worker.handlers)
+        self.worker = ListenerThread(ListenerSetup(listener, runtime.event()), claimer, 0, TaskExecutor)
+        self.in_tasks = cast("TaskExecutor", self.worker.handlers)
         self.in_tasks._owned = self.owned
         prefetch = self.worker.calls.prefetch
         note = prefetch.note
@@ -141,10 +141,10 @@ class LanesMachine(HoldingMachine):
         busy = self.in_tasks._busy.keys() if self.owned else set[int]()
         return len(self.running) == self.lanes or {each.slot for each in self.worker.waiting} <= busy
 
-    def relieve(self) -> None:
+    def return_stalled(self) -> None:
         """Do what the watcher does, for handlers that began very long ago."""
         self.in_tasks._begun_s -= AGES
-        self.in_tasks.relieve()
+        self.in_tasks.return_stalled()
 
     @rule()
     def do_a_round(self) -> None:
@@ -178,7 +178,7 @@ class LanesMachine(HoldingMachine):
     @rule()
     def the_watcher_comes_by(self) -> None:
         behind = len(self.worker.waiting)
-        self.do(self.relieve)
+        self.do(self.return_stalled)
         assert not (self.running and self.worker.waiting)
         if behind and len(self.running) == self.lanes:
             self.do(self.look_now)
@@ -186,13 +186,13 @@ class LanesMachine(HoldingMachine):
 
     @rule()
     def the_watcher_comes_by_during_a_round(self) -> None:
-        self.do(self.look_now, self.relieve)
+        self.do(self.look_now, self.return_stalled)
 
     @precondition(lambda self: self.running)
     @rule(place=st.integers(0, 2), end=st.sampled_from(ENDS))
     def a_handler_ends_while_the_watcher_gives_back(self, place: int, end: str) -> None:
         self.tell(place, end)
-        self.do(self.relieve, self.look_now)
+        self.do(self.return_stalled, self.look_now)
 
     @precondition(lambda self: self.running and self.owned)
     @rule()
@@ -283,7 +283,7 @@ def test_a_lane_that_has_not_begun_takes_the_place_of_one_message(machine: type[
     history.work()  # from now on only those slots are visited to which something is sent
     history.send(number=2, slot=0)
     history.do(history.rounds)
-    history.do(history.relieve)
+    history.do(history.return_stalled)
     assert (len(history.running), len(history.worker.waiting), history.in_tasks._held_up) == (1, 0, True)
     history.do(history.rounds)
     assert (len(history.running), len(history.worker.waiting)) == (1, 1)

@@ -26,7 +26,7 @@ import pytest
 
 import rmq
 from rmq import aio, testing
-from rmq.aio.mirror import iterated
+from rmq.aio.proxy import async_iterator
 
 MODULES = (
     "rmq",
@@ -135,7 +135,7 @@ def test_both_sides_offer_the_same(name: str) -> None:
             assert parameters(here[each]) == parameters(there[each]), f"{name}.{each} takes different parameters"
         if hasattr(there[each], "method"):
             yields = str(here[each].__annotations__["return"]).startswith("Iterator")
-            assert yields == isinstance(there[each], iterated), f"{name}.{each}: async for, or await?"
+            assert yields == isinstance(there[each], async_iterator), f"{name}.{each}: async for, or await?"
 
 
 def test_differences_between_the_sides_are_real() -> None:

@@ -19,7 +19,7 @@ MOST_PRIVATE = 120
 
 CIRCLES = (
     {"messages", "payloads", "recording", "stream_messages", "topics", "typed"},
-    {"handlers_in_turn", "listener_thread"},
+    {"thread_executor", "listener_thread"},
 )
 """Circles of files that are still there, by the last parts of their names."""
 

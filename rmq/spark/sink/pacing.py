@@ -61,7 +61,7 @@ class TaskPace:
             if left <= 0:
                 self._connections.command("HINCRBY", self._key, _SENT, number, key=self._key)
                 return
-            self._connections.blocking.sleep(min(wait_s, LONGEST_WAIT_S))
+            self._connections.runtime.sleep(min(wait_s, LONGEST_WAIT_S))
 
     def give_back(self, number: int) -> None:
         """Give back what was not sent after all."""

@@ -224,7 +224,7 @@ class TaskSender:
 
     def _send_patiently(self, slot: int, rows: Sequence[Encoded], mark: Mark | None) -> SendResult | Once:
         """Send as room comes free; a marked chunk as a whole, since a task that is run again sends it as one."""
-        sleep = self._connections.blocking.sleep
+        sleep = self._connections.runtime.sleep
         if mark is None:
             result, error = send_patiently(self._writer, slot, rows, sleep)
             if error is not None:

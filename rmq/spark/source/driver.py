@@ -308,7 +308,7 @@ class QueryDriver:
 
     def sleep(self, seconds: float) -> None:
         """Wait, as its connections do."""
-        self._connections.blocking.sleep(seconds)
+        self._connections.runtime.sleep(seconds)
 
     def take(self, due: Mapping[int, int], limit: int | None) -> dict[int, int]:
         """Return the quotas of a next batch of up to `limit` of what `look` has found."""
@@ -453,7 +453,7 @@ class QueryDriver:
             batch, driver = self._open, self._driver
         if batch is None or driver is None:
             return True
-        number, least = sum(1 for _ in batch.chunks()), PIECE if self._renewing.apart else 1
+        number, least = sum(1 for _ in batch.chunks()), PIECE if self._renewing.multi_node else 1
         self._renewals.pace = Pace(number, self.topic.lease_s / 3, self._stopping, least)
         began_s = monotonic_s()
         try:

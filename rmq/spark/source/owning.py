@@ -120,7 +120,7 @@ class OwnedSlots:
                     text = "topic %s: this query owns no slot: the topic has more workers than slots (%d)"
                     log.warning(text, self.place, self.topic.slots)
                 return
-            self._connections.blocking.sleep(LOOK_S)
+            self._connections.runtime.sleep(LOOK_S)
 
     def close(self) -> None:
         """Give all slots back at once, and leave the cluster. May be called again."""
@@ -174,7 +174,7 @@ class OwnedSlots:
     def awaits(self, slots: QuerySlots, target: Mapping[int, int]) -> bool:
         """Wait while messages of a target lie in slots that wait; return whether a batch may have other slots now."""
         while any(map(target.get, self.awaited)):
-            self._connections.blocking.sleep(LOOK_S)
+            self._connections.runtime.sleep(LOOK_S)
             if self.has_changed(slots):
                 return True
         return False
@@ -331,7 +331,7 @@ class OwnedSlots:
                         found[slot] = waiting[slot]
             if found.keys() >= owners.keys() or monotonic_s() >= until_s:
                 return {slot: owner for slot, owner in found.items() if slot in owners}
-            self._connections.blocking.sleep(LOOK_S)
+            self._connections.runtime.sleep(LOOK_S)
 
     def _forget(self, batch: Batch, driver: Driver, lost: Iterable[int]) -> None:
         lost = sorted(lost)

@@ -118,7 +118,7 @@ class Waiting:
         if hints.missed:
             self._look(self.slots())
         elif not self._hints.connected:
-            self._connections.blocking.sleep(timeout_s)
+            self._connections.runtime.sleep(timeout_s)
 
     def _note(self, due: tuple[tuple[int, int], ...]) -> None:
         counted = self.slots()
@@ -140,7 +140,7 @@ class Waiting:
 
     def _look(self, looked_at: Collection[int]) -> None:
         self._look_s = monotonic_s() + LOOK_EVERY_S
-        slots, size = list(looked_at), 1 if self._connections.apart else MOST_SLOTS
+        slots, size = list(looked_at), 1 if self._connections.multi_node else MOST_SLOTS
         parts = [slots[first : first + size] for first in range(0, len(slots), size)]
         answers = self._connections.run_many([self._look_call(part) for part in parts], PATIENCE_S)
         asked_s = monotonic_s()

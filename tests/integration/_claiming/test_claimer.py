@@ -16,9 +16,9 @@ from rmq._claiming.claim_executor import ClaimExecutor
 from rmq._claiming.claim_round import ClaimPlan, ClaimRound
 from rmq._claiming.claimer import TROUBLE_PAUSE_S, Claimer
 from rmq._claiming.wake_hints import Hints
-from rmq._listening.handler_calls import ListenerSetup
-from rmq._listening.handlers_in_turn import HandlersInTurn
+from rmq._listening.handler_invoker import ListenerSetup
 from rmq._listening.listener_thread import PIGGYBACK_S, ListenerThread
+from rmq._listening.thread_executor import ThreadExecutor
 from rmq.errors import ScriptFailedError
 from tests.conftest import MakeTopic
 from tests.support.clients import left_in, stats_of, texts
@@ -239,7 +239,7 @@ def test_an_idle_worker_settles_a_few_slots_at_a_time_but_all_where_it_has_no_ro
     """To settle 900 of 1,024 slots in one round kept messages waiting for 30 to 60 ms that became due meanwhile."""
     monkeypatch.setattr("rmq._listening.listener_thread.MOST_SETTLED", 2)
     monkeypatch.setattr("rmq._listening.listener_thread.PIGGYBACK_S", 60.0)
-    monkeypatch.setattr(HandlersInTurn, "claims_ahead", lambda *args: False)
+    monkeypatch.setattr(ThreadExecutor, "claims_ahead", lambda *args: False)
     topic = make_topic(TopicType.PRIORITY, slots=8)
     bases = {topic.slot_of(f"{i}".encode()): f"{i}" for i in range(1_000)}
     client.producer(topic).send_many(PriorityMessage(f"{slot}", 1, slot_basis=bases[slot]) for slot in range(5))
@@ -334,7 +334,7 @@ def test_acks_of_a_claim_that_come_late_are_carried_out_while_nobody_else_has_it
 def a_worker(connections: Connections, topic: Topic, observers: Observers | None = None) -> ListenerThread:
     claimer = Claimer(connections, topic, range(topic.slots))
     setup = ListenerSetup(Listener(topic, lambda delivery: None), threading.Event(), observers=observers or Observers())
-    return ListenerThread(setup, claimer, 0, HandlersInTurn)
+    return ListenerThread(setup, claimer, 0, ThreadExecutor)
 
 
 def test_outcomes_that_come_too_late_are_not_given_up_in_silence(
@@ -390,10 +390,10 @@ def test_an_ack_does_not_ride_on_beside_a_slow_handler(
     found[0].mark(ACKED)
     worker.held.defer_acks(0.0)
     worker.calls.began_s = monotonic_s() + 60
-    worker.handlers.relieve()
+    worker.handlers.return_stalled()
     assert stats_of(client, topic).total("acked") == 0
     worker.calls.began_s -= 60 + PIGGYBACK_S
-    worker.handlers.relieve()
+    worker.handlers.return_stalled()
     assert stats_of(client, topic).total("acked") == 1
     assert worker.held.all() == []
 
@@ -511,7 +511,7 @@ def test_to_give_back_ends_once_the_handler_that_was_slow_has_ended(
 
     monkeypatch.setattr(worker, "settle_only", settle)
     worker.calls.began_s = monotonic_s() - 60
-    worker.handlers.relieve()
+    worker.handlers.return_stalled()
     assert calls == [True]
     assert [delivery.outcome for delivery in worker.waiting] == [None]
     monkeypatch.undo()

@@ -255,7 +255,7 @@ def test_it_goes_back_where_no_poll_comes_and_what_has_lost_its_lease_is_not_ret
         wait_until(lambda: found.extend(other.poll(10, 0.1)) or len(found) == 10)
         assert {each.attempt for each in found} == {1}
         assert other.ack(found[1:]) == []
-        left = Leftovers(idle._connections.blocking, topic, print)  # pyright: ignore[reportPrivateUsage]
+        left = Leftovers(idle._connections.runtime, topic, print)  # pyright: ignore[reportPrivateUsage]
         found[0].lease_until_s = 0.0
         left.keep(found[:1])
         assert left.take() == []

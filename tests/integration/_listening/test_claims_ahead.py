@@ -29,7 +29,7 @@ from tests.support.core import (
     ClaimExecutor,
     ClaimPlan,
     Connections,
-    ListenerRuntime,
+    ListenerRunner,
     PrefetchSize,
     Visit,
     slot_keys,
@@ -115,8 +115,8 @@ def test_adaptive_handlers_have_nothing_claimed_ahead(client: RmqClient, make_to
     plain = make_topic(TopicType.PRIORITY)
     client.listener(plain)(lambda delivery: None)
     client.start()
-    runtimes: list[ListenerRuntime] = client._listeners.runtimes  # pyright: ignore[reportPrivateUsage]
-    ahead = {each.listener.topic.name: each.may_claim_ahead for each in runtimes}
+    runners: list[ListenerRunner] = client._listeners.runners  # pyright: ignore[reportPrivateUsage]
+    ahead = {each.listener.topic.name: each.may_claim_ahead for each in runners}
     client.stop()
     assert ahead == {stream.name: True, adaptive.name: False, plain.name: True}
 
@@ -204,7 +204,7 @@ def test_the_next_claim_from_many_slots_begins_while_its_messages_are_made_ready
 ) -> None:
     """Also where the handler takes no time: each slot has a reply, and an ack, of its own."""
     monkeypatch.setattr("rmq._claiming.round_size.FEWEST_SLOTS", 2 * MANY_SLOTS)  # claims that come back full stay wide
-    monkeypatch.setattr("rmq._listening.handlers_in_turn.SLOW_S", 60.0)
+    monkeypatch.setattr("rmq._listening.thread_executor.SLOW_S", 60.0)
     monkeypatch.setattr(PrefetchSize, "takes_s", lambda *_: 0.0)
     monkeypatch.setattr(PrefetchSize, "messages", lambda *_: 1)  # a claim is one batch
     topic = make_topic(TopicType.PRIORITY, slots=512)
@@ -219,11 +219,11 @@ def test_the_next_claim_from_many_slots_begins_while_its_messages_are_made_ready
         is_first = not seen  # of a handler of which nothing is known
         seen.extend(texts(deliveries))
         if len({delivery.slot for delivery in deliveries}) >= MANY_SLOTS and len(seen) < 400 and not is_first:
-            ahead.append(runtime._threads[0].claims.is_ahead)  # pyright: ignore[reportPrivateUsage]
+            ahead.append(runner._threads[0].claims.is_ahead)  # pyright: ignore[reportPrivateUsage]
 
     client.start()
-    runtime: ListenerRuntime = client._listeners.runtimes[0]  # pyright: ignore[reportPrivateUsage]
-    claimer = runtime._claimers[0]  # pyright: ignore[reportPrivateUsage]
+    runner: ListenerRunner = client._listeners.runners[0]  # pyright: ignore[reportPrivateUsage]
+    claimer = runner._claimers[0]  # pyright: ignore[reportPrivateUsage]
     wait_until(lambda: claimer.wait_s(1.0) > 0)  # it has found all slots empty
     wanted = send(client, topic, 640)
     claimer.look(at_all=True)  # it knows of all, whatever hints it has heard by now
@@ -424,7 +424,7 @@ def test_a_reply_that_another_call_takes_is_not_lost(at_work: Callable[[], tuple
 def test_quick_handlers_of_small_batches_claim_several_at_a_time(
     client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch, slots: int
 ) -> None:
-    monkeypatch.setattr("rmq._listening.handlers_in_turn.SLOW_S", 60.0)  # a machine that stands still for a moment
+    monkeypatch.setattr("rmq._listening.thread_executor.SLOW_S", 60.0)  # a machine that stands still for a moment
     limits = limits_of(monkeypatch)
     topic = make_topic(TopicType.PRIORITY, slots=slots)
     wanted = send(client, topic, 999)
@@ -525,7 +525,7 @@ def test_a_handler_that_fails_at_once_does_not_hold_the_whole_backlog(
     client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch, batch: int | None
 ) -> None:
     """A call takes along so many nacks of a slot, and a claim may bring far more messages."""
-    monkeypatch.setattr("rmq._listening.handlers_in_turn.SLOW_S", 60.0)  # the handler asks Redis, which may take long
+    monkeypatch.setattr("rmq._listening.thread_executor.SLOW_S", 60.0)  # the handler asks Redis, which may take long
     topic = make_topic(TopicType.PRIORITY, retry=ExponentialRetry(base=timedelta(hours=1), cap=timedelta(hours=2)))
     client.producer(topic).send_many(PriorityMessage(f"m{i}", 100) for i in range(3_000))
     held: list[int] = []

@@ -178,7 +178,7 @@ def test_a_log_filter_that_fails_leaks_no_delivery(
 def test_a_gate_that_fails_leaks_no_delivery(
     client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rmq._listening.handler_gate import HandlerGate
+    from rmq._listening.concurrency import ListenerPermits
 
     topic, calls = new_topic(make_topic), Counter[str]()
 
@@ -195,8 +195,8 @@ def test_a_gate_that_fails_leaks_no_delivery(
 
         return fail
 
-    monkeypatch.setattr(HandlerGate, "handling", failing("handling"))
-    monkeypatch.setattr(HandlerGate, "handled", failing("handled"))
+    monkeypatch.setattr(ListenerPermits, "handling", failing("handling"))
+    monkeypatch.setattr(ListenerPermits, "handled", failing("handled"))
     send(client, topic)
     tried(client, topic, handlers=1)
     assert calls["handled"] == 23
@@ -361,8 +361,8 @@ def test_work_that_an_async_handler_returns_is_nacked(redis_url: str, client: Rm
 def test_no_message_is_begun_after_a_stop_whoever_waits_for_redis(
     client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rmq._listening.handlers_in_turn import HandlersInTurn
     from rmq._listening.listener_thread import ListenerThread
+    from rmq._listening.thread_executor import ThreadExecutor
 
     topic, begun = make_topic(TopicType.PRIORITY), list[str]()
     both, go_on, redis_answers = threading.Barrier(3), threading.Event(), threading.Event()
@@ -374,7 +374,7 @@ def test_no_message_is_begun_after_a_stop_whoever_waits_for_redis(
         settle_only(self)
 
     monkeypatch.setattr(ListenerThread, "settle_only", slow)
-    monkeypatch.setattr("rmq._listening.handlers_in_turn.SLOW_S", 60.0)
+    monkeypatch.setattr("rmq._listening.thread_executor.SLOW_S", 60.0)
 
     @client.listener(topic, threads=2, batch=3)
     def handle(deliveries: list[Delivery]) -> None:
@@ -382,7 +382,7 @@ def test_no_message_is_begun_after_a_stop_whoever_waits_for_redis(
         both.wait(20)
         assert go_on.wait(20)
 
-    monkeypatch.setattr(HandlersInTurn, "room", lambda self: 9)
+    monkeypatch.setattr(ThreadExecutor, "room", lambda self: 9)
     client.producer(topic).send_many(PriorityMessage(f"m{number}", 100) for number in range(18))
     client.start()
     both.wait(20)  # each thread has begun 3 of its 9

@@ -18,7 +18,7 @@ from rmq import Delivery, ImmediateRetry, Listener, PriorityMessage, RangeMergeM
 from rmq.errors import InvalidValueError, LeaseLostError, RmqError
 from tests.conftest import MakeTopic
 from tests.support.clients import drain, left_in, stats_of, texts
-from tests.support.core import HISTORY_TURN_KEY, PrefetchSize, handlers_in_turn, slot_keys
+from tests.support.core import HISTORY_TURN_KEY, PrefetchSize, slot_keys, thread_executor
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -252,20 +252,20 @@ def test_a_flooded_slot_does_not_starve_the_others(
 
 def test_a_handler_that_takes_longer_than_its_lease_keeps_it(client: RmqClient, make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.PRIORITY, lease=4 * SECOND)
-    gate = Gate()
+    permits = Gate()
     lost: list[Delivery] = []
-    client.listener(topic, on_lost=lost.append)(gate)
+    client.listener(topic, on_lost=lost.append)(permits)
     client.producer(topic).send(PriorityMessage("slow", 100))
     with listening(client):
-        wait_until(lambda: gate.begun)
-        claimed_s = gate.begun[0].claim_score // 1000
+        wait_until(lambda: permits.begun)
+        claimed_s = permits.begun[0].claim_score // 1000
         with client.consumer(topic) as other:
             assert other.poll(timeout=6.0) == []
-        assert gate.begun[0].claim_score // 1000 > claimed_s + 1
-        gate.open.set()
+        assert permits.begun[0].claim_score // 1000 > claimed_s + 1
+        permits.open.set()
         wait_until(empty(client, topic))
     assert lost == []
-    assert len(gate.ended) == 1
+    assert len(permits.ended) == 1
     assert stats_of(client, topic).total("acked") == stats_of(client, topic).total("delivered") == 1
 
 
@@ -273,42 +273,42 @@ def test_a_handler_that_takes_longer_than_its_lease_keeps_it(client: RmqClient, 
 def claims_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Listeners claim eight messages at once, and keep them however slow their handler is."""
     monkeypatch.setattr(PrefetchSize, "messages", lambda *_: 8)
-    monkeypatch.setattr(handlers_in_turn, "SLOW_S", 60.0)
+    monkeypatch.setattr(thread_executor, "SLOW_S", 60.0)
 
 
 @pytest.mark.usefixtures("claims_ahead")
 def test_what_waits_behind_a_slow_handler_goes_to_others(
     client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handlers_in_turn, "SLOW_S", 0.1)
+    monkeypatch.setattr(thread_executor, "SLOW_S", 0.1)
     topic = make_topic(TopicType.PRIORITY)
-    gate = Gate()
-    client.listener(topic)(gate)
+    permits = Gate()
+    client.listener(topic)(permits)
     client.producer(topic).send_many(PriorityMessage(f"m{i}", 100 - i) for i in range(8))
     found: list[Delivery] = []
     with listening(client), client.consumer(topic) as other:
-        wait_until(lambda: gate.begun)
+        wait_until(lambda: permits.begun)
         wait_until(lambda: found.extend(other.poll(timeout=0.5)) or len(found) == 7)
         assert {delivery.attempt for delivery in found} == {1}
         assert [delivery.priority for delivery in found] == list(range(99, 92, -1))
         assert other.ack(found) == []
-        gate.open.set()
+        permits.open.set()
         wait_until(empty(client, topic))
-    assert texts(gate.ended) == ["m0"]
+    assert texts(permits.ended) == ["m0"]
 
 
 @pytest.mark.usefixtures("claims_ahead")
 def test_what_waits_behind_a_slow_handler_keeps_its_lease(client: RmqClient, make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.PRIORITY, lease=4 * SECOND)
-    gate = Gate()
-    client.listener(topic)(gate)
+    permits = Gate()
+    client.listener(topic)(permits)
     client.producer(topic).send_many(PriorityMessage(f"m{i}", 100) for i in range(8))
     with listening(client):
-        wait_until(lambda: gate.begun)
+        wait_until(lambda: permits.begun)
         assert left_in(stats_of(client, topic)) == (0, 8, 0, 0)
         with client.consumer(topic) as other:
             assert other.poll(timeout=6.0) == []
-        gate.open.set()
+        permits.open.set()
         wait_until(empty(client, topic))
     assert stats_of(client, topic).total("delivered") == 8
 
@@ -361,22 +361,22 @@ def test_what_lost_its_lease_while_it_waited_is_not_begun(
     client: RmqClient, make_topic: MakeTopic, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic = make_topic(TopicType.PRIORITY, lease=SECOND)
-    gate = Gate()
+    permits = Gate()
     lost: list[Delivery] = []
-    client.listener(topic, on_lost=lost.append)(gate)
+    client.listener(topic, on_lost=lost.append)(permits)
     client.producer(topic).send_many(PriorityMessage(f"m{i}", 100 - i) for i in range(3))
     with caplog.at_level(logging.WARNING), listening(client):
-        wait_until(lambda: gate.begun)
+        wait_until(lambda: permits.begun)
         keys = slot_keys(topic.name, 0)
         for content in (b"m1", b"m2"):
             redis_client.zincrby(keys.prepare, 2_000, content)
         wait_until(lambda: {delivery.text for delivery in lost} == {"m1", "m2"})
-        gate.open.set()
+        permits.open.set()
         wait_until(lambda: caplog.text.count("not begun in time") == 2)
-        assert texts(gate.begun) == ["m0"]
+        assert texts(permits.begun) == ["m0"]
         assert all(delivery.still_owner() is False for delivery in lost)
         wait_until(empty(client, topic))  # somebody had them; that lease ends
-    assert sorted(texts(gate.ended)) == ["m0", "m1", "m2"]
+    assert sorted(texts(permits.ended)) == ["m0", "m1", "m2"]
 
 
 # --- stopping
@@ -387,11 +387,11 @@ def test_stop_lets_handlers_finish_and_releases_at_once_what_was_not_begun(
     client: RmqClient, make_topic: MakeTopic
 ) -> None:
     topic = make_topic(TopicType.PRIORITY, slots=2)
-    gate = Gate()
-    client.listener(topic, threads=2)(gate)
+    permits = Gate()
+    client.listener(topic, threads=2)(permits)
     client.producer(topic).send_many(PriorityMessage(f"m{i}", 1_000 - i) for i in range(30))
     client.start()
-    wait_until(lambda: len(gate.begun) == 2)
+    wait_until(lambda: len(permits.begun) == 2)
     assert stats_of(client, topic).in_flight > 2
     left: list[list[Delivery]] = []
     stopper = threading.Thread(target=lambda: left.append(client.stop(30)))
@@ -405,27 +405,27 @@ def test_stop_lets_handlers_finish_and_releases_at_once_what_was_not_begun(
         assert all(delivery.priority == 1_000 - int(delivery.text[1:]) for delivery in found)
         assert other.ack(found) == []
     assert stopper.is_alive()
-    gate.open.set()
+    permits.open.set()
     stopper.join(10)
     assert left == [[]]
-    assert len(gate.ended) == len(gate.begun) == 2
+    assert len(permits.ended) == len(permits.begun) == 2
     assert left_in(stats_of(client, topic)) == (0, 0, 0, 0)
     assert stats_of(client, topic).total("acked") == 30
 
 
 def test_stop_respects_its_limit(client: RmqClient, make_topic: MakeTopic, caplog: pytest.LogCaptureFixture) -> None:
     topic = make_topic(TopicType.PRIORITY)
-    gate = Gate()
-    client.listener(topic)(gate)
+    permits = Gate()
+    client.listener(topic)(permits)
     client.producer(topic).send(PriorityMessage("stuck", 100))
     client.start()
-    wait_until(lambda: gate.begun)
+    wait_until(lambda: permits.begun)
     start = time.monotonic()
     with caplog.at_level(logging.WARNING):
-        assert client.stop(0.3) == gate.begun
+        assert client.stop(0.3) == permits.begun
     assert 0.3 <= time.monotonic() - start < 30
     assert "1 deliveries were not finished within 0.3 s" in caplog.text
-    gate.open.set()
+    permits.open.set()
     wait_until(empty(client, topic))  # the thread still sends its outcome
 
 
@@ -455,8 +455,8 @@ def test_a_hint_wakes_an_idle_listener(
     client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody looks here, neither worker nor watcher: only the hint can have done it."""
-    monkeypatch.setattr("rmq._listening.looking.LOOK_EVERY_S", 3600.0)
-    monkeypatch.setattr("rmq._listening.handlers_in_turn.LOOK_EVERY_S", 3600.0)
+    monkeypatch.setattr("rmq._listening.slot_poller.LOOK_EVERY_S", 3600.0)
+    monkeypatch.setattr("rmq._listening.thread_executor.LOOK_EVERY_S", 3600.0)
     topic = make_topic(TopicType.RANGE_MERGE, slots=64)
     arrived: list[str] = []
     client.listener(topic, threads=2)(lambda delivery: arrived.append(delivery.text))

@@ -16,9 +16,9 @@ from tests.support.core import (
     RELEASED,
     Claimer,
     Connections,
-    HandlersInTurn,
     ListenerSetup,
     ListenerThread,
+    ThreadExecutor,
     join_group,
 )
 from tests.support.waiting import wait_until
@@ -53,7 +53,7 @@ def an_owner(
     claimer.set_owned({0: OWNER})
     listener = Listener(topic, handler, group="g", start="all", batch=batch)
     coordinator = cast("Coordinator", CoordinatorStub(listener.ownership_name))
-    return ListenerThread(ListenerSetup(listener, threading.Event(), coordinator), claimer, 0, HandlersInTurn)
+    return ListenerThread(ListenerSetup(listener, threading.Event(), coordinator), claimer, 0, ThreadExecutor)
 
 
 def send(client: RmqClient, topic: Topic, number: int) -> None:
@@ -92,7 +92,7 @@ def test_nothing_is_read_while_more_is_given_back_than_goes_with_a_call(
     send(client, topic, number + 1)
     worker = an_owner(connections, topic, lambda delivery: None)
     assert len(claim(worker, number)) == number
-    worker.begin_no_more()
+    worker.stop_starting()
     wait_until(lambda: worker.claimer.wait_s(PUT_OFF_S) == 0)
     assert claim(worker, 1000) == []
     wait_until(lambda: len(claim(worker, 1000)) == number + 1)  # one call takes up to 64 that came back
@@ -131,7 +131,7 @@ def test_what_a_claim_brings_while_an_entry_before_it_is_given_up_goes_back_with
 
     def give_up_meanwhile(*args: Any) -> Any:
         round_ = carry_out(*args)
-        worker.begin_no_more()
+        worker.stop_starting()
         return round_
 
     monkeypatch.setattr(worker.claims, "carry_out", give_up_meanwhile)

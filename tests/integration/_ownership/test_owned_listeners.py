@@ -15,7 +15,7 @@ import pytest
 from rmq import Coordinator, Delivery, Listener, PriorityMessage, RmqClient, StreamMessage, Topic, TopicType
 from tests.conftest import MakeTopic
 from tests.integration._ownership.test_zookeeper import plain_client
-from tests.support.core import ENSEMBLES_KEY, kinship
+from tests.support.core import ENSEMBLES_KEY, redis_identity
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 from tests.support.zookeeper import ZooKeeperEnsemble
@@ -46,7 +46,7 @@ def test_slots_leave_a_thread_in_which_a_handler_of_another_slot_hangs(
     monkeypatch: pytest.MonkeyPatch,
     timeout: timedelta | None,
 ) -> None:
-    monkeypatch.setattr("rmq._listening.runtime.HANGS_S", 1.0)
+    monkeypatch.setattr("rmq._listening.listener_runner.HANGS_S", 1.0)
     monkeypatch.setattr("rmq._listening.ownership.OWNED_LOOK_S", 0.5)
     topic = make_topic(TopicType.PRIORITY, slots=8)
     release, lock = threading.Event(), threading.Lock()
@@ -155,8 +155,8 @@ def test_tokens_go_on_growing_after_zookeeper_was_rebuilt(
 def test_the_highest_epoch_is_told_again_to_a_redis_that_has_forgotten_it(
     coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kinship, "IDENTIFY_EVERY_S", 0.1)
-    monkeypatch.setattr(kinship, "KINSHIP_LOOK_S", 0.1)
+    monkeypatch.setattr(redis_identity, "IDENTIFY_EVERY_S", 0.1)
+    monkeypatch.setattr(redis_identity, "IDENTITY_LOOK_S", 0.1)
     with RedisServer() as server, RmqClient(server.url, zookeeper=coordinator) as client:
         client.add(Listener(Topic("t", TopicType.PRIORITY, slots=2), lambda delivery: None))
         client.start()

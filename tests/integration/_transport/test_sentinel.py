@@ -135,7 +135,7 @@ def test_unequal_priorities_of_replicas_are_warned_of_once(replicas: int, caplog
         wait_until(lambda: seen(servers.sentinels[0]) == {10, 100}, 60.0)
         with RmqClient(servers.url, **options) as client:
             for _ in range(3):
-                client._connections.doubt()  # pyright: ignore[reportPrivateUsage]
+                client._connections.invalidate()  # pyright: ignore[reportPrivateUsage]
                 client.topics()
     warnings = [each.getMessage() for each in caplog.records if "replica-priority" in each.getMessage()]
     expected = "durability replicated waits for 1 of 2 replicas of queue, whose replica-priority differs (10, 100)"
@@ -185,8 +185,8 @@ def test_frozen_sentinels_hold_nobody_for_long(
     servers: SentinelServers, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is waited for a moment only, and at length only if no other Sentinel answers."""
-    monkeypatch.setattr("rmq._transport.panel.QUICK_S", 1.5)
-    monkeypatch.setattr("rmq._transport.panel.CONNECT_S", 3_600.0)
+    monkeypatch.setattr("rmq._transport.failover_query.QUICK_S", 1.5)
+    monkeypatch.setattr("rmq._transport.failover_query.CONNECT_S", 3_600.0)
     frozen = [RedisServer((f"sentinel monitor {SERVICE} 127.0.0.1 1 2",), arguments=("--sentinel",)) for _ in range(3)]
     try:
         for sentinel in frozen:

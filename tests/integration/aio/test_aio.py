@@ -29,8 +29,8 @@ from rmq import (
 )
 from rmq._io.wire import Wire
 from rmq.aio import DelayedQueue, Delivery, DeliveryColumns, RmqClient
-from rmq.aio.backend import gate
-from rmq.aio.greenlets import Tasks
+from rmq.aio.backend import call_semaphore
+from rmq.aio.greenlets import TaskGroup
 from rmq.aio.wire import async_wire_factory
 from rmq.errors import ClientClosedError, InvalidValueError, RmqError, TopicMismatchError
 from tests.conftest import MakeTopic
@@ -103,7 +103,7 @@ def test_a_cancellation_counts_in_whichever_turn_of_the_loop_a_connection_is_bei
     async def cancelled_after(turns: int) -> bool:
         """Cancel all that runs after so many turns; return whether the connection was made before."""
         wires: list[Wire] = []
-        task = asyncio.create_task(Tasks(gate).run(connecting, wires))
+        task = asyncio.create_task(TaskGroup(call_semaphore).run(connecting, wires))
         for _ in range(turns):
             await asyncio.sleep(0)
         made = task.done()
@@ -580,8 +580,8 @@ async def test_what_is_claimed_while_others_go_back_is_handled(
 ) -> None:
     """With bounds so low that something goes back all the time: else workers claim and give back until leases end."""
     monkeypatch.setattr("rmq.aio.listener.SLOW_S", 0.01)
-    monkeypatch.setattr("rmq._listening.handlers_in_turn.SLOW_S", 0.01)
-    monkeypatch.setattr("rmq._listening.handlers_in_turn.PREFETCH_S", 0.005)
+    monkeypatch.setattr("rmq._listening.thread_executor.SLOW_S", 0.01)
+    monkeypatch.setattr("rmq._listening.thread_executor.PREFETCH_S", 0.005)
     topic, handled, draw = make_topic(TopicType.STREAM, slots=4, checked=False), Counter[str](), random.Random(1)
 
     async with contextlib.AsyncExitStack() as clients:

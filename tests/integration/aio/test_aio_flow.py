@@ -167,20 +167,20 @@ async def test_an_idle_listener_with_a_limit_asks_redis_as_seldom_as_others(
         await client.start()
         await until_acked(client, topic, 10)
         assert client._opened is not None
-        runtime = client._opened.plain._listeners.runtimes[0]
-        rounds, round_ = [0], runtime._threads[0].round
+        runner = client._opened.plain._listeners.runners[0]
+        rounds, round_ = [0], runner._threads[0].round
 
         def counted() -> bool:
             rounds[0] += 1
             return round_()
 
-        runtime._threads[0].round = counted
+        runner._threads[0].round = counted
         began_s = time.monotonic()
         await until(lambda: time.monotonic() - began_s > 2)
         assert rounds[0] < 20 * (time.monotonic() - began_s)
-        gate = runtime._gate
-        assert gate is not None
-        assert gate.share.running == 0
+        call_semaphore = runner._permits
+        assert call_semaphore is not None
+        assert call_semaphore.share.running == 0
 
 
 @in_a_loop

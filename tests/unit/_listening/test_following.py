@@ -9,8 +9,8 @@ import pytest
 
 from rmq import Ownership, Topic, TopicType
 from rmq._io.backend import Background
-from rmq._listening.kinship import Kinship
 from rmq._listening.ownership import SLOTLESS_S, OwnershipFollower
+from rmq._listening.redis_identity import RedisIdentityCheck
 from rmq._ownership.values import SlotKey
 from rmq._transport.connections import Connections
 from rmq._transport.urls import parse_url
@@ -81,8 +81,8 @@ def test_it_tells_the_caller_of_a_change_as_well(connections: Connections, monke
     coordinator.on_change = lambda: told.append("caller")
     follower = OwnershipFollower(coordinator, [], connections, 30.0)
     monkeypatch.setattr(Background, "start", lambda _job: None)
-    monkeypatch.setattr(Kinship, "begin", lambda _kinship: None)
-    monkeypatch.setattr(Kinship, "refuse_strangers", lambda _kinship: None)
+    monkeypatch.setattr(RedisIdentityCheck, "begin", lambda _identity_check: None)
+    monkeypatch.setattr(RedisIdentityCheck, "refuse_foreign_workers", lambda _identity_check: None)
     follower.start()
     coordinator.on_change()
     assert told == ["caller"]

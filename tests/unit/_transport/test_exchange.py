@@ -11,7 +11,7 @@ from rmq._broker.claims import claim, claim_many
 from rmq._transport.call import Call
 from rmq._transport.cluster_map import Redirect
 from rmq._transport.durability import parse_durability
-from rmq._transport.exchange import FREE_HOPS, Confirmation, Exchange, Flight, not_executed
+from rmq._transport.exchange import FREE_REDIRECTS, DurabilityBarrier, Exchange, RequestBatch, not_executed
 from rmq._transport.script_library import default_scripts
 from rmq._transport.urls import Address
 from rmq.errors import (
@@ -35,12 +35,12 @@ def call(script: str = "stats", *, repeatable: bool = True, durable: bool = Fals
 def exchange(*calls: Call[Any], durability: str = "memory") -> Exchange:
     level = parse_durability(durability)
     command = level.confirmation(100)
-    return Exchange(calls, default_scripts(), Confirmation(command, level.shortfall) if command else None)
+    return Exchange(calls, default_scripts(), DurabilityBarrier(command, level.shortfall) if command else None)
 
 
-def fly(state: Exchange) -> tuple[Flight, list[Address | None]]:
+def fly(state: Exchange) -> tuple[RequestBatch, list[Address | None]]:
     taken = list(state.take_open())
-    return state.flight([index for index, _, _ in taken], HERE), [asked for _, _, asked in taken]
+    return state.request_batch([index for index, _, _ in taken], HERE), [asked for _, _, asked in taken]
 
 
 @pytest.mark.parametrize(
@@ -132,12 +132,12 @@ def test_a_script_that_is_missing_where_asked_to_is_loaded_there() -> None:
     flight, _ = fly(state)
     state.take_error(flight, "ASK 5 h:2")
     [index] = [index for index, _, asked in state.take_open() if asked == THERE]
-    flight = state.flight([index], THERE)
+    flight = state.request_batch([index], THERE)
     state.take_reply(flight, b"OK")
     state.take_error(flight, "NOSCRIPT No matching script.")
     [(index, _, asked)] = state.take_open()
     assert asked == THERE
-    flight = state.flight([index], THERE)
+    flight = state.request_batch([index], THERE)
     assert [flight.request.count(part) for part in (b"LOAD", b"ASKING", b"EVALSHA")] == [1, 1, 1]
     for reply in (b"sha", b"OK", 7):
         state.take_reply(flight, reply)
@@ -146,11 +146,11 @@ def test_a_script_that_is_missing_where_asked_to_is_loaded_there() -> None:
 
 def test_moved_is_learnt_and_after_some_hops_waited_for() -> None:
     state = exchange(call())
-    for hop in range(FREE_HOPS + 1):
+    for hop in range(FREE_REDIRECTS + 1):
         flight, _ = fly(state)
         state.take_error(flight, "MOVED 5 h:2")
         assert state.take_moved() == [Redirect(5, THERE, once=False)]
-        assert state.pause_needed == (hop >= FREE_HOPS)
+        assert state.pause_needed == (hop >= FREE_REDIRECTS)
 
 
 def test_a_missing_script_is_loaded_with_the_next_request() -> None:

@@ -49,7 +49,7 @@ def lose_reply(*sent: Call[Any]) -> Exchange:
 
 
 def fly(exchange: Exchange) -> Any:
-    return exchange.flight([index for index, _, _ in exchange.take_open()], Address("h", 1))
+    return exchange.request_batch([index for index, _, _ in exchange.take_open()], Address("h", 1))
 
 
 @pytest.mark.parametrize("name", NEVER_REPEATED)

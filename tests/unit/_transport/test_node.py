@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rmq._io.backend import THREADS, Event, Threads
-from rmq._io.wire import WireSilentError
+from rmq._io.wire import WireTimeoutError
 from rmq._transport.node import Node
 from rmq._transport.urls import Address
 
@@ -54,25 +54,25 @@ class Hurried(Threads):
         return Made()
 
 
-def node(blocking: Threads, new_wire: Callable[[], Any] = WireStub) -> Node:
+def node(runtime: Threads, new_wire: Callable[[], Any] = WireStub) -> Node:
     others: set[Node] = set()
-    return Node(Address("h", 1), "h:1", new_wire, lambda wire: frozenset(), lambda wire: None, blocking, others)
+    return Node(Address("h", 1), "h:1", new_wire, lambda wire: frozenset(), lambda wire: None, runtime, others)
 
 
 def test_a_connection_that_was_made_in_time_is_not_lost_to_another_thread() -> None:
-    blocking = Hurried()
-    shared = node(blocking)
+    runtime = Hurried()
+    shared = node(runtime)
     taken: list[Any] = []
-    blocking.others_turn = lambda: taken.append(shared.checkout())
+    runtime.others_turn = lambda: taken.append(shared.checkout())
     wire: Any = shared.checkout(5.0)
     assert wire.connected
     assert wire not in taken
-    assert not shared.silent
+    assert not shared.unresponsive
 
 
 @pytest.mark.parametrize("in_time", [True, False])
 def test_a_caller_that_is_interrupted_leaves_the_connection_for_the_next_one(in_time: bool) -> None:
-    blocking, may_connect = Hurried(), threading.Event()
+    runtime, may_connect = Hurried(), threading.Event()
 
     class Slow(WireStub):
         def connect(self) -> None:
@@ -82,8 +82,8 @@ def test_a_caller_that_is_interrupted_leaves_the_connection_for_the_next_one(in_
     def interrupt() -> None:
         raise KeyboardInterrupt
 
-    shared = node(blocking, Slow)
-    blocking.others_turn = interrupt
+    shared = node(runtime, Slow)
+    runtime.others_turn = interrupt
     if in_time:
         may_connect.set()
     with pytest.raises(KeyboardInterrupt):
@@ -105,9 +105,9 @@ def test_a_connection_that_comes_late_is_there_for_the_next_one() -> None:
             made.append(self)
 
     shared = node(THREADS, Slow)
-    with pytest.raises(WireSilentError, match=r"no connection within 0\.01 s"):
+    with pytest.raises(WireTimeoutError, match=r"no connection within 0\.01 s"):
         shared.checkout(0.01)
-    assert shared.silent
+    assert shared.unresponsive
     shared.close()  # so that the try that is to end the silence ends
     may_connect.set()
     for thread in threading.enumerate():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmq._io.backend import THREADS, Blocking
+from rmq._io.backend import THREADS, Runtime
 from rmq._transport.connections import Connections
 from rmq._transport.urls import Address, Topology, parse_url, told_address
 from rmq.aio.backend import EventLoop
@@ -46,10 +46,10 @@ def test_wrong_ones(url: str, match: str) -> None:
 
 @pytest.mark.parametrize("option", ["x=1", "retry_on_error=x", "credential_provider=x", "socket_timeout=x"])
 @pytest.mark.parametrize("url", ["redis://h/0", "rediss://h", "unix:///s", "redis+sentinel://h/s", "redis+cluster://h"])
-@pytest.mark.parametrize("blocking", [THREADS, EventLoop()])
-def test_an_option_that_nobody_knows_is_refused_at_once(blocking: Blocking, url: str, option: str) -> None:
+@pytest.mark.parametrize("runtime", [THREADS, EventLoop()])
+def test_an_option_that_nobody_knows_is_refused_at_once(runtime: Runtime, url: str, option: str) -> None:
     with pytest.raises(InvalidUrlError, match="cannot be used"):
-        Connections(parse_url(f"{url}?{option}"), blocking=blocking)
+        Connections(parse_url(f"{url}?{option}"), runtime=runtime)
 
 
 def test_an_option_that_redis_py_does_not_have_is_named() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import rmq
-from rmq.aio.backend import gate
-from rmq.aio.greenlets import Tasks, wait
+from rmq.aio.backend import call_semaphore
+from rmq.aio.greenlets import TaskGroup, wait
 from rmq.errors import RmqError
 
 PACKAGE = Path(rmq.__file__).parent
@@ -41,15 +41,15 @@ def test_nothing_else_blocks_by_itself(path: Path) -> None:
     harmless = {f"threading.{name}" for name in ("Lock", "get_ident", "current_thread", "main_thread")}
     used = {name for name in called if name.startswith(("threading.", "select.", "time.sleep"))} - harmless
     assert not used, f"{path} uses {used}; take it from Connections.blocking"
-    blocking = {"select", "selectors", "socket", "queue", "concurrent.futures"}
-    assert {name for name in called if name.split(".")[0] in imported & blocking} <= {"socket.gethostname"}
+    runtime = {"select", "selectors", "socket", "queue", "concurrent.futures"}
+    assert {name for name in called if name.split(".")[0] in imported & runtime} <= {"socket.gethostname"}
 
 
 def test_plain_logic_waits_only_where_it_was_awaited() -> None:
     async def main() -> None:
         with pytest.raises(RmqError, match="awaited"):
             wait(asyncio.sleep(0))
-        assert await Tasks(gate).run(lambda: wait(asyncio.sleep(0, "done"))) == "done"
+        assert await TaskGroup(call_semaphore).run(lambda: wait(asyncio.sleep(0, "done"))) == "done"
 
     asyncio.run(main())
 
@@ -71,7 +71,7 @@ def test_what_an_awaited_call_raises_by_itself_ends_no_logic(error: type[BaseExc
         return seen
 
     async def main() -> list[str]:
-        return await Tasks(gate).run(logic)
+        return await TaskGroup(call_semaphore).run(logic)
 
     assert asyncio.run(main()) == [f"{error.__name__} {turn} still here" for turn in range(3)]
 
@@ -86,7 +86,7 @@ def test_logic_whose_loop_is_gone_ends() -> None:
             ended.append("there")
 
     loop = asyncio.new_event_loop()
-    task = loop.create_task(Tasks(gate).run(logic))
+    task = loop.create_task(TaskGroup(call_semaphore).run(logic))
     loop.run_until_complete(asyncio.sleep(0))
     coroutine = task.get_coro()
     assert coroutine is not None
@@ -100,7 +100,7 @@ def test_logic_whose_loop_is_gone_ends() -> None:
 
 def test_logic_goes_on_after_a_cancellation_and_gives_back_what_nobody_claims() -> None:
     async def main() -> None:
-        tasks, gone_on, given_back = Tasks(gate), asyncio.Event(), list[str]()
+        tasks, gone_on, given_back = TaskGroup(call_semaphore), asyncio.Event(), list[str]()
 
         def logic() -> str:
             wait(gone_on.wait())
@@ -120,7 +120,7 @@ def test_logic_goes_on_after_a_cancellation_and_gives_back_what_nobody_claims() 
 
 def test_logic_that_waits_for_news_ends_when_nobody_waits_for_it() -> None:
     async def main() -> None:
-        tasks, ended = Tasks(gate), list[str]()
+        tasks, ended = TaskGroup(call_semaphore), list[str]()
 
         def logic() -> None:
             try:

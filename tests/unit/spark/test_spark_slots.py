@@ -26,7 +26,7 @@ class Servers:
     def __init__(self, failures: int, silent: bool = False) -> None:
         self.failures = failures
         self.seen: list[tuple[list[int], float | None]] = []
-        self.silent_nodes = ["node"] if silent else []
+        self.unresponsive_nodes = ["node"] if silent else []
 
     def silent(self, key: str) -> bool:
         return key.startswith(("t_2", "t_3"))

@@ -15,7 +15,7 @@ OPEN_CALLS = 32
 """Most numbers of a lane from its lowest open call on: the server keeps and reads the replies of all of them."""
 
 
-class Turn(NamedTuple):
+class RpcId(NamedTuple):
     """What names a call for its repeats.
 
     Attributes:
@@ -31,18 +31,18 @@ class Turn(NamedTuple):
     token: object = None
 
 
-def named_turn(name: str, number: int) -> Turn:
+def named_rpc_id(name: str, number: int) -> RpcId:
     """Return the turn of a call that another process may repeat: of its caller's name, and its number from 1.
 
     The server reads all replies of a lane with each of its calls. So a name has a lane for every `OPEN_CALLS` numbers.
     """
-    return Turn(f"={(number - 1) // OPEN_CALLS}:{name}", number, 0)
+    return RpcId(f"={(number - 1) // OPEN_CALLS}:{name}", number, 0)
 
 
-def continued(turn: Turn, part: int) -> Turn:
+def part_rpc_id(rpc_id: RpcId, part: int) -> RpcId:
     """Return the turn of a further part of a call of a caller's name, from 1: a repeat is cut into the same parts."""
-    name = turn.lane.partition(":")[2]
-    return Turn(f"={turn.number}.{(part - 1) // OPEN_CALLS}:{name}", part, 0)
+    name = rpc_id.lane.partition(":")[2]
+    return RpcId(f"={rpc_id.number}.{(part - 1) // OPEN_CALLS}:{name}", part, 0)
 
 
 class _Lane:
@@ -73,7 +73,7 @@ class _Token:
         self._lane.open.discard(self._number)
 
 
-class Turns:
+class RpcIdAllocator:
     """Draws the turns of a client's calls. Thread-safe.
 
     All producers of a client draw from the same lanes: who makes a producer for each message leaves few on the server.
@@ -83,7 +83,7 @@ class Turns:
         self._lock = Lock()
         self._lanes: defaultdict[tuple[str, int], list[_Lane]] = defaultdict(list)
 
-    def draw(self, topic: str, slot: int) -> Turn:
+    def draw(self, topic: str, slot: int) -> RpcId:
         """Return the turn of a new call to a slot."""
         with self._lock:
             lanes = self._lanes[topic, slot]
@@ -93,4 +93,4 @@ class Turns:
                 lanes.append(lane)
             number, lane.next = lane.next, lane.next + 1
             token = _Token(lane, number)
-            return Turn(lane.name, number, lane.floor(), token)
+            return RpcId(lane.name, number, lane.floor(), token)

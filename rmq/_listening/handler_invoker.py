@@ -11,7 +11,7 @@ from typing import Any
 from rmq._claiming.prefetch_size import MOST_PREFETCHED, PrefetchSize
 from rmq._io.backend import Event
 from rmq._listening.arguments import with_arguments
-from rmq._listening.handler_gate import HandlerGate
+from rmq._listening.concurrency import ListenerPermits
 from rmq._listening.listener import Listener
 from rmq._model.claim_columns import ClaimColumns, number_of, spread
 from rmq._model.deliveries import ACKED, RELEASED, Delivery, Outcome, Verb, describe
@@ -46,7 +46,7 @@ class ListenerSetup:
         listener: What to call.
         stopping: Set when no more messages may be claimed or begun.
         coordinator: This process as a worker in ZooKeeper; `None` without.
-        gate: Where threads wait for their turns; `None` where their number is not limited.
+        permits: Where threads wait for their turns; `None` where their number is not limited.
         observers: Watch the handlers.
         on_lost: Called with each delivery whose lease was lost; must not wait.
         hold_back: Called with how long, in seconds, a handler wants nothing more; must not wait.
@@ -55,13 +55,13 @@ class ListenerSetup:
     listener: Listener
     stopping: Event
     coordinator: Coordinator | None = None
-    gate: HandlerGate | None = None
+    permits: ListenerPermits | None = None
     observers: Observers = field(default_factory=Observers)
     on_lost: Callable[[Delivery], None] = lambda delivery: None
     hold_back: Callable[[float], None] = lambda delay_s: None
 
 
-class HandlerCalls:
+class HandlerInvoker:
     """Calls the handler, and learns from it.
 
     Args:
@@ -92,7 +92,7 @@ class HandlerCalls:
         self._typed = None if listener.columns else listener.topic.typed
         self._collects = listener.topic.collects
         self._coordinator = setup.coordinator
-        self._gate = setup.gate
+        self._permits = setup.permits
         self._observers = setup.observers
         self._hold_back = setup.hold_back
         self._give_back = give_back
@@ -108,8 +108,8 @@ class HandlerCalls:
                 return
             self.began_s = started_s
             self.running[id(part)] = started_s, ready
-            if self._gate is not None:
-                self._gate.handling(id(part))
+            if self._permits is not None:
+                self._permits.handling(id(part))
             outcome = NOT_NOTED
             try:
                 copy_context().run(self._call, part, ready)
@@ -117,8 +117,8 @@ class HandlerCalls:
             except BaseException as caught:  # SystemExit, too: it would end this thread without a line in the log
                 outcome, error = _outcome_of(caught), caught
         finally:
-            if self._gate is not None:
-                self._tell_gate(self._gate, id(part), ready, outcome, error)
+            if self._permits is not None:
+                self._note_permits(self._permits, id(part), ready, outcome, error)
             self.began_s, self.ended_s = None, monotonic_s()
             if self.running.pop(id(part), None) is None:
                 self._tell_late(id(part))
@@ -141,8 +141,8 @@ class HandlerCalls:
                     self.hung.pop(call, None)
                 else:
                     found += ready
-                    if self._gate is not None:
-                        self._gate.give_up(call)
+                    if self._permits is not None:
+                        self._permits.give_up(call)
         return found
 
     def _tell_late(self, call: int) -> None:
@@ -267,9 +267,9 @@ class HandlerCalls:
             log.warning("topic %s: %d messages were not begun in time", self._listener.topic.name, number_of(late))
         return ready
 
-    def _tell_gate(
+    def _note_permits(
         self,
-        gate: HandlerGate,
+        permits: ListenerPermits,
         call: int,
         ready: Sequence[Delivery],
         outcome: Outcome,
@@ -281,13 +281,13 @@ class HandlerCalls:
         """
         if outcome is RELEASED:
             if error is not None:  # else it did not begin
-                gate.leave(call)
+                permits.leave(call)
             return
         try:
             own = ready if outcome is not ACKED else [each for each in ready if _is_marked(each)]
             failed = [each for each in spread(own) if (each.outcome or outcome).verb is Verb.NACK]
             tried = [(each.name, each.attempt, each.retries_left) for each in failed]
-            delays_ms = gate.handled(call, number_of(ready), tried)
+            delays_ms = permits.handled(call, number_of(ready), tried)
             for delivery, delay_ms in zip(failed, delays_ms, strict=True):
                 if delay_ms is not None:
                     nack = delivery.outcome or outcome

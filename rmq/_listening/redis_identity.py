@@ -20,17 +20,17 @@ from rmq._ownership.requests import RefusedError
 from rmq._transport.connections import Connections
 from rmq.errors import CoordinationError, MemoryFullError, RmqError, ScriptFailedError
 
-log = reporter("rmq.kinship")
+log = reporter("rmq.identity")
 
-AGAIN_S, KINSHIP_LOOK_S = 0.25, 5.0
+AGAIN_S, IDENTITY_LOOK_S = 0.25, 5.0
 """How often it looks without being told: while slots wait for the epochs, or something has failed; and otherwise."""
 
 IDENTIFY_EVERY_S = 10.0
 MEET_EVERY_S = 60.0
-STRANGERS_S = 12.0
+FOREIGN_WORKERS_S = 12.0
 """Longer than `IDENTIFY_EVERY_S`: a worker whose Redis was emptied knows the new identity by then."""
 
-MARKS_PATIENCE_S = 10.0
+EPOCH_FLOORS_PATIENCE_S = 10.0
 """How long a new connection to ZooKeeper waits for the highest epochs from Redis."""
 
 MOST_ENSEMBLES = 1_000
@@ -38,7 +38,7 @@ PATIENCE_S = 2.0
 """Longest wait of a stop."""
 
 
-class Marks:
+class EpochFloors:
     """The identity and the highest epochs, as Redis keeps them for all workers.
 
     Args:
@@ -75,7 +75,7 @@ class Marks:
         self._connections.command("ZADD", ENSEMBLES_KEY, "GT", epoch, ensemble)
 
 
-class Kinship(Background):
+class RedisIdentityCheck(Background):
     """Tells the coordinator the highest epochs that Redis knows, and Redis the highest epoch of the coordinator.
 
     Args:
@@ -88,14 +88,14 @@ class Kinship(Background):
     def __init__(
         self, connections: Connections, coordinator: Coordinator, places: Collection[str], rest_s: float = 0.0
     ) -> None:
-        super().__init__(connections.blocking, "rmq-kinship")
-        self._marks = Marks(connections)
-        self._call = connections.blocking.call
+        super().__init__(connections.runtime, "rmq-identity")
+        self._marks = EpochFloors(connections)
+        self._call = connections.runtime.call
         self._shown = connections.url.shown
         self._coordinator = coordinator
         self._places = frozenset(places)
-        self._stopping = connections.blocking.event()
-        self._news = connections.blocking.event()
+        self._stopping = connections.runtime.event()
+        self._news = connections.runtime.event()
         self._rest_s = rest_s
         self._redis = ""
         self._counted: tuple[str, int] = "", 0  # the ensemble and its epoch that Redis was told last
@@ -108,14 +108,14 @@ class Kinship(Background):
         self._identify()
         self._coordinator.expect_marks()
 
-    def refuse_strangers(self) -> None:
+    def refuse_foreign_workers(self) -> None:
         """Wait a moment until live workers of the same topics name the same Redis.
 
         Raises:
             CoordinationError: They name another one: its workers and ours would share slots.
         """
-        until_s = monotonic_s() + STRANGERS_S
-        while text := self._strangers():
+        until_s = monotonic_s() + FOREIGN_WORKERS_S
+        while text := self._foreign_worker():
             if monotonic_s() >= until_s:
                 raise CoordinationError(text)
             self._stopping.wait(0.5)
@@ -123,7 +123,7 @@ class Kinship(Background):
 
     def run(self) -> None:
         """Look at every change, and now and then, until `stop`."""
-        self._meet_s = monotonic_s() + STRANGERS_S
+        self._meet_s = monotonic_s() + FOREIGN_WORKERS_S
         while True:
             self._news.clear()
             if self._stopping.is_set():
@@ -144,7 +144,7 @@ class Kinship(Background):
         """Return how long nothing has to be done if nobody tells."""
         if self._coordinator.awaited_marks is not None:
             return AGAIN_S
-        return max(0.0, min(KINSHIP_LOOK_S, min(self._identify_s, self._meet_s) - monotonic_s()))
+        return max(0.0, min(IDENTITY_LOOK_S, min(self._identify_s, self._meet_s) - monotonic_s()))
 
     def tell(self) -> None:
         """Let it look: the coordinator has changed. Does not wait."""
@@ -166,7 +166,7 @@ class Kinship(Background):
         try:
             marks = self._marks.counted()
         except RmqError:
-            if monotonic_s() - self._awaits_since_s >= MARKS_PATIENCE_S:
+            if monotonic_s() - self._awaits_since_s >= EPOCH_FLOORS_PATIENCE_S:
                 self._coordinator.give_marks(connection, {})
             raise
         self._coordinator.give_marks(connection, marks)
@@ -196,10 +196,10 @@ class Kinship(Background):
     def _meet(self) -> None:
         if monotonic_s() >= self._meet_s:
             self._meet_s = monotonic_s() + MEET_EVERY_S
-            if text := self._strangers():
+            if text := self._foreign_worker():
                 log.error("%s", text)
 
-    def _strangers(self) -> str:
+    def _foreign_worker(self) -> str:
         """Return an error text about live workers of another Redis on our topics; empty if there are none."""
         if not self._redis:
             return ""

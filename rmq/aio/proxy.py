@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
 from rmq._model.topics import Topic
-from rmq.aio.greenlets import Tasks
+from rmq.aio.greenlets import TaskGroup
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -17,7 +17,7 @@ PlainT = TypeVar("PlainT")
 _END = object()
 
 
-class Mirror(Generic[PlainT]):
+class AsyncProxy(Generic[PlainT]):
     """What an awaited object consists of: the plain one, and the tasks that run its logic.
 
     Args:
@@ -25,7 +25,7 @@ class Mirror(Generic[PlainT]):
         tasks: Runs its methods.
     """
 
-    def __init__(self, plain: PlainT, tasks: Tasks) -> None:
+    def __init__(self, plain: PlainT, tasks: TaskGroup) -> None:
         self._plain = plain
         self._tasks = tasks
 
@@ -61,7 +61,7 @@ class HasTopic(Protocol):
 OfTopicT = TypeVar("OfTopicT", bound=HasTopic)
 
 
-class TopicMirror(Mirror[OfTopicT]):
+class TopicProxy(AsyncProxy[OfTopicT]):
     """The awaited face of what works on one topic."""
 
     @property
@@ -70,7 +70,7 @@ class TopicMirror(Mirror[OfTopicT]):
         return self._plain.topic
 
 
-class _Face(Generic[P, T]):
+class _ProxyMethod(Generic[P, T]):
     """A method of a plain object as it shows on its mirror."""
 
     def __init__(self, method: Callable[Concatenate[Any, P], T]) -> None:
@@ -78,43 +78,45 @@ class _Face(Generic[P, T]):
         self.__doc__, self.__wrapped__ = method.__doc__, method
 
 
-class awaited(_Face[P, T]):
+class async_method(_ProxyMethod[P, T]):
     """To be awaited; its object's `_run` runs it.
 
     Cancelled, it ends where it waits; what was sent may have been carried out.
 
     Args:
         method: The plain method.
-        face: Makes what is returned of the method's result; the result itself by default.
+        wrap: Makes what is returned of the method's result; the result itself by default.
     """
 
     @overload
     def __init__(self, method: Callable[Concatenate[Any, P], T]) -> None: ...
     @overload
-    def __init__(self, method: Callable[Concatenate[Any, P], PlainT], face: Callable[[PlainT, Tasks], T]) -> None: ...
     def __init__(
-        self, method: Callable[Concatenate[Any, P], Any], face: Callable[[Any, Tasks], T] | None = None
+        self, method: Callable[Concatenate[Any, P], PlainT], wrap: Callable[[PlainT, TaskGroup], T]
+    ) -> None: ...
+    def __init__(
+        self, method: Callable[Concatenate[Any, P], Any], wrap: Callable[[Any, TaskGroup], T] | None = None
     ) -> None:
         super().__init__(method)
-        self._face = face
+        self._wrap = wrap
 
     @overload
-    def __get__(self, instance: None, owner: Any) -> awaited[P, T]: ...
+    def __get__(self, instance: None, owner: Any) -> async_method[P, T]: ...
     @overload
     def __get__(self, instance: object, owner: Any) -> Callable[P, Coroutine[Any, Any, T]]: ...
     def __get__(self, instance: Any, owner: Any) -> Any:
         if instance is None:
             return self
-        if self._face is None:
+        if self._wrap is None:
             return functools.partial(instance._run, self.method)
-        return functools.partial(instance._run_faced, self._face, self.method)
+        return functools.partial(instance._run_wrapped, self._wrap, self.method)
 
 
-class finished(_Face[P, T]):
+class shielded_method(_ProxyMethod[P, T]):
     """To be awaited. Cancelled, it goes on to its end by itself."""
 
     @overload
-    def __get__(self, instance: None, owner: Any) -> finished[P, T]: ...
+    def __get__(self, instance: None, owner: Any) -> shielded_method[P, T]: ...
     @overload
     def __get__(self, instance: object, owner: Any) -> Callable[P, Coroutine[Any, Any, T]]: ...
     def __get__(self, instance: Any, owner: Any) -> Any:
@@ -123,7 +125,7 @@ class finished(_Face[P, T]):
         tasks, plain = instance._tasks, instance._plain
 
         def action(*args: P.args, **kwargs: P.kwargs) -> T:
-            with tasks.gate:
+            with tasks.call_semaphore:
                 return self.method(plain, *args, **kwargs)
 
         def call(*args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
@@ -132,11 +134,11 @@ class finished(_Face[P, T]):
         return call
 
 
-class iterated(_Face[P, Iterator[T]]):
+class async_iterator(_ProxyMethod[P, Iterator[T]]):
     """To be gone through with `async for`."""
 
     @overload
-    def __get__(self, instance: None, owner: Any) -> iterated[P, T]: ...
+    def __get__(self, instance: None, owner: Any) -> async_iterator[P, T]: ...
     @overload
     def __get__(self, instance: object, owner: Any) -> Callable[P, AsyncIterator[T]]: ...
     def __get__(self, instance: Any, owner: Any) -> Any:
@@ -151,7 +153,7 @@ class iterated(_Face[P, Iterator[T]]):
         return entries
 
 
-async def each(tasks: Tasks, entries: Iterator[T]) -> AsyncIterator[T]:
+async def each(tasks: TaskGroup, entries: Iterator[T]) -> AsyncIterator[T]:
     """Yield what a plain iterator yields."""
     try:
         while (entry := await tasks.run(_next, entries)) is not _END:

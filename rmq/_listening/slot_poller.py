@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from rmq._claiming.claimer import Claimer
 from rmq._claiming.wake_hints import HintReader, Hints
+from rmq._listening.idle_policy import IdlePolicy
 from rmq._listening.listener_thread import LOOK_EVERY_S
-from rmq._listening.pace import Pace
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
 
@@ -18,7 +18,7 @@ DISTRUST_S = 600.0
 of a producer who has no right to the channel."""
 
 
-class Looking:
+class SlotPoller:
     """Looks at the slots of a listener: at all of them each second, at many of them part by part.
 
     Args:
@@ -49,7 +49,7 @@ class Looking:
             claimer.look(at_all=at_all, in_parts=True)
 
 
-class EconomicalLooking(Looking):
+class EconomySlotPoller(SlotPoller):
     """Looks at one slot now and then, as long as hints are proven to arrive; else at all of them each second.
 
     Args:
@@ -58,7 +58,7 @@ class EconomicalLooking(Looking):
         pace: How often.
     """
 
-    def __init__(self, claimers: Sequence[Claimer], hints: HintReader, pace: Pace) -> None:
+    def __init__(self, claimers: Sequence[Claimer], hints: HintReader, pace: IdlePolicy) -> None:
         super().__init__(claimers)
         self._hints = hints
         self._pace = pace

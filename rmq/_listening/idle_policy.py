@@ -22,7 +22,7 @@ process with stream topics, whose look takes more commands, or on a cluster, who
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class IdlePolicy:
     """The shortest pauses between what a process with listeners asks by itself, in seconds; 0 for the usual ones.
 
     Attributes:
@@ -45,10 +45,10 @@ class Pace:
         return self.probe_s > 0
 
 
-NORMAL = Pace()
+NORMAL = IdlePolicy()
 
 
-def pace_of(idle: str, listeners: Iterable[Listener], *, apart: bool) -> Pace:
+def idle_policy(idle: str, listeners: Iterable[Listener], *, multi_node: bool) -> IdlePolicy:
     """Return the pace of a process.
 
     In economy the listeners share what the process may ask, so that it stays below ten commands a minute.
@@ -56,7 +56,7 @@ def pace_of(idle: str, listeners: Iterable[Listener], *, apart: bool) -> Pace:
     Args:
         idle: `normal` or `economy`.
         listeners: The listeners of the process.
-        apart: Whether their topics lie on several servers.
+        multi_node: Whether their topics lie on several servers.
 
     Raises:
         InvalidValueError: Another word.
@@ -67,5 +67,5 @@ def pace_of(idle: str, listeners: Iterable[Listener], *, apart: bool) -> Pace:
         return NORMAL
     kinds = [each.topic.type for each in listeners]
     streams = kinds.count(TopicType.STREAM)
-    look_s = LONG_LOOK_S if streams or apart else LOOK_S
-    return Pace(BEAT_S, IDENTIFY_S, TIDY_S * streams, PROBE_S * len(kinds), look_s * len(kinds))
+    look_s = LONG_LOOK_S if streams or multi_node else LOOK_S
+    return IdlePolicy(BEAT_S, IDENTIFY_S, TIDY_S * streams, PROBE_S * len(kinds), look_s * len(kinds))

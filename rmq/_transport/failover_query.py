@@ -19,7 +19,7 @@ REST_S, DOUBT_REST_S = 30.0, 5.0
 T = TypeVar("T")
 
 
-class Panel:
+class FailoverQuery:
     """Servers that answer the same question. For one thread at a time.
 
     Args:
@@ -29,7 +29,7 @@ class Panel:
     def __init__(self, connect: Callable[[Address, float], Node]) -> None:
         self._connect = connect
         self._nodes: dict[tuple[Address, float], Node] = {}
-        self._silent_s: dict[tuple[Address, float], float] = {}
+        self._unresponsive_s: dict[tuple[Address, float], float] = {}
         self._failed_s: dict[Address, float] = {}
         self.troubles: list[str] = []
         """Why those did not answer that were asked last."""
@@ -55,14 +55,14 @@ class Panel:
                 started_s = monotonic_s()
                 place = address, patience_s
                 pause_s = max(rest_s, DOUBT_REST_S if heard else 0.0)
-                if started_s - self._silent_s.get(place, float("-inf")) < pause_s:
+                if started_s - self._unresponsive_s.get(place, float("-inf")) < pause_s:
                     continue
                 try:
                     answer = question(self._node(place))
                 except (WireBrokenError, ReplyError) as error:
                     self.distrust(address)
                     if monotonic_s() - started_s > patience_s / 2:  # refused at once, it costs nothing
-                        self._silent_s[place] = monotonic_s()
+                        self._unresponsive_s[place] = monotonic_s()
                     self.troubles.append(f"{address}: {error}")
                     continue
                 heard = True

@@ -12,14 +12,14 @@ from rmq._claiming.claimer import REST_S, Claimer
 from rmq._claiming.leases import LeaseKeeper, LostCalls
 from rmq._claiming.wake_hints import HintReader
 from rmq._io.backend import Job
-from rmq._listening.handler_calls import ListenerSetup
-from rmq._listening.handler_gate import HandlerGate, HandlerPool, LimitState
-from rmq._listening.handlers_in_turn import HandlersInTurn
+from rmq._listening.concurrency import ConcurrencyLimiter, LimitState, ListenerPermits
+from rmq._listening.handler_invoker import ListenerSetup
+from rmq._listening.idle_policy import NORMAL, IdlePolicy
 from rmq._listening.listener import Listener
 from rmq._listening.listener_thread import TROUBLE_PAUSE_S, ListenerThread
-from rmq._listening.looking import EconomicalLooking, Looking
-from rmq._listening.pace import NORMAL, Pace
+from rmq._listening.slot_poller import EconomySlotPoller, SlotPoller
 from rmq._listening.stream_janitor import StreamJanitor
+from rmq._listening.thread_executor import ThreadExecutor
 from rmq._model.claim_columns import number_of, spread
 from rmq._model.deliveries import Delivery
 from rmq._model.display import shown
@@ -70,7 +70,7 @@ class ListenerCounts(NamedTuple):
     """How long a handler still wants nothing more, in seconds."""
 
 
-class ListenerRuntime:
+class ListenerRunner:
     """A listener at work: its threads, a watcher for hints, and a keeper for leases.
 
     Without ZooKeeper the threads share all slots. With it, they share the slots that this process owns, each slot in
@@ -92,14 +92,14 @@ class ListenerRuntime:
         connections: Connections,
         listener: Listener,
         coordinator: Coordinator | None,
-        pool: HandlerPool,
+        pool: ConcurrencyLimiter,
         observers: Observers,
-        handlers: type[HandlersInTurn] = HandlersInTurn,
-        pace: Pace = NORMAL,
+        handlers: type[ThreadExecutor] = ThreadExecutor,
+        pace: IdlePolicy = NORMAL,
     ) -> None:
-        topic, blocking = listener.topic, connections.blocking
+        topic, runtime = listener.topic, connections.runtime
         self.listener = listener
-        self.stopping = blocking.event()
+        self.stopping = runtime.event()
         self._coordinator = coordinator
         self._janitor: StreamJanitor | None = None
         source: Broker
@@ -108,13 +108,13 @@ class ListenerRuntime:
         else:
             source = join_group(connections, topic, listener.group, listener.start, resume_as=listener.resume_as)
         if source.upkeep_s is not None:
-            self._janitor = StreamJanitor(source, source.upkeep_s, self._slots, self.stopping, blocking)
+            self._janitor = StreamJanitor(source, source.upkeep_s, self._slots, self.stopping, runtime)
             if pace.tidy_s:
                 self._janitor.rest(pace.tidy_s, self.finished)
-        self._lost_calls = LostCalls(topic.name, listener.on_lost or (lambda delivery: None), blocking)
-        self._gate = self._new_gate(pool)
+        self._lost_calls = LostCalls(topic.name, listener.on_lost or (lambda delivery: None), runtime)
+        self._permits = self._new_permits(pool)
         setup = ListenerSetup(
-            listener, self.stopping, coordinator, self._gate, observers, self._lost_calls.tell, self._hold_back
+            listener, self.stopping, coordinator, self._permits, observers, self._lost_calls.tell, self._hold_back
         )
         threads = handlers.threads_of(listener)
         if coordinator is None:
@@ -128,15 +128,15 @@ class ListenerRuntime:
         self._spread: dict[int, int] = {}
         self._moved_from: set[int] = set()  # threads with a hanging handler that slots have left
         self._said: dict[str, str] = {}  # troubles that the coordinator was told
-        self._keeper = LeaseKeeper(source, [thread.held for thread in self._threads], self._lost_calls.tell, blocking)
-        self._watcher = blocking.job(self._watch, f"rmq-watch-{topic.name}")
-        self._releaser = blocking.job(self._release, f"rmq-release-{topic.name}")
+        self._keeper = LeaseKeeper(source, [thread.held for thread in self._threads], self._lost_calls.tell, runtime)
+        self._watcher = runtime.job(self._watch, f"rmq-watch-{topic.name}")
+        self._releaser = runtime.job(self._release, f"rmq-release-{topic.name}")
         self._hints = HintReader(connections, topic.name, range(topic.slots))
         self._troubles = Sparing()
         self._stop_s = self._watchful_until_s = 0.0
-        self._looking = Looking(self._claimers)
+        self._looking = SlotPoller(self._claimers)
         if pace.economical:
-            self._looking = EconomicalLooking(self._claimers, self._hints, pace)
+            self._looking = EconomySlotPoller(self._claimers, self._hints, pace)
 
     def start(self) -> None:
         """Start claiming."""
@@ -150,12 +150,12 @@ class ListenerRuntime:
         for claimer in self._claimers:
             claimer.hold_back(delay_s)
 
-    def _new_gate(self, pool: HandlerPool) -> HandlerGate | None:
+    def _new_permits(self, pool: ConcurrencyLimiter) -> ListenerPermits | None:
         """Return where the threads wait for their turns; `None` where their number is not limited."""
         listener = self.listener
         if not pool.shared and listener.adaptive is None:
             return None
-        return pool.gate(listener.weight, listener.adaptive, listener.threads)
+        return pool.permits(listener.weight, listener.adaptive, listener.threads)
 
     @property
     def place(self) -> str:
@@ -189,7 +189,7 @@ class ListenerRuntime:
             sum(thread.calls.failed for thread in self._threads),
             [sum(counts) for counts in zip(*(thread.calls.times.counts for thread in self._threads), strict=True)],
             self._running(),
-            None if self._gate is None else self._gate.state(),
+            None if self._permits is None else self._permits.state(),
             max(claimer.throttle.held_back_s for claimer in self._claimers),
             max(claimer.held_back_s() for claimer in self._claimers),
         )
@@ -258,7 +258,7 @@ class ListenerRuntime:
                 thread.give_up_hung()
                 hangs = thread.hangs
         if hangs and isinstance(thread, ListenerThread):
-            last = thread.blocking.job(thread.try_to_settle, f"rmq-settle-{self.listener.topic.name}")
+            last = thread.runtime.job(thread.try_to_settle, f"rmq-settle-{self.listener.topic.name}")
             last.start()
             last.join(max(0.0, until_s - monotonic_s()))
 
@@ -270,7 +270,7 @@ class ListenerRuntime:
     def _release(self) -> None:
         """Give back what was not begun; a thread of its own, since Redis may keep it waiting longer than a stop may."""
         for thread in self._threads:  # before the first call: the others would begin more messages meanwhile
-            thread.begin_no_more()
+            thread.stop_starting()
         for thread in self._threads:
             if monotonic_s() < thread.gives_up_s:
                 thread.release_waiting()
@@ -392,7 +392,7 @@ class ListenerRuntime:
     def _pause_s(self) -> float:
         """Return how long the watcher may wait for hints: not long while there is something to look after."""
         now_s, due_s = monotonic_s(), min(claimer.wait_s(REST_S) for claimer in self._claimers)
-        if self._gate is not None or not due_s or any(map(_is_at_work, self._threads)):
+        if self._permits is not None or not due_s or any(map(_is_at_work, self._threads)):
             self._watchful_until_s = now_s + WATCHFUL_S
         if now_s < self._watchful_until_s:
             return min(RELIEVE_EVERY_S, self._looking.wait_s())
@@ -404,10 +404,10 @@ class ListenerRuntime:
         while not self.stopping.is_set():
             try:
                 hints = self._hints.read(self._pause_s())
-                if self._gate is not None:
-                    self._gate.decide()
+                if self._permits is not None:
+                    self._permits.decide()
                 for thread in self._threads:
-                    thread.handlers.relieve()
+                    thread.handlers.return_stalled()
                     if thread.give_up_hung():
                         thread.release_waiting(lambda: False)  # what waits behind them
                 for claimer in self._claimers:

@@ -6,65 +6,65 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from rmq._io.backend import Blocking
+from rmq._io.backend import Runtime
 from rmq._listening.adaptive_limit import Adaptive, AdaptiveLimit
 from rmq._listening.fair_share import FairShare, least_used_s, next_share
 from rmq._model.times import monotonic_s
 from rmq.errors import InvalidValueError
 
 
-class HandlerPool:
+class ConcurrencyLimiter:
     """The handlers of a process, shared by its listeners. Thread-safe.
 
-    A thread waits for its turn with `HandlerGate.begin`. In an event loop the task that claims must not wait there: it
-    asks with `HandlerGate.wish`, and is told.
+    A thread waits for a permit with `ListenerPermits.begin`. In an event loop the task that claims must not block: it
+    asks with `ListenerPermits.wish`, and a callback tells it when the permit is granted.
 
     Args:
-        blocking: How to wait.
+        runtime: How to wait.
         handlers: How many may run in parallel over all listeners, 1 to 10,000; `None` for no limit.
 
     Raises:
         InvalidValueError: `handlers` out of range.
     """
 
-    def __init__(self, blocking: Blocking, handlers: int | None = None) -> None:
+    def __init__(self, runtime: Runtime, handlers: int | None = None) -> None:
         if handlers is not None and (type(handlers) is not int or not 1 <= handlers <= 10_000):
             raise InvalidValueError(f"handlers is {handlers!r}; it must be a whole number from 1 to 10,000, or None")
-        self.changed = blocking.condition()
+        self.changed = runtime.condition()
         self.shared = handlers is not None
         self._handlers = handlers
-        self.gates: list[HandlerGate] = []
+        self.listeners: list[ListenerPermits] = []
 
-    def gate(self, weight: float, adaptive: Adaptive | None, threads: int) -> HandlerGate:
+    def permits(self, weight: float, adaptive: Adaptive | None, threads: int) -> ListenerPermits:
         """Return the gate of one more listener."""
         limit = None if adaptive is None else AdaptiveLimit(adaptive, threads, monotonic_s())
-        gate = HandlerGate(self, weight, limit, threads)
-        self.gates.append(gate)
-        return gate
+        permits = ListenerPermits(self, weight, limit, threads)
+        self.listeners.append(permits)
+        return permits
 
     def hand_out(self) -> None:
         """Give turns to those who wait, as long as somebody may; the lock is held."""
         now_s, told = monotonic_s(), False
-        while (gate := self.next(now_s)) is not None:
-            gate.admit(now_s)
+        while (permits := self.next(now_s)) is not None:
+            permits.admit(now_s)
             told = True
         if told:
             self.changed.notify_all()
 
-    def next(self, now_s: float) -> HandlerGate | None:
+    def next(self, now_s: float) -> ListenerPermits | None:
         """Return whose turn it is; `None` while nobody may begin; the lock is held."""
-        shares: Sequence[FairShare] = [gate.share for gate in self.gates]
-        share = next_share(shares, [gate.allowed(now_s) for gate in self.gates], self._handlers, now_s)
-        return None if share is None else self.gates[shares.index(share)]
+        shares: Sequence[FairShare] = [permits.share for permits in self.listeners]
+        share = next_share(shares, [permits.allowed(now_s) for permits in self.listeners], self._handlers, now_s)
+        return None if share is None else self.listeners[shares.index(share)]
 
     def catch_up(self, share: FairShare) -> None:
         """Let one that comes back after a while begin where the others are; the lock is held."""
         if not share.active:
-            share.catch_up(least_used_s([gate.share for gate in self.gates], monotonic_s()))
+            share.catch_up(least_used_s([permits.share for permits in self.listeners], monotonic_s()))
 
 
 @dataclass(slots=True)
-class Ticket:
+class PermitRequest:
     """A wish to begin.
 
     Attributes:
@@ -87,7 +87,7 @@ class LimitState(NamedTuple):
     pause_s: float
 
 
-class HandlerGate:
+class ListenerPermits:
     """Where the threads of one listener wait for their turns.
 
     Args:
@@ -97,12 +97,12 @@ class HandlerGate:
         threads: How many threads it has.
     """
 
-    def __init__(self, pool: HandlerPool, weight: float, limit: AdaptiveLimit | None, threads: int) -> None:
+    def __init__(self, pool: ConcurrencyLimiter, weight: float, limit: AdaptiveLimit | None, threads: int) -> None:
         self.share = FairShare(weight)
         self._pool = pool
         self._limit = limit
         self._threads = threads
-        self._tickets: dict[int, Ticket] = {}  # by thread, in the order of asking
+        self._tickets: dict[int, PermitRequest] = {}  # by thread, in the order of asking
         self._handling: dict[int, float] = {}
         self._given_up: dict[int, float] = {}  # calls whose turns do not count, and since when
 
@@ -133,7 +133,7 @@ class HandlerGate:
         Who asks again keeps its place: with ZooKeeper a slot has but one thread, which must not always come last.
         """
         with self._pool.changed:
-            ticket = self._tickets.setdefault(thread, Ticket(thread))
+            ticket = self._tickets.setdefault(thread, PermitRequest(thread))
             ticket.waits = True
             self._pool.catch_up(self.share)
             self.share.waiting += 1
@@ -146,12 +146,12 @@ class HandlerGate:
                 self.share.waiting -= 1
             return ticket.began_s
 
-    def wish(self, tell: Callable[[], object]) -> Ticket:
+    def wish(self, tell: Callable[[], object]) -> PermitRequest:
         """Ask for a turn without waiting for it: `began_s` says whether it was granted, now or when `tell` is called.
 
         The turn is handed to `end`, or the ticket to `withdraw`.
         """
-        ticket = Ticket(0, waits=True)
+        ticket = PermitRequest(0, waits=True)
         ticket.thread = id(ticket)
         with self._pool.changed:
             self._tickets[ticket.thread] = ticket
@@ -161,7 +161,7 @@ class HandlerGate:
             ticket.tell = tell
         return ticket
 
-    def withdraw(self, ticket: Ticket) -> None:
+    def withdraw(self, ticket: PermitRequest) -> None:
         """Take back a wish, granted or not."""
         if ticket.began_s is not None:
             self.end(ticket.began_s)

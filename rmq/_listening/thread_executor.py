@@ -20,7 +20,7 @@ BATCHES_S = 0.002
 repeats more than one of them. Of batches that take longer the trip to Redis is less than a tenth."""
 
 
-class HandlersInTurn:
+class ThreadExecutor:
     """How the handlers of a listener run beside its claims: in the thread that claims, one after the other.
 
     Args:
@@ -37,8 +37,8 @@ class HandlersInTurn:
         self.thread = thread
         self.calls = thread.calls
         self.batch = thread.setup.listener.batch
-        self._gate = thread.setup.gate
-        self.may_claim_ahead = self._gate is None and not thread.keeps_order
+        self._permits = thread.setup.permits
+        self.may_claim_ahead = self._permits is None and not thread.keeps_order
         # a claim in columns is acked as a whole: it is not cut
         self.may_claim_batches = self.may_claim_ahead and not thread.setup.listener.columns
 
@@ -49,21 +49,21 @@ class HandlersInTurn:
 
     def round(self) -> bool:
         """Do a round, in this thread's turn where turns are limited; return whether there was anything to do."""
-        gate = self._gate
-        if gate is None:
+        permits = self._permits
+        if permits is None:
             return self.thread.round()
-        if (began_s := gate.begin(0.0, id(self))) is None:
+        if (began_s := permits.begin(0.0, id(self))) is None:
             self.thread.settle_only()  # what is done does not wait for a turn
-            if (began_s := gate.begin(LOOK_EVERY_S, id(self))) is None:
+            if (began_s := permits.begin(LOOK_EVERY_S, id(self))) is None:
                 return True
         try:
             return self.thread.round()
         finally:
-            gate.end(began_s)
+            permits.end(began_s)
 
     def room(self) -> int | None:
         """Return how many messages to claim; `None` where a round would bring nothing, not even an outcome."""
-        if self._gate is not None and self._gate.careful:
+        if self._permits is not None and self._permits.careful:
             return 1
         messages = self.calls.prefetch.messages
         if self.batch is None:
@@ -88,13 +88,15 @@ class HandlersInTurn:
         began_s = last_settled_s = monotonic_s()
         while thread.waiting:
             if thread.setup.stopping.is_set():  # the thread that stops this one may wait for another one's outcomes
-                thread.begin_no_more()
+                thread.stop_starting()
                 return
             if thread.claimer.held_back_s():
                 thread.release_waiting()
                 return
             self.calls.handle(thread.take_waiting(self.batch or 1))
-            if (self._gate is not None and self._gate.overfull) or (thread.waiting and self.waits_too_long(began_s)):
+            if (self._permits is not None and self._permits.overfull) or (
+                thread.waiting and self.waits_too_long(began_s)
+            ):
                 thread.release_waiting()
             if thread.waiting and monotonic_s() - last_settled_s > SETTLE_AFTER_S:
                 thread.settle_only()
@@ -122,7 +124,7 @@ class HandlersInTurn:
         """Wait for the handlers beside the one that asks for it; here there is none."""
         del timeout_s
 
-    def relieve(self) -> None:
+    def return_stalled(self) -> None:
         """Give back what waits behind slow handlers, and send off what is done; called from the watcher's thread.
 
         Else what this thread has claimed would wait as long as a handler runs, while others are idle.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rmq import Listener, Topic, TopicType
-from rmq._listening.pace import NORMAL, pace_of
+from rmq._listening.idle_policy import NORMAL, idle_policy
 from rmq.errors import InvalidValueError
 
 TIMED = Listener(Topic("t", TopicType.RANGE_MERGE, slots=4), print)
@@ -14,7 +14,7 @@ STREAM = Listener(Topic("s", TopicType.STREAM, slots=4), print, group="g")
 
 def a_minute(listeners: list[Listener], *, apart: bool, nodes: int = 1) -> float:
     """Return how many commands a process carries out, those inside of scripts included."""
-    pace = pace_of("economy", listeners, apart=apart)
+    pace = idle_policy("economy", listeners, multi_node=apart)
     probes = len(listeners) * nodes * 60 / (pace.probe_s * nodes)
     look = 7 if STREAM in listeners else 6  # the script, the time, and what it reads of a slot
     looks = len(listeners) * look * 60 / pace.look_s
@@ -29,11 +29,11 @@ def test_economy_stays_below_ten_commands_a_minute(listeners: list[Listener], ap
 
 
 def test_normal_is_as_ever() -> None:
-    assert pace_of("normal", [TIMED, STREAM], apart=True) == NORMAL
+    assert idle_policy("normal", [TIMED, STREAM], multi_node=True) == NORMAL
     assert not NORMAL.economical
 
 
 @pytest.mark.parametrize("idle", ["", "cheap", "ECONOMY", None, True])
 def test_another_word_is_refused(idle: str) -> None:
     with pytest.raises(InvalidValueError, match=rf"idle is {idle!r}; it must be normal or economy"):
-        pace_of(idle, [TIMED], apart=False)
+        idle_policy(idle, [TIMED], multi_node=False)
