@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from itertools import chain
 
+from rmq._admin.spark_queries import SparkQueries
 from rmq._broker import viewing
 from rmq._broker.claims import MAX_BATCH
 from rmq._broker.each import call_each, checked_slots
-from rmq._broker.spark_queries import SparkQueries
 from rmq._model.messages import Payload, payload_bytes
 from rmq._model.spark_queries import SparkQuery
 from rmq._model.topics import Topic

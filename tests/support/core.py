@@ -9,6 +9,7 @@ from rmq._admin.history import MINUTES as MINUTES
 from rmq._admin.history import sum_of as sum_of
 from rmq._admin.inspection import read_workers as read_workers
 from rmq._admin.notices import DeadNotifier as DeadNotifier
+from rmq._admin.spark_queries import SparkQueries as SparkQueries
 from rmq._broker import claims as claims
 from rmq._broker import control as control
 from rmq._broker import dead as dead
@@ -51,7 +52,6 @@ from rmq._broker.sends import MergedSends as MergedSends
 from rmq._broker.sends import joins_sends as joins_sends
 from rmq._broker.sends import send_calls as send_calls
 from rmq._broker.shared import take_tokens as take_tokens
-from rmq._broker.spark_queries import SparkQueries as SparkQueries
 from rmq._broker.stream_broker import FEWEST_KEPT as FEWEST_KEPT
 from rmq._broker.stream_broker import OWN_FROM as OWN_FROM
 from rmq._broker.stream_broker import RESUME_BATCH as RESUME_BATCH

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import asdict
 
-from rmq._broker.spark_queries import SparkQueries
+from rmq._admin.spark_queries import SparkQueries
 from rmq.errors import RmqError
 from rmq.spark.options import Options
 from rmq.spark.sink.sender import Counts
