@@ -75,7 +75,7 @@ class Control:
 
         Raises:
             InvalidValueError: Not exactly one of the three, or one that this topic type does not have.
-            FixedTimePassedError: `fixed_time` does not lie ahead.
+            FixedTimePassedError: `fixed_time` is in the past.
 
         Guarantee: atomic; safe to repeat. The message is fresh: it has all its retries.
         """

@@ -109,7 +109,7 @@ class Broker(Protocol):
         ...
 
     def takes_long(self, number: int, slots: int) -> bool:
-        """Return whether the client takes long to make a claim's messages ready, and to ack them.
+        """Return whether decoding and acking this claim takes the client long enough to fetch the next one meanwhile.
 
         Args:
             number: How many messages.

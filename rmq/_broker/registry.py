@@ -171,7 +171,7 @@ class Registry:
         Guarantee: of two clients that change different settings at once both win; of the same setting the last one.
         """
         if not isinstance(topic, Topic):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidValueError(f"{brief(topic)} is not a Topic")
+            raise InvalidValueError(f"{brief(topic)} is not a Topic; client.topic(name) returns a registered one")
 
         def put(registered: Topic) -> Topic:
             if (registered.type, registered.slots) != (topic.type, topic.slots):
@@ -278,7 +278,9 @@ class Registry:
         stored = self._find(name)
         if stored is None:
             told = shown(name)
-            raise UnknownTopicError(f"topic {told} is not registered; the first send or consumer does it", topic=told)
+            raise UnknownTopicError(
+                f"topic {told} is not registered; its first producer or consumer registers it", topic=told
+            )
         return stored
 
     def _confirm(self, stored: Stored) -> None:
@@ -404,7 +406,7 @@ class KnownTopics(Registry):
     def registered(self, topic: Topic[PayloadT]) -> Topic[PayloadT]:
         """Register a topic at its first use; return the definition that rules. Raises as `Registry.register`."""
         if not isinstance(topic, Topic):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidValueError(f"{topic!r} is not a Topic")
+            raise InvalidValueError(f"{brief(topic)} is not a Topic; client.topic(name) returns a registered one")
         registered = self._known.get(topic)
         if registered is None:
             registered = self._known[topic] = self.register(topic)
@@ -457,7 +459,7 @@ class KnownTopics(Registry):
         return self.named(topic) if isinstance(topic, str) else self.registered(topic)
 
     def merging(self, topic: Topic | str, instead: str) -> Topic:
-        """Return the definition that rules; refuse a stream topic, whose entries have no contents to go by."""
+        """Return the registered definition; raise for STREAM topics, which cannot be addressed by content."""
         resolved = self.resolved(topic)
         if resolved.type is TopicType.STREAM:
             raise InvalidValueError(f"topic {resolved.name} is STREAM; use {instead}", topic=resolved.name)

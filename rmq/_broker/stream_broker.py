@@ -1,4 +1,4 @@
-"""The slots of a stream topic in the eyes of one consumer of one group: the only caller of scripts that write there."""
+"""A stream topic's slots as seen by one consumer of a group. All writes to the stream go through here."""
 
 from __future__ import annotations
 
@@ -297,7 +297,7 @@ def join_group(
     slots: Iterable[int] | None = None,
     resume_as: str | None = None,
 ) -> StreamBroker:
-    """Register a group where it is new, and return the slots in the eyes of one of its consumers.
+    """Register a group where it is new, and return the slots as seen by one of its consumers.
 
     Args:
         connections: Where the topic is.

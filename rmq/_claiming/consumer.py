@@ -155,7 +155,8 @@ class Consumer(Generic[PayloadT]):
             AlreadySettledError: One of them was settled before; nothing was acked.
             InvalidValueError: One of them is of another topic or group; nothing was acked.
             RmqError: A slot did not answer, or refused; the others are acked all the same. Those of that slot may be
-                acked again, unless the reply was lost (`ReplyLostError`): then their leases settle it.
+                acked again, unless the reply was lost (`ReplyLostError`): then an ack that was not executed leads to
+                a redelivery.
 
         Guarantee: all slots are called at once. In a cluster, a node that sends nothing is waited for no longer than a
         sixth of the lease once others have answered, and never longer than the client's `timeout_s`.

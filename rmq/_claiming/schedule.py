@@ -151,7 +151,7 @@ class Schedule:
             heappush(self._later, (due_ms, slot))
 
     def _gather(self, monotonic_s: float) -> float:
-        """Sort out what has become due, leave an entry that still counts in front, and return Redis' time, ms."""
+        """Move due slots to the ready queue, drop stale heap entries, and return Redis' time in ms."""
         if len(self._later) > 2 * len(self._due_ms) + STALE_ENTRIES:
             self._rebuild()
         # while the time is unknown, all slots are due anyway

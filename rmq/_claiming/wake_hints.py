@@ -154,7 +154,7 @@ class HintReader:
         """Wait up to `timeout_s` until one of several has something to read; to `read` each with 0 s then takes it."""
         with ExitStack() as reading:
             for reader in readers:
-                # who closes one meanwhile ends the wait, and leaves it to us
+                # a concurrent close() interrupts the wait; we release the connection ourselves
                 reading.enter_context(cast("AbstractContextManager[object]", reader._reading))
             if not all(reader.connected for reader in readers):
                 timeout_s = min(timeout_s, RECONNECT_S)

@@ -35,7 +35,7 @@ UNWATCHED = nullcontext()
 _handled: ContextVar[Sequence[Delivery]] = ContextVar("rmq_handled_here", default=())
 """What the caller's handler got, also in the tasks that it has made."""
 
-NOT_NOTED = Outcome(Verb.NACK, None, "", "what came of the handler could not be noted")
+NOT_NOTED = Outcome(Verb.NACK, None, "", "internal error: the handler's result could not be recorded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ class HandlerInvoker:
                 refuse_unfinished(result)
 
     def _ready(self, part: Sequence[Delivery], now_s: float) -> Sequence[Delivery]:
-        """Return what may begin, with payloads. What has lost its lease or its slot goes back: somebody else has it."""
+        """Return the deliveries whose lease and slot we still hold, with decoded payloads; release the others."""
         ready = [delivery for delivery in part if not delivery.lost and now_s < delivery.lease_until_s]
         if self._coordinator is not None or len(ready) < len(part):
             ready = self._release_others(part, ready)

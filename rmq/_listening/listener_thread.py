@@ -64,7 +64,7 @@ class ListenerThread(Background):
     """
 
     settle = None
-    """A delivery's note of its outcome is enough: it goes out with the next claim. For `Delivery`."""
+    """None: outcomes are recorded on the delivery and sent with the next claim. For `Delivery`."""
 
     def __init__(self, setup: ListenerSetup, claimer: Claimer, number: int, handlers: type[ThreadExecutor]) -> None:
         self.runtime = claimer.connections.runtime
@@ -371,7 +371,7 @@ class ListenerThread(Background):
     def _drop(self, settled: Sequence[Delivery], round_: ClaimRound) -> None:
         """Let go of what is settled; what did not reach Redis is kept and sent again as long as its lease runs.
 
-        Outcomes of which nobody knows whether they were carried out are let go, too: their leases settle it, and
+        Outcomes whose execution is unknown are dropped, too: what was not acked is redelivered, and
         observers do not hear of them. Those of which a server still owes the reply stay.
         """
         settled = [delivery for delivery in (*round_.arrived, *settled) if not delivery.under_way]
@@ -417,8 +417,9 @@ class ListenerThread(Background):
             if not went and self._is_unfinished():
                 if monotonic_s() >= self.gives_up_s:
                     number = number_of([each for each in self.held.all() if each.outcome is not None])
-                    text = "topic %s: %d outcomes did not reach Redis before the stop gave up; their leases settle them"
-                    log.warning(text, self._topic.name, number)
+                    outcomes = "outcome" if number == 1 else "outcomes"
+                    text = "topic %s: %d %s did not reach Redis before the stop; unacked messages are redelivered"
+                    log.warning(text, self._topic.name, number, outcomes)
                     return
                 self.runtime.sleep(TROUBLE_PAUSE_S)
 

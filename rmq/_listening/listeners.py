@@ -131,5 +131,7 @@ class ListenerSet:
         if heartbeat is not None:
             heartbeat.join(max(0.0, until_s - monotonic_s()))
         if left:
-            log.warning("%d deliveries were not finished within %g s; their leases settle them", len(left), drain_s)
+            deliveries, they = ("delivery", "it is") if len(left) == 1 else ("deliveries", "they are")
+            text = "%d %s did not finish within %g s; %s redelivered when the lease expires"
+            log.warning(text, len(left), deliveries, drain_s, they)
         return left

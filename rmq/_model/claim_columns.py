@@ -44,7 +44,7 @@ class ClaimColumns(Delivery):
 
     @property
     def name(self) -> bytes:
-        """Nothing: a reply that names a message means none of these."""
+        """Empty: replies by name never refer to a columnar claim."""
         return b""
 
     @property

@@ -67,7 +67,7 @@ class Columns(Sequence[Encoded]):
             self.complete(body, flat)
 
     def complete(self, body: bytes | None, flat: tuple[bytes, ...]) -> None:
-        """Add the body, or the fields, of the message whose content is the last one; one with neither needs no call."""
+        """Set the body or fields of the last message. Not needed for a message without either."""
         before = len(self.contents) - 1
         if body is not None:
             self.bodies += repeat(None, before - len(self.bodies))

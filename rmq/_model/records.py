@@ -98,7 +98,7 @@ class Record:
 _SETTERS = setters_of(Record)
 
 NOTHING = Record(1, 0, 0, 0, "K")
-"""What a message without a value has."""
+"""The record of a message sent without a body."""
 
 
 def before_value(kind: str) -> int:

@@ -132,7 +132,8 @@ class Topic(Generic[PayloadT]):
         if not is_name(self.name):
             raise InvalidTopicError(f"topic name {self.name!r} must be 1 to 128 of A-Z a-z 0-9 . _ -")
         if not isinstance(self.type, TopicType):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidTopicError(f"type of topic {self.name} is {self.type!r}; it must be a TopicType")
+            known = ", ".join(f"TopicType.{kind.name}" for kind in TopicType)
+            raise InvalidTopicError(f"type of topic {self.name} is {self.type!r}; it must be one of {known}")
         self._check_range("slots", self.slots, 1, MAX_SLOTS)
         if self.slots & (self.slots - 1):
             raise InvalidTopicError(f"slots of topic {self.name} is {self.slots}; it must be a power of two")

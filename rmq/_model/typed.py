@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
@@ -167,6 +168,10 @@ def message_trouble(topic: Topic[Any], payload: object, error: Exception) -> Exc
         encode_payload(topic, payload)
     except InvalidMessageError as reason:
         return reason
+    if missing := re.search(r"missing \d+ required [a-z -]*arguments?: (.+)$", str(error)):
+        names = re.findall(r"'(\w+)'", missing[1])
+        needed = " and ".join(f"{name}=" for name in names)
+        return InvalidMessageError(f"a message of topic {topic.name} needs {needed}", topic=topic.name)
     what = "JoinMessage" if topic.merge is not None and topic.merge.joins else f"message of type {topic.type.name}"
     rule = str(error).rpartition("()")[2].strip() or str(error)  # a parameter that is missing, or one too many
     return InvalidMessageError(f"a {what} of topic {topic.name} {rule}", topic=topic.name)
@@ -192,7 +197,7 @@ def decode_payload(topic: Topic[Any], body: bytes | None, what: str = "body") ->
 def reason_of(error: BaseException) -> str:
     """Return why something does not encode or decode, in one line. Raises nothing, whatever the error's methods do."""
     try:
-        text = " ".join(str(error).split())
+        text = " ".join(str(error).split()).replace("Value error, ", "")
     except BaseException:  # SystemExit, too
         text = ""
     return f"{text or type(error).__name__:.{MAX_REASON}}"

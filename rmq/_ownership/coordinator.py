@@ -30,7 +30,7 @@ from rmq.errors import CoordinationError, ForkedClientError, UnreadableDocumentE
 T = TypeVar("T")
 _LOG = reporter("rmq.coordination")
 DRAIN_S = 30.0
-"""How long running handlers may finish, unless the client or the coordinator says otherwise."""
+"""How long to wait for running handlers, unless the client or the coordinator says otherwise."""
 
 _GATHER_S = 0.02
 """How long a wake-up waits for others: one change in ZooKeeper usually brings several."""

@@ -28,7 +28,7 @@ def run_reloading(command: Sequence[str], folder: Path, drain_s: float) -> int:
     Args:
         command: Program and arguments of the worker. It ends on SIGTERM, and calls `end_with_parent`.
         folder: Whose `*.py` files are watched, with its subfolders.
-        drain_s: How long running handlers may finish before a restart; the worker is killed 5 s later.
+        drain_s: Seconds to wait for running handlers before a restart; the worker is killed 5 s later.
 
     Returns:
         0. A worker that ends by itself is started again at the next change.

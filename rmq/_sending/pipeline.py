@@ -169,7 +169,10 @@ class Pipeline(Generic[B]):
         return lane
 
     def send(self, lane: Lane[B]) -> None:
-        """Send a round, if need be once the last one is over; others are read for, as far as memory allows."""
+        """Send the next round for this server, waiting for its previous one if necessary.
+
+        Batches for other servers stay queued, up to the memory limit.
+        """
         if lane.failed:
             return
         if len(self._lanes) == 1 or lane.free():

@@ -103,7 +103,9 @@ class Producer:
             raise InvalidValueError(f"once is {brief(once, 80)}; it must be a name of 1 to {MAX_ONCE} characters")
         payload_bytes(once, "once")
         if self.topic.merge is None:
-            raise InvalidValueError(f"once is {once!r:.80}; topic {self.topic.name} has no merge, which it needs")
+            raise InvalidValueError(
+                f"once is {once!r:.80}: it needs a topic with merge=; topic {self.topic.name} has none"
+            )
         return once
 
     def _send(self, encoded: Encoded, message: Message, rpc_id: RpcId | None) -> SendResult:
@@ -201,7 +203,9 @@ class Producer:
         self, source: Source, outcomes: bool, calls: Calls, make: Callable[[Any], Message] | None = None
     ) -> SendResult:
         if calls.fold and (outcomes or self.topic.merge is None):
-            why = "outcomes are told message by message" if outcomes else f"topic {self.topic.name} has no merge"
+            why = (
+                "folded messages have no outcomes of their own" if outcomes else f"topic {self.topic.name} has no merge"
+            )
             raise InvalidValueError(f"fold is {calls.fold!r}, and {why}")
         if calls.once is not None:
             calls = replace(calls, once=self._checked(calls.once))
@@ -243,4 +247,4 @@ def _sent(stream: Stream, take: Callable[[], None]) -> SendResult:
         take()
         return stream.finish()
     finally:
-        stream.collect()  # whatever ended this, no reply stays behind
+        stream.collect()  # read all outstanding replies, even after an error, so that the connection can be reused

@@ -180,7 +180,7 @@ class Dispatch:
 
     @property
     def _stalled(self) -> bool:
-        """Whether nothing is under way but to servers that do not answer: what is open need not wait for it."""
+        """True if every request in flight is to an unresponsive server; unsent calls should not wait for those."""
         return all(part.node.unresponsive for part in self._under_way)
 
     def _impatient(self, started_s: float, patience_s: float) -> bool:

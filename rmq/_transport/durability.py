@@ -76,7 +76,7 @@ class Durability:
                 return ("WAITAOF", 1, 0, 1)
 
     def shortfall(self, reply: int | Sequence[int]) -> str:
-        """Return what the reply to `confirmation` lacks, in words; empty when all is well."""
+        """Describe what is missing from a WAIT/WAITAOF reply, or return "" if the write is confirmed."""
         local, replicas = (1, reply) if isinstance(reply, int) else (int(reply[0]), int(reply[1]))
         if local < 1:
             return "the master's AOF is not on disk: the disk is slow or fails, or appendfsync is no"

@@ -220,7 +220,7 @@ class Exchange:
         return RequestBatch(b"".join(parts), address, awaited)
 
     def as_sent(self, address: Address) -> RequestBatch:
-        """Put all calls together for one node, as they were sent there already; what came of it is still to be told."""
+        """Build the request batch for calls that were already sent; their replies are still to be recorded."""
         return self.request_batch([index for index, _, _ in self.take_open()], address)
 
     def take_reply(self, flight: RequestBatch, reply: Any) -> None:

@@ -20,7 +20,7 @@ from rmq.errors import RedisUnavailableError, RmqError
 log = reporter("rmq.connections")
 
 CONNECT_S = 2.0
-"""Where there are other servers to turn to, nobody waits longer than this for a connection."""
+"""Connect timeout when other nodes can be used instead."""
 
 FIRST_TRY_S, LONGEST_TRY_S = 0.05, 1.0
 """Pauses between two tries to reach a silent server: they double."""
@@ -250,7 +250,10 @@ class Node:
                     if not warned:
                         log.warning("Redis at %s does not answer; the other servers go on: %s", self._shown, error)
                     warned = True
-                except (RmqError, ReplyError):  # a refusal is an answer: who calls next is told
+                except (
+                    RmqError,
+                    ReplyError,
+                ):  # the server answered, even if with an error; the next caller will see that error
                     break
                 else:
                     self.give_back(wire)

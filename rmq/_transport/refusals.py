@@ -82,8 +82,8 @@ def _explained(message: str) -> str:
 
 
 def _passed(due_ms: int, now_ms: int) -> str:
-    text = f"fixed_time {due_ms} does not lie ahead of Redis' time, {now_ms} ms"
-    return text if due_ms > now_ms // 100 else f"{text}; it is in milliseconds: did you pass seconds?"
+    text = f"fixed_time {due_ms} is in the past: Redis' time is {now_ms} ms"
+    return text if due_ms > now_ms // 100 else f"{text}; fixed_time is in milliseconds: did you pass seconds?"
 
 
 def _refused_merge(call: Call[Any], code: str, rest: str) -> RmqError:

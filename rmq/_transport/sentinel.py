@@ -148,7 +148,12 @@ class SentinelRouter(OneMaster):
 
     def _answer_of(self, sentinel: Node) -> Answer:
         service, durability = self._url.service, self._nodes.durability
-        reply = sentinel.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
+        try:
+            reply = sentinel.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
+        except ReplyError as error:
+            if "unknown command" not in str(error).lower():
+                raise
+            raise WireBrokenError("this server is not a Sentinel") from None
         if reply is None:
             raise WireBrokenError(f"it watches no master named {service}")
         try:

@@ -153,6 +153,10 @@ def parse_url(url: str | None) -> RedisUrl:
     return _understood(url)
 
 
+def _scheme_of(scheme: str) -> str:
+    return f"the unknown scheme {scheme!r}" if scheme else "no scheme"
+
+
 def _understood(url: str) -> RedisUrl:
     shown = _without_password(url)
     try:
@@ -164,7 +168,8 @@ def _understood(url: str) -> RedisUrl:
         raise InvalidUrlError(f"URL {shown!r} lacks // behind its scheme; write {parts.scheme}://host")
     if topology is None:
         known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
-        raise InvalidUrlError(f"URL {shown!r} has the unknown scheme {parts.scheme!r}; known are {known}")
+        guess = "" if "://" in url else f"; did you mean redis://{shown}?"
+        raise InvalidUrlError(f"URL {shown!r} has {_scheme_of(parts.scheme)}{guess}; known schemes are {known}")
     if topology is not Topology.EMBEDDED and _cut_short(parts):
         raise InvalidUrlError(f"URL {shown!r} has an @ behind its host; {_ENCODE}")
     if topology is Topology.SENTINEL:

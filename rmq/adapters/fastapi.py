@@ -33,7 +33,7 @@ class Rmq:
         concurrency: How many handlers of each listener run at the same time; `None` for as many as it says itself.
         handlers: How many run at the same time over all listeners; `None` for no such bound.
         idle: How to wait where nothing is due: `normal`, or `economy` for few commands.
-        drain_s: How long running handlers may finish at the end, in seconds.
+        drain_s: Seconds to wait for running handlers at the end.
         exit_when_hung: As for `rmq.RmqClient.run`; for `run`, not for the service.
         options: Further options of `rmq.aio.RmqClient`.
 

@@ -20,6 +20,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table, box
 from rich.text import Text
+from typer.core import TyperCommand, TyperGroup
 from typer.models import OptionInfo
 
 from rmq._model.display import safe_lines, shown
@@ -253,8 +254,38 @@ def command(app: typer.Typer, name: str | None, function: Callable[Concatenate[S
     keyword_only = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
     call.__signature__ = inspect.Signature(keyword_only)  # pyright: ignore[reportFunctionMemberAccess]
     call.__annotations__ = {each.name: each.annotation for each in parameters}
-    register_call = app.callback(invoke_without_command=True) if name is None else app.command(name)
+    register_call = (
+        app.callback(cls=_Group, invoke_without_command=True) if name is None else app.command(name, cls=_Command)
+    )
     register_call(call)
+
+
+_KINDS = {"<int>": "N", "<float>": "NUMBER", "<str>": "TEXT", "<bytes>": "TEXT"}
+
+
+def _without_types(parameters: Iterable[Any]) -> None:
+    """Let help say what an option takes as manuals do, and not with types of Python: nothing for a switch."""
+
+    def taken(parameter: Any, show: Callable[..., str | None], ctx: Any) -> str | None:
+        kind = show(ctx=ctx)
+        return None if parameter.param_type_name == "argument" or kind == "<bool>" else _KINDS.get(str(kind), kind)
+
+    for parameter in parameters:
+        show = getattr(parameter, "display_type_rich", None)
+        if show is not None:
+            parameter.display_type_rich = functools.partial(taken, parameter, show)
+
+
+class _Command(TyperCommand):
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        _without_types(self.get_params(ctx))
+        super().format_help(ctx, formatter)
+
+
+class _Group(TyperGroup):
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        _without_types(self.get_params(ctx))
+        super().format_help(ctx, formatter)
 
 
 def make_group(help: str, *, no_args_is_help: bool = True, epilog: str | None = None) -> typer.Typer:

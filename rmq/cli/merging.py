@@ -97,7 +97,7 @@ class MergeKind:
         str | None,
         typer.Option(
             metavar="KIND",
-            help="What is kept of merged messages: keep, replace, newest, max, min, sum, collect or join; else none.",
+            help="What is kept of merged messages: keep, replace, newest, max, min, sum, collect, join; or none.",
             parser=typed(parse_merge),
         ),
     ] = None
@@ -106,7 +106,7 @@ class MergeKind:
         PriorityRule | None,
         typer.Option(
             metavar="RULE",
-            help="priority: of merged messages: last (default), highest, lowest or sum.",
+            help="priority: priority of merged messages: last (default), highest, lowest or sum.",
             parser=typed(parse_priority_rule),
         ),
     ] = None
@@ -128,12 +128,12 @@ class MergeBounds:
         Given,
         typer.Option(
             metavar="N",
-            help="range-merge: due at once with so many sends, or none; per-message: with all parts of a join.",
+            help="range-merge: number of sends that make a message due at once, or none; per-message: all parts.",
             parser=typed(parse_max_count),
         ),
     ] = None
     collect_max_items: Annotated[
-        int | None, typer.Option(metavar="N", min=1, max=MAX_ITEMS, help="collect, join: most items.")
+        int | None, typer.Option(metavar="N", min=1, max=MAX_ITEMS, help="collect, join: maximum number of items.")
     ] = None
     collect_max_bytes: Annotated[
         int | None,
@@ -141,14 +141,14 @@ class MergeBounds:
             metavar="N",
             min=1,
             max=MAX_ITEM_BYTES,
-            help="collect, join: most bytes of all items, each 4 more than it has.",
+            help="collect, join: maximum size of all items in bytes; each item counts 4 bytes more than its size.",
         ),
     ] = None
     collect_when_full: Annotated[
         Overflow | None,
         typer.Option(
             metavar="POLICY",
-            help="collect, join: what a send without room meets: release, refuse, drop-oldest or drop-newest.",
+            help="collect, join: what a send to a full message does: release, refuse, drop-oldest or drop-newest.",
             parser=typed(parse_overflow),
         ),
     ] = None

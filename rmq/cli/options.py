@@ -30,46 +30,55 @@ def span_of(milliseconds: int | None) -> timedelta | None:
 payload = os.fsencode
 """A content or body as the bytes that were typed: Python has those that are not UTF-8 as surrogates."""
 
-TopicName = Annotated[str, typer.Argument(help="Name of the topic.")]
-StreamName = Annotated[str, typer.Argument(help="Name of the stream topic.")]
+TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
+StreamName = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the stream topic.")]
 Content = Annotated[bytes, typer.Argument(metavar="CONTENT", help="Content of the message.", parser=payload)]
 SlotBasis = Annotated[
-    bytes | None, typer.Option(metavar="TEXT", help="Slot basis that it was sent with, if any.", parser=payload)
+    bytes | None,
+    typer.Option(
+        metavar="TEXT", help="Slot basis (routing key) that the message was sent with, if any.", parser=payload
+    ),
 ]
-Slots = Annotated[list[int] | None, typer.Option("--slot", metavar="N", help="Only this slot; repeatable.")]
-Group = Annotated[str | None, typer.Option("--group", metavar="NAME", help="stream: for this group.")]
+Slots = Annotated[
+    list[int] | None, typer.Option("--slot", metavar="N", help="Only this slot. Can be given more than once.")
+]
+Group = Annotated[str | None, typer.Option("--group", metavar="NAME", help="stream: name of the group.")]
 GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.")]
 Start = Annotated[
     str | None,
-    typer.Option("--start", metavar="new|all|ID", help="stream: where a new group begins.  \\[default: new]"),
+    typer.Option("--start", metavar="new|all|ID", help="stream: where a new group starts to read.  \\[default: new]"),
 ]
 ZooKeeperUser = Annotated[
     str | None,
-    typer.Option("--zookeeper-user", metavar="NAME", help="Login; the password is read from RMQ_ZOOKEEPER_PASSWORD."),
+    typer.Option(
+        "--zookeeper-user", metavar="NAME", help="User name. The password is read from RMQ_ZOOKEEPER_PASSWORD."
+    ),
 ]
 ZooKeeperCa = Annotated[
     str | None,
     typer.Option(
-        "--zookeeper-ca", metavar="FILE", help="TLS: certificates that sign the servers'; `system` for yours."
+        "--zookeeper-ca", metavar="FILE", help="TLS: file of CA certificates; `system` for those of this machine."
     ),
 ]
-ZooKeeperCert = Annotated[str | None, typer.Option("--zookeeper-cert", metavar="FILE", help="TLS: our certificate.")]
+ZooKeeperCert = Annotated[str | None, typer.Option("--zookeeper-cert", metavar="FILE", help="TLS: client certificate.")]
 ZooKeeperKey = Annotated[
     str | None,
-    typer.Option("--zookeeper-key", metavar="FILE", help="TLS: our key; its password from RMQ_ZOOKEEPER_KEY_PASSWORD."),
+    typer.Option(
+        "--zookeeper-key", metavar="FILE", help="TLS: client key. Its password is read from RMQ_ZOOKEEPER_KEY_PASSWORD."
+    ),
 ]
-Limit = Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="Most messages.")]
+Limit = Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="Maximum number of messages.")]
 NewPriority = Annotated[
-    int | None, typer.Option("--priority", help="PRIORITY topics: their new priority; the lowest by default.")
+    int | None, typer.Option("--priority", help="PRIORITY topics: new priority. Default: the lowest.")
 ]
 DueIn = Annotated[
     int | None,
-    typer.Option(metavar="DURATION", help="Time topics: due this long after now; at once by default.", parser=duration),
+    typer.Option(metavar="DURATION", help="Time topics: due after this duration. Default: now.", parser=duration),
 ]
 PER_SECOND = typer.Option(
     "--rate",
     metavar="N/s",
-    help="Most messages a second (or N/m, N/h) in the whole cluster.",
+    help="Maximum number of messages per second (or N/m, N/h) in the whole cluster.",
     parser=typed(parse_rate),
 )
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]

@@ -59,7 +59,7 @@ def test_each_type_takes_its_own_option(cli: Cli, client: RmqClient, make_topic:
 
 def test_a_time_that_has_passed_is_refused_by_redis(cli: Cli, client: RmqClient, make_topic: MakeTopic) -> None:
     name = client.producer(make_topic(TopicType.FIXED_TIME)).topic.name
-    assert "ahead of Redis' time" in cli("send", name, "a", "--at", "2020-01-31T14:30:00Z", code=1).err
+    assert "is in the past: Redis' time" in cli("send", name, "a", "--at", "2020-01-31T14:30:00Z", code=1).err
 
 
 def test_due_in_counts_by_the_clock_of_redis(cli: Cli, client: RmqClient, make_topic: MakeTopic) -> None:

@@ -268,7 +268,7 @@ def test_a_worker_does_not_wait_longer_than_it_should(
     with cli.process("worker", "jobs:client", "--drain", "0.2", cwd=folder) as process:
         wait_until((folder / "begun-first").exists, LIMIT_S)
         process.send_signal(signal.SIGINT)
-        assert "were not finished within 0.2 s" in ended(process)[2]
+        assert "did not finish within 0.2 s" in ended(process)[2]
     assert client.inspect(topic_name).stats().in_flight == 1
 
 

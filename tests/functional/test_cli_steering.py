@@ -29,7 +29,7 @@ def test_find_says_where_a_content_is(cli: Cli, client: RmqClient, priority: Top
     with client.consumer(priority) as consumer:
         delivery = consumer.poll(1, timeout=50)[0]
         ran = cli("find", priority.name, "a")
-        assert "in flight: its lease runs for" in ran.out
+        assert "in flight: its lease expires in" in ran.out
         assert "not known" in ran.out
         assert cli("find", priority.name, "a", "--json").json["places"]["in-flight"]["lease_left_ms"] > 0
         delivery.nack(delay="10m")

@@ -60,7 +60,7 @@ def test_a_refused_chunk_leaves_no_mark(make_slot: MakeSlot) -> None:
     due = slot.now_ms + 10
     rows = [Encoded(0, b"a", due, None), Encoded(0, b"b", due, None)]
     slot.advance(10)
-    with pytest.raises(FixedTimePassedError, match=f"fixed_time {due} does not lie ahead"):
+    with pytest.raises(FixedTimePassedError, match=f"fixed_time {due} is in the past"):
         send(slot, mark(rows=rows), rows)
     later = [row._replace(score=slot.now_ms + 10) for row in rows]
     with pytest.raises(BacklogFullError):

@@ -20,17 +20,21 @@ def adopt(
     session: Session,
     topic: TopicName,
     zookeeper: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT,...", help="The ensemble that gets the slots.")
+        str | None, typer.Option(metavar="HOST:PORT,...", help="The ensemble to move the slots to.")
     ] = None,
     chroot: Annotated[str, typer.Option(metavar="PATH", help="Path of RMQ's nodes in the ensemble.")] = "/rmq",
     zookeeper_user: ZooKeeperUser = None,
     zookeeper_ca: ZooKeeperCa = None,
     zookeeper_cert: ZooKeeperCert = None,
     zookeeper_key: ZooKeeperKey = None,
-    no_zookeeper: Annotated[bool, typer.Option(help="Consumers without ZooKeeper get the slots.")] = False,
+    no_zookeeper: Annotated[
+        bool, typer.Option("--no-zookeeper", help="Move the slots to consumers without ZooKeeper.")
+    ] = False,
     from_ensemble: Annotated[
         str | None,
-        typer.Option("--from", metavar="ENSEMBLE", help="The ensemble to take them from. Without, nothing is changed."),
+        typer.Option(
+            "--from", metavar="ENSEMBLE", help="The ensemble to move the slots from. Without it, nothing is changed."
+        ),
     ] = None,
 ) -> None:
     """Show which ZooKeeper ensemble a topic's slots belong to, or move them to another one."""

@@ -18,12 +18,14 @@ from rmq.errors import InvalidValueError
 
 def bench(
     session: Session,
-    name: Annotated[str | None, typer.Argument(help="Name of the benchmark; by default they are listed.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Name of the benchmark. Default: list the benchmarks.")] = None,
     arguments: Annotated[
         list[str] | None,
         typer.Argument(metavar="[-- OPTIONS]", help="Options of the benchmark, such as -- --number 1000."),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Small sizes and fewer repeats, for a first look.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Use small sizes and fewer repeats, for a first look.")
+    ] = False,
 ) -> None:
     """Measure speed: from a checkout only, with the extra `bench` installed."""
     names = benchmark_names()

@@ -14,7 +14,7 @@ from rmq.cli.console import Session, make_group, register
 from rmq.cli.documents import picked
 from rmq.errors import InvalidValueError
 
-Folder = Annotated[Path, typer.Option("--folder", metavar="FOLDER", help="Where the cluster keeps its state.")]
+Folder = Annotated[Path, typer.Option("--folder", metavar="FOLDER", help="Folder for the state of the cluster.")]
 DEFAULT_FOLDER = Path("rmq-cluster")
 
 cluster_app = make_group("Run a Redis Cluster, ZooKeepers, workers and a demo producer on this machine.")
@@ -23,14 +23,16 @@ cluster_app = make_group("Run a Redis Cluster, ZooKeepers, workers and a demo pr
 def up(
     session: Session,
     folder: Folder = DEFAULT_FOLDER,
-    workers: Annotated[int, typer.Option(min=0, max=64, metavar="N", help="Worker processes.")] = deployment.WORKERS,
+    workers: Annotated[
+        int, typer.Option(min=0, max=64, metavar="N", help="Number of worker processes.")
+    ] = deployment.WORKERS,
     producer: Annotated[bool, typer.Option(help="Run the demo producer.")] = True,
     first_port: Annotated[
         int | None,
-        typer.Option(min=1_024, max=55_000, metavar="PORT", help="First of 15 ports in a row; by default free ones."),
+        typer.Option(min=1_024, max=55_000, metavar="PORT", help="First of 15 consecutive ports. Default: free ports."),
     ] = None,
 ) -> None:
-    """Start the cluster, which outlives this command. It uses the data of an earlier run."""
+    """Start the cluster in the background. It reuses the data of an earlier run."""
     state = local_cluster.up(folder, workers=workers, producer=producer, first_port=first_port)
     _show(session, folder, state)
 
@@ -38,15 +40,15 @@ def up(
 def down(
     session: Session,
     folder: Folder = DEFAULT_FOLDER,
-    delete: Annotated[bool, typer.Option("--delete", help="Delete the folder and all data, too.")] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="Also delete the folder and all data.")] = False,
 ) -> None:
-    """End all processes of the cluster; its data stay for the next `up`."""
+    """Stop all processes of the cluster. Its data are kept for the next `up`."""
     running = local_cluster.down(folder, delete=delete)
     session.result({"was_running": running, "deleted": delete}, "ended" if running else "it was not running")
 
 
 def status(session: Session, folder: Folder = DEFAULT_FOLDER) -> None:
-    """Show the processes of the cluster, and how to reach it. Exit code 1 unless it runs."""
+    """Show the processes of the cluster, and its addresses. Exit code 1: it is not running."""
     state = local_cluster.status(folder)
     if state is None:
         raise InvalidValueError(f"{folder} holds no cluster; `rmq cluster up --folder {folder}` starts one")

@@ -39,11 +39,14 @@ def consume(
     ] = None,
     timeout: Annotated[
         float | None,
-        typer.Option(min=0, metavar="S", help="Stop when nothing came for this many seconds.  \\[default: 1]"),
+        typer.Option(min=0, metavar="S", help="Stop after this many seconds without a message.  \\[default: 1]"),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Wait for messages until Ctrl-C.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Wait for more messages until interrupted with Ctrl-C.")
+    ] = False,
     ack: Annotated[
-        bool | None, typer.Option("--ack/--no-ack", help="--no-ack is --settle release.", show_default=False)
+        bool | None,
+        typer.Option("--ack/--no-ack", help="--no-ack is the same as --settle release.", show_default=False),
     ] = None,
     settle: Annotated[
         Settle | None,
@@ -55,9 +58,9 @@ def consume(
     ] = None,
     group: Group = None,
     start: Start = None,
-    name: Annotated[str | None, typer.Option(help="stream: name of this consumer; one of its own by default.")] = None,
+    name: Annotated[str | None, typer.Option(help="stream: name of this consumer. Default: a generated name.")] = None,
 ) -> None:
-    """Claim due messages, print them, and ack them. Ctrl-C ends it cleanly."""
+    """Claim due messages, print them, and ack them. Ctrl-C stops it cleanly."""
     if ack is not None and settle is not None:
         raise InvalidValueError("--settle and --ack/--no-ack exclude each other")
     then: Settle = settle or ("release" if ack is False else "ack")

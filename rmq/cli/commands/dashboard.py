@@ -20,21 +20,25 @@ _EXTRA = {"starlette", "uvicorn", "jinja2", "multipart", "python_multipart", "it
 
 def dashboard(
     session: Session,
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65_535, metavar="PORT", help="0 for any that is free.")] = 8642,
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65_535, metavar="PORT", help="Port to listen on; 0 for a free one.")
+    ] = 8642,
     user: Annotated[
-        str | None, typer.Option(metavar="NAME", help="User who may log in.  \\[default: RMQ_DASHBOARD_USER]")
+        str | None,
+        typer.Option(metavar="NAME", help="Name of the user who may log in.  \\[default: RMQ_DASHBOARD_USER]"),
     ] = None,
     password_file: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="File with the password.  \\[default: the one in RMQ_DASHBOARD_PASSWORD]"),
     ] = None,
-    read_only: Annotated[bool, typer.Option("--read-only", help="Show everything, change nothing.")] = False,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Do not allow any changes.")] = False,
     allow_host: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Host name that browsers use for it; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Host name under which browsers reach it. Can be given more than once."),
     ] = None,
 ) -> None:
-    """Show queues, workers and dead letters in the browser, and steer them. Ends with Ctrl-C."""
+    """Show and manage topics, workers and dead letters in the browser. Stop it with Ctrl-C."""
     try:
         from rmq.dashboard.server import serve
         from rmq.dashboard.settings import Settings

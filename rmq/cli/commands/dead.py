@@ -33,19 +33,27 @@ class Chosen:
 
     contents: Annotated[
         list[bytes] | None,
-        typer.Option("--content", metavar="CONTENT", help="Only this content; repeatable.", parser=payload),
+        typer.Option(
+            "--content", metavar="CONTENT", help="Only this content. Can be given more than once.", parser=payload
+        ),
     ] = None
     matching: Annotated[
         str | None,
-        typer.Option("--matching", metavar="PATTERN", help="Only contents that match, with * ? and \\[...]."),
+        typer.Option(
+            "--matching", metavar="PATTERN", help="Only contents that match this glob pattern, with * ? and \\[...]."
+        ),
     ] = None
     error: Annotated[
-        str | None, typer.Option("--error", metavar="TYPE", help="Only with this error type, such as ValueError.")
+        str | None,
+        typer.Option("--error", metavar="TYPE", help="Only messages with this error type, such as ValueError."),
     ] = None
     after: Annotated[
-        str | None, typer.Option("--after", metavar="TIME|AGE", help="Only dead since then, such as 2h (ago).")
+        str | None,
+        typer.Option("--after", metavar="TIME|AGE", help="Only messages that died after this time, such as 2h (ago)."),
     ] = None
-    before: Annotated[str | None, typer.Option("--before", metavar="TIME|AGE", help="Only dead before then.")] = None
+    before: Annotated[
+        str | None, typer.Option("--before", metavar="TIME|AGE", help="Only messages that died before this time.")
+    ] = None
 
     def filter(self, now_ms: int) -> DeadFilter:
         """Return the choice as the library takes it; an age counts back from `now_ms`."""
@@ -62,10 +70,10 @@ def list_dead(
     session: Session,
     topic: TopicName,
     chosen: Chosen,
-    limit: Annotated[int, typer.Option(min=0, metavar="N", help="Most messages; 0 for all.")] = 50,
+    limit: Annotated[int, typer.Option(min=0, metavar="N", help="Maximum number of messages; 0 for all.")] = 50,
     group: Group = None,
 ) -> None:
-    """Show dead messages and why they died, slot by slot, the oldest first. --json prints all that is known of them."""
+    """Show dead messages and why they died, slot by slot, oldest first. --json prints all details."""
     with session.opened(topic) as (client, definition):
         now_ms = redis_now_ms(client, definition)
 
@@ -91,12 +99,12 @@ def redrive(
     topic: TopicName,
     chosen: Chosen,
     limit: Limit = None,
-    rate: Annotated[float | None, typer.Option(metavar="N", help="Most messages a second.")] = None,
+    rate: Annotated[float | None, typer.Option(metavar="N", help="Maximum number of messages per second.")] = None,
     priority: NewPriority = None,
     due_in: DueIn = None,
     group: Group = None,
 ) -> None:
-    """Send dead messages again, as fresh ones with their bodies and all retries. All of them without a filter."""
+    """Send dead messages again, with their bodies and all retries. Without a filter, all dead messages."""
     with session.opened(topic) as (client, definition):
         dead, where = _dead(client, definition, group), chosen.filter(redis_now_ms(client, definition))
         count = _count(client, dead, where, limit) if session.err.is_terminal else None
@@ -129,7 +137,7 @@ def purge(
     yes: Yes = False,
     group: Group = None,
 ) -> None:
-    """Drop dead messages for good. Asks first; all of them without a filter."""
+    """Delete dead messages permanently. Asks first. Without a filter, all dead messages."""
     with session.opened(topic) as (client, definition):
         dead, where = _dead(client, definition, group), chosen.filter(redis_now_ms(client, definition))
 

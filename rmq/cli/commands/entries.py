@@ -30,13 +30,14 @@ def show_range(
     session: Session,
     topic: StreamName,
     first: Annotated[
-        str | None, typer.Option("--from", metavar=BOUND, help="From this one on, after '(ID'; the oldest by default.")
+        str | None,
+        typer.Option("--from", metavar=BOUND, help="First id; '(ID' excludes it. Default: the oldest entry."),
     ] = None,
     last: Annotated[
-        str | None, typer.Option("--to", metavar=BOUND, help="Up to this one, before '(ID'; the newest by default.")
+        str | None, typer.Option("--to", metavar=BOUND, help="Last id; '(ID' excludes it. Default: the newest entry.")
     ] = None,
-    newest: Annotated[bool, typer.Option("--newest", help="The newest first.")] = False,
-    limit: Annotated[int, typer.Option(min=0, metavar="N", help="Most entries; 0 for all.")] = 50,
+    newest: Annotated[bool, typer.Option("--newest", help="Newest entries first.")] = False,
+    limit: Annotated[int, typer.Option(min=0, metavar="N", help="Maximum number of entries; 0 for all.")] = 50,
     slots: Slots = None,
 ) -> None:
     """Show entries in the order in which they were sent."""
@@ -52,11 +53,11 @@ def tail(
     topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Names of stream topics.")],
     start: Annotated[
         str | None,
-        typer.Option("--from", metavar=_POSITION, help="After this id, or from this time on; now by default."),
+        typer.Option("--from", metavar=_POSITION, help="After this id, or from this time on. Default: now."),
     ] = None,
     most: Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="Stop after this many entries.")] = None,
     timeout: Annotated[
-        float | None, typer.Option(min=0, metavar="S", help="Stop when nothing came for this many seconds.")
+        float | None, typer.Option(min=0, metavar="S", help="Stop after this many seconds without a message.")
     ] = None,
     slots: Slots = None,
 ) -> None:
@@ -84,10 +85,14 @@ def delete(
     ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of entries.")],
     slot: Annotated[
         int | None,
-        typer.Option("--slot", metavar="N", help="Their slot; looked for by default: ids are unique in a slot only."),
+        typer.Option(
+            "--slot",
+            metavar="N",
+            help="Slot of the entries, since ids are unique only within a slot. Default: all slots are searched.",
+        ),
     ] = None,
 ) -> None:
-    """Delete entries, also those that a group has not acked. Exit code 1: there were none."""
+    """Delete entries, including entries that a group has not acked. Exit code 1: there are none."""
     with session.opened(topic) as (client, definition):
         deleted = client.stream(definition).delete(*ids, slot=slot)
     session.result({"topic": topic, "deleted": deleted}, f"{deleted:,} deleted")
@@ -99,15 +104,26 @@ def trim(
     session: Session,
     topic: StreamName,
     max_length: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Keep so many entries this once, each slot an equal share.")
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Keep at most this many entries, divided equally among the slots; for this call only.",
+        ),
     ] = None,
     max_age: Annotated[
-        int | None, typer.Option(metavar="DURATION", help="Keep entries of so long this once.", parser=duration)
+        int | None,
+        typer.Option(metavar="DURATION", help="Keep entries up to this age; for this call only.", parser=duration),
     ] = None,
-    exact: Annotated[bool, typer.Option("--exact", help="Not some more: by default whole nodes only go.")] = False,
-    unacked: Annotated[bool, typer.Option("--unacked", help="Also what a group has not acked.")] = False,
+    exact: Annotated[
+        bool,
+        typer.Option(
+            "--exact", help="Trim exactly. By default only whole nodes are removed, so that some more entries stay."
+        ),
+    ] = False,
+    unacked: Annotated[bool, typer.Option("--unacked", help="Also entries that a group has not acked.")] = False,
 ) -> None:
-    """Clean up now, as the topic's retention says, or by bounds of this call's own instead."""
+    """Trim now, by the topic's retention or by the limits given here."""
     own = None
     if max_length is not None or max_age is not None:
         own = Retention(max_length=max_length, max_age=span_of(max_age), approximate=not exact, unacked=unacked)

@@ -8,7 +8,7 @@ from typing import Annotated, cast
 import typer
 from rich.text import Text
 
-from rmq._model.display import from_now, shown, span
+from rmq._model.display import counted, from_now, shown, span
 from rmq._model.merge_words import Carrier, carried, sends_words, sent, value_words
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import AnyPlace, FoundMessage, PeekedMessage, Whereabouts
@@ -24,10 +24,10 @@ def find(
     content: Content,
     slot_basis: SlotBasis = None,
     everywhere: Annotated[
-        bool, typer.Option("--everywhere", help="Look in all slots: the slot basis is not known.")
+        bool, typer.Option("--everywhere", help="Search all slots, for a message whose slot basis is not known.")
     ] = False,
 ) -> None:
-    """Show where a content is now. Exit code 1: it is nowhere, so it was done, cancelled, or never sent."""
+    """Show the state of a message. Exit code 1: not found, because it was acked, cancelled, or never sent."""
     with session.opened(topic) as (client, definition):
         found = client.inspect(definition).find(content, slot_basis, everywhere)
     if session.json:
@@ -51,7 +51,7 @@ def _print(session: Session, topic: Topic, found: Whereabouts) -> None:
         _print_folded(session, topic, found.stored, now_ms)
     if found.waiting is not None:
         when = from_now(found.waiting.due_ms or 0, now_ms)
-        session.line(f"  waits for a retry, {when}, {found.waiting.retries_left} retries left")
+        session.line(f"  waits for a retry, {when}, {_retries(found.waiting)} left")
         _print_folded(session, topic, found.waiting, now_ms)
     if found.failure is not None:
         why = f"{shown(found.failure.type)}: {shown(found.failure.message)}"
@@ -70,8 +70,10 @@ def _print(session: Session, topic: Topic, found: Whereabouts) -> None:
 
 def _print_in_flight(session: Session, topic: Topic, found: Whereabouts, message: PeekedMessage) -> None:
     left_ms = message.lease_left_ms
-    lease = f"its lease runs for {span(left_ms)} more" if left_ms else "its lease is over"
-    session.line("  in flight: ", lease, f", {message.retries_left} retries left after this delivery")
+    lease = f"its lease expires in {span(left_ms)}"
+    if not left_ms:
+        lease = "its lease has expired; no worker has taken it back yet"
+    session.line("  in flight: ", lease, f", {_retries(message)} left after this delivery")
     if message.handled_by is not None:
         ago = span(message.handled_ms or 0)
         session.line(f"    claimed {ago} ago by ", shown(message.handled_by), ", whose handler still runs")
@@ -89,9 +91,13 @@ def _print_folded(session: Session, topic: Topic, message: Carrier, now_ms: int)
         session.line(f"    {what[0]}{size}: ", what[1])
 
 
+def _retries(message: PeekedMessage) -> str:
+    return counted(message.retries_left or 0, "retry", "retries")
+
+
 def _stored_in_words(message: PeekedMessage, now_ms: int) -> str:
     if message.retries_left is not None:
-        return f"a retry, due at once, {message.retries_left} retries left"
+        return f"a retry, due at once, {_retries(message)} left"
     if message.due_ms is None:
         return f"priority {message.priority}"
     return f"due {from_now(message.due_ms, now_ms)}"
@@ -103,23 +109,31 @@ def search(
     pattern: Annotated[
         bytes | None,
         typer.Argument(
-            metavar="PATTERN", help="Pattern of contents, with * ? and \\[...]; all of them.", parser=payload
+            metavar="PATTERN",
+            help="Glob pattern of contents, with * ? and \\[...]. Default: all contents.",
+            parser=payload,
         ),
     ] = None,
     prefix: Annotated[
-        bytes | None, typer.Option(metavar="TEXT", help="Instead: how contents begin, literally.", parser=payload)
+        bytes | None,
+        typer.Option(
+            metavar="TEXT", help="Only contents that start with this text, instead of a pattern.", parser=payload
+        ),
     ] = None,
     places: Annotated[
-        list[Place] | None, typer.Option("--place", help="Only there; repeatable; everywhere by default.")
+        list[Place] | None,
+        typer.Option("--place", help="Only messages in this state. Can be given more than once. Default: all states."),
     ] = None,
     slots: Slots = None,
-    limit: Annotated[int, typer.Option(min=1, max=1_000, help="End after about this many messages.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=1_000, help="Stop after about this many messages.")] = 50,
     budget: Annotated[
-        int, typer.Option(min=1, metavar="N", help="End after about this many entries were looked at.")
+        int, typer.Option(min=1, metavar="N", help="Stop after about this many entries have been examined.")
     ] = 1_000_000,
-    cursor: Annotated[str | None, typer.Option(metavar="CURSOR", help="Go on where a search before ended.")] = None,
+    cursor: Annotated[
+        str | None, typer.Option(metavar="CURSOR", help="Continue where an earlier search stopped.")
+    ] = None,
 ) -> None:
-    """Search messages by content. It may miss a message that moves, or show it twice. Exit code 1: none found."""
+    """Search messages by content. A moving message may be missed or shown twice. Exit code 1: none found."""
     with session.client() as client:
         definition = client.topic(topic)
         view, merges = client.inspect(definition), definition.merge is not None

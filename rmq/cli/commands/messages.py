@@ -32,8 +32,8 @@ _DUE = {"store": "due", "in-flight": "lease ends", "retry": "retry"}
 def peek(
     session: Session,
     topic: TopicName,
-    place: Annotated[Where, typer.Option(help="The backlog, what is in flight, or what waits for a retry.")] = "store",
-    limit: Annotated[int, typer.Option(min=1, max=1_000, help="Most messages.")] = 20,
+    place: Annotated[Where, typer.Option(help="Which messages: backlog, in flight, or waiting for a retry.")] = "store",
+    limit: Annotated[int, typer.Option(min=1, max=1_000, help="Maximum number of messages.")] = 20,
     slots: Slots = None,
     group: Group = None,
 ) -> None:
@@ -97,7 +97,7 @@ def _next_first(topic: Topic, message: PeekedMessage) -> tuple[int, int]:
 
 
 def cancel(session: Session, topic: TopicName, content: Content, slot_basis: SlotBasis = None) -> None:
-    """Take a message out of the backlog, or out of its wait for a retry. Exit code 1 where it was not there."""
+    """Remove a message from the backlog or from its wait for a retry. Exit code 1: there is no such message."""
     steer(session, topic, content, "cancelled", lambda control: control.cancel(content, slot_basis))
 
 
@@ -109,11 +109,11 @@ def reschedule(
         int | None,
         typer.Option("--in", metavar="DURATION", help="Due this long after now; 0s for at once.", parser=duration),
     ] = None,
-    at: Annotated[int | None, typer.Option(metavar="TIME", help="Due at this time.", parser=instant)] = None,
+    at: Annotated[int | None, typer.Option(metavar="TIME", help="New due time.", parser=instant)] = None,
     priority: Annotated[int | None, typer.Option(help="The new priority.")] = None,
     slot_basis: SlotBasis = None,
 ) -> None:
-    """Give a message another due time or priority. Exit code 1 where it was not there."""
+    """Change the due time or priority of a message. Exit code 1: there is no such message."""
 
     def act(control: Control) -> ControlResult:
         moment = None if at is None else moment_at(at)

@@ -16,9 +16,9 @@ def metrics(
     session: Session,
     host: Annotated[str, typer.Option(help="Address to listen on; there is no login.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 for a free one.")] = 9_460,
-    once: Annotated[bool, typer.Option("--once", help="Print the figures once and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print the metrics once and exit.")] = False,
 ) -> None:
-    """Answer Prometheus with the figures of all topics, until Ctrl-C. Needs the extra metrics."""
+    """Serve Prometheus metrics of all topics until interrupted with Ctrl-C. Requires the extra `metrics`."""
     exporter = load_metrics()
     with session.client() as client:
         if once:

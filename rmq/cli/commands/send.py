@@ -44,19 +44,26 @@ class MergingSend:
     ] = None
     weight: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, max=MAX_COUNT, help="merge: how many sends it stands for.  \\[default: 1]"),
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=MAX_COUNT,
+            help="merge: number of sends that the message counts for.  \\[default: 1]",
+        ),
     ] = None
-    part: Annotated[bytes | None, typer.Option(metavar="TEXT", help="join: which part it is.", parser=payload)] = None
-    of: Annotated[int | None, typer.Option(metavar="N", min=1, help="join: how many parts the whole has.")] = None
+    part: Annotated[bytes | None, typer.Option(metavar="TEXT", help="join: number of this part.", parser=payload)] = (
+        None
+    )
+    of: Annotated[int | None, typer.Option(metavar="N", min=1, help="join: number of parts of the whole.")] = None
     once: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="merge: a name for all of this input; sent again within the hour it counts once."
+            metavar="NAME", help="merge: idempotency key for this whole input. Repeated within an hour, it counts once."
         ),
     ] = None
-    fold: Annotated[bool, typer.Option("--fold", help="merge: fold messages of one content before they are sent.")] = (
-        False
-    )
+    fold: Annotated[
+        bool, typer.Option("--fold", help="merge: merge messages with the same content before they are sent.")
+    ] = False
 
 
 def send(
@@ -65,7 +72,7 @@ def send(
     contents: Annotated[
         list[bytes] | None,
         typer.Argument(
-            metavar="CONTENT", help="Contents; without any, one is read from each line of stdin.", parser=payload
+            metavar="CONTENT", help="Contents of the messages. Without any, each line of stdin is one.", parser=payload
         ),
     ] = None,
     file: Annotated[
@@ -83,36 +90,40 @@ def send(
         int | None,
         typer.Option(
             metavar="DURATION",
-            help="range-merge: the merge window, such as 5s; the topic's if it has one.",
+            help="range-merge: merge window, such as 5s. Default: the topic's window, if it has one.",
             parser=duration,
         ),
     ] = None,
     priority: Annotated[
-        int | None, typer.Option(help="priority: larger first, from 1; ties any: above max_retries.")
+        int | None, typer.Option(help="priority: from 1, larger ones first. With ties any: above max_retries.")
     ] = None,
     at: Annotated[
         int | None,
-        typer.Option(metavar="TIME", help="fixed-time: when, such as 2026-01-31T14:30:00Z.", parser=instant),
+        typer.Option(metavar="TIME", help="fixed-time: due time, such as 2026-01-31T14:30:00Z.", parser=instant),
     ] = None,
     due_in: Annotated[
         int | None,
         typer.Option(
-            "--in", metavar="DURATION", help="fixed-time: this long after now, by Redis' clock.", parser=duration
+            "--in", metavar="DURATION", help="fixed-time: due after this duration, by Redis' clock.", parser=duration
         ),
     ] = None,
     fields: Annotated[
         list[str] | None,
         typer.Option(
-            "--field", metavar="NAME=VALUE", help="stream: a field of one entry, in place of CONTENT; repeatable."
+            "--field", metavar="NAME=VALUE", help="stream: a field of one entry, instead of CONTENT; repeatable."
         ),
     ] = None,
     body: Annotated[
         bytes | None,
-        typer.Option(metavar="TEXT", help="A payload beside the content; max, min, sum: a number.", parser=payload),
+        typer.Option(metavar="TEXT", help="Body of the message. For max, min and sum: a number.", parser=payload),
     ] = None,
     slot_basis: Annotated[
         bytes | None,
-        typer.Option(metavar="TEXT", help="What the slot is computed from instead of the content.", parser=payload),
+        typer.Option(
+            metavar="TEXT",
+            help="Routing key: the slot is computed from it instead of from the content.",
+            parser=payload,
+        ),
     ] = None,
     *,
     merging: MergingSend,
@@ -122,7 +133,7 @@ def send(
     ] = None,
     slots: Annotated[int | None, typer.Option(help="For a new topic: a power of two.  \\[default: 1]")] = None,
 ) -> None:
-    """Send messages. A duplicate of one in the backlog merges with it; on a stream topic each is an entry."""
+    """Send messages. A content that is already queued is merged; on a stream topic each message is an entry."""
     if (contents or fields) and (file or jsonl):
         raise InvalidValueError("contents and fields on the command line exclude --file and --jsonl")
     if contents and fields:

@@ -48,14 +48,14 @@ Figures = TopicStats | StreamFigures
 def stats(
     session: Session,
     topics: Annotated[
-        list[str] | None, typer.Argument(metavar="TOPIC", help="Names of topics; all of them by default.")
+        list[str] | None, typer.Argument(metavar="TOPIC", help="Names of topics. Default: all topics.")
     ] = None,
-    slots: Annotated[bool, typer.Option("--slots", help="Also show every slot that was ever used.")] = False,
+    slots: Annotated[bool, typer.Option("--slots", help="Also show each slot that has been used.")] = False,
     watch: Annotated[
-        float | None, typer.Option(min=0.1, metavar="S", help="Show it again at this interval, until Ctrl-C.")
+        float | None, typer.Option(min=0.1, metavar="S", help="Repeat at this interval until interrupted with Ctrl-C.")
     ] = None,
     group: Annotated[
-        str | None, typer.Option(metavar="NAME", help="stream: only this group, with its consumers.")
+        str | None, typer.Option(metavar="NAME", help="stream: show only this group, with its consumers.")
     ] = None,
 ) -> None:
     """Show backlog, due now, in flight, waiting and dead, and the totals since the topics began.

@@ -19,7 +19,7 @@ from rmq.errors import InvalidValueError
 
 
 def promote(session: Session, topic: TopicName, content: Content, slot_basis: SlotBasis = None) -> None:
-    """Make a message due now; with priorities, put it before all others of its slot. Exit code 1: it was not there."""
+    """Make a message due now; on a priority topic, put it first in its slot. Exit code 1: there is no such message."""
     steer(session, topic, content, "promoted", lambda control: control.promote(content, slot_basis))
 
 
@@ -30,17 +30,17 @@ def reprioritise(
     priority: Annotated[int, typer.Argument(help="The new priority.")],
     slot_basis: SlotBasis = None,
 ) -> None:
-    """Give a message another priority. Exit code 1: it was not there."""
+    """Change the priority of a message. Exit code 1: there is no such message."""
     steer(session, topic, content, "reprioritised", lambda control: control.reprioritise(content, priority, slot_basis))
 
 
 def pause(session: Session, topic: TopicName, slots: Slots = None, group: Group = None) -> None:
-    """Refuse all claims from a topic. Running handlers finish, and sends are accepted."""
+    """Stop handing out messages of a topic. Running handlers finish, and sends are still accepted."""
     _pause(session, topic, slots, group, True)
 
 
 def resume(session: Session, topic: TopicName, slots: Slots = None, group: Group = None) -> None:
-    """End a pause."""
+    """Resume a paused topic."""
     _pause(session, topic, slots, group, False)
 
 
@@ -62,12 +62,14 @@ def _pause(session: Session, topic: str, slots: list[int] | None, group: str | N
 def purge(
     session: Session,
     topic: TopicName,
-    place: Annotated[Literal["store", "retry"], typer.Option(help="The backlog, or what waits for a retry.")] = "store",
+    place: Annotated[
+        Literal["store", "retry"], typer.Option(help="Which messages: the backlog, or those waiting for a retry.")
+    ] = "store",
     slots: Slots = None,
     limit: Limit = None,
     yes: Yes = False,
 ) -> None:
-    """Drop the backlog for good. Asks for the topic's name first; the dead: see `rmq dead purge`."""
+    """Delete the backlog permanently. Asks for the topic's name first. For dead messages, see `rmq dead purge`."""
     with session.opened(topic) as (client, definition):
 
         def count() -> int:
@@ -90,10 +92,10 @@ def purge(
 def audit(
     session: Session,
     topic: TopicName,
-    limit: Annotated[int, typer.Option(min=1, max=1_000, help="Most lines.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=1_000, help="Maximum number of lines.")] = 50,
     slots: Slots = None,
 ) -> None:
-    """Show the audit log of a topic, the newest line first."""
+    """Show the audit log of a topic, newest line first."""
     with session.opened(topic) as (client, definition):
         if definition.type is TopicType.STREAM:
             lines = client.stream(definition).audit(limit)

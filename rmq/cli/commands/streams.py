@@ -23,7 +23,7 @@ GROUP_COUNTS = ("delivered", "acked", "retried", "expired", "buried", "lost")
 
 
 def groups(session: Session, topic: StreamName) -> None:
-    """Show a stream topic's groups: their lag, what is in flight, waiting or dead, and their totals."""
+    """Show the groups of a stream topic: lag, in flight, waiting, dead, and totals."""
     with session.client() as client:
         found = client.stream(topic).groups()
     document = {"topic": topic, "groups": [documents.group(each) for each in found]}
@@ -32,7 +32,7 @@ def groups(session: Session, topic: StreamName) -> None:
 
 
 def add_group(session: Session, topic: StreamName, group: GroupName, start: Start = None) -> None:
-    """Register a group before its first consumer does. A group that is registered keeps its position."""
+    """Create a group before its first consumer does. An existing group keeps its position."""
     with session.client() as client:
         client.stream(topic).add_group(group, start or "new")
     session.result({"topic": topic, "group": group}, f"group {group} of topic {topic} is registered")
@@ -46,7 +46,7 @@ def move_group(
         str, typer.Argument(metavar="new|all|ID|TIME|AGE", help="After this id, or from this time or age on.")
     ],
 ) -> None:
-    """Set what a group reads next. What it has in flight, waiting or dead stays so."""
+    """Set the position of a group. Entries that are in flight, waiting or dead are not affected."""
     with session.opened(topic) as (client, definition):
         named = place in ("new", "all")
         try:
@@ -61,9 +61,9 @@ def remove_group(
     session: Session,
     topic: StreamName,
     group: GroupName,
-    force: Annotated[bool, typer.Option("--force", help="Also while a consumer is at work.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also if a consumer is active.")] = False,
 ) -> None:
-    """Remove a group with its position, its pending entries and its dead. Exit code 1: there is no such group."""
+    """Remove a group with its position, pending entries and dead entries. Exit code 1: there is no such group."""
     with session.client() as client:
         removed = client.stream(topic).remove_group(group, force=force)
     done = f"group {group} removed" if removed else f"topic {topic} has no group {group}"
@@ -73,7 +73,7 @@ def remove_group(
 
 
 def consumers(session: Session, topic: StreamName, group: GroupName) -> None:
-    """Show a group's consumers: their pending entries, their idle time, and whether they are gone."""
+    """Show the consumers of a group: pending entries, idle time, and whether they are gone."""
     with session.client() as client:
         found = client.stream(topic).consumers(group)
     document = {"topic": topic, "group": group, "consumers": [asdict(each) for each in found]}
@@ -85,14 +85,16 @@ def remove_consumer(
     session: Session,
     topic: StreamName,
     group: GroupName,
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name of a consumer that is dead.")] = None,
-    gone: Annotated[bool, typer.Option("--gone", help="All that are gone, instead of one by name.")] = False,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name of a dead consumer.")] = None,
+    gone: Annotated[bool, typer.Option("--gone", help="All consumers that are gone, instead of one by name.")] = False,
     idle: Annotated[
         int | None,
-        typer.Option(metavar="DURATION", help="--gone: idle for this long.  \\[default: two leases]", parser=duration),
+        typer.Option(
+            metavar="DURATION", help="With --gone: minimum idle time.  \\[default: two leases]", parser=duration
+        ),
     ] = None,
 ) -> None:
-    """Remove a dead consumer; the other consumers get its entries at once."""
+    """Remove a dead consumer. Its entries go to the other consumers at once."""
     if (name is None) is not gone or (idle is not None and not gone):
         raise InvalidValueError("name either one consumer, or --gone (with --idle, if you like)")
     with session.client() as client:
@@ -114,18 +116,23 @@ def pending(
     session: Session,
     topic: StreamName,
     group: GroupName,
-    consumer: Annotated[str | None, typer.Option(metavar="NAME", help="Only what this consumer holds.")] = None,
+    consumer: Annotated[str | None, typer.Option(metavar="NAME", help="Only entries of this consumer.")] = None,
     first: Annotated[
-        str | None, typer.Option("--from", metavar=BOUND, help="From this one on, after '(ID'; the oldest by default.")
+        str | None,
+        typer.Option("--from", metavar=BOUND, help="First id; '(ID' excludes it. Default: the oldest entry."),
     ] = None,
     idle: Annotated[
         int | None,
-        typer.Option(metavar="DURATION", help="Only what nobody has claimed or renewed for so long.", parser=duration),
+        typer.Option(
+            metavar="DURATION",
+            help="Only entries that have not been claimed or renewed for this long.",
+            parser=duration,
+        ),
     ] = None,
-    limit: Annotated[int, typer.Option(min=0, metavar="N", help="Most entries; 0 for all.")] = 50,
+    limit: Annotated[int, typer.Option(min=0, metavar="N", help="Maximum number of entries; 0 for all.")] = 50,
     slots: Slots = None,
 ) -> None:
-    """Show the entries that a group has not acked: the consumer of each, its idle time, and its deliveries."""
+    """Show the entries that a group has not acked, with consumer, idle time, and number of deliveries."""
     with session.opened(topic) as (client, definition):
         start = None if first is None else bound_of(first, "--from", redis_now_ms(client, definition))
         idle_s = 0.0 if idle is None else idle / 1000

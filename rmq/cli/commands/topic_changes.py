@@ -27,9 +27,7 @@ from rmq.errors import InvalidValueError, TopicMismatchError, UnknownTopicError
 DIFFERS = 3
 """Exit code of `diff` where something differs."""
 
-Module = Annotated[
-    str, typer.Argument(metavar="MODULE", help="A module or package of yours, such as shop.jobs; it is imported.")
-]
+Module = Annotated[str, typer.Argument(metavar="MODULE", help="Module or package to import, such as shop.jobs.")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,23 +48,23 @@ def _or_none(parse: Callable[[str, str], Any]) -> Callable[[str, str], Any]:
 
 
 _SETTINGS: dict[str, tuple[str, str, Callable[[str, str], Any] | None]] = {
-    "lease": ("DURATION", "Whole seconds, 1s to 24h.", _lease),
-    "max_retries": ("N", "0 to 999.", None),
+    "lease": ("DURATION", "Lease (visibility timeout), 1s to 24h in whole seconds.", _lease),
+    "max_retries": ("N", "Maximum number of retries, 0 to 999.", None),
     "retry": (
         "POLICY", "immediate, exponential\\[:BASE,CAP] (as in 1s,10m) or ladder\\[:STEP,STEP,...].", parse_retry
     ),
-    "max_content_bytes": ("N", "1 to 65536.", None),
-    "max_body_bytes": ("N", "0 to 16777216.", None),
-    "max_backlog": ("N", "Most messages in the backlog, or none.", parse_count_or_none),
-    "max_dead": ("N", "Most dead messages kept.", None),
-    "max_dead_age": ("DURATION", "How long dead messages are kept.", parse_duration),
-    "when_full": ("POLICY", "At max_backlog: refuse, block or drop.", parse_when_full),
-    "full_timeout": ("DURATION", "How long a send that blocks waits for room.", parse_duration),
-    "ttl": ("DURATION", "Older messages become dead letters; or none.", _or_none(parse_duration)),
-    "max_rate": ("N", "Most deliveries a second in the whole cluster, or none.", _or_none(_rate)),
-    "max_burst": ("N", "Most at once after a pause, or none for a second's worth.", parse_count_or_none),
-    "max_length": ("N", "stream: most entries kept, or none for no bound.", parse_count_or_none),
-    "max_age": ("DURATION", "stream: how long entries are kept, or none.", _or_none(parse_duration)),
+    "max_content_bytes": ("N", "Maximum size of a content in bytes, 1 to 65536.", None),
+    "max_body_bytes": ("N", "Maximum size of a body in bytes, 0 to 16777216.", None),
+    "max_backlog": ("N", "Maximum number of messages in the backlog, or none for no limit.", parse_count_or_none),
+    "max_dead": ("N", "Maximum number of dead messages to keep.", None),
+    "max_dead_age": ("DURATION", "How long dead messages are kept, such as 7d.", parse_duration),
+    "when_full": ("POLICY", "What a send does at max_backlog: refuse, block or drop.", parse_when_full),
+    "full_timeout": ("DURATION", "when_full block: how long a send waits for room.", parse_duration),
+    "ttl": ("DURATION", "Age at which messages become dead letters, or none.", _or_none(parse_duration)),
+    "max_rate": ("N", "Maximum number of deliveries per second in the whole cluster, or none.", _or_none(_rate)),
+    "max_burst": ("N", "Maximum deliveries at once after a pause, or none for a second's worth.", parse_count_or_none),
+    "max_length": ("N", "stream: maximum number of entries to keep, or none for no limit.", parse_count_or_none),
+    "max_age": ("DURATION", "stream: how long entries are kept, or none for no limit.", _or_none(parse_duration)),
 }  # fmt: skip
 """Settings that `create` and `change` take as options -> metavar, help, and what parses it; `None`: a number."""
 _RETENTION = ("max_length", "max_age")
@@ -119,21 +119,24 @@ def create_topic(
     kind: Annotated[str, typer.Option("--type", metavar="TYPE", help="range-merge, priority, fixed-time or stream.")],
     merging: MergeKind,
     bounds: MergeBounds,
-    slots: Annotated[int, typer.Option(help="A power of two: the most workers under ZooKeeper.")] = 1,
+    slots: Annotated[
+        int,
+        typer.Option(help="Number of slots (partitions), a power of two; at most as many workers under ZooKeeper."),
+    ] = 1,
     ties: Annotated[
         Ties | None,
         typer.Option(
             metavar="ORDER",
-            help="priority: which of equal ones is first: oldest (default) or any, with priorities below 2^53.",
+            help="priority: order of equal priorities: oldest first (default) or any, with priorities below 2^53.",
             parser=typed(parse_ties),
         ),
     ] = None,
     max_priority: Annotated[
-        int | None, typer.Option(metavar="N", help="priority, ties oldest: largest one; 1048575 by default.")
+        int | None, typer.Option(metavar="N", help="priority, ties oldest: largest priority. Default: 1048575.")
     ] = None,
     **options: Any,
 ) -> None:
-    """Register a topic. Exit code 1: it is registered already with another definition."""
+    """Register a topic. Exit code 1: it is already registered with another definition."""
     settings, kept = _chosen(options)
     topic_type = parse_type(kind, "--type")
     wanted = Topic(
@@ -164,7 +167,7 @@ def create_topic(
 
 
 def change_topic(session: Session, topic: TopicName, bounds: MergeBounds, **options: Any) -> None:
-    """Change settings of a topic. Processes that run keep theirs until they restart, but for --max-rate."""
+    """Change settings of a topic. Running processes use them after a restart; --max-rate applies at once."""
     changes, kept = _chosen(options)
     if not changes and not kept and not bounds.given():
         raise InvalidValueError("nothing to change: give at least one setting, such as --lease 2m")

@@ -39,19 +39,28 @@ class Settings:
     """Options that say how a worker runs."""
 
     drain_s: Annotated[
-        float, typer.Option("--drain", min=0, metavar="S", help="How long running handlers may finish.")
+        float, typer.Option("--drain", min=0, metavar="S", help="Seconds to wait for running handlers at the end.")
     ] = DRAIN_S
     threads: Annotated[
         int | None,
-        typer.Option(min=1, max=1_000, metavar="N", help="Threads of each listener, whatever it says itself."),
+        typer.Option(
+            min=1, max=1_000, metavar="N", help="Number of threads of each listener. Overrides each listener's setting."
+        ),
     ] = None
     handlers: Annotated[
         int | None,
-        typer.Option(min=1, max=10_000, metavar="N", help="Handlers in parallel over all listeners of a process."),
+        typer.Option(
+            min=1,
+            max=10_000,
+            metavar="N",
+            help="Maximum number of handlers that run in parallel in a process, over all listeners.",
+        ),
     ] = None
     idle: Annotated[
         Literal["normal", "economy"],
-        typer.Option(help="How to wait for messages; economy sends few commands, for those who pay for each."),
+        typer.Option(
+            help="How to wait for messages. economy sends few commands, for servers that are billed per command."
+        ),
     ] = "normal"
     exit_when_hung: Annotated[
         bool,
@@ -61,9 +70,9 @@ class Settings:
             "exit code 75.",
         ),
     ] = False
-    log_level: Annotated[Level, typer.Option(help="What is logged to stderr.")] = "info"
+    log_level: Annotated[Level, typer.Option(help="Log level of stderr.")] = "info"
     log_format: Annotated[
-        Literal["text", "json"], typer.Option(help="Lines for people, or one JSON object a line.")
+        Literal["text", "json"], typer.Option(help="Log format: text, or one JSON object per line.")
     ] = "text"
     metrics_port: Annotated[
         int | None,
@@ -71,7 +80,7 @@ class Settings:
             min=1,
             max=65_535,
             metavar="PORT",
-            help="Answer Prometheus there; several processes take ports from it on.",
+            help="Serve Prometheus metrics on this port. Several processes use consecutive ports.",
         ),
     ] = None
     metrics_host: Annotated[
@@ -87,7 +96,11 @@ class Settings:
 def worker(
     session: Session,
     target: Annotated[
-        str, typer.Argument(metavar="MODULE:CLIENT", help="An RmqClient, or a function without arguments for one.")
+        str,
+        typer.Argument(
+            metavar="MODULE:CLIENT",
+            help="MODULE:NAME of an RmqClient, or of a function without arguments that returns one.",
+        ),
     ],
     settings: Settings,
     processes: Annotated[
@@ -96,7 +109,7 @@ def worker(
     ] = None,
     reload: Annotated[
         bool,
-        typer.Option("--reload", help="For development: start again when a Python file below this folder changes."),
+        typer.Option("--reload", help="For development: restart when a Python file below this folder changes."),
     ] = False,
     supervised: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:

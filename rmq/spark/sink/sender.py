@@ -270,7 +270,7 @@ class TaskSender:
         while len(passed) < len(part.encoded) - first:
             now_ms = self._now_ms(part.slot)
             late = [i for i, row in enumerate(part.rest, first) if row.score <= now_ms and i not in passed]
-            self._put_aside(part, late, f"fixed_time does not lie ahead of Redis' time, {now_ms} ms")
+            self._put_aside(part, late, f"fixed_time is in the past: Redis' time is {now_ms} ms")
             passed += late
             rows = [row for row in part.rest if row.score > now_ms]
             try:

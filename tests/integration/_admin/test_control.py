@@ -75,7 +75,7 @@ def test_a_fixed_time_that_has_passed(client: RmqClient, make_topic: MakeTopic) 
     topic = make_topic(TopicType.FIXED_TIME)
     now_ms = stats_of(client, topic).slots[0].now_ms
     client.producer(topic).send(FixedTimeMessage("a", fixed_time_ms=now_ms + 60_000))
-    with pytest.raises(FixedTimePassedError, match="does not lie ahead"):
+    with pytest.raises(FixedTimePassedError, match="is in the past"):
         client.control(topic).reschedule("a", fixed_time=moment_at(now_ms - 1))
     assert client.inspect(topic).peek()[0].due_ms == now_ms + 60_000
     client.control(topic).cancel("a")

@@ -126,7 +126,7 @@ def test_outcomes_that_reach_no_redis_are_given_up_one_deadline_after_the_last_h
         began_s = time.monotonic()
         assert client.stop(1_000.0) == []
         assert time.monotonic() - began_s < QUICK_S  # neither the drain nor the lease
-        assert "1 outcomes did not reach Redis before the stop gave up" in caplog.text
+        assert "1 outcome did not reach Redis before the stop" in caplog.text
         server.start()
 
 

@@ -62,7 +62,7 @@ READS = [
     M("deadlineSeconds is '-1'; it must be from 1 to 86400 seconds", {"deadlineSeconds": -1}),
     M("option `url` is missing, and RMQ_URL is not set", {"url": None}),
     M("url is empty", {"url": ""}),
-    M("URL 'redis1:6379' has the unknown scheme 'redis1'; known are", {"url": "redis1:6379"}),
+    M("URL 'redis1:6379' has the unknown scheme 'redis1'; did you mean redis:", {"url": "redis1:6379"}),
     M("URL 'http://redis1:6379' has the unknown scheme", {"url": "http://redis1:6379"}),
     M("URL 'redis:/redis1:6379' lacks // behind its scheme", {"url": "redis:/redis1:6379"}),
     M("URL 'redis://redis1:99999' has an invalid port", {"url": "redis://redis1:99999"}),

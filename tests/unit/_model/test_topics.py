@@ -137,7 +137,7 @@ def test_times_of_a_client_are_told_by_value_and_rule(name: str, value: Any) -> 
 
 
 def test_the_type_is_a_topic_type() -> None:
-    with pytest.raises(InvalidTopicError, match="type of topic t is 'PRIORITY'; it must be a TopicType"):
+    with pytest.raises(InvalidTopicError, match="type of topic t is 'PRIORITY'; it must be one of TopicType"):
         Topic("t", "PRIORITY")  # pyright: ignore[reportArgumentType]
 
 

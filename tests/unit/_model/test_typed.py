@@ -78,7 +78,7 @@ def test_a_message_is_of_the_class_that_the_topic_takes(
             {"priority": 3},
             "a message of type RANGE_MERGE of topic price got an unexpected",
         ),
-        (topic(TopicType.PRIORITY), {}, "missing 1 required positional argument: 'priority'"),
+        (topic(TopicType.PRIORITY), {}, "needs priority="),
         (topic(TopicType.STREAM), {"time_range": 3}, "a message of type STREAM of topic price got an unexpected"),
         (topic(), {"body": b""}, "got multiple values for keyword argument 'body'"),
     ],

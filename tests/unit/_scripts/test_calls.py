@@ -201,12 +201,12 @@ CLAIM = claiming.claim(FIXED, 1, 1)
     [
         (CLAIM, "RMQ_FENCED 7 0", FencedError, "slot 1 of topic t is owned through ZooKeeper (epoch 7)"),
         (CLAIM, "RMQ_ENSEMBLE zk", EnsembleMismatchError, "ensemble zk, not through this one; RmqClient.adopt"),
-        (SEND, "RMQ_PAST 99 40", FixedTimePassedError, "fixed_time 40 does not lie ahead of Redis' time, 99 ms"),
+        (SEND, "RMQ_PAST 99 40", FixedTimePassedError, "fixed_time 40 is in the past: Redis' time is 99 ms"),
         (
             steering.reschedule(FIXED, 1, [b"a"], ("at", 5)),
             "ERR RMQ_PAST 99 5",
             FixedTimePassedError,
-            "fixed_time 5 does not lie ahead",
+            "fixed_time 5 is in the past",
         ),
         (
             SEND,

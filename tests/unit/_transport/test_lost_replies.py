@@ -81,7 +81,7 @@ def test_a_repeated_send_that_is_refused_may_be_stored_all_the_same() -> None:
     exchange.take_error(fly(exchange), "RMQ_PAST 6000 5000")
     (error,) = exchange.results
     assert isinstance(error, ReplyLostError)
-    assert "sent again, it was refused: fixed_time 5000 does not lie ahead" in str(error)
+    assert "sent again, it was refused: fixed_time 5000 is in the past" in str(error)
 
 
 def test_a_first_send_that_is_refused_is_not_stored() -> None:

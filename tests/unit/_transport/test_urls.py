@@ -74,7 +74,7 @@ def test_an_empty_url_is_no_choice(empty: str, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("url", "text"),
     [
-        ("http://h", "unknown scheme 'http'; known are embedded://, redis://"),
+        ("http://h", "unknown scheme 'http'; known schemes are embedded://, redis://"),
         ("localhost:6379", "unknown scheme 'localhost'"),
         ("redis://h:70000", "invalid port"),
         ("redis://h:99999", "invalid port"),

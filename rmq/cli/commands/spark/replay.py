@@ -41,7 +41,7 @@ def replay(
     run_name: Annotated[
         str, typer.Option("--run", metavar="NAME", help="Archive: a new name sends sent messages once more.")
     ] = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the messages.")] = False,
     master: Master = LOCAL,
 ) -> None:
     """Send a day's messages again at a limited rate: those that died then, or those of an archive."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Master = Annotated[
     str,
-    typer.Option("--master", metavar="MASTER", help="Where Spark runs, such as local[2]; spark-submit says it itself."),
+    typer.Option("--master", metavar="MASTER", help="Spark master, such as local[2]. spark-submit sets it itself."),
 ]
 LOCAL = "local[*]"
 
