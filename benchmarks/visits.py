@@ -21,7 +21,7 @@ from benchmarks.support.servers import Servers, standalone
 from rmq import Topic, TopicType
 from rmq._broker.claims import CLAIM_BYTES, Outcomes
 from rmq._broker.queue_broker import QueueBroker
-from rmq._model.messages import Encoded
+from rmq._model.batches import EncodedMessage
 from rmq._model.replies import ClaimReply
 from rmq._transport.connections import Connections
 from rmq._transport.urls import parse_url
@@ -92,7 +92,7 @@ class _Slots:
         kind = self._writer.topic.type
         value = {TopicType.PRIORITY: 1_000, TopicType.RANGE_MERGE: 1}.get(kind, int(time.time() * 1000) + 200)
         content, send_call = b"%019d" % self.sent, self._writer.send_call
-        calls = [send_call(slot, [Encoded(slot, content, value, self._body)], False) for slot in range(SLOTS)]
+        calls = [send_call(slot, [EncodedMessage(slot, content, value, self._body)], False) for slot in range(SLOTS)]
         self._connections.run_many(calls)
         time.sleep(0.25 if kind is TopicType.FIXED_TIME else 0.005)
 

@@ -15,8 +15,8 @@ FOLDER = "reference"
 PAGES = {
     "client": ("Client", "rmq.client", "rmq._listening", "rmq._processes"),
     "topics": ("Topics", "rmq._model.topic", "rmq._model.retry", "rmq._model.retention", "rmq._model.scores"),
-    "messages": ("Messages and sending", "rmq._model.messages", "rmq._model.stream_messages", "rmq._model.replies",
-                 "rmq._model.rows", "rmq._sending"),
+    "messages": ("Messages and sending", "rmq._model.messages", "rmq._model.encoding", "rmq._model.replies",
+                 "rmq._sending"),
     "deliveries": ("Deliveries", "rmq._model.deliver", "rmq._claiming"),
     "merging": ("Merging", "rmq._model.merg"),
     "delayed": ("Delayed queue", "rmq.delayed"),

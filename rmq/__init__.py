@@ -22,6 +22,7 @@ from rmq._model.codecs import Codec, EncryptedCodec, JsonCodec, MsgpackCodec, Zs
 from rmq._model.definitions import Definitions, UnreadableTopic
 from rmq._model.deliveries import Delivery, Outcome, Verb
 from rmq._model.delivery_columns import DeliveryColumns
+from rmq._model.encoding import ArrowArray
 from rmq._model.entries import DeadEntry, PendingEntry, StreamDelivery, StreamEntry, Trimmed
 from rmq._model.figures import (
     ConsumerStats,
@@ -58,7 +59,6 @@ from rmq._model.replies import ControlResult, Owner, Redriven, SendResult
 from rmq._model.retention import Retention
 from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy
 from rmq._model.retry_after import RetryAfterError
-from rmq._model.rows import ArrowArray
 from rmq._model.scores import Ties
 from rmq._model.spark_queries import SparkQuery
 from rmq._model.topics import Topic, TopicType, WhenFull

@@ -27,7 +27,7 @@ from rmq._claiming.prefetch import Prefetch
 from rmq._model.codecs import Codec, encodes_alike
 from rmq._model.deliveries import Delivery
 from rmq._model.display import brief
-from rmq._model.encoding import encoder_of
+from rmq._model.encoding import Encoder
 from rmq._model.messages import Payload, RangeMergeMessage, payload_bytes
 from rmq._model.replies import ControlResult, SendResult
 from rmq._model.reports import reporter
@@ -191,7 +191,7 @@ class DelayedQueue(Generic[ValueT]):
 
     def _check_all(self, values: Sequence[tuple[Any, Duration]]) -> None:
         """Refuse pairs of which one breaks a rule, before any is sent."""
-        check, any_id = encoder_of(self._producer.topic), b"" if self._merge else bytes(ID_BYTES)
+        check, any_id = Encoder(self._producer.topic).row, b"" if self._merge else bytes(ID_BYTES)
         most_bytes = min(USUAL_BYTES, self.topic.max_content_bytes - len(any_id))
         for number, value in enumerate(values, 1):
             if not self._values.typed and _is_usual(value, most_bytes):
@@ -514,7 +514,7 @@ class _Values:
     def value(self, content: bytes) -> Any:
         """Return the value of a content; raises `PayloadError` where it holds none."""
         raw = content if self._merge else content[ID_BYTES:]
-        return decode_payload(self._topic, raw, "content") if self.typed else raw
+        return decode_payload(self._topic.typed, self._topic.name, raw, "content") if self.typed else raw
 
     def claimed(self, deliveries: Sequence[Delivery]) -> list[Any]:
         """Return the values of deliveries, which are decoded once; raises as `value`."""

@@ -38,11 +38,10 @@ from rmq._broker.stream_broker import RESUME_BATCH
 from rmq._broker.streams import Member
 from rmq._claiming.claim_round import CLAIM_WEIGHT, MOST_WEIGHT
 from rmq._claiming.portions import FREED_BYTES
-from rmq._model.columns import Columns
+from rmq._model.batches import Batch, EncodedMessage
 from rmq._model.definitions import MAX_DEFINITION_BYTES
-from rmq._model.messages import Encoded, encode
+from rmq._model.encoding import Encoder
 from rmq._model.notices import Turn
-from rmq._sending.batch import Batch
 from rmq._sending.pipeline import JOINED_MESSAGES, JOINED_SLOTS
 from rmq._transport.call import Call
 from rmq.spark import calls as spark_calls
@@ -191,10 +190,10 @@ class Place:
             self.client.xtrim(self.keys.store, maxlen=0, approximate=False)
         return ids
 
-    def messages(self, number: int, score: int = FAR) -> list[Encoded]:
+    def messages(self, number: int, score: int = FAR) -> list[EncodedMessage]:
         """Return a batch as a producer sends it at most: up to 1 MiB and one more."""
         names = [f"s{index:019}".encode() for index in range(2 if self.body_bytes else number)]
-        return [Encoded(0, name, score, self.body) for name in names]
+        return [EncodedMessage(0, name, score, self.body) for name in names]
 
     def _ids(self) -> Iterable[bytes]:
         first = "-"
@@ -277,7 +276,7 @@ case("send_priority", "1,000")(_send)
 @case("send_many", "as many slots and messages as a call has", sizes=False, slots=1_024, ties="oldest")
 def _send_many(place: Place) -> Call[Any]:
     slots = range(JOINED_SLOTS)
-    batches = [Batch(slot, Columns.of(place.messages(JOINED_MESSAGES))) for slot in slots]
+    batches = [Batch.of([message._replace(slot=slot) for message in place.messages(JOINED_MESSAGES)]) for slot in slots]
     return JoinedSends(place.topic, sending.send_calls(place.topic))(batches, True)
 
 
@@ -300,15 +299,15 @@ def _send_dropping(place: Place) -> Call[Any]:
     return _send(place)
 
 
-def _sums(place: Place) -> list[Encoded]:
+def _sums(place: Place) -> list[EncodedMessage]:
     """Put sums into the backlog; return as many sends that fold into them."""
-    messages = [encode(place.topic, RangeMergeMessage(name, body=1)) for name in place.names(MAX_BATCH, "c")]
+    messages = [Encoder(place.topic).one(RangeMergeMessage(name, body=1)) for name in place.names(MAX_BATCH, "c")]
     place.zset(place.keys.store, [message.content for message in messages], FAR)
     place.client.hset(place.keys.body, mapping={message.content: message.body or b"" for message in messages})
     return messages
 
 
-def part_call(place: Place, messages: Sequence[Encoded]) -> Call[Any]:
+def part_call(place: Place, messages: Sequence[EncodedMessage]) -> Call[Any]:
     """Build the call of `send_many` on a topic that merges: it may take the first messages only."""
     calls = sending.send_calls(place.topic)
     assert isinstance(calls, MergedSends)

@@ -13,8 +13,8 @@ from rmq._broker import control as steering
 from rmq._broker import dead as dead_
 from rmq._broker.claims import MAX_BATCH, NACK_BATCH, PIGGYBACKED_NACKS, SWEEP_LIMIT, Nack, Outcomes
 from rmq._broker.keys import slot_keys
+from rmq._model.batches import EncodedMessage
 from rmq._model.merging import MAX_UNIQUE_ITEMS
-from rmq._model.messages import Encoded
 from rmq._model.records import Record, framed, new_record, write_record
 from rmq._sending.stream import batch_size
 from rmq._transport.call import Call
@@ -138,8 +138,8 @@ def _nacks(held: Sequence[tuple[bytes, int]], verb: str, number: int = 0) -> lis
 # --- sending
 
 
-def _sends(shape: Shape, names: Sequence[bytes], items: int) -> list[Encoded]:
-    return [Encoded(0, name, 5_000, new_record(shape.kind, shape.value("s", items), items)) for name in names]
+def _sends(shape: Shape, names: Sequence[bytes], items: int) -> list[EncodedMessage]:
+    return [EncodedMessage(0, name, 5_000, new_record(shape.kind, shape.value("s", items), items)) for name in names]
 
 
 @merged("send_merged", "one item to each of nearly full ones")
@@ -165,7 +165,7 @@ def _send_again(place: Place, shape: Shape) -> Call[Any]:
     names = _names(shape, 1)
     _fresh(place, rest, names, FAR)
     each = [new_record(shape.kind, framed([f"s{i:0{shape.item_bytes - 5}}".encode()]), 1) for i in range(number)]
-    return part_call(place, [Encoded(0, names[0], 5_000, record) for record in each])
+    return part_call(place, [EncodedMessage(0, names[0], 5_000, record) for record in each])
 
 
 @merged("spark_send_merged", "one item to each of nearly full ones")

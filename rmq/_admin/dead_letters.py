@@ -18,9 +18,9 @@ from rmq._broker.claims import NACK_BATCH
 from rmq._broker.control import Audit
 from rmq._broker.each import call_each, call_in_parts, confirm_all
 from rmq._model.display import brief
+from rmq._model.encoding import checked_priority
 from rmq._model.entries import DeadEntry, checked_group
 from rmq._model.handlers import check_plain, check_takes_one
-from rmq._model.messages import checked_priority
 from rmq._model.notices import Turn, Untold
 from rmq._model.replies import Redriven
 from rmq._model.times import MAX_SCORE, Duration, Instant, due_ms, duration_ms, instant_ms, monotonic_s, most

@@ -10,10 +10,10 @@ from rmq._broker import claims
 from rmq._broker.broker import MANY_SLOTS
 from rmq._broker.claims import MAX_BATCH, Outcomes, Renewal, WholeClaim
 from rmq._broker.sends import JoinedSends, MergedSends, joins_sends, send_calls
+from rmq._model.batches import EncodedMessage
 from rmq._model.claim_columns import ClaimColumns
 from rmq._model.deliveries import Delivery, Holder
 from rmq._model.merged_deliveries import MergedDelivery
-from rmq._model.messages import Encoded
 from rmq._model.replies import Claimed, ClaimedRows, ClaimReply, Owner, SendResult
 from rmq._model.topics import Topic
 from rmq._transport.call import Call
@@ -53,7 +53,7 @@ class QueueBroker:
         self.extend_call = partial(claims.extend, topic)
         self.look_call = partial(claims.look, topic)
 
-    def send(self, slot: int, messages: Sequence[Encoded], detailed: bool = False) -> SendResult:
+    def send(self, slot: int, messages: Sequence[EncodedMessage], detailed: bool = False) -> SendResult:
         """Store up to `MAX_BATCH` messages of one slot. Atomic; repeated by itself where the reply was lost."""
         return self._connections.run(self.send_call(slot, messages, detailed))
 

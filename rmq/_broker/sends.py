@@ -11,9 +11,8 @@ from rmq._broker import streams
 from rmq._broker.binding import Bound, ages_of
 from rmq._broker.keys import slot_keys
 from rmq._io.wire import Argument
-from rmq._model.columns import Columns
+from rmq._model.batches import Batch, EncodedMessage
 from rmq._model.merging import Collect, Merge, PriorityRule, Sliding
-from rmq._model.messages import Encoded
 from rmq._model.records import untraced
 from rmq._model.replies import PartlySent, SendResult
 from rmq._model.scores import ages_for
@@ -42,7 +41,7 @@ class SendCall(Protocol):
     """Builds the sends of a topic."""
 
     def __call__(
-        self, slot: int, messages: Sequence[Encoded], detailed: bool = False, rpc_id: RpcId | None = None
+        self, slot: int, messages: Sequence[EncodedMessage], detailed: bool = False, rpc_id: RpcId | None = None
     ) -> Call[SendResult]:
         """Build the send of up to `MAX_BATCH` messages of one slot.
 
@@ -71,7 +70,7 @@ def send_calls(topic: Topic, *, delayed: bool = False, rpc_ids: RpcIdAllocator |
 
 
 def _append(
-    topic: Topic, slot: int, messages: Sequence[Encoded], detailed: bool = False, rpc_id: RpcId | None = None
+    topic: Topic, slot: int, messages: Sequence[EncodedMessage], detailed: bool = False, rpc_id: RpcId | None = None
 ) -> Call[SendResult]:
     del rpc_id
     return streams.send(topic, slot, messages, detailed)
@@ -103,7 +102,7 @@ class _Sends:
         self._script = _LIMITED if self._limited else _DELAYED if delayed else _script_of(topic)
 
     def __call__(
-        self, slot: int, messages: Sequence[Encoded], detailed: bool = False, rpc_id: RpcId | None = None
+        self, slot: int, messages: Sequence[EncodedMessage], detailed: bool = False, rpc_id: RpcId | None = None
     ) -> Call[SendResult]:
         del rpc_id
         script, number, limited = self._script, len(messages), self._limited
@@ -113,8 +112,8 @@ class _Sends:
             flat: list[Argument] = [lowest, content] if body is None else [lowest, content, 1, body]
             settings = self._single
         else:
-            columns = Columns.of(messages)
-            scores = columns.scores
+            columns = Batch.of(messages)
+            scores = columns.values
             lowest = min(scores) if self._timed else 0
             if limited:
                 flat = message_args(columns)
@@ -180,10 +179,10 @@ def _script_of(topic: Topic) -> Bound:
     return _RANGE_MERGE if topic.type is TopicType.RANGE_MERGE else _FIXED_TIME
 
 
-def message_args(messages: Sequence[Encoded]) -> list[Argument]:
+def message_args(messages: Sequence[EncodedMessage]) -> list[Argument]:
     """Return messages as send_batch takes them: scores and contents, then index and body of those that have one."""
-    columns = Columns.of(messages)
-    return _paired(columns.scores, columns.contents) + _body_args(columns)
+    columns = Batch.of(messages)
+    return _paired(columns.values, columns.contents) + _body_args(columns)
 
 
 def _paired(scores: Sequence[int], contents: Sequence[bytes]) -> list[Argument]:
@@ -192,7 +191,7 @@ def _paired(scores: Sequence[int], contents: Sequence[bytes]) -> list[Argument]:
     return args
 
 
-def _body_args(columns: Columns) -> list[Argument]:
+def _body_args(columns: Batch) -> list[Argument]:
     args: list[Argument] = []
     for index, body in columns.bodied:
         args += (index + 1, body)
@@ -222,7 +221,7 @@ class MergedSends:
     def __call__(
         self,
         slot: int,
-        messages: Sequence[Encoded],
+        messages: Sequence[EncodedMessage],
         detailed: bool = False,
         rpc_id: RpcId | None = None,
         *,
@@ -266,7 +265,7 @@ class MergedSends:
         return Call(_MERGED.name, keys, args, parse, True, topic.name, slot, _MERGED.durable)
 
 
-def _digest_of(messages: Sequence[Encoded]) -> str:
+def _digest_of(messages: Sequence[EncodedMessage]) -> str:
     """Return what tells the messages of a named call from others, by contents and values: times may be another."""
     digest = 0
     for message in messages:
@@ -297,9 +296,9 @@ def merge_args(topic: Topic) -> dict[str, Argument]:
     }
 
 
-def record_args(messages: Sequence[Encoded]) -> tuple[int, list[Argument]]:
+def record_args(messages: Sequence[EncodedMessage]) -> tuple[int, list[Argument]]:
     """Return how many values the messages have, 1 where they are alike, and the messages as plan_sends takes them."""
-    values: list[Argument] = [message.score for message in messages]
+    values: list[Argument] = [message.value for message in messages]
     records: list[Argument] = [cast("bytes", message.body) for message in messages]
     if values.count(values[0]) == len(values):
         del values[1:]
@@ -308,26 +307,12 @@ def record_args(messages: Sequence[Encoded]) -> tuple[int, list[Argument]]:
     return len(values), [*[message.content for message in messages], *values, *records]
 
 
-def lowest_of(topic: Topic, messages: Sequence[Encoded]) -> int:
+def lowest_of(topic: Topic, messages: Sequence[EncodedMessage]) -> int:
     """Return the earliest fixed time of a batch, 0 on topics without."""
-    return min(message.score for message in messages) if topic.type.value == "FIXED_TIME" else 0
+    return min(message.value for message in messages) if topic.type.value == "FIXED_TIME" else 0
 
 
 _ONE, _MANY = Bound("send_priority"), Bound("send_many", durable=MERGES_AGAIN)
-
-
-class Part(Protocol):
-    """Messages of one slot."""
-
-    @property
-    def slot(self) -> int:
-        """Number of the slot."""
-        ...
-
-    @property
-    def encoded(self) -> Sequence[Encoded]:
-        """The messages."""
-        ...
 
 
 def joins_sends(topic: Topic) -> bool:
@@ -351,7 +336,7 @@ class JoinedSends:
         self._settings |= ages_of(topic) if aged else {"scale": 0, "unit_ms": 0}
         self._ages = MadeAges(topic) if aged else None
 
-    def __call__(self, parts: Sequence[Part], detailed: bool = False) -> Call[list[SendResult | RmqError]]:
+    def __call__(self, parts: Sequence[Batch], detailed: bool = False) -> Call[list[SendResult | RmqError]]:
         """Build one call of sends to different slots.
 
         Args:
@@ -365,12 +350,12 @@ class JoinedSends:
         topic, ages, keys_of = self._topic.name, self._ages, _ONE.keys
         for part in parts:
             keys += keys_of(slot_keys(topic, part.slot))
-            columns = Columns.of(part.encoded)
+            columns = Batch.of(part)
             values = message_args(columns)
             sends += (len(values) + 1, len(columns.contents))
             if ages is not None:
                 places += range(len(sends), len(sends) + 2 * len(columns.contents), 2)
-                priorities += columns.scores
+                priorities += columns.values
             sends += values
         mark, built_ms = NO_MARK, monotonic_s() * 1_000
         if ages is not None:
@@ -382,15 +367,15 @@ class JoinedSends:
         return Call(_MANY.name, tuple(keys), args, parse, True, topic, parts[0].slot, _MANY.durable)
 
     def _parse(
-        self, parts: Sequence[Part], detailed: bool, built_ms: float, reply: list[Any]
+        self, parts: Sequence[Batch], detailed: bool, built_ms: float, reply: list[Any]
     ) -> list[SendResult | RmqError]:
         if self._ages is not None:
             self._ages.took(reply[0], built_ms)
         return [self._parse_one(part, detailed, each) for part, each in zip(parts, reply[1:], strict=True)]
 
-    def _parse_one(self, part: Part, detailed: bool, reply: Any) -> SendResult | RmqError:
+    def _parse_one(self, part: Batch, detailed: bool, reply: Any) -> SendResult | RmqError:
         if not isinstance(reply, bytes):
             new = int(reply[0])
             outcomes = tuple(flag == 49 for flag in reply[1]) if detailed else ()
-            return SendResult(new, len(part.encoded) - new, outcomes)
-        return error_of(self._one(part.slot, part.encoded, detailed), reply.decode(errors="replace"))
+            return SendResult(new, len(part) - new, outcomes)
+        return error_of(self._one(part.slot, part, detailed), reply.decode(errors="replace"))

@@ -25,6 +25,7 @@ from rmq._broker.claims import (
 from rmq._broker.dead import redriven
 from rmq._broker.keys import group_keys
 from rmq._io.wire import Argument
+from rmq._model.batches import EncodedMessage
 from rmq._model.entries import (
     WAITING,
     DeadEntry,
@@ -37,11 +38,10 @@ from rmq._model.entries import (
     own_score,
 )
 from rmq._model.figures import GroupSlot, StreamSlot
-from rmq._model.messages import Encoded
+from rmq._model.messages import BODY, CONTENT, is_open_id
 from rmq._model.notices import Turn, Untold, untold_of
 from rmq._model.replies import NO_OWNER, ClaimReply, ExtendReply, Owner, Redriven, SendResult, StreamClaimed
 from rmq._model.retention import Retention
-from rmq._model.stream_messages import BODY, CONTENT, is_open_id
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import why_dead
 from rmq._transport.call import Call, is_one, read_totals
@@ -132,7 +132,7 @@ class Member:
     consumer: str
 
 
-def send(topic: Topic, slot: int, messages: Sequence[Encoded], detailed: bool = False) -> Call[SendResult]:
+def send(topic: Topic, slot: int, messages: Sequence[EncodedMessage], detailed: bool = False) -> Call[SendResult]:
     """Build the sending of up to `MAX_BATCH` entries of one slot, in their order."""
     number = len(messages)
     args = _SEND.args(
@@ -144,18 +144,18 @@ def send(topic: Topic, slot: int, messages: Sequence[Encoded], detailed: bool = 
         return SendResult(number, 0, (True,) * len(ids), ids)
 
     call = _SEND.call(topic, slot, parse, args)
-    if any(message.flat and is_open_id(message.flat) for message in messages):
+    if any(message.fields and is_open_id(message.fields) for message in messages):
         return call._replace(repeatable=False, durable=OPEN_AGAIN)
     return call
 
 
-def entry_args(messages: Iterable[Encoded]) -> list[Argument]:
+def entry_args(messages: Iterable[EncodedMessage]) -> list[Argument]:
     """Return entries as append_entries takes them."""
     args: list[Argument] = []
     for message in messages:
-        if message.flat:
-            args.append(len(message.flat))
-            args += message.flat
+        if message.fields:
+            args.append(len(message.fields))
+            args += message.fields
         elif message.body is None:
             args += (2, CONTENT, message.content)
         else:

@@ -214,8 +214,8 @@ class Delivery(Generic[PayloadT]):
     def decode(self) -> Any:
         """Decode its payload, or all of them, once more, and return it. Raises as `payload`; for RMQ itself."""
         topic = self.topic
-        many = [decode_payload(topic, item) for item in self.items] if topic.collects else None
-        found: Any = decode_payload(topic, self.body) if many is None else many
+        many = [decode_payload(topic.typed, topic.name, item) for item in self.items] if topic.collects else None
+        found: Any = decode_payload(topic.typed, topic.name, self.body) if many is None else many
         self.decoded: Any = found
         return found
 

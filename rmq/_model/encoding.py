@@ -1,57 +1,530 @@
-"""Checks and encodes the messages of one topic, one after the other: what is the same for all is worked out once."""
+"""How messages become what is sent: what a message of a topic may be, and its bytes. Pure.
+
+Whoever sends to a topic asks its `Encoder`: producers for one message or for columns of many, Spark's sink for bounds
+and records. So each rule stands once, and its error says the same wherever a message comes from.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import repeat
+from math import isfinite
+from numbers import Number
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, Protocol, TypeAlias, TypeGuard, cast, runtime_checkable
 from zlib import crc32
 
-from rmq._model.messages import MESSAGE_TYPES, Message, encode
-from rmq._model.payloads import checked_body, payload_bytes
-from rmq._model.times import MAX_DUE_MS, MAX_DURATION_MS
-from rmq._model.topics import Topic, TopicType
+from rmq._model.batches import EncodedMessage, Row, Rows, slots_of
+from rmq._model.display import counted
+from rmq._model.envelope import MARK, unwrap, wrap
+from rmq._model.merging import MAX_COUNT, Collect, Merge
+from rmq._model.messages import (
+    BODY,
+    CONTENT,
+    ID,
+    MESSAGE_TYPES,
+    Body,
+    FixedTimeMessage,
+    JoinMessage,
+    Message,
+    Payload,
+    PlainMessage,
+    PriorityMessage,
+    RangeMergeMessage,
+    StreamMessage,
+    payload_bytes,
+)
+from rmq._model.records import BODIES, ITEMS, MAX_WHOLE, framed, new_record, traced, wanting
+from rmq._model.times import MAX_DUE_MS, MAX_DURATION_MS, due_ms, duration_ms
+from rmq._model.topics import Topic, TopicType, slot_of
+from rmq.errors import InvalidBatchError, InvalidMessageError, InvalidValueError
 
-Row: TypeAlias = tuple[int, bytes, int, bytes | None, tuple[bytes, ...]]
-"""The fields of an `Encoded`."""
-
-_VALUES = {
-    TopicType.RANGE_MERGE: "time_range_ms",
+VALUE_COLUMNS: dict[TopicType, str] = {
+    TopicType.RANGE_MERGE: "time_range",
     TopicType.PRIORITY: "priority",
-    TopicType.FIXED_TIME: "fixed_time_ms",
+    TopicType.FIXED_TIME: "fixed_time",
 }
+"""Type of a topic -> what says when its messages are due, or how urgent they are: a column of Spark's frames."""
+
+_FIELDS = {"time_range": "time_range_ms", "priority": "priority", "fixed_time": "fixed_time_ms"}
+"""The same, as messages have it: the field that holds the number."""
+
+_PARAMETERS = {"time_range": "time_range", "priority": "priorities", "fixed_time": "fixed_times"}
+"""The same, as `send_columns` calls its columns."""
+
+_TOPIC_TYPES: dict[type[Message], TopicType] = {kind: topic_type for topic_type, kind in MESSAGE_TYPES.items()}
+"""By class: an enum hashes slowly."""
 
 
-def score_bounds(topic: Topic) -> tuple[int, int]:
-    """Return the smallest and the largest value of a message of a topic: time range in ms, priority or epoch ms."""
-    if topic.type is TopicType.PRIORITY:
-        return topic.priorities
-    return (1, MAX_DURATION_MS) if topic.type is TopicType.RANGE_MERGE else (1, MAX_DUE_MS)
+@runtime_checkable
+class ArrowArray(Protocol):
+    """A `pyarrow.Array` or `ChunkedArray`, for programs that have pyarrow: RMQ does not need it.
 
-
-def encoder_of(topic: Topic) -> Callable[[Message], Row]:
-    """Return what does to a message of a topic the same as `encode`, in half the time where the message is plain.
-
-    Of a stream topic, and of one that merges, it is `encode` itself.
+    Examples:
+        >>> import pyarrow
+        >>> jobs = client.producer(Topic("jobs", TopicType.PRIORITY))
+        >>> jobs.send_columns(pyarrow.array(["a", "b"]), priorities=pyarrow.array([1, 2])).new
+        2
     """
-    if topic.type is TopicType.STREAM or topic.merge is not None:
-        return partial(encode, topic)
-    kind: Any = MESSAGE_TYPES[topic.type]
-    value_of = attrgetter(_VALUES[topic.type])
-    lowest, highest = score_bounds(topic)
-    most, mask = topic.max_content_bytes, topic.slots - 1
 
-    def encode_plain(message: Any) -> Row:
-        if type(message) is kind and message.weight == 1 and message.version is None:
-            content, score, basis, body = message.content, value_of(message), message.slot_basis, message.body
-            if type(content) is not bytes:
-                content = payload_bytes(content, "content")
-            if type(score) is int and lowest <= score <= highest and 0 < len(content) <= most:
-                basis = content if basis is None else payload_bytes(basis, "slot_basis")
-                if body is not None:
-                    body = checked_body(topic, content, body)
-                return crc32(basis) & mask, content, score, body, ()
-        return encode(topic, message)  # which says what is wrong, where something is
+    def to_pylist(self) -> list[Any]:
+        """Return the values as a list."""
+        ...
 
-    return encode_plain
+
+Column: TypeAlias = Sequence[Any] | ArrowArray
+"""The values of all rows: a list, a tuple or an Arrow array."""
+
+
+class Encoder:
+    """Checks and encodes the messages of one topic: what is the same for all of them is worked out once.
+
+    Args:
+        topic: The registered definition.
+
+    Attributes:
+        row: Does the same as `one`, and returns a plain tuple.
+        bounds: Smallest and largest value of a message: time range in ms, priority or epoch ms.
+    """
+
+    __slots__ = ("_merge", "bounds", "row", "topic")
+
+    def __init__(self, topic: Topic) -> None:
+        self.topic, self._merge = topic, cast("Merge", topic.merge)
+        if topic.type is TopicType.PRIORITY:
+            self.bounds = topic.priorities
+        else:
+            self.bounds = 1, MAX_DURATION_MS if topic.type is TopicType.RANGE_MERGE else MAX_DUE_MS
+        plain = topic.type is not TopicType.STREAM and topic.merge is None
+        self.row: Callable[[Message], Row] = self._plain_first() if plain else self._checked
+
+    def __reduce__(self) -> tuple[type[Encoder], tuple[Topic]]:
+        return Encoder, (self.topic,)
+
+    def one(self, message: Message) -> EncodedMessage:
+        """Check a message, and return what is sent of it.
+
+        Raises:
+            InvalidMessageError: It is of another topic type, empty or too long, or has a value outside of its bounds.
+        """
+        return EncodedMessage(*self.row(message))
+
+    def _plain_first(self) -> Callable[[Message], Row]:
+        """Return what does the same as `_checked`, in half the time where the message is plain."""
+        topic, checked = self.topic, self._checked
+        kind: Any = MESSAGE_TYPES[topic.type]
+        value_of = attrgetter(_FIELDS[VALUE_COLUMNS[topic.type]])
+        lowest, highest = self.bounds
+        most, most_body, mask = topic.max_content_bytes, topic.max_body_bytes, topic.slots - 1
+
+        text = str.encode
+
+        def encode(message: Any) -> Row:
+            if type(message) is kind and message.weight == 1 and message.version is None:
+                content, value, basis, body = message.content, value_of(message), message.slot_basis, message.body
+                try:
+                    content = content if type(content) is bytes else text(content)
+                    basis = content if basis is None else _plain_bytes(basis, 2**62)
+                    body = body if body is None else _plain_bytes(body, most_body)
+                    if type(value) is int and lowest <= value <= highest and 0 < len(content) <= most:
+                        return crc32(basis) & mask, content, value, body, ()
+                except (TypeError, UnicodeEncodeError):
+                    pass
+            return checked(message)  # which says what is wrong, where something is
+
+        return encode
+
+    def _checked(self, message: Message) -> EncodedMessage:
+        topic, kind = self.topic, type(message)
+        if _TOPIC_TYPES.get(kind) is not topic.type:
+            self._refuse_other(kind)
+        if isinstance(message, StreamMessage):
+            return self._entry(message)
+        content = message.content if type(message.content) is bytes else payload_bytes(message.content, "content")
+        if not 0 < len(content) <= topic.max_content_bytes:
+            raise InvalidMessageError(
+                f"content {content!r:.80} has {len(content)} bytes; "
+                f"topic {topic.name} takes 1 to {topic.max_content_bytes}",
+                topic=topic.name,
+            )
+        if isinstance(message, PriorityMessage):
+            value = int(message.priority)
+            lowest, highest = self.bounds
+            if not lowest <= value <= highest:
+                raise InvalidMessageError(_wrong_priority(topic, value), topic=topic.name)
+        else:
+            value = message.score_ms() or self._default_range_ms()
+        basis = content if message.slot_basis is None else payload_bytes(message.slot_basis, "slot_basis")
+        if topic.merge is None:
+            plain: PlainMessage = message  # pyright: ignore[reportAssignmentType] - the type of the topic was checked
+            body = self._body(content, plain.body)
+            if plain.weight != 1 or plain.version is not None:
+                self._refuse_extras(content, plain.version, plain.weight)
+        elif isinstance(message, JoinMessage):
+            body = self.join(content, message.part, message.of)
+        else:
+            if topic.merge.joins:
+                self._refuse_other(kind)
+            body = self.record(content, message.body, message.version, message.weight)
+        return EncodedMessage(slot_of(basis, topic.slots), content, value, body)
+
+    def _entry(self, message: StreamMessage) -> EncodedMessage:
+        topic, fields = self.topic, message.flat()
+        content = b"".join(fields) if fields else payload_bytes(cast("Payload", message.content), "content")
+        most, what = (topic.max_body_bytes, "entry") if fields else (topic.max_content_bytes, "content")
+        if not 0 < len(content) <= most:
+            raise InvalidMessageError(
+                f"{what} {content!r:.80} has {len(content)} bytes; topic {topic.name} takes 1 to {most}",
+                topic=topic.name,
+            )
+        basis = content if message.slot_basis is None else payload_bytes(message.slot_basis, "slot_basis")
+        body = self._body(content, message.body)
+        if message.id is not None:
+            sent = fields or ((CONTENT, content) if body is None else (CONTENT, content, BODY, body))
+            fields = (ID, message.id.encode(), *sent)
+        return EncodedMessage(slot_of(basis, topic.slots), content, 0, body, fields)
+
+    def _refuse_other(self, kind: type[Message]) -> None:
+        """Refuse a message that is not of the class that the topic takes."""
+        topic = self.topic
+        joins = topic.merge is not None and topic.merge.joins
+        taken = JoinMessage if joins else MESSAGE_TYPES[topic.type]
+        if kind is not taken:
+            what = "joins parts" if joins else f"is {topic.type.name}"
+            raise InvalidMessageError(
+                f"topic {topic.name} {what} and takes {taken.__name__}, not {kind.__name__}", topic=topic.name
+            )
+
+    def _default_range_ms(self) -> int:
+        if self.topic.default_range_ms is not None:
+            return self.topic.default_range_ms
+        raise InvalidMessageError(
+            f"time_range is None; topic {self.topic.name} has no window in its merge, so each message must name one",
+            topic=self.topic.name,
+        )
+
+    def _refuse_extras(self, content: bytes, version: int | None, weight: int) -> NoReturn:
+        """Refuse a version or a weight on a topic without `merge`."""
+        name, value = ("weight", weight) if version is None else ("version", version)
+        raise InvalidMessageError(
+            f"{name} of {content!r:.80} is {value!r}; topic {self.topic.name} has no merge, and takes none",
+            topic=self.topic.name,
+        )
+
+    def traced(self, encoded: EncodedMessage, trace: str) -> EncodedMessage:
+        """Return a message with the trace context before its body; an entry of a stream has none."""
+        if not trace or self.topic.type is TopicType.STREAM:
+            return encoded
+        if self.topic.merge is not None and encoded.body is not None:
+            return encoded._replace(body=traced(encoded.body, trace))
+        return encoded._replace(body=wrap(unwrap(encoded.body)[0], trace))
+
+    def _body(self, content: bytes, body: Body) -> bytes | None:
+        """Return the body of a message as it is stored; one that looks like RMQ's envelope gets one around it."""
+        if body is None:
+            return None
+        stored = self._payload(content, body, "body")
+        return wrap(stored, "") if stored.startswith(MARK) else stored
+
+    def _payload(self, content: bytes, payload: Body, name: str) -> bytes:
+        """Return a body, or an item of one, in bytes."""
+        stored, topic = payload_bytes(payload, name), self.topic
+        if len(stored) > topic.max_body_bytes:
+            raise InvalidMessageError(
+                f"{name} of {content!r:.80} has {len(stored)} bytes; topic {topic.name} takes up to "
+                f"{topic.max_body_bytes}",
+                topic=topic.name,
+            )
+        return stored
+
+    def record(self, content: bytes, body: Body, version: int | None, weight: int) -> bytes:
+        """Return the record of a message, without times: Redis knows them.
+
+        Raises:
+            InvalidMessageError: Version, weight or body are not what the topic's reducer takes.
+        """
+        if type(weight) is not int or not 1 <= weight <= MAX_COUNT:
+            raise InvalidMessageError(
+                f"weight of {content!r:.80} is {weight!r}; it must be a whole number from 1 to {MAX_COUNT}",
+                topic=self.topic.name,
+            )
+        kind = self._merge.kind
+        number = 0 if version is None and kind != "N" else self._version(content, version, kind)
+        if kind in BODIES:
+            stored = self._body(content, body)
+            value = b"" if stored is None else b"=" + stored
+        elif kind in ITEMS:
+            items = body if isinstance(body, tuple | list) else (body,)
+            number, value = self._collected(content, items)
+        else:
+            number, value = self._number(content, body, kind), b""
+        return new_record(kind, value, number, weight)
+
+    def join(self, content: bytes, part: Payload, of: int) -> bytes:
+        """Return the record of one part of a join, without times; raises as `record`."""
+        most = cast("Collect", self._merge.reduce).max_items
+        if of > most:
+            raise InvalidMessageError(
+                f"of of {content!r:.80} is {of}; topic {self.topic.name} takes up to max_items, which is {most}",
+                topic=self.topic.name,
+            )
+        number, value = self._collected(content, (part,))
+        return new_record("J", wanting(of) + value, number)
+
+    def _version(self, content: bytes, version: int | None, kind: str) -> int:
+        if kind != "N":
+            rule = f"only topics with merge=Merge(Newest()) take one, and {self.topic.name} is none"
+        elif type(version) is int and 0 <= version <= MAX_WHOLE:
+            return version
+        else:
+            rule = f"on topic {self.topic.name} it must be a whole number from 0 to 2^53 - 1"
+        raise InvalidMessageError(f"version of {content!r:.80} is {version!r}; {rule}", topic=self.topic.name)
+
+    def _number(self, content: bytes, body: Body, kind: str) -> int | float:
+        if type(body) is int and -MAX_WHOLE <= body <= MAX_WHOLE:
+            return body
+        if isinstance(body, int | float) and not isinstance(body, bool):
+            if abs(body) <= MAX_WHOLE or (isinstance(body, float) and kind != "S" and isfinite(body)):
+                return body
+        most = "up to 2^53 - 1, plus or minus" if kind == "S" else "finite, a whole one up to 2^53 - 1, plus or minus"
+        raise InvalidMessageError(
+            f"body of {content!r:.80} is {body!r:.80}; on topic {self.topic.name} it must be a number, {most}",
+            topic=self.topic.name,
+        )
+
+    def _collected(self, content: bytes, items: Sequence[Body]) -> tuple[int, bytes]:
+        """Return the number of items and their frames."""
+        bounds = cast("Collect", self._merge.reduce)
+        if not items or None in items:
+            raise InvalidMessageError(
+                f"body of {content!r:.80} is {tuple(items)!r:.80}; "
+                f"topic {self.topic.name} collects items: it must be one, or a tuple of them",
+                topic=self.topic.name,
+            )
+        name = "part" if self._merge.joins else "item"
+        stored = [self._payload(content, item, name) for item in items]
+        if bounds.unique:
+            stored = list(dict.fromkeys(stored))
+        value = framed(stored)
+        if len(stored) > bounds.max_items or len(value) > bounds.max_bytes:
+            raise InvalidMessageError(
+                f"body of {content!r:.80} has {len(stored)} items of {len(value)} bytes, 4 more each than they have; "
+                f"topic {self.topic.name} collects up to max_items={bounds.max_items}, max_bytes={bounds.max_bytes}",
+                topic=self.topic.name,
+            )
+        return len(stored), value
+
+    def columns(
+        self,
+        contents: Column,
+        values: Mapping[str, Any],
+        bodies: Column | None = None,
+        slot_bases: Column | None = None,
+    ) -> Rows:
+        """Check columns of messages as a whole, before any is sent.
+
+        Args:
+            contents: Contents.
+            values: `time_range`, `priorities` and `fixed_times`: that of the topic's type a column, or one value for
+                all rows; the others `None`.
+            bodies: Bodies, `None` for a row without one.
+            slot_bases: Slot bases, `None` for a row whose slot comes from its content.
+
+        Raises:
+            InvalidBatchError: A row breaks a rule of its message.
+            InvalidValueError: A column is none, of another length, missing, or of another type of topic.
+        """
+        column = list_of("contents", contents)
+        value = self._value_of(values, len(column))
+        with_bodies = None if bodies is None else list_of("bodies", bodies, len(column))
+        bases = None if slot_bases is None else list_of("slot_bases", slot_bases, len(column))
+        rows = self._plain_columns(column, value, with_bodies, bases)
+        return Rows.of(list(self._each(column, value, with_bodies, bases))) if rows is None else rows
+
+    def _value_of(self, values: Mapping[str, Any], number: int) -> Any:
+        """Return the column that the type of the topic takes, as a list, or the one value for all rows."""
+        topic = self.topic
+        taken = _PARAMETERS.get(VALUE_COLUMNS.get(topic.type, ""))
+        for name, value in values.items():
+            if name != taken and value is not None:
+                takes = "none of them" if taken is None else taken
+                raise InvalidValueError(
+                    f"{name} is {value!r:.80}; topic {topic.name} is {topic.type.name} and takes {takes}"
+                )
+        value = None if taken is None else values.get(taken)
+        if taken is None or (value is None and topic.type is TopicType.RANGE_MERGE):  # the topic's own window
+            return None
+        if value is None:
+            raise InvalidValueError(f"{taken} is None; topic {topic.name} is {topic.type.name} and needs it")
+        if _is_several(value):
+            return list_of(taken, value, number)
+        if topic.type is TopicType.RANGE_MERGE:
+            return duration_ms(value, taken)
+        return value if topic.type is TopicType.PRIORITY else due_ms(value, taken)
+
+    def _plain_columns(
+        self, contents: Sequence[Any], value: Any, bodies: Sequence[Any] | None, bases: Sequence[Any] | None
+    ) -> Rows | None:
+        """Return the rows if a look at all values of a column at once shows that they keep the rules, else `None`."""
+        topic = self.topic
+        if topic.merge is not None:
+            return None
+        payloads = _payloads(contents, 1, topic.max_content_bytes)
+        values = self._values(value, len(contents))
+        if payloads is None or values is None:
+            return None
+        rest: list[Sequence[bytes | None]] = [(), ()]
+        for index, column in enumerate((bodies, bases)):
+            if column is not None and column.count(None) < len(column):
+                most = 2**62 if index else topic.max_body_bytes
+                present = _payloads([part for part in column if part is not None], 0, most, marked=index == 0)
+                if present is None:
+                    return None
+                again = iter(present)
+                whole = len(present) == len(column)
+                rest[index] = present if whole else [None if part is None else next(again) for part in column]
+        stored, keys = rest
+        keys = [c if basis is None else basis for c, basis in zip(payloads, keys, strict=True)] if keys else payloads
+        slots = slots_of(keys, topic.slots) if topic.slots > 1 else [0] * len(payloads)
+        return Rows(slots, payloads, values, stored)
+
+    def _values(self, value: Any, number: int) -> Sequence[int] | None:
+        """Return the values of so many rows; `None` where some are not whole numbers within their bounds."""
+        if self.topic.type is TopicType.STREAM:
+            return [0] * number
+        lowest, highest = self.bounds
+        values: list[Any] | tuple[Any, ...] = value if _is_column(value) else (value,)
+        if values and (set(map(type, values)) != {int} or not lowest <= min(values) <= max(values) <= highest):
+            return None
+        return values if _is_column(value) else values * number
+
+    def _each(
+        self, contents: Sequence[Any], value: Any, bodies: Sequence[Any] | None, bases: Sequence[Any] | None
+    ) -> Iterator[EncodedMessage]:
+        """Yield the rows, each checked as the message that it stands for."""
+        message_of = self._message_maker()
+        values = value if _is_column(value) else repeat(value)
+        rows = zip(contents, values, bases or repeat(None), bodies or repeat(None), strict=False)
+        for number, row in enumerate(rows):
+            try:
+                yield self.one(message_of(*row))
+            except InvalidMessageError as error:
+                raise InvalidBatchError(f"row {number} of send_columns: {error}", topic=self.topic.name) from error
+
+    def _message_maker(self) -> Callable[[Any, Any, Any, Any], Message]:
+        """Return what makes a message of a content, a value, a slot basis and a body."""
+        topic = self.topic
+        kind: Any = MESSAGE_TYPES[topic.type]
+        if topic.merge is not None and topic.merge.joins:
+            raise InvalidValueError(f"topic {topic.name} joins parts and takes JoinMessage, which has no columns")
+        if topic.merge is not None and topic.merge.kind == "N":
+            raise InvalidValueError(
+                f"topic {topic.name} keeps Newest, which needs a version of each message: no column"
+            )
+        if topic.type is TopicType.STREAM:
+            return lambda content, value, basis, body: kind(content, basis, body)
+        if topic.type is TopicType.PRIORITY:
+            return partial(_priority_message, topic)
+        return partial(_timed_message, kind)
+
+
+def _plain_bytes(payload: Any, most: int) -> bytes:
+    """Return a payload of text or bytes as it is stored; raises `TypeError` where it needs a closer look."""
+    stored = payload if type(payload) is bytes else str.encode(payload)
+    if len(stored) > most or stored.startswith(MARK):
+        raise TypeError
+    return stored
+
+
+def checked_priority(topic: Topic, priority: object) -> int:
+    """Return a priority that a message of this topic may have.
+
+    Raises:
+        InvalidValueError: It may not.
+    """
+    lowest, highest = topic.priorities
+    if type(priority) is not int or not lowest <= priority <= highest:
+        raise InvalidValueError(_wrong_priority(topic, priority))
+    return priority
+
+
+def _wrong_priority(topic: Topic, priority: object) -> str:
+    lowest, highest = topic.priorities
+    if topic.max_priority is None:
+        rule = f"above max_retries, which is {topic.max_retries}, and below 2^53"
+    else:
+        rule = f"from {lowest} to max_priority, which is {highest}"
+    return f"priority is {priority!r}; on topic {topic.name} it must be a whole number {rule}"
+
+
+def list_of(name: str, column: Column, number: int | None = None) -> Sequence[Any]:
+    """Return a column as a list or a tuple.
+
+    Args:
+        name: What errors call it.
+        column: A list, a tuple or an Arrow array.
+        number: How many values it must have.
+
+    Raises:
+        InvalidValueError: It is no column, or has another number of values.
+    """
+    if isinstance(column, ArrowArray):
+        column = column.to_pylist()
+    if not isinstance(column, list | tuple):
+        raise InvalidValueError(f"{name} is {column!r:.80}; it must be a list, a tuple or an Arrow array")
+    if number is not None and len(column) != number:
+        raise InvalidValueError(
+            f"{name} has {counted(len(column), 'value')} and contents {number:,}; both must have as many"
+        )
+    return column
+
+
+def _payloads(values: Sequence[Any], least: int, most: int, marked: bool = False) -> Sequence[bytes] | None:
+    """Return payloads as bytes; `None` where some are neither all text nor all bytes, or have another length.
+
+    With `marked`, also `None` where one looks like RMQ's envelope.
+    """
+    kinds = set(map(type, values))
+    if kinds == {str}:
+        try:
+            values = list(map(str.encode, values))
+        except UnicodeEncodeError:
+            return None
+    elif not kinds <= {bytes}:
+        return None
+    lengths = list(map(len, values))
+    fits = not lengths or (min(lengths) >= least and max(lengths) <= most)
+    return values if fits and not (marked and any([body.startswith(MARK) for body in values])) else None
+
+
+def _is_several(value: object) -> bool:
+    """Return whether this is meant to be a column, and may be none."""
+    return isinstance(value, Iterable | ArrowArray) and not isinstance(value, str | bytes)
+
+
+def _is_column(value: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:
+    return isinstance(value, list | tuple)
+
+
+def _priority_message(topic: Topic, content: Any, priority: Any, basis: Any, body: Any) -> Message:
+    """Return a message; an error about its priority names the bounds of the topic, which the message does not know."""
+    try:
+        return PriorityMessage(content, priority, basis, body)
+    except InvalidMessageError as error:
+        try:
+            checked_priority(topic, priority)
+        except InvalidValueError as known:
+            raise InvalidMessageError(str(known)) from None
+        raise error
+
+
+def _timed_message(
+    kind: type[RangeMergeMessage] | type[FixedTimeMessage], content: Any, value: Any, basis: Any, body: Any
+) -> Message:
+    """Return a message of a row; numbers of a column are ms."""
+    if not isinstance(value, Number):
+        return kind(content, value, basis, body)
+    if kind is RangeMergeMessage:
+        return RangeMergeMessage(content, None, basis, body, time_range_ms=cast("float", value))
+    return FixedTimeMessage(content, None, basis, body, fixed_time_ms=cast("float", value))

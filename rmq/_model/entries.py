@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from rmq._model.deliveries import Delivery, Holder
+from rmq._model.messages import BODY, CONTENT
 from rmq._model.replies import NO_OWNER, Flat, Owner, StreamClaimed
-from rmq._model.stream_messages import BODY, CONTENT
 from rmq._model.times import epoch_number_ms, instant_ms
 from rmq._model.topics import Topic, TopicType
 from rmq._model.typed import PayloadT

@@ -1,19 +1,19 @@
-"""Messages as senders make them: small frozen values, checked when made."""
+"""Messages as senders make them: small frozen values, checked when made.
+
+A message knows no topic: what the topic says of it, such as its priorities and its reducer, the `Encoder` checks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from functools import partial
 from numbers import Number
-from typing import NamedTuple, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from rmq._model.display import brief
-from rmq._model.payloads import Body, Payload, checked_body, payload_bytes
-from rmq._model.recording import join_record, record_of, refuse_extras
 from rmq._model.records import setters_of
-from rmq._model.stream_messages import BODY, CONTENT, ID, StreamMessage
 from rmq._model.times import (
     MAX_DUE_MS,
     MAX_DURATION_MS,
@@ -26,8 +26,41 @@ from rmq._model.times import (
     moment_of,
     number_ms,
 )
-from rmq._model.topics import Topic, TopicType, slot_of
+from rmq._model.topic_types import TopicType
 from rmq.errors import InvalidMessageError, InvalidValueError
+
+Payload: TypeAlias = str | bytes
+"""Content, slot basis or body: text is sent as UTF-8."""
+
+Body: TypeAlias = Payload | float | tuple[Payload, ...] | list[Payload] | None
+"""What a message carries: without `merge=` a payload or nothing; with it what the topic's reducer takes."""
+
+CONTENT, BODY = b"content", b"body"
+"""The fields of an entry that was sent with a content."""
+
+ID = b"rmq:id"
+"""Stands before the id of an entry that is to have one, among the values that go to Redis."""
+
+_ID = re.compile(r"(0|[1-9][0-9]{0,15})-(?:(0|[1-9][0-9]{0,15})|\*)")
+
+MAX_FIELDS = 500
+"""Most fields of an entry."""
+
+
+def payload_bytes(value: Body, name: str) -> bytes:
+    """Return a content, slot basis or body as the bytes that are stored.
+
+    Raises:
+        InvalidMessageError: Neither `str` nor `bytes`, or text that UTF-8 cannot hold (a lone surrogate).
+    """
+    if isinstance(value, str):
+        try:
+            return value.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidMessageError(f"{name} {value!r:.80} cannot be written as UTF-8: {error.reason}") from None
+    if isinstance(value, bytes):  # pyright: ignore[reportUnnecessaryIsInstance] - callers without types
+        return value
+    raise InvalidMessageError(f"{name} is {value!r:.80}; it must be str or bytes")
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -314,8 +347,74 @@ def _time_ms(fixed_time: Instant | None, fixed_time_ms: float | None) -> int:
     return _checked_ms(due_ms, fixed_time, "fixed_time")
 
 
-_Plain: TypeAlias = RangeMergeMessage | PriorityMessage | FixedTimeMessage
-Message: TypeAlias = _Plain | StreamMessage | JoinMessage
+@dataclass(frozen=True, slots=True)
+class StreamMessage:
+    """An entry of a log: delivered in the order of sending within its slot, to every group, and never merged.
+
+    Args:
+        content: A content like that of other messages, or the entry's fields, name -> value: 1 to 500 of them.
+        slot_basis: What the slot is computed from instead of the content or the fields: messages of one basis keep
+            their order.
+        body: Optional payload beside a content; not beside fields.
+        id: Id that the entry is to have, above all others of its slot: `<number>-<number>`; or `<number>-*`, and Redis
+            gives the second number, the next one. By default it gives both. A send with `5-*` whose reply was lost is
+            not repeated by itself: `ReplyLostError`.
+
+    Raises:
+        InvalidMessageError: A value breaks its rule.
+
+    Examples:
+        >>> clicks = client.producer(Topic("clicks", TopicType.STREAM))
+        >>> clicks.send_many(StreamMessage(f"page:{number}") for number in range(3)).new
+        3
+    """
+
+    content: Payload | Mapping[str, Payload]
+    slot_basis: Payload | None = None
+    body: Payload | None = None
+    id: str | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.content, Mapping):
+            if not 0 < len(self.content) <= MAX_FIELDS:
+                raise InvalidMessageError(f"an entry has {len(self.content)} fields; it must have 1 to {MAX_FIELDS}")
+            if self.body is not None:
+                raise InvalidMessageError("an entry made of fields has no body; put it into a field")
+        if self.id is not None and not is_full_id(self.id):
+            raise InvalidMessageError(
+                f"id is {self.id!r:.80}; it must be two whole numbers below 2^53 with a hyphen between them above 0-0, "
+                "or one such a number and -*, as in 5-*"
+            )
+
+    def flat(self) -> tuple[bytes, ...]:
+        """Return the fields as Redis takes them: name, value, name, value ...; none for a message with a content."""
+        if not isinstance(self.content, Mapping):
+            return ()
+        flat: list[bytes] = []
+        for name, value in self.content.items():
+            flat.append(payload_bytes(name, "name of a field"))
+            if not flat[-1] or flat[-1].startswith(b"rmq:"):
+                raise InvalidMessageError(f"field {name!r:.80} must have a name that does not begin with 'rmq:'")
+            flat.append(payload_bytes(value, f"field {name!r:.80}"))
+        return tuple(flat)
+
+
+def is_full_id(text: object) -> bool:
+    """Return whether an entry may be sent with this id."""
+    found = _ID.fullmatch(text) if isinstance(text, str) else None
+    if found is None:
+        return False
+    numbers = [int(each) for each in found.groups("1")]  # 0-* is 0-1 at least
+    return any(numbers) and max(numbers) < 2**53
+
+
+def is_open_id(flat: tuple[bytes, ...]) -> bool:
+    """Return whether an entry, as it goes to Redis, leaves the second number of its id to Redis."""
+    return flat[0] == ID and flat[1].endswith(b"*")
+
+
+PlainMessage: TypeAlias = RangeMergeMessage | PriorityMessage | FixedTimeMessage
+Message: TypeAlias = PlainMessage | StreamMessage | JoinMessage
 
 MESSAGE_TYPES: dict[
     TopicType, type[RangeMergeMessage] | type[PriorityMessage] | type[FixedTimeMessage] | type[StreamMessage]
@@ -326,137 +425,9 @@ MESSAGE_TYPES: dict[
     TopicType.STREAM: StreamMessage,
 }
 
-_TOPIC_TYPES: dict[type[Message], TopicType] = {kind: topic_type for topic_type, kind in MESSAGE_TYPES.items()}
-"""By class: an enum hashes slowly."""
-
 
 def _checked_ms(convert: object, value: object, name: str) -> int:
     try:
         return convert(value, name)  # type: ignore[operator]
     except InvalidValueError as error:
         raise InvalidMessageError(str(error)) from None
-
-
-class Encoded(NamedTuple):
-    """A message ready for its slot.
-
-    Attributes:
-        slot: Number of the slot.
-        content: Content in bytes.
-        score: Time range in ms, priority, or due time in ms, by the topic's type.
-        body: Body in bytes, or `None`; a record on topics with `merge`.
-        flat: Fields of a stream entry that was made of fields; the content is then all of them in a row.
-    """
-
-    slot: int
-    content: bytes
-    score: int
-    body: bytes | None
-    flat: tuple[bytes, ...] = ()
-
-
-_encoded = cast(
-    "Callable[[tuple[int, bytes, int, bytes | None, tuple[bytes, ...]]], Encoded]",
-    partial(tuple.__new__, Encoded),  # pyright: ignore[reportUnknownMemberType] - costs half of a call of the class
-)
-
-
-def encode(topic: Topic, message: Message) -> Encoded:
-    """Check a message against its topic and turn it into what the send script takes.
-
-    Raises:
-        InvalidMessageError: Of another topic type, too long, empty, or a priority within the retry counts.
-    """
-    kind = type(message)
-    if _TOPIC_TYPES.get(kind) is not topic.type:
-        _check_joins(topic, kind)
-    if isinstance(message, StreamMessage):
-        return _encode_entry(topic, message)
-    content = message.content if type(message.content) is bytes else payload_bytes(message.content, "content")
-    if not 0 < len(content) <= topic.max_content_bytes:
-        raise InvalidMessageError(
-            f"content {content!r:.80} has {len(content)} bytes; "
-            f"topic {topic.name} takes 1 to {topic.max_content_bytes}",
-            topic=topic.name,
-        )
-    if isinstance(message, PriorityMessage):
-        score = int(message.priority)
-        lowest, highest = topic.priorities
-        if not lowest <= score <= highest:
-            raise InvalidMessageError(_wrong_priority(topic, score), topic=topic.name)
-    else:
-        score = message.score_ms() or _default_range_ms(topic)
-    basis = content if message.slot_basis is None else payload_bytes(message.slot_basis, "slot_basis")
-    if topic.merge is not None:
-        body = _recorded(topic, content, message)
-    else:
-        sent: _Plain = message  # pyright: ignore[reportAssignmentType] - the type of the topic was checked above
-        body = None if sent.body is None else checked_body(topic, content, sent.body)
-        if sent.weight != 1 or sent.version is not None:
-            refuse_extras(topic, content, sent.version, sent.weight)
-    return _encoded((slot_of(basis, topic.slots), content, score, body, ()))
-
-
-def _recorded(topic: Topic, content: bytes, message: _Plain | JoinMessage) -> bytes:
-    if isinstance(message, JoinMessage):
-        return join_record(topic, content, message.part, message.of)
-    if topic.merge is not None and topic.merge.joins:
-        _check_joins(topic, type(message))
-    return record_of(topic, content, message.body, message.version, message.weight)
-
-
-def _check_joins(topic: Topic, kind: type[Message]) -> None:
-    """Refuse a message that is not of the class that the topic takes."""
-    joins = topic.merge is not None and topic.merge.joins
-    taken = JoinMessage if joins else MESSAGE_TYPES[topic.type]
-    if kind is not taken:
-        what = "joins parts" if joins else f"is {topic.type.name}"
-        raise InvalidMessageError(
-            f"topic {topic.name} {what} and takes {taken.__name__}, not {kind.__name__}", topic=topic.name
-        )
-
-
-def _default_range_ms(topic: Topic) -> int:
-    if topic.default_range_ms is not None:
-        return topic.default_range_ms
-    raise InvalidMessageError(
-        f"time_range is None; topic {topic.name} has no window in its merge, so each message must name one",
-        topic=topic.name,
-    )
-
-
-def _wrong_priority(topic: Topic, priority: object) -> str:
-    lowest, highest = topic.priorities
-    if topic.max_priority is None:
-        rule = f"above max_retries, which is {topic.max_retries}, and below 2^53"
-    else:
-        rule = f"from {lowest} to max_priority, which is {highest}"
-    return f"priority is {priority!r}; on topic {topic.name} it must be a whole number {rule}"
-
-
-def checked_priority(topic: Topic, priority: object) -> int:
-    """Return a priority that a message of this topic may have.
-
-    Raises:
-        InvalidValueError: It may not.
-    """
-    lowest, highest = topic.priorities
-    if type(priority) is not int or not lowest <= priority <= highest:
-        raise InvalidValueError(_wrong_priority(topic, priority))
-    return priority
-
-
-def _encode_entry(topic: Topic, message: StreamMessage) -> Encoded:
-    flat = message.flat()
-    content = b"".join(flat) if flat else payload_bytes(cast("Payload", message.content), "content")
-    most, what = (topic.max_body_bytes, "entry") if flat else (topic.max_content_bytes, "content")
-    if not 0 < len(content) <= most:
-        raise InvalidMessageError(
-            f"{what} {content!r:.80} has {len(content)} bytes; topic {topic.name} takes 1 to {most}", topic=topic.name
-        )
-    basis = content if message.slot_basis is None else payload_bytes(message.slot_basis, "slot_basis")
-    body = checked_body(topic, content, message.body)
-    if message.id is not None:
-        own = flat or ((CONTENT, content) if body is None else (CONTENT, content, BODY, body))
-        flat = (ID, message.id.encode(), *own)
-    return Encoded(topic.slot_of(basis), content, 0, body, flat)

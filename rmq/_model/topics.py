@@ -7,12 +7,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Generic, Unpack, cast
+from typing import Any, Generic, Unpack, cast
 from zlib import crc32
 
 from rmq._model import typed as payloads
 from rmq._model.codecs import Codec
 from rmq._model.merging import Collect, Merge, check_change, check_merge
+from rmq._model.messages import Message
 from rmq._model.retention import Retention
 from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy, retry_from_json
 from rmq._model.schema import SCHEMA_VERSION, Document, new_document, read_document
@@ -21,9 +22,6 @@ from rmq._model.times import Duration, duration_ms
 from rmq._model.topic_types import TopicType, WhenFull
 from rmq._model.typed import MessageOptions, OtherT, PayloadClass, PayloadT, Typed
 from rmq.errors import InvalidTopicError, InvalidValueError, UnreadableDocumentError, UnreadableTopicError
-
-if TYPE_CHECKING:
-    from rmq._model.messages import Message
 
 FULL_TIMEOUT_MS = 10_000
 
@@ -162,7 +160,7 @@ class Topic(Generic[PayloadT]):
         self._check_rate()
         self._check_ties()
         check_merge(self.name, self.type, self.merge)
-        object.__setattr__(self, "typed", payloads.typed_of(self))
+        object.__setattr__(self, "typed", payloads.typed_of(self.name, self.payload, self.codec, self.type, self.merge))
         if self.merge is not None and self.merge.window is not None:
             object.__setattr__(self, "default_range_ms", self.merge.window.range_ms)
         object.__setattr__(self, "lease", timedelta(milliseconds=lease_ms))
@@ -300,18 +298,18 @@ class Topic(Generic[PayloadT]):
                 or an option is not one of the topic's messages.
         """
         if (typed := self.typed) is None or not isinstance(payload, typed.kind):
-            raise payloads.payload_trouble(self, payload)
+            raise payloads.payload_trouble(typed, self.name, payload)
         try:
             body = typed.plain(payload)
             if typed.unchecked and b"null" in body:
                 typed.decode(body)
             return typed.make(content, body=body, **options)
         except Exception as error:
-            raise (trouble := payloads.message_trouble(self, payload, error)) from trouble.__cause__
+            raise (trouble := payloads.message_trouble(typed, self.name, payload, error)) from trouble.__cause__
 
     def encode(self, payload: PayloadT) -> bytes:
         """Return the body of a message with this payload; raises as `message`."""
-        return payloads.encode_payload(self, payload)
+        return payloads.encode_payload(self.typed, self.name, payload)
 
     def decode(self, body: bytes | None) -> PayloadT:
         """Return the payload that a body holds.
@@ -320,7 +318,7 @@ class Topic(Generic[PayloadT]):
             PayloadError: The body holds none.
             InvalidValueError: The topic has no payload class.
         """
-        return payloads.decode_payload(self, body)
+        return payloads.decode_payload(self.typed, self.name, body)
 
     def changed(self, **settings: Any) -> Topic[PayloadT]:
         """Return this definition with some settings changed. Type and slots can't be."""

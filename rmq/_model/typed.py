@@ -8,16 +8,14 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from rmq._model.codecs import HIDDEN, Codec, Decoder, Encoder, EncryptedCodec, Finite, JsonCodec, is_payload_class
-from rmq._model.merging import Max, Min, Sum
+from rmq._model.merging import Max, Merge, Min, Sum
+from rmq._model.messages import MESSAGE_TYPES, JoinMessage, Message
 from rmq._model.times import Duration, Instant
 from rmq._model.topic_types import TopicType
 from rmq.errors import InvalidMessageError, InvalidTopicError, InvalidValueError, PayloadError
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
-
-    from rmq._model.messages import Message
-    from rmq._model.topics import Topic
 
     PayloadT = TypeVar("PayloadT", default=Any)
     OtherT = TypeVar("OtherT", default=Any)
@@ -79,13 +77,10 @@ class Typed:
         unchecked: Whether that is so. A caller that looks for itself saves a call.
     """
 
-    __slots__ = ("_made_of", "decode", "encode", "kind", "make", "plain", "unchecked")
+    __slots__ = ("codec", "decode", "encode", "joins", "kind", "make", "plain", "type", "unchecked")
 
     def __init__(self, kind: type, codec: Codec, type: TopicType, joins: bool) -> None:
-        from rmq._model.messages import MESSAGE_TYPES, JoinMessage  # messages know their topics
-
-        self._made_of = (kind, codec, type, joins)
-        self.kind = kind
+        self.kind, self.codec, self.type, self.joins = kind, codec, type, joins
         self.encode, self.decode = coder_of(kind, codec)
         self.unchecked = isinstance(self.encode, Finite)
         self.plain: Encoder = self.encode.plain if isinstance(self.encode, Finite) else self.encode
@@ -96,7 +91,7 @@ class Typed:
         self.make: Callable[..., Message] = part if joins else MESSAGE_TYPES[type]
 
     def __reduce__(self) -> tuple[type[Typed], tuple[Any, ...]]:
-        return Typed, self._made_of
+        return Typed, (self.kind, self.codec, self.type, self.joins)
 
 
 @lru_cache(maxsize=1_024)
@@ -105,93 +100,89 @@ def coder_of(kind: type, codec: Codec) -> tuple[Encoder, Decoder]:
     return codec.encoder(kind), codec.decoder(kind)
 
 
-def typed_of(topic: Topic[Any]) -> Typed | None:
-    """Return how a topic's messages carry payloads; `None` without a payload class.
+def typed_of(topic: str, kind: type | None, codec: Codec | None, type: TopicType, merge: Merge | None) -> Typed | None:
+    """Return how the messages of a topic of these settings carry payloads; `None` without a payload class.
 
     Raises:
         InvalidTopicError: The class, or the codec, is none; or the topic keeps a number and no body.
     """
-    kind, name = topic.payload, topic.name
     if kind is None:
-        if topic.codec is not None:
-            raise InvalidTopicError(f"codec of topic {name} is {topic.codec!r}; it needs a payload class, too")
+        if codec is not None:
+            raise InvalidTopicError(f"codec of topic {topic} is {codec!r}; it needs a payload class, too")
         return None
     if not is_payload_class(kind):
         rule = "it must be a dataclass, a msgspec struct or a pydantic model"
-        raise InvalidTopicError(f"payload of topic {name} is {kind!r}; {rule}")
-    if topic.merge is not None and isinstance(topic.merge.reduce, Max | Min | Sum):
+        raise InvalidTopicError(f"payload of topic {topic} is {kind!r}; {rule}")
+    if merge is not None and isinstance(merge.reduce, Max | Min | Sum):
         raise InvalidTopicError(
-            f"payload of topic {name} is {kind.__name__}; {topic.merge.reduce!r} keeps a number, which is no payload"
+            f"payload of topic {topic} is {kind.__name__}; {merge.reduce!r} keeps a number, which is no payload"
         )
     try:
-        return Typed(kind, topic.codec or _JSON, topic.type, topic.merge is not None and topic.merge.joins)
+        return Typed(kind, codec or _JSON, type, merge is not None and merge.joins)
     except Exception as error:
-        raise InvalidTopicError(f"payload of topic {name} is {kind.__name__}, and has no codec: {error}") from error
+        raise InvalidTopicError(f"payload of topic {topic} is {kind.__name__}, and has no codec: {error}") from error
 
 
-def encode_payload(topic: Topic[Any], payload: object) -> bytes:
+def encode_payload(typed: Typed | None, topic: str, payload: object) -> bytes:
     """Return the body of a message with a payload. `Topic.encode` says more."""
-    typed = topic.typed
     if typed is None or not isinstance(payload, typed.kind):
-        raise payload_trouble(topic, payload)
+        raise payload_trouble(typed, topic, payload)
     try:
         return typed.encode(payload)
     except Exception as error:
-        if isinstance(topic.codec, EncryptedCodec):
+        if isinstance(typed.codec, EncryptedCodec):
             raise _secret_trouble(topic, payload, error) from None
         raise InvalidMessageError(
-            f"payload {payload!r:.80} cannot be encoded for topic {topic.name}: {reason_of(error)}", topic=topic.name
+            f"payload {payload!r:.80} cannot be encoded for topic {topic}: {reason_of(error)}", topic=topic
         ) from error
 
 
-def payload_trouble(topic: Topic[Any], payload: object) -> InvalidMessageError:
+def payload_trouble(typed: Typed | None, topic: str, payload: object) -> InvalidMessageError:
     """Return why a topic does not take a payload: it is of another class, or the topic has none."""
-    wanted = "no payload class" if topic.typed is None else f"payloads of class {topic.typed.kind.__name__}"
-    seen = f"of class {type(payload).__name__}" if isinstance(topic.codec, EncryptedCodec) else f"{payload!r:.80}"
-    return InvalidMessageError(f"payload is {seen}; topic {topic.name} has {wanted}", topic=topic.name)
+    taken = "no payload class" if typed is None else f"payloads of class {typed.kind.__name__}"
+    secret = typed is not None and isinstance(typed.codec, EncryptedCodec)
+    seen = f"of class {type(payload).__name__}" if secret else f"{payload!r:.80}"
+    return InvalidMessageError(f"payload is {seen}; topic {topic} has {taken}", topic=topic)
 
 
-def _secret_trouble(topic: Topic[Any], payload: object, error: Exception) -> InvalidMessageError:
+def _secret_trouble(topic: str, payload: object, error: Exception) -> InvalidMessageError:
     """Return why a payload that is to be encrypted cannot be encoded, without a word of it: errors stand in logs."""
     return InvalidMessageError(
-        f"a payload of class {type(payload).__name__} cannot be encoded for topic {topic.name}: "
+        f"a payload of class {type(payload).__name__} cannot be encoded for topic {topic}: "
         f"{type(error).__name__}; {HIDDEN}",
-        topic=topic.name,
+        topic=topic,
     )
 
 
-def message_trouble(topic: Topic[Any], payload: object, error: Exception) -> Exception:
+def message_trouble(typed: Typed, topic: str, payload: object, error: Exception) -> Exception:
     """Return why there is no message of a payload, after an error while it was made."""
     if isinstance(error, InvalidValueError):
         return error
     try:
-        encode_payload(topic, payload)
+        encode_payload(typed, topic, payload)
     except InvalidMessageError as reason:
         return reason
     if missing := re.search(r"missing \d+ required [a-z -]*arguments?: (.+)$", str(error)):
         names = re.findall(r"'(\w+)'", missing[1])
         needed = " and ".join(f"{name}=" for name in names)
-        return InvalidMessageError(f"a message of topic {topic.name} needs {needed}", topic=topic.name)
-    what = "JoinMessage" if topic.merge is not None and topic.merge.joins else f"message of type {topic.type.name}"
+        return InvalidMessageError(f"a message of topic {topic} needs {needed}", topic=topic)
+    what = "JoinMessage" if typed.joins else f"message of type {typed.type.name}"
     rule = str(error).rpartition("()")[2].strip() or str(error)  # a parameter that is missing, or one too many
-    return InvalidMessageError(f"a {what} of topic {topic.name} {rule}", topic=topic.name)
+    return InvalidMessageError(f"a {what} of topic {topic} {rule}", topic=topic)
 
 
-def decode_payload(topic: Topic[Any], body: bytes | None, what: str = "body") -> Any:
+def decode_payload(typed: Typed | None, topic: str, body: bytes | None, what: str = "body") -> Any:
     """Return the payload that a body, or what else it is, holds. `Topic.decode` says more."""
-    typed = topic.typed
     if typed is None:
-        raise InvalidValueError(
-            f"topic {topic.name} has no payload class; name it: Topic(..., payload=Price)", topic=topic.name
-        )
+        raise InvalidValueError(f"topic {topic} has no payload class; name it: Topic(..., payload=Price)", topic=topic)
     if body is None:
-        raise PayloadError(f"the message has no body, and topic {topic.name} has payloads", topic=topic.name)
+        raise PayloadError(f"the message has no body, and topic {topic} has payloads", topic=topic)
     try:
         return typed.decode(body)
     except MemoryError:  # another time it may decode
         raise
     except Exception as error:
-        raise PayloadError(f"the {what} is no {typed.kind.__name__}: {reason_of(error)}", topic=topic.name) from error
+        raise PayloadError(f"the {what} is no {typed.kind.__name__}: {reason_of(error)}", topic=topic) from error
 
 
 def reason_of(error: BaseException) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from rmq._broker.queue_broker import QueueBroker
-from rmq._model.messages import Encoded
+from rmq._model.batches import EncodedMessage
 from rmq._model.replies import SendResult
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic, WhenFull
@@ -23,7 +23,7 @@ def blocks(topic: Topic) -> bool:
 
 
 def send_patiently(
-    slots: QueueBroker, slot: int, messages: Sequence[Encoded], sleep: Sleep, detailed: bool = False
+    slots: QueueBroker, slot: int, messages: Sequence[EncodedMessage], sleep: Sleep, detailed: bool = False
 ) -> tuple[SendResult, RmqError | None]:
     """Store messages of one slot as room comes free, in their order, a part at a time.
 

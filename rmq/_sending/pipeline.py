@@ -6,10 +6,10 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 from rmq._broker.keys import slot_keys
-from rmq._model.messages import Encoded
+from rmq._model.batches import Batch
 from rmq._model.topics import Topic
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
@@ -30,28 +30,6 @@ QUEUED, QUEUED_BYTES = 50_000, 67_108_864
 """Most messages, and bytes, in full batches for servers that do not take them, while others take theirs."""
 
 
-class Batch(Protocol):
-    """Messages of one slot that one call sends."""
-
-    @property
-    def slot(self) -> int:
-        """Number of the slot."""
-        ...
-
-    @property
-    def encoded(self) -> Sequence[Encoded]:
-        """The messages."""
-        ...
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of their contents and bodies."""
-        ...
-
-
-B = TypeVar("B", bound=Batch)
-
-
 @dataclass(frozen=True, slots=True)
 class RoundSize:
     """What one round trip carries at most, unless its first batch alone is larger.
@@ -68,7 +46,7 @@ class RoundSize:
 
 
 @dataclass(slots=True)
-class Lane(Generic[B]):
+class Lane:
     """The batches for one server: they wait for no other server.
 
     Attributes:
@@ -79,15 +57,15 @@ class Lane(Generic[B]):
         failed: Whether a batch was not stored: none is sent behind it.
     """
 
-    waiting: deque[deque[B]] = field(default_factory=deque["deque[B]"])
+    waiting: deque[deque[Batch]] = field(default_factory=deque["deque[Batch]"])
     number: int = 0
-    round: list[list[B]] = field(default_factory=list["list[B]"])
-    held: list[B] = field(default_factory=list["B"])
+    round: list[list[Batch]] = field(default_factory=list["list[Batch]"])
+    held: list[Batch] = field(default_factory=list["Batch"])
     dispatch: Dispatch | None = None
     failed: bool = False
-    _of_slot: dict[int, deque[B]] = field(default_factory=dict["int", "deque[B]"])
+    _of_slot: dict[int, deque[Batch]] = field(default_factory=dict["int", "deque[Batch]"])
 
-    def add(self, batch: B) -> None:
+    def add(self, batch: Batch) -> None:
         """Append a batch to those of its slot."""
         batches = self._of_slot.get(batch.slot)
         if batches is None:
@@ -96,21 +74,21 @@ class Lane(Generic[B]):
         batches.append(batch)
         self.number += 1
 
-    def take_round(self, size: RoundSize) -> list[B]:
+    def take_round(self, size: RoundSize) -> list[Batch]:
         """Take the next batch of each slot whose turn it is, as many as one round carries.
 
         A batch may be refused and repeated, whatever the cause: none of its slot may be under way behind it.
         """
-        round_: list[B] = []
-        again: list[deque[B]] = []
+        round_: list[Batch] = []
+        again: list[deque[Batch]] = []
         messages, size_bytes = size.messages, size.size_bytes
         while self.waiting and len(round_) < size.calls:
             batches = self.waiting[0]
             batch = batches[0]
-            if round_ and (len(batch.encoded) > messages or batch.size_bytes > size_bytes):
+            if round_ and (len(batch) > messages or batch.size_bytes > size_bytes):
                 break
             round_.append(batches.popleft())
-            messages -= len(batch.encoded)
+            messages -= len(batch)
             size_bytes -= batch.size_bytes
             self.waiting.popleft()
             if batches:
@@ -126,7 +104,7 @@ class Lane(Generic[B]):
         return self.dispatch is None or self.dispatch.step()
 
 
-class Pipeline(Generic[B]):
+class Pipeline:
     """Keeps one round of calls under way to each server, and puts the next together meanwhile. Not thread-safe.
 
     Args:
@@ -145,18 +123,18 @@ class Pipeline(Generic[B]):
         connections: Connections,
         topic: Topic,
         size: RoundSize,
-        call: Callable[[B], Call[Any]],
-        settle: Callable[[B, Any], bool],
+        call: Callable[[Batch], Call[Any]],
+        settle: Callable[[Batch, Any], bool],
         wait: Callable[[int], None] | None = None,
-        join: Callable[[Sequence[B]], Call[list[Any]]] | None = None,
+        join: Callable[[Sequence[Batch]], Call[list[Any]]] | None = None,
     ) -> None:
         self._connections, self._topic, self._size = connections, topic, size
         self._call, self._settle, self._wait, self._join = call, settle, wait, join
-        self._lanes: dict[Address | None, Lane[B]] = {}
-        self._lane_of: dict[int, Lane[B]] = {}  # fixed: none of a slot's batches may overtake another
+        self._lanes: dict[Address | None, Lane] = {}
+        self._lane_of: dict[int, Lane] = {}  # fixed: none of a slot's batches may overtake another
         self._queued = self._queued_bytes = 0
 
-    def queue(self, batch: B) -> Lane[B]:
+    def queue(self, batch: Batch) -> Lane:
         """Append a batch to those that wait for its server."""
         lane = self._lane_of.get(batch.slot)
         if lane is None:
@@ -164,11 +142,11 @@ class Pipeline(Generic[B]):
             server = None if self._wait is not None else self._connections.server_of(key)
             lane = self._lane_of[batch.slot] = self._lanes.setdefault(server, Lane())
         lane.add(batch)
-        self._queued += len(batch.encoded)
+        self._queued += len(batch)
         self._queued_bytes += batch.size_bytes
         return lane
 
-    def send(self, lane: Lane[B]) -> None:
+    def send(self, lane: Lane) -> None:
         """Send the next round for this server, waiting for its previous one if necessary.
 
         Batches for other servers stay queued, up to the memory limit.
@@ -200,7 +178,7 @@ class Pipeline(Generic[B]):
             if dispatch is not None:
                 dispatch.results()
 
-    def unsent(self) -> Iterator[B]:
+    def unsent(self) -> Iterator[Batch]:
         """Yield the batches that were queued and not sent."""
         for lane in self._lanes.values():
             yield from lane.held
@@ -218,9 +196,9 @@ class Pipeline(Generic[B]):
             self._send_round(lane)
         return bool(waiting)
 
-    def _send_round(self, lane: Lane[B]) -> None:
+    def _send_round(self, lane: Lane) -> None:
         round_ = lane.take_round(self._size)
-        messages = sum(len(batch.encoded) for batch in round_)
+        messages = sum(len(batch) for batch in round_)
         self._queued -= messages
         self._queued_bytes -= sum(batch.size_bytes for batch in round_)
         lane.held = round_
@@ -235,7 +213,7 @@ class Pipeline(Generic[B]):
         lane.round, lane.dispatch = groups, self._connections.dispatch(calls)
         lane.held = []
 
-    def _collect(self, lane: Lane[B]) -> None:
+    def _collect(self, lane: Lane) -> None:
         if lane.dispatch is None:
             return
         (round_, results), lane.dispatch = (lane.round, lane.dispatch.results), None
@@ -244,7 +222,7 @@ class Pipeline(Generic[B]):
                 if not self._settle(batch, each):
                     lane.failed = True
 
-    def _of_each(self, group: Sequence[B], result: Any) -> Sequence[Any]:
+    def _of_each(self, group: Sequence[Batch], result: Any) -> Sequence[Any]:
         """Return the result, or error, of each batch of a call."""
         if len(group) == 1:
             return (result,)
@@ -254,12 +232,12 @@ class Pipeline(Generic[B]):
         return [result] * len(group) if isinstance(result, RmqError) else result
 
 
-def grouped(batches: Sequence[B]) -> list[list[B]]:
+def grouped(batches: Sequence[Batch]) -> list[list[Batch]]:
     """Put batches together that share a call: small ones, as far as one call may carry them; the order stays."""
-    groups: list[list[B]] = []
+    groups: list[list[Batch]] = []
     room_bytes = room = 0
     for batch in batches:
-        small = len(batch.encoded) <= JOINED_MESSAGES and batch.size_bytes <= JOINED_BYTES
+        small = len(batch) <= JOINED_MESSAGES and batch.size_bytes <= JOINED_BYTES
         if not small:
             groups.append([batch])
             room = 0

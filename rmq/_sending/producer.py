@@ -7,15 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from rmq._broker.queue_broker import QueueBroker
+from rmq._model.batches import EncodedMessage, Row, Rows
 from rmq._model.display import brief
-from rmq._model.encoding import Row, encoder_of
-from rmq._model.envelope import unwrap, wrap
-from rmq._model.messages import Encoded, Message, encode
+from rmq._model.encoding import Column, Encoder
+from rmq._model.messages import Message, payload_bytes
 from rmq._model.observers import Observers
-from rmq._model.payloads import payload_bytes
-from rmq._model.records import traced
 from rmq._model.replies import SendResult
-from rmq._model.rows import Column, Rows, rows_of
 from rmq._model.times import Duration, Instant
 from rmq._model.topics import Topic, TopicType
 from rmq._sending.backpressure import blocks, wait_for_room
@@ -62,6 +59,7 @@ class Producer:
         self._observers = observers or Observers()
         self._connections = connections
         self._slots = slots or QueueBroker(connections, topic)
+        self._encoder = Encoder(topic)
         self._blocks = blocks(topic)
         self._appends = topic.type is TopicType.STREAM
         self.topic = topic
@@ -90,12 +88,12 @@ class Producer:
         Guarantee: atomic; repeated by itself after a lost reply, which is safe, since a repeated send merges; where
         the topic folds sends, they are numbered and count once. On a stream topic it can append the entry twice.
         """
-        encoded = encode(self.topic, message)
+        encoded = self._encoder.one(message)
         rpc_id = None if once is None else named_rpc_id(self._checked(once), 1)
         if not self._observers.all:
             return self._send(encoded, message, rpc_id)
         with self._observers.sending(self.topic, 1) as trace:
-            return self._send(self._traced(encoded, trace), message, rpc_id)
+            return self._send(self._encoder.traced(encoded, trace), message, rpc_id)
 
     def _checked(self, once: str) -> str:
         """Return the name of a call if it is one, and the topic needs it."""
@@ -108,7 +106,7 @@ class Producer:
             )
         return once
 
-    def _send(self, encoded: Encoded, message: Message, rpc_id: RpcId | None) -> SendResult:
+    def _send(self, encoded: EncodedMessage, message: Message, rpc_id: RpcId | None) -> SendResult:
         call = self._slots.send_call(encoded.slot, (encoded,), self._appends, rpc_id)
         try:
             if self._blocks:
@@ -190,13 +188,13 @@ class Producer:
         Guarantee: as for `send_many`; the order of rows is kept within a slot.
         """
         values = {"time_range": time_range, "priorities": priorities, "fixed_times": fixed_times}
-        rows = rows_of(self.topic, contents, values, bodies, slot_bases)
+        rows = self._encoder.columns(contents, values, bodies, slot_bases)
         stream = Stream(self._connections, self._slots, outcomes, self._blocks, Calls())
         if not self._observers.all:
             return _sent(stream, lambda: stream.take_rows(rows))
         with self._observers.sending(self.topic, len(rows)) as trace:
             if trace:
-                rows = Rows(encoded=[self._traced(Encoded(*row), trace) for row in rows.each(self.topic.slots)])
+                rows = Rows.of([self._encoder.traced(row, trace) for row in rows])
             return _sent(stream, lambda: stream.take_rows(rows))
 
     def _send_from(
@@ -215,23 +213,16 @@ class Producer:
         with self._observers.sending(self.topic, 0) as trace:
             return self._send_stream(stream, source(stream.collect), make, trace)
 
-    def _traced(self, encoded: Encoded, trace: str) -> Encoded:
-        """Return a message with the trace context before its body; an entry of a stream has none."""
-        if not trace or self.topic.type is TopicType.STREAM:
-            return encoded
-        if self.topic.merge is not None and encoded.body is not None:
-            return encoded._replace(body=traced(encoded.body, trace))
-        return encoded._replace(body=wrap(unwrap(encoded.body)[0], trace))
-
     def _send_stream(
         self, stream: Stream, values: Iterable[Any], make: Callable[[Any], Message] | None, trace: str = ""
     ) -> SendResult:
-        encode_row: Callable[[Any], Row] = encoder_of(self.topic)
+        encoder = self._encoder
+        encode: Callable[[Message], Row] = encoder.row
         if trace:
-            encode_row = lambda message: self._traced(encode(self.topic, message), trace)  # noqa: E731
+            encode = lambda message: encoder.traced(encoder.one(message), trace)  # noqa: E731
         if make is None:
-            return _sent(stream, lambda: stream.take(values, encode_row))
-        return _sent(stream, lambda: stream.take(values, lambda value: encode_row(make(value))))
+            return _sent(stream, lambda: stream.take(values, encode))
+        return _sent(stream, lambda: stream.take(values, lambda value: encode(make(value))))
 
 
 def send_from(

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, repeat
+from itertools import chain
 from typing import Any, TypeVar
 
 from rmq._broker.claims import MAX_BATCH
 from rmq._broker.queue_broker import QueueBroker
+from rmq._model.batches import Batch, EncodedMessage, Row, Rows
 from rmq._model.checks import check_flag
-from rmq._model.columns import Columns, places_of, slots_of
 from rmq._model.display import counted
-from rmq._model.encoding import Row
 from rmq._model.merging import Collect
-from rmq._model.messages import Encoded
 from rmq._model.replies import PartlySent, SendResult
-from rmq._model.rows import Rows
 from rmq._model.topics import Topic
 from rmq._sending.backpressure import send_patiently, wait_for_room
-from rmq._sending.batch import Batch
 from rmq._sending.pipeline import BATCH_BYTES, Pipeline, RoundSize
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
@@ -94,7 +90,7 @@ class Stream:
         self._blocks = blocks
         self._round_size = min(CALLS_IN_FLIGHT, slots.topic.slots)
         join = None if slots.send_many_call is None else partial(slots.send_many_call, detailed=outcomes)
-        self._pipeline = Pipeline[Batch](connections, slots.topic, ROUND, self._call, self._settle, join=join)
+        self._pipeline = Pipeline(connections, slots.topic, ROUND, self._call, self._settle, join=join)
         self._batch_size = batch_size(slots.topic)
         self._open: dict[int, Batch] = {}
         self._taken = self._new = self._stored = self._dropped = 0
@@ -128,14 +124,14 @@ class Stream:
             slot = row[0]
             batch = batches.get(slot)
             if batch is None:
-                batch = batches[slot] = Batch(slot, Columns.none(slot))
-            size_bytes = batch.fold(self._slots.topic, Encoded(*row), message) if fold else None
+                batch = batches[slot] = Batch(slot)
+            size_bytes = batch.fold(self._slots.topic, EncodedMessage(*row), message) if fold else None
             held_bytes += batch.add(row, message) if size_bytes is None else size_bytes
             held += 1
             if detailed:
                 batch.positions.append(number)
                 self._taken += 1
-            if len(batch.messages) == full or batch.size_bytes >= BATCH_BYTES:
+            if len(batch.contents) == full or batch.size_bytes >= BATCH_BYTES:
                 held -= batch.taken
                 held_bytes -= batch.size_bytes
                 self._queue(batches.pop(slot))
@@ -149,42 +145,31 @@ class Stream:
 
     def take_rows(self, rows: Rows) -> None:
         """Take all rows of some columns over, and send them as batches fill; numbers of rows stand for messages."""
-        number = len(rows)
-        if rows.encoded:
-            self._untaken = iter(range(number))
-            self.take(self._untaken, rows.encoded.__getitem__)
-            return
-        for first in range(0, number, CHUNK):
-            last = min(first + CHUNK, number)
-            self._untaken = range(last, number)
-            self._take_chunk(rows, first, last)
+        for first in range(0, len(rows), CHUNK):
+            last = min(first + CHUNK, len(rows))
+            self._untaken = range(last, len(rows))
+            self._take_chunk(rows[first:last], first, last)
 
     def _take_chunk(self, rows: Rows, first: int, last: int) -> None:
         """Sort a chunk of rows by slot, and send them; one column after the other, so that no row costs a call."""
-        contents, bodies = rows.contents[first:last], () if rows.bodies is None else rows.bodies[first:last]
-        shared = len(rows.scores) == 1
-        scores = rows.scores * len(contents) if shared else rows.scores[first:last]
-        longest = max(map(len, contents)) + max([0 if body is None else len(body) for body in bodies], default=0)
-        places = _places_by_slot(contents if rows.bases is None else rows.bases[first:last], self._slots.topic.slots)
-        if longest * self._batch_size > BATCH_BYTES:  # where a batch ends depends on its bytes
-            slots = {index: slot for slot, indices in places.items() for index in indices}
-            in_order = [slots[index] for index in range(len(contents))]
-            each = zip(in_order, contents, scores, bodies or repeat(None), repeat(()), strict=False)
-            numbers = iter(range(first, last))
+        if rows.longest * self._batch_size > BATCH_BYTES:  # where a batch ends depends on its bytes
+            numbers, messages = iter(range(first, last)), iter(rows)
             self._untaken = chain(numbers, self._untaken)
-            self.take(numbers, lambda number: next(each), first)
+            self.take(numbers, lambda number: next(messages), first)
             return
-        for slot, indices in places.items():
-            while indices:
+        for slot, places in rows.places.items():
+            while places:
                 batch = self._open.get(slot)
                 if batch is None:
-                    batch = self._open[slot] = Batch(slot, Columns.none(slot))
-                room = self._batch_size - len(batch.messages)
-                part, indices = indices[:room], indices[room:]
-                batch.add_rows(part, first, contents, scores, bodies)
+                    batch = self._open[slot] = Batch(slot)
+                room = self._batch_size - len(batch.contents)
+                part, places = places[:room], places[room:]
+                batch.extend(rows, part)
+                numbers = [first + place for place in part]
+                batch.messages += numbers
                 if self._detailed:
-                    batch.positions += batch.messages[-len(part) :]
-                if len(batch.messages) == self._batch_size:
+                    batch.positions += numbers
+                if len(batch.contents) == self._batch_size:
                     self._queue(self._open.pop(slot))
         if self._detailed:
             self._taken = last
@@ -236,40 +221,40 @@ class Stream:
     def _call(self, batch: Batch) -> Call[SendResult]:
         if self._once is not None:
             number = self._numbers[batch.slot] = self._numbers.get(batch.slot, 0) + 1
-            batch.rpc_id = named_rpc_id(self._once, number)
-        return self._slots.send_part_call(batch.slot, batch.encoded, self._detailed, batch.rpc_id)
+            batch.completion = named_rpc_id(self._once, number)
+        return self._slots.send_part_call(batch.slot, batch, self._detailed, batch.completion)
 
     def _settle(self, batch: Batch, result: SendResult | RmqError) -> bool:
         """Note what came of a batch, and send what its call has left, until all of it is stored or refused."""
         first = part = 0
         while isinstance(result, SendResult):
             first = self._book(batch, result, first)
-            if first == len(batch.encoded):
+            if first == len(batch):
                 return self._error is None
             part += 1
             result = self._send_rest(batch, first, part)
         if self._blocks and isinstance(result, BacklogFullError):
             return self._settle_patiently(batch, first, part)
         if isinstance(result, CollectionFullError | SumOutOfRangeError) and not self._blocks:  # of the last one
-            self._refuse(result, batch.given(first))
+            self._refuse(result, batch.originals(first))
             return self._error is None
-        return self._fail(result, batch.given(first))
+        return self._fail(result, batch.originals(first))
 
     def _settle_patiently(self, batch: Batch, first: int, part: int) -> bool:
         """Send a batch from one of its messages on, as room comes free."""
         sleep, slots = self._connections.runtime.sleep, self._slots
-        while first < len(batch.encoded):
-            if batch.rpc_id is None:
-                stored, error = send_patiently(slots, batch.slot, batch.encoded[first:], sleep, self._detailed)
+        while first < len(batch):
+            if batch.completion is None:
+                stored, error = send_patiently(slots, batch.slot, batch[first:], sleep, self._detailed)
                 first = self._book(batch, stored, first)
                 if error is not None:
-                    return self._fail(error, batch.given(first))
+                    return self._fail(error, batch.originals(first))
                 continue
             call = self._rest_call(batch, first, part)  # a repeat in another process has the same calls
             try:
                 stored = wait_for_room(partial(self._connections.run, call), slots.topic.full_timeout_s, sleep)
             except RmqError as trouble:
-                return self._fail(trouble, batch.given(first))
+                return self._fail(trouble, batch.originals(first))
             first, part = self._book(batch, stored, first), part + 1
         return True
 
@@ -280,17 +265,21 @@ class Stream:
             return error
 
     def _rest_call(self, batch: Batch, first: int, part: int) -> Call[SendResult]:
-        rpc_id = batch.rpc_id if batch.rpc_id is None or not part else part_rpc_id(batch.rpc_id, part)
-        return self._slots.send_part_call(batch.slot, batch.encoded[first:], self._detailed, rpc_id)
+        rpc_id = batch.completion
+        if rpc_id is not None and part:
+            rpc_id = part_rpc_id(rpc_id, part)
+        return self._slots.send_part_call(batch.slot, batch[first:], self._detailed, rpc_id)
 
     def _book(self, batch: Batch, result: SendResult, first: int = 0) -> int:
         """Note what a call has stored and refused; return the place of the first message that it has left."""
         refused: Mapping[int, str] = result.refused if isinstance(result, PartlySent) else {}
         last = first + result.accepted + len(refused)
         for place, code in refused.items():
-            self._refuse(self._refusal_of(batch, first + place, code), batch.given(first + place, first + place + 1))
-        self._stored += len(batch.given(first, last)) - sum(
-            len(batch.given(first + place, first + place + 1)) for place in refused
+            self._refuse(
+                self._refusal_of(batch, first + place, code), batch.originals(first + place, first + place + 1)
+            )
+        self._stored += len(batch.originals(first, last)) - sum(
+            len(batch.originals(first + place, first + place + 1)) for place in refused
         )
         self._new += result.new
         self._dropped += result.dropped
@@ -301,7 +290,7 @@ class Stream:
     def _refusal_of(self, batch: Batch, place: int, code: str) -> RmqError:
         if self._refusal is not None:  # one is told
             return self._refusal
-        call = self._slots.send_call(batch.slot, batch.encoded[place : place + 1], False, named_rpc_id("", 1))
+        call = self._slots.send_call(batch.slot, batch[place : place + 1], False, named_rpc_id("", 1))
         return error_of(call, f"{code} 1")
 
     def _refuse(self, error: RmqError, messages: list[Any]) -> None:
@@ -320,7 +309,7 @@ class Stream:
     def _left(self) -> Iterator[Any]:
         """Yield what was taken and not sent, and the rows behind it."""
         for batch in chain(self._pipeline.unsent(), self._open.values()):
-            yield from batch.given()
+            yield from batch.originals()
         yield from self._untaken
 
     def _raise_error(self) -> None:
@@ -348,10 +337,3 @@ def with_details(error: RmqError, stored: int, not_stored: tuple[Any, ...], unkn
     kind = type(error) if isinstance(error, SendError) else SendError
     text = f"{error} ({counted(stored, 'message')} stored, {len(not_stored)} not stored, {len(unknown)} unknown)"
     return kind(text, topic=error.topic, slot=error.slot, stored=stored, not_stored=not_stored, unknown=unknown)
-
-
-def _places_by_slot(bases: Sequence[bytes], slots: int) -> dict[int, list[int]]:
-    """Return the places of rows by their slot."""
-    if slots == 1:
-        return {0: list(range(len(bases)))}
-    return places_of(slots_of(bases, slots))

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, Protocol
 from rmq._broker import sends, streams
 from rmq._broker.binding import Bound, ages_of
 from rmq._broker.keys import sent_key
+from rmq._model.batches import EncodedMessage
 from rmq._model.merging import PriorityRule
-from rmq._model.messages import Encoded
 from rmq._model.records import ITEMS, Record, read_record
 from rmq._model.topics import Topic, TopicType
 from rmq._transport.call import Call
@@ -104,7 +104,7 @@ class Mark:
     digest: str = ""
     first: int = 0
 
-    def of(self, chunk: int, messages: Sequence[Encoded], merges: bool = False) -> Mark:
+    def of(self, chunk: int, messages: Sequence[EncodedMessage], merges: bool = False) -> Mark:
         """Return the mark of one chunk.
 
         Args:
@@ -118,9 +118,9 @@ class Mark:
                 _take_record(digest, message)
                 continue
             # lengths before the parts: no two lists of messages look alike
-            sizes = (len(message.content), message.score, -1 if message.body is None else len(message.body))
+            sizes = (len(message.content), message.value, -1 if message.body is None else len(message.body))
             digest.update(b"%d %d %d " % sizes + message.content + (message.body or b""))
-            for part in message.flat:
+            for part in message.fields:
                 digest.update(b"%d " % len(part))
         return Mark(self.query, self.batch, self.partition, self.keep_s, chunk, digest.hexdigest())
 
@@ -141,7 +141,7 @@ class Mark:
         return list(map(int, refused.split("."))) if refused and known == f"{self.batch}:{self.digest}" else None
 
 
-def _take_record(digest: Hash, message: Encoded) -> None:
+def _take_record(digest: Hash, message: EncodedMessage) -> None:
     record = read_record(message.body) or Record(1, 0, 0, 0, "K")
     whole = isinstance(record.number, int)  # what floats add up to depends on their order
     number = b"%d" % record.number if whole else b"" if record.kind == "S" else repr(record.number).encode()
@@ -164,7 +164,7 @@ class Once(NamedTuple):
     done: int | None = None
 
 
-def send_once(topic: Topic, slot: int, messages: Sequence[Encoded], mark: Mark) -> Call[Once]:
+def send_once(topic: Topic, slot: int, messages: Sequence[EncodedMessage], mark: Mark) -> Call[Once]:
     """Build the send of a chunk of up to `MAX_BATCH` messages, which does nothing where its mark stands already.
 
     Where the topic merges it may take the first ones only, see `Once.done`: the mark says how many.
@@ -174,7 +174,7 @@ def send_once(topic: Topic, slot: int, messages: Sequence[Encoded], mark: Mark) 
         return _send_merged(topic, slot, messages, mark)
     flat = streams.entry_args(messages) if topic.type is TopicType.STREAM else sends.message_args(messages)
     args = _SEND.args(
-        lowest=min(message.score for message in messages) if topic.type.timed else 0,
+        lowest=min(message.value for message in messages) if topic.type.timed else 0,
         max_backlog=topic.max_backlog_per_slot,
         number=number,
         kind=topic.type.value,
@@ -219,7 +219,7 @@ def _once(number: int, first: int, reply: list[bytes]) -> Once:
 
 
 def _send_merged(
-    topic: Topic, slot: int, messages: Sequence[Encoded], mark: Mark, field: str | None = None
+    topic: Topic, slot: int, messages: Sequence[EncodedMessage], mark: Mark, field: str | None = None
 ) -> Call[Once]:
     values, records = sends.record_args(messages) if messages else (1, [])
     args = _SEND_MERGED.args(

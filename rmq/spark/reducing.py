@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from rmq._model.encoding import VALUE_COLUMNS
 from rmq._model.merging import Merge, PriorityRule, Sliding
 from rmq._model.records import ITEMS, NUMBERS
 from rmq._model.topics import Topic, TopicType
 from rmq.errors import InvalidValueError
-
-_DUE = {TopicType.RANGE_MERGE: "time_range", TopicType.PRIORITY: "priority", TopicType.FIXED_TIME: "fixed_time"}
 
 
 def reduced(frame: DataFrame, topic: Topic, merge: Merge, keys: Sequence[Column], order: Column | None) -> DataFrame:
@@ -42,7 +41,7 @@ def reduced(frame: DataFrame, topic: Topic, merge: Merge, keys: Sequence[Column]
         found["body"] = F.min_by(F.struct("body"), _needed(order, topic, "body"))["body"]
     elif kind == "R" and "body" in columns:
         found["body"] = newest_body(_needed(order, topic, "body"))
-    due = _DUE[topic.type]
+    due = VALUE_COLUMNS[topic.type]
     if due in columns:
         found[due] = _due_of(topic, merge, due, order, last)
     newest = F.any_value(row) if last is None else F.max_by(row, last)

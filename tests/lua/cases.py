@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from rmq import Fixed, Merge, Owner, RangeMergeMessage, Sum, Topic, TopicType, WhenFull
 from tests.support.core import (
+    Batch,
     Call,
-    Columns,
-    Encoded,
+    EncodedMessage,
     JoinedSends,
     Nack,
     Outcomes,
@@ -60,18 +60,13 @@ NACKS = (Nack(b"held", LIVE, "retry", 1_000, "E", "m"), Nack(b"resent", LIVE, "b
 
 def _send(topic: Topic) -> Call[Any]:
     value = 2**52 if topic.type.timed else min(2**52, topic.priorities[1])
-    messages = [Encoded(0, b"new", value, b"body"), Encoded(0, b"due", value, None)]
+    messages = [EncodedMessage(0, b"new", value, b"body"), EncodedMessage(0, b"due", value, None)]
     return sending.send_calls(topic)(0, messages)
 
 
-class _Part(NamedTuple):
-    slot: int
-    encoded: Sequence[Encoded]
-
-
 def _send_many(topic: Topic) -> Call[Any]:
-    messages = [Encoded(0, b"new", 2**52, b"body"), Encoded(0, b"due", 2**52, None)]
-    return JoinedSends(topic, sending.send_calls(topic))([_Part(0, Columns.of(messages))])
+    messages = [EncodedMessage(0, b"new", 2**52, b"body"), EncodedMessage(0, b"due", 2**52, None)]
+    return JoinedSends(topic, sending.send_calls(topic))([Batch.of(messages)])
 
 
 def _send_merged(topic: Topic) -> Call[Any]:
@@ -80,7 +75,7 @@ def _send_merged(topic: Topic) -> Call[Any]:
 
 
 def _send_delayed(topic: Topic) -> Call[Any]:
-    messages = [Encoded(0, b"new", 5_000, b"body"), Encoded(0, b"due", 5_000, None)]
+    messages = [EncodedMessage(0, b"new", 5_000, b"body"), EncodedMessage(0, b"due", 5_000, None)]
     return sending.send_calls(topic, delayed=True)(0, messages)
 
 

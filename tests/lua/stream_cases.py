@@ -9,7 +9,7 @@ from typing import Any
 from rmq import Owner, Retention, Topic
 from tests.support.core import (
     Call,
-    Encoded,
+    EncodedMessage,
     Member,
     Nack,
     Outcomes,
@@ -101,7 +101,7 @@ JOINED: dict[str, Case] = {"stream_claim_many": _claim_many}
 
 WRITERS: dict[str, Case] = {
     "stream_untold_dead": lambda topic, names: streams.untold_entries(topic, 0, "g", Turn("ops", "me", 60_000), 10),
-    "stream_send": lambda topic, names: streams.send(topic, 0, [Encoded(0, b"new", 0, b"b")], True),
+    "stream_send": lambda topic, names: streams.send(topic, 0, [EncodedMessage(0, b"new", 0, b"b")], True),
     "stream_join": lambda topic, names: streams.join(topic, 0, "h", "all"),
     "stream_claim": _claim,
     "stream_ack_whole": lambda topic, names: streams.ack_whole(topic, 0, ME, [(own_score(5), 1)], OWNER),

@@ -9,7 +9,7 @@ import pytest
 from rmq import ControlResult, Redriven, SendResult, TopicType, WhenFull
 from rmq.errors import BacklogFullError
 from tests.conftest import MakeSlot
-from tests.support.core import Encoded, Nack, ages_for, claiming, dead, sending, steering
+from tests.support.core import EncodedMessage, Nack, ages_for, claiming, dead, sending, steering
 from tests.support.slots import T0, SlotState, SlotUnderTest
 
 SCALE, UNIT_MS = 2**33, 100
@@ -25,7 +25,7 @@ def aged(make_slot: MakeSlot, **settings: Any) -> SlotUnderTest:
 
 
 def send(slot: SlotUnderTest, *messages: tuple[bytes, int], bodies: bool = False, detailed: bool = False) -> SendResult:
-    encoded = [Encoded(0, content, priority, content if bodies else None) for content, priority in messages]
+    encoded = [EncodedMessage(0, content, priority, content if bodies else None) for content, priority in messages]
     return slot.run(sending.send_calls(slot.topic)(0, encoded, detailed))
 
 
@@ -74,7 +74,7 @@ def test_the_clock_of_redis_decides_on_the_age_whatever_the_sender_has_made_of_i
 ) -> None:
     slot = aged(make_slot)
     second = 5 if alike else 2**19
-    batch = [Encoded(0, b"a", 5, b"body" if bodies else None), Encoded(0, b"b", second, None)]
+    batch = [EncodedMessage(0, b"a", 5, b"body" if bodies else None), EncodedMessage(0, b"b", second, None)]
     ages = ages_for(slot.topic.max_priority)
     mark = ages.mark_at(T0)
     made = ages.aged([5, second], mark)

@@ -13,7 +13,7 @@ from tests.support.core import (
     CLAIM_BYTES,
     ClaimReply,
     Connections,
-    Encoded,
+    EncodedMessage,
     Member,
     Record,
     claiming,
@@ -32,7 +32,7 @@ KINDS = [TopicType.PRIORITY, TopicType.FIXED_TIME]
 
 def send(slot: SlotUnderTest, *sizes: int, first: int = 0) -> None:
     """Send messages with bodies of these sizes, in the order in which they are delivered."""
-    batch = [Encoded(0, b"%04d" % (first + n), 9_000 - first - n, b"x" * size) for n, size in enumerate(sizes)]
+    batch = [EncodedMessage(0, b"%04d" % (first + n), 9_000 - first - n, b"x" * size) for n, size in enumerate(sizes)]
     slot.run(sending.send_calls(slot.topic)(0, batch))
 
 
@@ -72,7 +72,7 @@ def test_a_claim_is_as_full_as_may_be(make_slot: MakeSlot) -> None:
 def test_a_joined_claim_is_as_full_as_may_be(make_topic: MakeTopic, connections: Connections) -> None:
     topic = make_topic(TopicType.PRIORITY, slots=4)
     for slot in range(4):
-        batch = [Encoded(slot, b"%d %03d" % (slot, n), 1_000, b"x" * 20) for n in range(100)]
+        batch = [EncodedMessage(slot, b"%d %03d" % (slot, n), 1_000, b"x" * 20) for n in range(100)]
         connections.run(sending.send_calls(topic)(slot, batch))
     parts = [claiming.claim(topic, slot, 100) for slot in range(4)]
     replies: Any = connections.run(claiming.claim_many(parts, most_bytes=412_000))
@@ -109,7 +109,7 @@ def test_what_has_its_twin_in_flight_takes_no_room(make_slot: MakeSlot, kind: To
 def send_one(slot: SlotUnderTest, number: int, size: int) -> None:
     """Send a message that is delivered before those with larger numbers."""
     due = slot.now_ms + 1_000 + number if slot.topic.type is TopicType.FIXED_TIME else 9_000 - number
-    slot.run(sending.send_calls(slot.topic)(0, [Encoded(0, b"%04d" % number, due, b"x" * size)]))
+    slot.run(sending.send_calls(slot.topic)(0, [EncodedMessage(0, b"%04d" % number, due, b"x" * size)]))
 
 
 def test_a_large_body_as_the_first_one_makes_nothing_known(make_slot: MakeSlot) -> None:
@@ -226,7 +226,7 @@ def test_what_is_known_changes_no_claim(make_slot: MakeSlot, kind: TopicType, se
 def test_entries_of_a_new_stream_are_read_at_once(make_topic: MakeTopic, connections: Connections) -> None:
     topic = make_topic(TopicType.STREAM, checked=False)
     connections.run(streams.join(topic, 0, "g", "all"))
-    batch = [Encoded(0, b"%d" % number, 0, None) for number in range(200)]
+    batch = [EncodedMessage(0, b"%d" % number, 0, None) for number in range(200)]
     connections.run(streams.send(topic, 0, batch, False))
     connections.command("CONFIG", "RESETSTAT")
     reply = connections.run(streams.claim(topic, 0, Member("g", "me"), 200))
@@ -238,8 +238,8 @@ def test_entries_of_a_new_stream_are_read_at_once(make_topic: MakeTopic, connect
 def test_a_large_entry_of_the_release_before_is_noticed(make_topic: MakeTopic, connections: Connections) -> None:
     topic = make_topic(TopicType.STREAM, checked=False)
     connections.run(streams.join(topic, 0, "g", "all"))
-    connections.run(streams.send(topic, 0, [Encoded(0, b"a", 0, None)], False))
-    call = streams.send(topic, 0, [Encoded(0, b"a", 0, None)], False)
+    connections.run(streams.send(topic, 0, [EncodedMessage(0, b"a", 0, None)], False))
+    call = streams.send(topic, 0, [EncodedMessage(0, b"a", 0, None)], False)
     for _ in range(40):
         connections.command("XADD", call.keys[0], "*", "content", "b", "body", b"x" * MIB)
     read: list[int] = []
@@ -254,7 +254,7 @@ def test_many_large_entries_of_the_release_before_are_not_read_at_once(
 ) -> None:
     topic = make_topic(TopicType.STREAM, checked=False)
     connections.run(streams.join(topic, 0, "g", "all"))
-    connections.run(streams.send(topic, 0, [Encoded(0, b"a", 0, None)], False))
+    connections.run(streams.send(topic, 0, [EncodedMessage(0, b"a", 0, None)], False))
     assert len(connections.run(streams.claim(topic, 0, Member("g", "me"), 10)).messages) == 1
     for _ in range(100):
         connections.command("XADD", slot_keys(topic.name, 0).store, "*", "p", b"x" * (MIB // 4))
@@ -268,7 +268,7 @@ def test_values_of_a_topic_that_merges_are_weighed_a_page_at_a_time(
     slot = make_slot(TopicType.PRIORITY, merge=Merge(Collect()))
     record = write_record(Record(1, 1, 1, 1, "C", framed([b"x" * size])))
     for first in range(0, 1_000, 500):
-        batch = [Encoded(0, b"%04d" % n, 9_000, record) for n in range(first, first + 500)]
+        batch = [EncodedMessage(0, b"%04d" % n, 9_000, record) for n in range(first, first + 500)]
         slot.run(sending.send_calls(slot.topic)(0, batch))
     assert known(slot)
     asked(slot)

@@ -19,7 +19,7 @@ from tests.support.core import (
     WORKERS_KEY,
     Call,
     Connections,
-    Encoded,
+    EncodedMessage,
     Member,
     Nack,
     Outcomes,
@@ -64,7 +64,9 @@ def test_nacks_and_a_sweep_share_what_a_claim_may_do(left: int, make_slot: MakeS
 def test_each_slot_of_a_joined_claim_sweeps_something(make_topic: MakeTopic, connections: Connections) -> None:
     topic = make_topic(TopicType.PRIORITY, slots=4)
     for slot in range(4):
-        connections.run(sending.send_calls(topic)(slot, [Encoded(slot, b"%d" % n, 5_000, None) for n in range(60)]))
+        connections.run(
+            sending.send_calls(topic)(slot, [EncodedMessage(slot, b"%d" % n, 5_000, None) for n in range(60)])
+        )
     shorter = {slot: connections.run(claiming.claim(topic, slot, 60)).messages for slot in range(4)}
     for slot, held in shorter.items():
         nacks = [Nack(each.content, each.claim_score, "retry", 1) for each in held]
@@ -82,10 +84,10 @@ def test_each_slot_of_a_joined_claim_sweeps_something(make_topic: MakeTopic, con
 def test_large_entries_behind_small_ones_are_read_in_parts(make_topic: MakeTopic, connections: Connections) -> None:
     topic = make_topic(TopicType.STREAM, checked=False)
     connections.run(streams.join(topic, 0, "g", "all"))
-    small = [Encoded(0, b"s%d" % number, 0, None) for number in range(100)]
+    small = [EncodedMessage(0, b"s%d" % number, 0, None) for number in range(100)]
     connections.run(streams.send(topic, 0, small, False))
     for number in range(20):
-        connections.run(streams.send(topic, 0, [Encoded(0, b"%d" % number, 0, b"x" * MIB)], False))
+        connections.run(streams.send(topic, 0, [EncodedMessage(0, b"%d" % number, 0, b"x" * MIB)], False))
     seen: list[int] = []
     while sum(seen) < 120:
         reply = connections.run(streams.claim(topic, 0, ME, 1_000))
@@ -137,7 +139,7 @@ def test_what_a_stream_claim_does_beside_is_bounded_in_all(
     topic = make_topic(TopicType.STREAM, checked=False, max_retries=0)
     connections.run(streams.join(topic, 0, "g", "all"))
     for part in range(2):
-        messages = [Encoded(0, b"%d %d" % (part, number), 0, None) for number in range(400)]
+        messages = [EncodedMessage(0, b"%d %d" % (part, number), 0, None) for number in range(400)]
         connections.run(streams.send(topic, 0, messages, False))
     held = connections.run(streams.claim(topic, 0, ME, 400)).messages
     ids: Any = [each.id for each in held]
@@ -157,7 +159,7 @@ def test_what_a_stream_claim_does_beside_is_bounded_in_all(
 def test_what_an_earlier_process_held_is_given_back_in_parts(make_topic: MakeTopic, connections: Connections) -> None:
     topic = make_topic(TopicType.STREAM, checked=False)
     connections.run(streams.join(topic, 0, "g", "all"))
-    messages = [Encoded(0, b"%d" % number, 0, None) for number in range(2 * RESUME_BATCH + 10)]
+    messages = [EncodedMessage(0, b"%d" % number, 0, None) for number in range(2 * RESUME_BATCH + 10)]
     connections.run(streams.send(topic, 0, messages, False))
     connections.run(streams.claim(topic, 0, ME, 1_000))
     assert StreamWriter(connections, topic).resume(ME) == len(messages)

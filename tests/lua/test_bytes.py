@@ -13,7 +13,7 @@ from tests.conftest import MakeSlot, MakeTopic
 from tests.support.core import (
     ClaimReply,
     Connections,
-    Encoded,
+    EncodedMessage,
     Member,
     Nack,
     Outcomes,
@@ -84,7 +84,7 @@ def test_large_contents_without_bodies_are_bounded_too(make_slot: MakeSlot) -> N
 def test_a_joined_claim_is_bounded_in_all(make_topic: MakeTopic, connections: Connections) -> None:
     topic = make_topic(TopicType.PRIORITY, slots=4)
     for slot in range(4):
-        messages = [Encoded(slot, b"%d %d" % (slot, number), 1_000 + number, b"x" * 600) for number in range(3)]
+        messages = [EncodedMessage(slot, b"%d %d" % (slot, number), 1_000 + number, b"x" * 600) for number in range(3)]
         connections.run(sending.send_calls(topic)(slot, messages))
     parts = [claiming.claim(topic, slot, 3) for slot in range(4)]
     replies: Any = connections.run(claiming.claim_many(parts, most_bytes=2_000))
@@ -199,7 +199,7 @@ def test_a_claim_from_a_stream_is_bounded(make_topic: MakeTopic, connections: Co
     connections.run(streams.join(topic, 0, "g", "all"))
     sizes = [1_000_000, 3_500_000, 10, *[10] * 30, 5_000_000, 5_000_000]
     for number, size in enumerate(sizes):
-        message = Encoded(0, b"%d" % number, 0, b"x" * size)
+        message = EncodedMessage(0, b"%d" % number, 0, b"x" * size)
         connections.run(streams.send(topic, 0, [message], False))
     me, seen = Member("g", "me"), list[int]()
     while len(seen) < len(sizes):
@@ -235,7 +235,7 @@ def test_what_comes_back_to_a_stream_is_bounded(verb: str, make_topic: MakeTopic
     connections.run(streams.join(topic, 0, "g", "all"))
     me = Member("g", "me")
     for number in range(6):
-        connections.run(streams.send(topic, 0, [Encoded(0, b"%d" % number, 0, b"x" * MIB)], False))
+        connections.run(streams.send(topic, 0, [EncodedMessage(0, b"%d" % number, 0, b"x" * MIB)], False))
         reply = connections.run(streams.claim(topic, 0, me, 10))
         held: list[StreamClaimed] = list(reply.messages)  # pyright: ignore[reportAssignmentType]
         nacks = [Nack(held[0].id, 1, verb, 0)]
@@ -271,7 +271,9 @@ def test_many_slots_with_large_contents_are_read_only_as_far_as_they_fit(
 ) -> None:
     topic = make_topic(TopicType.PRIORITY, slots=4)
     for slot in range(4):
-        messages = [Encoded(slot, b"%d %d" % (slot, number) + b"x" * 900, 1_000 + number, None) for number in range(9)]
+        messages = [
+            EncodedMessage(slot, b"%d %d" % (slot, number) + b"x" * 900, 1_000 + number, None) for number in range(9)
+        ]
         connections.run(sending.send_calls(topic)(slot, messages))
     parts = [claiming.claim(topic, slot, 9) for slot in range(4)]
     replies: Any = connections.run(claiming.claim_many(parts, most_bytes=4_000))

@@ -17,7 +17,17 @@ from hypothesis import strategies as st
 from rmq import Owner, TopicType
 from rmq.errors import CoordinationError, ScriptFailedError
 from tests.conftest import MakeTopic
-from tests.support.core import Ack, ClaimReply, Encoded, Nack, Outcomes, ScriptLibrary, WholeClaim, claiming, sending
+from tests.support.core import (
+    Ack,
+    ClaimReply,
+    EncodedMessage,
+    Nack,
+    Outcomes,
+    ScriptLibrary,
+    WholeClaim,
+    claiming,
+    sending,
+)
 from tests.support.servers import RedisServer
 from tests.support.slots import (
     CLOCK_KEY,
@@ -116,7 +126,7 @@ class _Pair:
     def send(self, values: dict[bytes, int], bodies: bool = False) -> None:
         """Send contents with values from 1 to 3; with bodies, the third value has none."""
         encoded = [
-            Encoded(
+            EncodedMessage(
                 0, name, self.now_ms + 7 * v if self.timed else v, b"%d" % self.now_ms if bodies and v < 3 else None
             )
             for name, v in values.items()
@@ -270,7 +280,7 @@ def test_slots_of_a_call_share_its_bytes(make_pair: MakePair, most_bytes: int, b
     for contents in ([b"w"], [b"xx", b"yy", b"zz"]):
         for slot, number in product(pair.slots, range(SLOTS)):
             body = b"1234" if bodies else None
-            encoded = [Encoded(number, content, pair.now_ms + 1 + n, body) for n, content in enumerate(contents)]
+            encoded = [EncodedMessage(number, content, pair.now_ms + 1 + n, body) for n, content in enumerate(contents)]
             slot.run(sending.send_calls(slot.topic)(number, encoded, False))
         pair.advance(10)
         most = 1_000 if contents == [b"w"] else most_bytes
@@ -280,7 +290,7 @@ def test_slots_of_a_call_share_its_bytes(make_pair: MakePair, most_bytes: int, b
 def test_where_bytes_are_used_up_few_contents_are_read(redis_url: str, make_topic: MakeTopic) -> None:
     slot = SlotUnderTest(redis_url, make_topic(TopicType.FIXED_TIME, slots=8))
     for number in range(8):
-        encoded = [Encoded(number, b"%d" % n * 2_048, T0 + 1, None) for n in range(10, 40)]
+        encoded = [EncodedMessage(number, b"%d" % n * 2_048, T0 + 1, None) for n in range(10, 40)]
         slot.run(sending.send_calls(slot.topic)(number, encoded))
     slot.advance(5)
     calls = [claiming.claim(slot.topic, each, 100) for each in range(8)]

@@ -9,7 +9,7 @@ import pytest
 
 from rmq import TopicType
 from tests.conftest import MakeSlot, MakeTopic
-from tests.support.core import Connections, Encoded, claiming, dead, sending, slot_keys
+from tests.support.core import Connections, EncodedMessage, claiming, dead, sending, slot_keys
 from tests.support.slots import T0, SlotState, SlotUnderTest
 
 HELD = T0 * 1000 + 16
@@ -48,7 +48,7 @@ def test_a_twin_in_flight_does_not_hide_a_new_message_from_those_who_wait(make_s
     with slot.client.pubsub() as hints:
         hints.subscribe(slot_keys(slot.topic.name, 0).wake)
         assert hints.get_message(timeout=50) is not None  # subscribed
-        slot.run(sending.send_calls(slot.topic)(0, [Encoded(0, b"new", T0 + 1_000, None)]))
+        slot.run(sending.send_calls(slot.topic)(0, [EncodedMessage(0, b"new", T0 + 1_000, None)]))
         told = hints.get_message(timeout=50)
     assert told is not None
     assert told["data"] == str(T0 + 1_000).encode()
@@ -59,7 +59,9 @@ def test_what_does_not_fit_leaves_no_room_for_smaller_ones_of_other_slots(
 ) -> None:
     topic = make_topic(TopicType.PRIORITY, slots=2)
     for slot, sizes in ((0, (600, 600)), (1, (10,))):
-        messages = [Encoded(slot, b"%d" % (9 - number) * size, 9 - number, None) for number, size in enumerate(sizes)]
+        messages = [
+            EncodedMessage(slot, b"%d" % (9 - number) * size, 9 - number, None) for number, size in enumerate(sizes)
+        ]
         connections.run(sending.send_calls(topic)(slot, messages))
     parts = [claiming.claim(topic, slot, 3) for slot in range(2)]
     replies: Any = connections.run(claiming.claim_many(parts, most_bytes=1_000))

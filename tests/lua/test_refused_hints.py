@@ -17,7 +17,7 @@ from tests.lua.cases import FULL, LIMITS, LIVE, OWNER, WRITERS
 from tests.support.core import (
     Call,
     Connections,
-    Encoded,
+    EncodedMessage,
     Nack,
     Outcomes,
     ScriptLibrary,
@@ -32,7 +32,7 @@ RELEASE = (Nack(b"held", LIVE, "release", 2**52),)
 
 
 def _send_once(topic: Topic) -> Call[Any]:
-    messages = [Encoded(0, b"new", 2**52, b"body")]
+    messages = [EncodedMessage(0, b"new", 2**52, b"body")]
     return send_once(topic, 0, messages, Mark("q1", 1, 0, 60).of(0, messages))
 
 

@@ -4,12 +4,12 @@ import pytest
 
 from rmq import SendResult, TopicType, WhenFull
 from tests.conftest import MakeSlot
-from tests.support.core import Encoded, sending
+from tests.support.core import EncodedMessage, sending
 from tests.support.slots import T0, SlotState, SlotUnderTest, with_hints
 
 
 def send(slot: SlotUnderTest, *messages: tuple[bytes, int], body: bytes | None = None) -> SendResult:
-    encoded = [Encoded(0, content, delay_ms, body) for content, delay_ms in messages]
+    encoded = [EncodedMessage(0, content, delay_ms, body) for content, delay_ms in messages]
     return slot.run(with_hints(sending.send_calls(slot.topic, delayed=True)(0, encoded)))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import redis
@@ -20,10 +20,10 @@ from rmq.errors import (
 from tests.conftest import MakeSlot
 from tests.lua.cases import FULL, LIVE
 from tests.support.core import (
+    Batch,
     Call,
-    Columns,
     Connections,
-    Encoded,
+    EncodedMessage,
     JoinedSends,
     joins_sends,
     not_executed,
@@ -43,18 +43,13 @@ IDS = ["range", "fixed", "priority", "aged"]
 AHEAD = 10**6
 
 
-class Part(NamedTuple):
-    slot: int
-    encoded: Sequence[Encoded]
-
-
-def part(topic: Topic, slot: int, *messages: tuple[bytes, int, bytes | None]) -> Part:
+def part(topic: Topic, slot: int, *messages: tuple[bytes, int, bytes | None]) -> Batch:
     """Return messages of a slot, each with a number that is its priority, or how far its time is from now."""
     base = T0 if topic.type is TopicType.FIXED_TIME else 0
-    return Part(slot, Columns.of([Encoded(slot, content, base + value, body) for content, value, body in messages]))
+    return Batch.of([EncodedMessage(slot, content, base + value, body) for content, value, body in messages])
 
 
-def many(slot: SlotUnderTest, parts: Sequence[Part], detailed: bool = False) -> Call[list[SendResult | RmqError]]:
+def many(slot: SlotUnderTest, parts: Sequence[Batch], detailed: bool = False) -> Call[list[SendResult | RmqError]]:
     return with_hints(JoinedSends(slot.topic, send_calls(slot.topic))(parts, detailed))
 
 
@@ -86,7 +81,7 @@ def test_a_slot_fares_as_with_a_call_of_its_own(
         slot.seed(state)
     sent = part(alone.topic, 0, *messages)
     for _ in range(2):  # the second time the age of priorities is known, and it is safe to repeat
-        expected = alone.run(with_hints(send_calls(alone.topic)(0, sent.encoded, detailed)))
+        expected = alone.run(with_hints(send_calls(alone.topic)(0, sent, detailed)))
         assert joined.run(many(joined, [sent], detailed)) == [expected]
         assert joined.state() == alone.state()
 
@@ -99,7 +94,7 @@ def test_an_age_that_is_another_one_by_now_is_put_right(settings: dict[str, Any]
         for slot in (alone, joined):
             slot.advance(hours * 3_600_000)
         sent = part(alone.topic, 0, (b"c%d" % value, value, None), (b"same", 50, None))
-        alone.run(one(0, sent.encoded))
+        alone.run(one(0, sent))
         joined.run(together([sent]))
         assert joined.state().store == alone.state().store
 

@@ -25,7 +25,7 @@ from rmq._transport.rpc_ids import RpcId
 from rmq.errors import CallChangedError, CollectionFullError, ReplyLostError, ScriptFailedError, SumOutOfRangeError
 from tests.conftest import MakeSlot
 from tests.support.core import (
-    Encoded,
+    EncodedMessage,
     MergedSends,
     Nack,
     PartlySent,
@@ -49,7 +49,7 @@ def record(kind: str, *items: bytes, count: int = 1, number: float = 0, at_ms: i
 
 
 def send(slot: SlotUnderTest, rpc_id: RpcId, *messages: tuple[bytes, int, bytes]) -> tuple[int, int]:
-    encoded = [Encoded(0, *message) for message in messages]
+    encoded = [EncodedMessage(0, *message) for message in messages]
     result = slot.run(sending.send_calls(slot.topic)(0, encoded, rpc_id=rpc_id))
     return result.new, result.merged
 
@@ -153,7 +153,7 @@ def test_what_was_refused_is_no_repeat(make_slot: MakeSlot) -> None:
 
 
 def parts(slot: SlotUnderTest, *messages: tuple[bytes, bytes], number: int = 1) -> SendResult:
-    encoded = [Encoded(0, content, 500, body) for content, body in messages]
+    encoded = [EncodedMessage(0, content, 500, body) for content, body in messages]
     calls = sending.send_calls(slot.topic)
     assert isinstance(calls, MergedSends)
     return slot.run(calls(0, encoded, True, RpcId("a", number, 1), partly=True))
@@ -462,7 +462,7 @@ def test_a_key_of_a_foreign_type_is_found_before_anything_is_written(
 ) -> None:
     slot = make_slot(kind, checked=False, **definition)
     unused = {slot.keys.born} if kind.timed else {slot.keys.cool}
-    call = sending.send_calls(slot.topic)(0, [Encoded(0, b"x", 500, record("C", b"1"))])
+    call = sending.send_calls(slot.topic)(0, [EncodedMessage(0, b"x", 500, record("C", b"1"))])
     for key in set(call.keys) - {slot.keys.wake} - unused:
         forget_topic(slot.client, slot.topic.name)
         slot.seed(SlotState(store={b"y": T0}, body={b"y": record("C", b"1", at_ms=T0)}))

@@ -12,7 +12,7 @@ from rmq import Collect, Max, Merge, Redriven, Sum, TopicType
 from rmq.spark import calls
 from rmq.spark.calls import Chunk, Driver, Reading, Settled
 from tests.conftest import MakeSlot
-from tests.support.core import Encoded, Nack, Record, framed, query_keys, read_record, write_record
+from tests.support.core import EncodedMessage, Nack, Record, framed, query_keys, read_record, write_record
 from tests.support.slots import SlotState, SlotUnderTest
 
 FIRST, SECOND, THIRD = (Driver("q1", generation) for generation in (1, 2, 3))
@@ -207,14 +207,14 @@ class History:
         return sum(number for _, number in chain.from_iterable(found))
 
     def send(self) -> None:
-        messages: list[Encoded] = []
+        messages: list[EncodedMessage] = []
         for _ in range(self.random.randint(1, 3)):
             item = next(self.items)
             value = self.random.choice([1, 20]) if self.slot.topic.type.timed else self.random.randint(100, 200)
             body = write_record(Record(1, 0, 0, 1, "C", framed([item])))
-            messages.append(Encoded(0, self.random.choice(CONTENTS), value, body))
+            messages.append(EncodedMessage(0, self.random.choice(CONTENTS), value, body))
             self.sent.append(item)
-        self.slot.send(*((each.content, each.score, each.body) for each in messages))
+        self.slot.send(*((each.content, each.value, each.body) for each in messages))
 
     def read(self) -> None:
         number, limit = self.random.randint(0, 1), 2

@@ -9,18 +9,18 @@ from rmq.errors import BacklogFullError, FixedTimePassedError, ScriptFailedError
 from rmq.spark.marks import Mark, Once, send_once
 from tests.conftest import MakeSlot, MakeTopic
 from tests.lua.test_foreign_types import commands_of
-from tests.support.core import Encoded, sent_key
+from tests.support.core import EncodedMessage, sent_key
 from tests.support.slots import SlotUnderTest, scripts_under_test
 
-ROWS = [Encoded(0, b"a", 1_000, b"A"), Encoded(0, b"b", 2_000, None)]
-OTHER = [Encoded(0, b"c", 1_000, None)]
+ROWS = [EncodedMessage(0, b"a", 1_000, b"A"), EncodedMessage(0, b"b", 2_000, None)]
+OTHER = [EncodedMessage(0, b"c", 1_000, None)]
 
 
-def mark(batch: int = 3, partition: int = 0, chunk: int = 0, rows: list[Encoded] = ROWS) -> Mark:
+def mark(batch: int = 3, partition: int = 0, chunk: int = 0, rows: list[EncodedMessage] = ROWS) -> Mark:
     return Mark("q1", batch, partition, 600).of(chunk, rows)
 
 
-def send(slot: SlotUnderTest, marked: Mark, rows: list[Encoded] = ROWS) -> Once:
+def send(slot: SlotUnderTest, marked: Mark, rows: list[EncodedMessage] = ROWS) -> Once:
     return slot.run(send_once(slot.topic, 0, rows, marked))
 
 
@@ -58,13 +58,13 @@ def test_times_are_those_of_the_plain_sends(make_slot: MakeSlot) -> None:
 def test_a_refused_chunk_leaves_no_mark(make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.FIXED_TIME, max_backlog=2)
     due = slot.now_ms + 10
-    rows = [Encoded(0, b"a", due, None), Encoded(0, b"b", due, None)]
+    rows = [EncodedMessage(0, b"a", due, None), EncodedMessage(0, b"b", due, None)]
     slot.advance(10)
     with pytest.raises(FixedTimePassedError, match=f"fixed_time {due} is in the past"):
         send(slot, mark(rows=rows), rows)
-    later = [row._replace(score=slot.now_ms + 10) for row in rows]
+    later = [row._replace(value=slot.now_ms + 10) for row in rows]
     with pytest.raises(BacklogFullError):
-        send(slot, mark(), [*later, Encoded(0, b"c", slot.now_ms + 5, None)])
+        send(slot, mark(), [*later, EncodedMessage(0, b"c", slot.now_ms + 5, None)])
     assert slot.dump() == {}
     assert send(slot, mark(rows=rows), later).new == 2
     slot.advance(1_000)
@@ -73,7 +73,7 @@ def test_a_refused_chunk_leaves_no_mark(make_slot: MakeSlot) -> None:
 
 def test_entries_of_a_stream(make_topic: MakeTopic, make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.STREAM, checked=False)
-    rows = [Encoded(0, b"a", 0, b"A"), Encoded(0, b"xy", 0, None, (b"x", b"y"))]
+    rows = [EncodedMessage(0, b"a", 0, b"A"), EncodedMessage(0, b"xy", 0, None, (b"x", b"y"))]
     for expected in (Once(2, 0, 0), Once(0, 0, 2)):
         assert send(slot, mark(rows=rows), rows) == expected
     entries = slot.client.xrange(slot.keys.store) or []
@@ -113,8 +113,8 @@ def test_the_digest_tells_lists_of_messages_apart() -> None:
         ROWS[::-1],
         [ROWS[0]._replace(body=None), ROWS[1]],
         [ROWS[0]._replace(body=b""), ROWS[1]],
-        [ROWS[0]._replace(score=1_001), ROWS[1]],
-        [Encoded(0, b"xy", 0, None, (b"x", b"y"))],
-        [Encoded(0, b"xy", 0, None, (b"xy", b""))],
+        [ROWS[0]._replace(value=1_001), ROWS[1]],
+        [EncodedMessage(0, b"xy", 0, None, (b"x", b"y"))],
+        [EncodedMessage(0, b"xy", 0, None, (b"xy", b""))],
     ]
     assert len({mark(rows=rows).digest for rows in lists}) == len(lists)

@@ -19,29 +19,29 @@ from rmq.errors import (
 from rmq.spark.marks import Mark, Once, send_once
 from tests.conftest import MakeSlot
 from tests.lua.test_foreign_types import commands_of
-from tests.support.core import Encoded, Record, Reducer, framed, read_record, sent_key, write_record
+from tests.support.core import EncodedMessage, Record, Reducer, framed, read_record, sent_key, write_record
 from tests.support.slots import SlotUnderTest, scripts_under_test, with_hints
 
 HOUR_MS = 3_600_000
 PLACES = ["store", "prepare", "body", "meta", "held", "retry", "error", "born", "sent"]
 
 
-def number(content: bytes, value: float, count: int = 1, kind: str = "S", score: int = 5_000) -> Encoded:
-    return Encoded(0, content, score, write_record(Record(count, 0, 0, value, kind)))
+def number(content: bytes, value: float, count: int = 1, kind: str = "S", score: int = 5_000) -> EncodedMessage:
+    return EncodedMessage(0, content, score, write_record(Record(count, 0, 0, value, kind)))
 
 
-def items(content: bytes, *values: bytes, kind: str = "C") -> Encoded:
-    return Encoded(0, content, 5_000, write_record(Record(1, 0, 0, len(values), kind, framed(values))))
+def items(content: bytes, *values: bytes, kind: str = "C") -> EncodedMessage:
+    return EncodedMessage(0, content, 5_000, write_record(Record(1, 0, 0, len(values), kind, framed(values))))
 
 
 ROWS = [number(b"a", 3, 2), number(b"b", 5)]
 
 
-def mark(rows: list[Encoded], batch: int = 3, partition: int = 0, chunk: int = 0) -> Mark:
+def mark(rows: list[EncodedMessage], batch: int = 3, partition: int = 0, chunk: int = 0) -> Mark:
     return Mark("q1", batch, partition, 600).of(chunk, rows, merges=True)
 
 
-def send(slot: SlotUnderTest, rows: list[Encoded], marked: Mark | None = None) -> Once:
+def send(slot: SlotUnderTest, rows: list[EncodedMessage], marked: Mark | None = None) -> Once:
     return slot.run(with_hints(send_once(slot.topic, 0, rows, marked or mark(rows))))
 
 
@@ -121,7 +121,7 @@ LARGE = Merge(Collect())
 """Values of up to 64 KiB: a call folds a few of them."""
 
 
-def large(number: int, tag: bytes = b"s") -> list[Encoded]:
+def large(number: int, tag: bytes = b"s") -> list[EncodedMessage]:
     return [items(b"m%d" % index, tag) for index in range(number)]
 
 

@@ -18,7 +18,7 @@ from tests.support.core import (
     NO_OWNER,
     ClaimReply,
     Connections,
-    Encoded,
+    EncodedMessage,
     Member,
     Nack,
     Outcomes,
@@ -35,7 +35,7 @@ Settled = Callable[[Seeded], Outcomes]
 
 def fill(connections: Connections, topic: Topic, slot: int, number: int, size_bytes: int = 1) -> None:
     connections.run(streams.join(topic, slot, "g", "all"))
-    messages = [Encoded(slot, b"%03d" % each + b"x" * size_bytes, 0, None) for each in range(number)]
+    messages = [EncodedMessage(slot, b"%03d" % each + b"x" * size_bytes, 0, None) for each in range(number)]
     connections.run(streams.send(topic, slot, messages))
 
 
@@ -393,7 +393,7 @@ def test_an_owner_need_not_wait_for_retries_of_later(
         connections.run(streams.join(topic, slot, "g", "all"))
         park(redis_client, topic, slot, number, due_ms)
     redis_client.xtrim(group_keys(topic.name, 0, "g").store, maxlen=0)  # they cost work, and bring nothing
-    connections.run(streams.send(topic, 1, [Encoded(1, b"new", 0, None)]))
+    connections.run(streams.send(topic, 1, [EncodedMessage(1, b"new", 0, None)]))
     calls = [streams.claim(topic, slot, ME, 100, owner=OWNER) for slot in (0, 1)]
     assert [contents(reply) for reply in connections.run(streams.claim_many(calls))] == [[], [b"new"]]
 

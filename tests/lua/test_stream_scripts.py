@@ -17,7 +17,7 @@ from tests.lua.stream_cases import JOINED, ME, OWNER, READERS, WRITERS, Seeded, 
 from tests.support.core import (
     ClaimReply,
     Connections,
-    Encoded,
+    EncodedMessage,
     Member,
     Nack,
     Outcomes,
@@ -447,7 +447,7 @@ def test_large_entries_are_read_few_at_a_time_though_the_bound_was_lowered_since
     """The page that is read first is made of the definition's bounds, and these entries were sent under larger ones."""
     for _ in range(6):
         body = b"x" * (5 * 1_048_576)
-        encoded = Encoded(0, b"a", 0, body)
+        encoded = EncodedMessage(0, b"a", 0, body)
         connections.run(streams.send(topic, 0, [encoded], detailed=False))
     lowered = topic.changed(max_body_bytes=1_000)
     for _ in range(6):

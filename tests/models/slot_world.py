@@ -14,7 +14,7 @@ from rmq import Topic, TopicType
 from rmq.errors import FixedTimePassedError
 from tests.stateful.clock import SlotClock
 from tests.stateful.model import Model
-from tests.support.core import NO_OWNER, Call, Encoded, Nack, ages_for, claiming, sending
+from tests.support.core import NO_OWNER, Call, EncodedMessage, Nack, ages_for, claiming, sending
 from tests.support.slots import T0, SlotState, with_hints
 
 TICK_MS = 1_000
@@ -72,7 +72,7 @@ class World:
     model: Model
     hands: tuple[dict[bytes, Token], ...]
     owed: dict[bytes, str]
-    lost: Encoded | None = None
+    lost: EncodedMessage | None = None
 
     def copy(self) -> World:
         """Return a state to be changed. By hand: half the time of a search goes into copies."""
@@ -148,7 +148,7 @@ class SlotAlphabet:
         """At most two stamps in one millisecond: else there would be no end of states."""
         return world.model.clock.last <= world.model.now_ms
 
-    def _message(self, model: Model, content: bytes, urgent: bool) -> Encoded:
+    def _message(self, model: Model, content: bytes, urgent: bool) -> EncodedMessage:
         """A message for the slot's type: one that is urgent has a body, too."""
         body = b"urgent" if urgent else None
         match self.topic.type:
@@ -158,19 +158,19 @@ class SlotAlphabet:
                 score = self.topic.priorities[0] + (2 if urgent else int(content == self._last))
             case _:
                 score = model.now_ms + (500 if urgent else 1_500)
-        return Encoded(0, content, score, body)
+        return EncodedMessage(0, content, score, body)
 
     def _play(self, played: Played) -> None:
         self.played.setdefault((self._here, played.name), played)
 
-    def _send(self, world: World, message: Encoded, word: str) -> Iterator[tuple[str, World]]:
+    def _send(self, world: World, message: EncodedMessage, word: str) -> Iterator[tuple[str, World]]:
         after = world.copy()
         try:
             reply: Any = after.model.send([message], True)
             after.owed[message.content] = "stored"
         except FixedTimePassedError:
             reply = FixedTimePassedError
-        ahead = f" {message.score - world.model.now_ms} ms ahead" if self.topic.type is TopicType.FIXED_TIME else ""
+        ahead = f" {message.value - world.model.now_ms} ms ahead" if self.topic.type is TopicType.FIXED_TIME else ""
         call = with_hints(self._send_call(0, [message], True))
         self._play(Played(word + ahead, world.model, call, reply, after.model))
         yield word + ahead, after
@@ -279,7 +279,7 @@ class SlotAlphabet:
         lost: Hashable = None
         if world.lost is not None:
             fixed = self.topic.type is TopicType.FIXED_TIME
-            lost = max(0, world.lost.score - model.now_ms) if fixed else True
+            lost = max(0, world.lost.value - model.now_ms) if fixed else True
         hands.sort(key=repr)
         return self.slot_key(model), tuple(hands), tuple(sorted(world.owed.items())), lost
 

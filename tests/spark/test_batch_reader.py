@@ -13,7 +13,7 @@ from rmq import FixedTimeMessage, PriorityMessage, RmqClient, StreamMessage, Top
 from rmq.spark.batch_reader import RmqReader
 from rmq.spark.options import Options
 from rmq.spark.schema import QUEUE
-from tests.support.core import Encoded, QueueBroker, wrap
+from tests.support.core import EncodedMessage, QueueBroker, wrap
 from tests.support.servers import RedisServer
 
 numbers = count(1)
@@ -76,7 +76,7 @@ def test_due_times_and_traced_bodies(spark: SparkSession, spark_client: RmqClien
     topic = Topic(f"read-{next(numbers)}", TopicType.FIXED_TIME)
     due = datetime(2099, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
     spark_client.producer(topic).send(FixedTimeMessage("a", due))
-    traced = Encoded(0, b"b", int(due.timestamp() * 1_000), wrap(b"body", "00-1-2-01"))
+    traced = EncodedMessage(0, b"b", int(due.timestamp() * 1_000), wrap(b"body", "00-1-2-01"))
     QueueBroker(spark_client._connections, topic).send(0, [traced])
     rows = frame_of(spark, spark_client, topic).selectExpr("unix_millis(due) due", "body").collect()
     assert {(row.due, None if row.body is None else bytes(row.body)) for row in rows} == {

@@ -36,9 +36,8 @@ from rmq.spark.options import parse_options
 from rmq.spark.sink.columns import layout_of
 from rmq.spark.sink.encoding import encode_rows
 from rmq.spark.sink.holding import held_rows, in_order
-from rmq.spark.sink.rows import Rows
 from rmq.spark.sink.sender import HELD_BYTES, cut
-from tests.support.core import Encoded, Reducer, sending, slot_keys
+from tests.support.core import EncodedMessage, Reducer, Rows, sending, slot_keys
 from tests.support.servers import RedisServer
 from tests.support.slots import T0, SlotState, SlotUnderTest, read_state
 
@@ -130,7 +129,7 @@ def _schema(row: dict[str, Any]) -> Any:
     return pa.schema([(name, kinds.get(name, pa.float64() if name == "value" else pa.int64())) for name in row])
 
 
-def folded_calls(topic: Topic, write: Write) -> Iterator[list[Encoded]]:
+def folded_calls(topic: Topic, write: Write) -> Iterator[list[EncodedMessage]]:
     """Yield the messages of each call, as a task cuts them."""
     held = held_rows(topic, True, write.hold, HELD_BYTES)
     rows = encoded(topic, write.rows)
@@ -140,7 +139,7 @@ def folded_calls(topic: Topic, write: Write) -> Iterator[list[Encoded]]:
         if not taken:
             for found in held.take().values():
                 for ordered in in_order(topic, found):
-                    yield from (list(part) for part, _ in cut(ordered, write.chunk))
+                    yield from map(list, cut(ordered, write.chunk))
 
 
 def left_by(slot: SlotUnderTest, topic: Topic, send: Callable[[], None]) -> SlotState:

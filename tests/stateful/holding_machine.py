@@ -20,7 +20,7 @@ from rmq import Delivery, Topic, TopicType
 from rmq._claiming.claim_executor import ClaimExecutor
 from rmq._claiming.claimer import Claimer
 from rmq._listening.listener_thread import ListenerThread
-from tests.support.core import ACKED, RELEASED, Connections, Encoded, QueueBroker, slot_keys
+from tests.support.core import ACKED, RELEASED, Connections, EncodedMessage, QueueBroker, slot_keys
 from tests.support.holders import HolderStub
 
 EXAMPLES = {"default": 100, "ci": 100, "mutants": 100, "long": 3_000}
@@ -64,7 +64,7 @@ class HoldingMachine(RuleBasedStateMachine):
     def send(self, number: int, slot: int) -> None:
         slot %= self.topic.slots
         contents = [b"%d" % (len(self.sent) + index) for index in range(number)]
-        self.writer.send(slot, [Encoded(slot, content, 100, None) for content in contents])
+        self.writer.send(slot, [EncodedMessage(slot, content, 100, None) for content in contents])
         self.sent.update(contents)
         self.slot_of.update(dict.fromkeys(contents, slot))
         self.worker.claimer.expect(slot)

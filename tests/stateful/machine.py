@@ -21,7 +21,7 @@ from tests.support.core import (
     Claimed,
     ClaimReply,
     Connections,
-    Encoded,
+    EncodedMessage,
     Nack,
     Outcomes,
     WholeClaim,
@@ -128,7 +128,7 @@ class SlotMachine(RuleBasedStateMachine):
     @rule(batch=messages, detailed=st.booleans())
     def send(self, batch: list[tuple[int, int, bytes | None]], detailed: bool) -> None:
         encoded = [
-            Encoded(0, self._content(index), self._score(choice), body if self.with_bodies else None)
+            EncodedMessage(0, self._content(index), self._score(choice), body if self.with_bodies else None)
             for index, choice, body in batch
         ]
         result = self._both(

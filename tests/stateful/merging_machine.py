@@ -40,7 +40,7 @@ from tests.support.core import (
     Call,
     Claimed,
     ClaimReply,
-    Encoded,
+    EncodedMessage,
     MergedSends,
     PartlySent,
     Reducer,
@@ -156,7 +156,9 @@ class MergingMachine(SlotMachine):
         batch = [
             (self._content(index), max(1, self._score(choice)), self._draw(draw)) for (index, choice), draw in drawn
         ]
-        encoded = [Encoded(0, content, score, record(self.model.kind, (send,))) for content, score, send in batch]
+        encoded = [
+            EncodedMessage(0, content, score, record(self.model.kind, (send,))) for content, score, send in batch
+        ]
         named = self._rpc_id(*rpc_id)
         send = cast("MergedSends", sending.send_calls(self.topic))
         call = with_hints(send(0, encoded, detailed, named, partly=True))

@@ -15,7 +15,7 @@ from rmq import ControlResult, Owner, Redriven, SendResult, Ties, Topic, TopicTy
 from rmq.errors import BacklogFullError, FencedError, FixedTimePassedError
 from tests.stateful.clock import SlotClock
 from tests.stateful.tiers import chosen, in_order
-from tests.support.core import Ack, Claimed, ClaimReply, Encoded, ExtendReply, Nack, WholeClaim, ages_for
+from tests.support.core import Ack, Claimed, ClaimReply, EncodedMessage, ExtendReply, Nack, WholeClaim, ages_for
 from tests.support.slots import Record, SlotState
 
 AGES_FROM_MS = 1_735_689_600_000
@@ -52,9 +52,9 @@ class Model:
 
     # sending
 
-    def send(self, messages: Sequence[Encoded], detailed: bool) -> SendResult:
+    def send(self, messages: Sequence[EncodedMessage], detailed: bool) -> SendResult:
         store, kind = self.slot.store, self.topic.type
-        if kind is TopicType.FIXED_TIME and min(message.score for message in messages) <= self.now_ms:
+        if kind is TopicType.FIXED_TIME and min(message.value for message in messages) <= self.now_ms:
             raise FixedTimePassedError("past")
         fresh = {message.content for message in messages} - store.keys()
         bound = self.topic.max_backlog_per_slot
@@ -64,7 +64,7 @@ class Model:
         # a due one at the head may hide in its twin's flight, so that later ones are what consumers wait for
         hidden = self.now_ms if kind.timed and self.slot.prepare else -1
         first = min((score for score in store.values() if score > hidden), default=None)
-        due = [self.now_ms + message.score if kind is TopicType.RANGE_MERGE else message.score for message in messages]
+        due = [self.now_ms + message.value if kind is TopicType.RANGE_MERGE else message.value for message in messages]
         outcomes: list[bool] = []
         for message, score in zip(messages, due, strict=True):
             outcomes.append(message.content not in store)

@@ -27,7 +27,7 @@ from rmq import (
     TopicType,
 )
 from tests.support.core import (
-    Encoded,
+    EncodedMessage,
     Nack,
     Record,
     Reducer,
@@ -182,7 +182,7 @@ def test_messages_that_fold_before_they_are_sent_leave_the_same(
         slot.set_clock(T0)
         for call in calls:
             due = slot.now_ms if kind is TopicType.FIXED_TIME else 0
-            encoded = [Encoded(0, content, due + value, sent(record)) for content, value, record in call]
+            encoded = [EncodedMessage(0, content, due + value, sent(record)) for content, value, record in call]
             for message in fold_messages(topic, encoded) if folded else encoded:
                 slot.run(send(0, [message]))
             slot.advance(step_ms)

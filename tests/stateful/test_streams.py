@@ -17,7 +17,7 @@ from rmq import Retention, Topic, TopicType
 from tests.support.core import (
     ClaimReply,
     Connections,
-    Encoded,
+    EncodedMessage,
     Member,
     Nack,
     Outcomes,
@@ -90,7 +90,7 @@ class Streams(RuleBasedStateMachine):
 
     @rule(number=st.integers(1, 5))
     def send(self, number: int) -> None:
-        messages = [Encoded(0, b"m", 0, None) for _ in range(number)]
+        messages = [EncodedMessage(0, b"m", 0, None) for _ in range(number)]
         ids = self.run(streams.send(self.topic, 0, messages, True)).ids
         self.present += ids
         for group in self.model.values():

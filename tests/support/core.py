@@ -92,22 +92,23 @@ from rmq._listening.thread_executor import BATCHES_S as BATCHES_S
 from rmq._listening.thread_executor import ThreadExecutor as ThreadExecutor
 from rmq._model import figures as figures
 from rmq._model import times as times
+from rmq._model.batches import Batch as Batch
+from rmq._model.batches import EncodedMessage as EncodedMessage
+from rmq._model.batches import Rows as Rows
+from rmq._model.batches import fold_messages as fold_messages
 from rmq._model.claim_columns import ClaimColumns as ClaimColumns
-from rmq._model.columns import Columns as Columns
 from rmq._model.definitions import MAX_DEFINITION_BYTES as MAX_DEFINITION_BYTES
 from rmq._model.deliveries import ACKED as ACKED
 from rmq._model.deliveries import RELEASED as RELEASED
 from rmq._model.deliveries import Holder as Holder
+from rmq._model.encoding import Encoder as Encoder
 from rmq._model.entries import BODY as BODY
 from rmq._model.entries import OWN_MARK as OWN_MARK
 from rmq._model.entries import id_key as id_key
 from rmq._model.entries import own_score as own_score
 from rmq._model.envelope import wrap as wrap
-from rmq._model.folding import fold_messages as fold_messages
 from rmq._model.merging import Reducer as Reducer
-from rmq._model.messages import Encoded as Encoded
 from rmq._model.messages import Message as Message
-from rmq._model.messages import encode as encode
 from rmq._model.notices import Turn as Turn
 from rmq._model.notices import Untold as Untold
 from rmq._model.records import HEAD_BYTES as HEAD_BYTES
@@ -134,6 +135,7 @@ from rmq._model.spark_queries import KEEP_S as KEEP_S
 from rmq._model.spark_queries import MOST_QUERIES as MOST_QUERIES
 from rmq._model.times import moment_at as moment_at
 from rmq._model.times import monotonic_s as monotonic_s
+from rmq._model.topics import Topic
 from rmq._model.whereabouts import AnyPlace as AnyPlace
 from rmq._ownership.logins import PASSWORD as PASSWORD
 from rmq._processes.redis_cluster import create_cluster as create_cluster
@@ -174,3 +176,8 @@ sending = sends
 definitions = registry
 workers = shared
 steering = control
+
+
+def encode(topic: Topic, message: Message) -> EncodedMessage:
+    """Check a message, and return what is sent of it."""
+    return Encoder(topic).one(message)

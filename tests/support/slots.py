@@ -25,7 +25,7 @@ from tests.support.core import (
     Call,
     ClaimReply,
     Connections,
-    Encoded,
+    EncodedMessage,
     ExtendReply,
     Nack,
     Outcomes,
@@ -280,7 +280,9 @@ class SlotUnderTest:
         self, *messages: tuple[bytes, int] | tuple[bytes, int, bytes | None], detailed: bool = False
     ) -> SendResult:
         """Send (content, score) or (content, score, body)."""
-        encoded = [Encoded(0, message[0], message[1], message[2] if len(message) > 2 else None) for message in messages]
+        encoded = [
+            EncodedMessage(0, message[0], message[1], message[2] if len(message) > 2 else None) for message in messages
+        ]
         return self.run(with_hints(sending.send_calls(self.topic)(0, encoded, detailed)))
 
     def claim(

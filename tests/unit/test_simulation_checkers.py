@@ -10,9 +10,7 @@ import pytest
 
 from rmq import Topic, TopicType
 from rmq._broker.sends import JoinedSends, send_calls
-from rmq._model.columns import Columns
-from rmq._model.messages import Encoded
-from rmq._sending.batch import Batch
+from rmq._model.batches import Batch, EncodedMessage
 from tests.simulation import checkers
 from tests.simulation.history import FOREVER_S, SLOW_PATIENCE_S, History, Run, Sent, Trouble
 from tests.simulation.plan import TopicPlan
@@ -645,7 +643,7 @@ def test_a_task_that_ends_with_an_error_is_a_crash() -> None:
 
 def test_what_a_slot_refuses_of_a_joined_send_was_not_carried_out() -> None:
     topic = Topic("t", TopicType.FIXED_TIME, slots=4)
-    parts = [Batch(slot, Columns.of([Encoded(slot, b"c%d" % slot, 5, b"body")])) for slot in range(3)]
+    parts = [Batch.of([EncodedMessage(slot, b"c%d" % slot, 5, b"body")]) for slot in range(3)]
     call = JoinedSends(topic, send_calls(topic))(parts)
     arguments = [each if isinstance(each, bytes) else str(each).encode() for each in (*call.keys, *call.args)]
     command = [b"EVALSHA", b"sha", b"%d" % len(call.keys), *arguments]

@@ -14,8 +14,9 @@ from typing import Annotated, BinaryIO
 
 import typer
 
+from rmq._model.encoding import Encoder
 from rmq._model.merging import MAX_COUNT
-from rmq._model.messages import Message, encode
+from rmq._model.messages import Message
 from rmq._model.records import MAX_WHOLE
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic, TopicType
@@ -241,6 +242,7 @@ class _Messages:
 
     def __init__(self, topic: Topic, rows: Iterable[Numbered], now_ms: Callable[[], int]) -> None:
         self._topic = topic
+        self._encoder = Encoder(topic)
         self._rows = rows
         self._now_ms = now_ms
         self.error: InvalidValueError | None = None
@@ -256,7 +258,7 @@ class _Messages:
             for count, (where, make) in enumerate(self._rows, 1):
                 self.where = where
                 message = make().message(self._topic, self._now_ms)
-                encode(self._topic, message)  # checks it
+                self._encoder.row(message)  # checks it
                 self._places[id(message)] = count, where  # an id is used again, so this stays as small as what is alive
                 yield message
                 if count % _PROGRESS_EVERY == 0:

@@ -6,8 +6,8 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rmq._model.batches import EncodedMessage
 from rmq._model.envelope import unwrap
-from rmq._model.messages import Encoded
 from rmq.errors import InvalidMessageError, InvalidValueError
 from rmq.spark.arrow import fs, pa, parquet
 from rmq.spark.option_kinds import quoted
@@ -78,7 +78,7 @@ class BadRows:
         indices = sorted(bad)
         self._write(batch.take(pa.array(indices, pa.int64())).columns, [bad[index] for index in indices])
 
-    def take_encoded(self, rows: Sequence[Encoded], reason: str) -> None:
+    def take_encoded(self, rows: Sequence[EncodedMessage], reason: str) -> None:
         """Put messages aside that the server refused: what was sent of them, the other columns null."""
         found = [values for row in rows for values in self._sent(row)]
         columns: list[Any] = []
@@ -96,10 +96,10 @@ class BadRows:
                 columns.append(pa.array(values, kind))
         self._write(columns, [reason] * len(found))
 
-    def _sent(self, row: Encoded) -> list[dict[str, Any]]:
+    def _sent(self, row: EncodedMessage) -> list[dict[str, Any]]:
         """Return the columns of a message, as they were before it was encoded; several rows where its items need it."""
         layout = self._layout
-        common = {"content": row.content} | ({layout.value: row.score} if layout.value else {})
+        common = {"content": row.content} | ({layout.value: row.value} if layout.value else {})
         if layout.merge is None:
             return [common | {"body": unwrap(row.body)[0]}]
         value = layout.merge.value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import cached_property
 
 from pyspark.sql.types import (
     ArrayType,
@@ -16,7 +17,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from rmq._model.times import MAX_DUE_MS, MAX_DURATION_MS
+from rmq._model.encoding import VALUE_COLUMNS, Encoder
 from rmq._model.topics import Topic, TopicType
 from rmq.errors import InvalidValueError
 from rmq.spark.option_kinds import quoted
@@ -26,14 +27,12 @@ from rmq.spark.sink.merge_columns import OF_MERGING, TEXT, WHOLE, MergeColumns, 
 
 log = logging.getLogger("rmq.spark")
 
-_VALUES: dict[TopicType, tuple[str, tuple[type[DataType], ...]]] = {
-    TopicType.RANGE_MERGE: ("time_range", (*WHOLE, DayTimeIntervalType)),
-    TopicType.PRIORITY: ("priority", WHOLE),
-    TopicType.FIXED_TIME: ("fixed_time", (*WHOLE, TimestampType)),
+_VALUES: Types = {
+    VALUE_COLUMNS[TopicType.RANGE_MERGE]: (*WHOLE, DayTimeIntervalType),
+    VALUE_COLUMNS[TopicType.PRIORITY]: WHOLE,
+    VALUE_COLUMNS[TopicType.FIXED_TIME]: (*WHOLE, TimestampType),
 }
-
-VALUE_COLUMNS = {kind: name for kind, (name, _) in _VALUES.items()}
-"""Type of a topic -> the column that says when, or how soon, its messages are due."""
+"""The columns that say when messages are due, or how urgent they are, and the types of each."""
 
 _WORDS: dict[type[DataType], str] = {DayTimeIntervalType: "interval", MapType: "map", ArrayType: "array"}
 """Names of types as Spark's documentation has them, where the class has another one."""
@@ -43,7 +42,7 @@ ANY: Types = {
     "slot_basis": TEXT,
     "slot": WHOLE,
     "fields": (MapType,),
-    **dict(_VALUES.values()),
+    **_VALUES,
     **OF_MERGING,
 }
 """The columns that one topic or the other takes, and the types of each."""
@@ -82,16 +81,10 @@ class Layout:
         if self.trusted and (not self.slot or self.fields):
             raise InvalidValueError("trustSlot needs a column slot beside a column content")
 
-    @property
-    def bounds(self) -> tuple[int, int]:
-        """Smallest and largest value that a message of this topic may have: ms, priority or epoch ms."""
-        match self.topic.type:
-            case TopicType.RANGE_MERGE:
-                return 1, MAX_DURATION_MS
-            case TopicType.PRIORITY:
-                return self.topic.priorities
-            case _:
-                return 1, MAX_DUE_MS
+    @cached_property
+    def encoder(self) -> Encoder:
+        """What knows the bounds of the topic's messages, and makes their records."""
+        return Encoder(self.topic)
 
 
 def layout_of(schema: StructType, topic: Topic, options: Options) -> Layout:
@@ -101,7 +94,7 @@ def layout_of(schema: StructType, topic: Topic, options: Options) -> Layout:
         InvalidValueError: A column is missing, unknown, or of a type that does not fit.
     """
     types = {field.name: field.dataType for field in schema.fields}
-    value = _VALUES.get(topic.type, (None, ()))[0]
+    value = VALUE_COLUMNS.get(topic.type)
     merge = None if topic.merge is None else merge_columns(topic.merge, types)
     _check_columns(types, _wanted(topic, merge), topic)
     has_fields = topic.type is TopicType.STREAM and "fields" in types
@@ -130,7 +123,7 @@ def layout_of(schema: StructType, topic: Topic, options: Options) -> Layout:
             topic.name,
             merge.value,
         )
-    low, high = layout.bounds
+    low, high = layout.encoder.bounds
     if constant is not None and not low <= constant <= high:
         raise InvalidValueError(f"option {value} is {constant}; on topic {topic.name} it must be from {low} to {high}")
     return layout
@@ -142,10 +135,10 @@ def _has_fractions(kind: DataType | None) -> bool:
 
 def _wanted(topic: Topic, merge: MergeColumns | None) -> Types:
     """Return the columns that a topic takes, and their types."""
-    value, kinds = _VALUES.get(topic.type, (None, ()))
+    value = VALUE_COLUMNS.get(topic.type)
     wanted: dict[str, tuple[type[DataType], ...]] = {"content": TEXT, "slot_basis": TEXT, "slot": WHOLE}
     wanted |= {"body": TEXT} if merge is None else merge.types
-    wanted |= {} if value is None else {value: kinds}
+    wanted |= {} if value is None else {value: _VALUES[value]}
     return wanted | ({"fields": (MapType,)} if topic.type is TopicType.STREAM else {})
 
 

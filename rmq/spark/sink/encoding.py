@@ -6,14 +6,13 @@ from collections.abc import Callable
 from itertools import repeat
 from typing import Any
 
-from rmq._model.columns import slots_of
+from rmq._model.batches import EncodedMessage, Rows, slots_of
 from rmq._model.envelope import MARK, wrap
-from rmq._model.messages import Encoded, StreamMessage, encode
+from rmq._model.messages import StreamMessage
 from rmq.errors import InvalidMessageError, InvalidValueError
 from rmq.spark.arrow import pa, pc
 from rmq.spark.sink.columns import Layout
 from rmq.spark.sink.merge_columns import records_of
-from rmq.spark.sink.rows import Rows
 
 
 def encode_rows(layout: Layout, batch: Any) -> tuple[Rows, dict[int, str]]:
@@ -43,7 +42,7 @@ def encode_rows(layout: Layout, batch: Any) -> tuple[Rows, dict[int, str]]:
     if layout.merge is None:
         bodies = _bodies(layout, batch, bad)
     else:
-        bodies = records_of(layout.topic, layout.merge, batch, contents, bad)
+        bodies = records_of(layout.encoder, layout.merge, batch, contents, bad)
     return Rows(slots, contents, values, bodies).without(bad), bad
 
 
@@ -81,7 +80,7 @@ def _values(layout: Layout, batch: Any, bad: dict[int, str]) -> list[int]:
     column = column.cast(pa.int64())
     if layout.constant is not None:
         column = pc.fill_null(column, layout.constant)
-    low, high = layout.bounds
+    low, high = layout.encoder.bounds
 
     def say(index: int) -> str:
         return f"{layout.value} is {column[index].as_py()}; it must be a whole number from {low} to {high}"
@@ -114,14 +113,15 @@ def _slots(layout: Layout, batch: Any, keys: list[Any], bad: dict[int, str]) -> 
     return found
 
 
-def _entries(layout: Layout, batch: Any, bases: list[Any] | None, bad: dict[int, str]) -> list[Encoded]:
-    found: list[Encoded] = []
+def _entries(layout: Layout, batch: Any, bases: list[Any] | None, bad: dict[int, str]) -> list[EncodedMessage]:
+    found: list[EncodedMessage] = []
+    encoder = layout.encoder
     rows = zip(batch.column("fields").to_pylist(), bases or repeat(None), strict=False)
     for index, (fields, basis) in enumerate(rows):
         try:
             if fields is None:
                 raise InvalidMessageError("fields is null")
-            found.append(encode(layout.topic, StreamMessage(dict(fields), slot_basis=basis)))
+            found.append(encoder.one(StreamMessage(dict(fields), slot_basis=basis)))
         except InvalidMessageError as error:
             bad[index] = str(error)
     return found

@@ -12,13 +12,10 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple, TypeVar, cast
 
-from rmq._model.columns import Columns
-from rmq._model.folding import fold_pair
+from rmq._model.batches import Batch, EncodedMessage, Rows, fold_pair, gathered
 from rmq._model.merging import Collect, Merge, Overflow
-from rmq._model.messages import Encoded
 from rmq._model.records import ITEMS, Record, read_record
 from rmq._model.topics import Topic, TopicType
-from rmq.spark.sink.rows import Rows
 
 T = TypeVar("T")
 
@@ -40,7 +37,7 @@ class HeldRows:
     def __init__(self, topic: Topic, most: int, most_bytes: int) -> None:
         self.topic, self.most, self.most_bytes = topic, most, most_bytes
         self.number = self.size_bytes = self.folded = 0
-        self._columns: dict[int, Columns] = {}
+        self._batches: dict[int, Batch] = {}
 
     def add(self, rows: Rows) -> int:
         """Take rows over, and return how many: 0 where what is held has to be sent before."""
@@ -56,16 +53,16 @@ class HeldRows:
         return taken
 
     def _hold(self, rows: Rows) -> None:
-        for part in rows.by_slot():
-            held = self._columns.setdefault(part.slot, part)
-            if held is not part:
-                held.extend(part.contents, part.scores, part.bodies, part.flats)
+        for slot, places in rows.places.items():
+            if slot not in self._batches:
+                self._batches[slot] = Batch(slot)
+            self._batches[slot].extend(rows, places)
         self.number += len(rows)
 
-    def take(self) -> dict[int, Sequence[Encoded]]:
+    def take(self) -> dict[int, Sequence[EncodedMessage]]:
         """Hand all rows over, by slot."""
-        found: dict[int, Sequence[Encoded]] = {**self._columns}
-        self._columns = {}
+        found: dict[int, Sequence[EncodedMessage]] = {**self._batches}
+        self._batches = {}
         self.number = self.size_bytes = 0
         return found
 
@@ -83,38 +80,40 @@ class SingleRows(HeldRows):
 
     def _hold(self, rows: Rows) -> None:
         before = self.number
-        for part in rows.by_slot():
-            single = self._single.setdefault(part.slot, _Single({}, {}))
-            known = len(single.scores)
-            if part.bodies or single.bodies:
+        for slot, places in rows.places.items():
+            single = self._single.setdefault(slot, _Single({}, {}))
+            known, contents = len(single.values), gathered(rows.contents, places)
+            if rows.bodies or single.bodies:
                 if len(single.bodies) < known:
-                    single.bodies.update(dict.fromkeys(single.scores))
-                _keep_newest(single.bodies, part.contents, part.bodies or [None] * len(part))
-            self._merge(single.scores, part.contents, part.scores)
-            self.number += len(single.scores) - known
+                    single.bodies.update(dict.fromkeys(single.values))
+                _keep_newest(
+                    single.bodies, contents, gathered(rows.bodies, places) if rows.bodies else [None] * len(places)
+                )
+            self._merge(single.values, contents, gathered(rows.values, places))
+            self.number += len(single.values) - known
         self.folded += len(rows) - (self.number - before)
 
-    def take(self) -> dict[int, Sequence[Encoded]]:
+    def take(self) -> dict[int, Sequence[EncodedMessage]]:
         """Hand all rows over, by slot."""
         single, self._single = self._single, {}
         super().take()
-        return {slot: each.columns(slot) for slot, each in single.items()}
+        return {slot: each.batch(slot) for slot, each in single.items()}
 
 
 class _Single(NamedTuple):
     """What is kept of each content of a slot: two columns, both in the order in which the contents came first.
 
     Attributes:
-        scores: Content -> score.
+        values: Content -> value.
         bodies: Content -> body; empty where none has one.
     """
 
-    scores: dict[bytes, int]
+    values: dict[bytes, int]
     bodies: dict[bytes, bytes | None]
 
-    def columns(self, slot: int) -> Columns:
+    def batch(self, slot: int) -> Batch:
         """Return the rows."""
-        return Columns(slot, list(self.scores), list(self.scores.values()), list(self.bodies.values()), [])
+        return Batch(slot, list(self.values), list(self.values.values()), list(self.bodies.values()))
 
 
 def _keep_first(kept: dict[bytes, T], contents: Sequence[bytes], values: Sequence[T]) -> None:
@@ -139,7 +138,7 @@ class FoldedRows(HeldRows):
 
     def __init__(self, topic: Topic, most: int, most_bytes: int) -> None:
         super().__init__(topic, most, most_bytes)
-        self._rows: dict[int, list[Encoded]] = {}
+        self._rows: dict[int, list[EncodedMessage]] = {}
         self._places: dict[int, dict[bytes, int]] = {}
 
     def add(self, rows: Rows) -> int:
@@ -161,9 +160,9 @@ class FoldedRows(HeldRows):
                 self.folded += 1
         return len(rows)
 
-    def take(self) -> dict[int, Sequence[Encoded]]:
+    def take(self) -> dict[int, Sequence[EncodedMessage]]:
         """Hand all rows over, by slot."""
-        found: dict[int, Sequence[Encoded]] = {**self._rows}
+        found: dict[int, Sequence[EncodedMessage]] = {**self._rows}
         self._rows, self._places = {}, {}
         super().take()
         return found
@@ -175,7 +174,7 @@ def held_rows(topic: Topic, fold: bool, most: int, most_bytes: int) -> HeldRows:
     return kind(topic, most, most_bytes)
 
 
-def in_order(topic: Topic, rows: Sequence[Encoded]) -> Iterator[Sequence[Encoded]]:
+def in_order(topic: Topic, rows: Sequence[EncodedMessage]) -> Iterator[Sequence[EncodedMessage]]:
     """Yield the rows of a slot in the lists that go into calls of their own.
 
     Where the topic merges, they come in the order of their contents, which does not depend on that of the task's rows.
@@ -189,7 +188,7 @@ def in_order(topic: Topic, rows: Sequence[Encoded]) -> Iterator[Sequence[Encoded
         yield rows
         return
     bounds = cast("Collect", topic.merge.reduce)
-    waves: list[list[Encoded]] = []
+    waves: list[list[EncodedMessage]] = []
     content, wave, number, size = b"", 0, 0, 0
     for row in rows:
         record = cast("Record", read_record(row.body))
@@ -204,7 +203,7 @@ def in_order(topic: Topic, rows: Sequence[Encoded]) -> Iterator[Sequence[Encoded
     yield from waves
 
 
-def _content(row: Encoded) -> bytes:
+def _content(row: EncodedMessage) -> bytes:
     return row.content
 
 

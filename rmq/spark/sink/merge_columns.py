@@ -23,12 +23,11 @@ from pyspark.sql.types import (
     StringType,
 )
 
+from rmq._model.batches import EncodedMessage
+from rmq._model.encoding import Encoder
 from rmq._model.envelope import unwrap
 from rmq._model.merging import MAX_COUNT, Merge
-from rmq._model.messages import Encoded
-from rmq._model.recording import join_record, record_of
 from rmq._model.records import BODIES, ITEMS, NUMBERS, Record, fold, read_record, write_record
-from rmq._model.topics import Topic
 from rmq.errors import InvalidMessageError
 
 TEXT = (StringType, BinaryType)
@@ -97,7 +96,7 @@ def merge_columns(merge: Merge, names: Collection[str]) -> MergeColumns:
 
 
 def records_of(
-    topic: Topic, columns: MergeColumns, batch: Any, contents: Sequence[Any], bad: dict[int, str]
+    encoder: Encoder, columns: MergeColumns, batch: Any, contents: Sequence[Any], bad: dict[int, str]
 ) -> list[bytes | None]:
     """Return the records of a batch's rows; notes rows that break a rule in `bad`, and leaves out those in it."""
 
@@ -120,16 +119,16 @@ def records_of(
             if index in bad:
                 pass
             elif columns.wanted is not None:
-                record = _join_of(topic, content, value, wanted, weight)
+                record = _join_of(encoder, content, value, wanted, weight)
             else:
-                record = record_of(topic, content, _plain(value, content), version, weight)
+                record = encoder.record(content, _plain(value, content), version, weight)
         except InvalidMessageError as error:
             bad[index] = str(error)
         found.append(record)
     return found
 
 
-def values_of(columns: MergeColumns, row: Encoded, lists: bool) -> list[dict[str, Any]]:
+def values_of(columns: MergeColumns, row: EncodedMessage, lists: bool) -> list[dict[str, Any]]:
     """Return what the columns say of a message that was not sent, in several rows where its items need them.
 
     Args:
@@ -159,7 +158,7 @@ def _plain(value: Any, content: bytes) -> Any:
     return plain
 
 
-def _join_of(topic: Topic, content: bytes, value: Any, wanted: Any, weight: Any) -> bytes:
+def _join_of(encoder: Encoder, content: bytes, value: Any, wanted: Any, weight: Any) -> bytes:
     parts = cast("list[Any]", value) if isinstance(value, list) else [value]
     if type(wanted) is not int or wanted < 1:
         raise InvalidMessageError(f"of of {content!r:.80} is {wanted!r}; it must be a whole number from 1")
@@ -167,5 +166,5 @@ def _join_of(topic: Topic, content: bytes, value: Any, wanted: Any, weight: Any)
         raise InvalidMessageError(f"weight of {content!r:.80} is {weight!r}; it must be from 1 to {MAX_COUNT}")
     if not parts or not all(parts):
         raise InvalidMessageError(f"part of {content!r:.80} is {parts!r:.80}; none may be null or empty")
-    records = [cast("Record", read_record(join_record(topic, content, part, wanted))) for part in parts]
+    records = [cast("Record", read_record(encoder.join(content, part, wanted))) for part in parts]
     return write_record(replace(reduce(fold, records), count=weight))

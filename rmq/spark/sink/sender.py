@@ -10,9 +10,8 @@ from typing import Any, Literal, cast
 
 from rmq._broker.keys import sent_key, slot_keys
 from rmq._broker.queue_broker import QueueBroker
-from rmq._model.columns import Columns
+from rmq._model.batches import Batch, EncodedMessage, Rows
 from rmq._model.merging import Overflow
-from rmq._model.messages import Encoded
 from rmq._model.replies import SendResult
 from rmq._model.topics import Topic
 from rmq._sending.backpressure import blocks, send_patiently, wait_for_room
@@ -25,7 +24,6 @@ from rmq.spark.redis_time import RedisTime
 from rmq.spark.sink.bad_rows import BadRows
 from rmq.spark.sink.holding import held_rows, in_order
 from rmq.spark.sink.pacing import TaskPace
-from rmq.spark.sink.rows import Rows
 
 log = logging.getLogger("rmq.spark")
 
@@ -83,22 +81,6 @@ class Sending:
     passed: WhenPassed = "fail"
 
 
-@dataclass(slots=True)
-class _Part:
-    """A chunk on its way; `number` counts those of its slot, `first` its messages that calls have taken so far."""
-
-    slot: int
-    encoded: Columns
-    size_bytes: int
-    number: int
-    first: int = 0
-
-    @property
-    def rest(self) -> Sequence[Encoded]:
-        """The messages that are to be sent."""
-        return self.encoded[self.first :] if self.first else self.encoded
-
-
 class TaskSender:
     """Sends to the slots of one topic. Not thread-safe.
 
@@ -133,7 +115,7 @@ class TaskSender:
         size = RoundSize(depth * sending.chunk, depth * BATCH_BYTES, depth)
         self._time = RedisTime()
         wait = None if pace is None else self._wait
-        self._pipeline = Pipeline[_Part](connections, topic, size, self._call, self._settle, wait)
+        self._pipeline = Pipeline(connections, topic, size, self._call, self._settle, wait)
         self.counts = Counts()
 
     def add(self, rows: Rows) -> None:
@@ -149,9 +131,12 @@ class TaskSender:
         """Send all that is held back."""
         for slot, rows in self.held.take().items():
             for ordered in in_order(self._topic, rows):
-                for part, size_bytes in cut(ordered, self._sending.chunk):
+                for batch in cut(ordered, self._sending.chunk):
+                    if self._mark is not None:
+                        merges = self._topic.merge is not None
+                        batch.completion = self._mark.of(self._chunks[slot], batch, merges)
                     with self._time.counted():
-                        self._pipeline.queue(_Part(slot, part, size_bytes, self._chunks[slot]))
+                        self._pipeline.queue(batch)
                     self._chunks[slot] += 1
         with self._time.counted():
             self._pipeline.flush()
@@ -178,39 +163,34 @@ class TaskSender:
         with self._time.left_out():
             cast("TaskPace", self._pace).wait(number)
 
-    def _call(self, part: _Part) -> Call[Any]:
-        return self._send_call(part.slot, part.rest, self._mark_of(part))
+    def _call(self, batch: Batch) -> Call[Any]:
+        return self._send_call(batch.slot, _rest_of(batch), batch.completion)
 
-    def _send_call(self, slot: int, rows: Sequence[Encoded], mark: Mark | None) -> Call[Any]:
+    def _send_call(self, slot: int, rows: Sequence[EncodedMessage], mark: Mark | None) -> Call[Any]:
         return self._writer.send_call(slot, rows) if mark is None else send_once(self._topic, slot, rows, mark)
 
-    def _mark_of(self, part: _Part) -> Mark | None:
-        merges = self._topic.merge is not None
-        mark = None if self._mark is None else self._mark.of(part.number, part.encoded, merges)
-        return mark if mark is None or not part.first else replace(mark, first=part.first)
-
-    def _settle(self, part: _Part, answer: SendResult | Once | RmqError) -> bool:
+    def _settle(self, batch: Batch, answer: SendResult | Once | RmqError) -> bool:
         """Book what came of a chunk; send what its call has left, until all of it is sent."""
-        while self._settled(part, answer):
+        while self._settled(batch, answer):
             try:
-                answer = self._connections.run(self._call(part))
+                answer = self._connections.run(self._call(batch))
             except RmqError as error:
                 answer = error
         return True
 
-    def _settled(self, part: _Part, answer: SendResult | Once | RmqError) -> bool:
+    def _settled(self, batch: Batch, answer: SendResult | Once | RmqError) -> bool:
         """Book an answer; return whether messages of the chunk are left."""
         if isinstance(answer, FixedTimePassedError) and self._sending.passed == "now":
-            return self._done(part, self._send_at_once(part))
+            return self._done(batch, self._send_at_once(batch))
         if isinstance(answer, FixedTimePassedError) and self._sending.passed == "collect":
-            return self._without_passed(part)
+            return self._without_passed(batch)
         if isinstance(answer, BacklogFullError) and waits(self._topic, answer):
-            return self._done(part, self._send_patiently(part.slot, part.rest, self._mark_of(part)))
+            return self._done(batch, self._send_patiently(batch.slot, _rest_of(batch), batch.completion))
         if isinstance(answer, RmqError):
             raise answer
-        return self._done(part, answer)
+        return self._done(batch, answer)
 
-    def _done(self, part: _Part, answer: SendResult | Once) -> bool:
+    def _done(self, batch: Batch, answer: SendResult | Once) -> bool:
         """Count a chunk, and put those of its rows aside again without which it was sent before.
 
         Returns:
@@ -219,10 +199,10 @@ class TaskSender:
         refused = answer.refused if isinstance(answer, Once) else ()
         if refused and not self._bad_rows.collecting:
             raise InvalidMessageError(f"{len(refused)} messages: {_PASSED}; badRows=collect puts such rows aside")
-        self._put_aside(part, refused, _PASSED)
-        return self._booked(part, answer)
+        self._put_aside(batch, refused, _PASSED)
+        return self._booked(batch, answer)
 
-    def _send_patiently(self, slot: int, rows: Sequence[Encoded], mark: Mark | None) -> SendResult | Once:
+    def _send_patiently(self, slot: int, rows: Sequence[EncodedMessage], mark: Mark | None) -> SendResult | Once:
         """Send as room comes free; a marked chunk as a whole, since a task that is run again sends it as one."""
         sleep = self._connections.runtime.sleep
         if mark is None:
@@ -233,17 +213,17 @@ class TaskSender:
         call = self._send_call(slot, rows, mark)
         return wait_for_room(lambda: self._connections.run(call), self._topic.full_timeout_s, sleep)
 
-    def _send_at_once(self, part: _Part) -> SendResult | Once:
+    def _send_at_once(self, batch: Batch) -> SendResult | Once:
         """Send a chunk in which times have passed: these are due as soon as may be.
 
         Its mark is that of the times that were given: where it was sent before, it is not sent again.
         """
-        mark, ahead_ms = self._mark_of(part), AHEAD_MS
+        mark, ahead_ms = batch.completion, AHEAD_MS
         while True:
-            earliest = self._now_ms(part.slot) + ahead_ms
-            rows = [row if row.score >= earliest else row._replace(score=earliest) for row in part.rest]
+            earliest = self._now_ms(batch.slot) + ahead_ms
+            rows = [row if row.value >= earliest else row._replace(value=earliest) for row in _rest_of(batch)]
             try:
-                return self._send_in_time(part.slot, rows, mark)
+                return self._send_in_time(batch.slot, rows, mark)
             except FixedTimePassedError:
                 if ahead_ms >= MOST_AHEAD_MS:
                     raise
@@ -253,7 +233,7 @@ class TaskSender:
         seconds, us = self._connections.command("TIME", key=slot_keys(self._topic.name, slot).store)
         return int(seconds) * 1_000 + int(us) // 1_000
 
-    def _without_passed(self, part: _Part) -> bool:
+    def _without_passed(self, batch: Batch) -> bool:
         """Put those aside whose time has passed by the server's clock, and send the others.
 
         Those that were sent by an earlier run of the batch stay sent, whatever the time is now.
@@ -261,28 +241,28 @@ class TaskSender:
         Returns:
             Whether the call has left messages of the chunk.
         """
-        mark = self._mark_of(part)
-        passed = [] if mark is None else self._passed_before(part, mark)
+        mark: Mark | None = batch.completion
+        passed = [] if mark is None else self._passed_before(batch, mark)
         if passed:
-            self._put_aside(part, passed, _PASSED)
-            return self._booked(part, Once(0, 0, len(part.encoded) - len(passed)))
-        first = part.first
-        while len(passed) < len(part.encoded) - first:
-            now_ms = self._now_ms(part.slot)
-            late = [i for i, row in enumerate(part.rest, first) if row.score <= now_ms and i not in passed]
-            self._put_aside(part, late, f"fixed_time is in the past: Redis' time is {now_ms} ms")
+            self._put_aside(batch, passed, _PASSED)
+            return self._booked(batch, Once(0, 0, len(batch) - len(passed)))
+        first = 0 if mark is None else mark.first
+        while len(passed) < len(batch) - first:
+            now_ms = self._now_ms(batch.slot)
+            late = [i for i, row in enumerate(batch[first:], first) if row.value <= now_ms and i not in passed]
+            self._put_aside(batch, late, f"fixed_time is in the past: Redis' time is {now_ms} ms")
             passed += late
-            rows = [row for row in part.rest if row.score > now_ms]
+            rows = [row for row in batch[first:] if row.value > now_ms]
             try:
                 if rows:
                     refused = None if mark is None else mark.without(passed)
-                    return self._booked(part, self._send_in_time(part.slot, rows, refused))
+                    return self._booked(batch, self._send_in_time(batch.slot, rows, refused))
             except FixedTimePassedError:
                 continue
             return False
         return False
 
-    def _send_in_time(self, slot: int, rows: Sequence[Encoded], mark: Mark | None) -> SendResult | Once:
+    def _send_in_time(self, slot: int, rows: Sequence[EncodedMessage], mark: Mark | None) -> SendResult | Once:
         try:
             answer: SendResult | Once = self._connections.run(self._send_call(slot, rows, mark))
         except BacklogFullError as error:
@@ -291,20 +271,20 @@ class TaskSender:
             return self._send_patiently(slot, rows, mark)
         return answer
 
-    def _passed_before(self, part: _Part, mark: Mark) -> list[int]:
-        key = sent_key(self._topic.name, part.slot, mark.query)
+    def _passed_before(self, batch: Batch, mark: Mark) -> list[int]:
+        key = sent_key(self._topic.name, batch.slot, mark.query)
         return mark.refused_in(self._connections.command("HGET", key, f"{mark.partition}:{mark.chunk}")) or []
 
-    def _put_aside(self, part: _Part, indices: Sequence[int], reason: str) -> None:
+    def _put_aside(self, batch: Batch, indices: Sequence[int], reason: str) -> None:
         if indices:
-            self._bad_rows.take_encoded([part.encoded[index] for index in indices], reason)
+            self._bad_rows.take_encoded([batch[index] for index in indices], reason)
 
-    def _booked(self, part: _Part, answer: SendResult | Once) -> bool:
+    def _booked(self, batch: Batch, answer: SendResult | Once) -> bool:
         """Count an answer; return whether its call has left messages of the chunk."""
         self._book(answer)
         if not isinstance(answer, Once) or answer.done is None:
             return False
-        part.first = answer.done
+        batch.completion = replace(batch.completion, first=answer.done)
         return True
 
     def _book(self, result: SendResult | Once) -> None:
@@ -324,24 +304,29 @@ def waits(topic: Topic, full: BacklogFullError) -> bool:
     return releases and isinstance(full, CollectionFullError)
 
 
-def cut(rows: Sequence[Encoded], most: int) -> Iterator[tuple[Columns, int]]:
-    """Yield chunks and their bytes: of at most `most` messages, and `BATCH_BYTES` unless one alone is larger."""
-    columns = Columns.of(rows) if rows else Columns.none(0)
-    for first in range(0, len(columns), most):
-        part = columns[first : first + most]
-        size = part.size_bytes
-        if size <= BATCH_BYTES:
-            yield part, size
+def _rest_of(batch: Batch) -> Batch:
+    """Return the messages of a chunk that no call has taken so far."""
+    mark: Mark | None = batch.completion
+    return batch[mark.first :] if mark is not None and mark.first else batch
+
+
+def cut(rows: Sequence[EncodedMessage], most: int) -> Iterator[Batch]:
+    """Yield chunks of at most `most` messages of one slot, and of `BATCH_BYTES` unless one alone is larger."""
+    whole = Batch.of(rows) if rows else Batch(0)
+    for first in range(0, len(whole), most):
+        batch = whole[first : first + most]
+        if batch.size_bytes <= BATCH_BYTES:
+            yield batch
         else:
-            yield from _cut_by_size(part)
+            yield from _cut_by_size(batch)
 
 
-def _cut_by_size(rows: Columns) -> Iterator[tuple[Columns, int]]:
+def _cut_by_size(whole: Batch) -> Iterator[Batch]:
     first = size = 0
-    for index, row in enumerate(rows):
+    for index, row in enumerate(whole):
         length = len(row.content) + len(row.body or b"")
         if index > first and size + length > BATCH_BYTES:
-            yield rows[first:index], size
+            yield whole[first:index]
             first, size = index, 0
         size += length
-    yield rows[first:], size
+    yield whole[first:]

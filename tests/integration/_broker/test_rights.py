@@ -33,7 +33,7 @@ from rmq.spark.calls import Driver, Reading
 from rmq.spark.marks import Mark, send_once
 from rmq.spark.refusal_calls import How, refuse_contents
 from rmq.spark.source import log_calls
-from tests.support.core import Encoded, default_scripts, streams
+from tests.support.core import EncodedMessage, default_scripts, streams
 from tests.support.dashboard import served as dashboard
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -187,7 +187,7 @@ def test_a_querys_batches_are_read_and_sent_under_the_documented_rights(client: 
     assert run(refuse_contents(topic, 0, claim, how, [b"m0"])).noted == 1
     assert run(refuse_contents(topic, 0, claim, How(1, "", "later"), [b"m1"])).noted == 1
     assert run(calls.settle(topic, 0, driver, 1, 0, "ack")) == (3, 0, 0, 2)
-    messages = [Encoded(0, b"new", 100, None)]
+    messages = [EncodedMessage(0, b"new", 100, None)]
     mark = Mark("q1", 1, 0, 60).of(0, messages)
     assert run(send_once(topic, 0, messages, mark)).new == 1
 

@@ -24,10 +24,9 @@ from rmq.errors import SendError
 from rmq.spark.marks import Mark
 from rmq.spark.sink.bad_rows import BadRows
 from rmq.spark.sink.columns import Layout
-from rmq.spark.sink.rows import Rows
 from rmq.spark.sink.sender import Sending, TaskSender
 from tests.conftest import MakeTopic
-from tests.support.core import BATCH, BODY, Call, Connections, Dispatch, Message, encode, parse_url, slot_keys
+from tests.support.core import BATCH, BODY, Call, Connections, Dispatch, Message, Rows, encode, parse_url, slot_keys
 from tests.support.storm import script_storm
 
 SCRIPTS = "send_range_merge send_priority send_fixed_time send_many stream_send spark_send".split()

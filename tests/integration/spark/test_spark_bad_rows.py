@@ -15,10 +15,9 @@ from rmq import Topic, TopicType
 from rmq.spark.marks import Mark
 from rmq.spark.sink.bad_rows import BadRows
 from rmq.spark.sink.columns import Layout
-from rmq.spark.sink.rows import Rows
 from rmq.spark.sink.sender import Counts, Sending, TaskSender
 from tests.conftest import MakeTopic
-from tests.support.core import Connections, Encoded, parse_url, sent_key, slot_keys
+from tests.support.core import Connections, EncodedMessage, Rows, parse_url, sent_key, slot_keys
 
 
 @pytest.fixture
@@ -35,10 +34,10 @@ class Task:
         self._connections, self._topic, self._folder = connections, topic, folder
         self._mark = Mark("q", 0, 0, 60) if marked else None
 
-    def attempt(self, rows: list[Encoded]) -> tuple[Counts, BadRows]:
+    def attempt(self, rows: list[EncodedMessage]) -> tuple[Counts, BadRows]:
         layout = Layout(self._topic, "fixed_time")
         bad_rows = BadRows(layout, self._folder.as_uri(), "part")
-        columns = {"content": [row.content for row in rows], "fixed_time": [row.score for row in rows]}
+        columns = {"content": [row.content for row in rows], "fixed_time": [row.value for row in rows]}
         bad_rows.take(pa.record_batch(columns), {})
         sender = TaskSender(self._connections, self._topic, Sending(True, 100, 100, 1, "collect"), bad_rows, self._mark)
         sender.add(Rows.of(rows))
@@ -58,7 +57,7 @@ def test_a_row_that_the_server_refused_is_put_aside_by_the_attempt_that_ends_wel
     task = Task(connections, topic, tmp_path / "bad", marked=marked)
     now_ms = int(time.time() * 1_000)
     soon_ms = now_ms + 5_000
-    rows = [Encoded(0, *row, None) for row in ((b"passed", 7), (b"soon", soon_ms), (b"later", now_ms + 10**6))]
+    rows = [EncodedMessage(0, *row, None) for row in ((b"passed", 7), (b"soon", soon_ms), (b"later", now_ms + 10**6))]
     counts, bad_rows = task.attempt(rows)
     assert counts == Counts(new=2)
     bad_rows.drop()  # something else ends the task

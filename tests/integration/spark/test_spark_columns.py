@@ -16,7 +16,7 @@ from rmq.spark.batch_reader import RmqReader
 from rmq.spark.source.batches import Batch
 from rmq.spark.source.reader import RmqStreamReader
 from tests.conftest import MakeTopic
-from tests.support.core import Encoded, QueueBroker, query_keys, slot_keys, wrap
+from tests.support.core import EncodedMessage, QueueBroker, query_keys, slot_keys, wrap
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -62,7 +62,7 @@ def test_attempts_times_of_sending_and_traces(
     sender.producer(topic).send_many([PriorityMessage("a", 1_000), PriorityMessage("b", 900, body="plain")])
     [delivery] = sender.consumer(topic).poll(max_messages=1, timeout=5)
     assert delivery.nack(delay="0s")
-    traced = Encoded(0, b"c", 800, wrap(b"body", TRACE))
+    traced = EncodedMessage(0, b"c", 800, wrap(b"body", TRACE))
     QueueBroker(sender._connections, topic).send(0, [traced])
     columns = {"columns": "content, body, attempt, SENT, trace"}
     rows = read(redis_url, topic, **columns)

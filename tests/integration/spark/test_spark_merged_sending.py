@@ -37,14 +37,14 @@ from rmq.spark.options import parse_options
 from rmq.spark.sink.bad_rows import BadRows
 from rmq.spark.sink.columns import Layout, layout_of
 from rmq.spark.sink.encoding import encode_rows
-from rmq.spark.sink.rows import Rows
 from rmq.spark.sink.sender import Counts, Sending, TaskSender
 from tests.conftest import MakeTopic
 from tests.support.core import (
     Connections,
-    Encoded,
+    EncodedMessage,
     Record,
     Reducer,
+    Rows,
     framed,
     parse_url,
     read_record,
@@ -74,7 +74,7 @@ def send(connections: Connections, redis_client: redis.Redis) -> Iterator[Send]:
     """Send rows as one attempt of a task does."""
     topics: list[Topic] = []
 
-    def run(topic: Topic, rows: list[Encoded], sending: Sending = FOLDED, mark: Mark | None = MARK) -> Counts:
+    def run(topic: Topic, rows: list[EncodedMessage], sending: Sending = FOLDED, mark: Mark | None = MARK) -> Counts:
         topics.append(topic)
         sender = TaskSender(connections, topic, sending, BadRows(Layout(topic), None, "part"), mark)
         try:
@@ -100,10 +100,10 @@ def values(client: redis.Redis, topic: Topic) -> dict[bytes, tuple[object, ...]]
     return found
 
 
-def rows_of(topic: Topic, number: int = 600, contents: int = 40, seed: int = 1) -> list[Encoded]:
+def rows_of(topic: Topic, number: int = 600, contents: int = 40, seed: int = 1) -> list[EncodedMessage]:
     """Return rows as a frame may have them."""
     random, kind = Random(seed), topic.merge.kind if topic.merge else ""
-    rows: list[Encoded] = []
+    rows: list[EncodedMessage] = []
     for i in range(number):
         content = b"c%d" % random.randrange(contents)
         value, figure = b"", float(random.randint(-50, 50))
@@ -113,7 +113,7 @@ def rows_of(topic: Topic, number: int = 600, contents: int = 40, seed: int = 1) 
             item = b"%d" % random.randrange(50)
             value, figure = framed([item]), 1
         record = write_record(Record(random.randint(1, 3), 0, 0, figure, kind, value))
-        rows.append(Encoded(topic.slot_of(content), content, random.randint(100, 200) * 1_000, record))
+        rows.append(EncodedMessage(topic.slot_of(content), content, random.randint(100, 200) * 1_000, record))
     return rows
 
 
@@ -169,9 +169,9 @@ def test_a_chunk_that_costs_more_than_a_call_may_is_sent_by_several(
     topic = make_topic(TopicType.PRIORITY, slots=1, merge=Merge(Collect()))
     names = [b"c%02d" % index for index in range(60)]
 
-    def rows(item: bytes) -> list[Encoded]:
+    def rows(item: bytes) -> list[EncodedMessage]:
         record = write_record(Record(1, 0, 0, 1, "C", framed([item])))
-        return [Encoded(0, name, 100_000, record) for name in names]
+        return [EncodedMessage(0, name, 100_000, record) for name in names]
 
     send(topic, rows(b"x" * 60_000))
     mark = replace(MARK, batch=1)
@@ -254,7 +254,7 @@ def test_items_beyond_the_most_of_a_message_come_when_it_was_taken(
     make_topic: MakeTopic, redis_url: str, redis_client: redis.Redis, send: Send
 ) -> None:
     topic = make_topic(TopicType.RANGE_MERGE, slots=1, merge=Merge(Collect(max_items=10)), full_timeout="20s")
-    rows = [Encoded(0, b"c%d" % (i % 3), 60_000, _item(b"%d" % i)) for i in range(100)]
+    rows = [EncodedMessage(0, b"c%d" % (i % 3), 60_000, _item(b"%d" % i)) for i in range(100)]
     with Consumer(redis_url, topic) as consumer:
         for _ in range(2):
             counts = send(topic, rows)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
-from functools import partial
 from typing import Any
 
 import pytest
@@ -14,13 +13,13 @@ from hypothesis import strategies as st
 
 from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, StreamMessage, Topic, TopicType
 from rmq._broker.sends import message_args
-from rmq._model.columns import Columns
-from rmq._model.encoding import encoder_of
-from rmq._model.messages import Encoded, Message, encode
+from rmq._model.batches import Batch, EncodedMessage
+from rmq._model.encoding import Encoder
+from rmq._model.messages import Message
 from rmq.errors import InvalidMessageError
 
 encodeds = st.builds(
-    Encoded,
+    EncodedMessage,
     st.just(3),
     st.binary(min_size=1, max_size=3),
     st.integers(1, 9),
@@ -30,28 +29,30 @@ encodeds = st.builds(
 
 
 @given(st.lists(encodeds, min_size=1, max_size=12), st.integers(0, 12), st.integers(0, 12))
-def test_columns_are_a_sequence_of_what_they_were_made_of(messages: list[Encoded], first: int, last: int) -> None:
-    appended = Columns.none(3)
+def test_columns_are_a_sequence_of_what_they_were_made_of(
+    messages: list[EncodedMessage], first: int, last: int
+) -> None:
+    appended = Batch(3)
     for message in messages:
-        appended.append(message)
-    for columns in (appended, Columns.of(messages)):
+        appended.add(message)
+    for columns in (appended, Batch.of(messages)):
         assert list(columns) == messages
         assert [columns[index] for index in range(-len(messages), len(messages))] == [*messages, *messages]
         assert list(columns[first:last]) == messages[first:last]
-        assert Columns.of(columns) is columns
+        assert Batch.of(columns) is columns
         with pytest.raises(IndexError):
             columns[len(messages)]
 
 
-def plain_args(messages: Sequence[Encoded]) -> list[Any]:
-    pairs = [part for message in messages for part in (message.score, message.content)]
+def plain_args(messages: Sequence[EncodedMessage]) -> list[Any]:
+    pairs = [part for message in messages for part in (message.value, message.content)]
     bodies = [(index, message.body) for index, message in enumerate(messages, 1) if message.body is not None]
     return pairs + [part for pair in bodies for part in pair]
 
 
 @given(st.lists(encodeds, min_size=1, max_size=12))
-def test_the_arguments_of_a_send_are_those_of_its_messages(messages: list[Encoded]) -> None:
-    assert message_args(Columns.of(messages)) == message_args(messages) == plain_args(messages)
+def test_the_arguments_of_a_send_are_those_of_its_messages(messages: list[EncodedMessage]) -> None:
+    assert message_args(Batch.of(messages)) == message_args(messages) == plain_args(messages)
 
 
 class Tier(IntEnum):
@@ -77,7 +78,7 @@ TOPICS = [
 
 
 @given(st.data())
-def test_an_encoder_does_what_encode_does(data: st.DataObject) -> None:
+def test_an_encoder_does_the_same_with_plain_messages_as_with_others(data: st.DataObject) -> None:
     topic = data.draw(st.sampled_from(TOPICS))
     kind: Any = data.draw(
         st.sampled_from([RangeMergeMessage, PriorityMessage, FixedTimeMessage, FixedTimeMessage, StreamMessage])
@@ -91,7 +92,12 @@ def test_an_encoder_does_what_encode_does(data: st.DataObject) -> None:
             message = kind(data.draw(payloads), data.draw(values), **rest)
         except InvalidMessageError:
             return
-    assert outcome(encoder_of(topic), message) == outcome(partial(encode, topic), message)
+    assert outcome(Encoder(topic).one, message) == outcome(checked(topic), message)
+
+
+def checked(topic: Topic) -> Callable[[Message], tuple[Any, ...]]:
+    """Return what checks a message in the long way."""
+    return Encoder(topic)._checked  # pyright: ignore[reportPrivateUsage]
 
 
 def outcome(encoder: Callable[[Message], tuple[Any, ...]], message: Message) -> tuple[Any, ...]:

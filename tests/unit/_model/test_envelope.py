@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rmq import Delivery, PriorityMessage, Topic, TopicType
 from rmq._model.envelope import MARK, unwrap, wrap
-from rmq._model.messages import encode
+from tests.support.core import encode
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 BODIES = st.one_of(st.none(), st.binary(max_size=40), st.binary(max_size=40).map(lambda tail: MARK + tail))

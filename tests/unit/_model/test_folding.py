@@ -30,9 +30,9 @@ from rmq import (
     Topic,
     TopicType,
 )
-from rmq._model.folding import fold_messages
-from rmq._model.messages import Encoded, encode
+from rmq._model.batches import EncodedMessage, fold_messages
 from rmq._model.records import Record, fold, read_record
+from tests.support.core import encode
 
 HIGHEST = 100
 REDUCERS = [Keep(), Replace(), Newest(), Max(), Min(), Sum(), Collect(), Collect(unique=True)]
@@ -56,13 +56,13 @@ TOPICS = [
 ]
 
 
-def records(encoded: Sequence[Encoded]) -> list[Record]:
+def records(encoded: Sequence[EncodedMessage]) -> list[Record]:
     return [record for message in encoded if (record := read_record(message.body)) is not None]
 
 
 @st.composite
-def sends(draw: st.DrawFn, topic: Topic) -> list[Encoded]:
-    def one() -> Encoded:
+def sends(draw: st.DrawFn, topic: Topic) -> list[EncodedMessage]:
+    def one() -> EncodedMessage:
         content, score = draw(st.sampled_from("ab")), draw(st.sampled_from([3, 30, 60, 90]))
         merge = topic.merge
         assert merge is not None
@@ -95,15 +95,15 @@ class Store:
         self._topic, self._merge = topic, topic.merge
         self.messages: dict[bytes, tuple[int, Record]] = {}
 
-    def send(self, encoded: Sequence[Encoded]) -> Store:
+    def send(self, encoded: Sequence[EncodedMessage]) -> Store:
         for message, record in zip(encoded, records(encoded), strict=True):
             if message.content not in self.messages:
-                self.messages[message.content] = self._first(message.score, record), record
+                self.messages[message.content] = self._first(message.value, record), record
                 continue
             score, stored = self.messages[message.content]
             newest = record.kind != "N" or record.number >= stored.number
             folded = fold(stored, record)
-            self.messages[message.content] = self._next(score, message.score, folded, newest), folded
+            self.messages[message.content] = self._next(score, message.value, folded, newest), folded
         return self
 
     def _first(self, sent: int, record: Record) -> int:

@@ -31,8 +31,8 @@ from rmq import (
     TopicType,
 )
 from rmq._model.envelope import MARK, wrap
-from rmq._model.messages import encode
 from rmq._model.records import Record, framed, read_record, wanting
+from tests.support.core import encode
 
 WINDOW = Fixed("5s")
 
@@ -98,24 +98,24 @@ def test_items() -> None:
 
 def test_the_other_types_carry_records_too() -> None:
     sums, newest = topic(Sum(), TopicType.PRIORITY), topic(Newest(), TopicType.FIXED_TIME)
-    assert encode(sums, PriorityMessage("a", 7, body=-2, weight=3)).score == 7
+    assert encode(sums, PriorityMessage("a", 7, body=-2, weight=3)).value == 7
     assert recorded(sums, PriorityMessage("a", 7, body=-2, weight=3)) == Record(3, 0, 0, -2, "S")
-    assert encode(newest, FixedTimeMessage("a", fixed_time_ms=9, body="b", version=4)).score == 9
+    assert encode(newest, FixedTimeMessage("a", fixed_time_ms=9, body="b", version=4)).value == 9
     assert recorded(newest, FixedTimeMessage("a", fixed_time_ms=9, body="b", version=4)) == Record(
         1, 0, 0, 4, "N", b"=b"
     )
 
 
 def test_the_time_range_is_that_of_the_message_or_of_the_window() -> None:
-    assert encode(topic(Keep()), RangeMergeMessage("a")).score == 5_000
-    assert encode(topic(Keep()), RangeMergeMessage("a", timedelta(seconds=1))).score == 1_000
-    assert encode(joining(), JoinMessage("a", "p", 2)).score == 3_600_000
-    assert encode(joining(), JoinMessage("a", "p", 2, time_range_ms=0.5)).score == 1
+    assert encode(topic(Keep()), RangeMergeMessage("a")).value == 5_000
+    assert encode(topic(Keep()), RangeMergeMessage("a", timedelta(seconds=1))).value == 1_000
+    assert encode(joining(), JoinMessage("a", "p", 2)).value == 3_600_000
+    assert encode(joining(), JoinMessage("a", "p", 2, time_range_ms=0.5)).value == 1
 
 
 @pytest.mark.parametrize("made", [Topic("t", TopicType.RANGE_MERGE), Topic("t", TopicType.RANGE_MERGE, merge=Merge())])
 def test_without_a_window_each_message_names_a_time_range(made: Topic) -> None:
-    assert encode(made, RangeMergeMessage("a", time_range_ms=5)).score == 5
+    assert encode(made, RangeMergeMessage("a", time_range_ms=5)).value == 5
     with pytest.raises(InvalidMessageError, match="time_range is None; topic t has no window in its merge, so each"):
         encode(made, RangeMergeMessage("a"))
 
@@ -127,7 +127,7 @@ def test_a_part_of_a_join() -> None:
     assert (record.wanted, record.items) == (3, (b"invoice",))
     basis = encode(made.changed(max_retries=1), JoinMessage("order:7", "invoice", 1, slot_basis="customer"))
     assert basis.slot == made.slot_of(b"customer")
-    assert (basis.content, basis.flat) == (b"order:7", ())
+    assert (basis.content, basis.fields) == (b"order:7", ())
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, Topic, TopicType
+from rmq._model.batches import EncodedMessage
 from rmq._model.envelope import MARK, wrap
-from rmq._model.messages import Encoded, encode, payload_bytes
+from rmq._model.messages import payload_bytes
 from rmq.errors import InvalidMessageError
+from tests.support.core import encode
 
 MERGE, PRIORITY, FIXED, _ = (Topic("t", kind, slots=1_024) for kind in TopicType)
 
@@ -29,11 +31,11 @@ def test_encoding(content: str, body: bytes | None, basis: str | None) -> None:
     raw = content.encode()
     slot = MERGE.slot_of(raw if basis is None else basis.encode())
     kept = wrap(body, "") if body is not None and body.startswith(MARK) else body  # it looks like an envelope
-    assert encode(MERGE, RangeMergeMessage(content, time_range_ms=5, slot_basis=basis, body=body)) == Encoded(
+    assert encode(MERGE, RangeMergeMessage(content, time_range_ms=5, slot_basis=basis, body=body)) == EncodedMessage(
         slot, raw, 5, kept
     )
-    assert encode(PRIORITY, PriorityMessage(raw, 17, basis, body)) == Encoded(slot, raw, 17, kept)
-    assert encode(FIXED, FixedTimeMessage(content, fixed_time_ms=7, slot_basis=basis, body=body)) == Encoded(
+    assert encode(PRIORITY, PriorityMessage(raw, 17, basis, body)) == EncodedMessage(slot, raw, 17, kept)
+    assert encode(FIXED, FixedTimeMessage(content, fixed_time_ms=7, slot_basis=basis, body=body)) == EncodedMessage(
         slot, raw, 7, kept
     )
 
@@ -100,13 +102,13 @@ def test_a_priority_lies_above_the_retries_where_equal_ones_go_in_any_order() ->
         InvalidMessageError, match="priority is 16; on topic t it must be a whole number above max_retries, which is 16"
     ):
         encode(topic, PriorityMessage("a", 16))
-    assert encode(topic, PriorityMessage("a", 2**53 - 1)).score == 2**53 - 1
-    assert encode(topic.changed(max_retries=0), PriorityMessage("a", 1)).score == 1
+    assert encode(topic, PriorityMessage("a", 2**53 - 1)).value == 2**53 - 1
+    assert encode(topic.changed(max_retries=0), PriorityMessage("a", 1)).value == 1
 
 
 def test_a_priority_beside_an_age_has_its_bounds() -> None:
-    assert encode(PRIORITY, PriorityMessage("a", 1)).score == 1
-    assert encode(PRIORITY, PriorityMessage("a", 2**20 - 1)).score == 2**20 - 1
+    assert encode(PRIORITY, PriorityMessage("a", 1)).value == 1
+    assert encode(PRIORITY, PriorityMessage("a", 2**20 - 1)).value == 2**20 - 1
     with pytest.raises(InvalidMessageError, match=r"priority is 1048576; .* from 1 to max_priority, which is 1048575"):
         encode(PRIORITY, PriorityMessage("a", 2**20))
 

@@ -26,9 +26,10 @@ from rmq import (
     Topic,
     TopicType,
 )
-from rmq._model.messages import Encoded, encode
-from rmq._model.rows import rows_of
+from rmq._model.batches import EncodedMessage
+from rmq._model.encoding import Encoder
 from rmq.errors import InvalidBatchError, InvalidMessageError, InvalidValueError
+from tests.support.core import encode
 
 WINDOW = Merge(Sum(), window=Fixed("1s"))
 
@@ -91,7 +92,7 @@ def test_rows_are_the_messages_that_they_stand_for(data: st.DataObject, topic: T
     given_: dict[str, Any] = {}
     if topic.type in NAMES:
         given_[NAMES[topic.type]] = value[:number] if isinstance(value, list) else value
-    expected: list[Encoded] = []
+    expected: list[EncodedMessage] = []
     refusal = ""
     for index in range(number):
         basis, body = bases[index] if bases else None, bodies[index] if bodies else None
@@ -102,43 +103,44 @@ def test_rows_are_the_messages_that_they_stand_for(data: st.DataObject, topic: T
             break
     if refusal:
         with pytest.raises(InvalidBatchError) as refused:
-            rows_of(topic, contents, given_, bodies, bases)
+            Encoder(topic).columns(contents, given_, bodies, bases)
         told = str(refused.value)
         assert told.startswith(refusal) if THIS_TOPIC in refusal else told == refusal
         assert (refused.value.stored, refused.value.not_stored, refused.value.topic) == (0, (), "t")
     else:
-        rows = rows_of(topic, tuple(contents), given_, bodies, bases)
+        rows = Encoder(topic).columns(tuple(contents), given_, bodies, bases)
         assert len(rows) == number
-        assert list(rows.each(topic.slots)) == expected
+        assert list(rows) == expected
 
 
 def test_plain_columns_are_looked_at_as_a_whole() -> None:
-    """No object for each row: else `encoded` would hold the rows."""
+    """No object for each row: else there would be a column of fields."""
     for contents in (["a", "b"], [b"a", b"b"], pa.array(["a", "b"]), pa.chunked_array([["a"], ["b"]])):
         for priorities in (5, [4, 5], pa.array([4, 5])):
-            rows = rows_of(PRIORITY, contents, {"priorities": priorities}, bodies=[None, "x"], slot_bases=["k", None])
-            assert rows.encoded == ()
-            scores = [5] if priorities == 5 else [4, 5]
-            assert (list(rows.contents), list(rows.scores)) == ([b"a", b"b"], scores)
-            assert (rows.bodies, rows.bases) == ([None, b"x"], [b"k", b"b"])
+            rows = Encoder(PRIORITY).columns(
+                contents, {"priorities": priorities}, bodies=[None, "x"], slot_bases=["k", None]
+            )
+            assert not rows.fields
+            assert (list(rows.contents), list(rows.values)) == ([b"a", b"b"], [5, 5] if priorities == 5 else [4, 5])
+            assert (rows.bodies, rows.slots) == ([None, b"x"], [PRIORITY.slot_of(b"k"), PRIORITY.slot_of(b"b")])
 
 
 def test_one_time_for_all_rows_has_a_unit() -> None:
-    assert list(rows_of(MERGE, ["a", "b"], {"time_range": "5s"}).scores) == [5_000]
+    assert list(Encoder(MERGE).columns(["a", "b"], {"time_range": "5s"}).values) == [5_000, 5_000]
     moment = datetime(2060, 1, 1, tzinfo=UTC)
-    assert list(rows_of(FIXED, ["a"], {"fixed_times": moment}).scores) == [int(moment.timestamp()) * 1000]
+    assert list(Encoder(FIXED).columns(["a"], {"fixed_times": moment}).values) == [int(moment.timestamp()) * 1000]
     with pytest.raises(InvalidValueError, match=r"time_range is 5: is it '5ms' or '5s'\?"):
-        rows_of(MERGE, ["a", "b"], {"time_range": 5})
+        Encoder(MERGE).columns(["a", "b"], {"time_range": 5})
     with pytest.raises(InvalidValueError, match="fixed_times is 5; it must be an aware datetime"):
-        rows_of(FIXED, ["a"], {"fixed_times": 5})
+        Encoder(FIXED).columns(["a"], {"fixed_times": 5})
 
 
 def test_columns_of_a_topic_that_merges_are_what_its_reducer_takes() -> None:
     topic = topic_of(TopicType.RANGE_MERGE, merge=WINDOW)
-    rows = rows_of(topic, ["a", "b"], {}, bodies=[1, 2.5])
-    assert list(rows.each(64)) == [encode(topic, RangeMergeMessage(c, body=n)) for c, n in (("a", 1), ("b", 2.5))]
+    rows = Encoder(topic).columns(["a", "b"], {}, bodies=[1, 2.5])
+    assert list(rows) == [encode(topic, RangeMergeMessage(c, body=n)) for c, n in (("a", 1), ("b", 2.5))]
     with pytest.raises(InvalidBatchError, match="row 1 of send_columns: "):
-        rows_of(topic, ["a", "b"], {}, bodies=[1, "x"])
+        Encoder(topic).columns(["a", "b"], {}, bodies=[1, "x"])
 
 
 @pytest.mark.parametrize(
@@ -172,5 +174,5 @@ def test_columns_of_a_topic_that_merges_are_what_its_reducer_takes() -> None:
 def test_what_is_no_column_of_the_topic_is_refused(topic: Topic, columns: dict[str, Any], says: str) -> None:
     arguments: dict[str, Any] = {"contents": ["a", "b"], "values": {"priorities": 5}, **columns}
     with pytest.raises(InvalidValueError) as refused:
-        rows_of(topic, **arguments)
+        Encoder(topic).columns(**arguments)
     assert says in str(refused.value)

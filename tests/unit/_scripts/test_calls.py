@@ -13,7 +13,7 @@ from rmq._broker import dead, viewing
 from rmq._broker import sends as sending
 from rmq._broker.claims import Nack, Outcomes
 from rmq._model import figures
-from rmq._model.messages import Encoded
+from rmq._model.batches import EncodedMessage
 from rmq._model.replies import Claimed, ClaimReply, ExtendReply
 from rmq._model.scores import ages_for
 from rmq._transport import refusals
@@ -32,7 +32,7 @@ PRIORITY, AGED = Topic("t", TopicType.PRIORITY, slots=4, ties="any"), Topic("t",
 AGES = [2**33, 100, -1]
 NOW_MS = 1_700_000_000_123
 T0 = 1_790_000_000_050
-A, B = Encoded(1, b"a", 50, b"body"), Encoded(1, b"b", 40, None)
+A, B = EncodedMessage(1, b"a", 50, b"body"), EncodedMessage(1, b"b", 40, None)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_send(topic: Topic, script: str, settings: list[int]) -> None:
     assert list(call.args) == ["PUBLISH", 3, 1, 2, 2, *settings, 40, b"b", 50, b"a", 2, b"body"]
     assert call.parse([b"1", b"01", NOW_MS]) == SendResult(1, 1, (False, True))
     assert sending.send_calls(topic)(1, [A]).parse([b"1", b"1", NOW_MS]) == SendResult(1, 0)
-    shared = sending.send_calls(topic)(1, [A, B._replace(score=50), A])
+    shared = sending.send_calls(topic)(1, [A, B._replace(value=50), A])
     settings = [50] if settings == [40] else settings
     assert list(shared.args) == ["PUBLISH", 0, 0, 3, 1, *settings, 50, b"a", b"b", b"a", 1, b"body", 3, b"body"]
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from rmq import Collect, Fixed, Merge, RangeMergeMessage, Sum, Topic, TopicType
-from rmq._model.columns import Columns
+from rmq._model.batches import Batch
 from rmq._model.merging import Reducer
-from rmq._model.messages import encode
-from rmq._sending.batch import Batch
+from tests.support.core import encode
 
 
 def topic_of(reduce: Reducer) -> Topic:
@@ -17,7 +16,7 @@ def topic_of(reduce: Reducer) -> Topic:
 
 @pytest.mark.parametrize(("reduce", "body"), [(Sum(), 1), (Collect(max_items=8), b"x" * 100)], ids=["sum", "collect"])
 def test_a_batch_knows_its_bytes_and_the_messages_that_it_holds(reduce: Reducer, body: int | bytes) -> None:
-    topic, batch, size_bytes = topic_of(reduce), Batch(0, Columns.none(0)), 0
+    topic, batch, size_bytes = topic_of(reduce), Batch(0), 0
     sent = [RangeMergeMessage(f"k{number % 3}", body=body) for number in range(60)]
     for number, message in enumerate(sent):
         encoded = encode(topic, message)
@@ -25,9 +24,7 @@ def test_a_batch_knows_its_bytes_and_the_messages_that_it_holds(reduce: Reducer,
         if added is None:
             added = batch.add(encoded, message)
         size_bytes += added
-        assert (
-            size_bytes == batch.size_bytes == sum(len(each.content) + len(each.body or b"") for each in batch.encoded)
-        )
-        assert batch.taken == len(batch.given()) == number + 1
-    assert len(batch.encoded) == (3 if isinstance(reduce, Sum) else 9)
-    assert sorted(map(id, batch.given())) == sorted(map(id, sent))
+        assert size_bytes == batch.size_bytes == sum(len(each.content) + len(each.body or b"") for each in batch)
+        assert batch.taken == len(batch.originals()) == number + 1
+    assert len(batch) == (3 if isinstance(reduce, Sum) else 9)
+    assert sorted(map(id, batch.originals())) == sorted(map(id, sent))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rmq import Topic, TopicType
 from rmq._broker.claims import MAX_BATCH
-from rmq._sending.batch import Batch
+from rmq._model.batches import Batch
 from rmq._sending.pipeline import (
     BATCH_BYTES,
     JOINED_BYTES,
@@ -22,8 +22,15 @@ from rmq._sending.pipeline import (
 )
 from rmq._sending.stream import BATCH, CALLS_IN_FLIGHT, ROUND, batch_size
 
+
+def made(slot: int, messages: int, size_bytes: int) -> Batch:
+    batch = Batch(slot, [b"a"] * messages, [1] * messages)
+    batch.size_bytes = size_bytes
+    return batch
+
+
 batches = st.builds(
-    lambda slot, messages, size_bytes: Batch(slot, encoded=[None] * messages, size_bytes=size_bytes),  # pyright: ignore
+    made,
     st.integers(0, 5),
     st.sampled_from([1, 100, 300, BATCH]),
     st.sampled_from([1, BATCH_BYTES // 2, BATCH_BYTES, 17 * BATCH_BYTES]),
@@ -32,7 +39,7 @@ batches = st.builds(
 
 @given(st.lists(batches), st.sampled_from([1, 2, 100]))
 def test_rounds_are_bounded_and_keep_the_order_of_each_slot(ready: list[Batch], calls: int) -> None:
-    lane: Lane[Batch] = Lane()
+    lane: Lane = Lane()
     expected: dict[int, list[Any]] = {}
     for batch in ready:
         lane.add(batch)
@@ -42,7 +49,7 @@ def test_rounds_are_bounded_and_keep_the_order_of_each_slot(ready: list[Batch], 
         round_ = lane.take_round(RoundSize(ROUND.messages, ROUND.size_bytes, calls))
         slots = [batch.slot for batch in round_]
         assert calls >= len(set(slots)) == len(slots) > 0
-        assert len(slots) == 1 or sum(len(batch.encoded) for batch in round_) <= CALLS_IN_FLIGHT * BATCH
+        assert len(slots) == 1 or sum(len(batch) for batch in round_) <= CALLS_IN_FLIGHT * BATCH
         assert len(slots) == 1 or sum(batch.size_bytes for batch in round_) <= CALLS_IN_FLIGHT * BATCH_BYTES
         for batch in round_:
             sent.setdefault(batch.slot, []).append(batch)
@@ -53,7 +60,7 @@ def test_rounds_are_bounded_and_keep_the_order_of_each_slot(ready: list[Batch], 
 
 
 small = st.builds(
-    lambda slot, messages, size_bytes: Batch(slot, encoded=[None] * messages, size_bytes=size_bytes),  # pyright: ignore
+    made,
     st.integers(0, 999),
     st.sampled_from([1, 2, JOINED_MESSAGES, JOINED_MESSAGES + 1, BATCH]),
     st.sampled_from([1, JOINED_BYTES // 30, JOINED_BYTES - 1, JOINED_BYTES, JOINED_BYTES + 1]),
@@ -67,12 +74,12 @@ def test_small_batches_share_calls_and_large_ones_have_their_own(round_: list[Ba
     for group in groups:
         assert 1 <= len(group) <= JOINED_SLOTS
         if len(group) > 1:
-            assert all(len(batch.encoded) <= JOINED_MESSAGES for batch in group)
+            assert all(len(batch) <= JOINED_MESSAGES for batch in group)
             assert sum(batch.size_bytes for batch in group) <= JOINED_BYTES
 
 
 def test_one_message_each_for_many_slots_makes_few_calls() -> None:
-    round_ = [Batch(slot, encoded=[None], size_bytes=20) for slot in range(100)]  # pyright: ignore
+    round_ = [made(slot, 1, 20) for slot in range(100)]
     assert [len(group) for group in grouped(round_)] == [32, 32, 32, 4]
 
 

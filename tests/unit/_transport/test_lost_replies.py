@@ -12,7 +12,7 @@ from rmq._broker import control as steering
 from rmq._broker import dead, viewing
 from rmq._broker import sends as sending
 from rmq._broker.claims import Nack
-from rmq._model.messages import Encoded
+from rmq._model.batches import EncodedMessage
 from rmq._transport.call import Call
 from rmq._transport.exchange import Exchange
 from rmq._transport.script_library import default_scripts
@@ -20,7 +20,7 @@ from rmq._transport.urls import Address
 from rmq.errors import FixedTimePassedError, RedisUnavailableError, ReplyLostError
 
 FIXED = Topic("t", TopicType.FIXED_TIME)
-SEND = sending.send_calls(FIXED)(0, [Encoded(0, b"a", 5_000, None)])
+SEND = sending.send_calls(FIXED)(0, [EncodedMessage(0, b"a", 5_000, None)])
 
 REPEATED = {
     "send": SEND,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import cycle
 
 import pytest
@@ -10,19 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq import Topic, TopicType
-from rmq._model.messages import Encoded
+from rmq._model.batches import Batch, EncodedMessage, Rows
 from rmq.spark.sink.holding import HeldRows, held_rows
-from rmq.spark.sink.rows import Rows
 
 ROWS = [
-    Encoded(0, b"A", 100_000, b"old"),
-    Encoded(0, b"B", 7_000, None),
-    Encoded(0, b"A", 5_000, b"new"),
-    Encoded(1, b"A", 6_000, b"elsewhere"),
+    EncodedMessage(0, b"A", 100_000, b"old"),
+    EncodedMessage(0, b"B", 7_000, None),
+    EncodedMessage(0, b"A", 5_000, b"new"),
+    EncodedMessage(1, b"A", 6_000, b"elsewhere"),
 ]
 
 
-def taken(held: HeldRows) -> dict[int, list[Encoded]]:
+def taken(held: HeldRows) -> dict[int, list[EncodedMessage]]:
     return {slot: list(rows) for slot, rows in held.take().items()}
 
 
@@ -34,7 +32,7 @@ def taken(held: HeldRows) -> dict[int, list[Encoded]]:
         (TopicType.FIXED_TIME, ROWS[2]),
     ],
 )
-def test_the_row_stays_that_redis_would_keep(kind: TopicType, kept: Encoded) -> None:
+def test_the_row_stays_that_redis_would_keep(kind: TopicType, kept: EncodedMessage) -> None:
     held = held_rows(Topic("t", kind, slots=2), True, 100, 10_000)
     held.add(Rows.of(ROWS[:2]))
     held.add(Rows.of(ROWS[2:]))
@@ -53,7 +51,12 @@ BODIES = st.one_of(st.none(), st.binary(max_size=3))
 PARTS = st.lists(
     st.lists(
         st.builds(
-            Encoded, st.integers(0, 3), st.sampled_from([b"A", b"B", b"C"]), st.integers(1, 9), BODIES, st.just(())
+            EncodedMessage,
+            st.integers(0, 3),
+            st.sampled_from([b"A", b"B", b"C"]),
+            st.integers(1, 9),
+            BODIES,
+            st.just(()),
         )
     )
 )
@@ -63,14 +66,14 @@ PARTS = st.lists(
 @pytest.mark.parametrize("kind", [TopicType.RANGE_MERGE, TopicType.PRIORITY])
 @given(parts=PARTS, bodied=st.lists(st.booleans(), min_size=1))
 def test_columns_hold_what_single_rows_would(
-    kind: TopicType, fold: bool, parts: list[list[Encoded]], bodied: list[bool]
+    kind: TopicType, fold: bool, parts: list[list[EncodedMessage]], bodied: list[bool]
 ) -> None:
     """Some parts have a column of bodies, others none."""
     held = held_rows(Topic("t", kind, slots=4), fold, 1_000_000, 10_000_000)
-    wanted: dict[int, list[Encoded]] = {}
+    wanted: dict[int, list[EncodedMessage]] = {}
     for part, has_bodies in zip(parts, cycle(bodied), strict=False):
         rows = part if has_bodies else [row._replace(body=None) for row in part]
-        held.add(Rows.of(rows) if has_bodies else replace(Rows.of(rows), bodies=()))
+        held.add(Rows.of(rows) if has_bodies else without_bodies(Rows.of(rows)))
         for row in rows:
             kept = wanted.setdefault(row.slot, [])
             place = next((n for n, other in enumerate(kept) if fold and other.content == row.content), None)
@@ -84,11 +87,15 @@ def test_columns_hold_what_single_rows_would(
     assert taken(held) == wanted
 
 
-ENTRY = Encoded(1, b"fv", 0, None, (b"f", b"v"))
+def without_bodies(rows: Rows) -> Rows:
+    return Rows(rows.slots, rows.contents, rows.values)
+
+
+ENTRY = EncodedMessage(1, b"fv", 0, None, (b"f", b"v"))
 
 
 @pytest.mark.parametrize("rows", [ROWS, [ENTRY, ENTRY], []], ids=["messages", "entries", "none"])
-def test_rows_are_a_sequence_of_messages(rows: list[Encoded]) -> None:
+def test_rows_are_a_sequence_of_messages(rows: list[EncodedMessage]) -> None:
     columns = Rows.of(rows)
     assert Rows.of(columns) is columns
     assert list(columns) == rows
@@ -97,6 +104,12 @@ def test_rows_are_a_sequence_of_messages(rows: list[Encoded]) -> None:
     assert list(columns[1:3]) == rows[1:3]
     assert columns.without({}) is columns
     assert list(columns.without({0, 2})) == [row for index, row in enumerate(rows) if index not in {0, 2}]
-    assert [row for part in columns.by_slot() for row in part] == sorted(rows, key=lambda row: row.slot)
+    batches = {slot: Batch(slot) for slot in columns.places}
+    for slot, places in columns.places.items():
+        batches[slot].extend(columns, places)
+    assert [row for batch in batches.values() for row in batch] == sorted(rows, key=lambda row: row.slot)
+    assert [batch.size_bytes for batch in batches.values()] == [
+        sum(len(row.content) + len(row.body or b"") for row in batch) for batch in batches.values()
+    ]
     with pytest.raises(IndexError):
         columns[len(rows)]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from rmq._model.messages import Encoded
+from rmq._model.batches import EncodedMessage
 from rmq._sending.pipeline import BATCH_BYTES
 from rmq.spark.sink.sender import cut
 
 
-def row(content: bytes, body_bytes: int = 0) -> Encoded:
-    return Encoded(0, content, 5_000, bytes(body_bytes) if body_bytes else None)
+def row(content: bytes, body_bytes: int = 0) -> EncodedMessage:
+    return EncodedMessage(0, content, 5_000, bytes(body_bytes) if body_bytes else None)
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,8 @@ def row(content: bytes, body_bytes: int = 0) -> Encoded:
 )
 def test_chunks_are_bounded_in_number_and_in_bytes(sizes: list[int], most: int, wanted: list[int]) -> None:
     rows = [row(b"m%06d" % index, size) for index, size in enumerate(sizes)]
-    chunks, chunk_bytes = zip(*cut(rows, most), strict=True) if rows else ((), ())
-    assert list(chunk_bytes) == [sum(len(each.content) + len(each.body or b"") for each in chunk) for chunk in chunks]
+    chunks = list(cut(rows, most))
+    for chunk in chunks:
+        assert chunk.size_bytes == sum(len(message.content) + len(message.body or b"") for message in chunk)
     assert [len(chunk) for chunk in chunks] == wanted
     assert [each for chunk in chunks for each in chunk] == rows

@@ -1,0 +1,369 @@
+"""Messages on their way to their slots. Pure.
+
+An `EncodedMessage` is one of them, as its topic's `Encoder` has checked it. A `Batch` has those of one slot that go
+into one call, and `Rows` has messages of any slots, in the order in which they were given, before they are sorted by
+slot. Both are kept column by column: what is done with all messages costs little for one. In a batch, the columns of
+bodies and of fields end with the last message that has any.
+
+Messages of one content fold before they are sent as their sends would merge; see `fold_messages`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import chain, compress, repeat
+from operator import add, itemgetter
+from typing import Any, NamedTuple, TypeAlias, cast, overload
+from zlib import crc32
+
+from rmq._model.merging import Collect, Merge, PriorityRule, Sliding
+from rmq._model.records import ITEMS, MAX_WHOLE, Record, fold, read_record, write_record
+from rmq._model.topic_types import TopicType
+from rmq._model.topics import Topic
+
+Fields: TypeAlias = tuple[bytes, ...]
+"""Fields of a stream entry, names and values in turn."""
+
+
+class EncodedMessage(NamedTuple):
+    """A message ready for its slot.
+
+    Attributes:
+        slot: Number of the slot.
+        content: Content in bytes.
+        value: Time range in ms, priority, or due time in ms, by the topic's type.
+        body: Body in bytes, or `None`; a record on topics with `merge`.
+        fields: Fields of a stream entry that was made of fields; the content is then all of them in a row.
+    """
+
+    slot: int
+    content: bytes
+    value: int
+    body: bytes | None
+    fields: Fields = ()
+
+
+Row: TypeAlias = tuple[int, bytes, int, bytes | None, Fields]
+"""The fields of an `EncodedMessage`: where many are made and unpacked at once, a plain tuple takes half of the time."""
+
+
+_new = cast("Callable[[type[EncodedMessage], Row], EncodedMessage]", tuple.__new__)  # pyright: ignore[reportUnknownMemberType]
+
+
+class Batch(Sequence[EncodedMessage]):
+    """Messages of one slot on their way into one call, as a sequence that holds no object for each of them.
+
+    Args:
+        slot: Number of the slot.
+        contents: Contents.
+        values: As many values.
+        bodies: Bodies, up to the last message that has one.
+        fields: Fields of stream entries, up to the last one that was made of fields.
+
+    Attributes:
+        size_bytes: Size of contents and bodies.
+        messages: The messages as the caller gave them, or the numbers of their rows.
+        positions: Their positions in the call of the user, where outcomes are asked for.
+        folded: Index in the batch -> the caller's messages that were folded into that one.
+        completion: What names the call for its repeats, `None` where a repeat merges.
+    """
+
+    __slots__ = (
+        "_places", "bodies", "completion", "contents", "fields", "folded", "messages", "positions", "size_bytes",
+        "slot", "values",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        slot: int,
+        contents: list[bytes] | None = None,
+        values: list[int] | None = None,
+        bodies: list[bytes | None] | None = None,
+        fields: list[Fields] | None = None,
+    ) -> None:
+        self.slot = slot
+        self.contents: list[bytes] = contents or []
+        self.values: list[int] = values or []
+        self.bodies: list[bytes | None] = bodies or []
+        self.fields: list[Fields] = fields or []
+        self.size_bytes = _size_of(self.contents, self.bodies) if contents else 0
+        self.messages: list[Any] = []
+        self.positions: list[int] = []
+        self.folded: dict[int, list[Any]] = {}
+        self.completion: Any = None
+        self._places: dict[bytes, int] = {}
+
+    @classmethod
+    def of(cls, messages: Sequence[EncodedMessage]) -> Batch:
+        """Return some messages, at least one, which are of one slot, as a batch."""
+        if isinstance(messages, Batch):
+            return messages
+        _, contents, values, bodies, fields = zip(*messages, strict=True)
+        return cls(
+            messages[0].slot,
+            list(contents),
+            list(values),
+            list(bodies) if bodies.count(None) < len(bodies) else [],
+            list(fields) if any(fields) else [],
+        )
+
+    def add(self, row: Row, message: object = None) -> int:
+        """Append a message, with what the caller gave for it; return the bytes that it adds."""
+        _, content, value, body, fields = row
+        self.contents.append(content)
+        self.values.append(value)
+        self.messages.append(message)
+        size_bytes = len(content)
+        if body is not None or fields:
+            before = len(self.contents) - 1
+            if body is not None:
+                size_bytes += len(body)
+                self.bodies += repeat(None, before - len(self.bodies))
+                self.bodies.append(body)
+            if fields:
+                self.fields += repeat((), before - len(self.fields))
+                self.fields.append(fields)
+        self.size_bytes += size_bytes
+        return size_bytes
+
+    def extend(self, rows: Rows, places: list[int]) -> None:
+        """Append the rows at some places, at least one."""
+        before = len(self.contents)
+        contents = gathered(rows.contents, places)
+        self.contents += contents
+        self.values += gathered(rows.values, places)
+        bodies: Sequence[bytes | None] = ()
+        if rows.bodies:
+            bodies = gathered(rows.bodies, places)
+            self.bodies += repeat(None, before - len(self.bodies))
+            self.bodies += bodies
+        if rows.fields:
+            self.fields += repeat((), before - len(self.fields))
+            self.fields += gathered(rows.fields, places)
+        self.size_bytes += _size_of(contents, bodies)
+
+    def fold(self, topic: Topic, encoded: EncodedMessage, message: object) -> int | None:
+        """Fold a message into the last one of its content; return the bytes that it adds, `None` if it stands alone."""
+        place = self._places.get(encoded.content)
+        together = None if place is None else fold_pair(topic, self[place], encoded)
+        if place is None or together is None:
+            self._places[encoded.content] = len(self.contents)
+            return None
+        added = len(together.body or b"") - len(self.bodies[place] or b"")
+        self.values[place], self.bodies[place] = together.value, together.body
+        self.folded.setdefault(place, []).append(message)
+        self.size_bytes += added
+        return added
+
+    @property
+    def taken(self) -> int:
+        """How many of the caller's messages it holds."""
+        return len(self.messages) + sum(map(len, self.folded.values()))
+
+    def originals(self, first: int = 0, last: int | None = None) -> list[Any]:
+        """Return the caller's messages behind those of the batch from one index to before another."""
+        if not self.folded:
+            return self.messages[first:last]
+        originals: list[Any] = []
+        for index, message in list(enumerate(self.messages))[first:last]:
+            originals += (message, *self.folded.get(index, ()))
+        return originals
+
+    @property
+    def bodied(self) -> list[tuple[int, bytes]]:
+        """Index, from 0, and body of each message that has one."""
+        return [(index, body) for index, body in enumerate(self.bodies) if body is not None]
+
+    def __len__(self) -> int:
+        return len(self.contents)
+
+    def __iter__(self) -> Iterator[EncodedMessage]:
+        bodies, fields = chain(self.bodies, repeat(None)), chain(self.fields, repeat(()))
+        return _messages(repeat(self.slot), self.contents, self.values, bodies, fields)
+
+    @overload
+    def __getitem__(self, index: int) -> EncodedMessage: ...
+    @overload
+    def __getitem__(self, index: slice) -> Batch: ...
+    def __getitem__(self, index: int | slice) -> EncodedMessage | Batch:
+        if isinstance(index, slice):
+            return Batch(self.slot, self.contents[index], self.values[index], self.bodies[index], self.fields[index])
+        content, value = self.contents[index], self.values[index]
+        index %= len(self.contents)
+        body = self.bodies[index] if index < len(self.bodies) else None
+        fields = self.fields[index] if index < len(self.fields) else ()
+        return EncodedMessage(self.slot, content, value, body, fields)
+
+
+class Rows(Sequence[EncodedMessage]):
+    """Messages of any slots, in the order in which they were given, as a sequence that holds no object for each.
+
+    Args:
+        slots: Their slots.
+        contents: Contents.
+        values: Values.
+        bodies: Bodies; empty where no message has one.
+        fields: Fields of stream entries; empty where no entry was made of fields.
+    """
+
+    __slots__ = ("bodies", "contents", "fields", "slots", "values")
+
+    def __init__(
+        self,
+        slots: Sequence[int],
+        contents: Sequence[bytes],
+        values: Sequence[int],
+        bodies: Sequence[bytes | None] = (),
+        fields: Sequence[Fields] = (),
+    ) -> None:
+        self.slots, self.contents, self.values, self.bodies, self.fields = slots, contents, values, bodies, fields
+
+    @classmethod
+    def of(cls, messages: Sequence[EncodedMessage]) -> Rows:
+        """Return some messages as columns."""
+        if isinstance(messages, Rows):
+            return messages
+        return cls(*map(list, zip(*messages, strict=True))) if messages else cls((), (), ())
+
+    def without(self, left_out: Collection[int]) -> Rows:
+        """Return the messages but for those at some places."""
+        if not left_out:
+            return self
+        kept = [index not in left_out for index in range(len(self))]
+        return Rows(*[list(compress(column, kept)) for column in self._columns])
+
+    @property
+    def sizes(self) -> Iterator[int]:
+        """Bytes of each message."""
+        sizes = map(len, self.contents)
+        if self.bodies:
+            sizes = map(add, sizes, (0 if body is None else len(body) for body in self.bodies))
+        return map(add, sizes, (sum(map(len, fields)) for fields in self.fields)) if self.fields else sizes
+
+    @property
+    def longest(self) -> int:
+        """No message has more bytes than this, fields left out."""
+        bodies = [0 if body is None else len(body) for body in self.bodies]
+        return max(map(len, self.contents), default=0) + max(bodies, default=0)
+
+    @property
+    def places(self) -> dict[int, list[int]]:
+        """The places of the messages by their slots, both in the order in which they come."""
+        slots = self.slots
+        if slots and slots[0] == slots[-1] and slots.count(slots[0]) == len(slots):
+            return {slots[0]: list(range(len(slots)))}
+        places: dict[int, list[int]] = defaultdict(list)
+        for index, slot in enumerate(slots):
+            places[slot].append(index)
+        return places
+
+    def __len__(self) -> int:
+        return len(self.contents)
+
+    def __iter__(self) -> Iterator[EncodedMessage]:
+        bodies, fields = self.bodies or repeat(None), self.fields or repeat(())
+        return _messages(self.slots, self.contents, self.values, bodies, fields)
+
+    @overload
+    def __getitem__(self, index: int) -> EncodedMessage: ...
+    @overload
+    def __getitem__(self, index: slice) -> Rows: ...
+    def __getitem__(self, index: int | slice) -> EncodedMessage | Rows:
+        if isinstance(index, slice):
+            return Rows(*[column[index] for column in self._columns])
+        body, fields = self.bodies[index] if self.bodies else None, self.fields[index] if self.fields else ()
+        return EncodedMessage(self.slots[index], self.contents[index], self.values[index], body, fields)
+
+    @property
+    def _columns(self) -> tuple[Sequence[Any], ...]:
+        return self.slots, self.contents, self.values, self.bodies, self.fields
+
+
+def _messages(*columns: Iterable[Any]) -> Iterator[EncodedMessage]:
+    """Return the messages of columns: without a call of Python for each, as the class would take."""
+    rows: Iterator[Row] = zip(*columns, strict=False)  # pyright: ignore[reportAssignmentType]
+    return map(_new, repeat(EncodedMessage), rows)
+
+
+def slots_of(bases: Iterable[bytes], slots: int) -> list[int]:
+    """Return the slots of many messages, as `slot_of` does of one."""
+    mask = slots - 1
+    return [crc & mask for crc in map(crc32, bases)]
+
+
+def gathered(column: Sequence[Any], places: list[int]) -> Sequence[Any]:
+    """Return the values at some places, at least one."""
+    if len(places) == len(column):  # all of them: places stand in their order
+        return column
+    return itemgetter(*places)(column) if len(places) > 1 else (column[places[0]],)
+
+
+def _size_of(contents: Iterable[bytes], bodies: Iterable[bytes | None]) -> int:
+    return sum(map(len, contents)) + sum([len(body) for body in bodies if body is not None])
+
+
+def fold_messages(topic: Topic, encoded: Iterable[EncodedMessage]) -> list[EncodedMessage]:
+    """Return messages of a topic with `merge` with those of one content folded, in the order of their first ones.
+
+    Where a fold would leave the bounds of a `Collect` or the range of a `Sum`, or is not certain to be what the sends
+    would make of it, a further message of that content stands behind it.
+
+    Guarantee: sent, they leave what the messages would leave that were sent one by one at one instant, where
+        `Collect`'s bounds refuse or drop nothing, and no FIXED_TIME lies in the past.
+    """
+    folded: list[EncodedMessage] = []
+    places: dict[tuple[int, bytes], int] = {}
+    for message in encoded:
+        name = message.slot, message.content
+        place = places.get(name)
+        together = None if place is None else fold_pair(topic, folded[place], message)
+        if place is None or together is None:
+            places[name] = len(folded)
+            folded.append(message)
+        else:
+            folded[place] = together
+    return folded
+
+
+def fold_pair(topic: Topic, older: EncodedMessage, newer: EncodedMessage) -> EncodedMessage | None:
+    """Return one message of two of one content, `None` where it is better not to fold them: see `fold_messages`."""
+    merge, first, second = cast("Merge", topic.merge), _record_of(older), _record_of(newer)
+    together = _together(merge, first, second)
+    if together is None:
+        return None
+    outdated = first.kind == "N" and first.number > second.number
+    value = older.value if outdated else _value(topic, merge, older.value, newer.value)
+    return older._replace(value=value, body=write_record(together))
+
+
+def _record_of(message: EncodedMessage) -> Record:
+    return cast("Record", read_record(message.body))
+
+
+def _together(merge: Merge, older: Record, newer: Record) -> Record | None:
+    """Return the fold of two sends, `None` where it is better not to fold them."""
+    if newer.kind == "N" and merge.priority is not PriorityRule.LAST:
+        return None  # an older version leaves the priority: which one is older the message in store says, too
+    if newer.kind == "J" and older.wanted != newer.wanted:
+        return None  # the first of them may be complete by itself
+    together = fold(older, newer)
+    if together.kind == "S" and abs(together.number) > MAX_WHOLE:
+        return None
+    if together.kind in ITEMS:
+        bounds = cast("Collect", merge.reduce)
+        size = len(together.value) - (8 if together.kind == "J" else 0)
+        if together.number > bounds.max_items or size > bounds.max_bytes:
+            return None
+    return together
+
+
+def _value(topic: Topic, merge: Merge, older: int, newer: int) -> int:
+    """Return the time range, time or priority of two sends, of which the newer one may decide it."""
+    if topic.type is TopicType.RANGE_MERGE:
+        return newer if isinstance(merge.window, Sliding) else older
+    if topic.type is TopicType.FIXED_TIME or merge.priority is PriorityRule.LAST:
+        return newer
+    if merge.priority is PriorityRule.SUM:
+        return min(older + newer, topic.priorities[1])
+    return (max if merge.priority is PriorityRule.HIGHEST else min)(older, newer)
