@@ -115,17 +115,17 @@ class Permit:
     """
 
     def __init__(self, call_semaphore: Lock) -> None:
-        self._send_semaphore = call_semaphore
+        self._call_semaphore = call_semaphore
         self._held = False
 
     def take(self) -> None:
         """Wait for a place, and take it."""
-        self._held = self._send_semaphore.acquire()
+        self._held = self._call_semaphore.acquire()
 
     def leave(self) -> None:
         """Let another one in."""
         self._held = False
-        self._send_semaphore.release()
+        self._call_semaphore.release()
 
     def __enter__(self) -> Self:
         self.take()

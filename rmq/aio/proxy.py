@@ -125,7 +125,7 @@ class shielded_method(_ProxyMethod[P, T]):
         tasks, plain = instance._tasks, instance._plain
 
         def action(*args: P.args, **kwargs: P.kwargs) -> T:
-            with tasks.call_semaphore:
+            with tasks.ack_semaphore:
                 return self.method(plain, *args, **kwargs)
 
         def call(*args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
