@@ -32,6 +32,7 @@ class QueueBroker:
     Attributes:
         send_call: Builds a send of up to `MAX_BATCH` messages of one slot, for callers that keep several in flight.
         send_part_call: The same; where the topic merges the call may answer with a `PartlySent`.
+        send_first_call: The same, too, but no message is refused by itself: it stores the first ones, or none.
         send_many_call: Builds a call of small sends to several slots; `None` where they need calls of their own.
     """
 
@@ -41,9 +42,10 @@ class QueueBroker:
     def __init__(self, connections: Connections, topic: Topic, *, delayed: bool = False) -> None:
         self._connections, self.topic = connections, topic
         self.send_call = send_calls(topic, delayed=delayed, rpc_ids=connections.rpc_ids)
-        self.send_part_call = self.send_call
+        self.send_part_call = self.send_first_call = self.send_call
         if isinstance(self.send_call, MergedSends):
             self.send_part_call = partial(self.send_call, partly=True)
+            self.send_first_call = partial(self.send_part_call, each=False)
         joins = not (delayed or connections.multi_node) and joins_sends(topic)
         self.send_many_call = JoinedSends(topic, self.send_call) if joins else None
         self.claim_call = claims.Claims(topic)
@@ -54,8 +56,11 @@ class QueueBroker:
         self.look_call = partial(claims.look, topic)
 
     def send(self, slot: int, messages: Sequence[EncodedMessage], detailed: bool = False) -> SendResult:
-        """Store up to `MAX_BATCH` messages of one slot. Atomic; repeated by itself where the reply was lost."""
-        return self._connections.run(self.send_call(slot, messages, detailed))
+        """Store up to `MAX_BATCH` messages of one slot. Atomic; repeated by itself where the reply was lost.
+
+        Where the topic merges it may store the first ones only, which the result counts: the others cost too much.
+        """
+        return self._connections.run(self.send_first_call(slot, messages, detailed))
 
     def whole_call(self, slot: int, whole: Sequence[WholeClaim]) -> Call[tuple[int, ...]]:
         return self.claim_call(slot, 0, Outcomes(whole=whole)).then(_unmatched)

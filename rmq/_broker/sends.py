@@ -214,9 +214,7 @@ class MergedSends:
     def __init__(self, topic: Topic, rpc_ids: RpcIdAllocator) -> None:
         self._topic, self._rpc_ids = topic, rpc_ids
         self._settings = merge_args(topic)
-        self._partly = (
-            "-" if topic.when_full is WhenFull.BLOCK else "+"
-        )  # who waits for room wants the others to wait, too
+        self._blocks = topic.when_full is WhenFull.BLOCK  # who waits for room wants the others to wait, too
 
     def __call__(
         self,
@@ -226,6 +224,7 @@ class MergedSends:
         rpc_id: RpcId | None = None,
         *,
         partly: bool = False,
+        each: bool = True,
     ) -> Call[SendResult]:
         """Build the send of up to `MAX_BATCH` messages of one slot.
 
@@ -235,16 +234,18 @@ class MergedSends:
             detailed: Say of each whether it was new.
             rpc_id: What names the call for its repeats; by default it has a number of this client's own.
             partly: Whether it may be carried out in part: then it may answer with a `PartlySent`.
+            each: Then also whether a message that has no room is refused by itself, unless the topic waits for room.
         """
         number, topic = len(messages), self._topic
         rpc_id = rpc_id or self._rpc_ids.draw(topic.name, slot)
         values, records = record_args(messages)
+        part = ("+" if each and not self._blocks else "-") if partly else ""
         args = _MERGED.args(
             lane=rpc_id.lane,
             call=rpc_id.number,
             floor=rpc_id.floor,
             digest=_digest_of(messages) if rpc_id.token is None else "",
-            detailed=f"{int(detailed)}{self._partly if partly else ''}",
+            detailed=f"{int(detailed)}{part}",
             number=number,
             lowest=lowest_of(topic, messages),
             values=values,

@@ -144,6 +144,7 @@ from rmq._processes.server_programs import find_redis_server as find_redis_serve
 from rmq._processes.server_programs import in_wheel as in_wheel
 from rmq._processes.server_programs import look_at as look_at
 from rmq._sending import stream as stream
+from rmq._sending.backpressure import send_patiently as send_patiently
 from rmq._sending.pipeline import BATCH_BYTES as BATCH_BYTES
 from rmq._sending.stream import BATCH as BATCH
 from rmq._sending.stream import BUFFERED as BUFFERED

@@ -167,19 +167,21 @@ class TaskSender:
         return self._send_call(batch.slot, _rest_of(batch), batch.completion)
 
     def _send_call(self, slot: int, rows: Sequence[EncodedMessage], mark: Mark | None) -> Call[Any]:
-        return self._writer.send_call(slot, rows) if mark is None else send_once(self._topic, slot, rows, mark)
+        return self._writer.send_first_call(slot, rows) if mark is None else send_once(self._topic, slot, rows, mark)
 
     def _settle(self, batch: Batch, answer: SendResult | Once | RmqError) -> bool:
         """Book what came of a chunk; send what its call has left, until all of it is sent."""
-        while self._settled(batch, answer):
+        left = self._settled(batch, answer)
+        while left is not None:
             try:
-                answer = self._connections.run(self._call(batch))
+                answer = self._connections.run(self._call(left))
             except RmqError as error:
                 answer = error
+            left = self._settled(left, answer)
         return True
 
-    def _settled(self, batch: Batch, answer: SendResult | Once | RmqError) -> bool:
-        """Book an answer; return whether messages of the chunk are left."""
+    def _settled(self, batch: Batch, answer: SendResult | Once | RmqError) -> Batch | None:
+        """Book an answer; return the chunk with what is left of it to send, `None` for nothing."""
         if isinstance(answer, FixedTimePassedError) and self._sending.passed == "now":
             return self._done(batch, self._send_at_once(batch))
         if isinstance(answer, FixedTimePassedError) and self._sending.passed == "collect":
@@ -190,11 +192,11 @@ class TaskSender:
             raise answer
         return self._done(batch, answer)
 
-    def _done(self, batch: Batch, answer: SendResult | Once) -> bool:
+    def _done(self, batch: Batch, answer: SendResult | Once) -> Batch | None:
         """Count a chunk, and put those of its rows aside again without which it was sent before.
 
         Returns:
-            Whether the call has left messages of it.
+            The chunk with what is left of it to send, `None` for nothing.
         """
         refused = answer.refused if isinstance(answer, Once) else ()
         if refused and not self._bad_rows.collecting:
@@ -207,9 +209,9 @@ class TaskSender:
         sleep = self._connections.runtime.sleep
         if mark is None:
             result, error = send_patiently(self._writer, slot, rows, sleep)
-            if error is not None:
+            if error is not None and not (result.accepted and isinstance(error, FixedTimePassedError)):
                 raise error
-            return result
+            return result  # of the first ones, where the time of others has passed meanwhile
         call = self._send_call(slot, rows, mark)
         return wait_for_room(lambda: self._connections.run(call), self._topic.full_timeout_s, sleep)
 
@@ -233,13 +235,13 @@ class TaskSender:
         seconds, us = self._connections.command("TIME", key=slot_keys(self._topic.name, slot).store)
         return int(seconds) * 1_000 + int(us) // 1_000
 
-    def _without_passed(self, batch: Batch) -> bool:
+    def _without_passed(self, batch: Batch) -> Batch | None:
         """Put those aside whose time has passed by the server's clock, and send the others.
 
         Those that were sent by an earlier run of the batch stay sent, whatever the time is now.
 
         Returns:
-            Whether the call has left messages of the chunk.
+            The chunk with what is left of it to send, `None` for nothing.
         """
         mark: Mark | None = batch.completion
         passed = [] if mark is None else self._passed_before(batch, mark)
@@ -247,20 +249,25 @@ class TaskSender:
             self._put_aside(batch, passed, _PASSED)
             return self._booked(batch, Once(0, 0, len(batch) - len(passed)))
         first = 0 if mark is None else mark.first
-        while len(passed) < len(batch) - first:
+        left = list(enumerate(batch[first:], first))
+        while left:
             now_ms = self._now_ms(batch.slot)
-            late = [i for i, row in enumerate(batch[first:], first) if row.value <= now_ms and i not in passed]
+            late = [index for index, row in left if row.value <= now_ms]
             self._put_aside(batch, late, f"fixed_time is in the past: Redis' time is {now_ms} ms")
             passed += late
-            rows = [row for row in batch[first:] if row.value > now_ms]
+            left = [(index, row) for index, row in left if row.value > now_ms]
+            if not left:
+                break
+            refused = None if mark is None else mark.without(passed)
             try:
-                if rows:
-                    refused = None if mark is None else mark.without(passed)
-                    return self._booked(batch, self._send_in_time(batch.slot, rows, refused))
+                answer = self._send_in_time(batch.slot, [row for _, row in left], refused)
             except FixedTimePassedError:
                 continue
-            return False
-        return False
+            if isinstance(answer, Once):
+                return self._booked(batch, answer)
+            self._book(answer)
+            left = left[answer.accepted :]
+        return None
 
     def _send_in_time(self, slot: int, rows: Sequence[EncodedMessage], mark: Mark | None) -> SendResult | Once:
         try:
@@ -279,13 +286,15 @@ class TaskSender:
         if indices:
             self._bad_rows.take_encoded([batch[index] for index in indices], reason)
 
-    def _booked(self, batch: Batch, answer: SendResult | Once) -> bool:
-        """Count an answer; return whether its call has left messages of the chunk."""
+    def _booked(self, batch: Batch, answer: SendResult | Once) -> Batch | None:
+        """Count an answer; return the chunk with what is left of it to send, `None` for nothing."""
         self._book(answer)
-        if not isinstance(answer, Once) or answer.done is None:
-            return False
+        if not isinstance(answer, Once):
+            return batch[answer.accepted :] if answer.accepted < len(batch) else None
+        if answer.done is None:
+            return None
         batch.completion = replace(batch.completion, first=answer.done)
-        return True
+        return batch
 
     def _book(self, result: SendResult | Once) -> None:
         self.counts.new += result.new

@@ -8,6 +8,7 @@ from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs]
 import pyarrow.parquet as parquet  # pyright: ignore[reportMissingTypeStubs]
@@ -42,12 +43,14 @@ from tests.conftest import MakeTopic
 from tests.support.core import (
     Connections,
     EncodedMessage,
+    QueueBroker,
     Record,
     Reducer,
     Rows,
     framed,
     parse_url,
     read_record,
+    send_patiently,
     sent_key,
     slot_keys,
     stats,
@@ -182,6 +185,32 @@ def test_a_chunk_that_costs_more_than_a_call_may_is_sent_by_several(
     again = send(topic, rows(b"y"), mark=mark)
     assert (again.new, again.merged, again.skipped) == (0, 0, 60)
     assert {value[:2] for value in values(redis_client, topic).values()} == {(2, 2)}
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_backlog": 60, "when_full": WhenFull.BLOCK}], ids=["refuses", "blocks"])
+def test_without_a_mark_a_call_takes_no_more_than_it_may_cost_either(
+    settings: dict[str, Any], make_topic: MakeTopic, redis_client: redis.Redis, connections: Connections, send: Send
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=1, merge=Merge(Collect()), **settings)
+
+    def rows(item: bytes) -> list[EncodedMessage]:
+        record = write_record(Record(1, 0, 0, 1, "C", framed([item])))
+        return [EncodedMessage(0, b"c%02d" % index, 100_000, record) for index in range(60)]
+
+    def calls() -> int:
+        return redis_client.info("commandstats")["cmdstat_evalsha"]["calls"]  # pyright: ignore[reportIndexIssue]
+
+    send(topic, rows(b"x" * 60_000))
+    before = calls()
+    counts = send(topic, rows(b"y"), PLAIN, mark=None)
+    assert (counts.new, counts.merged, counts.skipped) == (0, 60, 0)
+    assert calls() - before > 1, "all of them in one call"
+    broker = QueueBroker(connections, topic)
+    first = broker.send(0, rows(b"z"))  # as those send that wait for room
+    assert 0 < first.accepted < 60
+    rest, error = send_patiently(broker, 0, rows(b"z")[first.accepted :], lambda _: None)
+    assert (rest.accepted, error) == (60 - first.accepted, None)
+    assert {value[:2] for value in values(redis_client, topic).values()} == {(3, 3)}
 
 
 def test_other_rows_are_refused_where_each_send_counts(
