@@ -10,13 +10,14 @@
 -- ARGV[7]   mark         see `send_aged`; '-1' with scale 0
 -- ARGV[8..] sends  of each slot how many values follow, and how many messages; of each message priority, time range in
 --   ms or fixed time in epoch ms, and content; then index (from 1) and body of those that have one
--- Returns: { now_ms, per slot the reply of `send_priority`, or the text of the error that it met }
+-- Returns: { now_ms, per slot the reply of `send_priority`, or the text of the error that it met }; fixed times that have
+--   passed are refused as by `send_fixed_time` with `+`
 -- Errors: OOM at maxmemory, and a server that takes no writes: nothing was written; a server that cannot write its AOF
 -- Complexity: O(n log N)
 -- Notes: each slot is sent to as by a call of its own: atomic, and safe to repeat as that is.
 -- @include whole
 -- @include read_clock
--- @include send_batch
+-- @include send_ahead
 -- @include age_messages
 
 local publish, max_backlog, detailed, kind = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1', ARGV[4]
@@ -46,11 +47,10 @@ local function send_to(slot, messages, number)
     return send_batch(slot, publish, max_backlog, detailed, number, messages, 1, false, '0', 0)
   end
   local lowest = due_times(messages, number)
-  if kind == 'FIXED_TIME' and lowest <= now_ms then
-    return redis.error_reply('RMQ_PAST ' .. whole(now_ms) .. ' ' .. whole(lowest))
+  if kind == 'FIXED_TIME' then
+    return send_ahead(slot, publish, max_backlog, detailed, number, messages, 1, lowest, now_ms, true)
   end
-  return send_batch(slot, publish, max_backlog, detailed, number, messages, 1, kind == 'RANGE_MERGE', whole(lowest),
-    now_ms)
+  return send_batch(slot, publish, max_backlog, detailed, number, messages, 1, true, whole(lowest), now_ms)
 end
 
 -- Whether an error is no slot's own: the first write of all was refused, or the AOF fails, which Redis 6.2 may say

@@ -16,7 +16,8 @@
 -- ARGV[3]  floor        lowest number that may still be repeated
 -- ARGV[4]  digest       of a named call's messages, hexadecimal; else empty
 -- ARGV[5]  detailed     '1': say per message whether it was new; with `-` behind it: the call may take the first
---   messages only, where these cost much; with `+`: and of several messages refuse only those that have no room
+--   messages only, where these cost much; with `*`: and of several messages refuse only those whose time has
+--   passed; with `+`: and those that have no room
 -- ARGV[6]  number       of messages, 1 to 1,000
 -- ARGV[7]  max_backlog  most messages in this slot's store; 0 for no bound
 -- ARGV[8]  kind         RANGE_MERGE, FIXED_TIME or PRIORITY
@@ -38,7 +39,7 @@
 -- ARGV[24]  values       1 where all messages have the same value, else `number`
 -- ARGV[25..] messages  contents; then values (ms, epoch ms, priorities); then records, a single one where all are alike
 -- Returns: { number of new ones, a digit per message or '', number dropped }. Digits: 1 new, 0 merged, 2 refused as
---   with RMQ_ITEMS, 3 as with RMQ_RANGE. They are there if detailed, if some were refused, and if there are fewer than
+--   with RMQ_ITEMS, 3 as with RMQ_RANGE, 4 as with RMQ_PAST. They are there if detailed, if some were refused, and if there are fewer than
 --   messages: those before cost as much as a call may; the others were not looked at
 -- Errors: RMQ_PAST now_ms lowest; RMQ_FULL size max_backlog; RMQ_ITEMS index, RMQ_RANGE index (of the message, from 1);
 --   RMQ_REPEATED number floor; RMQ_OTHER lane (a call of this name had other messages); OOM at maxmemory; nothing was
@@ -68,7 +69,8 @@ local rules = merge_rules({
   ARGV[17], ARGV[18], ARGV[19], ARGV[20], ARGV[21], ARGV[22], ARGV[23],
 })
 if #ARGV[5] > 1 then
-  rules.each = string.sub(ARGV[5], 2) == '+' and number > 1
+  local mode = string.sub(ARGV[5], 2)
+  rules.each, rules.each_time = mode == '+' and number > 1, mode ~= '-'
 end
 local reply = send_folded(slot, rules, 25, number, tonumber(ARGV[24]), now_ms)
 if reply.err then

@@ -9,7 +9,7 @@ from typing import Any
 from rmq._broker import claims
 from rmq._broker.broker import MANY_SLOTS
 from rmq._broker.claims import MAX_BATCH, Outcomes, Renewal, WholeClaim
-from rmq._broker.sends import JoinedSends, MergedSends, joins_sends, send_calls
+from rmq._broker.sends import JoinedSends, MergedSends, QueueSends, joins_sends, send_calls
 from rmq._model.batches import EncodedMessage
 from rmq._model.claim_columns import ClaimColumns
 from rmq._model.deliveries import Delivery, Holder
@@ -31,7 +31,7 @@ class QueueBroker:
 
     Attributes:
         send_call: Builds a send of up to `MAX_BATCH` messages of one slot, for callers that keep several in flight.
-        send_part_call: The same; where the topic merges the call may answer with a `PartlySent`.
+        send_part_call: The same; where the topic merges, or has fixed times, it may answer with a `PartlySent`.
         send_first_call: The same, too, but no message is refused by itself: it stores the first ones, or none.
         send_many_call: Builds a call of small sends to several slots; `None` where they need calls of their own.
     """
@@ -44,8 +44,9 @@ class QueueBroker:
         self.send_call = send_calls(topic, delayed=delayed, rpc_ids=connections.rpc_ids)
         self.send_part_call = self.send_first_call = self.send_call
         if isinstance(self.send_call, MergedSends):
+            self.send_first_call = partial(self.send_call, partly=True, each=False)
+        if isinstance(self.send_call, MergedSends | QueueSends):
             self.send_part_call = partial(self.send_call, partly=True)
-            self.send_first_call = partial(self.send_part_call, each=False)
         joins = not (delayed or connections.multi_node) and joins_sends(topic)
         self.send_many_call = JoinedSends(topic, self.send_call) if joins else None
         self.claim_call = claims.Claims(topic)
@@ -55,12 +56,16 @@ class QueueBroker:
         self.extend_call = partial(claims.extend, topic)
         self.look_call = partial(claims.look, topic)
 
-    def send(self, slot: int, messages: Sequence[EncodedMessage], detailed: bool = False) -> SendResult:
+    def send(
+        self, slot: int, messages: Sequence[EncodedMessage], detailed: bool = False, *, each: bool = False
+    ) -> SendResult:
         """Store up to `MAX_BATCH` messages of one slot. Atomic; repeated by itself where the reply was lost.
 
-        Where the topic merges it may store the first ones only, which the result counts: the others cost too much.
+        Where the topic merges it may store the first ones only, which the result counts: the others cost too much. With
+        `each` messages that must not be stored are refused by themselves, see `send_part_call`.
         """
-        return self._connections.run(self.send_first_call(slot, messages, detailed))
+        build = self.send_part_call if each else self.send_first_call
+        return self._connections.run(build(slot, messages, detailed))
 
     def whole_call(self, slot: int, whole: Sequence[WholeClaim]) -> Call[tuple[int, ...]]:
         return self.claim_call(slot, 0, Outcomes(whole=whole)).then(_unmatched)

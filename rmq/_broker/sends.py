@@ -66,7 +66,7 @@ def send_calls(topic: Topic, *, delayed: bool = False, rpc_ids: RpcIdAllocator |
         return partial(_append, topic)
     if topic.merge is not None:
         return MergedSends(topic, rpc_ids or RpcIdAllocator())
-    return _Sends(topic, delayed)
+    return QueueSends(topic, delayed)
 
 
 def _append(
@@ -76,7 +76,7 @@ def _append(
     return streams.send(topic, slot, messages, detailed)
 
 
-class _Sends:
+class QueueSends:
     """Builds the sends of one topic: what is the same for all of them is worked out once."""
 
     def __init__(self, topic: Topic, delayed: bool) -> None:
@@ -99,10 +99,17 @@ class _Sends:
         self._single = self._settings if self._limited else {**self._settings, "values": 1}
         self._ages = MadeAges(topic) if not self._limited and topic.max_priority is not None else None
         self._durable = OFFERED_AGAIN if delayed else MERGES_AGAIN
+        self._fixed = topic.type is TopicType.FIXED_TIME and not delayed
         self._script = _LIMITED if self._limited else _DELAYED if delayed else _script_of(topic)
 
     def __call__(
-        self, slot: int, messages: Sequence[EncodedMessage], detailed: bool = False, rpc_id: RpcId | None = None
+        self,
+        slot: int,
+        messages: Sequence[EncodedMessage],
+        detailed: bool = False,
+        rpc_id: RpcId | None = None,
+        *,
+        partly: bool = False,
     ) -> Call[SendResult]:
         del rpc_id
         script, number, limited = self._script, len(messages), self._limited
@@ -126,7 +133,8 @@ class _Sends:
                 flat = [scores[0], *columns.contents] if alike else _paired(scores, columns.contents)
                 flat += _body_args(columns)
         if self._timed:
-            args = script.args(detailed=int(detailed), number=number, messages=flat, lowest=lowest, **settings)
+            wanted: Argument = f"{int(detailed)}+" if partly and self._fixed and number > 1 else int(detailed)
+            args = script.args(detailed=wanted, number=number, messages=flat, lowest=lowest, **settings)
         else:
             args = script.args(detailed=int(detailed), number=number, messages=flat, **settings)
 
@@ -135,10 +143,19 @@ class _Sends:
             if ages is not None and built_ms:
                 ages.took(reply[2], built_ms)
             outcomes = tuple(flag == 49 for flag in reply[1]) if detailed else ()
-            return SendResult(new, number - new, outcomes, dropped=int(reply[2]) if limited else 0)
+            dropped = int(reply[2]) if limited else 0
+            if partly and b"4" in reply[1]:
+                return _partly_sent(new, outcomes, reply[1], dropped)
+            return SendResult(new, number - new, outcomes, dropped=dropped)
 
         keys = script.keys(slot_keys(self._topic, slot))
         return Call(script.name, keys, args, parse, True, self._topic, slot, self._durable)
+
+
+def _partly_sent(new: int, outcomes: tuple[bool, ...], flags: bytes, dropped: int) -> PartlySent:
+    refused = {index: _REFUSALS[flag] for index, flag in enumerate(flags) if flag in _REFUSALS}
+    merged = len(flags) - len(refused) - new
+    return PartlySent(new, merged, outcomes, dropped=dropped, done=len(flags), refused=refused)
 
 
 NO_MARK = -1
@@ -199,7 +216,7 @@ def _body_args(columns: Batch) -> list[Argument]:
 
 
 _MERGED = Bound("send_merged", durable="Sent again, each counts once more, unless both calls have the same `once=`")
-_REFUSALS = {ord("2"): "RMQ_ITEMS", ord("3"): "RMQ_RANGE"}
+_REFUSALS = {ord("2"): "RMQ_ITEMS", ord("3"): "RMQ_RANGE", ord("4"): "RMQ_PAST"}
 """Outcome of a message -> why it was refused."""
 
 
@@ -234,12 +251,13 @@ class MergedSends:
             detailed: Say of each whether it was new.
             rpc_id: What names the call for its repeats; by default it has a number of this client's own.
             partly: Whether it may be carried out in part: then it may answer with a `PartlySent`.
-            each: Then also whether a message that has no room is refused by itself, unless the topic waits for room.
+            each: Then also whether a message is refused by itself whose time has passed, or that has no room, unless
+                the topic waits for room.
         """
         number, topic = len(messages), self._topic
         rpc_id = rpc_id or self._rpc_ids.draw(topic.name, slot)
         values, records = record_args(messages)
-        part = ("+" if each and not self._blocks else "-") if partly else ""
+        part = ("-" if not each else "*" if self._blocks else "+") if partly else ""
         args = _MERGED.args(
             lane=rpc_id.lane,
             call=rpc_id.number,
@@ -256,11 +274,9 @@ class MergedSends:
         def parse(reply: list[Any], rpc_id: RpcId = rpc_id) -> SendResult:  # the call keeps its number open by that
             new, flags = int(reply[0]), reply[1]
             outcomes = tuple(flag == 49 for flag in flags) if detailed else ()
-            if not flags or (len(flags) == number and not (b"2" in flags or b"3" in flags)):
+            if not flags or (len(flags) == number and not (b"2" in flags or b"3" in flags or b"4" in flags)):
                 return SendResult(new, number - new, outcomes, dropped=int(reply[2]))
-            refused = {index: _REFUSALS[flag] for index, flag in enumerate(flags) if flag in _REFUSALS}
-            merged = len(flags) - len(refused) - new
-            return PartlySent(new, merged, outcomes, dropped=int(reply[2]), done=len(flags), refused=refused)
+            return _partly_sent(new, outcomes, flags, int(reply[2]))
 
         keys = _MERGED.keys(slot_keys(topic.name, slot))
         return Call(_MERGED.name, keys, args, parse, True, topic.name, slot, _MERGED.durable)
@@ -378,5 +394,7 @@ class JoinedSends:
         if not isinstance(reply, bytes):
             new = int(reply[0])
             outcomes = tuple(flag == 49 for flag in reply[1]) if detailed else ()
+            if b"4" in reply[1]:
+                return _partly_sent(new, outcomes, reply[1], 0)
             return SendResult(new, len(part) - new, outcomes)
         return error_of(self._one(part.slot, part, detailed), reply.decode(errors="replace"))

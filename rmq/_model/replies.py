@@ -104,10 +104,13 @@ class PartlySent(SendResult):
     Attributes:
         done: How many of its messages were looked at, the first ones: folding these has cost as much as a call may.
         refused: Place among them -> code of the refusal.
+        repeated: Whether it was sent again after its reply was lost: then a message whose time has passed by now may
+            have been stored the first time.
     """
 
     done: int = 0
     refused: Mapping[int, str] = field(default_factory=dict[int, str])
+    repeated: bool = False
 
 
 class ControlResult(Enum):

@@ -7,10 +7,10 @@ from typing import TypeVar
 
 from rmq._broker.queue_broker import QueueBroker
 from rmq._model.batches import EncodedMessage
-from rmq._model.replies import SendResult
+from rmq._model.replies import PartlySent, SendResult
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic, WhenFull
-from rmq.errors import BacklogFullError, RmqError
+from rmq.errors import BacklogFullError, FixedTimePassedError, RmqError
 
 T = TypeVar("T")
 Sleep = Callable[[float], None]
@@ -23,7 +23,13 @@ def blocks(topic: Topic) -> bool:
 
 
 def send_patiently(
-    slots: QueueBroker, slot: int, messages: Sequence[EncodedMessage], sleep: Sleep, detailed: bool = False
+    slots: QueueBroker,
+    slot: int,
+    messages: Sequence[EncodedMessage],
+    sleep: Sleep,
+    detailed: bool = False,
+    *,
+    each: bool = False,
 ) -> tuple[SendResult, RmqError | None]:
     """Store messages of one slot as room comes free, in their order, a part at a time.
 
@@ -33,17 +39,18 @@ def send_patiently(
         messages: What to store; of one slot, at most `MAX_BATCH`.
         sleep: How to wait so many seconds.
         detailed: Also say per message whether it was new.
+        each: Refuse messages whose time has passed by themselves: the result is a `PartlySent` then.
 
     Returns:
-        How many were stored, the first ones, and why the others were not; `None` where all were stored.
+        What came of the first ones, and why the others were not stored; `None` where there are no others.
     """
     timeout_s = slots.topic.full_timeout_s
     stored, size = SendResult(0, 0), len(messages)
     until_s, pause_s = monotonic_s() + timeout_s, _SHORTEST_PAUSE_S
-    while stored.accepted < len(messages):
-        part = messages[stored.accepted : stored.accepted + size]
+    while (done := _done(stored)) < len(messages):
+        part = messages[done : done + size]
         try:
-            stored = add_up(stored, slots.send(slot, part, detailed))
+            stored = add_up(stored, slots.send(slot, part, detailed, each=each))
         except BacklogFullError as full:
             if len(part) > 1:  # a part of it may fit, or merge
                 size = max(1, min(full.room, len(part) - 1))
@@ -53,7 +60,10 @@ def send_patiently(
             sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         except RmqError as error:
-            return stored, error
+            if not (each and isinstance(error, FixedTimePassedError)):
+                return stored, error
+            refused, outcomes = dict.fromkeys(range(len(part)), "RMQ_PAST"), (False,) * len(part) if detailed else ()
+            stored = add_up(stored, PartlySent(0, 0, outcomes, done=len(part), refused=refused))
         else:
             size, until_s, pause_s = len(messages), monotonic_s() + timeout_s, _SHORTEST_PAUSE_S
     return stored, None
@@ -77,14 +87,26 @@ def wait_for_room(send: Callable[[], T], timeout_s: float, sleep: Sleep) -> T:
 
 
 def add_up(first: SendResult, second: SendResult) -> SendResult:
-    """Return the result of two sends as one."""
-    return SendResult(
+    """Return the result of two sends, of the second one's messages behind the first one's, as one."""
+    total = SendResult(
         first.new + second.new,
         first.merged + second.merged,
         first.outcomes + second.outcomes,
         first.ids + second.ids,
         first.dropped + second.dropped,
     )
+    done, refused = _done(first), dict(first.refused) if isinstance(first, PartlySent) else {}
+    if isinstance(second, PartlySent):
+        refused |= {done + place: code for place, code in second.refused.items()}
+    if not refused:
+        return total
+    repeated = any(each.repeated for each in (first, second) if isinstance(each, PartlySent))
+    parts = (total.new, total.merged, total.outcomes, total.ids, total.dropped)
+    return PartlySent(*parts, done=done + _done(second), refused=refused, repeated=repeated)
+
+
+def _done(result: SendResult) -> int:
+    return result.done if isinstance(result, PartlySent) else result.accepted
 
 
 def _timed_out(full: BacklogFullError, timeout_s: float) -> BacklogFullError:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from rmq._broker.claims import MAX_BATCH
 from rmq._broker.queue_broker import QueueBroker
@@ -26,6 +26,7 @@ from rmq.errors import (
     BacklogFullError,
     CollectionFullError,
     DurabilityError,
+    FixedTimePassedError,
     InvalidBatchError,
     InvalidMessageError,
     RedisUnavailableError,
@@ -235,8 +236,9 @@ class Stream:
             result = self._send_rest(batch, first, part)
         if self._blocks and isinstance(result, BacklogFullError):
             return self._settle_patiently(batch, first, part)
-        if isinstance(result, CollectionFullError | SumOutOfRangeError) and not self._blocks:  # of the last one
-            self._refuse(result, batch.originals(first))
+        full = isinstance(result, CollectionFullError | SumOutOfRangeError) and not self._blocks  # of the last one
+        if full or isinstance(result, FixedTimePassedError):  # of all of them
+            self._refuse(cast("RmqError", result), batch.originals(first))
             return self._error is None
         return self._fail(result, batch.originals(first))
 
@@ -245,7 +247,7 @@ class Stream:
         sleep, slots = self._connections.runtime.sleep, self._slots
         while first < len(batch):
             if batch.completion is None:
-                stored, error = send_patiently(slots, batch.slot, batch[first:], sleep, self._detailed)
+                stored, error = send_patiently(slots, batch.slot, batch[first:], sleep, self._detailed, each=True)
                 first = self._book(batch, stored, first)
                 if error is not None:
                     return self._fail(error, batch.originals(first))
@@ -253,10 +255,13 @@ class Stream:
             call = self._rest_call(batch, first, part)  # a repeat in another process has the same calls
             try:
                 stored = wait_for_room(partial(self._connections.run, call), slots.topic.full_timeout_s, sleep)
+            except FixedTimePassedError as passed:
+                self._refuse(passed, batch.originals(first))
+                break
             except RmqError as trouble:
                 return self._fail(trouble, batch.originals(first))
             first, part = self._book(batch, stored, first), part + 1
-        return True
+        return self._error is None
 
     def _send_rest(self, batch: Batch, first: int, part: int) -> SendResult | RmqError:
         try:
@@ -275,9 +280,9 @@ class Stream:
         refused: Mapping[int, str] = result.refused if isinstance(result, PartlySent) else {}
         last = first + result.accepted + len(refused)
         for place, code in refused.items():
-            self._refuse(
-                self._refusal_of(batch, first + place, code), batch.originals(first + place, first + place + 1)
-            )
+            doubtful = code == "RMQ_PAST" and isinstance(result, PartlySent) and result.repeated
+            given = batch.originals(first + place, first + place + 1)
+            self._refuse(self._refusal_of(batch, first + place, code), given, self._unknown if doubtful else None)
         self._stored += len(batch.originals(first, last)) - sum(
             len(batch.originals(first + place, first + place + 1)) for place in refused
         )
@@ -291,13 +296,15 @@ class Stream:
         if self._refusal is not None:  # one is told
             return self._refusal
         call = self._slots.send_call(batch.slot, batch[place : place + 1], False, named_rpc_id("", 1))
-        return error_of(call, f"{code} 1")
+        value = batch[place].value if code == "RMQ_PAST" else 1
+        return error_of(call, f"{code} {value}")
 
-    def _refuse(self, error: RmqError, messages: list[Any]) -> None:
+    def _refuse(self, error: RmqError, messages: list[Any], noted: list[Any] | None = None) -> None:
         """Note messages that were refused by themselves: the others are sent all the same, unless these are many."""
+        noted = self._not_stored if noted is None else noted
         self._refusal = self._refusal or error
-        self._not_stored += messages
-        if len(self._not_stored) > BUFFERED:
+        noted += messages
+        if len(noted) > BUFFERED:
             self._error = self._error or error
 
     def _fail(self, error: RmqError, messages: list[Any]) -> bool:

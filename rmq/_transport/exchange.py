@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from rmq._io.wire import pack
+from rmq._model.replies import PartlySent
 from rmq._model.times import monotonic_s
 from rmq._transport.call import Call
 from rmq._transport.cluster_map import Redirect, hash_slot, parse_redirect
@@ -235,9 +236,10 @@ class Exchange:
             result = parsed(call, reply)
         except RmqError as error:
             result = error
-        if index in self._unheard and isinstance(result, list):  # of several slots
-            found = cast("list[Any]", result)
-            result = [_refused_again(call, each) if isinstance(each, RmqError) else each for each in found]
+        if index in self._unheard:
+            several = isinstance(result, list)  # of several slots
+            found = [_heard_again(call, each) for each in (cast("list[Any]", result) if several else [result])]
+            result = found if several else found[0]
         if call.durable and self._confirmation is not None:
             flight.unconfirmed.append((index, result))
         else:
@@ -336,6 +338,13 @@ def _still_moving(call: Call[Any], address: Address, waited_s: float) -> str:
         f"end within {waited_s:g} s (TRYAGAIN); {call.what} was not carried out. If the move was broken off, end it: "
         f"redis-cli --cluster fix {address}"
     )
+
+
+def _heard_again(call: Call[Any], result: Any) -> Any:
+    """Return what a reply means that came to the second sending."""
+    if isinstance(result, PartlySent):
+        return replace(result, repeated=True)
+    return _refused_again(call, result) if isinstance(result, RmqError) else result
 
 
 def _refused_again(call: Call[Any], error: RmqError) -> RmqError:

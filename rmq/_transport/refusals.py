@@ -52,7 +52,7 @@ def error_of(call: Call[Any], message: str) -> RmqError:
             text = f"{place} is owned through ZooKeeper ensemble {detail[0]}, not through this one"
             return call.error(EnsembleMismatchError, f"{text}; RmqClient.adopt moves it over on purpose")
         case "RMQ_PAST":
-            return call.error(FixedTimePassedError, _passed(int(detail[1]), int(detail[0])))
+            return call.error(FixedTimePassedError, _passed(*map(int, reversed(detail))))
         case "RMQ_FULL":
             text = f"{place} holds {detail[0]} messages; its share of max_backlog is {detail[1]}"
             full = call.error(BacklogFullError, text)
@@ -81,9 +81,11 @@ def _explained(message: str) -> str:
     return message
 
 
-def _passed(due_ms: int, now_ms: int) -> str:
-    text = f"fixed_time {due_ms} is in the past: Redis' time is {now_ms} ms"
-    return text if due_ms > now_ms // 100 else f"{text}; fixed_time is in milliseconds: did you pass seconds?"
+def _passed(due_ms: int, now_ms: int | None = None) -> str:
+    """Say that a time has passed; one that was refused beside others comes without Redis' time."""
+    text = f"fixed_time {due_ms} is in the past" + ("" if now_ms is None else f": Redis' time is {now_ms} ms")
+    longest_s = (now_ms or 2 * 10**12) // 100
+    return text if due_ms > longest_s else f"{text}; fixed_time is in milliseconds: did you pass seconds?"
 
 
 def _refused_merge(call: Call[Any], code: str, rest: str) -> RmqError:

@@ -25,6 +25,7 @@ from tests.support.core import (
     Connections,
     EncodedMessage,
     JoinedSends,
+    PartlySent,
     joins_sends,
     not_executed,
     parse_url,
@@ -148,14 +149,17 @@ def test_a_slot_that_refuses_stores_nothing_and_the_others_do(make_slot: MakeSlo
         part(slot.topic, 3, (b"d", AHEAD, None), (b"e", AHEAD, None), (b"f", AHEAD, None)),
     ]
     past, full, stored, many_ = slot.run(many(slot, parts))
-    assert isinstance(past, FixedTimePassedError)
+    assert isinstance(past, PartlySent)
+    assert (past.new, past.merged, past.refused) == (1, 0, {1: "RMQ_PAST"})
     assert (isinstance(full, BacklogFullError) and full.room, isinstance(many_, BacklogFullError) and many_.room) == (
         0,
         2,
     )
     assert stored == SendResult(1, 0)
     sizes = [slot.client.zcard(slot_keys(slot.topic.name, number).store) for number in range(4)]
-    assert sizes == [0, 2, 1, 0]
+    assert sizes == [1, 2, 1, 0]
+    [alone] = slot.run(many(slot, [part(slot.topic, 0, (b"late", 0, None), (b"later", -5, None))]))
+    assert isinstance(alone, FixedTimePassedError)
 
 
 @pytest.mark.parametrize("first", ["stored", "refused"])

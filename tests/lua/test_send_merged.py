@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,14 @@ from rmq import (
     WhenFull,
 )
 from rmq._transport.rpc_ids import RpcId
-from rmq.errors import CallChangedError, CollectionFullError, ReplyLostError, ScriptFailedError, SumOutOfRangeError
+from rmq.errors import (
+    CallChangedError,
+    CollectionFullError,
+    FixedTimePassedError,
+    ReplyLostError,
+    ScriptFailedError,
+    SumOutOfRangeError,
+)
 from tests.conftest import MakeSlot
 from tests.support.core import (
     EncodedMessage,
@@ -177,6 +185,46 @@ def test_what_has_no_room_is_refused_by_itself(kind: TopicType, make_slot: MakeS
     before = slot.dump()
     assert parts(slot, *messages) == result, "a repeat"
     assert slot.dump() == before
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_backlog": 9, "when_full": WhenFull.BLOCK}], ids=["refuses", "blocks"])
+def test_times_that_have_passed_are_refused_by_themselves(settings: dict[str, Any], make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.FIXED_TIME, merge=Merge(Sum()), **settings)
+    calls = sending.send_calls(slot.topic)
+    assert isinstance(calls, MergedSends)
+    rows = [(b"x", T0 + 9), (b"y", T0), (b"x", T0 - 1), (b"z", T0 + 5), (b"x", T0 + 7), (b"y", 1)]
+    for number, same in enumerate((False, True), 1):
+        values = [record("S", number=1 if same else 10**index) for index in range(len(rows))]
+        encoded = [EncodedMessage(0, name, due_ms, value) for (name, due_ms), value in zip(rows, values, strict=True)]
+        call = calls(0, encoded, True, RpcId("a", number, 1), partly=True)
+        result = slot.run(call)
+        assert isinstance(result, PartlySent)
+        assert (result.done, result.refused) == (6, dict.fromkeys((1, 2, 5), "RMQ_PAST"))
+        assert (result.new, result.merged) == ((0, 3) if same else (2, 1))
+        before = slot.dump()
+        assert slot.run(call) == result, "a repeat"
+        assert slot.dump() == before
+    state = slot.state()
+    assert {name: read_record(body).number for name, body in state.body.items()} == {b"x": 10_003, b"z": 1_001}  # pyright: ignore
+    assert (state.totals["accepted"], state.unaccounted) == (6, 0)
+    with pytest.raises(FixedTimePassedError):
+        slot.run(calls(0, encoded[1:3], True, RpcId("a", 3, 1), partly=True))
+
+
+def test_what_a_call_leaves_is_not_refused_as_times_that_have_passed_are(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.FIXED_TIME, merge=Merge(Collect()))
+    calls = sending.send_calls(slot.topic)
+    assert isinstance(calls, MergedSends)
+    names = [b"c%02d" % index for index in range(60)]
+    for name in names:
+        slot.send((name, T0 + 9, record("C", b"x" * 60_000)))
+    encoded = [
+        EncodedMessage(0, name, T0 + 9 if index % 2 else T0, record("C", b"y")) for index, name in enumerate(names)
+    ]
+    result = slot.run(calls(0, encoded * 2, True, RpcId("a", 1, 1), partly=True))
+    assert isinstance(result, PartlySent)
+    assert 0 < result.done < 120
+    assert list(result.refused) == list(range(0, result.done, 2))
 
 
 def test_a_content_of_which_all_is_refused_leaves_nothing(make_slot: MakeSlot) -> None:

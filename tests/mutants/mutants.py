@@ -231,11 +231,13 @@ MUTANTS = (
     ),
     _mutant("joined sends: hints go by the last due time", ("send_many", "math.min(lowest", "math.max(lowest")),
     _mutant(
-        "joined sends: a time that is now is taken", ("send_many", "lowest <= now_ms then", "lowest < now_ms then")
+        "joined sends: a time that is now is taken",
+        ("send_ahead", "if lowest > now_ms then", "if lowest >= now_ms then"),
     ),
     _mutant("joined sends: time ranges are due times", ("send_many", "due_ms = now_ms + due_ms", "due_ms = due_ms")),
     _mutant(
-        "joined sends: the last one of a content stands", ("send_many", "kind == 'RANGE_MERGE', whole", "false, whole")
+        "joined sends: the last one of a content stands",
+        ("send_many", "1, true, whole(lowest)", "1, false, whole(lowest)"),
     ),
     _mutant("joined sends: made scores are made again", ("send_many", "number, made)", "number, nil)")),
     _mutant("joined sends: outcomes are not told", ("send_many", "ARGV[3] == '1'", "false")),
@@ -247,7 +249,17 @@ MUTANTS = (
     _mutant("merged sends are not counted", ("send_batch", "'merged', whole(number - new)", "'merged', '0'")),
     _mutant("the backlog has no bound", ("check_backlog", "if max_backlog == 0 or", "if true or")),
     _mutant("merging needs room", ("check_backlog", "if fresh > 0 and size", "if size")),
-    _mutant("the past is a fixed time", ("send_fixed_time", "if tonumber(lowest) <= now_ms then", "if false then")),
+    _mutant("the past is a fixed time", ("send_ahead", "if lowest > now_ms then", "if true then")),
+    _mutant(
+        "a refused time leaves its body to another",
+        ("send_ahead", "= place, messages[i + 1]", "= messages[i], messages[i + 1]"),
+    ),
+    _mutant("a time that has passed refuses the others", ("send_ahead", "left == 0 or not each", "true")),
+    _mutant("a time that has passed refuses others that merge", ("send_folded", "not rules.each_time", "true")),
+    _mutant(
+        "what a call with a passed time leaves is refused",
+        ("take_out_passed", "places[i] and not outcomes[places[i]]", "false"),
+    ),
     _mutant("wake hints are never published", ("send_batch", "hint(publish, slot.wake, lowest)", "")),
     _mutant(
         "what may be in flight hides a new one from those who wait",

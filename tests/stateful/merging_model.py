@@ -160,7 +160,8 @@ class MergingModel(Model):
 
     def _send_batch(self, batch: list[Sent], detailed: bool) -> SendResult:
         store, bound, known = self.slot.store, self.topic.max_backlog_per_slot, dict(self.slot.store)
-        if self.topic.type is TopicType.FIXED_TIME and min(score for _, score, _ in batch) <= self.now_ms:
+        timed = self.topic.type is TopicType.FIXED_TIME
+        if timed and all(score <= self.now_ms for _, score, _ in batch):
             raise FixedTimePassedError("past")
         self.filled.clear()
         folds, refused = self._folds(batch)
@@ -194,10 +195,14 @@ class MergingModel(Model):
         return SendResult(*told, dropped=dropped)
 
     def _folds(self, batch: list[Sent]) -> tuple[list[Fold | None], dict[int, str]]:
-        """Fold messages, and refuse by themselves those that have no room, where there are several."""
+        """Fold messages, and refuse by themselves, where there are several, those without room and late ones."""
         folds: list[Fold | None] = []
         refused: dict[int, str] = {}
         for place, sent in enumerate(batch):
+            if self.topic.type is TopicType.FIXED_TIME and sent[1] <= self.now_ms:
+                folds.append(None)
+                refused[place] = "RMQ_PAST"
+                continue
             try:
                 folds.append(self._fold(*sent))
             except (CollectionFullError, SumOutOfRangeError) as error:

@@ -49,6 +49,7 @@ from rmq._broker.queue_broker import QueueBroker as QueueBroker
 from rmq._broker.registry import Registry as Registry
 from rmq._broker.sends import JoinedSends as JoinedSends
 from rmq._broker.sends import MergedSends as MergedSends
+from rmq._broker.sends import QueueSends as QueueSends
 from rmq._broker.sends import joins_sends as joins_sends
 from rmq._broker.sends import send_calls as send_calls
 from rmq._broker.shared import take_tokens as take_tokens

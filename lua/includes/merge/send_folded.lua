@@ -1,11 +1,13 @@
 -- Sends `number` messages of a topic that merges, as `plan_sends` takes them. Returns the reply: how many were new, '1'
 -- or '0' per message, how many were dropped; with `partly` where not all were taken, `nothing` where none was. All is
--- worked out before the first write.
+-- worked out before the first write. With `rules.each_time` a message whose time has passed is refused by itself: its
+-- outcome is 4; the call is refused where no time lies ahead.
 -- @include check_types
 -- @include whole
 -- @include hint
 -- @include fill_hash
 -- @include plan_sends
+-- @include take_out_passed
 -- @include begin_store
 
 -- Due times are whole, within what a score holds. A promoted priority may be above that.
@@ -100,14 +102,22 @@ local function store_plan(slot, rules, plan, now_ms)
 end
 
 local function send_folded(slot, rules, at, number, values, now_ms)
+  local all, places = number, nil
   if rules.kind == 'FIXED_TIME' and rules.lowest <= now_ms then
-    return redis.error_reply('RMQ_PAST ' .. whole(now_ms) .. ' ' .. whole(rules.lowest))
+    number, places = take_out_passed(at, number, values, now_ms)
+    values = number
+    if number == 0 or not rules.each_time then
+      return redis.error_reply('RMQ_PAST ' .. whole(now_ms) .. ' ' .. whole(rules.lowest))
+    end
   end
   local size, in_flight = redis.call('ZCARD', slot.store), redis.call('ZCARD', slot.prepare)
   check_types({ slot.retry, slot.cool, slot.born }, { slot.held, slot.error })
   local refusal, plan = plan_sends(slot, rules, at, number, values, now_ms)
   if refusal then
     return refusal
+  end
+  if places then
+    plan.outcomes, plan.partly = with_passed(plan.outcomes, places, all), true
   end
   if plan.size == 0 then
     return { 0, table.concat(plan.outcomes), '0', partly = true, nothing = true }

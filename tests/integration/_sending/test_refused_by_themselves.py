@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from rmq import Collect, Fixed, Merge, PriorityMessage, RangeMergeMessage, RmqClient, Sum, Topic, TopicType, WhenFull
-from rmq.errors import CollectionFullError, SumOutOfRangeError
+from rmq import (
+    Collect,
+    Fixed,
+    FixedTimeMessage,
+    Merge,
+    PriorityMessage,
+    RangeMergeMessage,
+    RmqClient,
+    Sum,
+    Topic,
+    TopicType,
+    WhenFull,
+)
+from rmq.errors import BacklogFullError, CollectionFullError, FixedTimePassedError, SumOutOfRangeError
 from tests.conftest import MakeTopic
 from tests.support.clients import stats_of
 from tests.support.core import batch_size, stream
@@ -111,6 +126,75 @@ def test_who_waits_for_room_gets_what_a_call_leaves_sent_too(
     sent = [RangeMergeMessage(f"c{n}", body=b"x" * 200_000) for n in range(batch_size(topic))]
     for _ in range(2):
         assert producer.send_many(sent, once=once).accepted == len(sent)
+
+
+TIMED = {
+    "plain": {},
+    "blocks": {"max_backlog": 3_000, "when_full": WhenFull.BLOCK},
+    "drops": {"max_backlog": 3_000, "when_full": WhenFull.DROP},
+    "merges": {"merge": Merge(Sum())},
+    "merges and blocks": {"merge": Merge(Sum()), "max_backlog": 3_000, "when_full": WhenFull.BLOCK},
+}
+
+
+@pytest.mark.parametrize("slots", [1, 64])
+@pytest.mark.parametrize("settings", TIMED.values(), ids=TIMED)
+def test_times_that_have_passed_stop_no_other(
+    slots: int, settings: dict[str, Any], client: RmqClient, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(TopicType.FIXED_TIME, slots=slots, **settings)
+    value: Any = 1 if topic.merge else "1"
+    ahead_ms = time.time_ns() // 1_000_000 + 600_000
+    times = [1_000 if n % 7 == 3 else ahead_ms for n in range(1_200)]
+    late = [n for n, due_ms in enumerate(times) if due_ms == 1_000]
+    sent = [FixedTimeMessage(f"c{n}", fixed_time_ms=due_ms, body=value) for n, due_ms in enumerate(times)]
+    with pytest.raises(FixedTimePassedError, match=r"fixed_time 1000 is in the past.* seconds") as caught:
+        client.producer(topic).send_many(sent, outcomes=True)
+    assert sorted(caught.value.not_stored, key=sent.index) == [sent[n] for n in late]
+    assert (caught.value.stored, caught.value.unknown) == (len(sent) - len(late), ())
+    assert accepted(client, topic) == len(sent) - len(late)
+    contents, bodies = [message.content for message in sent], [value] * len(sent)
+    with pytest.raises(FixedTimePassedError) as caught:
+        client.producer(topic).send_columns(contents, fixed_times=times, bodies=bodies)
+    assert sorted(caught.value.not_stored) == late
+    assert (caught.value.stored, caught.value.unknown) == (len(sent) - len(late), ())
+
+
+def test_a_time_that_a_repeat_refuses_may_be_stored(
+    client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reply to the first sending was lost, and by the second one the time had passed."""
+    topic = make_topic(TopicType.FIXED_TIME)
+    settle = stream.Stream._settle
+    monkeypatch.setattr(
+        stream.Stream, "_settle", lambda self, batch, result: settle(self, batch, replace(result, repeated=True))
+    )
+    sent = [
+        FixedTimeMessage("late", fixed_time_ms=1_000),
+        FixedTimeMessage("ahead", fixed_time_ms=time.time_ns() // 1_000_000 + 600_000),
+    ]
+    with pytest.raises(FixedTimePassedError) as caught:
+        client.producer(topic).send_many(sent)
+    assert (caught.value.stored, caught.value.not_stored, caught.value.unknown) == (1, (), (sent[0],))
+
+
+def test_times_that_have_passed_do_not_count_where_a_send_waits_for_room(
+    client: RmqClient, make_topic: MakeTopic
+) -> None:
+    """It sends part after part, as room is left."""
+    topic = make_topic(TopicType.FIXED_TIME, max_backlog=10, when_full=WhenFull.BLOCK, full_timeout="100ms")
+    producer = client.producer(topic)
+    ahead_ms = time.time_ns() // 1_000_000 + 600_000
+    producer.send_many([FixedTimeMessage(f"m{n}", fixed_time_ms=ahead_ms) for n in range(8)])
+    sent = [FixedTimeMessage(f"c{n}", fixed_time_ms=1_000 if n in (0, 3, 4) else ahead_ms) for n in range(5)]
+    with pytest.raises(FixedTimePassedError) as caught:
+        producer.send_many(sent, outcomes=True)
+    assert (caught.value.stored, list(caught.value.not_stored)) == (2, [sent[0], sent[3], sent[4]])
+    more = [FixedTimeMessage(f"d{n}", fixed_time_ms=1_000 if n % 2 else ahead_ms) for n in range(6)]
+    with pytest.raises((BacklogFullError, FixedTimePassedError)) as caught:
+        producer.send_many(more)
+    assert caught.value.stored == 0
+    assert sorted(caught.value.not_stored, key=more.index) == more
 
 
 def test_very_many_refusals_end_a_call(

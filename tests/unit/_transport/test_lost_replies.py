@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from rmq._broker import dead, viewing
 from rmq._broker import sends as sending
 from rmq._broker.claims import Nack
 from rmq._model.batches import EncodedMessage
+from rmq._model.replies import PartlySent
 from rmq._transport.call import Call
 from rmq._transport.exchange import Exchange
 from rmq._transport.script_library import default_scripts
@@ -82,6 +84,18 @@ def test_a_repeated_send_that_is_refused_may_be_stored_all_the_same() -> None:
     (error,) = exchange.results
     assert isinstance(error, ReplyLostError)
     assert "sent again, it was refused: fixed_time 5000 is in the past" in str(error)
+
+
+def test_messages_that_a_repeat_refuses_by_themselves_may_be_stored_all_the_same() -> None:
+    two = [EncodedMessage(0, content, 5_000, None) for content in (b"a", b"b")]
+    calls = sending.send_calls(FIXED)
+    assert isinstance(calls, sending.QueueSends)
+    call = calls(0, two, partly=True)
+    refused = PartlySent(1, 0, done=2, refused={1: "RMQ_PAST"})
+    first, exchange = Exchange([call], default_scripts()), lose_reply(call)
+    for each in (first, exchange):
+        each.take_reply(fly(each), [1, b"14"])
+    assert (first.results, exchange.results) == ([refused], [replace(refused, repeated=True)])
 
 
 def test_a_first_send_that_is_refused_is_not_stored() -> None:
