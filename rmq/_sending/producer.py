@@ -141,7 +141,7 @@ class Producer:
                 were stored and which of those taken from the iterable were not; the rest was not touched.
             SendError: Messages were refused, or their reply was lost (`unknown`). What a `Collect` has no room for, or
                 a `Sum` no range, is refused by itself (`not_stored`), and so is a fixed time that has passed: all
-                others are sent, up to 20,000 refusals.
+                others are sent, up to 20,000 refusals; with `once`, however many are refused.
             DurabilityError: Messages are stored, but not as safe as the client asked for (`unknown`).
 
         Guarantee: atomic per call of up to 1,000 messages of one slot. The order within a slot is kept, also where

@@ -300,11 +300,14 @@ class Stream:
         return error_of(call, f"{code} {value}")
 
     def _refuse(self, error: RmqError, messages: list[Any], noted: list[Any] | None = None) -> None:
-        """Note messages that were refused by themselves: the others are sent all the same, unless these are many."""
+        """Note messages that were refused by themselves: the others are sent all the same, unless these are many.
+
+        A named call is sent to its end all the same: its repeat would meet the same refusals, and end as early.
+        """
         noted = self._not_stored if noted is None else noted
         self._refusal = self._refusal or error
         noted += messages
-        if len(noted) > BUFFERED:
+        if len(noted) > BUFFERED and self._once is None:
             self._error = self._error or error
 
     def _fail(self, error: RmqError, messages: list[Any]) -> bool:

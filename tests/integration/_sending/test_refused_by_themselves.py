@@ -215,3 +215,20 @@ def test_very_many_refusals_end_a_call(
         producer.send_many(read())
     assert caught.value.stored == 2
     assert len(caught.value.not_stored) == taken - 2 < 5_000
+
+
+def test_very_many_refusals_do_not_end_a_named_call(
+    client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its repeat would end at the same place: what stands behind could not be sent by that name."""
+    monkeypatch.setattr(stream, "BUFFERED", 300)
+    topic = make_topic(TopicType.RANGE_MERGE, merge=FULL)
+    producer = client.producer(topic)
+    sent = [RangeMergeMessage("full" if n % 3 else f"c{n}", body=f"i{n}") for n in range(NUMBER)]
+    told: list[tuple[int, int]] = []
+    for _ in range(2):
+        with pytest.raises(CollectionFullError) as caught:
+            producer.send_many(sent, once="once")
+        told.append((caught.value.stored, len(caught.value.not_stored)))
+    assert told == [(NUMBER // 3 + 2, NUMBER - NUMBER // 3 - 2)] * 2
+    assert accepted(client, topic) == NUMBER // 3 + 2
