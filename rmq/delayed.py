@@ -20,8 +20,8 @@ from typing import Any, Generic, Self, overload
 from rmq._admin.control import Control
 from rmq._admin.inspection import Inspection
 from rmq._broker.claims import MAX_BATCH
-from rmq._broker.each import confirm_all
 from rmq._broker.queue_broker import QueueBroker
+from rmq._broker.slot_calls import confirm_all
 from rmq._claiming.consumer import Consumer, checked_poll
 from rmq._claiming.prefetch import Prefetch
 from rmq._model.codecs import Codec, encodes_alike
@@ -34,8 +34,8 @@ from rmq._model.reports import reporter
 from rmq._model.times import Duration, duration_ms, monotonic_s, seconds, usual_ms
 from rmq._model.topics import Topic, TopicType
 from rmq._model.typed import PayloadClass, ValueT, decode_payload
+from rmq._sending.batch_sender import SendOptions
 from rmq._sending.producer import Producer, send_from
-from rmq._sending.stream import Calls
 from rmq.client import RmqClient
 from rmq.errors import (
     InvalidBatchError,
@@ -62,7 +62,7 @@ values in a queue two are the same once in 10^11 queues."""
 USUAL_BYTES = 1_000
 """Values of up to so many bytes are not measured one by one, where a content may be as long with an id before it."""
 
-_OFFERS = Calls(method=("offer_many", "value"))
+_OFFERS = SendOptions(method=("offer_many", "value"))
 
 Source = Callable[[Callable[[], None]], Iterable[tuple[Any, Duration]]]
 """Returns values and their delays; gets what waits for the calls under way."""

@@ -36,8 +36,8 @@ from rmq._broker.registry import READ_AT_ONCE
 from rmq._broker.sends import JoinedSends, MergedSends
 from rmq._broker.stream_broker import RESUME_BATCH
 from rmq._broker.streams import Member
-from rmq._claiming.claim_round import CLAIM_WEIGHT, MOST_WEIGHT
-from rmq._claiming.portions import FREED_BYTES
+from rmq._claiming.chunks import FREED_BYTES
+from rmq._claiming.claim_plan import CLAIM_WEIGHT, MOST_WEIGHT
 from rmq._model.batches import Batch, EncodedMessage
 from rmq._model.definitions import MAX_DEFINITION_BYTES
 from rmq._model.encoding import Encoder
@@ -472,7 +472,7 @@ def _extend(place: Place) -> Call[Any]:
 
 
 def _waiting_too(place: Place) -> list[bytes]:
-    names = place.store(claiming.STEERED)
+    names = place.store(claiming.CONTROL_BATCH)
     place.zset(place.keys.retry, names, (place.now_ms // 1000 + 99) * 1000 + 3, 0)
     place.failures(names)
     return names
@@ -856,7 +856,7 @@ def _stream_trim(place: Place) -> Call[Any]:
 
 @case("stream_delete", "the most", S)
 def _stream_delete(place: Place) -> Call[Any]:
-    return streams.delete(place.topic, 0, place.entries(claiming.STEERED))
+    return streams.delete(place.topic, 0, place.entries(claiming.CONTROL_BATCH))
 
 
 @case("stream_range", "a page", S)

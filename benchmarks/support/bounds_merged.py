@@ -16,7 +16,7 @@ from rmq._broker.keys import slot_keys
 from rmq._model.batches import EncodedMessage
 from rmq._model.merging import MAX_UNIQUE_ITEMS
 from rmq._model.records import Record, framed, new_record, write_record
-from rmq._sending.stream import batch_size
+from rmq._sending.batch_sender import batch_size
 from rmq._transport.call import Call
 from rmq.spark.marks import Mark, send_once
 
@@ -290,7 +290,7 @@ def _redrive(place: Place, shape: Shape) -> Call[Any]:
 
 @merged("reschedule", "what waits beside fresh copies")
 def _reschedule(place: Place, shape: Shape) -> Call[Any]:
-    names = _names(shape, claiming.STEERED)
+    names = _names(shape, claiming.CONTROL_BATCH)
     _waiting(place, shape, names, 60)
     _fresh(place, shape, names, FAR)
     return steering.reschedule(place.topic, 0, names, ("after", 5_000), "me")
@@ -298,7 +298,7 @@ def _reschedule(place: Place, shape: Shape) -> Call[Any]:
 
 @merged("promote", "what waits beside fresh copies")
 def _promote(place: Place, shape: Shape) -> Call[Any]:
-    names = _names(shape, claiming.STEERED)
+    names = _names(shape, claiming.CONTROL_BATCH)
     _waiting(place, shape, names, 60)
     _fresh(place, shape, names, FAR)
     return steering.promote(place.topic, 0, names, "me")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from rmq._admin.stream_view import StreamView
 from rmq._broker import control
 from rmq._broker.control import Adopted
-from rmq._broker.each import call_each, confirm_all
+from rmq._broker.slot_calls import call_slots, confirm_all
 from rmq._model.topics import Topic, TopicType
 from rmq._ownership import Coordinator
 from rmq._transport.connections import Connections
@@ -78,7 +78,7 @@ def _owned(connections: Connections, topic: Topic) -> list[tuple[tuple[int, str 
     parts: list[tuple[int, str | None]] = [(slot, None) for slot in range(topic.slots)]
     if topic.type is TopicType.STREAM:
         parts = [(slot.slot, group) for slot in StreamView(connections, topic).stats().slots for group in slot.groups]
-    replies = call_each(connections, parts, lambda part: control.adopt(topic, part[0], "", "", part[1]))
+    replies = call_slots(connections, parts, lambda part: control.adopt(topic, part[0], "", "", part[1]))
     return list(zip(parts, replies, strict=True))
 
 

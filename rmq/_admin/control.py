@@ -10,7 +10,7 @@ from rmq._admin.view import locate
 from rmq._broker import control, dead, viewing
 from rmq._broker.claims import MAX_BATCH
 from rmq._broker.control import Audit
-from rmq._broker.each import call_each, checked_slots, confirm_all
+from rmq._broker.slot_calls import call_slots, checked_slots, confirm_all
 from rmq._model.display import counted
 from rmq._model.messages import Payload
 from rmq._model.replies import ControlResult, Redriven
@@ -197,7 +197,7 @@ class Control:
             by = self._audit.actor if slot == chosen[0] else ""  # one line for all of them
             return control.pause(self.topic, slot, paused, by, detail)
 
-        changed = sum(call_each(self._connections, chosen, build, to_the_end=True))
+        changed = sum(call_slots(self._connections, chosen, build, finish_all=True))
         self._audit.report("pause" if paused else "resume", f"{counted(changed, 'slot')} changed", detail=detail)
         return changed
 

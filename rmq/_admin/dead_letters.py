@@ -16,7 +16,7 @@ from rmq._broker import dead as dead_
 from rmq._broker import streams, viewing
 from rmq._broker.claims import NACK_BATCH
 from rmq._broker.control import Audit
-from rmq._broker.each import call_each, call_in_parts, confirm_all
+from rmq._broker.slot_calls import call_in_parts, call_slots, confirm_all
 from rmq._model.display import brief
 from rmq._model.encoding import checked_priority
 from rmq._model.entries import DeadEntry, checked_group
@@ -214,7 +214,7 @@ class Dead(ABC, Generic[D]):
     def _chosen(self, where: DeadFilter, left: int, size: int) -> Iterator[tuple[int, Sequence[D]]]:
         """Yield a slot and some of its dead to take out; the caller takes them out before the next step."""
         # all clocks before the first page, and each slot's own: the nodes of a cluster may differ
-        begun_ms = call_each(self._connections, range(self.topic.slots), self._clock_call)
+        begun_ms = call_slots(self._connections, range(self.topic.slots), self._clock_call)
         for slot, from_ms in enumerate(begun_ms):
             start = 0
             while left > 0 and (page := self._page(slot, start, size)):

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any, Self
 
-from rmq._broker.each import call_each
+from rmq._broker.slot_calls import call_slots
 from rmq._io.backend import Background
 from rmq._model.handlers import refuse_unfinished
 from rmq._model.notices import Tell, Turn, Untold, checked_name
@@ -70,7 +70,7 @@ class DeadNotifier(Background):
 
     def begin(self) -> Self:
         """Note where to begin, in a call whose errors the caller gets, and start."""
-        call_each(self._connections, list(self._turns), lambda slot: self._build(slot, self._turns[slot], 0))
+        call_slots(self._connections, list(self._turns), lambda slot: self._build(slot, self._turns[slot], 0))
         self.start()
         self._connections.close_with_us(self)
         return self
@@ -140,7 +140,7 @@ class DeadNotifier(Background):
         if self.is_alive():  # others may tell of the same when its time is over
             return
         try:
-            call_each(self._connections, list(self._turns), self._release_turn)
+            call_slots(self._connections, list(self._turns), self._release_turn)
         except RmqError as error:
             log.debug("the turn to tell of the dead of topic %s ends by itself: %s", self._about, error)
 

@@ -12,7 +12,7 @@ from rmq._admin.tailing import tail_of
 from rmq._broker import streams
 from rmq._broker.claims import NACK_BATCH
 from rmq._broker.control import Audit
-from rmq._broker.each import checked_slots
+from rmq._broker.slot_calls import checked_slots
 from rmq._broker.stream_broker import StreamWriter
 from rmq._model.display import brief, counted
 from rmq._model.entries import (

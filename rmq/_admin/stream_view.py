@@ -10,7 +10,7 @@ from itertools import islice
 from rmq._admin.view import View
 from rmq._broker import streams
 from rmq._broker.claims import MAX_BATCH
-from rmq._broker.each import call_each, checked_slots
+from rmq._broker.slot_calls import call_slots, checked_slots
 from rmq._model.entries import (
     WAITING,
     PendingEntry,
@@ -96,7 +96,7 @@ class StreamView(View):
         """Return the figures of the topic, and those of each of its groups."""
         stats = self.stats()
         parts = [(slot, name) for name in stats.groups for slot in range(self.topic.slots)]
-        figures = iter(call_each(self._connections, parts, lambda part: streams.group_stats(self.topic, *part)))
+        figures = iter(call_slots(self._connections, parts, lambda part: streams.group_stats(self.topic, *part)))
         return stats, [GroupStats(name, tuple(islice(figures, self.topic.slots))) for name in stats.groups]
 
     def group(self, name: str) -> GroupStats:

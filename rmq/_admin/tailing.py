@@ -16,8 +16,8 @@ from datetime import timedelta
 
 from rmq._admin.stream_view import PAGE, StreamView
 from rmq._broker import streams as scripts
-from rmq._broker.each import call_each, checked_slots
-from rmq._claiming.wake_hints import HintReader
+from rmq._broker.slot_calls import call_slots, checked_slots
+from rmq._claiming.wakeups import WakeupSubscriber
 from rmq._model.display import brief
 from rmq._model.entries import Position, StreamEntry, id_key, position
 from rmq._model.times import MAX_SCORE, monotonic_s, seconds
@@ -102,7 +102,7 @@ def tail_of(
 
 
 def _follow(connections: Connections, cursors: Sequence[_Cursor], longest_s: float) -> Iterator[StreamEntry]:
-    hints = HintReader.of_places(connections, [(cursor.topic.name, cursor.slot) for cursor in cursors])
+    hints = WakeupSubscriber.of_places(connections, [(cursor.topic.name, cursor.slot) for cursor in cursors])
     try:
         due, until_s = [*cursors], monotonic_s() + longest_s
         while True:
@@ -131,7 +131,7 @@ def _look(connections: Connections, due: list[_Cursor]) -> tuple[list[StreamEntr
     while looked < len(due) and size_bytes < LOOK_BYTES:
         part = due[looked : looked + TRIP]
         looked += TRIP
-        for cursor, page in zip(part, call_each(connections, part, _page), strict=True):
+        for cursor, page in zip(part, call_slots(connections, part, _page), strict=True):
             if page:
                 cursor.after = f"({page[-1].id}"
                 entries += page

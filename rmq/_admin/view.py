@@ -8,7 +8,7 @@ from itertools import chain
 from rmq._admin.spark_queries import SparkQueries
 from rmq._broker import viewing
 from rmq._broker.claims import MAX_BATCH
-from rmq._broker.each import call_each, checked_slots
+from rmq._broker.slot_calls import call_slots, checked_slots
 from rmq._model.messages import Payload, payload_bytes
 from rmq._model.spark_queries import SparkQuery
 from rmq._model.topics import Topic
@@ -30,7 +30,7 @@ class View:
         return SparkQueries(self._connections, self.topic.name).read()
 
     def _per_slot(self, build: Callable[[int], Call[T]], slots: Iterable[int] | None = None) -> list[T]:
-        return call_each(self._connections, checked_slots(self.topic, slots), build)
+        return call_slots(self._connections, checked_slots(self.topic, slots), build)
 
     def _audit_lines(self, limit: int, slots: Iterable[int] | None) -> list[AuditLine]:
         """Return the last lines of the audit, the newest first."""

@@ -28,7 +28,7 @@ FILLED_IN = {"publish": PUBLISH}
 """Arguments that no call names: `Connections` fills them in."""
 
 
-class Bound:
+class BoundScript:
     """A script, to be called by the names in its header, which is read at the first call.
 
     Args:
@@ -167,9 +167,9 @@ def _binder(script: str, names: Names, brackets: str, known: Mapping[str, Argume
         values.append(f"*{names.tail}")
     signature = f"*, {', '.join(parameters)}" if parameters else ""
     # the names are identifiers of our own headers; a loop over a mapping would cost three times as much per call
-    found = eval(f"lambda {signature}: {brackets.format(', '.join(values))}", {})  # noqa: S307
-    found.__name__ = found.__qualname__ = script
-    return found
+    bind = eval(f"lambda {signature}: {brackets.format(', '.join(values))}", {})  # noqa: S307
+    bind.__name__ = bind.__qualname__ = script
+    return bind
 
 
 def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[str, ...]]:

@@ -9,7 +9,7 @@ from itertools import groupby, repeat
 from operator import itemgetter
 from typing import Any, Generic, NamedTuple, cast
 
-from rmq._broker.binding import Bound
+from rmq._broker.binding import BoundScript
 from rmq._broker.keys import slot_keys
 from rmq._io.wire import Argument
 from rmq._model.replies import NO_OWNER, Claimed, ClaimedRows, ClaimReply, ExtendReply, M, NackReply, Owner
@@ -28,18 +28,18 @@ class JoinedClaims(Generic[M]):
         many: The script that does so in several: `width`, what is shared, `most_bytes`, and in `claims` how many
             values follow for each slot, then these.
         shared: Names of the arguments that all claims have in common.
-        own: Names of those that each slot has, `limit` among them, in the order of `many`.
+        per_slot: Names of those that each slot has, `limit` among them, in the order of `many`.
     """
 
-    def __init__(self, one: Bound, many: Bound, shared: Sequence[str], own: Sequence[str]) -> None:
+    def __init__(self, one: BoundScript, many: BoundScript, shared: Sequence[str], per_slot: Sequence[str]) -> None:
         self._one, self._many = one, many
-        self._shared, self._own = shared, own
+        self._shared, self._per_slot = shared, per_slot
 
     @cached_property
     def _places(self) -> tuple[list[int], list[int], int, int]:
         """Where the shared and the own arguments stand in a claim, the settlements, and the limit among the own."""
         [tail] = self._one.places(["settlements"])
-        return self._one.places(self._shared), self._one.places(self._own), tail, self._own.index("limit") + 1
+        return self._one.places(self._shared), self._one.places(self._per_slot), tail, self._per_slot.index("limit") + 1
 
     def __call__(
         self, claims: Sequence[Call[ClaimReply[M]]], most_bytes: int, limits: Sequence[int | None] | None = None
@@ -54,15 +54,15 @@ class JoinedClaims(Generic[M]):
         What claims share is taken from the last one.
         """
         first = claims[0]
-        shared_at, own_at, tail, limit_at = self._places
-        own_of = itemgetter(*own_at)
+        shared_at, per_slot_at, tail, limit_at = self._places
+        per_slot_of = itemgetter(*per_slot_at)
         names: list[str] = []
         slots: list[Argument] = []
         for call, limit in zip(claims, limits or repeat(None), strict=False):
             args, at = call.args, len(slots)
             names += call.keys
-            slots.append(len(own_at) + len(args) - tail)
-            slots += own_of(args)
+            slots.append(len(per_slot_at) + len(args) - tail)
+            slots += per_slot_of(args)
             slots += args[tail:]
             if limit is not None:
                 slots[at + limit_at] = limit
@@ -86,15 +86,15 @@ def _parse_one(claim: Call[ClaimReply[M]], reply: Any) -> ClaimReply[M] | RmqErr
     return reply_lost(claim, text) if AOF_TROUBLE in text else error_of(claim, text)
 
 
-_CLAIM, _CLAIM_MANY = Bound("claim", repeatable=False), Bound("claim_many", repeatable=False)
+_CLAIM, _CLAIM_MANY = BoundScript("claim", repeatable=False), BoundScript("claim_many", repeatable=False)
 _JOINED: JoinedClaims[Claimed] = JoinedClaims(
     _CLAIM,
     _CLAIM_MANY,
     shared="lease_ms max_retries order sweep_limit max_dead_age_ms max_dead".split(),
-    own="epoch ensemble limit start".split(),
+    per_slot="epoch ensemble limit start".split(),
 )
-_ACK, _NACK, _EXTEND = (Bound(verb, repeatable=False) for verb in ("ack", "nack", "extend"))
-_LOOK = Bound("look")
+_ACK, _NACK, _EXTEND = (BoundScript(verb, repeatable=False) for verb in ("ack", "nack", "extend"))
+_LOOK = BoundScript("look")
 
 MAX_BATCH = 1_000
 """Most messages in one script call: `unpack` takes 7,999 values, and a script that has written can't be stopped."""
@@ -111,7 +111,7 @@ WHOLE_BATCH = 256
 RENEWALS = 256
 """Most leases that one call renews."""
 
-STEERED = 256
+CONTROL_BATCH = 256
 """Most messages that one call cancels, reschedules, promotes or deletes by name."""
 
 CLAIM_BYTES = 4 * 1_048_576

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 
-from rmq._broker.binding import SAFE_AGAIN, Bound, ages_of
+from rmq._broker.binding import SAFE_AGAIN, BoundScript, ages_of
 from rmq._broker.claims import NewScore, order_of
 from rmq._broker.keys import group_keys, slot_keys
 from rmq._model.display import shown
@@ -25,14 +25,16 @@ from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError, RmqError
 
 _CANCEL, _RESCHEDULE, _PROMOTE, _PAUSE, _ADOPT, _CONFIRM = (
-    Bound(name, durable=SAFE_AGAIN) for name in "cancel reschedule promote pause adopt confirm".split()
+    BoundScript(name, durable=SAFE_AGAIN) for name in "cancel reschedule promote pause adopt confirm".split()
 )
-_PURGE_BACKLOG = Bound("purge_backlog", repeatable=False, durable="Repeated, it drops what has been sent since, too")
-_AUDIT = Bound("audit")
+_PURGE_BACKLOG = BoundScript(
+    "purge_backlog", repeatable=False, durable="Repeated, it drops what has been sent since, too"
+)
+_AUDIT = BoundScript("audit")
 
 
 def promote(topic: Topic, slot: int, contents: Sequence[bytes], actor: str = "") -> Call[list[ControlResult]]:
-    """Build making up to `STEERED` contents due now. An empty `actor`, here and below, leaves no audit line."""
+    """Build making up to `CONTROL_BATCH` contents due now. An empty `actor`, here and below, leaves no audit line."""
     args = _PROMOTE.args(
         order=order_of(topic),
         max_retries=topic.max_retries,
@@ -70,14 +72,14 @@ def audit(topic: Topic, slot: int, actor: str, action: str, detail: str, outcome
 
 
 def cancel(topic: Topic, slot: int, contents: Sequence[bytes], actor: str = "") -> Call[list[ControlResult]]:
-    """Build the cancellation of up to `STEERED` contents."""
+    """Build the cancellation of up to `CONTROL_BATCH` contents."""
     return _CANCEL.call(topic, slot, control_results, _CANCEL.args(actor=actor, contents=contents))
 
 
 def reschedule(
     topic: Topic, slot: int, contents: Sequence[bytes], score: NewScore, actor: str = "", action: str = "reschedule"
 ) -> Call[list[ControlResult]]:
-    """Build a new score for up to `STEERED` contents."""
+    """Build a new score for up to `CONTROL_BATCH` contents."""
     kind, value = score
     args = _RESCHEDULE.args(kind=kind, value=value, **ages_of(topic), actor=actor, action=action, contents=contents)
     return _RESCHEDULE.call(topic, slot, control_results, args)

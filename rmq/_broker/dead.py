@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import repeat
 from typing import Any
 
-from rmq._broker.binding import SAFE_AGAIN, Bound, ages_of
+from rmq._broker.binding import SAFE_AGAIN, BoundScript, ages_of
 from rmq._broker.claims import NewScore
 from rmq._io.wire import Argument
 from rmq._model.notices import Turn, Untold, untold_of
@@ -17,8 +17,8 @@ from rmq._model.topics import Topic
 from rmq._model.whereabouts import DeadMessage, told, why_dead
 from rmq._transport.call import Call
 
-_REDRIVE, _PURGE_DEAD = (Bound(name, durable=SAFE_AGAIN) for name in ("redrive", "purge_dead"))
-_LIST_DEAD, _DEAD_REASONS, _UNTOLD = Bound("list_dead"), Bound("dead_reasons"), Bound("untold_dead")
+_REDRIVE, _PURGE_DEAD = (BoundScript(name, durable=SAFE_AGAIN) for name in ("redrive", "purge_dead"))
+_LIST_DEAD, _DEAD_REASONS, _UNTOLD = BoundScript("list_dead"), BoundScript("dead_reasons"), BoundScript("untold_dead")
 
 
 def redrive(
@@ -84,7 +84,7 @@ def dead_message(
     return DeadMessage(topic.name, slot, content, body, died_ms, *why_dead(reason, died_ms), **sends)
 
 
-def untold(topic: Topic, slot: int, turn: Turn, limit: int) -> Call[Untold[DeadMessage]]:
+def undelivered(topic: Topic, slot: int, turn: Turn, limit: int) -> Call[Untold[DeadMessage]]:
     """Build the reading of a slot's next dead of whom nobody was told; it notes up to where that has been done."""
 
     def parse(reply: list[Any]) -> Untold[DeadMessage]:

@@ -110,11 +110,11 @@ class QueueBroker:
         if rows.alike:
             return [ClaimColumns(self.topic, slot, rows, now_ms, lease_until_s, holder, owner)]
         scores = rows.claim_scores
-        found: list[Delivery] = []
+        columns: list[Delivery] = []
         for score in dict.fromkeys(scores):  # what was rolled back has a claim score by its retries left
             part = rows.of([index for index, each in enumerate(scores) if each == score], True)
-            found.append(ClaimColumns(self.topic, slot, part, now_ms, lease_until_s, holder, owner))
-        return found
+            columns.append(ClaimColumns(self.topic, slot, part, now_ms, lease_until_s, holder, owner))
+        return columns
 
 
 def _unmatched(reply: ClaimReply[Any]) -> tuple[int, ...]:

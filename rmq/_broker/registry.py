@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
-from rmq._broker.binding import SAFE_AGAIN, Bound
+from rmq._broker.binding import SAFE_AGAIN, BoundScript
 from rmq._broker.control import Audit
 from rmq._broker.keys import TOPICS_KEY, rate_key
 from rmq._io.wire import NOTHING
@@ -44,7 +44,7 @@ from rmq.errors import (
 
 log = reporter("rmq.registry")
 
-_READ, _DEFINE = Bound("registry_read"), Bound("registry_define", durable=SAFE_AGAIN)
+_READ, _DEFINE = BoundScript("registry_read"), BoundScript("registry_define", durable=SAFE_AGAIN)
 
 
 READ_AT_ONCE = 100
@@ -62,7 +62,7 @@ LOOK_S = 10.0
 LOOK_PATIENCE_S = 0.25
 """How long such a look may hold up the call before which it is made."""
 
-TELL_S = 60.0
+WARN_EVERY_S = 60.0
 """How often it is told that a topic was registered with another type, slots or merging meanwhile."""
 
 LOOKED_AT = 50
@@ -71,7 +71,7 @@ LOOKED_AT = 50
 MOST_DETAIL = 1_000
 """Characters of a change that stand in the audit: a retry policy may have thousands of steps."""
 
-_told: set[tuple[str, str]] = set()
+_warned: set[tuple[str, str]] = set()
 """Where settings of this process do not count, and which: each is told once."""
 
 _passed_over = PassedOver(logging.getLogger("rmq.registry"))
@@ -126,7 +126,7 @@ class Registry:
         if stored is None:  # only then: a full Redis refuses every write
             mark = {UNCONFIRMED: True} if self._connections.confirms else {}
             self._add(topic, new_document({**topic.to_fields(), **mark}).to_json().encode())
-            stored = self._needed(topic.name)
+            stored = self._existing(topic.name)
         check_same(stored.topic, topic)
         if self._connections.confirms and UNCONFIRMED in stored.document.fields:
             self._confirm(stored)
@@ -152,7 +152,7 @@ class Registry:
             UnreadableTopicError: It is for newer versions of RMQ only, or garbage.
         """
         check_name(name)
-        return self._needed(name).topic
+        return self._existing(name).topic
 
     def change(self, topic: Topic) -> Topic:
         """Put settings in place of the registered ones: those that `Topic.changed` has changed, else all of them.
@@ -189,34 +189,38 @@ class Registry:
             change: Makes the new definition from the registered one. It is called again where somebody else was faster.
         """
         for _ in range(MOST_TRIES):
-            stored = self._needed(name)
-            registered, wanted = stored.topic, change(stored.topic)
-            if _ordered_as(registered, wanted) != wanted:
+            stored = self._existing(name)
+            registered, changed_to = stored.topic, change(stored.topic)
+            if _ordered_as(registered, changed_to) != changed_to:
                 raise TopicMismatchError(
                     f"ties and max_priority of topic {name} are part of its scores and can't be changed", topic=name
                 )
-            if not same_merging(registered.merge, wanted.merge):
+            if not same_merging(registered.merge, changed_to.merge):
                 raise TopicMismatchError(
-                    f"merge of topic {name} is {registered.merge!r} and can't become {wanted.merge!r}: only windows "
-                    "and bounds of it can change",
+                    f"merge of topic {name} is {registered.merge!r} and can't become {changed_to.merge!r}: only "
+                    "windows and bounds of it can change",
                     topic=name,
                 )
-            if (registered.name, registered.type, registered.slots) != (wanted.name, wanted.type, wanted.slots):
+            if (registered.name, registered.type, registered.slots) != (
+                changed_to.name,
+                changed_to.type,
+                changed_to.slots,
+            ):
                 raise TopicMismatchError(f"name, type and slots of topic {name} can't be changed", topic=name)
-            document = stored.document.amended(registered.to_fields(), wanted.to_fields())
+            document = stored.document.amended(registered.to_fields(), changed_to.to_fields())
             # the same once more only so that it is confirmed: a try before may have lost its reply
-            text = stored.text if wanted == registered else document.to_json().encode()
-            skipped = wanted == registered and not self._connections.confirms
-            if not skipped and not self._define(wanted, stored.text, text, durable=True):
+            text = stored.text if changed_to == registered else document.to_json().encode()
+            skipped = changed_to == registered and not self._connections.confirms
+            if not skipped and not self._define(changed_to, stored.text, text, durable=True):
                 continue
             if (
-                registered.max_rate or wanted.max_rate
+                registered.max_rate or changed_to.max_rate
             ) is not None:  # also where an earlier change broke off before this
                 self._set_rate(name)
             return Topic.from_document(document)
         raise RmqError(f"topic {name} was changed by others {MOST_TRIES} times meanwhile; try again", topic=name)
 
-    def mend_bucket(self, known: Topic) -> bool:
+    def restore_rate(self, known: Topic) -> bool:
         """Put the registered rate into a bucket that was made from another one; return whether it was another."""
         try:
             stored = self._find(known.name)
@@ -246,9 +250,9 @@ class Registry:
         """Return all registered definitions. One that can't be read hides no other; it is logged once."""
         topics: list[Topic] = []
         unreadable: list[UnreadableTopic] = []
-        for name, found in self._read_all():
+        for name, stored_text in self._read_all():
             try:
-                topics.append(read_definition(name, found).topic)
+                topics.append(read_definition(name, stored_text).topic)
             except UnreadableTopicError as error:
                 _passed_over.tell(f"{self._connections.url.shown} {error.topic}", error)
                 unreadable.append(UnreadableTopic(error.topic or "", str(error), error.version, error.min_reader))
@@ -262,24 +266,24 @@ class Registry:
         while first < len(names):
             some = names[first : first + READ_AT_ONCE]
             answers = self._connections.run(read(some))
-            for name, found in zip(some, answers, strict=False):  # of long definitions not all that was asked for
-                if found is not None:  # deleted meanwhile
-                    yield name, found
+            for name, stored_text in zip(some, answers, strict=False):  # of long definitions not all that was asked for
+                if stored_text is not None:  # deleted meanwhile
+                    yield name, stored_text
             first += len(answers)
 
     def _find(self, name: str) -> Stored | None:
         if not is_name(name):  # nothing of that name can be registered
             return None
         with _refused_reads_named():
-            found: bytes | None = self._connections.command("HGET", TOPICS_KEY, name)
-        return None if found is None else read_definition(name, found)
+            stored_text: bytes | None = self._connections.command("HGET", TOPICS_KEY, name)
+        return None if stored_text is None else read_definition(name, stored_text)
 
-    def _needed(self, name: str) -> Stored:
+    def _existing(self, name: str) -> Stored:
         stored = self._find(name)
         if stored is None:
-            told = shown(name)
+            shown_name = shown(name)
             raise UnknownTopicError(
-                f"topic {told} is not registered; its first producer or consumer registers it", topic=told
+                f"topic {shown_name} is not registered; its first producer or consumer registers it", topic=shown_name
             )
         return stored
 
@@ -400,7 +404,7 @@ class KnownTopics(Registry):
         self._known: dict[Topic, Topic] = {}
         self._used: dict[str, tuple[Topic, bytes]] = {}  # by name: what rules, and the text that was seen last
         self._turn = 0
-        self._tell_s: dict[str, float] = {}  # when the mismatch of a topic may be told next
+        self._warn_s: dict[str, float] = {}  # when the mismatch of a topic may be told next
         connections.look_between(self._look, LOOK_S)
 
     def registered(self, topic: Topic[PayloadT]) -> Topic[PayloadT]:
@@ -411,7 +415,7 @@ class KnownTopics(Registry):
         if registered is None:
             registered = self._known[topic] = self.register(topic)
             if registered != topic:
-                _tell(f"{self._connections.url.shown} {topic.name}", registered, topic)
+                _warn_ignored_settings(f"{self._connections.url.shown} {topic.name}", registered, topic)
             self._used[registered.name] = registered, b""
         return registered.with_payload_of(topic)
 
@@ -420,25 +424,28 @@ class KnownTopics(Registry):
         names = list(self._used)[self._turn : self._turn + LOOKED_AT]
         self._turn = self._turn + LOOKED_AT if len(names) == LOOKED_AT else 0
         if names and not self._connections.unresponsive(TOPICS_KEY):
-            found = self._connections.ask_soon(TOPICS_KEY, LOOK_PATIENCE_S, "HMGET", TOPICS_KEY, *names)
-            for name, text in zip(names, () if found is NOTHING else found, strict=False):
+            stored_text = self._connections.ask_soon(TOPICS_KEY, LOOK_PATIENCE_S, "HMGET", TOPICS_KEY, *names)
+            for name, text in zip(names, () if stored_text is NOTHING else stored_text, strict=False):
                 self._compare(*self._used[name], text)
         return self.look_s
 
-    def _compare(self, known: Topic, seen: bytes, found: bytes | None) -> None:
-        if found is not None and found == seen:
+    def _compare(self, known: Topic, seen: bytes, stored_text: bytes | None) -> None:
+        if stored_text is not None and stored_text == seen:
             return
         try:
-            if found is None:
+            if stored_text is None:
                 self.register(known)
                 log.warning("topic %s was gone from the registry, and is registered again", known.name)
                 return
-            stored = read_definition(known.name, found).topic
+            stored = read_definition(known.name, stored_text).topic
             check_same(stored, known)
-            self._used[known.name] = stored, found  # a change that was made meanwhile holds, also once it was forgotten
+            self._used[known.name] = (
+                stored,
+                stored_text,
+            )  # a change that was made meanwhile holds, also once it was forgotten
         except (TopicMismatchError, UnreadableTopicError) as error:
-            if monotonic_s() >= self._tell_s.get(known.name, 0.0):
-                self._tell_s[known.name] = monotonic_s() + TELL_S
+            if monotonic_s() >= self._warn_s.get(known.name, 0.0):
+                self._warn_s[known.name] = monotonic_s() + WARN_EVERY_S
                 log.error(
                     "%s. This process was started with the other definition and goes on with it: it and the processes"
                     " that know the registered one send to, and consume, other slots. Stop those of one of the two",
@@ -449,10 +456,10 @@ class KnownTopics(Registry):
 
     def named(self, name: str) -> Topic:
         """Read a registered definition, which is then known. Raises as `Registry.get`."""
-        found = self.get(name)
+        stored_text = self.get(name)
         if not self._connections.confirms:  # else its first use still has to see it confirmed
-            self._known[found] = found
-        return found
+            self._known[stored_text] = stored_text
+        return stored_text
 
     def resolved(self, topic: Topic | str) -> Topic:
         """Return the definition that rules, of a topic or of the name of one that is registered."""
@@ -468,11 +475,11 @@ class KnownTopics(Registry):
     def update(self, name: str, change: Callable[[Topic], Topic]) -> Topic:
         """Change a definition by what it is, with lines in the audit. Raises as `Registry.update`."""
         registered = self.get(name)
-        wanted = change(registered)
-        if wanted == registered:  # a try before may still have to be confirmed
+        changed_to = change(registered)
+        if changed_to == registered:  # a try before may still have to be confirmed
             changed = super().update(name, change)
         else:
-            detail = "; ".join(each.worded("now") for each in differences(registered, wanted))[:MOST_DETAIL]
+            detail = "; ".join(each.worded("now") for each in differences(registered, changed_to))[:MOST_DETAIL]
             audit = Audit(self._connections, registered, None)
             with audit.step("change topic", detail) as note:
                 with refusals_named(name):
@@ -487,12 +494,12 @@ class KnownTopics(Registry):
             self._used[changed.name] = changed, b""
 
 
-def _tell(where: str, registered: Topic, topic: Topic) -> None:
+def _warn_ignored_settings(where: str, registered: Topic, topic: Topic) -> None:
     """Warn that a program's settings do not count, once a process for each set of them."""
     text = "; ".join(each.worded() for each in differences(registered, topic))
-    if (where, text) in _told or len(_told) >= MOST_TOLD:
+    if (where, text) in _warned or len(_warned) >= MOST_TOLD:
         return
-    _told.add((where, text))
+    _warned.add((where, text))
     log.warning(
         "topic %s: the registered settings hold, and this program has others: %s. `rmq topics diff MODULE` shows them, "
         "`rmq topics apply MODULE` registers those of the program",

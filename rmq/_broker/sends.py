@@ -8,7 +8,7 @@ from typing import Any, Protocol, cast
 from zlib import crc32
 
 from rmq._broker import streams
-from rmq._broker.binding import Bound, ages_of
+from rmq._broker.binding import BoundScript, ages_of
 from rmq._broker.keys import slot_keys
 from rmq._io.wire import Argument
 from rmq._model.batches import Batch, EncodedMessage
@@ -32,7 +32,7 @@ OFFERED_AGAIN = "Offered again, a value is a second element, unless the queue ha
 """The same of a delayed queue, which tells equal values apart."""
 
 _PRIORITY, _RANGE_MERGE, _FIXED_TIME, _DELAYED, _LIMITED, _AGED = (
-    Bound(f"send_{kind}", durable=MERGES_AGAIN)
+    BoundScript(f"send_{kind}", durable=MERGES_AGAIN)
     for kind in "priority range_merge fixed_time delayed limited aged".split()
 )
 
@@ -97,7 +97,7 @@ class QueueSends:
         elif topic.max_priority is not None:
             self._settings |= {**ages_of(topic), "mark": NO_MARK}
         self._single = self._settings if self._limited else {**self._settings, "values": 1}
-        self._ages = MadeAges(topic) if not self._limited and topic.max_priority is not None else None
+        self._ages = PredictedAges(topic) if not self._limited and topic.max_priority is not None else None
         self._durable = OFFERED_AGAIN if delayed else MERGES_AGAIN
         self._fixed = topic.type is TopicType.FIXED_TIME and not delayed
         self._script = _LIMITED if self._limited else _DELAYED if delayed else _script_of(topic)
@@ -129,7 +129,7 @@ class QueueSends:
                 settings = {**settings, "values": 1 if alike else number}
                 if ages is not None:
                     built_ms = monotonic_s() * 1_000
-                    settings["mark"], scores = ages.made(scores[:1] if alike else scores, built_ms)
+                    settings["mark"], scores = ages.predict(scores[:1] if alike else scores, built_ms)
                 flat = [scores[0], *columns.contents] if alike else _paired(scores, columns.contents)
                 flat += _body_args(columns)
         if self._timed:
@@ -141,7 +141,7 @@ class QueueSends:
         def parse(reply: list[Any]) -> SendResult:
             new = int(reply[0])
             if ages is not None and built_ms:
-                ages.took(reply[2], built_ms)
+                ages.observe(reply[2], built_ms)
             outcomes = tuple(flag == 49 for flag in reply[1]) if detailed else ()
             dropped = int(reply[2]) if limited else 0
             if partly and b"4" in reply[1]:
@@ -162,7 +162,7 @@ NO_MARK = -1
 """Stands for the age mark of messages whose priorities are no scores yet."""
 
 
-class MadeAges:
+class PredictedAges:
     """Makes scores of priorities with the age that their call will probably find, so that the script need not.
 
     The script's clock decides: it makes them again where the age is another one by then. How far that clock is ahead
@@ -173,7 +173,7 @@ class MadeAges:
         self._ages = ages_for(topic.max_priority)
         self._ahead_ms: float | None = None
 
-    def made(self, priorities: Sequence[int], built_ms: float) -> tuple[int, Sequence[int]]:
+    def predict(self, priorities: Sequence[int], built_ms: float) -> tuple[int, Sequence[int]]:
         """Return the age mark and scores; as long as the clock is not known, `NO_MARK` and the priorities.
 
         Args:
@@ -185,12 +185,12 @@ class MadeAges:
         mark = self._ages.mark_at(built_ms + self._ahead_ms)
         return mark, self._ages.aged(priorities, mark)
 
-    def took(self, carried_out_ms: int, built_ms: float) -> None:
+    def observe(self, carried_out_ms: int, built_ms: float) -> None:
         """Note when a call was carried out by Redis' clock, and when it was built."""
         self._ahead_ms = carried_out_ms - built_ms
 
 
-def _script_of(topic: Topic) -> Bound:
+def _script_of(topic: Topic) -> BoundScript:
     if topic.type is TopicType.PRIORITY:
         return _PRIORITY if topic.max_priority is None else _AGED
     return _RANGE_MERGE if topic.type is TopicType.RANGE_MERGE else _FIXED_TIME
@@ -215,7 +215,9 @@ def _body_args(columns: Batch) -> list[Argument]:
     return args
 
 
-_MERGED = Bound("send_merged", durable="Sent again, each counts once more, unless both calls have the same `once=`")
+_MERGED = BoundScript(
+    "send_merged", durable="Sent again, each counts once more, unless both calls have the same `once=`"
+)
 _REFUSALS = {ord("2"): "RMQ_ITEMS", ord("3"): "RMQ_RANGE", ord("4"): "RMQ_PAST"}
 """Outcome of a message -> why it was refused."""
 
@@ -329,7 +331,7 @@ def lowest_of(topic: Topic, messages: Sequence[EncodedMessage]) -> int:
     return min(message.value for message in messages) if topic.type.value == "FIXED_TIME" else 0
 
 
-_ONE, _MANY = Bound("send_priority"), Bound("send_many", durable=MERGES_AGAIN)
+_ONE, _MANY = BoundScript("send_priority"), BoundScript("send_many", durable=MERGES_AGAIN)
 
 
 def joins_sends(topic: Topic) -> bool:
@@ -351,7 +353,7 @@ class JoinedSends:
         self._settings: dict[str, Argument] = {"max_backlog": topic.max_backlog_per_slot, "kind": topic.type.value}
         aged = not topic.type.timed and topic.max_priority is not None
         self._settings |= ages_of(topic) if aged else {"scale": 0, "unit_ms": 0}
-        self._ages = MadeAges(topic) if aged else None
+        self._ages = PredictedAges(topic) if aged else None
 
     def __call__(self, parts: Sequence[Batch], detailed: bool = False) -> Call[list[SendResult | RmqError]]:
         """Build one call of sends to different slots.
@@ -376,7 +378,7 @@ class JoinedSends:
             sends += values
         mark, built_ms = NO_MARK, monotonic_s() * 1_000
         if ages is not None:
-            mark, scores = ages.made(priorities, built_ms)
+            mark, scores = ages.predict(priorities, built_ms)
             for place, score in zip(places, scores, strict=True):
                 sends[place] = score
         args = _MANY.args(detailed=int(detailed), mark=mark, sends=sends, **self._settings)
@@ -387,7 +389,7 @@ class JoinedSends:
         self, parts: Sequence[Batch], detailed: bool, built_ms: float, reply: list[Any]
     ) -> list[SendResult | RmqError]:
         if self._ages is not None:
-            self._ages.took(reply[0], built_ms)
+            self._ages.observe(reply[0], built_ms)
         return [self._parse_one(part, detailed, each) for part, each in zip(parts, reply[1:], strict=True)]
 
     def _parse_one(self, part: Batch, detailed: bool, reply: Any) -> SendResult | RmqError:

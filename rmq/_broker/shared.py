@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from rmq._broker.binding import Bound
+from rmq._broker.binding import BoundScript
 from rmq._broker.keys import HISTORY_TURN_KEY, WORKER_INFOS_KEY, WORKERS_KEY, group_rate_key, history_key, rate_key
 from rmq._model.display import shown
 from rmq._model.schema import MAX_DOCUMENT_BYTES, PassedOver
@@ -15,7 +15,7 @@ from rmq._model.workers import WorkerInfo
 from rmq._transport.call import Call, is_one, plain
 from rmq.errors import UnreadableDocumentError
 
-_BEAT, _WORKERS = Bound("worker_beat"), Bound("workers")
+_BEAT, _WORKERS = BoundScript("worker_beat"), BoundScript("workers")
 _KEYS = {"beats": WORKERS_KEY, "infos": WORKER_INFOS_KEY}
 
 MOST_WORKERS = 1_000
@@ -55,21 +55,21 @@ def workers(names: Sequence[bytes] = ()) -> Call[tuple[list[WorkerInfo], Sequenc
 def _readable(rows: Iterable[tuple[bytes, bytes, bytes]], now_ms: int) -> Iterator[WorkerInfo]:
     """Yield the workers that can be read; others, of newer versions or of strangers, are logged once."""
     for name, seen, info in rows:
-        told = shown(name)
+        worker = shown(name)
         try:
-            yield WorkerInfo.from_json(info, told, int(float(seen)), now_ms)
+            yield WorkerInfo.from_json(info, worker, int(float(seen)), now_ms)
         except UnreadableDocumentError as error:
-            _passed_over.tell(told, error)
+            _passed_over.tell(worker, error)
         except (OverflowError, ValueError):
             _passed_over.tell(
-                told, UnreadableDocumentError(f"worker {told} was seen at {shown(seen)}, which is not a time")
+                worker, UnreadableDocumentError(f"worker {worker} was seen at {shown(seen)}, which is not a time")
             )
 
 
 _passed_over = PassedOver(logging.getLogger("rmq.workers"))
 
 
-_TAKE_TOKENS = Bound("take_tokens", repeatable=False)
+_TAKE_TOKENS = BoundScript("take_tokens", repeatable=False)
 
 Tokens = tuple[int, float, float, bool]
 """How many were granted, seconds until it is worth asking again, the rate (0: no limit), whether the bucket is new."""
@@ -95,7 +95,7 @@ def take_from(limit: str, bucket: str, topic: Topic, wanted: int, per_second: fl
     return _TAKE_TOKENS.call(topic, 0, parse, args, limit=limit, bucket=bucket)
 
 
-_TURN, _WRITE = Bound("history_turn"), Bound("history_write")
+_TURN, _WRITE = BoundScript("history_turn"), BoundScript("history_write")
 
 
 def take_history_turn(keep_s: int) -> Call[tuple[int, int | None]]:

@@ -10,8 +10,8 @@ from weakref import ref
 from rmq._broker import control, streams
 from rmq._broker.broker import MANY_SLOTS
 from rmq._broker.claims import CLAIM_BYTES, MAX_BATCH, NACK_BATCH, NO_OUTCOMES, Ack, Nack, Outcomes, Renewal, WholeClaim
-from rmq._broker.each import call_each, checked_slots
 from rmq._broker.keys import group_rate_key
+from rmq._broker.slot_calls import call_slots, checked_slots
 from rmq._broker.streams import Member
 from rmq._model.deliveries import Delivery, Holder
 from rmq._model.entries import NO_DELIVERY, StreamDelivery, Trimmed, checked_consumer, stamp_of
@@ -64,8 +64,8 @@ class StreamWriter:
         Raises:
             TooManyGroupsError: The topic has its most groups.
         """
-        wanted = checked_slots(self.topic, slots)
-        call_each(self._connections, wanted, lambda slot: streams.join(self.topic, slot, group, start))
+        chosen_slots = checked_slots(self.topic, slots)
+        call_slots(self._connections, chosen_slots, lambda slot: streams.join(self.topic, slot, group, start))
 
     def resume(self, member: Member, slots: Iterable[int] | None = None) -> int:
         """Give back what an earlier process of this name held, on all slots or the given ones; return how many.
@@ -79,7 +79,7 @@ class StreamWriter:
         left, number = list(checked_slots(self.topic, slots)), 0
         while left:
             unfinished: list[int] = []
-            for slot, (more, met, lost) in zip(left, call_each(self._connections, left, build), strict=True):
+            for slot, (more, met, lost) in zip(left, call_slots(self._connections, left, build), strict=True):
                 log_lost(self.topic, slot, member.group, lost)
                 number += met
                 if more:
@@ -90,7 +90,7 @@ class StreamWriter:
     def drop_group(self, group: str) -> bool:
         """Remove a group with all that it has; return whether it was there."""
         slots = range(self.topic.slots)
-        there = any(call_each(self._connections, slots, lambda slot: streams.drop_group(self.topic, slot, group)))
+        there = any(call_slots(self._connections, slots, lambda slot: streams.drop_group(self.topic, slot, group)))
         self._connections.command("UNLINK", group_rate_key(self.topic.name, group))
         return there
 
@@ -106,7 +106,7 @@ class StreamWriter:
             by = "" if slot else actor
             return control.pause(self.topic, slot, paused, by, detail, group)
 
-        return sum(call_each(self._connections, range(self.topic.slots), build, to_the_end=True))
+        return sum(call_slots(self._connections, range(self.topic.slots), build, finish_all=True))
 
     def trim(self, slot: int, *, now: bool = False, retention: Retention | None = None) -> Trimmed:
         """Clean up a slot as far as one call may: where it is time for it, or `now`. Atomic; safe to repeat."""
@@ -236,12 +236,12 @@ class StreamBroker:
         log_lost(topic, slot, group, reply.lost)
         if reply.messages:
             self._note(slot, reply)
-        found = [
+        deliveries = [
             StreamDelivery(topic, slot, claimed, now_ms, lease_until_s, holder, owner, group)
             for claimed in reply.messages
         ]
-        self._newest.add([each for each in found if each.ack_individually])  # the others' tokens are used once
-        return list[Delivery](found)
+        self._newest.add([each for each in deliveries if each.ack_individually])  # the others' tokens are used once
+        return list[Delivery](deliveries)
 
     columns = deliveries
 
@@ -317,10 +317,10 @@ def join_group(
         raise InvalidValueError("name and resume_as cannot be combined", topic=topic.name)
     chosen = name if resume_as is None else resume_as
     member = Member(group, process_name() if chosen is None else checked_consumer(chosen))
-    wanted = None if slots is None else tuple(slots)
+    chosen_slots = None if slots is None else tuple(slots)
     writer = StreamWriter(connections, topic)
-    writer.join(group, start, wanted)
-    if resume_as is not None and (number := writer.resume(member, wanted)):
+    writer.join(group, start, chosen_slots)
+    if resume_as is not None and (number := writer.resume(member, chosen_slots)):
         log.info(
             "topic %s, group %s: %d entries that an earlier %s held are delivered again",
             topic.name,

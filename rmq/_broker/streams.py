@@ -8,7 +8,7 @@ from functools import partial
 from itertools import chain, repeat
 from typing import Any, cast
 
-from rmq._broker.binding import SAFE_AGAIN, Bound
+from rmq._broker.binding import SAFE_AGAIN, BoundScript
 from rmq._broker.claims import (
     CLAIM_BYTES,
     NO_OUTCOMES,
@@ -57,7 +57,7 @@ def _only_some_ids(call: Call[Any], detail: Sequence[str]) -> RmqError:
     return call.error(EntryIdError, text)
 
 
-_SEND = Bound(
+_SEND = BoundScript(
     "stream_send",
     {"RMQ_ID": _id_does_not_rise, "RMQ_IDS": _only_some_ids},
     durable="Sent again, entries without ids of their own are appended twice; those with `id=` are not",
@@ -68,22 +68,24 @@ OPEN_AGAIN = (
 )
 """What a caller who repeats a send with such ids has to know."""
 
-_LOOK = Bound("stream_look")
-_CLAIM, _CLAIM_MANY, _EXTEND = (Bound(f"stream_{verb}", repeatable=False) for verb in "claim claim_many extend".split())
+_LOOK = BoundScript("stream_look")
+_CLAIM, _CLAIM_MANY, _EXTEND = (
+    BoundScript(f"stream_{verb}", repeatable=False) for verb in "claim claim_many extend".split()
+)
 _JOINED: JoinedClaims[StreamClaimed] = JoinedClaims(
     _CLAIM,
     _CLAIM_MANY,
     shared="group consumer lease_ms max_retries scan_limit max_dead_age_ms max_dead piece".split(),
-    own="epoch ensemble limit own".split(),
+    per_slot="epoch ensemble limit own".split(),
 )
-_ACK_WHOLE = Bound("stream_ack_whole", repeatable=False)
+_ACK_WHOLE = BoundScript("stream_ack_whole", repeatable=False)
 _DROP_GROUP, _TRIM, _DELETE, _REDRIVE, _PURGE_DEAD = (
-    Bound(name, durable=SAFE_AGAIN)
+    BoundScript(name, durable=SAFE_AGAIN)
     for name in "stream_drop_group stream_trim stream_delete stream_redrive purge_dead".split()
 )
-_RESUME, _FORGET, _RANGE, _PENDING = (Bound(f"stream_{verb}") for verb in "resume forget range pending".split())
-_STATS, _GROUP, _CONSUMERS = (Bound(f"stream_{verb}") for verb in "stats group consumers".split())
-_LIST_DEAD, _UNTOLD = Bound("stream_list_dead"), Bound("stream_untold_dead")
+_RESUME, _FORGET, _RANGE, _PENDING = (BoundScript(f"stream_{verb}") for verb in "resume forget range pending".split())
+_STATS, _GROUP, _CONSUMERS = (BoundScript(f"stream_{verb}") for verb in "stats group consumers".split())
+_LIST_DEAD, _UNTOLD = BoundScript("stream_list_dead"), BoundScript("stream_untold_dead")
 
 
 def _too_many_groups(call: Call[Any], detail: Sequence[str]) -> RmqError:
@@ -91,14 +93,14 @@ def _too_many_groups(call: Call[Any], detail: Sequence[str]) -> RmqError:
     return call.error(TooManyGroupsError, text)
 
 
-_JOIN = Bound("stream_join", {"RMQ_GROUPS": _too_many_groups})
+_JOIN = BoundScript("stream_join", {"RMQ_GROUPS": _too_many_groups})
 
 
 def _driven(call: Call[Any], detail: Sequence[str]) -> RmqError:
     return call.error(RmqError, f"{call.place}: a Spark query reads with this group; its checkpoint says where it is")
 
 
-_MOVE_GROUP = Bound(
+_MOVE_GROUP = BoundScript(
     "stream_move_group",
     {"RMQ_DRIVEN": _driven},
     durable="Moved again, a group reads once more what it has read since",
@@ -125,7 +127,7 @@ class Member:
 
     Attributes:
         group: Name of the group.
-        consumer: Name of the consumer; one of its own for each claimer.
+        consumer: Name of the consumer; one of its own for each planner.
     """
 
     group: str

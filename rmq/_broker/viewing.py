@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import repeat
 from typing import Any
 
-from rmq._broker.binding import Bound
+from rmq._broker.binding import BoundScript
 from rmq._broker.claims import order_of
 from rmq._broker.dead import dead_message
 from rmq._broker.keys import slot_keys
@@ -29,8 +29,8 @@ from rmq._model.whereabouts import (
 )
 from rmq._transport.call import Call, is_one, read_totals
 
-_FIND, _SEARCH, _PEEK, _STATS = Bound("find"), Bound("search"), Bound("peek"), Bound("stats")
-_RANGE = Bound("stream_range")
+_FIND, _SEARCH, _PEEK, _STATS = BoundScript("find"), BoundScript("search"), BoundScript("peek"), BoundScript("stats")
+_RANGE = BoundScript("stream_range")
 
 MOST_BODY_BYTES = 1_024
 """So much of a body a search hands over."""

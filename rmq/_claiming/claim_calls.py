@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from rmq._broker.claims import CLAIM_BYTES, NO_OUTCOMES, Outcomes
-from rmq._claiming.claim_round import PATIENCE_S, Visit, groups_of
-from rmq._claiming.claimer import Claimer
+from rmq._claiming.claim_plan import PATIENCE_S, ClaimRequest, group_calls
+from rmq._claiming.claim_planner import ClaimPlanner
 from rmq._model.replies import ClaimReply
 from rmq._transport.call import Call
 from rmq._transport.dispatch import Awaited, Dispatch
@@ -20,11 +20,11 @@ Reply = ClaimReply[Any] | RmqError | Awaited
 
 
 @dataclass(slots=True)
-class LateRound:
+class PendingFetch:
     """A round of which a server still owes replies: those of visits without a reply.
 
     Attributes:
-        visits: Its parts.
+        requests: Its parts.
         calls: Their calls.
         groups: Where slots share calls, the first and the one after the last visit of each call; else `None`.
         dispatch: The calls on their way.
@@ -32,7 +32,7 @@ class LateRound:
         patience_s: How long the next look waits for a server that sends nothing.
     """
 
-    visits: Sequence[Visit]
+    requests: Sequence[ClaimRequest]
     calls: Sequence[ClaimCall]
     groups: Sequence[tuple[int, int]] | None
     dispatch: Dispatch
@@ -41,32 +41,32 @@ class LateRound:
 
 
 class ClaimCalls:
-    """Sends the calls of a claimer's rounds.
+    """Sends the calls of a planner's rounds.
 
     Args:
-        claimer: Whose slots are called.
+        planner: Whose slots are called.
     """
 
-    def __init__(self, claimer: Claimer) -> None:
-        self._connections = claimer.connections
-        self._source = claimer.source
-        self._joins = claimer.joins
+    def __init__(self, planner: ClaimPlanner) -> None:
+        self._connections = planner.connections
+        self._broker = planner.broker
+        self._joins = planner.joins
 
     def send(
-        self, visits: Sequence[Visit], sent_s: float, deadline_s: float | None = None
-    ) -> tuple[Sequence[Reply], LateRound | None]:
+        self, requests: Sequence[ClaimRequest], sent_s: float, deadline_s: float | None = None
+    ) -> tuple[Sequence[Reply], PendingFetch | None]:
         """Send one round, where one script may touch several slots in few calls.
 
         Args:
-            visits: Its parts.
+            requests: Its parts.
             sent_s: Now, on the clock of `monotonic_s`.
             deadline_s: How long to repeat what may be repeated; the client's deadline by default.
 
         Returns:
             The reply to each visit, and where there are several servers the round, of which some may owe replies.
         """
-        calls = self._of(visits)
-        if len(visits) == 1 and visits[0].picked and not self._connections.multi_node:
+        calls = self._build(requests)
+        if len(requests) == 1 and requests[0].picked and not self._connections.multi_node:
             try:
                 return [self._connections.run(calls[0], deadline_s)], None
             except (ClientClosedError, ForkedClientError):
@@ -74,71 +74,71 @@ class ClaimCalls:
             except RmqError as error:
                 return [error], None
         if not self._joins:
-            late = LateRound(visits, calls, None, self._connections.dispatch(calls, deadline_s), sent_s)
-            return late.dispatch.results(PATIENCE_S, leave=True), late
-        groups, many = self._joined(visits, calls)
-        return self._of_visits(calls, groups, self._connections.run_many(many, PATIENCE_S, deadline_s)), None
+            pending = PendingFetch(requests, calls, None, self._connections.dispatch(calls, deadline_s), sent_s)
+            return pending.dispatch.results(PATIENCE_S, leave=True), pending
+        groups, many = self._joined(requests, calls)
+        return self._per_request(calls, groups, self._connections.run_many(many, PATIENCE_S, deadline_s)), None
 
-    def post(self, visits: Sequence[Visit], sent_s: float, most_bytes: int) -> LateRound:
+    def post(self, requests: Sequence[ClaimRequest], sent_s: float, most_bytes: int) -> PendingFetch:
         """Send one round, and wait for nothing.
 
         Args:
-            visits: Its parts.
+            requests: Its parts.
             sent_s: Now, on the clock of `monotonic_s`.
             most_bytes: Most contents and bodies that it may bring; the first message of each call may have more.
         """
-        calls = self._of(visits, most_bytes)
+        calls = self._build(requests, most_bytes)
         if not self._joins:
-            return LateRound(visits, calls, None, self._connections.dispatch(calls), sent_s)
-        groups, many = self._joined(visits, calls, most_bytes)
-        return LateRound(visits, calls, groups, self._connections.dispatch(many), sent_s)
+            return PendingFetch(requests, calls, None, self._connections.dispatch(calls), sent_s)
+        groups, many = self._joined(requests, calls, most_bytes)
+        return PendingFetch(requests, calls, groups, self._connections.dispatch(many), sent_s)
 
-    def replies(self, late: LateRound, patience_s: float) -> Sequence[Reply]:
+    def replies(self, pending: PendingFetch, patience_s: float) -> Sequence[Reply]:
         """Return the reply to each visit of a round. Where there are several servers, it waits no longer than this."""
-        found = late.dispatch.results(patience_s, leave=True)
-        return found if late.groups is None else self._of_visits(late.calls, late.groups, found)
+        replies_ = pending.dispatch.results(patience_s, leave=True)
+        return replies_ if pending.groups is None else self._per_request(pending.calls, pending.groups, replies_)
 
-    def _of(self, visits: Sequence[Visit], most_bytes: int = CLAIM_BYTES) -> list[ClaimCall]:
-        claim_call = self._source.claim_call
-        most_bytes //= max(1, len([each for each in visits if each.limit]))
+    def _build(self, requests: Sequence[ClaimRequest], most_bytes: int = CLAIM_BYTES) -> list[ClaimCall]:
+        claim_call = self._broker.claim_call
+        most_bytes //= max(1, len([each for each in requests if each.limit]))
         return [
             claim_call(
-                visit.slot,
-                visit.limit,
-                self._outcomes(visit),
-                owner=visit.owner,
-                start=visit.start,
+                request.slot,
+                request.limit,
+                self._outcomes(request),
+                owner=request.owner,
+                start=request.start,
                 most_bytes=most_bytes,
             )
-            for visit in visits
+            for request in requests
         ]
 
-    def _outcomes(self, visit: Visit) -> Outcomes:
-        if visit.settlements is None:
+    def _outcomes(self, request: ClaimRequest) -> Outcomes:
+        if request.settlements is None:
             return NO_OUTCOMES
-        return visit.settlements.outcomes(partial(self._source.is_whole, visit.slot))
+        return request.settlements.outcomes(partial(self._broker.is_whole, request.slot))
 
-    def _of_visits(
+    def _per_request(
         self, calls: Sequence[ClaimCall], groups: Sequence[tuple[int, int]], replies: Sequence[Any]
     ) -> list[ClaimReply[Any] | RmqError | Awaited]:
         """Return the reply to each of some claims, from those to the calls that they share."""
-        found: list[ClaimReply[Any] | RmqError | Awaited] = []
+        replies_: list[ClaimReply[Any] | RmqError | Awaited] = []
         for (first, last), reply in zip(groups, replies, strict=True):
             if isinstance(reply, ScriptFailedError):
                 # refused as a whole, before anything was done: no right to one of the slots, for one
-                found += self._connections.run_many(calls[first:last], PATIENCE_S)
+                replies_ += self._connections.run_many(calls[first:last], PATIENCE_S)
             elif isinstance(reply, RmqError | Awaited):
-                found += [reply] * (last - first)
+                replies_ += [reply] * (last - first)
             else:
-                found += reply
-        return found
+                replies_ += reply
+        return replies_
 
     def _joined(
-        self, visits: Sequence[Visit], calls: Sequence[ClaimCall], most_bytes: int = CLAIM_BYTES
+        self, requests: Sequence[ClaimRequest], calls: Sequence[ClaimCall], most_bytes: int = CLAIM_BYTES
     ) -> tuple[list[tuple[int, int]], list[Call[Any]]]:
         """Put claims from slots that share a server into few calls: the visits of each, and the calls."""
-        groups = groups_of(calls, visits)
+        groups = group_calls(calls, requests)
         most_bytes //= max(1, len(groups))  # a node works off one call after the other
-        settle_only = [not visit.picked for visit in visits]
-        join = self._source.claim_many_call
+        settle_only = [not request.picked for request in requests]
+        join = self._broker.claim_many_call
         return groups, [join(calls[first:last], settle_only[first:last], most_bytes) for first, last in groups]

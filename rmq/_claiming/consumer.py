@@ -8,16 +8,16 @@ from types import TracebackType
 from typing import Generic, Self, cast
 
 from rmq._broker.broker import Broker
-from rmq._broker.each import checked_slots
 from rmq._broker.keys import slot_keys
 from rmq._broker.queue_broker import QueueBroker
-from rmq._claiming.claim_executor import LATE_S, ClaimExecutor
-from rmq._claiming.claimer import Claimer
-from rmq._claiming.leaving import CLOSE_S, held
-from rmq._claiming.leftovers import Leftovers
-from rmq._claiming.portions import bytes_of
-from rmq._claiming.settler import Settled, Settler
-from rmq._claiming.wake_hints import HintReader
+from rmq._broker.slot_calls import checked_slots
+from rmq._claiming.acknowledger import Acknowledger, SettleResult
+from rmq._claiming.background_flush import CLOSE_S, held
+from rmq._claiming.chunks import bytes_of
+from rmq._claiming.claim_planner import ClaimPlanner
+from rmq._claiming.fetcher import PENDING_CHECK_S, Fetcher
+from rmq._claiming.return_buffer import ReturnBuffer
+from rmq._claiming.wakeups import WakeupSubscriber
 from rmq._model.claim_columns import number_of, spread
 from rmq._model.deliveries import ACKED, RELEASED, Delivery, Outcome
 from rmq._model.delivery_columns import DeliveryColumns
@@ -47,7 +47,7 @@ POLL_BYTES = 16 * 1_048_576
 MAX_POLL = 10_000
 """Most messages in one poll."""
 
-BARREN_ROUNDS = 16
+EMPTY_ROUNDS = 16
 """A poll claims so many times more often than it has slots without getting anything: these have other work to do first,
 to bury what has outlived its time to live or to sweep expired leases, and each claim does some of it."""
 
@@ -81,19 +81,19 @@ class Consumer(Generic[PayloadT]):
     ) -> None:
         self.topic = topic
         self.slots = checked_slots(topic, slots)
-        self._most_barren = BARREN_ROUNDS + len(self.slots)
-        self._writer: Broker = source or QueueBroker(connections, topic)
-        self._settler = Settler(connections, self._writer)
-        self._claimer = Claimer(connections, topic, self.slots, source=self._writer)
-        self._claims = ClaimExecutor(self._claimer, self)
-        self._hints = HintReader(connections, topic.name, self.slots)
+        self._max_empty_rounds = EMPTY_ROUNDS + len(self.slots)
+        self._broker: Broker = source or QueueBroker(connections, topic)
+        self._acknowledger = Acknowledger(connections, self._broker)
+        self._planner = ClaimPlanner(connections, topic, self.slots, source=self._broker)
+        self._claims = Fetcher(self._planner, self)
+        self._hints = WakeupSubscriber(connections, topic.name, self.slots)
         self._next_look_s = self._next_upkeep_s = 0.0
         self._looked = False
-        self._looked_after = int(draw_jitter() * len(self.slots))
+        self._upkeep_turn = int(draw_jitter() * len(self.slots))
         self._connections = connections
-        self._left = Leftovers(connections.runtime, topic, self.release)
+        self._return_buffer = ReturnBuffer(connections.runtime, topic, self.release)
         """What a server gave later than asked for, and a poll did not want."""
-        self._turn = connections.runtime.lock(long=True)  # held by the poll that claims
+        self._poll_lock = connections.runtime.lock(long=True)  # held by the poll that claims
         self._closed = False
 
     def poll_columns(self, max_messages: int = 100, timeout: float | timedelta = 0.0) -> DeliveryColumns:
@@ -141,7 +141,7 @@ class Consumer(Generic[PayloadT]):
         checked_poll(max_messages, "max_messages")
         if self._connections.forked:
             self._connections.refuse_misuse()
-        with self._turn:
+        with self._poll_lock:
             self._claims.columns = columns
             return self._poll(max_messages, timeout_s)
 
@@ -168,30 +168,30 @@ class Consumer(Generic[PayloadT]):
         return self._settle_all(deliveries, RELEASED)
 
     def _settle_all(self, deliveries: Iterable[Delivery], outcome: Outcome) -> list[Delivery]:
-        wanted = self._each_once(deliveries)
-        if not wanted:
+        deliveries_ = self._deduplicated(deliveries)
+        if not deliveries_:
             return []
-        for delivery in wanted:
+        for delivery in deliveries_:
             if delivery.outcome is not None:
                 delivery.refuse_if_settled()  # before any is marked
-        for delivery in wanted:
+        for delivery in deliveries_:
             delivery.outcome = outcome
-        settled = Settled()
+        settled = SettleResult()
         try:
-            self._settle(wanted, outcome, settled)
+            self._settle(deliveries_, outcome, settled)
         finally:
             for delivery in settled.untried:
                 delivery.outcome = None
         return settled.stale
 
-    def _settle(self, deliveries: Sequence[Delivery], outcome: Outcome, settled: Settled) -> None:
-        self._settler.settle(deliveries, outcome, settled)
+    def _settle(self, deliveries: Sequence[Delivery], outcome: Outcome, settled: SettleResult) -> None:
+        self._acknowledger.settle(deliveries, outcome, settled)
         for slot in settled.slots:
-            self._claimer.expect(slot)
+            self._planner.expect(slot)
         _mark_lost(settled.stale)
         if settled.trouble is not None:
             raise settled.trouble
-        self._look_after_a_slot()
+        self._do_upkeep()
 
     def extend(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
         """Renew the leases of several deliveries: they count from now.
@@ -203,7 +203,7 @@ class Consumer(Generic[PayloadT]):
             InvalidValueError: One of them is of another topic or group; nothing was renewed.
             RmqError: A slot did not answer, or refused; the leases in the others are renewed all the same.
         """
-        lost, trouble = self._settler.extend(self._each_once(deliveries))
+        lost, trouble = self._acknowledger.extend(self._deduplicated(deliveries))
         _mark_lost(lost)
         if trouble is not None:
             raise trouble
@@ -219,14 +219,14 @@ class Consumer(Generic[PayloadT]):
         if self._connections.forked:  # the other process still has the connections, and maybe holds the locks
             return
         self._hints.close()
-        self._claimer.wake_all()
+        self._planner.wake_all()
         try:
-            with held(self._turn, CLOSE_S) as alone:  # a poll may just read such a reply itself
+            with held(self._poll_lock, CLOSE_S) as alone:  # a poll may just read such a reply itself
                 if alone:
-                    self._left.keep(self._claim_late())
+                    self._return_buffer.keep(self._claim_late())
         except Exception as error:
             log.warning("topic %s: messages of a late reply come back with their leases: %s", self.topic.name, error)
-        self._left.close()
+        self._return_buffer.close()
 
     def __enter__(self) -> Self:
         return self
@@ -248,76 +248,78 @@ class Consumer(Generic[PayloadT]):
                 self._listen(0)
             # also while some slots keep us busy: the hint of another one may be lost
             self._look_now_and_then(at_all=not timeout_s)
-            if found := self._claim_due(max_messages):
-                return found
-            owed = bool(self._claims.owed())
+            if deliveries := self._claim_due(max_messages):
+                return deliveries
+            pending = bool(self._claims.pending_slots())
             left_s = deadline_s - monotonic_s()
             if left_s <= 0:
-                if not (self._claimer.all_silent() or (owed and not timeout_s)):
+                if not (self._planner.all_unresponsive() or (pending and not timeout_s)):
                     return []
                 left_s = started_s + self._connections.deadline_s - monotonic_s()
                 if left_s <= 0:
                     raise RedisUnavailableError(f"no answer from Redis for topic {self.topic.name}")
-            self._listen(self._claimer.wait_s(min(left_s, LATE_S if owed else LOOK_EVERY_S)))
+            self._listen(self._planner.wait_s(min(left_s, PENDING_CHECK_S if pending else LOOK_EVERY_S)))
 
     def _look_now_and_then(self, at_all: bool) -> None:
         if monotonic_s() >= self._next_look_s:
             self._next_look_s = monotonic_s() + LOOK_EVERY_S
             try:
-                self._claimer.look(at_all=at_all)
+                self._planner.look(at_all=at_all)
             except ScriptFailedError as error:
                 log.warning("%s", error)  # a claim there raises it, once the other slots have nothing to give
             if self._looked:  # the first poll begins with what is there
-                self._look_after_a_slot()
+                self._do_upkeep()
             self._looked = True
 
-    def _look_after_a_slot(self) -> None:
+    def _do_upkeep(self) -> None:
         """Look after one slot in turn: a topic may have no listeners, which would do it."""
-        upkeep_s = self._writer.upkeep_s
+        upkeep_s = self._broker.upkeep_s
         if upkeep_s is None or not self.slots or monotonic_s() < self._next_upkeep_s:
             return
-        slot = self.slots[self._looked_after % len(self.slots)]
+        slot = self.slots[self._upkeep_turn % len(self.slots)]
         try:
-            if self._connections.unresponsive(slot_keys(self.topic.name, slot).store) or not self._writer.look_after(
+            if self._connections.unresponsive(slot_keys(self.topic.name, slot).store) or not self._broker.look_after(
                 slot
             ):
-                self._looked_after += 1
+                self._upkeep_turn += 1
                 self._next_upkeep_s = monotonic_s() + upkeep_s / len(self.slots)
         except RmqError as error:
             self._next_upkeep_s = monotonic_s() + upkeep_s
             log.warning("slot %d of topic %s: %s", slot, self.topic.name, error)
 
     def _claim_due(self, most: int) -> list[Delivery]:
-        found: list[Delivery] = []
+        deliveries: list[Delivery] = []
         try:
-            found += self._left.take()
-            self._claim_up_to(most, found)
+            deliveries += self._return_buffer.take()
+            self._claim_up_to(most, deliveries)
         except BaseException:
-            self._left.keep(found)  # for the next poll
+            self._return_buffer.keep(deliveries)  # for the next poll
             raise
-        if number_of(found) > most or not self._claims.columns:
-            found = spread(found)
-        if number_of(found) <= most:
-            return found
-        self._left.keep(found[most:])
-        return found[:most]
+        if number_of(deliveries) > most or not self._claims.columns:
+            deliveries = spread(deliveries)
+        if number_of(deliveries) <= most:
+            return deliveries
+        self._return_buffer.keep(deliveries[most:])
+        return deliveries[:most]
 
-    def _claim_up_to(self, most: int, found: list[Delivery]) -> None:
+    def _claim_up_to(self, most: int, deliveries: list[Delivery]) -> None:
         """Add what has come late, then new claims, to what is found; raise only where nothing is found."""
         try:
-            found += self._claim_late()
-            weighed = size_bytes = barren = 0
-            while number_of(found) < most and barren < self._most_barren and self._claimer.wait_s(1) == 0:
-                if found:  # mostly the first claim brings all
-                    size_bytes += bytes_of(found[weighed:])
-                    weighed = len(found)
+            deliveries += self._claim_late()
+            measured = size_bytes = empty_rounds = 0
+            while (
+                number_of(deliveries) < most and empty_rounds < self._max_empty_rounds and self._planner.wait_s(1) == 0
+            ):
+                if deliveries:  # mostly the first claim brings all
+                    size_bytes += bytes_of(deliveries[measured:])
+                    measured = len(deliveries)
                     if size_bytes >= POLL_BYTES:
                         break
-                brought = self._claims.claim(most - number_of(found)).deliveries
-                barren = 0 if brought else barren + 1
-                found += brought
+                claimed = self._claims.claim(most - number_of(deliveries)).deliveries
+                empty_rounds = 0 if claimed else empty_rounds + 1
+                deliveries += claimed
         except Exception as error:
-            if not found:
+            if not deliveries:
                 raise
             log.warning("%s", error)  # it comes again with the next poll; what is claimed must not get lost over it
 
@@ -327,15 +329,15 @@ class Consumer(Generic[PayloadT]):
 
     def _listen(self, timeout_s: float) -> None:
         hints = self._hints.read(timeout_s)
-        self._claimer.take_hints(hints)
+        self._planner.take_wakeups(hints)
         if hints.missed:
             self._next_look_s = 0.0
         elif timeout_s and not self._hints.connected and not self._closed:
-            self._claimer.wait(timeout_s)
+            self._planner.wait(timeout_s)
 
     def settle(self, delivery: Delivery, outcome: Outcome) -> bool:
         """Carry out one delivery's outcome; for `Delivery`."""
-        settled = Settled()
+        settled = SettleResult()
         self._settle([delivery], outcome, settled)
         return not settled.stale
 
@@ -344,22 +346,24 @@ class Consumer(Generic[PayloadT]):
         del delivery
         return True
 
-    def _each_once(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
+    def _deduplicated(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
         """Return deliveries, those named twice once; refuse those of another topic or group."""
-        wanted = list(deliveries)
-        if (number := len(wanted)) > 1 and len(set(map(id, wanted))) < number:
-            wanted = list({id(delivery): delivery for delivery in wanted}.values())
-        source = (self.topic.name, self._writer.group)
+        deliveries_ = list(deliveries)
+        if (number := len(deliveries_)) > 1 and len(set(map(id, deliveries_))) < number:
+            deliveries_ = list({id(delivery): delivery for delivery in deliveries_}.values())
+        source = (self.topic.name, self._broker.group)
         # mostly all are of one type and from here: then nobody looks at each
-        kinds = set(map(type, wanted))
+        kinds = set(map(type, deliveries_))
         if kinds == {StreamDelivery}:
-            mixed = {(each.topic.name, each.group) for each in cast("list[StreamDelivery]", wanted)} != {source}
+            mixed = {(each.topic.name, each.group) for each in cast("list[StreamDelivery]", deliveries_)} != {source}
         else:
-            mixed = source[1] is not None or kinds != {Delivery} or {each.topic.name for each in wanted} != {source[0]}
+            mixed = (
+                source[1] is not None or kinds != {Delivery} or {each.topic.name for each in deliveries_} != {source[0]}
+            )
         if mixed:
-            for delivery in wanted:
+            for delivery in deliveries_:
                 _refuse_foreign(delivery, *source)
-        return wanted
+        return deliveries_
 
 
 def checked_poll(most: int, name: str) -> int:

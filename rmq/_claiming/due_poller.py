@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 
 from rmq._broker.broker import Broker
 from rmq._broker.keys import slot_keys
-from rmq._claiming.claim_round import PATIENCE_S
+from rmq._claiming.claim_plan import PATIENCE_S
 from rmq._model.times import monotonic_s
 from rmq._transport.connections import Connections
 from rmq.errors import RedisUnavailableError, RmqError, ScriptFailedError
@@ -35,7 +35,7 @@ class DuePoller:
     def __init__(self, connections: Connections, source: Broker) -> None:
         self.missed = True
         self._connections = connections
-        self._source = source
+        self._broker = source
         self._next = 0
 
     def parts(self, slots: int) -> int:
@@ -43,7 +43,7 @@ class DuePoller:
         return 1 if self._connections.multi_node else max(1, -(-slots // LOOK_SLOTS))
 
     def look(self, slots: Sequence[int], at_all: bool, in_parts: bool = False) -> Iterator[DueTimes]:
-        """Look at the slots whose turn it is, or at all of them; raises as `Claimer.look`, after the last answer."""
+        """Look at the next slots of the rotation, or at all. Raises as `ClaimPlanner.look`, after the last reply."""
         yield from self.look_at(self._in_turn(slots, at_all, in_parts))
 
     def look_at(self, slots: Sequence[int]) -> Iterator[DueTimes]:
@@ -54,7 +54,7 @@ class DuePoller:
             if not self._connections.multi_node:
                 asked_s = monotonic_s()
                 try:
-                    now_ms, times = self._connections.run(self._source.look_call(part))
+                    now_ms, times = self._connections.run(self._broker.look_call(part))
                     yield zip(part, times, strict=True), now_ms, asked_s
                     continue
                 except ScriptFailedError:  # one broken slot must not hide the others
@@ -79,12 +79,12 @@ class DuePoller:
         """
         failed: list[RmqError] = []
         if self._connections.unresponsive_nodes:
-            topic = self._source.topic.name
+            topic = self._broker.topic.name
             loud = [slot for slot in slots if not self._connections.unresponsive(slot_keys(topic, slot).store)]
             self.missed = self.missed or len(loud) < len(slots)
             slots = loud
         asked_s = monotonic_s()
-        answers = self._connections.run_many([self._source.look_call([slot]) for slot in slots], PATIENCE_S)
+        answers = self._connections.run_many([self._broker.look_call([slot]) for slot in slots], PATIENCE_S)
         for slot, answer in zip(slots, answers, strict=True):
             if isinstance(answer, RmqError):
                 failed.append(answer)

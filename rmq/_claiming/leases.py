@@ -11,7 +11,7 @@ from math import inf
 from typing import Any, Protocol
 
 from rmq._broker.claims import RENEWAL_PATIENCE_S, RENEWALS, Renewal
-from rmq._claiming.portions import portions
+from rmq._claiming.chunks import chunks
 from rmq._io.backend import THREADS, Background, Runtime
 from rmq._model.claim_columns import ClaimColumns, spread_some
 from rmq._model.deliveries import ACKED, Delivery
@@ -26,7 +26,7 @@ from rmq.errors import CoordinationError, RmqError
 log = reporter("rmq.leases")
 
 
-class HeldDeliveries:
+class InFlight:
     """The deliveries that one listener thread holds: claimed, and their outcome not yet in Redis.
 
     The thread holds `lock` during claims and settlements. The keeper never takes it: a server may hold up a claim.
@@ -113,12 +113,12 @@ class HeldDeliveries:
             before_s: Also those that were claimed before this moment of `monotonic_s`, the oldest first.
             most: Of these old ones, those of so many slots at most; by default all.
         """
-        wanted = list(self.deferred) if slots is None else [slot for slot in slots if slot in self.deferred]
-        taken = [delivery for slot in wanted for delivery in self.deferred.pop(slot)]
+        chosen = list(self.deferred) if slots is None else [slot for slot in slots if slot in self.deferred]
+        taken = [delivery for slot in chosen for delivery in self.deferred.pop(slot)]
         left = len(self.deferred) if most is None else most
         while self.deferred and left > 0:
-            slot, part = next(iter(self.deferred.items()))  # the first one has waited longest
-            if part[0].lease_until_s > before_s + self._lease_s:
+            slot, batch = next(iter(self.deferred.items()))  # the first one has waited longest
+            if batch[0].lease_until_s > before_s + self._lease_s:
                 break
             taken += self.deferred.pop(slot)
             left -= 1
@@ -145,7 +145,7 @@ class Slots(Protocol):
 
 
 @dataclass(slots=True)
-class _Part:
+class _RenewalBatch:
     """Leases of one slot that are being renewed."""
 
     slot: int
@@ -155,11 +155,11 @@ class _Part:
 
 
 @dataclass(frozen=True, slots=True)
-class _Round:
+class _RenewalRound:
     """Renewals under way."""
 
     renewals: Renewals
-    parts: Sequence[_Part]
+    batches: Sequence[_RenewalBatch]
     started_s: float
 
 
@@ -171,14 +171,14 @@ class LeaseKeeper(Background):
     Args:
         slots: The topic's slots.
         held: The deliveries, one object per listener thread.
-        on_lost: Called with each delivery whose lease was lost, once. It must not wait: `LostCalls` may be told.
+        on_lost: Called with each delivery whose lease was lost, once. It must not block; see `LeaseLostNotifier`.
         runtime: How to wait.
     """
 
     def __init__(
         self,
         slots: Slots,
-        held: Sequence[HeldDeliveries],
+        held: Sequence[InFlight],
         on_lost: Callable[[Delivery], None],
         runtime: Runtime = THREADS,
     ) -> None:
@@ -188,8 +188,8 @@ class LeaseKeeper(Background):
         self._on_lost = on_lost
         self._stop_requested = runtime.event()
         self._lease_s = slots.topic.lease_s
-        self._late: list[_Round] = []
-        self._missed: dict[int, RmqError] = {}
+        self._pending: list[_RenewalRound] = []
+        self._failed: dict[int, RmqError] = {}
 
     def run(self) -> None:
         """Look after the leases until `stop`."""
@@ -205,63 +205,67 @@ class LeaseKeeper(Background):
 
     def renew(self) -> None:
         """Renew the leases that are due, and take late replies of earlier rounds."""
-        before, self._missed = self._missed, {}
-        late, self._late = self._late, []
-        for round_ in late:
+        before, self._failed = self._failed, {}
+        pending, self._pending = self._pending, []
+        for round_ in pending:
             self._take(round_, 0.0)
-        if parts := self._parts_due():
-            self._take(self._begun(parts), RENEWAL_PATIENCE_S)
-        if new := self._missed.keys() - before.keys():
-            slots, error = ", ".join(map(str, sorted(new))), self._missed[min(new)]
+        if batches := self._due_batches():
+            self._take(self._begin(batches), RENEWAL_PATIENCE_S)
+        if new := self._failed.keys() - before.keys():
+            slots, error = ", ".join(map(str, sorted(new))), self._failed[min(new)]
             log.warning("leases in slots %s of topic %s were not renewed: %s", slots, self._slots.topic.name, error)
 
     def _pause_s(self) -> float:
         """Return the pause; it is shorter after a failure, since the server may answer before the leases end."""
-        return min(self._lease_s / 30, 1.0) if self._late or self._missed else min(self._lease_s / 6, 5.0)
+        return min(self._lease_s / 30, 1.0) if self._pending or self._failed else min(self._lease_s / 6, 5.0)
 
-    def _parts_due(self) -> list[_Part]:
+    def _due_batches(self) -> list[_RenewalBatch]:
         soon_s = monotonic_s() + self._lease_s * 2 / 3
         by_place: dict[tuple[int, Owner], list[Delivery]] = defaultdict(list)
         for held in self._held:
             for delivery in held.to_renew(soon_s):
                 by_place[delivery.slot, delivery.owner].append(delivery)
-        return [_Part(slot, owner, part) for (slot, owner), due in by_place.items() for part in portions(due, RENEWALS)]
+        return [
+            _RenewalBatch(slot, owner, batch)
+            for (slot, owner), due in by_place.items()
+            for batch in chunks(due, RENEWALS)
+        ]
 
-    def _begun(self, parts: list[_Part]) -> _Round:
+    def _begin(self, batches: list[_RenewalBatch]) -> _RenewalRound:
         started_s = monotonic_s()
         renewals = [
-            (part.slot, [(each.name, each.claim_score) for each in part.deliveries], part.owner) for part in parts
+            (batch.slot, [(each.name, each.claim_score) for each in batch.deliveries], batch.owner) for batch in batches
         ]
         try:
-            return _Round(self._slots.begin_extend(renewals), parts, started_s)
+            return _RenewalRound(self._slots.begin_extend(renewals), batches, started_s)
         except BaseException:
-            _free(parts)
+            _unmark(batches)
             raise
 
-    def _take(self, round_: _Round, patience_s: float) -> None:
+    def _take(self, round_: _RenewalRound, patience_s: float) -> None:
         """Take the replies that have come; the others are taken in later rounds."""
-        waiting = [part for part in round_.parts if not part.answered]
+        waiting = [batch for batch in round_.batches if not batch.answered]
         try:
             replies = round_.renewals.results(patience_s, leave=True)
         except BaseException:
-            _free(waiting)
+            _unmark(waiting)
             raise
         now_s = monotonic_s()
         lost: list[Delivery] = []
-        for part, reply in zip(round_.parts, replies, strict=True):
-            if part.answered:
+        for batch, reply in zip(round_.batches, replies, strict=True):
+            if batch.answered:
                 continue
             if reply is not AWAITED:
-                lost += take_renewal(part.deliveries, reply, round_.started_s)
-                part.answered = True
-                _free([part])
+                lost += take_renewal(batch.deliveries, reply, round_.started_s)
+                batch.answered = True
+                _unmark([batch])
             if isinstance(reply, RmqError):
-                self._missed[part.slot] = reply
+                self._failed[batch.slot] = reply
             if not isinstance(reply, ExtendReply):
-                gone = isinstance(reply, CoordinationError)
-                lost += [each for each in part.deliveries if gone or each.lease_until_s < now_s]
-        if not all(part.answered for part in round_.parts):
-            self._late.append(round_)
+                is_fenced = isinstance(reply, CoordinationError)
+                lost += [each for each in batch.deliveries if is_fenced or each.lease_until_s < now_s]
+        if not all(batch.answered for batch in round_.batches):
+            self._pending.append(round_)
         for delivery in lost:
             if not delivery.lost:
                 delivery.lost = True
@@ -282,14 +286,14 @@ def take_renewal(deliveries: Sequence[Delivery], reply: ExtendReply | RmqError, 
     return [each for each, score in zip(deliveries, reply.claim_scores, strict=True) if score is None]
 
 
-def _free(parts: Iterable[_Part]) -> None:
+def _unmark(batches: Iterable[_RenewalBatch]) -> None:
     """Allow the threads to settle these again."""
-    for part in parts:
-        for delivery in part.deliveries:
+    for batch in batches:
+        for delivery in batch.deliveries:
             delivery.under_way = False
 
 
-class LostCalls(Background):
+class LeaseLostNotifier(Background):
     """Calls `on_lost` in a thread of its own: a slow call must not hold up other renewals.
 
     Args:
@@ -303,24 +307,24 @@ class LostCalls(Background):
         self._topic = topic
         self._call = on_lost
         self._waiting: deque[Delivery] = deque()
-        self._news = runtime.event()
+        self._notified = runtime.event()
         self._stop_requested = False
 
-    def tell(self, delivery: Delivery) -> None:
+    def notify(self, delivery: Delivery) -> None:
         """Have `on_lost` called with a delivery; does not wait."""
         self._waiting.append(delivery)
-        self._news.set()
+        self._notified.set()
 
     def stop(self) -> None:
         """End after the calls that are waiting."""
         self._stop_requested = True
-        self._news.set()
+        self._notified.set()
 
     def run(self) -> None:
         """Call `on_lost` until `stop`."""
         while True:
-            self._news.wait()
-            self._news.clear()
+            self._notified.wait()
+            self._notified.clear()
             while self._waiting:
                 try:
                     refuse_unfinished(copy_context().run(self._call, self._waiting.popleft()))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from rmq._claiming.background_flush import CLOSE_S, BackgroundFlush, held
 from rmq._claiming.consumer import Consumer
-from rmq._claiming.leaving import CLOSE_S, Caretaker, held
 from rmq._claiming.prefetch_size import PREFETCH_S, PrefetchSize
 from rmq._io.backend import Runtime
 from rmq._model.deliveries import Delivery
@@ -48,11 +48,11 @@ class Prefetch:
         self._claimed_s = 0.0
         self._hold_s = min(HOLD_S, consumer.topic.lease_s / 10)
         self._closed = False
-        self._care = Caretaker(
+        self._flush = BackgroundFlush(
             runtime,
             f"rmq-ahead-{consumer.topic.name}",
             lambda: self._ready or self._taken,
-            self._tidy,
+            self._settle_and_release,
             SETTLE_EVERY_S,
         )
 
@@ -84,11 +84,11 @@ class Prefetch:
         The delay protects a caller that is interrupted before it has the values.
         """
         try:
-            with self._care.lock:
+            with self._flush.lock:
                 self._taken.extend(deliveries)
-            self._care.begin()
+            self._flush.begin()
         except BaseException:
-            with self._care.lock:
+            with self._flush.lock:
                 left = set(map(id, self._taken))
                 back = [delivery for delivery in deliveries if id(delivery) in left]
                 gone = set(map(id, back))
@@ -98,12 +98,12 @@ class Prefetch:
 
     def contents(self) -> list[bytes]:
         """Return what is claimed and nobody has taken yet."""
-        with self._care.lock:
+        with self._flush.lock:
             return [delivery.content for delivery in self._ready]
 
     def remove(self, wanted: Callable[[bytes], bool]) -> bool:
         """Ack a delivery that nobody has taken yet, by its content; return whether there was one."""
-        with self._care.lock:
+        with self._flush.lock:
             found = next((delivery for delivery in self._ready if wanted(delivery.content)), None)
             if found is None:
                 return False
@@ -115,7 +115,7 @@ class Prefetch:
         self._closed = True
         self._consumer.close()
         with held(self._turn, CLOSE_S):
-            self._tidy(True)
+            self._settle_and_release(True)
 
     def _refuse_closed(self) -> None:
         if self._closed:
@@ -124,7 +124,7 @@ class Prefetch:
             )
 
     def _note_speed(self) -> None:
-        with self._care.lock:
+        with self._flush.lock:
             if self._handed_s is not None:  # a longer pause changes nothing more
                 self._prefetch.note(self._handed, min(monotonic_s() - self._handed_s, PREFETCH_S))
             self._handed_s = None
@@ -132,7 +132,7 @@ class Prefetch:
     def _pop(self, most: int) -> list[Delivery]:
         found: list[Delivery] = []
         now_s = monotonic_s()
-        with self._care.lock:
+        with self._flush.lock:
             self._refuse_closed()
             while self._ready and len(found) < most:
                 delivery = self._ready.popleft()
@@ -147,18 +147,18 @@ class Prefetch:
         found = self._consumer.poll(max(most, self._prefetch.messages()), min(left_s, FOREVER_S))
         if not found:
             return []
-        with self._care.lock:
+        with self._flush.lock:
             self._ready.extend(found)
             self._claimed_s = monotonic_s()
         # none whose lease has ended while this process stood still; if closed, `close` gives all back
         first = self._pop(most)
         if self._ready:
-            self._care.begin()
+            self._flush.begin()
         return first
 
     def _settle(self) -> None:
         """Ack what was taken."""
-        with self._care.lock:
+        with self._flush.lock:
             taken, self._taken = self._taken, []
         if not taken:
             return
@@ -168,19 +168,19 @@ class Prefetch:
             log.warning("topic %s: %s", self._consumer.topic.name, error)
             now_s = monotonic_s()
             again = [each for each in taken if each.outcome is None and now_s < each.lease_until_s]
-            with self._care.lock:
+            with self._flush.lock:
                 self._taken += again
             if again:
-                self._care.begin()
+                self._flush.begin()
 
     def _give_back(self) -> None:
-        with self._care.lock:
+        with self._flush.lock:
             left = list(self._ready)
             self._ready.clear()
         if left:
             self._consumer.release(left)
 
-    def _tidy(self, everything: bool) -> None:
+    def _settle_and_release(self, everything: bool) -> None:
         """Ack what was taken, and give back everything else, or what is held for too long."""
         with held(self._settling, CLOSE_S):
             self._try(self._settle)
@@ -191,7 +191,7 @@ class Prefetch:
         try:
             step()
         except ClientClosedError:
-            with self._care.lock:
+            with self._flush.lock:
                 self._ready.clear()  # it comes back with its lease
                 self._taken.clear()
         except Exception as error:

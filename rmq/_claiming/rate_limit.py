@@ -23,12 +23,12 @@ LIMIT_LOOK_S = 5.0
 LONGEST_WAIT_S = 1.0
 TROUBLE_PAUSE_S = 0.2
 
-GIVE_BACK_S = 1.0
+REFUND_S = 1.0
 """How long unused tokens are tried to be given back: the bucket fills up again by itself."""
 
 
-class Throttle:
-    """Hands out tokens to the claimers of one process. Thread-safe; it never waits for tokens.
+class RateLimiter:
+    """Hands out tokens to the planners of one process. Thread-safe; it never waits for tokens.
 
     Args:
         connections: Where the topic is.
@@ -46,38 +46,38 @@ class Throttle:
         """Whether claims need tokens."""
         self.held_back_s = float("-inf")
         """When there were fewer tokens than messages wanted, the last time; on the clock of `monotonic_s`."""
-        self._dry_until_s = 0.0
+        self._empty_until_s = 0.0
         self._next_look_s = monotonic_s() if topic.max_rate is None else float("inf")
 
     def dry_s(self) -> float:
         """Return for how long it is not worth asking for tokens, in seconds; 0 without a limit."""
-        return max(0.0, self._dry_until_s - monotonic_s()) if self.limited else 0.0
+        return max(0.0, self._empty_until_s - monotonic_s()) if self.limited else 0.0
 
-    def take(self, wanted: int) -> int:
+    def take(self, messages: int) -> int:
         """Return for how many of the wanted messages there are tokens; take them."""
         if not self.limited:
-            return wanted
+            return messages
         if self.dry_s() > 0:
             return 0
-        tokens = self._ask(wanted)
+        tokens = self._take_tokens(messages)
         if tokens is None:
-            self._dry_until_s = monotonic_s() + TROUBLE_PAUSE_S
+            self._empty_until_s = monotonic_s() + TROUBLE_PAUSE_S
             return 0
         granted, wait_s, rate, _ = tokens
         self._learn(rate)
-        if granted < wanted:
+        if granted < messages:
             self.held_back_s = monotonic_s()
         if wait_s:
-            self._dry_until_s = monotonic_s() + min(wait_s, LONGEST_WAIT_S)
+            self._empty_until_s = monotonic_s() + min(wait_s, LONGEST_WAIT_S)
         return granted
 
-    def give_back(self, unused: int) -> None:
+    def refund(self, unused: int) -> None:
         """Return tokens for which no message was claimed."""
         if unused > 0 and self.limited:
-            self._dry_until_s = 0.0
-            self._ask(-unused, GIVE_BACK_S)
+            self._empty_until_s = 0.0
+            self._take_tokens(-unused, REFUND_S)
 
-    def follow(self) -> None:
+    def refresh(self) -> None:
         """Look, now and then, whether a topic without a limit has got one."""
         if self.limited or monotonic_s() < self._next_look_s:
             return
@@ -94,12 +94,12 @@ class Throttle:
         except ValueError:  # not of RMQ: the next taking makes the bucket anew
             self._learn(1.0)
 
-    def _ask(self, wanted: int, deadline_s: float | None = None) -> Tokens | None:
+    def _take_tokens(self, messages: int, deadline_s: float | None = None) -> Tokens | None:
         try:
-            tokens = self._connections.run(take_tokens(self._topic, wanted, self._group), deadline_s)
+            tokens = self._connections.run(take_tokens(self._topic, messages, self._group), deadline_s)
             # A bucket can get lost, by hand or in a failover, and this process may know an old definition only.
-            if tokens[3] and Registry(self._connections).mend_bucket(self._topic):
-                tokens = self._connections.run(take_tokens(self._topic, wanted, self._group))
+            if tokens[3] and Registry(self._connections).restore_rate(self._topic):
+                tokens = self._connections.run(take_tokens(self._topic, messages, self._group))
             return tokens
         except RmqError as error:
             log.warning("topic %s: no tokens of its rate limit: %s", self._topic.name, error)

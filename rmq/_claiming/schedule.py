@@ -46,11 +46,11 @@ class Schedule:
 
     def set_slots(self, slots: Iterable[int]) -> None:
         """Watch exactly these slots; new ones are due at once."""
-        wanted = set(slots)
-        for gone in self._due_ms.keys() - wanted:
-            del self._due_ms[gone], self._turn[gone]
-            self._ready.discard(gone)
-        for slot in sorted(wanted - self._due_ms.keys()):
+        watched = set(slots)
+        for removed in self._due_ms.keys() - watched:
+            del self._due_ms[removed], self._turn[removed]
+            self._ready.discard(removed)
+        for slot in sorted(watched - self._due_ms.keys()):
             self._turn[slot] = next(self._turns)
             self._set(slot, 1)
 
@@ -92,7 +92,7 @@ class Schedule:
                 heappush(self._later, (due_ms, slot))
         if now_ms:
             self.sync_clock(now_ms, received_s, sent_s)
-        self._gather(received_s)
+        self._advance(received_s)
         return bool(self._ready)
 
     def hint(self, slot: int, due_ms: int) -> None:
@@ -107,19 +107,19 @@ class Schedule:
         if self._offset_ms is None:
             self.sync_clock(1, monotonic_s)  # any clock will do until Redis has told its own
         if slot in self._due_ms:
-            self._set(slot, max(1, int(self._gather(monotonic_s) + pause_s * 1000)))
+            self._set(slot, max(1, int(self._advance(monotonic_s) + pause_s * 1000)))
 
     def due(self, monotonic_s: float, most: int) -> list[int]:
         """Return up to `most` slots to claim from now; the ones claimed from longest ago first."""
-        self._gather(monotonic_s)
-        queue, found = self._queue, list[tuple[int, int]]()
-        while queue and len(found) < most:
+        self._advance(monotonic_s)
+        queue, entries = self._queue, list[tuple[int, int]]()
+        while queue and len(entries) < most:
             turn, slot = entry = heappop(queue)
-            if slot in self._ready and self._turn[slot] == turn and entry not in found[-1:]:
-                found.append(entry)
-        for entry in found:
+            if slot in self._ready and self._turn[slot] == turn and entry not in entries[-1:]:
+                entries.append(entry)
+        for entry in entries:
             heappush(queue, entry)
-        return [slot for _, slot in found]
+        return [slot for _, slot in entries]
 
     def picked(self, slots: Iterable[int]) -> None:
         """Note that slots are claimed from now: not due until somebody says when, and behind the others then."""
@@ -139,7 +139,7 @@ class Schedule:
 
     def wait_s(self, monotonic_s: float, longest_s: float) -> float:
         """Return how long nothing is due, in seconds, at most `longest_s`."""
-        now_ms = self._gather(monotonic_s)
+        now_ms = self._advance(monotonic_s)
         if self._ready:
             return 0.0
         return min(longest_s, max(0.0, (self._later[0][0] - now_ms) / 1000)) if self._later else longest_s
@@ -150,7 +150,7 @@ class Schedule:
         if due_ms:
             heappush(self._later, (due_ms, slot))
 
-    def _gather(self, monotonic_s: float) -> float:
+    def _advance(self, monotonic_s: float) -> float:
         """Move due slots to the ready queue, drop stale heap entries, and return Redis' time in ms."""
         if len(self._later) > 2 * len(self._due_ms) + STALE_ENTRIES:
             self._rebuild()

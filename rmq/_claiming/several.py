@@ -11,9 +11,9 @@ from contextlib import AbstractContextManager, ExitStack
 from datetime import timedelta
 from typing import cast
 
+from rmq._claiming.chunks import bytes_of
 from rmq._claiming.consumer import LOOK_EVERY_S, POLL_BYTES, Consumer, checked_poll
-from rmq._claiming.portions import bytes_of
-from rmq._claiming.wake_hints import HintReader
+from rmq._claiming.wakeups import WakeupSubscriber
 from rmq._model.claim_columns import spread
 from rmq._model.deliveries import Delivery
 from rmq._model.reports import reporter
@@ -55,17 +55,17 @@ def poll_all(
         ...         print(delivery.topic.name, delivery.text, delivery.ack())
         films film:1 True
     """
-    timeout_s, wanted = seconds(timeout, "timeout"), list(dict.fromkeys(consumers))
+    timeout_s, distinct = seconds(timeout, "timeout"), list(dict.fromkeys(consumers))
     checked_poll(max_messages, "max_messages")
-    if not wanted:
+    if not distinct:
         raise InvalidValueError("consumers is empty; name one at least")
     with ExitStack() as turns:
-        for each in sorted(wanted, key=id):  # in one order, whichever thread reads them
+        for each in sorted(distinct, key=id):  # in one order, whichever thread reads them
             if each._connections.forked:
                 each._connections.refuse_misuse()
-            turns.enter_context(cast("AbstractContextManager[object]", each._turn))
+            turns.enter_context(cast("AbstractContextManager[object]", each._poll_lock))
             each._claims.columns = False
-        return _poll(random.sample(wanted, len(wanted)), max_messages, timeout_s)  # none is always the first one
+        return _poll(random.sample(distinct, len(distinct)), max_messages, timeout_s)  # none is always the first one
 
 
 def _poll(consumers: Sequence[Consumer], most: int, timeout_s: float) -> list[Delivery]:
@@ -73,17 +73,17 @@ def _poll(consumers: Sequence[Consumer], most: int, timeout_s: float) -> list[De
     while True:
         for each in consumers:
             _prepare(each, timeout_s)
-        if found := _claim(consumers, most):
-            return found
+        if deliveries_of := _claim(consumers, most):
+            return deliveries_of
         left_s = until_s - monotonic_s()
         if left_s <= 0:
-            if all(each._claimer.all_silent() for each in consumers):
+            if all(each._planner.all_unresponsive() for each in consumers):
                 names = ", ".join(each.topic.name for each in consumers)
                 raise RedisUnavailableError(f"no answer from Redis for topics {names}")
             return []
-        wait_s = min(each._claimer.wait_s(min(left_s, LOOK_EVERY_S)) for each in consumers)
+        wait_s = min(each._planner.wait_s(min(left_s, LOOK_EVERY_S)) for each in consumers)
         if wait_s > 0:
-            HintReader.wait_for_any([each._hints for each in consumers], wait_s)
+            WakeupSubscriber.wait_for_any([each._hints for each in consumers], wait_s)
 
 
 def _prepare(consumer: Consumer, timeout_s: float) -> None:
@@ -100,41 +100,41 @@ def _prepare(consumer: Consumer, timeout_s: float) -> None:
 
 def _claim(consumers: Sequence[Consumer], most: int) -> list[Delivery]:
     """Claim from all that have something due, round by round; what one has brought is lost over no other one."""
-    found: dict[Consumer, list[Delivery]] = {}
+    deliveries_of: dict[Consumer, list[Delivery]] = {}
     trouble: Exception | None = None
-    number = size_bytes = barren = 0
-    most_barren = max(each._most_barren for each in consumers)
+    number = size_bytes = empty_rounds = 0
+    max_empty_rounds = max(each._max_empty_rounds for each in consumers)
     try:
         for each in consumers:
-            found[each] = each._left.take()
-            number += len(found[each])
-            size_bytes += bytes_of(found[each])
+            deliveries_of[each] = each._return_buffer.take()
+            number += len(deliveries_of[each])
+            size_bytes += bytes_of(deliveries_of[each])
         due = list(consumers)
-        while number < most and size_bytes < POLL_BYTES and barren < most_barren and trouble is None:
-            due = [each for each in due if each._claimer.wait_s(1) == 0 or each._claims.has_earlier]
+        while number < most and size_bytes < POLL_BYTES and empty_rounds < max_empty_rounds and trouble is None:
+            due = [each for each in due if each._planner.wait_s(1) == 0 or each._claims.has_earlier]
             if not due:
                 break
             _begin(due, most - number)
-            barren += 1
+            empty_rounds += 1
             for each in due:
                 try:
-                    brought = spread(each._claims.collect().deliveries)
+                    claimed = spread(each._claims.collect().deliveries)
                 except Exception as error:
                     trouble = trouble or error
                     continue
-                found[each] += brought
-                number += len(brought)
-                size_bytes += bytes_of(brought)
-                barren = 0 if brought else barren
+                deliveries_of[each] += claimed
+                number += len(claimed)
+                size_bytes += bytes_of(claimed)
+                empty_rounds = 0 if claimed else empty_rounds
     except BaseException:
-        for each, deliveries in found.items():
-            each._left.keep(deliveries)  # for the next poll
+        for each, deliveries in deliveries_of.items():
+            each._return_buffer.keep(deliveries)  # for the next poll
         raise
     if trouble is not None:
         if not number:
             raise trouble
         log.warning("%s", trouble)
-    return _first(found, most)
+    return _first(deliveries_of, most)
 
 
 def _begin(consumers: Sequence[Consumer], most: int) -> None:
@@ -142,14 +142,14 @@ def _begin(consumers: Sequence[Consumer], most: int) -> None:
     share, extra = divmod(most, len(consumers))
     for index, each in enumerate(consumers):
         if limit := share + (index < extra):
-            each._claims.begin(each._claimer.plan(limit))
+            each._claims.begin(each._planner.plan(limit))
 
 
-def _first(found: dict[Consumer, list[Delivery]], most: int) -> list[Delivery]:
+def _first(deliveries_of: dict[Consumer, list[Delivery]], most: int) -> list[Delivery]:
     """Return up to `most` of what was found; the rest is for the next poll: a late reply may bring more than asked."""
     taken: list[Delivery] = []
-    for each, deliveries in found.items():
+    for each, deliveries in deliveries_of.items():
         room = most - len(taken)
         taken += deliveries[:room]
-        each._left.keep(deliveries[room:])
+        each._return_buffer.keep(deliveries[room:])
     return taken

@@ -8,9 +8,9 @@ from typing import NamedTuple
 from rmq._broker.broker import Broker
 from rmq._broker.queue_broker import QueueBroker
 from rmq._broker.stream_broker import join_group
-from rmq._claiming.claimer import REST_S, Claimer
-from rmq._claiming.leases import LeaseKeeper, LostCalls
-from rmq._claiming.wake_hints import HintReader
+from rmq._claiming.claim_planner import REST_S, ClaimPlanner
+from rmq._claiming.leases import LeaseKeeper, LeaseLostNotifier
+from rmq._claiming.wakeups import WakeupSubscriber
 from rmq._io.backend import Job
 from rmq._listening.concurrency import ConcurrencyLimiter, LimitState, ListenerPermits
 from rmq._listening.handler_invoker import ListenerSetup
@@ -111,32 +111,33 @@ class ListenerRunner:
             self._janitor = StreamJanitor(source, source.upkeep_s, self._slots, self.stopping, runtime)
             if pace.tidy_s:
                 self._janitor.rest(pace.tidy_s, self.finished)
-        self._lost_calls = LostCalls(topic.name, listener.on_lost or (lambda delivery: None), runtime)
+        self._lost_calls = LeaseLostNotifier(topic.name, listener.on_lost or (lambda delivery: None), runtime)
         self._permits = self._new_permits(pool)
         setup = ListenerSetup(
-            listener, self.stopping, coordinator, self._permits, observers, self._lost_calls.tell, self._hold_back
+            listener, self.stopping, coordinator, self._permits, observers, self._lost_calls.notify, self._hold_back
         )
         threads = handlers.threads_of(listener)
         if coordinator is None:
-            self._claimers = [Claimer(connections, topic, range(topic.slots), source=source)]
-            shared = self._claimers * threads
+            self._planners = [ClaimPlanner(connections, topic, range(topic.slots), source=source)]
+            shared = self._planners * threads
         else:
-            shared = self._claimers = [
-                Claimer(connections, topic, (), self._may_claim, source, coordinator.fenced) for _ in range(threads)
+            shared = self._planners = [
+                ClaimPlanner(connections, topic, (), self._may_claim, source, coordinator.fenced)
+                for _ in range(threads)
             ]
-        self._threads = [ListenerThread(setup, claimer, number, handlers) for number, claimer in enumerate(shared)]
+        self._threads = [ListenerThread(setup, planner, number, handlers) for number, planner in enumerate(shared)]
         self._spread: dict[int, int] = {}
         self._moved_from: set[int] = set()  # threads with a hanging handler that slots have left
         self._said: dict[str, str] = {}  # troubles that the coordinator was told
-        self._keeper = LeaseKeeper(source, [thread.held for thread in self._threads], self._lost_calls.tell, runtime)
+        self._keeper = LeaseKeeper(source, [thread.held for thread in self._threads], self._lost_calls.notify, runtime)
         self._watcher = runtime.job(self._watch, f"rmq-watch-{topic.name}")
         self._releaser = runtime.job(self._release, f"rmq-release-{topic.name}")
-        self._hints = HintReader(connections, topic.name, range(topic.slots))
+        self._hints = WakeupSubscriber(connections, topic.name, range(topic.slots))
         self._troubles = Sparing()
         self._stop_s = self._watchful_until_s = 0.0
-        self._looking = SlotPoller(self._claimers)
+        self._looking = SlotPoller(self._planners)
         if pace.economical:
-            self._looking = EconomySlotPoller(self._claimers, self._hints, pace)
+            self._looking = EconomySlotPoller(self._planners, self._hints, pace)
 
     def start(self) -> None:
         """Start claiming."""
@@ -147,8 +148,8 @@ class ListenerRunner:
 
     def _hold_back(self, delay_s: float) -> None:
         """Claim nothing more for so long, in seconds."""
-        for claimer in self._claimers:
-            claimer.hold_back(delay_s)
+        for planner in self._planners:
+            planner.hold_back(delay_s)
 
     def _new_permits(self, pool: ConcurrencyLimiter) -> ListenerPermits | None:
         """Return where the threads wait for their turns; `None` where their number is not limited."""
@@ -190,8 +191,8 @@ class ListenerRunner:
             [sum(counts) for counts in zip(*(thread.calls.times.counts for thread in self._threads), strict=True)],
             self._running(),
             None if self._permits is None else self._permits.state(),
-            max(claimer.throttle.held_back_s for claimer in self._claimers),
-            max(claimer.held_back_s() for claimer in self._claimers),
+            max(planner.rate_limiter.held_back_s for planner in self._planners),
+            max(planner.held_back_s() for planner in self._planners),
         )
 
     def _running(self) -> tuple[RunningHandler, ...]:
@@ -225,8 +226,8 @@ class ListenerRunner:
         for thread in self._threads:
             thread.request_stop()
         self.stopping.set()
-        for claimer in self._claimers:
-            claimer.wake_all()
+        for planner in self._planners:
+            planner.wake_all()
         self._hints.end()
         self._releaser.start()
 
@@ -299,7 +300,7 @@ class ListenerRunner:
         full = self._hanging(HANGS_S)
         self._moved_from &= full.keys()
         kept = self._kept(owners, full)
-        self._spread = spread_slots(present | lingering, len(self._claimers), kept, full)
+        self._spread = spread_slots(present | lingering, len(self._planners), kept, full)
         self._share_out(owners)
         self._say(f"hang {name}", self._hang_text(full))
         self._say(f"ensemble {name}", self._foreign_text(owners))
@@ -353,8 +354,8 @@ class ListenerRunner:
         return {slot: number for slot, number in self._spread.items() if slot not in leaving}
 
     def _share_out(self, owners: Mapping[int, Owner]) -> None:
-        for number, claimer in enumerate(self._claimers):
-            claimer.set_owned({slot: owner for slot, owner in owners.items() if self._spread.get(slot) == number})
+        for number, planner in enumerate(self._planners):
+            planner.set_owned({slot: owner for slot, owner in owners.items() if self._spread.get(slot) == number})
 
     def _hang_text(self, full: Mapping[int, int]) -> str:
         """Return what is wrong where handlers hang, once it matters to other slots; empty where it does not."""
@@ -373,7 +374,7 @@ class ListenerRunner:
         return f"{text}, so that no thread is free and all slots of this worker wait; give the listener more threads"
 
     def _foreign_text(self, owners: Mapping[int, Owner]) -> str:
-        foreign = [(slot, each.foreign.get(slot)) for each in self._claimers for slot in list(each.foreign)]
+        foreign = [(slot, each.foreign.get(slot)) for each in self._planners for slot in list(each.foreign)]
         texts = [text for slot, text in foreign if text and slot in owners]
         return f"{len(texts)} slots that this worker owns can't be claimed from: {min(texts)}" if texts else ""
 
@@ -391,13 +392,13 @@ class ListenerRunner:
 
     def _pause_s(self) -> float:
         """Return how long the watcher may wait for hints: not long while there is something to look after."""
-        now_s, due_s = monotonic_s(), min(claimer.wait_s(REST_S) for claimer in self._claimers)
+        now_s, due_s = monotonic_s(), min(planner.wait_s(REST_S) for planner in self._planners)
         if self._permits is not None or not due_s or any(map(_is_at_work, self._threads)):
             self._watchful_until_s = now_s + WATCHFUL_S
         if now_s < self._watchful_until_s:
             return min(RELIEVE_EVERY_S, self._looking.wait_s())
         longest_s = REST_S if self._coordinator is None else OWNED_LOOK_S  # slots of others may come
-        return min(due_s, longest_s, self._looking.wait_s(), self._hints.rest_s())
+        return min(due_s, longest_s, self._looking.wait_s(), self._hints.max_wait_s())
 
     def _watch(self) -> None:
         """Hear hints, and look by itself now and then."""
@@ -410,8 +411,8 @@ class ListenerRunner:
                     thread.handlers.return_stalled()
                     if thread.give_up_hung():
                         thread.release_waiting(lambda: False)  # what waits behind them
-                for claimer in self._claimers:
-                    claimer.take_hints(hints)
+                for planner in self._planners:
+                    planner.take_wakeups(hints)
                 self._looking.step(hints)
                 if not self._hints.connected:
                     self.stopping.wait(0.25)

@@ -9,10 +9,10 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from rmq._broker.claims import PIGGYBACKED_NACKS
-from rmq._claiming.claim_executor import LATE_S, ClaimExecutor, note_lost
-from rmq._claiming.claim_round import ClaimPlan, ClaimRound
-from rmq._claiming.claimer import IDLE_S, REST_S, Claimer
-from rmq._claiming.leases import HeldDeliveries
+from rmq._claiming.claim_plan import ClaimPlan, FetchResult
+from rmq._claiming.claim_planner import IDLE_S, REST_S, ClaimPlanner
+from rmq._claiming.fetcher import PENDING_CHECK_S, Fetcher, note_lost
+from rmq._claiming.leases import InFlight
 from rmq._io.backend import Background
 from rmq._listening.handler_invoker import HandlerInvoker, ListenerSetup
 from rmq._model.claim_columns import number_of, size_of, spread, take_up_to
@@ -55,7 +55,7 @@ class ListenerThread(Background):
 
     Args:
         setup: What the threads of its listener have in common.
-        claimer: Where to claim; shared by all threads without ZooKeeper, of this thread's own slots with it.
+        planner: Where to claim; shared by all threads without ZooKeeper, of this thread's own slots with it.
         number: Which of the listener's threads this is.
         handlers: How the handlers run.
 
@@ -66,16 +66,18 @@ class ListenerThread(Background):
     settle = None
     """None: outcomes are recorded on the delivery and sent with the next claim. For `Delivery`."""
 
-    def __init__(self, setup: ListenerSetup, claimer: Claimer, number: int, handlers: type[ThreadExecutor]) -> None:
-        self.runtime = claimer.connections.runtime
+    def __init__(
+        self, setup: ListenerSetup, planner: ClaimPlanner, number: int, handlers: type[ThreadExecutor]
+    ) -> None:
+        self.runtime = planner.connections.runtime
         super().__init__(self.runtime, f"rmq-{setup.listener.topic.name}-{number}")
         self.setup = setup
-        self.claimer = claimer
-        self._troubles = claimer.troubles
+        self.planner = planner
+        self._troubles = planner.troubles
         columns = setup.listener.columns
-        self.claims = ClaimExecutor(claimer, self, columns=columns)
-        self.held = HeldDeliveries(setup.listener.topic.lease_s, self.runtime, columns=columns)
-        self.keeps_order = setup.coordinator is not None and claimer.source.group is not None
+        self.claims = Fetcher(planner, self, columns=columns)
+        self.held = InFlight(setup.listener.topic.lease_s, self.runtime, columns=columns)
+        self.keeps_order = setup.coordinator is not None and planner.broker.group is not None
         self.calls = HandlerInvoker(setup, self.give_back if self.keeps_order else None)
         self.waiting: deque[Delivery] = deque()
         """What is claimed and not begun."""
@@ -107,7 +109,7 @@ class ListenerThread(Background):
         One deadline after the stop, or after the last call of the handler that ended later; a claim that was under way
         at the stop has used up its part of that.
         """
-        return max(self._stop_s, self.calls.ended_s) + self.claimer.connections.deadline_s
+        return max(self._stop_s, self.calls.ended_s) + self.planner.connections.deadline_s
 
     def join(self, timeout: float | None = None) -> None:
         """Wait for its end; where a handler of its own asks for that, which has to end first, for the other ones."""
@@ -117,10 +119,10 @@ class ListenerThread(Background):
             super().join(timeout)
 
     def wait(self, unless: Callable[[], bool] = lambda: False) -> None:
-        """Wait until something may be claimed, or outcomes have to go; as `Claimer.wait`."""
-        longest_s = LATE_S if self.claims.has_earlier else SETTLE_AFTER_S if self.is_unsettled() else REST_S
+        """Wait until something may be claimed, or outcomes have to go; as `ClaimPlanner.wait`."""
+        longest_s = PENDING_CHECK_S if self.claims.has_earlier else SETTLE_AFTER_S if self.is_unsettled() else REST_S
         longest_s = min(longest_s, IDLE_S if self.held.deferred else REST_S)
-        self.claimer.wait(longest_s, lambda: self.setup.stopping.is_set() or unless())
+        self.planner.wait(longest_s, lambda: self.setup.stopping.is_set() or unless())
 
     def take_waiting(self, most: int) -> list[Delivery]:
         """Take up to so many messages of what is claimed and not begun."""
@@ -218,7 +220,7 @@ class ListenerThread(Background):
             return range(self._topic.slots)
         try:
             hung = {each.slot for _, ready in list(self.calls.hung.values()) for each in ready}
-            return {delivery.slot for delivery in self.held.all()} | self.claims.owed() | hung
+            return {delivery.slot for delivery in self.held.all()} | self.claims.pending_slots() | hung
         finally:
             self.held.lock.release()
 
@@ -247,9 +249,9 @@ class ListenerThread(Background):
         held, since_s = self.held, monotonic_s() - PIGGYBACK_S
         if self._topic.slots > 1:
             held.defer_acks(since_s)
-        plan = self.claimer.plan(room, held.deliveries, held.all)
+        plan = self.planner.plan(room, held.deliveries, held.all)
         if plan.busy:
-            held.take_deferred([visit.slot for visit in plan.visits], since_s)
+            held.take_deferred([visit.slot for visit in plan.requests], since_s)
         else:
             # without room it may be a while until the next round; and many slots must not take many rounds
             most = max(MOST_SETTLED, len(held.deferred) // 16) if room else None
@@ -293,7 +295,7 @@ class ListenerThread(Background):
         # what is unsent may be of an earlier round, whose reply has come with this one's
         return bool(round_.deliveries) or not set(settled).issubset(round_.unsent)
 
-    def _in_turn(self, round_: ClaimRound, settled: Sequence[Delivery]) -> list[Delivery]:
+    def _in_turn(self, round_: FetchResult, settled: Sequence[Delivery]) -> list[Delivery]:
         """Return what may be begun of what has come.
 
         The rest comes behind a message of its slot that has still to be given back, and goes back with it.
@@ -332,7 +334,7 @@ class ListenerThread(Background):
         """
 
         def begin_next(number: int, slots: int) -> None:
-            if self.claimer.source.takes_long(number, slots) and self.handlers.claims_ahead(number, slots):
+            if self.planner.broker.takes_long(number, slots) and self.handlers.claims_ahead(number, slots):
                 self._begin(self._plan(room))
 
         round_ = self.claims.collect(begin_next)
@@ -368,7 +370,7 @@ class ListenerThread(Background):
         """Return whether an outcome is still to be sent, now or once a server has answered."""
         return any(delivery.outcome is not None for delivery in self.held.all())
 
-    def _drop(self, settled: Sequence[Delivery], round_: ClaimRound) -> None:
+    def _drop(self, settled: Sequence[Delivery], round_: FetchResult) -> None:
         """Let go of what is settled; what did not reach Redis is kept and sent again as long as its lease runs.
 
         Outcomes whose execution is unknown are dropped, too: what was not acked is redelivered, and
@@ -413,7 +415,7 @@ class ListenerThread(Background):
                     return
             with self.held.lock:
                 settled = self.held.settled()
-                self._drop(settled, ClaimRound([], settled))
+                self._drop(settled, FetchResult([], settled))
             if not went and self._is_unfinished():
                 if monotonic_s() >= self.gives_up_s:
                     number = number_of([each for each in self.held.all() if each.outcome is not None])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rmq._claiming.claimer import Claimer
-from rmq._claiming.wake_hints import HintReader, Hints
+from rmq._claiming.claim_planner import ClaimPlanner
+from rmq._claiming.wakeups import Wakeups, WakeupSubscriber
 from rmq._listening.idle_policy import IdlePolicy
 from rmq._listening.listener_thread import LOOK_EVERY_S
 from rmq._model.reports import reporter
@@ -22,20 +22,20 @@ class SlotPoller:
     """Looks at the slots of a listener: at all of them each second, at many of them part by part.
 
     Args:
-        claimers: Who has to know.
+        planners: Who has to know.
     """
 
-    def __init__(self, claimers: Sequence[Claimer]) -> None:
-        self._claimers = claimers
+    def __init__(self, planners: Sequence[ClaimPlanner]) -> None:
+        self._planners = planners
         self._looked_s = float("-inf")
 
     def wait_s(self) -> float:
         """Return how long no look is due, in seconds."""
-        pause_s = LOOK_EVERY_S / max(claimer.parts for claimer in self._claimers)
+        pause_s = LOOK_EVERY_S / max(planner.parts for planner in self._planners)
         return max(0.0, self._looked_s + pause_s - monotonic_s())
 
-    def step(self, hints: Hints) -> None:
-        """Look if it is time; raises as `Claimer.look`.
+    def step(self, hints: Wakeups) -> None:
+        """Look if it is time; raises as `ClaimPlanner.look`.
 
         Args:
             hints: What was heard last.
@@ -45,35 +45,35 @@ class SlotPoller:
 
     def _look(self, *, at_all: bool = False) -> None:
         self._looked_s = monotonic_s()
-        for claimer in self._claimers:
-            claimer.look(at_all=at_all, in_parts=True)
+        for planner in self._planners:
+            planner.look(at_all=at_all, in_parts=True)
 
 
 class EconomySlotPoller(SlotPoller):
     """Looks at one slot now and then, as long as hints are proven to arrive; else at all of them each second.
 
     Args:
-        claimers: Who has to know.
+        planners: Who has to know.
         hints: Proves that hints arrive.
         pace: How often.
     """
 
-    def __init__(self, claimers: Sequence[Claimer], hints: HintReader, pace: IdlePolicy) -> None:
-        super().__init__(claimers)
+    def __init__(self, planners: Sequence[ClaimPlanner], hints: WakeupSubscriber, pace: IdlePolicy) -> None:
+        super().__init__(planners)
         self._hints = hints
         self._pace = pace
         self._turn = 0
         self._saves = False
         self._distrusts_until_s = 0.0
 
-    def step(self, hints: Hints) -> None:
+    def step(self, hints: Wakeups) -> None:
         now_s = monotonic_s()
         proven_s = self._hints.probe(self._pace.probe_s)
         if hints.missed or proven_s is None or now_s < self._distrusts_until_s:
             self._saves = False
         if hints.due:
-            for claimer in self._claimers:
-                claimer.throttle.follow()
+            for planner in self._planners:
+                planner.rate_limiter.refresh()
         if self._saves:
             if not self._look_wait_s():
                 self._looked_s = now_s
@@ -96,19 +96,19 @@ class EconomySlotPoller(SlotPoller):
         return max(0.0, self._looked_s + self._pace.look_s - monotonic_s())
 
     def _look_at_one(self) -> None:
-        places = [(claimer, slot) for claimer in self._claimers for slot in sorted(claimer.slots)]
+        places = [(planner, slot) for planner in self._planners for slot in sorted(planner.slots)]
         if not places:
             return
-        claimer, slot = places[self._turn % len(places)]
+        planner, slot = places[self._turn % len(places)]
         self._turn += 1
-        if claimer.finds_unheard(slot):
+        if planner.missed_wakeup(slot):
             self._distrusts_until_s = monotonic_s() + DISTRUST_S
             log.warning(
                 "topic %s: slot %d had a message of which no wake hint told, so this listener polls for %g minutes; "
                 "producers may lack the right to publish on the channel wake{%s_%d}",
-                claimer.topic.name,
+                planner.topic.name,
                 slot,
                 DISTRUST_S / 60,
-                claimer.topic.name,
+                planner.topic.name,
                 slot,
             )

@@ -78,7 +78,7 @@ class ThreadExecutor:
         The owner of a stream's slot claims when all before is settled: what goes back must not come after later ones.
         """
         takes_s = self.calls.prefetch.takes_s(number)
-        source, is_known = self.thread.claimer.source, self.calls.prefetch.is_known
+        source, is_known = self.thread.planner.broker, self.calls.prefetch.is_known
         long = takes_s >= LEAST_AHEAD_S or (is_known and source.takes_long(number, slots))
         return self.may_claim_ahead and takes_s <= AHEAD_S and long
 
@@ -90,7 +90,7 @@ class ThreadExecutor:
             if thread.setup.stopping.is_set():  # the thread that stops this one may wait for another one's outcomes
                 thread.stop_starting()
                 return
-            if thread.claimer.held_back_s():
+            if thread.planner.held_back_s():
                 thread.release_waiting()
                 return
             self.calls.handle(thread.take_waiting(self.batch or 1))

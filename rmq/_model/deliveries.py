@@ -66,7 +66,7 @@ RELEASED = Outcome(Verb.RELEASE)
 
 
 class Holder(Protocol):
-    """The claimer of a delivery, which knows whether it is still its own."""
+    """The planner of a delivery, which knows whether it is still its own."""
 
     @property
     def settle(self) -> Callable[[Delivery, Outcome], bool] | None:

@@ -31,7 +31,7 @@ QUEUED, QUEUED_BYTES = 50_000, 67_108_864
 
 
 @dataclass(frozen=True, slots=True)
-class RoundSize:
+class RoundLimits:
     """What one round trip carries at most, unless its first batch alone is larger.
 
     Attributes:
@@ -46,7 +46,7 @@ class RoundSize:
 
 
 @dataclass(slots=True)
-class Lane:
+class ServerQueue:
     """The batches for one server: they wait for no other server.
 
     Attributes:
@@ -74,7 +74,7 @@ class Lane:
         batches.append(batch)
         self.number += 1
 
-    def take_round(self, size: RoundSize) -> list[Batch]:
+    def take_round(self, size: RoundLimits) -> list[Batch]:
         """Take the next batch of each slot whose turn it is, as many as one round carries.
 
         A batch may be refused and repeated, whatever the cause: none of its slot may be under way behind it.
@@ -99,7 +99,7 @@ class Lane:
         self.number -= len(round_)
         return round_
 
-    def free(self) -> bool:
+    def is_free(self) -> bool:
         """Take what has come of the round under way; return whether it is over."""
         return self.dispatch is None or self.dispatch.step()
 
@@ -122,7 +122,7 @@ class Pipeline:
         self,
         connections: Connections,
         topic: Topic,
-        size: RoundSize,
+        size: RoundLimits,
         call: Callable[[Batch], Call[Any]],
         settle: Callable[[Batch, Any], bool],
         wait: Callable[[int], None] | None = None,
@@ -130,99 +130,99 @@ class Pipeline:
     ) -> None:
         self._connections, self._topic, self._size = connections, topic, size
         self._call, self._settle, self._wait, self._join = call, settle, wait, join
-        self._lanes: dict[Address | None, Lane] = {}
-        self._lane_of: dict[int, Lane] = {}  # fixed: none of a slot's batches may overtake another
+        self._queues: dict[Address | None, ServerQueue] = {}
+        self._queue_of: dict[int, ServerQueue] = {}  # fixed: none of a slot's batches may overtake another
         self._queued = self._queued_bytes = 0
 
-    def queue(self, batch: Batch) -> Lane:
+    def enqueue(self, batch: Batch) -> ServerQueue:
         """Append a batch to those that wait for its server."""
-        lane = self._lane_of.get(batch.slot)
-        if lane is None:
+        queue = self._queue_of.get(batch.slot)
+        if queue is None:
             key = slot_keys(self._topic.name, batch.slot).store
-            server = None if self._wait is not None else self._connections.server_of(key)
-            lane = self._lane_of[batch.slot] = self._lanes.setdefault(server, Lane())
-        lane.add(batch)
+            address = None if self._wait is not None else self._connections.server_of(key)
+            queue = self._queue_of[batch.slot] = self._queues.setdefault(address, ServerQueue())
+        queue.add(batch)
         self._queued += len(batch)
         self._queued_bytes += batch.size_bytes
-        return lane
+        return queue
 
-    def send(self, lane: Lane) -> None:
+    def send(self, queue: ServerQueue) -> None:
         """Send the next round for this server, waiting for its previous one if necessary.
 
         Batches for other servers stay queued, up to the memory limit.
         """
-        if lane.failed:
+        if queue.failed:
             return
-        if len(self._lanes) == 1 or lane.free():
-            self._send_round(lane)
-        while (self._queued > QUEUED or self._queued_bytes > QUEUED_BYTES) and self._send_what_can_be_sent():
+        if len(self._queues) == 1 or queue.is_free():
+            self._send_round(queue)
+        while (self._queued > QUEUED or self._queued_bytes > QUEUED_BYTES) and self._send_to_free_servers():
             pass
 
     def flush(self) -> None:
         """Send all that waits for servers on which nothing has failed."""
-        while self._send_what_can_be_sent():
+        while self._send_to_free_servers():
             pass
 
     def collect(self) -> None:
         """Wait for the rounds under way and settle them."""
-        under_way = [lane.dispatch for lane in self._lanes.values() if lane.dispatch is not None]
-        while len(under_way) > 1 and (under_way := [dispatch for dispatch in under_way if not dispatch.step()]):
-            wait_for_any(under_way, self._connections.runtime)
-        for lane in self._lanes.values():
-            self._collect(lane)
+        in_flight = [queue.dispatch for queue in self._queues.values() if queue.dispatch is not None]
+        while len(in_flight) > 1 and (in_flight := [dispatch for dispatch in in_flight if not dispatch.step()]):
+            wait_for_any(in_flight, self._connections.runtime)
+        for queue in self._queues.values():
+            self._collect(queue)
 
     def close(self) -> None:
         """Wait for the rounds under way without settling them: no reply stays behind."""
-        for lane in self._lanes.values():
-            dispatch, lane.dispatch = lane.dispatch, None
+        for queue in self._queues.values():
+            dispatch, queue.dispatch = queue.dispatch, None
             if dispatch is not None:
                 dispatch.results()
 
     def unsent(self) -> Iterator[Batch]:
         """Yield the batches that were queued and not sent."""
-        for lane in self._lanes.values():
-            yield from lane.held
-            for batches in lane.waiting:
+        for queue in self._queues.values():
+            yield from queue.held
+            for batches in queue.waiting:
                 yield from batches
 
-    def _send_what_can_be_sent(self) -> bool:
+    def _send_to_free_servers(self) -> bool:
         """Send a round to each server that is free, or wait until one is; return whether anything was to be sent."""
-        waiting = [lane for lane in self._lanes.values() if lane.waiting and not lane.failed]
-        if len(self._lanes) == 1:
+        waiting = [queue for queue in self._queues.values() if queue.waiting and not queue.failed]
+        if len(self._queues) == 1:
             free = waiting  # to collect waits for its round
-        elif not (free := [lane for lane in waiting if lane.free()]):
-            wait_for_any((lane.dispatch for lane in waiting if lane.dispatch is not None), self._connections.runtime)
-        for lane in free:
-            self._send_round(lane)
+        elif not (free := [queue for queue in waiting if queue.is_free()]):
+            wait_for_any((queue.dispatch for queue in waiting if queue.dispatch is not None), self._connections.runtime)
+        for queue in free:
+            self._send_round(queue)
         return bool(waiting)
 
-    def _send_round(self, lane: Lane) -> None:
-        round_ = lane.take_round(self._size)
+    def _send_round(self, queue: ServerQueue) -> None:
+        round_ = queue.take_round(self._size)
         messages = sum(len(batch) for batch in round_)
         self._queued -= messages
         self._queued_bytes -= sum(batch.size_bytes for batch in round_)
-        lane.held = round_
+        queue.held = round_
         join = self._join
         groups = [[batch] for batch in round_] if join is None else grouped(round_)
         calls = [self._call(group[0]) if join is None or len(group) == 1 else join(group) for group in groups]
-        self._collect(lane)  # only now: Redis worked while these batches were put together, and the order is kept
-        if lane.failed:
+        self._collect(queue)  # only now: Redis worked while these batches were put together, and the order is kept
+        if queue.failed:
             return
         if self._wait is not None:
             self._wait(messages)
-        lane.round, lane.dispatch = groups, self._connections.dispatch(calls)
-        lane.held = []
+        queue.round, queue.dispatch = groups, self._connections.dispatch(calls)
+        queue.held = []
 
-    def _collect(self, lane: Lane) -> None:
-        if lane.dispatch is None:
+    def _collect(self, queue: ServerQueue) -> None:
+        if queue.dispatch is None:
             return
-        (round_, results), lane.dispatch = (lane.round, lane.dispatch.results), None
+        (round_, results), queue.dispatch = (queue.round, queue.dispatch.results), None
         for group, result in zip(round_, results(), strict=True):
-            for batch, each in zip(group, self._of_each(group, result), strict=True):
-                if not self._settle(batch, each):
-                    lane.failed = True
+            for batch, outcome in zip(group, self._results_of(group, result), strict=True):
+                if not self._settle(batch, outcome):
+                    queue.failed = True
 
-    def _of_each(self, group: Sequence[Batch], result: Any) -> Sequence[Any]:
+    def _results_of(self, group: Sequence[Batch], result: Any) -> Sequence[Any]:
         """Return the result, or error, of each batch of a call."""
         if len(group) == 1:
             return (result,)
@@ -235,16 +235,16 @@ class Pipeline:
 def grouped(batches: Sequence[Batch]) -> list[list[Batch]]:
     """Put batches together that share a call: small ones, as far as one call may carry them; the order stays."""
     groups: list[list[Batch]] = []
-    room_bytes = room = 0
+    bytes_left = room = 0
     for batch in batches:
         small = len(batch) <= JOINED_MESSAGES and batch.size_bytes <= JOINED_BYTES
         if not small:
             groups.append([batch])
             room = 0
-        elif room and batch.size_bytes <= room_bytes:
+        elif room and batch.size_bytes <= bytes_left:
             groups[-1].append(batch)
-            room, room_bytes = room - 1, room_bytes - batch.size_bytes
+            room, bytes_left = room - 1, bytes_left - batch.size_bytes
         else:
             groups.append([batch])
-            room, room_bytes = JOINED_SLOTS - 1, JOINED_BYTES - batch.size_bytes
+            room, bytes_left = JOINED_SLOTS - 1, JOINED_BYTES - batch.size_bytes
     return groups

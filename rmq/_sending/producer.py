@@ -16,7 +16,7 @@ from rmq._model.replies import SendResult
 from rmq._model.times import Duration, Instant
 from rmq._model.topics import Topic, TopicType
 from rmq._sending.backpressure import blocks, wait_for_room
-from rmq._sending.stream import Calls, Stream, with_details
+from rmq._sending.batch_sender import BatchSender, SendOptions, with_details
 from rmq._transport.connections import Connections
 from rmq._transport.rpc_ids import RpcId, named_rpc_id
 from rmq.errors import (
@@ -58,7 +58,7 @@ class Producer:
     ) -> None:
         self._observers = observers or Observers()
         self._connections = connections
-        self._slots = slots or QueueBroker(connections, topic)
+        self._broker = slots or QueueBroker(connections, topic)
         self._encoder = Encoder(topic)
         self._blocks = blocks(topic)
         self._appends = topic.type is TopicType.STREAM
@@ -107,7 +107,7 @@ class Producer:
         return once
 
     def _send(self, encoded: EncodedMessage, message: Message, rpc_id: RpcId | None) -> SendResult:
-        call = self._slots.send_call(encoded.slot, (encoded,), self._appends, rpc_id)
+        call = self._broker.send_call(encoded.slot, (encoded,), self._appends, rpc_id)
         try:
             if self._blocks:
                 sleep = self._connections.runtime.sleep
@@ -147,7 +147,7 @@ class Producer:
         Guarantee: atomic per call of up to 1,000 messages of one slot. The order within a slot is kept, also where
             calls are refused and repeated; nothing is stored behind a call of its slot that failed.
         """
-        return self._send_from(lambda _: messages, outcomes, Calls(once, fold))
+        return self._send_from(lambda _: messages, outcomes, SendOptions(once, fold))
 
     def send_columns(
         self,
@@ -190,16 +190,16 @@ class Producer:
         """
         values = {"time_range": time_range, "priorities": priorities, "fixed_times": fixed_times}
         rows = self._encoder.columns(contents, values, bodies, slot_bases)
-        stream = Stream(self._connections, self._slots, outcomes, self._blocks, Calls())
+        sender = BatchSender(self._connections, self._broker, outcomes, self._blocks, SendOptions())
         if not self._observers.all:
-            return _sent(stream, lambda: stream.take_rows(rows))
+            return _sent(sender, lambda: sender.take_rows(rows))
         with self._observers.sending(self.topic, len(rows)) as trace:
             if trace:
                 rows = Rows.of([self._encoder.traced(row, trace) for row in rows])
-            return _sent(stream, lambda: stream.take_rows(rows))
+            return _sent(sender, lambda: sender.take_rows(rows))
 
     def _send_from(
-        self, source: Source, outcomes: bool, calls: Calls, make: Callable[[Any], Message] | None = None
+        self, source: Source, outcomes: bool, calls: SendOptions, make: Callable[[Any], Message] | None = None
     ) -> SendResult:
         if calls.fold and (outcomes or self.topic.merge is None):
             why = (
@@ -208,35 +208,35 @@ class Producer:
             raise InvalidValueError(f"fold is {calls.fold!r}, and {why}")
         if calls.once is not None:
             calls = replace(calls, once=self._checked(calls.once))
-        stream = Stream(self._connections, self._slots, outcomes, self._blocks, calls)
+        sender = BatchSender(self._connections, self._broker, outcomes, self._blocks, calls)
         if not self._observers.all:
-            return self._send_stream(stream, source(stream.collect), make)
+            return self._send_values(sender, source(sender.collect), make)
         with self._observers.sending(self.topic, 0) as trace:
-            return self._send_stream(stream, source(stream.collect), make, trace)
+            return self._send_values(sender, source(sender.collect), make, trace)
 
-    def _send_stream(
-        self, stream: Stream, values: Iterable[Any], make: Callable[[Any], Message] | None, trace: str = ""
+    def _send_values(
+        self, sender: BatchSender, values: Iterable[Any], make: Callable[[Any], Message] | None, trace: str = ""
     ) -> SendResult:
         encoder = self._encoder
         encode: Callable[[Message], Row] = encoder.row
         if trace:
             encode = lambda message: encoder.traced(encoder.one(message), trace)  # noqa: E731
         if make is None:
-            return _sent(stream, lambda: stream.take(values, encode))
-        return _sent(stream, lambda: stream.take(values, lambda value: encode(make(value))))
+            return _sent(sender, lambda: sender.take(values, encode))
+        return _sent(sender, lambda: sender.take(values, lambda value: encode(make(value))))
 
 
 def send_from(
-    producer: Producer, source: Source, outcomes: bool, calls: Calls, make: Callable[[Any], Message] | None = None
+    producer: Producer, source: Source, outcomes: bool, calls: SendOptions, make: Callable[[Any], Message] | None = None
 ) -> SendResult:
     """Send what a source returns, as `send_many`; `make` turns each of that into a message, or raises its error."""
     return producer._send_from(source, outcomes, calls, make)  # pyright: ignore[reportPrivateUsage]
 
 
-def _sent(stream: Stream, take: Callable[[], None]) -> SendResult:
+def _sent(sender: BatchSender, take: Callable[[], None]) -> SendResult:
     """Send what a stream takes, and return what came of all of it."""
     try:
         take()
-        return stream.finish()
+        return sender.finish()
     finally:
-        stream.collect()  # read all outstanding replies, even after an error, so that the connection can be reused
+        sender.collect()  # read all outstanding replies, even after an error, so that the connection can be reused

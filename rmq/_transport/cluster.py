@@ -100,7 +100,7 @@ class ClusterRouter:
                 node = self._nodes.setdefault(address, self._factory.member(address))
         return node
 
-    def hint_node(self, channel: str | bytes) -> Node:
+    def wakeup_node(self, channel: str | bytes) -> Node:
         """Return the node of the channel; without sharded pub/sub some master, the same while it works."""
         if self.sharded_hints:
             return self.node_for(channel)

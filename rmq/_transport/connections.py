@@ -255,11 +255,11 @@ class Connections:
         except ReplyError as error:
             raise error_of(plain(*commands[0], key=key), str(error)) from error
 
-    def hint_node(self, channel: str | bytes) -> Node:
+    def wakeup_node(self, channel: str | bytes) -> Node:
         """Return the server to hear a wake channel from; raises as `checkout`."""
         self.refuse_misuse()
         self._router.refresh()
-        return self._router.hint_node(channel)
+        return self._router.wakeup_node(channel)
 
     def invalidate(self) -> None:
         """Note that a server did not behave as the layout says: look at the layout before the next call."""

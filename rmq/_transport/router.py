@@ -59,7 +59,7 @@ class Router(Protocol):
         """Return the server at an address that another one named."""
         ...
 
-    def hint_node(self, channel: str | bytes) -> Node:
+    def wakeup_node(self, channel: str | bytes) -> Node:
         """Return the server to hear a channel from; raises as `node_for`."""
         ...
 

@@ -38,7 +38,7 @@ class OneMaster(ABC):
     def node_at(self, address: Address) -> Node:
         return self.node_for(str(address))
 
-    def hint_node(self, channel: str | bytes) -> Node:
+    def wakeup_node(self, channel: str | bytes) -> Node:
         return self.node_for(channel)
 
     def learn(self, redirects: Iterable[Redirect]) -> None:

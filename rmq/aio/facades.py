@@ -27,8 +27,8 @@ from rmq._model.replies import SendResult
 from rmq._model.typed import PayloadT
 from rmq._model.whereabouts import DeadMessage
 from rmq._sending import producer as plain_producer
+from rmq._sending.batch_sender import SendOptions
 from rmq._sending.producer import send_from
-from rmq._sending.stream import Calls
 from rmq.aio.backend import Permit
 from rmq.aio.delivery import Delivery, DeliveryColumns, unwrap_deliveries, wrap_deliveries
 from rmq.aio.greenlets import TaskGroup, wait
@@ -92,7 +92,9 @@ class Producer(TopicProxy[plain_producer.Producer]):
     ) -> SendResult:
         with Permit(self._bulk_semaphore) as place:
             if isinstance(messages, AsyncIterable):
-                return send_from(self._plain, partial(iterate_async, messages, place), outcomes, Calls(once, fold))
+                return send_from(
+                    self._plain, partial(iterate_async, messages, place), outcomes, SendOptions(once, fold)
+                )
             return self._plain.send_many(messages, outcomes=outcomes, fold=fold, once=once)
 
 

@@ -217,7 +217,7 @@ class TaskExecutor(ThreadExecutor):
         since_s = monotonic_s() - SLOW_S
         if slow := [slot for slot, began_s in self._busy.items() if began_s < since_s]:
             self.thread.give_back(slow)
-            self.thread.claimer.put_off(slow)
+            self.thread.planner.postpone(slow)
 
     def _take_turns(self) -> None:
         """Take a turn for each lane that may start; leave a wish where there are fewer."""
@@ -266,7 +266,7 @@ class TaskExecutor(ThreadExecutor):
     @property
     def _rests(self) -> bool:
         """Whether nothing more may begin: the listener stops, or a handler holds it back."""
-        return self._stopping.is_set() or self.thread.claimer.held_back_s() > 0
+        return self._stopping.is_set() or self.thread.planner.held_back_s() > 0
 
     @property
     def _careful(self) -> bool:
@@ -330,7 +330,7 @@ class TaskExecutor(ThreadExecutor):
     def _note_change(self) -> None:
         if not self._changed.is_set():
             self._changed.set()
-            self.thread.claimer.wake_all()
+            self.thread.planner.wake_all()
 
 
 def plain_listener(listener: Listener, tasks: TaskGroup) -> Listener:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, Literal, NamedTuple
 
-from rmq._broker.binding import Bound
+from rmq._broker.binding import BoundScript
 from rmq._broker.claims import CLAIM_BYTES, MAX_BATCH, claim_order_of
 from rmq._broker.keys import query_keys, slot_keys
 from rmq._model.envelope import unwrap
@@ -46,8 +46,12 @@ REFUSALS = {
 }
 """Errors of the scripts of queries."""
 
-_ENTER, _READ, _SETTLE = Bound("spark_enter"), Bound("spark_read", REFUSALS), Bound("spark_settle", REFUSALS)
-_SCAN, _FORGET = Bound("spark_scan"), Bound("spark_forget", REFUSALS)
+_ENTER, _READ, _SETTLE = (
+    BoundScript("spark_enter"),
+    BoundScript("spark_read", REFUSALS),
+    BoundScript("spark_settle", REFUSALS),
+)
+_SCAN, _FORGET = BoundScript("spark_scan"), BoundScript("spark_forget", REFUSALS)
 
 CHUNK = MAX_BATCH
 """Most messages in a chunk, the part of a batch that one call reads, acks or renews."""

@@ -9,7 +9,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple, Protocol
 
 from rmq._broker import sends, streams
-from rmq._broker.binding import Bound, ages_of
+from rmq._broker.binding import BoundScript, ages_of
 from rmq._broker.keys import sent_key
 from rmq._model.batches import EncodedMessage
 from rmq._model.merging import PriorityRule
@@ -44,8 +44,8 @@ def _changed(call: Call[Any], words: Sequence[str]) -> BatchChangedError:
 
 
 _AGAIN = "Where Spark repeats the task, they count once"
-_SEND = Bound("spark_send", durable=_AGAIN)
-_SEND_MERGED = Bound("spark_send_merged", {"RMQ_CHANGED": _changed}, durable=_AGAIN)
+_SEND = BoundScript("spark_send", durable=_AGAIN)
+_SEND_MERGED = BoundScript("spark_send_merged", {"RMQ_CHANGED": _changed}, durable=_AGAIN)
 
 
 def counts(topic: Topic) -> bool:

@@ -6,14 +6,14 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from rmq._broker.binding import Bound
+from rmq._broker.binding import BoundScript
 from rmq._broker.keys import query_keys
 from rmq._model.topics import Topic
 from rmq._transport.call import Call
 from rmq.errors import InvalidValueError
 from rmq.spark.calls import CHUNK, KEEP_S, REFUSALS, Claim, Driver
 
-_REFUSE = Bound("spark_refuse", REFUSALS)
+_REFUSE = BoundScript("spark_refuse", REFUSALS)
 _CLAIM = re.compile("([0-9a-f]{32}):([0-9]{1,15}):([0-9]{1,15}):([0-9]{1,9})")
 
 

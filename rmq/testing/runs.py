@@ -11,7 +11,7 @@ from rmq._broker.broker import Broker
 from rmq._broker.stream_broker import join_group
 from rmq._claiming.consumer import MAX_POLL, Consumer
 from rmq._claiming.due_poller import DuePoller
-from rmq._claiming.rate_limit import Throttle
+from rmq._claiming.rate_limit import RateLimiter
 from rmq._listening.arguments import with_arguments
 from rmq._listening.handler_invoker import HandlerInvoker, ListenerSetup
 from rmq._listening.listener import Listener
@@ -169,7 +169,7 @@ def _decoding_error(delivery: Delivery) -> PayloadError | None:
     return None
 
 
-class _Unlimited(Throttle):
+class _Unlimited(RateLimiter):
     """Grants all: a rate limit would keep a test waiting."""
 
     def follow(self) -> None:
@@ -192,8 +192,8 @@ class _Runner(Consumer[Any]):
         topic = client._known.registered(added.topic)  # pyright: ignore[reportPrivateUsage]
         self._listener = _noting_errors(replace(added, topic=topic), errors)
         super().__init__(connections, topic, source=_source_of(connections, topic, added))
-        self._claimer.throttle = _Unlimited(connections, replace(topic, max_rate=None))
-        self._poller = DuePoller(connections, self._writer)
+        self._planner.rate_limiter = _Unlimited(connections, replace(topic, max_rate=None))
+        self._poller = DuePoller(connections, self._broker)
         self._observers: Observers = client.observers
         stopping = connections.runtime.event()
         self._calls = HandlerInvoker(ListenerSetup(self._listener, stopping, observers=client.observers))

@@ -26,10 +26,10 @@ from tests.support.core import (
     ENSEMBLES_KEY,
     REDIS_KEY,
     Claimed,
-    Claimer,
-    ClaimExecutor,
+    ClaimPlanner,
     Connections,
     EpochFloors,
+    Fetcher,
     Holder,
     claiming,
     redis_identity,
@@ -254,14 +254,14 @@ def test_a_new_owner_waits_for_what_the_one_before_has_in_flight(
     reply = connections.run(claiming.claim(topic, 0, 1, owner=Owner(1, "zk")))
     (held,) = reply.messages
     assert isinstance(held, Claimed)
-    claimer = Claimer(connections, topic, ())
-    claimer.set_owned({0: Owner(2, "zk")})
+    planner = ClaimPlanner(connections, topic, ())
+    planner.set_owned({0: Owner(2, "zk")})
     claimed: list[Delivery] = []
 
-    at_work = ClaimExecutor(claimer, mock.create_autospec(Holder))
+    at_work = Fetcher(planner, mock.create_autospec(Holder))
 
     def claims() -> bool:
-        claimer.wait(0.1)
+        planner.wait(0.1)
         claimed.extend(at_work.claim(10).deliveries)
         return len(claimed) == 3
 
@@ -274,8 +274,8 @@ def test_a_new_owner_waits_for_what_the_one_before_has_in_flight(
     for delivery in claimed:
         delivery.mark(ACKED)
     at_work.claim(0, claimed)
-    claimer.set_owned({})
-    claimer.set_owned({0: Owner(2, "zk")})
+    planner.set_owned({})
+    planner.set_owned({0: Owner(2, "zk")})
     with RmqClient(redis_url) as client:
         client.producer(topic).send(PriorityMessage("d", 1_000))
     claimed.clear()

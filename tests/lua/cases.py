@@ -95,7 +95,7 @@ def _redrive(topic: Topic) -> Call[Any]:
 WRITERS: dict[str, tuple[TopicType, Case]] = {
     "untold_dead": (
         TopicType.PRIORITY,
-        lambda topic: dead.untold(topic, 0, Turn("ops", "me", 60_000, T0 - 5_000), 10),
+        lambda topic: dead.undelivered(topic, 0, Turn("ops", "me", 60_000, T0 - 5_000), 10),
     ),
     "send_range_merge": (TopicType.RANGE_MERGE, _send),
     "send_priority": (TopicType.PRIORITY, _send),

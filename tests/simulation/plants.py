@@ -42,20 +42,20 @@ MINE = "redis.call('ZSCORE', slot.prepare, content)"
 
 PLANTS = (
     # leases
-    _python("no lease is renewed", (f"{LEASES}:LeaseKeeper.renew", "parts := self._parts_due()", "parts := []")),
+    _python("no lease is renewed", (f"{LEASES}:LeaseKeeper.renew", "batches := self._due_batches()", "batches := []")),
     _python(
         "renewals end with their first failure",
         (
             f"{LEASES}:LeaseKeeper.renew",
-            "before, self._missed = self._missed, {}",
-            "before = self._missed\n    if before:\n        return",
+            "before, self._failed = self._failed, {}",
+            "before = self._failed\n    if before:\n        return",
         ),
     ),
     _python(
         "a renewal overtakes the ack of its delivery",
-        (f"{LEASES}:HeldDeliveries.to_renew", " or id(each) in settling", ""),
-        (f"{LEASES}:HeldDeliveries.to_renew", "each.under_way = True", "pass"),
-        (f"{LEASES}:LeaseKeeper._parts_due", "* 2 / 3", "* 0.99"),
+        (f"{LEASES}:InFlight.to_renew", " or id(each) in settling", ""),
+        (f"{LEASES}:InFlight.to_renew", "each.under_way = True", "pass"),
+        (f"{LEASES}:LeaseKeeper._due_batches", "* 2 / 3", "* 0.99"),
     ),
     _python(
         "a delivery whose lease is over is begun",
@@ -86,7 +86,7 @@ PLANTS = (
     # replies that are lost or late
     _python(
         "a lost hint is not made up for",
-        ("rmq._listening.slot_poller:SlotPoller._look", "claimer.look(at_all=at_all, in_parts=True)", "pass"),
+        ("rmq._listening.slot_poller:SlotPoller._look", "planner.look(at_all=at_all, in_parts=True)", "pass"),
     ),
     _python(
         "a reply is left for the next caller",
@@ -143,7 +143,7 @@ PLANTS = (
     # owners
     _python(
         "a slot is claimed from beside its owner before",
-        ("rmq._claiming.takeovers:Takeovers.take_over", "if not size.in_flight:", "if True:"),
+        ("rmq._claiming.handover_gate:HandoverGate.open_drained", "if not size.in_flight:", "if True:"),
     ),
     _python(
         "slots stay with who has lost ZooKeeper",
@@ -154,7 +154,7 @@ PLANTS = (
         ),
         ("rmq._ownership.machine:WorkerMachine.expire", "if now_s < self.deadline_s or", "if True or"),
         ("rmq._ownership.machine:WorkerMachine.owned", "if not self._claims(now_s):", "if False:"),
-        ("rmq._claiming.takeovers:Takeovers.take_over", "if not size.in_flight:", "if True:"),
+        ("rmq._claiming.handover_gate:HandoverGate.open_drained", "if not size.in_flight:", "if True:"),
     ),
     _lua("older owners are let in", ("check_fence", "if mine < owner then", "if false then")),
 )

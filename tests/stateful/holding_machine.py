@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from rmq import Delivery, Topic, TopicType
-from rmq._claiming.claim_executor import ClaimExecutor
-from rmq._claiming.claimer import Claimer
+from rmq._claiming.claim_planner import ClaimPlanner
+from rmq._claiming.fetcher import Fetcher
 from rmq._listening.listener_thread import ListenerThread
 from tests.support.core import ACKED, RELEASED, Connections, EncodedMessage, QueueBroker, slot_keys
 from tests.support.holders import HolderStub
@@ -44,7 +44,7 @@ class HoldingMachine(RuleBasedStateMachine):
         self.client.flushdb()
         self.topic = topic = Topic("held", TopicType.PRIORITY, slots=slots)
         self.writer = QueueBroker(self.connections, topic)
-        self.other = ClaimExecutor(Claimer(self.connections, topic, range(slots), source=self.writer), HolderStub())
+        self.other = Fetcher(ClaimPlanner(self.connections, topic, range(slots), source=self.writer), HolderStub())
         self.others: list[Delivery] = []
         self.sent: set[bytes] = set()
         self.slot_of: dict[bytes, int] = {}
@@ -58,7 +58,7 @@ class HoldingMachine(RuleBasedStateMachine):
     def look(self) -> None:
         """Let the thread expect messages everywhere, as after a look."""
         for slot in range(self.topic.slots):
-            self.worker.claimer.expect(slot)
+            self.worker.planner.expect(slot)
 
     @rule(number=st.integers(1, 8), slot=st.integers(0, 3))
     def send(self, number: int, slot: int) -> None:
@@ -67,7 +67,7 @@ class HoldingMachine(RuleBasedStateMachine):
         self.writer.send(slot, [EncodedMessage(slot, content, 100, None) for content in contents])
         self.sent.update(contents)
         self.slot_of.update(dict.fromkeys(contents, slot))
-        self.worker.claimer.expect(slot)
+        self.worker.planner.expect(slot)
 
     @rule()
     def settle(self) -> None:
@@ -82,7 +82,7 @@ class HoldingMachine(RuleBasedStateMachine):
     @rule(limit=st.integers(1, 4))
     def another_claims(self, limit: int) -> None:
         for slot in range(self.topic.slots):
-            self.other._claimer.expect(slot)  # pyright: ignore[reportPrivateUsage]
+            self.other._planner.expect(slot)  # pyright: ignore[reportPrivateUsage]
         self.others += self.other.claim(limit).deliveries
 
     @rule(number=st.integers(1, 3), outcome=st.sampled_from([ACKED, RELEASED]))
@@ -135,7 +135,7 @@ class HoldingMachine(RuleBasedStateMachine):
 
 def play(machine: type[HoldingMachine], monkeypatch: pytest.MonkeyPatch) -> None:
     """Play random histories, with bounds so low that they are met."""
-    monkeypatch.setattr("rmq._claiming.claim_executor.PIGGYBACKED_NACKS", GO_ALONG)
+    monkeypatch.setattr("rmq._claiming.fetcher.PIGGYBACKED_NACKS", GO_ALONG)
     monkeypatch.setattr("rmq._listening.listener_thread.PIGGYBACKED_NACKS", GO_ALONG)
     monkeypatch.setattr("rmq._listening.listener_thread.LEAST_ROOM", 1)
     monkeypatch.setattr("rmq._listening.listener_thread.MOST_SETTLED", 1)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from rmq import Delivery, Listener
-from rmq._claiming.claimer import Claimer
+from rmq._claiming.claim_planner import ClaimPlanner
 from rmq._listening.handler_invoker import ListenerSetup
 from rmq._listening.listener_thread import PIGGYBACK_S, ListenerThread
 from rmq.aio.backend import EventLoop, call_semaphore
@@ -70,8 +70,10 @@ class LanesMachine(HoldingMachine):
         """Make the thread, in the event loop."""
         runtime = EventLoop()
         self.in_loop = connections = Connections(parse_url(self.url), scripts=self.scripts, runtime=runtime)
-        claimer = Claimer(connections, self.topic, range(self.topic.slots), source=QueueBroker(connections, self.topic))
-        self.worker = ListenerThread(ListenerSetup(listener, runtime.event()), claimer, 0, TaskExecutor)
+        planner = ClaimPlanner(
+            connections, self.topic, range(self.topic.slots), source=QueueBroker(connections, self.topic)
+        )
+        self.worker = ListenerThread(ListenerSetup(listener, runtime.event()), planner, 0, TaskExecutor)
         self.in_tasks = cast("TaskExecutor", self.worker.handlers)
         self.in_tasks._owned = self.owned
         prefetch = self.worker.calls.prefetch
@@ -126,7 +128,7 @@ class LanesMachine(HoldingMachine):
             if in_tasks.round() or in_tasks._changed.is_set():
                 continue
             for_lanes = in_tasks._full or not in_tasks._free(in_tasks._most_lanes)
-            if for_lanes or self.worker.claimer.wait_s(1.0):
+            if for_lanes or self.worker.planner.wait_s(1.0):
                 return
         raise AssertionError("rounds without end")
 
@@ -298,7 +300,7 @@ def test_a_slot_whose_handler_hangs_takes_no_place_of_others(
     machine: type[LanesMachine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where a worker owns its slots, nothing of that slot can begin in another lane."""
-    monkeypatch.setattr("rmq._claiming.claimer.PUT_OFF_S", 60.0)
+    monkeypatch.setattr("rmq._claiming.claim_planner.POSTPONE_S", 60.0)
     history = machine()
     history.begin_lanes(slots=2, batch=None, lanes=3, known=False, owned=True)
     history.work()

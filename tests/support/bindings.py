@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import Path
 
-from tests.support.core import Bound
+from tests.support.core import BoundScript
 
 ROOT = Path(__file__).resolve().parents[2] / "rmq"
 MODULES = [
@@ -18,7 +18,7 @@ MODULES = [
 """The modules that build calls of scripts."""
 
 
-def bound_in(module: Path) -> dict[str, Bound]:
+def bound_in(module: Path) -> dict[str, BoundScript]:
     """The variables of a module that stand for a script."""
     name = ".".join(module.relative_to(ROOT.parent).with_suffix("").parts)
-    return {name: value for name, value in vars(import_module(name)).items() if isinstance(value, Bound)}
+    return {name: value for name, value in vars(import_module(name)).items() if isinstance(value, BoundScript)}

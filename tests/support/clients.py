@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rmq import Consumer, Delivery, RmqClient, Topic, TopicStats
-from tests.support.core import Claimer, ClaimPlan
+from tests.support.core import ClaimPlan, ClaimPlanner
 
 
 def texts(deliveries: Iterable[Delivery]) -> list[str]:
@@ -40,11 +40,11 @@ def left_in(stats: TopicStats) -> tuple[int, int, int, int]:
 def limits_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many messages each claim asks for from now on."""
     found: list[int] = []
-    plan = Claimer.plan
+    plan = ClaimPlanner.plan
 
-    def noted(self: Claimer, limit: int, *args: Any) -> ClaimPlan:
+    def noted(self: ClaimPlanner, limit: int, *args: Any) -> ClaimPlan:
         found.append(limit)
         return plan(self, limit, *args)
 
-    monkeypatch.setattr(Claimer, "plan", noted)
+    monkeypatch.setattr(ClaimPlanner, "plan", noted)
     return found

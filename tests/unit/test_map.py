@@ -33,7 +33,7 @@ QUESTIONS = {
         ("WorkerMachine.plan", "rmq/_ownership/machine.py"),
     ],
     "Where are wake hints published?": [("hint", "lua/includes/common/hint.lua")],
-    "Where are wake hints heard?": [("HintReader.read", "rmq/_claiming/wake_hints.py")],
+    "Where are wake hints heard?": [("WakeupSubscriber.read", "rmq/_claiming/wakeups.py")],
     "What may be repeated after a lost reply?": [
         ("Call.repeatable", "rmq/_transport/call.py"),
         ("Exchange.lost", "rmq/_transport/exchange.py"),
@@ -47,7 +47,7 @@ QUESTIONS = {
         ("ages_for", "rmq/_model/scores.py"),
     ],
     "How is a rate kept in the whole cluster?": [
-        ("Throttle.take", "rmq/_claiming/rate_limit.py"),
+        ("RateLimiter.take", "rmq/_claiming/rate_limit.py"),
         ("take_tokens.lua", "lua/shared/take_tokens.lua"),
     ],
     "Where is a definition's version checked?": [

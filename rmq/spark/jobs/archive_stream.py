@@ -21,8 +21,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, LongType, StructField, StructType
 
 from rmq._broker import streams
-from rmq._broker.each import call_each
 from rmq._broker.registry import Registry
+from rmq._broker.slot_calls import call_slots
 from rmq._model.entries import checked_group
 from rmq._model.retention import Retention
 from rmq._model.topics import Topic, TopicType
@@ -274,12 +274,12 @@ def _check_archive(commit: Commit | None, topic: Topic, out: str, group: str | N
 def _ranges(connections: Connections, topic: Topic, ends: Mapping[int, str]) -> dict[str, tuple[str, str]]:
     """Return the first and the last entry behind the archive in each slot that has any."""
     slots = range(topic.slots)
-    pages = call_each(
+    pages = call_slots(
         connections,
         slots,
         lambda slot: streams.read_range(topic, slot, f"({ends.get(slot, '0-0')}", "+", 1, down=False),
     )
-    lasts = call_each(connections, slots, lambda slot: streams.stats(topic, slot))
+    lasts = call_slots(connections, slots, lambda slot: streams.stats(topic, slot))
     return {
         str(slot): (page[0].id, last.last_id or page[0].id)
         for slot, page, last in zip(slots, pages, lasts, strict=True)

@@ -15,7 +15,7 @@ from pyspark.sql.types import BinaryType, ByteType, IntegerType, LongType, Short
 from rmq._admin.dead_letters import new_score
 from rmq._broker import dead
 from rmq._broker.claims import NACK_BATCH
-from rmq._broker.each import call_in_parts
+from rmq._broker.slot_calls import call_in_parts
 from rmq._model.replies import Redriven
 from rmq._model.topics import Topic
 from rmq._transport.call import Call

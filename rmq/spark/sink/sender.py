@@ -15,7 +15,7 @@ from rmq._model.merging import Overflow
 from rmq._model.replies import SendResult
 from rmq._model.topics import Topic
 from rmq._sending.backpressure import blocks, send_patiently, wait_for_room
-from rmq._sending.pipeline import BATCH_BYTES, Pipeline, RoundSize
+from rmq._sending.pipeline import BATCH_BYTES, Pipeline, RoundLimits
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq.errors import BacklogFullError, CollectionFullError, FixedTimePassedError, InvalidMessageError, RmqError
@@ -112,7 +112,7 @@ class TaskSender:
         self.held = held_rows(topic, sending.fold, sending.hold, HELD_BYTES)
         self._chunks: Counter[int] = Counter()
         depth = 1 if pace is not None else sending.depth
-        size = RoundSize(depth * sending.chunk, depth * BATCH_BYTES, depth)
+        size = RoundLimits(depth * sending.chunk, depth * BATCH_BYTES, depth)
         self._time = RedisTime()
         wait = None if pace is None else self._wait
         self._pipeline = Pipeline(connections, topic, size, self._call, self._settle, wait)
@@ -136,7 +136,7 @@ class TaskSender:
                         merges = self._topic.merge is not None
                         batch.completion = self._mark.of(self._chunks[slot], batch, merges)
                     with self._time.counted():
-                        self._pipeline.queue(batch)
+                        self._pipeline.enqueue(batch)
                     self._chunks[slot] += 1
         with self._time.counted():
             self._pipeline.flush()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from rmq._broker.binding import Bound
+from rmq._broker.binding import BoundScript
 from rmq._model.topics import Topic
 from rmq._transport.call import Call, is_one
 from rmq.errors import DriverReplacedError, InvalidValueError, RmqError
@@ -24,9 +24,9 @@ def _consumed(call: Call[Any], words: Sequence[str]) -> RmqError:
     return call.error(InvalidValueError, text)
 
 
-_POSITION = Bound("spark_position", {"RMQ_CONSUMERS": _consumed})
-_WALK, _ADVANCE = Bound("spark_walk"), Bound("spark_advance", {"RMQ_DRIVER": _replaced})
-_TRIM, _TURN = Bound("spark_trim", {"RMQ_DRIVER": _replaced}), Bound("spark_turn")
+_POSITION = BoundScript("spark_position", {"RMQ_CONSUMERS": _consumed})
+_WALK, _ADVANCE = BoundScript("spark_walk"), BoundScript("spark_advance", {"RMQ_DRIVER": _replaced})
+_TRIM, _TURN = BoundScript("spark_trim", {"RMQ_DRIVER": _replaced}), BoundScript("spark_turn")
 
 
 class Standing(NamedTuple):

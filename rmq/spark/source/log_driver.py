@@ -10,7 +10,7 @@ from math import inf
 
 from rmq._broker import streams
 from rmq._broker.claims import CLAIM_BYTES, MAX_BATCH
-from rmq._broker.each import call_each
+from rmq._broker.slot_calls import call_slots
 from rmq._model.entries import id_key
 from rmq._model.topics import Topic
 from rmq._transport.call import Call
@@ -77,7 +77,7 @@ class LogDriver:
         if gone:
             starts = {slot: batch.ends.get(slot, self._options.start) for slot in gone}
             starts |= {slot: span.after for slot, span in batch.spans.items()}  # this batch may not be committed yet
-            call_each(self._connections, gone, lambda slot: streams.join(self.topic, slot, self.group, starts[slot]))
+            call_slots(self._connections, gone, lambda slot: streams.join(self.topic, slot, self.group, starts[slot]))
             standing |= self._enter(gone)
         for slot, end in batch.ends.items():
             if id_key(standing[slot].position) > id_key(end):
@@ -127,7 +127,7 @@ class LogDriver:
                 return log_calls.advance(self.topic, slot, self.group, self._token, end, read, missing)
 
             # the first time all slots: a failover may have put some back
-            call_each(self._connections, list(batch.ends if self._acked == 0 else batch.spans), build)
+            call_slots(self._connections, list(batch.ends if self._acked == 0 else batch.spans), build)
             self._acked = batch.seq
             self.figures.committed(batch)
             if self._open is not None and self._open.seq <= batch.seq:
@@ -195,7 +195,7 @@ class LogDriver:
         dropped, held, slots = 0, set[int](), sorted(ends)
         while slots:
             piece, slots = slots[:PIECE], slots[PIECE:]
-            calls = call_each(
+            calls = call_slots(
                 self._connections,
                 piece,
                 lambda slot: log_calls.trim(self.topic, slot, self.group, self._token, ends[slot]),
@@ -219,7 +219,7 @@ class LogDriver:
 
     def _enter(self, slots: Iterable[int]) -> dict[int, Standing]:
         named = list(slots)
-        calls = call_each(
+        calls = call_slots(
             self._connections, named, lambda slot: log_calls.position(self.topic, slot, self.group, self._token)
         )
         return dict(zip(named, calls, strict=True))
@@ -266,7 +266,7 @@ class LogDriver:
                 reach = Reach(after[slot], self._upto(slot), min(MAX_BATCH, share[slot]), most_bytes, any_size)
                 return log_calls.walk(self.topic, slot, self.group, reach)
 
-            yield from zip(piece, call_each(self._connections, piece, build), strict=True)
+            yield from zip(piece, call_slots(self._connections, piece, build), strict=True)
 
     def _upto(self, slot: int) -> str:
         """Return the id up to which a slot is read, or `+`."""

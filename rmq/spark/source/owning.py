@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from rmq._broker import viewing
-from rmq._claiming.takeovers import Takeovers
+from rmq._claiming.handover_gate import HandoverGate
 from rmq._listening.ownership import OwnershipFollower
 from rmq._model.figures import SlotStats
 from rmq._model.replies import Owner
@@ -83,7 +83,7 @@ class OwnedSlots:
         )
         self._patience_s = options.zookeeper_session_s + SETTLE_S
         self._follower = OwnershipFollower(self._coordinator, [self], connections, options.drain_s)
-        self._takeovers = Takeovers(connections, topic)
+        self._takeovers = HandoverGate(connections, topic)
         self._lock = threading.Lock()
         self._kept: dict[int, Owner] | None = None
         self._owed: dict[int, tuple[int, list[int]]] = {}
@@ -208,7 +208,7 @@ class OwnedSlots:
                 self._fenced.pop(slot, None)
             self._note_fenced(fenced, owners)
             closed = [each for each in owners.items() if not self._takeovers.is_open(*each)]
-            self._takeovers.take_over([(slot, owner) for slot, owner in closed if slot not in fenced])
+            self._takeovers.open_drained([(slot, owner) for slot, owner in closed if slot not in fenced])
         waiting = sum(not self._takeovers.is_open(*each) for each in owners.items())
         self._look_s = monotonic_s() + max(AWAIT_S, waiting / AWAITED_A_SECOND)
 

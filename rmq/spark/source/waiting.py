@@ -7,8 +7,8 @@ from functools import partial
 from math import inf
 
 from rmq._broker import claims
-from rmq._claiming.claim_round import PATIENCE_S
-from rmq._claiming.wake_hints import HintReader
+from rmq._claiming.claim_plan import PATIENCE_S
+from rmq._claiming.wakeups import WakeupSubscriber
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic
 from rmq._transport.call import Call
@@ -56,7 +56,7 @@ class Waiting:
         self._connections = connections
         self.slots: Callable[[], Collection[int]] = lambda: range(topic.slots)
         self._look_call = look or partial(claims.look, topic)
-        self._hints = HintReader(connections, topic.name, range(topic.slots))
+        self._hints = WakeupSubscriber(connections, topic.name, range(topic.slots))
         self._resting = False
         self._due_s: dict[int, float] = {}
         self._in_vain: set[int] = set()

@@ -9,7 +9,7 @@ import pytest
 
 from rmq import Consumer, Delivery, RmqClient, StreamDelivery, StreamMessage, Topic, TopicType
 from tests.conftest import MakeTopic
-from tests.integration._claiming.test_claimer import HOLDER
+from tests.integration._claiming.test_claim_planner import HOLDER
 from tests.support.core import (
     FEWEST_KEPT,
     NO_OWNER,

@@ -262,5 +262,5 @@ def test_a_definition_that_became_garbage_leaves_the_bucket_of_a_running_topic(
     topic = client.producer(make_topic(TopicType.PRIORITY, max_rate=5.0)).topic
     connections, _ = client._registered(topic)
     redis_client.hset(TOPICS_KEY, topic.name, "garbage")
-    assert Registry(connections).mend_bucket(topic) is False
+    assert Registry(connections).restore_rate(topic) is False
     assert client.producer(topic).send(PriorityMessage("a", 100)).new == 1  # what runs goes on

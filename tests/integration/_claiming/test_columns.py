@@ -26,7 +26,7 @@ from rmq import (
 from rmq.errors import AlreadySettledError, InvalidValueError
 from tests.conftest import MakeTopic
 from tests.support.clients import left_in, stats_of
-from tests.support.core import ClaimColumns, ClaimExecutor
+from tests.support.core import ClaimColumns, Fetcher
 from tests.support.waiting import wait_until
 
 SOON: dict[TopicType, dict[str, Any]] = {
@@ -269,7 +269,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
     def interrupted(self: Any, *args: Any) -> None:
         brought = bring(self, *args)
         monkeypatch.setattr(owner, name, bring)
-        if owner is ClaimExecutor:
+        if owner is Fetcher:
             self._kept = brought  # as where it comes between the reply and the return
         raise KeyboardInterrupt
 
@@ -277,7 +277,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
 
 
 @pytest.mark.parametrize("reads", ["poll_all", "poll", "poll_columns"])
-@pytest.mark.parametrize(("owner", "name"), [(ClaimExecutor, "claim"), (Consumer, "_claim_up_to")])
+@pytest.mark.parametrize(("owner", "name"), [(Fetcher, "claim"), (Consumer, "_claim_up_to")])
 def test_what_an_interrupted_poll_of_columns_has_claimed_comes_with_the_next_read(
     client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch, reads: str, owner: type, name: str
 ) -> None:
@@ -304,7 +304,7 @@ def test_a_consumer_that_closes_gives_back_the_columns_that_no_poll_returned(
     send(client, topic, 20)
     consumer = client.consumer(topic)
     columns = consumer.poll_columns(kept, timeout=5)
-    consumer._left.keep(columns._parts)  # pyright: ignore[reportPrivateUsage]
+    consumer._return_buffer.keep(columns._parts)  # pyright: ignore[reportPrivateUsage]
     consumer.close()
     stats = stats_of(client, topic)
     assert (stats.backlog, stats.in_flight, stats.total("released"), stats.total("retried")) == (20, 0, kept, 0)

@@ -9,8 +9,8 @@ import pytest
 import redis
 
 from rmq import Delivery, Retention, RmqClient, StreamMessage, Topic, TopicType
-from rmq._claiming.claim_executor import ClaimExecutor
-from rmq._claiming.claimer import Claimer
+from rmq._claiming.claim_planner import ClaimPlanner
+from rmq._claiming.fetcher import Fetcher
 from tests.conftest import MakeTopic
 from tests.support.clients import texts
 from tests.support.core import ACKED, Connections, StreamBroker, group_keys, join_group
@@ -38,8 +38,8 @@ def source(connections: Connections, topic: Topic) -> StreamBroker:
 
 
 @pytest.fixture
-def claims(connections: Connections, topic: Topic, source: StreamBroker) -> ClaimExecutor:
-    return ClaimExecutor(Claimer(connections, topic, range(SLOTS), source=source), HolderStub())
+def claims(connections: Connections, topic: Topic, source: StreamBroker) -> Fetcher:
+    return Fetcher(ClaimPlanner(connections, topic, range(SLOTS), source=source), HolderStub())
 
 
 def script_calls(client: redis.Redis) -> int:
@@ -47,7 +47,7 @@ def script_calls(client: redis.Redis) -> int:
     return found["cmdstat_evalsha"]["calls"]
 
 
-def test_a_round_claims_and_settles_in_one_call(claims: ClaimExecutor, topic: Topic, redis_client: redis.Redis) -> None:
+def test_a_round_claims_and_settles_in_one_call(claims: Fetcher, topic: Topic, redis_client: redis.Redis) -> None:
     seen: list[str] = []
     deliveries: list[Delivery] = []
     for _ in range(3):
@@ -67,7 +67,7 @@ def test_a_round_claims_and_settles_in_one_call(claims: ClaimExecutor, topic: To
 
 
 def test_a_slot_that_fails_hides_none_of_the_others(
-    claims: ClaimExecutor, topic: Topic, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
+    claims: Fetcher, topic: Topic, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     found = claims.claim(SLOTS).deliveries
     redis_client.set(group_keys(topic.name, 1, "g").retry, "someone else's")
@@ -85,7 +85,7 @@ def test_a_slot_that_fails_hides_none_of_the_others(
 
 
 def test_a_reply_that_cannot_be_read_is_that_of_one_slot(
-    claims: ClaimExecutor, topic: Topic, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
+    claims: Fetcher, topic: Topic, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     broken, others = 1, {0, 2, 3}
     keys = group_keys(topic.name, broken, "g")

@@ -21,7 +21,7 @@ from rmq import (
 )
 from tests.conftest import MakeTopic
 from tests.support.clients import stats_of
-from tests.support.core import BARREN_ROUNDS, POLL_BYTES, slot_keys
+from tests.support.core import EMPTY_ROUNDS, POLL_BYTES, slot_keys
 
 MIB = 1 << 20
 NUMBER = 24
@@ -93,7 +93,7 @@ def test_a_poll_without_waiting_makes_a_bounded_number_of_claims(
         for most in (1, 10):
             before = stats_of(client, topic).dead
             assert consumer.poll(most, timeout=0) == []
-            assert 0 < stats_of(client, topic).dead - before <= 96 * (BARREN_ROUNDS + 1)
+            assert 0 < stats_of(client, topic).dead - before <= 96 * (EMPTY_ROUNDS + 1)
         assert poll_all([consumer], timeout=0) == []
         producer.send(PriorityMessage("fresh", 50))
         assert [delivery.text for delivery in consumer.poll(1, timeout=0)] == ["fresh"]

@@ -7,7 +7,7 @@ import redis
 
 from rmq import Delivery, Owner, PriorityMessage, RmqClient, StreamMessage, TopicType
 from tests.conftest import MakeTopic
-from tests.support.core import ACKED, Claimer, ClaimExecutor, Connections, join_group, rate_key
+from tests.support.core import ACKED, ClaimPlanner, Connections, Fetcher, join_group, rate_key
 from tests.support.holders import HolderStub
 from tests.support.waiting import wait_until
 
@@ -25,20 +25,20 @@ def test_what_was_handled_before_is_settled_before_the_new_epoch_fences_the_old_
     else:
         client.producer(topic).send_many(PriorityMessage(each, 1_000) for each in contents)
     source = join_group(connections, topic, "g", "all") if kind is TopicType.STREAM else None
-    claimer = Claimer(connections, topic, (), source=source)
-    claims, held = ClaimExecutor(claimer, HolderStub()), list[Delivery]()
+    planner = ClaimPlanner(connections, topic, (), source=source)
+    claims, held = Fetcher(planner, HolderStub()), list[Delivery]()
 
     def has_all() -> bool:
         held.extend(claims.claim(8).deliveries)
         return len(held) == 8
 
-    claimer.set_owned(dict.fromkeys(range(2), BEFORE))
+    planner.set_owned(dict.fromkeys(range(2), BEFORE))
     wait_until(has_all)
     for delivery in held:
         delivery.mark(ACKED)
-    claimer.set_owned(dict.fromkeys(range(2), NOW))
+    planner.set_owned(dict.fromkeys(range(2), NOW))
     for slot in range(2):
-        claimer.expect(slot)
+        planner.expect(slot)
     round_ = claims.claim(8, held)
     assert (round_.lost, round_.unsent, round_.unconfirmed) == ([], [], [])
     client.producer(topic).send(StreamMessage("x") if kind is TopicType.STREAM else PriorityMessage("x", 1_000))
@@ -46,7 +46,7 @@ def test_what_was_handled_before_is_settled_before_the_new_epoch_fences_the_old_
 
     def has_last() -> bool:
         for slot in range(2):
-            claimer.expect(slot)
+            planner.expect(slot)
         last.extend(claims.claim(8).deliveries)
         return bool(last)
 
@@ -57,21 +57,21 @@ def test_what_was_handled_before_is_settled_before_the_new_epoch_fences_the_old_
 
 
 @pytest.fixture
-def at_work(client: RmqClient, make_topic: MakeTopic, connections: Connections) -> tuple[Claimer, ClaimExecutor]:
+def at_work(client: RmqClient, make_topic: MakeTopic, connections: Connections) -> tuple[ClaimPlanner, Fetcher]:
     """An owner of a slot with two messages."""
     topic = make_topic(TopicType.PRIORITY, slots=1, lease="3s")
     client.producer(topic).send_many(PriorityMessage(each, 1_000) for each in ("a", "b"))
-    claimer = Claimer(connections, topic, ())
-    claimer.set_owned({0: BEFORE})
-    return claimer, ClaimExecutor(claimer, HolderStub())
+    planner = ClaimPlanner(connections, topic, ())
+    planner.set_owned({0: BEFORE})
+    return planner, Fetcher(planner, HolderStub())
 
 
-def claim_one(claimer: Claimer, claims: ClaimExecutor, held: list[Delivery]) -> Delivery:
+def claim_one(planner: ClaimPlanner, claims: Fetcher, held: list[Delivery]) -> Delivery:
     """Claim until a message comes."""
     found: list[Delivery] = []
 
     def has_one() -> bool:
-        claimer.expect(0)
+        planner.expect(0)
         found.extend(claims.claim(1, held[:]).deliveries)
         held.clear()  # it was settled
         return bool(found)
@@ -80,43 +80,43 @@ def claim_one(claimer: Claimer, claims: ClaimExecutor, held: list[Delivery]) -> 
     return found[0]
 
 
-def test_nothing_is_claimed_beside_what_is_still_being_handled(at_work: tuple[Claimer, ClaimExecutor]) -> None:
-    claimer, claims = at_work
-    first = claim_one(claimer, claims, [])
-    claimer.set_owned({})
-    claimer.set_owned({0: NOW})
+def test_nothing_is_claimed_beside_what_is_still_being_handled(at_work: tuple[ClaimPlanner, Fetcher]) -> None:
+    planner, claims = at_work
+    first = claim_one(planner, claims, [])
+    planner.set_owned({})
+    planner.set_owned({0: NOW})
     for _ in range(3):
-        claimer.expect(0)
-        assert not claimer.plan(1, [first]).visits
-        assert not claimer.plan(1, [], lambda: [first]).visits
+        planner.expect(0)
+        assert not planner.plan(1, [first]).requests
+        assert not planner.plan(1, [], lambda: [first]).requests
     first.mark(ACKED)
-    second = claim_one(claimer, claims, [first])
+    second = claim_one(planner, claims, [first])
     assert (first.lost, second.text != first.text, second.owner.epoch) == (False, True, NOW.epoch)
-    assert not claimer.regained
+    assert not planner.regained
     second.mark(ACKED)
     claims.claim(0, [second])
 
 
-def test_a_lost_delivery_holds_up_nothing(at_work: tuple[Claimer, ClaimExecutor]) -> None:
+def test_a_lost_delivery_holds_up_nothing(at_work: tuple[ClaimPlanner, Fetcher]) -> None:
     """Another owner had the slot meanwhile, so that the outcome would be refused anyway."""
-    claimer, claims = at_work
-    first = claim_one(claimer, claims, [])
+    planner, claims = at_work
+    first = claim_one(planner, claims, [])
     first.lost = True
-    claimer.set_owned({0: NOW})
-    claimer.expect(0)
-    assert [visit.owner for visit in claimer.plan(1, [first]).visits] == [NOW]
-    assert not claimer.regained
+    planner.set_owned({0: NOW})
+    planner.expect(0)
+    assert [visit.owner for visit in planner.plan(1, [first]).requests] == [NOW]
+    assert not planner.regained
 
 
-def test_a_slot_that_goes_away_again_is_remembered(at_work: tuple[Claimer, ClaimExecutor]) -> None:
-    claimer, claims = at_work
-    first = claim_one(claimer, claims, [])
-    claimer.set_owned({0: NOW})
-    claimer.set_owned({})
-    assert not claimer.plan(1, [first]).visits
-    claimer.set_owned({0: NOW})
-    claimer.expect(0)
-    assert not claimer.plan(1, [first]).visits
+def test_a_slot_that_goes_away_again_is_remembered(at_work: tuple[ClaimPlanner, Fetcher]) -> None:
+    planner, claims = at_work
+    first = claim_one(planner, claims, [])
+    planner.set_owned({0: NOW})
+    planner.set_owned({})
+    assert not planner.plan(1, [first]).requests
+    planner.set_owned({0: NOW})
+    planner.expect(0)
+    assert not planner.plan(1, [first]).requests
     first.mark(ACKED)
     claims.claim(0, [first])
 
@@ -126,14 +126,14 @@ def test_a_claim_sent_ahead_that_is_put_off_gives_its_tokens_back(
 ) -> None:
     topic = make_topic(TopicType.PRIORITY, slots=1, max_rate=0.001, max_burst=10)
     client.producer(topic).send_many(PriorityMessage(each, 1_000) for each in ("a", "b"))
-    claimer = Claimer(connections, topic, ())
-    claimer.set_owned({0: BEFORE})
-    claims = ClaimExecutor(claimer, HolderStub())
-    first = claim_one(claimer, claims, [])
-    claimer.set_owned({})
-    claimer.set_owned({0: NOW})
-    claimer.expect(0)
-    plan = claimer.plan(4, [first])
-    assert (plan.visits, plan.tokens) == ([], 4)
+    planner = ClaimPlanner(connections, topic, ())
+    planner.set_owned({0: BEFORE})
+    claims = Fetcher(planner, HolderStub())
+    first = claim_one(planner, claims, [])
+    planner.set_owned({})
+    planner.set_owned({0: NOW})
+    planner.expect(0)
+    plan = planner.plan(4, [first])
+    assert (plan.requests, plan.tokens) == ([], 4)
     assert claims.begin(plan).deliveries == []
     assert float(redis_client.hget(rate_key(topic.name), "tokens") or 0) == pytest.approx(9, abs=0.1)  # 0.001/s more

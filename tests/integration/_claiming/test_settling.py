@@ -76,8 +76,8 @@ def test_what_was_interrupted_before_it_was_sent_stays_open(
     with client.consumer(topic) as consumer:
         found = claimed(client, consumer)
         with monkeypatch.context() as patched:
-            patched.setattr(consumer._writer, "ack_call", interrupted)
-            patched.setattr(consumer._writer, "claim_call", interrupted)
+            patched.setattr(consumer._broker, "ack_call", interrupted)
+            patched.setattr(consumer._broker, "claim_call", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 consumer.ack(found)
         assert all(delivery.outcome is None for delivery in found)

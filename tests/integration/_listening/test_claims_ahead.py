@@ -16,7 +16,7 @@ import redis
 from rmq import Adaptive, Delivery, ExponentialRetry, PriorityMessage, RmqClient, StreamMessage, Topic, TopicType
 from rmq.errors import ScriptFailedError
 from tests.conftest import MakeTopic
-from tests.integration._claiming.test_claimer import HOLDER
+from tests.integration._claiming.test_claim_planner import HOLDER
 from tests.support.clients import left_in, limits_of, stats_of, texts
 from tests.support.core import (
     ACKED,
@@ -25,13 +25,13 @@ from tests.support.core import (
     MOST_PREFETCHED,
     NO_OWNER,
     PIGGYBACKED_NACKS,
-    Claimer,
-    ClaimExecutor,
     ClaimPlan,
+    ClaimPlanner,
+    ClaimRequest,
     Connections,
+    Fetcher,
     ListenerRunner,
     PrefetchSize,
-    Visit,
     slot_keys,
 )
 from tests.support.waiting import wait_until
@@ -203,7 +203,7 @@ def test_the_next_claim_from_many_slots_begins_while_its_messages_are_made_ready
     client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the handler takes no time: each slot has a reply, and an ack, of its own."""
-    monkeypatch.setattr("rmq._claiming.round_size.FEWEST_SLOTS", 2 * MANY_SLOTS)  # claims that come back full stay wide
+    monkeypatch.setattr("rmq._claiming.fetch_size.FEWEST_SLOTS", 2 * MANY_SLOTS)  # claims that come back full stay wide
     monkeypatch.setattr("rmq._listening.thread_executor.SLOW_S", 60.0)
     monkeypatch.setattr(PrefetchSize, "takes_s", lambda *_: 0.0)
     monkeypatch.setattr(PrefetchSize, "messages", lambda *_: 1)  # a claim is one batch
@@ -223,10 +223,10 @@ def test_the_next_claim_from_many_slots_begins_while_its_messages_are_made_ready
 
     client.start()
     runner: ListenerRunner = client._listeners.runners[0]  # pyright: ignore[reportPrivateUsage]
-    claimer = runner._claimers[0]  # pyright: ignore[reportPrivateUsage]
-    wait_until(lambda: claimer.wait_s(1.0) > 0)  # it has found all slots empty
+    planner = runner._planners[0]  # pyright: ignore[reportPrivateUsage]
+    wait_until(lambda: planner.wait_s(1.0) > 0)  # it has found all slots empty
     wanted = send(client, topic, 640)
-    claimer.look(at_all=True)  # it knows of all, whatever hints it has heard by now
+    planner.look(at_all=True)  # it knows of all, whatever hints it has heard by now
     all_sent.set()
     wait_until(lambda: left_in(stats_of(client, topic))[:3] == (0, 0, 0))
     client.stop()
@@ -309,31 +309,33 @@ def test_a_stop_gives_back_entries_that_were_claimed_ahead(client: RmqClient, ma
 
 
 @pytest.fixture
-def at_work(client: RmqClient, connections: Connections, make_topic: MakeTopic) -> Callable[[], tuple[Topic, Claimer]]:
-    """A topic of one slot with five messages, and its claimer."""
+def at_work(
+    client: RmqClient, connections: Connections, make_topic: MakeTopic
+) -> Callable[[], tuple[Topic, ClaimPlanner]]:
+    """A topic of one slot with five messages, and its planner."""
 
-    def make() -> tuple[Topic, Claimer]:
+    def make() -> tuple[Topic, ClaimPlanner]:
         topic = make_topic(TopicType.PRIORITY, checked=False)
         send(client, topic, 5)
-        return topic, Claimer(connections, topic, [0])
+        return topic, ClaimPlanner(connections, topic, [0])
 
     return make
 
 
 def test_what_is_settled_ahead_is_under_way_until_it_is_collected(
-    client: RmqClient, at_work: Callable[[], tuple[Topic, Claimer]]
+    client: RmqClient, at_work: Callable[[], tuple[Topic, ClaimPlanner]]
 ) -> None:
-    topic, claimer = at_work()
-    claims = ClaimExecutor(claimer, HOLDER)
+    topic, planner = at_work()
+    claims = Fetcher(planner, HOLDER)
     found = claims.claim(2).deliveries
     for delivery in found:
         delivery.mark(ACKED)
     assert not claims.is_ahead
-    begun = claims.begin(claimer.plan(2), found)
+    begun = claims.begin(planner.plan(2), found)
     assert (begun.deliveries, begun.unsent, begun.doubtful) == ([], [], 2)
     assert claims.is_ahead
     assert claims.has_earlier
-    assert claims.owed() == {0}
+    assert claims.pending_slots() == {0}
     assert all(delivery.under_way for delivery in found)
     round_ = claims.collect()
     assert texts(round_.deliveries) == ["m2", "m3"]
@@ -345,23 +347,23 @@ def test_what_is_settled_ahead_is_under_way_until_it_is_collected(
 
 
 def test_an_error_of_a_claim_ahead_is_raised_and_its_outcomes_are_sent_again(
-    client: RmqClient, redis_client: redis.Redis, at_work: Callable[[], tuple[Topic, Claimer]]
+    client: RmqClient, redis_client: redis.Redis, at_work: Callable[[], tuple[Topic, ClaimPlanner]]
 ) -> None:
-    topic, claimer = at_work()
-    claims = ClaimExecutor(claimer, HOLDER)
+    topic, planner = at_work()
+    claims = Fetcher(planner, HOLDER)
     keys = slot_keys(topic.name, 0)
     redis_client.set(keys.retry, "someone else's")
-    claimer.expect(0)
-    claims.begin(claimer.plan(2))
+    planner.expect(0)
+    claims.begin(planner.plan(2))
     with pytest.raises(ScriptFailedError, match="WRONGTYPE"):
         claims.collect()
     redis_client.delete(keys.retry)
-    claimer.expect(0)
+    planner.expect(0)
     found = claims.claim(2).deliveries
     for delivery in found:
         delivery.mark(ACKED)
     redis_client.set(keys.retry, "someone else's")
-    claims.begin(claimer.plan(2), found)
+    claims.begin(planner.plan(2), found)
     round_ = claims.collect()
     assert round_.unsent == round_.arrived == found
     assert not any(delivery.under_way for delivery in found)
@@ -371,17 +373,17 @@ def test_an_error_of_a_claim_ahead_is_raised_and_its_outcomes_are_sent_again(
 
 
 def test_the_next_claim_begins_before_the_deliveries_are_made(
-    client: RmqClient, at_work: Callable[[], tuple[Topic, Claimer]]
+    client: RmqClient, at_work: Callable[[], tuple[Topic, ClaimPlanner]]
 ) -> None:
-    topic, claimer = at_work()
-    claims = ClaimExecutor(claimer, HOLDER)
+    topic, planner = at_work()
+    claims = Fetcher(planner, HOLDER)
     claims.claim(1)
-    claims.begin(claimer.plan(2))
+    claims.begin(planner.plan(2))
     come: list[tuple[int, int]] = []
 
     def begin_next(number: int, slots: int) -> None:
         come.append((number, slots))
-        claims.begin(claimer.plan(1))
+        claims.begin(planner.plan(1))
 
     assert texts(claims.collect(begin_next).deliveries) == ["m1", "m2"]
     assert claims.is_ahead
@@ -398,24 +400,24 @@ def test_the_next_claim_begins_before_the_deliveries_are_made(
 
 
 def test_no_claim_begins_from_there_while_slots_have_come_back_in_a_newer_epoch(
-    at_work: Callable[[], tuple[Topic, Claimer]],
+    at_work: Callable[[], tuple[Topic, ClaimPlanner]],
 ) -> None:
     """It would be planned before what has come is held, and might fence it."""
-    _, claimer = at_work()
-    claims, begun = ClaimExecutor(claimer, HOLDER), list[int]()
+    _, planner = at_work()
+    claims, begun = Fetcher(planner, HOLDER), list[int]()
     claims.claim(1)
     for regained in ({0}, set[int]()):
-        claimer.regained = regained
-        claims.begin(ClaimPlan([Visit(0, NO_OWNER, 1)], True))
+        planner.regained = regained
+        claims.begin(ClaimPlan([ClaimRequest(0, NO_OWNER, 1)], True))
         assert len(claims.collect(lambda number, _: begun.append(number)).deliveries) == 1
     assert begun == [1]
 
 
-def test_a_reply_that_another_call_takes_is_not_lost(at_work: Callable[[], tuple[Topic, Claimer]]) -> None:
-    _, claimer = at_work()
-    claims = ClaimExecutor(claimer, HOLDER)
+def test_a_reply_that_another_call_takes_is_not_lost(at_work: Callable[[], tuple[Topic, ClaimPlanner]]) -> None:
+    _, planner = at_work()
+    claims = Fetcher(planner, HOLDER)
     claims.claim(1)
-    claims.begin(claimer.plan(2))
+    claims.begin(planner.plan(2))
     assert texts(claims.claim(0).deliveries) == ["m1", "m2"]
     assert not claims.is_ahead
 

@@ -110,7 +110,7 @@ class Failing(logging.Filter):
 def failing_logs(error: type[BaseException] = LookupError) -> Iterator[None]:
     """All lines of the library meet a filter that fails."""
     filters = [
-        (logging.getLogger(f"rmq.{name}"), Failing(error)) for name in ("worker", "claimer", "leases", "runtime")
+        (logging.getLogger(f"rmq.{name}"), Failing(error)) for name in ("worker", "planner", "leases", "runtime")
     ]
     for logger, each in filters:
         logger.addFilter(each)

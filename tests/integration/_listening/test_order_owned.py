@@ -12,9 +12,9 @@ from rmq import Coordinator, Delivery, Listener, Owner, Ownership, RmqClient, St
 from tests.conftest import MakeTopic
 from tests.support.core import (
     PIGGYBACKED_NACKS,
-    PUT_OFF_S,
+    POSTPONE_S,
     RELEASED,
-    Claimer,
+    ClaimPlanner,
     Connections,
     ListenerSetup,
     ListenerThread,
@@ -49,11 +49,11 @@ def an_owner(
 ) -> ListenerThread:
     """A thread of a listener that owns the slot; nothing of it runs by itself."""
     source = join_group(connections, topic, "g", "all")
-    claimer = Claimer(connections, topic, [0], source=source)
-    claimer.set_owned({0: OWNER})
+    planner = ClaimPlanner(connections, topic, [0], source=source)
+    planner.set_owned({0: OWNER})
     listener = Listener(topic, handler, group="g", start="all", batch=batch)
     coordinator = cast("Coordinator", CoordinatorStub(listener.ownership_name))
-    return ListenerThread(ListenerSetup(listener, threading.Event(), coordinator), claimer, 0, ThreadExecutor)
+    return ListenerThread(ListenerSetup(listener, threading.Event(), coordinator), planner, 0, ThreadExecutor)
 
 
 def send(client: RmqClient, topic: Topic, number: int) -> None:
@@ -62,7 +62,7 @@ def send(client: RmqClient, topic: Topic, number: int) -> None:
 
 def claim(worker: ListenerThread, limit: int) -> list[str]:
     """Claim and settle as a round does; return what may be begun."""
-    worker._carry_out(worker.claimer.plan(limit, worker.held.deliveries))
+    worker._carry_out(worker.planner.plan(limit, worker.held.deliveries))
     return [delivery.text for delivery in worker.waiting]
 
 
@@ -76,11 +76,11 @@ def test_nothing_is_read_behind_an_entry_that_cannot_be_given_back_yet(
     held = worker.take_waiting(2)
     for delivery in held:
         delivery.outcome, delivery.under_way = RELEASED, True
-    wait_until(lambda: worker.claimer.wait_s(PUT_OFF_S) == 0)
+    wait_until(lambda: worker.planner.wait_s(POSTPONE_S) == 0)
     assert claim(worker, 2) == []
     for delivery in held:
         delivery.under_way = False
-    wait_until(lambda: worker.claimer.wait_s(PUT_OFF_S) == 0)
+    wait_until(lambda: worker.planner.wait_s(POSTPONE_S) == 0)
     assert claim(worker, 3) == ["m000", "m001", "m002"]
     assert [delivery.attempt for delivery in worker.waiting] == [1, 1, 1]
 
@@ -93,7 +93,7 @@ def test_nothing_is_read_while_more_is_given_back_than_goes_with_a_call(
     worker = an_owner(connections, topic, lambda delivery: None)
     assert len(claim(worker, number)) == number
     worker.stop_starting()
-    wait_until(lambda: worker.claimer.wait_s(PUT_OFF_S) == 0)
+    wait_until(lambda: worker.planner.wait_s(POSTPONE_S) == 0)
     assert claim(worker, 1000) == []
     wait_until(lambda: len(claim(worker, 1000)) == number + 1)  # one call takes up to 64 that came back
     assert [delivery.text for delivery in worker.waiting] == [f"m{i:03}" for i in range(number + 1)]
@@ -114,7 +114,7 @@ def test_what_comes_behind_an_entry_that_was_not_begun_in_time_is_not_begun_eith
     worker.waiting[0].lease_until_s = 0.0  # the renewals of others in the slot went in another call
     worker.handlers.run()
     assert handled == []
-    wait_until(lambda: worker.claimer.wait_s(PUT_OFF_S) == 0)
+    wait_until(lambda: worker.planner.wait_s(POSTPONE_S) == 0)
     claim(worker, 5)
     worker.handlers.run()
     assert handled == [f"m{i:03}" for i in range(5)]
@@ -137,5 +137,5 @@ def test_what_a_claim_brings_while_an_entry_before_it_is_given_up_goes_back_with
     monkeypatch.setattr(worker.claims, "carry_out", give_up_meanwhile)
     assert claim(worker, 2) == []
     monkeypatch.undo()
-    wait_until(lambda: worker.claimer.wait_s(PUT_OFF_S) == 0)
+    wait_until(lambda: worker.planner.wait_s(POSTPONE_S) == 0)
     assert claim(worker, 4) == ["m000", "m001", "m002", "m003"]

@@ -25,7 +25,7 @@ from rmq import (
 from rmq.errors import BacklogFullError, CollectionFullError, FixedTimePassedError, SumOutOfRangeError
 from tests.conftest import MakeTopic
 from tests.support.clients import stats_of
-from tests.support.core import batch_size, stream
+from tests.support.core import batch_sender, batch_size
 
 FULL = Merge(Collect(max_items=2, when_full="refuse"), window=Fixed("1m"))
 NUMBER = 3_000
@@ -165,9 +165,11 @@ def test_a_time_that_a_repeat_refuses_may_be_stored(
 ) -> None:
     """The reply to the first sending was lost, and by the second one the time had passed."""
     topic = make_topic(TopicType.FIXED_TIME)
-    settle = stream.Stream._settle
+    settle = batch_sender.BatchSender._settle
     monkeypatch.setattr(
-        stream.Stream, "_settle", lambda self, batch, result: settle(self, batch, replace(result, repeated=True))
+        batch_sender.BatchSender,
+        "_settle",
+        lambda self, batch, result: settle(self, batch, replace(result, repeated=True)),
     )
     sent = [
         FixedTimeMessage("late", fixed_time_ms=1_000),
@@ -200,7 +202,7 @@ def test_times_that_have_passed_do_not_count_where_a_send_waits_for_room(
 def test_very_many_refusals_end_a_call(
     client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "BUFFERED", 300)
+    monkeypatch.setattr(batch_sender, "BUFFERED", 300)
     topic = make_topic(TopicType.RANGE_MERGE, merge=FULL)
     producer = client.producer(topic)
     taken = 0
@@ -221,7 +223,7 @@ def test_very_many_refusals_do_not_end_a_named_call(
     client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its repeat would end at the same place: what stands behind could not be sent by that name."""
-    monkeypatch.setattr(stream, "BUFFERED", 300)
+    monkeypatch.setattr(batch_sender, "BUFFERED", 300)
     topic = make_topic(TopicType.RANGE_MERGE, merge=FULL)
     producer = client.producer(topic)
     sent = [RangeMergeMessage("full" if n % 3 else f"c{n}", body=f"i{n}") for n in range(NUMBER)]

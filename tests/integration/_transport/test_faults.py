@@ -467,8 +467,8 @@ def test_a_line_that_went_silent_is_made_again(
     client: RmqClient, direct: RmqClient, proxy: Proxy, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half-open: nothing breaks, nothing arrives."""
-    monkeypatch.setattr("rmq._claiming.wake_hints.PING_S", 0.1)
-    monkeypatch.setattr("rmq._claiming.wake_hints.PONG_S", 3.0)
+    monkeypatch.setattr("rmq._claiming.wakeups.PING_S", 0.1)
+    monkeypatch.setattr("rmq._claiming.wakeups.PONG_S", 3.0)
     with client.consumer(topic) as consumer:
         wait_until(lambda: consumer.poll(timeout=0.1) == [] and proxy.commands("PING") > 2)
         assert proxy.commands("SUBSCRIBE") == 1  # answered pings: it stays

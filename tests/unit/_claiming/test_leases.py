@@ -13,7 +13,7 @@ import pytest
 from rmq import Delivery, Outcome, Topic, TopicType, Verb
 from rmq._broker.claims import Renewal
 from rmq._broker.queue_broker import QueueBroker
-from rmq._claiming.leases import HeldDeliveries, LeaseKeeper, LostCalls
+from rmq._claiming.leases import InFlight, LeaseKeeper, LeaseLostNotifier
 from rmq._model.deliveries import ACKED, RELEASED
 from rmq._model.replies import Claimed, ExtendReply
 from rmq._model.times import monotonic_s
@@ -65,15 +65,15 @@ class RepliesStub:
         return self.replies
 
 
-def held_for(share: float) -> HeldDeliveries:
+def held_for(share: float) -> InFlight:
     """One delivery of whose lease this share is left."""
-    held = HeldDeliveries(LEASE_S)
+    held = InFlight(LEASE_S)
     until_s = monotonic_s() + share * LEASE_S
     held.deliveries.append(Delivery(TOPIC, 0, Claimed(b"a", 100, SCORE, None), 0, until_s, HolderStub()))
     return held
 
 
-def keeper(writer: WriterStub, held: HeldDeliveries) -> tuple[LeaseKeeper, list[Delivery]]:
+def keeper(writer: WriterStub, held: InFlight) -> tuple[LeaseKeeper, list[Delivery]]:
     lost: list[Delivery] = []
     return LeaseKeeper(cast("QueueBroker", writer), [held], lost.append), lost
 
@@ -163,10 +163,10 @@ def test_on_lost_that_takes_long_holds_up_nothing_and_none_is_left_out() -> None
         assert going_on.wait(100)
         raise ZeroDivisionError("a bug of the user's")
 
-    calls = LostCalls("t", on_lost)
+    calls = LeaseLostNotifier("t", on_lost)
     calls.start()
     held = [held_for(0.5) for _ in range(3)]
-    at_work = LeaseKeeper(cast("QueueBroker", WriterStub(None)), held, calls.tell)
+    at_work = LeaseKeeper(cast("QueueBroker", WriterStub(None)), held, calls.notify)
     at_work.renew()  # returns
     assert all(each.deliveries[0].lost for each in held)
     calls.stop()
@@ -194,7 +194,7 @@ def delivered(slot: int, content: bytes, claimed_s: float, outcome: Outcome | No
 
 
 def test_acks_wait_for_a_ride_and_nothing_else_does() -> None:
-    held = HeldDeliveries(1.0)
+    held = InFlight(1.0)
     named = delivered(3, b"named", 10.0)
     named.ack_individually = True
     stays = [
@@ -213,7 +213,7 @@ def test_acks_wait_for_a_ride_and_nothing_else_does() -> None:
 
 
 def test_a_ride_ends_with_a_claim_from_the_slot_after_a_while_or_for_all() -> None:
-    held = HeldDeliveries(1.0)
+    held = InFlight(1.0)
     held.deliveries = [delivered(slot, b"%d" % slot, 10.0 + slot) for slot in range(5)]
     held.defer_acks(0.0)
     assert [each.slot for each in held.take_deferred([3, 7])] == [3]
@@ -225,7 +225,7 @@ def test_a_ride_ends_with_a_claim_from_the_slot_after_a_while_or_for_all() -> No
 
 
 def test_of_what_has_waited_long_the_oldest_goes_first_and_only_so_much_at_a_time() -> None:
-    held = HeldDeliveries(1.0)
+    held = InFlight(1.0)
     held.deliveries = [delivered(slot, b"%d" % slot, 10.0 + slot) for slot in (3, 1, 4, 0)]
     held.defer_acks(0.0)
     assert [each.slot for each in held.take_deferred([4], before_s=inf, most=2)] == [4, 3, 1]

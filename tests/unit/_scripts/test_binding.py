@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rmq import Merge, Sum, Topic, TopicType
-from rmq._broker.binding import FILLED_IN, Bound
+from rmq._broker.binding import FILLED_IN, BoundScript
 from rmq._broker.keys import GroupKeys, QueryKeys, SlotKeys, group_keys, slot_keys
 from rmq._broker.sends import merge_args
 from rmq._transport.script_library import default_scripts
@@ -99,9 +99,9 @@ def test_arguments_that_are_put_together_are_those_of_the_header() -> None:
 
 
 def test_what_a_call_does_not_say_is_an_error() -> None:
-    args = Bound("audit").args
+    args = BoundScript("audit").args
     assert args(actor="me", action="a", detail="d", outcome="o") == ["me", "a", "d", "o"]
-    assert Bound("purge_dead").args(actor="me", contents=[b"a", b"b"]) == ["me", b"a", b"b"]
+    assert BoundScript("purge_dead").args(actor="me", contents=[b"a", b"b"]) == ["me", b"a", b"b"]
     with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'detail'"):
         args(actor="me", action="a", outcome="o")
     with pytest.raises(TypeError, match="unexpected keyword argument 'actors'"):
@@ -112,20 +112,20 @@ def test_what_a_call_does_not_say_is_an_error() -> None:
 
 def test_keys_come_in_the_order_of_the_header() -> None:
     topic, keys = Topic("t", TopicType.PRIORITY, slots=1), slot_keys("t", 0)
-    assert Bound("ack").keys_of(topic, 0) == (keys.store, keys.prepare, keys.body, keys.meta, keys.error)
-    assert Bound("cancel").keys_of(topic, 0)[-1] == keys.audit
-    assert Bound("cancel").keys_of(topic.changed(ttl="1m"), 0)[-1] == keys.born
+    assert BoundScript("ack").keys_of(topic, 0) == (keys.store, keys.prepare, keys.body, keys.meta, keys.error)
+    assert BoundScript("cancel").keys_of(topic, 0)[-1] == keys.audit
+    assert BoundScript("cancel").keys_of(topic.changed(ttl="1m"), 0)[-1] == keys.born
     merging = Topic("t", TopicType.PRIORITY, slots=1, merge=Merge())
-    assert Bound("claim").keys_of(merging, 0)[-1] == keys.held
-    assert Bound("claim").keys_of(merging.changed(ttl="1m"), 0)[-2:] == (keys.born, keys.held)
-    assert Bound("promote").keys_of(merging, 0)[-2:] == (keys.held, keys.body)
-    assert Bound("audit").keys_of(topic, 0) == (keys.audit,)
-    assert Bound("peek").keys_with(topic, 0, zset="z") == ("z", keys.body)
+    assert BoundScript("claim").keys_of(merging, 0)[-1] == keys.held
+    assert BoundScript("claim").keys_of(merging.changed(ttl="1m"), 0)[-2:] == (keys.born, keys.held)
+    assert BoundScript("promote").keys_of(merging, 0)[-2:] == (keys.held, keys.body)
+    assert BoundScript("audit").keys_of(topic, 0) == (keys.audit,)
+    assert BoundScript("peek").keys_with(topic, 0, zset="z") == ("z", keys.body)
     with pytest.raises(AttributeError, match="zset"):
-        Bound("peek").keys_of(topic, 0)
+        BoundScript("peek").keys_of(topic, 0)
     with pytest.raises(TypeError, match="script peek has no keys zest"):
-        Bound("peek").keys_with(topic, 0, zset="z", zest="z")
-    assert Bound("stream_join").keys(group_keys("t", 0, "g")) == (keys.store, keys.meta, "group:g{t_0}")
+        BoundScript("peek").keys_with(topic, 0, zset="z", zest="z")
+    assert BoundScript("stream_join").keys(group_keys("t", 0, "g")) == (keys.store, keys.meta, "group:g{t_0}")
 
 
 def test_every_key_of_a_header_has_a_name_that_the_table_of_keys_knows() -> None:

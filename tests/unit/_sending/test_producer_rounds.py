@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from rmq import Topic, TopicType
 from rmq._broker.claims import MAX_BATCH
 from rmq._model.batches import Batch
+from rmq._sending.batch_sender import BATCH, CALLS_IN_FLIGHT, ROUND, batch_size
 from rmq._sending.pipeline import (
     BATCH_BYTES,
     JOINED_BYTES,
     JOINED_MESSAGES,
     JOINED_SLOTS,
-    Lane,
-    RoundSize,
+    RoundLimits,
+    ServerQueue,
     grouped,
 )
-from rmq._sending.stream import BATCH, CALLS_IN_FLIGHT, ROUND, batch_size
 
 
 def made(slot: int, messages: int, size_bytes: int) -> Batch:
@@ -39,21 +39,21 @@ batches = st.builds(
 
 @given(st.lists(batches), st.sampled_from([1, 2, 100]))
 def test_rounds_are_bounded_and_keep_the_order_of_each_slot(ready: list[Batch], calls: int) -> None:
-    lane: Lane = Lane()
+    queue: ServerQueue = ServerQueue()
     expected: dict[int, list[Any]] = {}
     for batch in ready:
-        lane.add(batch)
+        queue.add(batch)
         expected.setdefault(batch.slot, []).append(batch)
     sent: dict[int, list[Any]] = {}
-    while lane.waiting:
-        round_ = lane.take_round(RoundSize(ROUND.messages, ROUND.size_bytes, calls))
+    while queue.waiting:
+        round_ = queue.take_round(RoundLimits(ROUND.messages, ROUND.size_bytes, calls))
         slots = [batch.slot for batch in round_]
         assert calls >= len(set(slots)) == len(slots) > 0
         assert len(slots) == 1 or sum(len(batch) for batch in round_) <= CALLS_IN_FLIGHT * BATCH
         assert len(slots) == 1 or sum(batch.size_bytes for batch in round_) <= CALLS_IN_FLIGHT * BATCH_BYTES
         for batch in round_:
             sent.setdefault(batch.slot, []).append(batch)
-    assert lane.number == 0
+    assert queue.number == 0
     assert {slot: [*map(id, found)] for slot, found in sent.items()} == {
         slot: [*map(id, found)] for slot, found in expected.items()
     }

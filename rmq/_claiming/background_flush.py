@@ -17,7 +17,7 @@ CLOSE_S = 3.0
 """How long a `close` waits for the thread that waits at Redis, and for acks that are on their way, in seconds."""
 
 
-class Caretaker:
+class BackgroundFlush:
     """Runs a job as long as something is left to settle. Thread-safe.
 
     Args:
@@ -36,17 +36,17 @@ class Caretaker:
         self,
         runtime: Runtime,
         name: str,
-        is_left: Callable[[], object],
-        tidy: Callable[[bool], object],
+        has_pending: Callable[[], object],
+        flush: Callable[[bool], object],
         every_s: float,
     ) -> None:
         self.lock = runtime.lock()
         self.ending, self._idle = runtime.event(), runtime.event()
         self._runtime = runtime
         self._name = name
-        self._is_left, self._tidy = is_left, tidy
+        self._has_pending, self._flush = has_pending, flush
         self._every_s = every_s
-        self._at_work = False
+        self._is_running = False
         self._pid = os.getpid()
 
     @property
@@ -57,24 +57,24 @@ class Caretaker:
     def begin(self) -> None:
         """Have a job call `tidy` until nothing is left; settle everything now where no job can be had."""
         with self.lock:
-            if self._at_work:
+            if self._is_running:
                 return
-            self._at_work = True
+            self._is_running = True
             self._idle.clear()
         try:
             if self._runtime.outlives_main:
-                _AT_WORK.add(self)
-                atexit.unregister(_leave_all)
-                atexit.register(_leave_all)  # the last one runs first: before an embedded server of the program ends
+                _RUNNING.add(self)
+                atexit.unregister(_finish_all)
+                atexit.register(_finish_all)  # the last one runs first: before an embedded server of the program ends
             self._runtime.job(self._run, self._name).start()
         except BaseException as error:
             if not isinstance(error, RuntimeError):
                 self._ended()
                 raise
-            self._tidy(True)  # no more threads: the program ends, or has too many
+            self._flush(True)  # no more threads: the program ends, or has too many
             self._ended()
 
-    def leave(self, until_s: float) -> None:
+    def finish(self, until_s: float) -> None:
         """Have the job settle everything, and wait for that until a moment of `monotonic_s`; not after a fork."""
         if not self.forked:
             self.ending.set()
@@ -84,33 +84,33 @@ class Caretaker:
         try:
             while True:
                 ending = self.ending.wait(self._every_s)  # asked once: it may be set right after the tidying
-                self._tidy(ending)
-                if self._ended(unless_left=not ending):
+                self._flush(ending)
+                if self._ended(unless_pending=not ending):
                     return
         except BaseException as error:
             if isinstance(error, self._runtime.cancellations):
                 self.ending.set()
-                self._runtime.finish_within(lambda: self._tidy(True), EXIT_S)
+                self._runtime.finish_within(lambda: self._flush(True), EXIT_S)
             self._ended()
             raise
 
-    def _ended(self, *, unless_left: bool = False) -> bool:
+    def _ended(self, *, unless_pending: bool = False) -> bool:
         with self.lock:
-            if unless_left and self._is_left():
+            if unless_pending and self._has_pending():
                 return False
-            self._at_work = False
+            self._is_running = False
             self._idle.set()
-        _AT_WORK.discard(self)
+        _RUNNING.discard(self)
         return True
 
 
-_AT_WORK: set[Caretaker] = set()
+_RUNNING: set[BackgroundFlush] = set()
 
 
-def _leave_all() -> None:
+def _finish_all() -> None:
     until_s = monotonic_s() + EXIT_S
-    for caretaker in list(_AT_WORK):
-        caretaker.leave(until_s)
+    for flush in list(_RUNNING):
+        flush.finish(until_s)
 
 
 @contextmanager

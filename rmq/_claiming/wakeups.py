@@ -42,7 +42,7 @@ PROOF_S = 2.0
 PROBE_AGAIN_S = 10.0
 """So often a server is probed from which hints are not proven to arrive."""
 
-LAYOUT_S = 0.25
+TOPOLOGY_CHECK_S = 0.25
 """So often the reader of several servers looks whether channels have moved between them."""
 
 MOST_DIGITS = 16
@@ -53,7 +53,7 @@ MOST_HINTS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Hints:
+class Wakeups:
     """The hints of one reading.
 
     Attributes:
@@ -66,21 +66,21 @@ class Hints:
 
 
 @dataclass(slots=True)
-class _Line:
+class _Subscription:
     """A connection to one server, and the channels heard over it."""
 
     wire: Wire
-    heard_s: float
+    last_reply_s: float
     pinged_s: float = 0.0
-    asked_s: float = 0.0
+    subscribed_s: float = 0.0
     probe: bytes = b""
     probed_s: float = float("-inf")
     proven_s: float | None = None
-    asked: set[bytes] = field(default_factory=set[bytes])
-    heard: set[bytes] = field(default_factory=set[bytes])
+    unconfirmed: set[bytes] = field(default_factory=set[bytes])
+    confirmed: set[bytes] = field(default_factory=set[bytes])
 
 
-class HintReader:
+class WakeupSubscriber:
     """Subscribes to the wake channels of slots, in a cluster on each node to its own.
 
     One thread reads; any may close it.
@@ -95,8 +95,8 @@ class HintReader:
         self._connections = connections
         self._topic = topic  # for the log
         self._slots = {slot_keys(topic, slot).wake.encode(): slot for slot in slots}
-        self._lines: dict[Node, _Line] = {}
-        self._layout = -1
+        self._subscriptions: dict[Node, _Subscription] = {}
+        self._topology_version = -1
         self._next_attempt_s = 0.0
         self._missed = self._closing = self._ended = False
         self._name = uuid4().hex
@@ -104,13 +104,13 @@ class HintReader:
         self._reading = connections.runtime.lock()
 
     @classmethod
-    def of_places(cls, connections: Connections, places: Sequence[tuple[str, int]]) -> HintReader:
+    def of_places(cls, connections: Connections, places: Sequence[tuple[str, int]]) -> WakeupSubscriber:
         """Return a reader of slots of several topics: in its hints the number of a place stands for its slot."""
         reader = cls(connections, ", ".join(dict.fromkeys(topic for topic, _ in places)), ())
         reader._slots = {slot_keys(*place).wake.encode(): number for number, place in enumerate(places)}
         return reader
 
-    def read(self, timeout_s: float) -> Hints:
+    def read(self, timeout_s: float) -> Wakeups:
         """Wait up to `timeout_s` for a hint and return all that have arrived.
 
         Returns:
@@ -124,33 +124,39 @@ class HintReader:
             if self._closing:
                 self.close()
 
-    def _read(self, timeout_s: float) -> Hints:
+    def _read(self, timeout_s: float) -> Wakeups:
         self._missed = False
-        found: list[tuple[int, int]] = []
+        hints: list[tuple[int, int]] = []
         try:
             if not self._ended:
                 self._subscribe()
             until_s = monotonic_s() + timeout_s
-            while self._lines and not (self._closing or self._ended):
-                if self._take_all(found) and not found:
+            while self._subscriptions and not (self._closing or self._ended):
+                if self._take_all(hints) and not hints:
                     continue
                 now_s = monotonic_s()
-                asked_s = [line.asked_s + CONFIRM_S for line in self._lines.values() if line.asked]
+                asked_s = [
+                    subscription.subscribed_s + CONFIRM_S
+                    for subscription in self._subscriptions.values()
+                    if subscription.unconfirmed
+                ]
                 confirmed_s = max(asked_s, default=0.0)
-                if len(found) >= MOST_HINTS or ((found or self._missed) and confirmed_s <= now_s):
+                if len(hints) >= MOST_HINTS or ((hints or self._missed) and confirmed_s <= now_s):
                     break
                 wait_s = max(until_s, confirmed_s) - now_s
                 if wait_s <= 0:
                     break
-                self._connections.runtime.wait_readable([line.wire for line in self._lines.values()], wait_s)
+                self._connections.runtime.wait_readable(
+                    [subscription.wire for subscription in self._subscriptions.values()], wait_s
+                )
             self._ping()
         except BaseException:
-            self._hang_up()
+            self._close_all()
             raise
-        return Hints(tuple(found), self._missed)
+        return Wakeups(tuple(hints), self._missed)
 
     @staticmethod
-    def wait_for_any(readers: Sequence[HintReader], timeout_s: float) -> None:
+    def wait_for_any(readers: Sequence[WakeupSubscriber], timeout_s: float) -> None:
         """Wait up to `timeout_s` until one of several has something to read; to `read` each with 0 s then takes it."""
         with ExitStack() as reading:
             for reader in readers:
@@ -159,7 +165,7 @@ class HintReader:
             if not all(reader.connected for reader in readers):
                 timeout_s = min(timeout_s, RECONNECT_S)
             runtime = readers[0]._connections.runtime
-            if wires := [line.wire for reader in readers for line in reader._lines.values()]:
+            if wires := [subscription.wire for reader in readers for subscription in reader._subscriptions.values()]:
                 runtime.wait_readable(wires, timeout_s)
             else:
                 runtime.sleep(timeout_s)
@@ -167,13 +173,17 @@ class HintReader:
     @property
     def connected(self) -> bool:
         """Whether hints can arrive."""
-        return bool(self._lines)
+        return bool(self._subscriptions)
 
-    def rest_s(self) -> float:
+    def max_wait_s(self) -> float:
         """Return how long a reading may wait at most for connections to be looked after."""
         if self._connections.multi_node or not self.connected:
-            return LAYOUT_S
-        return float("inf") if all(line.proven_s is not None for line in self._lines.values()) else PING_S / 2
+            return TOPOLOGY_CHECK_S
+        return (
+            float("inf")
+            if all(subscription.proven_s is not None for subscription in self._subscriptions.values())
+            else PING_S / 2
+        )
 
     def probe(self, every_s: float) -> float | None:
         """Prove now and then that hints arrive: publish a message on a channel of each server, which has to come back.
@@ -187,37 +197,47 @@ class HintReader:
             Since when hints are proven to arrive from all channels, on the monotonic clock; `None` while they are not.
         """
         now_s = monotonic_s()
-        lines = list(self._lines.values())
-        for line in lines:
-            if line.probe and now_s >= line.probed_s + PROOF_S:
-                line.proven_s = None
-            if line.heard and not line.asked and now_s >= self._probe_at_s(line, every_s):
-                self._publish_probe(line, now_s)
-        found = [line.proven_s for line in lines if line.proven_s is not None]
-        whole = len(found) == len(lines) and sum(len(line.heard) for line in lines) == len(self._slots)
-        return max(found, default=None) if whole else None
+        subscriptions = list(self._subscriptions.values())
+        for subscription in subscriptions:
+            if subscription.probe and now_s >= subscription.probed_s + PROOF_S:
+                subscription.proven_s = None
+            if (
+                subscription.confirmed
+                and not subscription.unconfirmed
+                and now_s >= self._probe_at_s(subscription, every_s)
+            ):
+                self._publish_probe(subscription, now_s)
+        proven_s = [subscription.proven_s for subscription in subscriptions if subscription.proven_s is not None]
+        complete = len(proven_s) == len(subscriptions) and sum(
+            len(subscription.confirmed) for subscription in subscriptions
+        ) == len(self._slots)
+        return max(proven_s, default=None) if complete else None
 
     def probe_wait_s(self, every_s: float) -> float:
         """Return for how long `probe` has nothing to do, in seconds."""
         at_s = [
-            line.probed_s + PROOF_S if line.probe and line.proven_s is not None else self._probe_at_s(line, every_s)
-            for line in self._lines.values()
-            if line.heard and not line.asked
+            subscription.probed_s + PROOF_S
+            if subscription.probe and subscription.proven_s is not None
+            else self._probe_at_s(subscription, every_s)
+            for subscription in self._subscriptions.values()
+            if subscription.confirmed and not subscription.unconfirmed
         ]
         return max(0.0, min(at_s, default=float("inf")) - monotonic_s())
 
-    def _probe_at_s(self, line: _Line, every_s: float) -> float:
+    def _probe_at_s(self, subscription: _Subscription, every_s: float) -> float:
         """Return when a server is probed next."""
-        return line.probed_s + (PROBE_AGAIN_S if line.proven_s is None else every_s * len(self._lines))
+        return subscription.probed_s + (
+            PROBE_AGAIN_S if subscription.proven_s is None else every_s * len(self._subscriptions)
+        )
 
-    def _publish_probe(self, line: _Line, now_s: float) -> None:
-        channels = sorted(line.heard)
+    def _publish_probe(self, subscription: _Subscription, now_s: float) -> None:
+        channels = sorted(subscription.confirmed)
         channel = channels[self._probes % len(channels)]
         self._probes += 1
-        line.probe, line.probed_s = f"probe {self._name} {self._probes}".encode(), now_s
+        subscription.probe, subscription.probed_s = f"probe {self._name} {self._probes}".encode(), now_s
         publish = SHARDED_PUBLISH if self._connections.subscribe == "SSUBSCRIBE" else "PUBLISH"
         try:
-            self._connections.command(publish, channel, line.probe, key=channel, patience_s=CONFIRM_S)
+            self._connections.command(publish, channel, subscription.probe, key=channel, patience_s=CONFIRM_S)
         except RmqError as error:
             log.debug("topic %s: no probe of its wake hints: %s", self._topic, error)
 
@@ -231,110 +251,114 @@ class HintReader:
         self._closing = True
         if self._reading.acquire(blocking=False):
             try:
-                self._hang_up()
+                self._close_all()
             finally:
                 self._reading.release()
             return
-        for line in list(self._lines.values()):  # the reader closes them
-            line.wire.interrupt()
+        for subscription in list(self._subscriptions.values()):  # the reader closes them
+            subscription.wire.interrupt()
 
-    def _hang_up(self) -> None:
-        for line in self._lines.values():
-            line.wire.close()
-        self._lines.clear()
+    def _close_all(self) -> None:
+        for subscription in self._subscriptions.values():
+            subscription.wire.close()
+        self._subscriptions.clear()
 
     def _subscribe(self) -> None:
         """Subscribe to channels that are not heard yet, and to those that have moved."""
-        layout = self._connections.topology_version
-        heard = sum(len(line.heard) + len(line.asked) for line in self._lines.values())
-        if heard >= len(self._slots) and layout == self._layout:
+        version = self._connections.topology_version
+        heard = sum(
+            len(subscription.confirmed) + len(subscription.unconfirmed) for subscription in self._subscriptions.values()
+        )
+        if heard >= len(self._slots) and version == self._topology_version:
             return
         now_s = monotonic_s()
         if now_s < self._next_attempt_s:
             return
         self._next_attempt_s = now_s + RECONNECT_S
-        self._layout = layout
-        wanted: dict[Node, set[bytes]] = {}
+        self._topology_version = version
+        by_node: dict[Node, set[bytes]] = {}
         for channel in self._slots:
             try:
-                wanted.setdefault(self._connections.hint_node(channel), set()).add(channel)
+                by_node.setdefault(self._connections.wakeup_node(channel), set()).add(channel)
             except WireBrokenError as error:
                 log.debug("no server to subscribe to %r at: %s", channel, error)
-        for node in self._lines.keys() - wanted.keys():
+        for node in self._subscriptions.keys() - by_node.keys():
             self._drop(node)
-        for node, channels in wanted.items():
+        for node, channels in by_node.items():
             self._subscribe_at(node, channels)
 
     def _subscribe_at(self, node: Node, channels: set[bytes]) -> None:
-        if node.unresponsive and node not in self._lines:
+        if node.unresponsive and node not in self._subscriptions:
             return
         try:
-            line = self._lines.get(node)
-            if line is None:
-                line = self._lines[node] = _Line(node.checkout(CONFIRM_S), monotonic_s())
-            line.heard &= channels
-            line.asked &= channels
-            new = channels - line.heard - line.asked
+            subscription = self._subscriptions.get(node)
+            if subscription is None:
+                subscription = self._subscriptions[node] = _Subscription(node.checkout(CONFIRM_S), monotonic_s())
+            subscription.confirmed &= channels
+            subscription.unconfirmed &= channels
+            new = channels - subscription.confirmed - subscription.unconfirmed
             if not new:
                 return
-            line.asked |= new
-            line.asked_s = monotonic_s()
+            subscription.unconfirmed |= new
+            subscription.subscribed_s = monotonic_s()
             command = self._connections.subscribe
             if command == "SSUBSCRIBE":  # takes channels of one hash slot only
-                line.wire.send(b"".join(pack(command, channel) for channel in new))
+                subscription.wire.send(b"".join(pack(command, channel) for channel in new))
             else:
-                line.wire.send_command(command, *new)
+                subscription.wire.send_command(command, *new)
         except WireBrokenError:
             self._lose(node)
 
-    def _take_all(self, found: list[tuple[int, int]]) -> bool:
+    def _take_all(self, hints: list[tuple[int, int]]) -> bool:
         """Take the replies that have arrived; return whether there were any.
 
         The socket is asked once: each time that this thread asks the system, another one may keep Python's lock for 5
         ms. What comes meanwhile is for the next reading.
         """
-        any_ = False
-        for node, line in list(self._lines.items()):
+        any_taken = False
+        for node, subscription in list(self._subscriptions.items()):
             try:
-                readable = len(found) < MOST_HINTS and line.wire.can_read()
+                readable = len(hints) < MOST_HINTS and subscription.wire.can_read()
                 while readable:
-                    any_ = True
-                    self._take_one(node, line, found)
-                    readable = len(found) < MOST_HINTS and line.wire.has_data
+                    any_taken = True
+                    self._take_one(node, subscription, hints)
+                    readable = len(hints) < MOST_HINTS and subscription.wire.has_data
             except WireBrokenError:
-                any_ = True
+                any_taken = True
                 self._lose(node)
-        return any_
+        return any_taken
 
-    def _take_one(self, node: Node, line: _Line, found: list[tuple[int, int]]) -> None:
+    def _take_one(self, node: Node, subscription: _Subscription, hints: list[tuple[int, int]]) -> None:
         try:
-            reply = line.wire.read()
+            reply = subscription.wire.read()
         except ReplyError as error:
-            self._refused(node, line, error)
+            self._refused(node, subscription, error)
             return
-        line.heard_s, line.pinged_s = monotonic_s(), 0.0
+        subscription.last_reply_s, subscription.pinged_s = monotonic_s(), 0.0
         if not isinstance(reply, list):
             return
         kind, channel, *rest = cast("list[Any]", reply)
         if kind in (b"message", b"smessage") and channel in self._slots:
             if (due_ms := _due_ms(rest)) is not None:
-                found.append((self._slots[channel], due_ms))
-            elif line.probe and rest == [line.probe]:
-                line.probe = b""
-                line.proven_s = monotonic_s() if line.proven_s is None else line.proven_s
+                hints.append((self._slots[channel], due_ms))
+            elif subscription.probe and rest == [subscription.probe]:
+                subscription.probe = b""
+                subscription.proven_s = monotonic_s() if subscription.proven_s is None else subscription.proven_s
         elif kind in (b"subscribe", b"ssubscribe"):
-            line.asked.discard(channel)
-            line.heard.add(channel)
-            self._missed = self._missed or not line.asked  # hints sent before the subscription went unheard
+            subscription.unconfirmed.discard(channel)
+            subscription.confirmed.add(channel)
+            self._missed = (
+                self._missed or not subscription.unconfirmed
+            )  # hints sent before the subscription went unheard
         elif kind == b"sunsubscribe":  # the hash slot has moved to another server
-            line.heard.discard(channel)
+            subscription.confirmed.discard(channel)
             self._missed = True
             self._connections.invalidate()
 
-    def _refused(self, node: Node, line: _Line, error: ReplyError) -> None:
+    def _refused(self, node: Node, subscription: _Subscription, error: ReplyError) -> None:
         self._connections.invalidate()
         if not_executed(str(error)):  # asked the wrong server, or one that is not ready
-            line.asked.clear()
+            subscription.unconfirmed.clear()
             return
         # for example no right to these channels: then consumers look by themselves
         self._next_attempt_s = monotonic_s() + REFUSED_S
@@ -342,9 +366,9 @@ class HintReader:
         self._drop(node)
 
     def _drop(self, node: Node) -> None:
-        line = self._lines.pop(node, None)
-        if line is not None:
-            line.wire.close()
+        subscription = self._subscriptions.pop(node, None)
+        if subscription is not None:
+            subscription.wire.close()
             self._missed = True
 
     def _lose(self, node: Node) -> None:
@@ -355,16 +379,18 @@ class HintReader:
     def _ping(self) -> None:
         """Find connections that are dead, though they have not broken."""
         now_s = monotonic_s()
-        for node, line in list(self._lines.items()):
+        for node, subscription in list(self._subscriptions.items()):
             try:
-                if line.asked and now_s - line.asked_s > PONG_S:
+                if subscription.unconfirmed and now_s - subscription.subscribed_s > PONG_S:
                     raise WireBrokenError("no answer to SUBSCRIBE")
-                if now_s - line.heard_s < PING_S or line.proven_s is not None:  # else a probe would be missing
+                if (
+                    now_s - subscription.last_reply_s < PING_S or subscription.proven_s is not None
+                ):  # else a probe would be missing
                     continue
-                if not line.pinged_s:
-                    line.wire.send_command("PING")
-                    line.pinged_s = now_s
-                elif now_s - line.pinged_s > PONG_S:
+                if not subscription.pinged_s:
+                    subscription.wire.send_command("PING")
+                    subscription.pinged_s = now_s
+                elif now_s - subscription.pinged_s > PONG_S:
                     raise WireBrokenError("no answer to PING")
             except WireBrokenError:
                 self._lose(node)
@@ -372,5 +398,5 @@ class HintReader:
 
 def _due_ms(rest: list[Any]) -> int | None:
     """Return the due time of a hint; `None` for any other message: other clients may publish there, too."""
-    said = rest[0] if len(rest) == 1 else None
-    return int(said) if isinstance(said, bytes) and said.isdigit() and len(said) <= MOST_DIGITS else None
+    payload = rest[0] if len(rest) == 1 else None
+    return int(payload) if isinstance(payload, bytes) and payload.isdigit() and len(payload) <= MOST_DIGITS else None

@@ -12,7 +12,7 @@ import redis
 from rmq import Delivery, PriorityMessage, RmqClient, Topic, TopicType
 from rmq.errors import InvalidTopicError
 from tests.conftest import MakeTopic
-from tests.support.core import Throttle, rate_key
+from tests.support.core import RateLimiter, rate_key
 from tests.support.waiting import wait_until
 
 CONSUMER = """
@@ -69,7 +69,7 @@ def test_a_listener_keeps_the_rate_and_follows_its_changes(redis_url: str, make_
         wait_until(lambda: len(seen) == 400, 60)
         # and a limit that comes while a process runs without one is found within seconds
         client.change_topic(client.topic(topic.name).changed(max_rate=0.001))
-        wait_until(lambda: client._listeners.runners[0]._claimers[0].throttle.limited, 60)
+        wait_until(lambda: client._listeners.runners[0]._planners[0].rate_limiter.limited, 60)
         fill(client, topic, 50)
         time.sleep(0.5)  # nothing to wait for: it must not go on
         assert len(seen) <= 401  # what was in the bucket
@@ -101,13 +101,13 @@ def test_a_lost_bucket_does_not_lift_the_limit(
     topic = make_topic(TopicType.PRIORITY)
     with RmqClient(redis_url) as client, client.consumer(topic) as consumer:  # it knows the topic without a limit
         client.change_topic(client.topic(topic.name).changed(max_rate=0.001, max_burst=3))
-        throttle = Throttle(client._connections, topic)
-        throttle.limited = True  # as `follow` finds it
+        rate_limiter = RateLimiter(client._connections, topic)
+        rate_limiter.limited = True  # as `follow` finds it
         redis_client.delete(rate_key(topic.name))
-        assert throttle.take(100) == 3
+        assert rate_limiter.take(100) == 3
         assert redis_client.hget(rate_key(topic.name), "rate") == b"0.001"
         redis_client.delete(rate_key(topic.name))
-        throttle.give_back(2)
+        rate_limiter.refund(2)
         assert redis_client.hget(rate_key(topic.name), "rate") == b"0.001"
         # a change that broke off before the bucket was reached can be repeated
         redis_client.hset(rate_key(topic.name), "rate", "77")
@@ -125,9 +125,9 @@ def test_a_strangers_rate_stops_no_topic(
         fill(client, topic, 3)
         for value in ("garbage", "nan", "1e999"):
             redis_client.hset(rate_key(topic.name), "rate", value)
-            throttle = Throttle(client._registered(topic)[0], topic)
-            throttle.follow()
-            assert throttle.take(1) == 1
+            rate_limiter = RateLimiter(client._registered(topic)[0], topic)
+            rate_limiter.refresh()
+            assert rate_limiter.take(1) == 1
         assert len(consumer.poll(timeout=50)) == 3
         assert redis_client.hget(rate_key(topic.name), "rate") == repr(max_rate or 0).encode()
 
@@ -152,15 +152,15 @@ def test_a_claim_that_breaks_off_while_it_gives_tokens_back_keeps_its_messages(
 ) -> None:
     """Ctrl-C, or a cancellation on the asyncio side: they came back with their lease only."""
     topic = make_topic(TopicType.PRIORITY, slots=1, max_rate=1_000)
-    give_back, armed = Throttle.give_back, list[bool]()
+    refund, armed = RateLimiter.give_back, list[bool]()
 
-    def break_off(throttle: Throttle, unused: int) -> None:
+    def break_off(rate_limiter: RateLimiter, unused: int) -> None:
         if armed:
             armed.pop()
             raise KeyboardInterrupt
-        give_back(throttle, unused)
+        refund(rate_limiter, unused)
 
-    monkeypatch.setattr(Throttle, "give_back", break_off)
+    monkeypatch.setattr(RateLimiter, "refund", break_off)
     with RmqClient(redis_url) as client, client.consumer(topic) as consumer:
         assert consumer.poll(10, 0.1) == []
         client.producer(topic).send_many(PriorityMessage(text, 100) for text in "abc")

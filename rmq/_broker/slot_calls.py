@@ -15,7 +15,7 @@ from rmq.errors import InvalidValueError
 
 P = TypeVar("P")
 
-TRIP = 64
+ROUND_TRIP_SLOTS = 64
 """Slots called in one round trip."""
 
 
@@ -36,8 +36,8 @@ def checked_slots(topic: Topic, slots: Iterable[int] | None) -> tuple[int, ...]:
     return tuple(dict.fromkeys(chosen))
 
 
-def call_each(
-    connections: Connections, places: Sequence[P], build: Callable[[P], Call[T]], *, to_the_end: bool = False
+def call_slots(
+    connections: Connections, places: Sequence[P], build: Callable[[P], Call[T]], *, finish_all: bool = False
 ) -> list[T]:
     """Carry out a call on each slot, `TRIP` of them in one round trip; return the replies in the order of the slots.
 
@@ -45,19 +45,19 @@ def call_each(
         connections: Carries them out.
         places: The slots, or what else names one call.
         build: Makes the call from that.
-        to_the_end: Make the later trips even where an earlier one has met an error.
+        finish_all: Make the later trips even where an earlier one has met an error.
 
     Raises:
         RmqError: The first error. The slots of the same trip were called all the same.
     """
-    found: list[Any] = []
-    for first in range(0, len(places), TRIP):
-        replies = connections.run_many([build(place) for place in places[first : first + TRIP]])
-        if not to_the_end:
+    replies_: list[Any] = []
+    for first in range(0, len(places), ROUND_TRIP_SLOTS):
+        replies = connections.run_many([build(place) for place in places[first : first + ROUND_TRIP_SLOTS]])
+        if not finish_all:
             raise_first(replies)
-        found += replies
-    raise_first(found)
-    return found
+        replies_ += replies
+    raise_first(replies_)
+    return replies_
 
 
 def confirm_all(connections: Connections, topic: Topic) -> None:
@@ -69,7 +69,7 @@ def confirm_all(connections: Connections, topic: Topic) -> None:
         DurabilityError: Too few replicas, or no disk, confirmed it in time.
     """
     if connections.confirms:
-        call_each(connections, range(topic.slots), lambda slot: control.confirm(topic, slot))
+        call_slots(connections, range(topic.slots), lambda slot: control.confirm(topic, slot))
 
 
 def call_in_parts(connections: Connections, build: Callable[[int], Call[list[T]]], number: int) -> list[T]:

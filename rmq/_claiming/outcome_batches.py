@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 
 from rmq._broker.claims import CLAIM_BYTES, Ack, Nack, Outcomes, WholeClaim
-from rmq._claiming.portions import FREED_BYTES, bytes_of, portions
+from rmq._claiming.chunks import FREED_BYTES, bytes_of, chunks
 from rmq._model.claim_columns import ClaimColumns
 from rmq._model.deliveries import RELEASED, Delivery, Outcome, Verb
 from rmq._model.merging import Collect
@@ -25,7 +25,7 @@ SlotOwner = tuple[int, Owner]
 """A slot, and the owner in whose name it is called."""
 
 
-class Settlements:
+class OutcomeBatch:
     """What is to be settled in one slot.
 
     Attributes:
@@ -74,17 +74,17 @@ def stale_among(deliveries: Sequence[Delivery], names: Sequence[bytes]) -> list[
     names the message for each of them that was stale; of the two that is the one that was claimed first.
     """
     left = Counter(names)
-    found: list[Delivery] = []
+    stale: list[Delivery] = []
     for delivery in sorted(deliveries, key=attrgetter("claim_score")):
         if left[delivery.name]:
             left[delivery.name] -= 1
-            found.append(delivery)
-    return found
+            stale.append(delivery)
+    return stale
 
 
-def pack(
+def batch_outcomes(
     settled: Sequence[Delivery], held: Iterable[Delivery], now_s: float, most_nacks: int, most_bytes: int = CLAIM_BYTES
-) -> tuple[dict[SlotOwner, Settlements], list[Delivery]]:
+) -> tuple[dict[SlotOwner, OutcomeBatch], list[Delivery]]:
     """Sort outcomes by slot and owner.
 
     Args:
@@ -100,14 +100,14 @@ def pack(
         What goes along now, and the deliveries that have to wait for a later call: nacks, and acks to be named
         beyond `NAMED_ACKS`, or beyond `FREED_BYTES` of bodies.
     """
-    packed: dict[SlotOwner, Settlements] = {}
+    batches: dict[SlotOwner, OutcomeBatch] = {}
     later: list[Delivery] = []
-    slot, owner, left_bytes, part = -1, NO_OWNER, most_bytes, Settlements()
+    slot, owner, left_bytes, part = -1, NO_OWNER, most_bytes, OutcomeBatch()
     for delivery in settled:
         if delivery.slot != slot or delivery.owner is not owner:  # those of a claim stand side by side
             slot, owner = delivery.slot, delivery.owner
-            part = packed.get((slot, owner)) or Settlements()
-            packed[slot, owner] = part
+            part = batches.get((slot, owner)) or OutcomeBatch()
+            batches[slot, owner] = part
         outcome = delivery.outcome or RELEASED
         if outcome.verb is Verb.ACK:
             claim_score = delivery.claim_score
@@ -126,23 +126,23 @@ def pack(
             part.nacked.append(delivery)
             part.nacks.append(nack_of(delivery, outcome))
         part.deliveries.append(delivery)
-    _name_open(packed, (*later, *[each for each in held if each.outcome is None]))
-    if len(settled) > NAMED_ACKS or _may_free_more(settled):
-        later += _cut_named(packed.values())
-    return {place: each for place, each in packed.items() if each.deliveries}, later
+    _name_incomplete(batches, (*later, *[each for each in held if each.outcome is None]))
+    if len(settled) > NAMED_ACKS or _may_exceed_freed_bytes(settled):
+        later += _defer_named(batches.values())
+    return {place: each for place, each in batches.items() if each.deliveries}, later
 
 
-def _name_open(packed: Mapping[SlotOwner, Settlements], open_: Iterable[Delivery]) -> None:
+def _name_incomplete(batches: Mapping[SlotOwner, OutcomeBatch], open_: Iterable[Delivery]) -> None:
     """Have claims of which some delivery is open acked by name."""
     slot, owner, score = -1, NO_OWNER, -1
     for delivery in open_:
         if delivery.claim_score != score or delivery.slot != slot or delivery.owner is not owner:
             slot, owner, score = delivery.slot, delivery.owner, delivery.claim_score
-            if part := packed.get((slot, owner)):
+            if part := batches.get((slot, owner)):
                 part.named.add(score)
 
 
-def _may_free_more(settled: Sequence[Delivery]) -> bool:
+def _may_exceed_freed_bytes(settled: Sequence[Delivery]) -> bool:
     """Return whether the bodies of these may be larger than one round is to delete: mostly their number says no."""
     topic = settled[0].topic if settled else None
     if topic is None or topic.type is TopicType.STREAM:
@@ -152,24 +152,24 @@ def _may_free_more(settled: Sequence[Delivery]) -> bool:
     return len(settled) * largest > FREED_BYTES
 
 
-def _cut_named(parts: Iterable[Settlements]) -> list[Delivery]:
+def _defer_named(parts: Iterable[OutcomeBatch]) -> list[Delivery]:
     """Take out and return the acks to be named beyond the first `NAMED_ACKS`, or beyond `FREED_BYTES` of bodies."""
-    left, left_bytes, cut = NAMED_ACKS, FREED_BYTES, list[Delivery]()
+    left, left_bytes, deferred = NAMED_ACKS, FREED_BYTES, list[Delivery]()
     for part in parts:
         for score, acked in part.acked.items():
             if (len(acked) == 1 and not isinstance(acked[0], ClaimColumns)) or score in part.named:
                 part.named.add(score)
                 fits = min(left, len(acked))
                 if fits:
-                    fits = len(next(portions(acked, left, most_freed=left_bytes))) if left_bytes > 0 else 0
+                    fits = len(next(chunks(acked, left, most_freed=left_bytes))) if left_bytes > 0 else 0
                 left_bytes -= bytes_of(acked[:fits])
-                cut += acked[fits:]
+                deferred += acked[fits:]
                 del acked[fits:]
                 left -= fits
-        gone = set(map(id, cut))
+        gone = set(map(id, deferred))
         part.deliveries = [delivery for delivery in part.deliveries if id(delivery) not in gone]
         part.acked = {score: acked for score, acked in part.acked.items() if acked}
-    return cut
+    return deferred
 
 
 def nack_of(delivery: Delivery, outcome: Outcome) -> Nack:

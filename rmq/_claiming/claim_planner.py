@@ -9,13 +9,13 @@ from rmq._broker.broker import Broker
 from rmq._broker.claims import MAX_BATCH
 from rmq._broker.keys import slot_keys
 from rmq._broker.queue_broker import QueueBroker
-from rmq._claiming.claim_round import ClaimPlan, Visit
+from rmq._claiming.claim_plan import ClaimPlan, ClaimRequest
 from rmq._claiming.due_poller import DuePoller
-from rmq._claiming.rate_limit import Throttle
-from rmq._claiming.round_size import RoundSize
+from rmq._claiming.fetch_size import FetchSize
+from rmq._claiming.handover_gate import HandoverGate
+from rmq._claiming.rate_limit import RateLimiter
 from rmq._claiming.schedule import Schedule
-from rmq._claiming.takeovers import Takeovers
-from rmq._claiming.wake_hints import Hints
+from rmq._claiming.wakeups import Wakeups
 from rmq._model.deliveries import Delivery
 from rmq._model.replies import NO_OWNER, ClaimReply, Owner
 from rmq._model.reports import Sparing
@@ -27,13 +27,13 @@ TROUBLE_PAUSE_S = 0.2
 """How long a slot is left alone after a failed claim: it neither holds up the others nor strands more messages by
 claims whose replies get lost."""
 
-PUT_OFF_S = 0.05
+POSTPONE_S = 0.05
 """How long a slot is left alone from which the holder may not claim yet."""
 
-SILENT_SLOTS_PER_S = 10_000
+UNRESPONSIVE_SLOTS_PER_S = 10_000
 """Most slots of servers that do not answer that are tried again in a second."""
 
-UNHEARD_MS = 2_000
+MISSED_WAKEUP_MS = 2_000
 """A hint is missing if a slot has been due for so long and no hint has told."""
 
 IDLE_S = 0.02
@@ -43,8 +43,8 @@ REST_S = 30.0
 """An idle thread waits so long at most. What happens meanwhile wakes it: this only bounds what a mistake would cost."""
 
 
-class Claimer:
-    """Knows when each slot is due, and plans claims there; a `ClaimExecutor` carries them out. Thread-safe.
+class ClaimPlanner:
+    """Knows when each slot is due, and plans claims there; a `Fetcher` carries them out. Thread-safe.
 
     Args:
         connections: Where the topic is.
@@ -74,9 +74,9 @@ class Claimer:
     ) -> None:
         self.topic = topic
         self.connections = connections
-        self.source: Broker = source or QueueBroker(connections, topic)
+        self.broker: Broker = source or QueueBroker(connections, topic)
         self.joins = not connections.multi_node
-        self.throttle = Throttle(connections, topic, self.source.group)
+        self.rate_limiter = RateLimiter(connections, topic, self.broker.group)
         self.schedule = Schedule(slots)
         self.changed = connections.runtime.condition()
         self.on_fenced = on_fenced
@@ -86,9 +86,9 @@ class Claimer:
         self._may_claim = may_claim
         self._owners: Mapping[int, Owner] = dict.fromkeys(slots, NO_OWNER)
         self._owners_before: dict[int, Owner] = {}
-        self._takeovers = Takeovers(connections, topic)
-        self._poller = DuePoller(connections, self.source)
-        self._size = RoundSize()
+        self._handover_gate = HandoverGate(connections, topic)
+        self._poller = DuePoller(connections, self.broker)
+        self._fetch_size = FetchSize()
         self._resume: dict[int, int] = {}
         self._sleeping: list[float] = []
         """When each thread in `wait` wakes by itself, on the clock of `monotonic_s`."""
@@ -145,7 +145,7 @@ class Claimer:
 
     def _wait_s(self, longest_s: float) -> float:
         due_s = self.schedule.wait_s(monotonic_s(), longest_s)
-        rest_s = max(self.throttle.dry_s(), self.held_back_s())
+        rest_s = max(self.rate_limiter.dry_s(), self.held_back_s())
         return max(due_s, min(longest_s, rest_s)) if rest_s else due_s
 
     def _wake_for_due(self) -> None:
@@ -162,7 +162,7 @@ class Claimer:
         with self.changed:
             return self.schedule.slots
 
-    def take_hints(self, hints: Hints) -> None:
+    def take_wakeups(self, hints: Wakeups) -> None:
         """Take what a hint reader has heard; hints for slots of others do no harm."""
         self._poller.missed = self._poller.missed or hints.missed
         if hints.due:
@@ -187,24 +187,24 @@ class Claimer:
             RedisUnavailableError: No answer until the deadline.
             ScriptFailedError: A slot is broken; the others were looked at.
         """
-        self.throttle.follow()
+        self.rate_limiter.refresh()
         for times, now_ms, asked_s in self._poller.look(self.slots, at_all, in_parts):
             with self.changed:
                 self.schedule.learn(times, now_ms, monotonic_s(), asked_s)
                 self.changed.notify_all()
 
-    def finds_unheard(self, slot: int) -> bool:
+    def missed_wakeup(self, slot: int) -> bool:
         """Ask Redis when one slot is due; return whether it has been due for a while and nobody had told. As `look`."""
-        unheard = False
+        missed = False
         for times, now_ms, asked_s in self._poller.look_at([slot]):
             due = list(times)
             with self.changed:
                 known_ms = self.schedule.due_ms(slot)
-                if not 0 < known_ms <= now_ms and monotonic_s() - self._brought_s > UNHEARD_MS / 1000:
-                    unheard = any(0 < due_ms < now_ms - UNHEARD_MS for _, due_ms in due)
+                if not 0 < known_ms <= now_ms and monotonic_s() - self._brought_s > MISSED_WAKEUP_MS / 1000:
+                    missed = any(0 < due_ms < now_ms - MISSED_WAKEUP_MS for _, due_ms in due)
                 self.schedule.learn(due, now_ms, monotonic_s(), asked_s)
                 self.changed.notify_all()
-        return unheard
+        return missed
 
     def expect(self, slot: int) -> None:
         """Take a slot for due: something has changed there that no claim has seen yet."""
@@ -236,16 +236,16 @@ class Claimer:
         tokens = 0
         if self._held_back_until_s and self.held_back_s():
             limit = 0
-        if limit and self.throttle.limited:
-            limit = tokens = self.throttle.take(limit) if self.wait_s(1.0) == 0 else 0
+        if limit and self.rate_limiter.limited:
+            limit = tokens = self.rate_limiter.take(limit) if self.wait_s(1.0) == 0 else 0
         if not limit:
             return ClaimPlan([], False)
-        limit = self._size.messages(limit)
-        most, schedule = min(self._size.slots, limit), self.schedule
+        limit = self._fetch_size.messages(limit)
+        most, schedule = min(self._fetch_size.slots, limit), self.schedule
         with self.changed:
             slots = schedule.due(monotonic_s(), most)
             if self.connections.unresponsive_nodes:
-                slots = self._without_silent(slots, most)
+                slots = self._without_unresponsive(slots, most)
             if not self.joins:
                 slots += self._settled_too(held, slots)[: most - len(slots)]
             if self._may_claim is not None:
@@ -253,28 +253,28 @@ class Claimer:
             if self.regained:
                 slots = self._without_unsettled(slots, held if all_held is None else all_held())
             schedule.picked(slots)
-            visits = [Visit(slot, self._owners[slot], start=self._resume.get(slot, 0)) for slot in slots]
+            requests = [ClaimRequest(slot, self._owners[slot], start=self._resume.get(slot, 0)) for slot in slots]
         # an owner that lost a slot and has it back with its epoch may claim
-        may_claim, is_open = self.source.may_claim, self._takeovers.is_open
-        open_ = [each for each in visits if each.owner == NO_OWNER or may_claim(each.slot, each.owner, is_open)]
+        may_claim, is_open = self.broker.may_claim, self._handover_gate.is_open
+        open_ = [each for each in requests if each.owner == NO_OWNER or may_claim(each.slot, each.owner, is_open)]
         if open_:
             share, extra = divmod(limit, len(open_))
-            for index, visit in enumerate(open_):
-                visit.limit = min(share + (index < extra), MAX_BATCH)
-        return ClaimPlan(visits, bool(visits) or self.wait_s(IDLE_S) < IDLE_S, tokens)
+            for index, request in enumerate(open_):
+                request.limit = min(share + (index < extra), MAX_BATCH)
+        return ClaimPlan(requests, bool(requests) or self.wait_s(IDLE_S) < IDLE_S, tokens)
 
-    def put_off(self, slots: Iterable[int]) -> None:
+    def postpone(self, slots: Iterable[int]) -> None:
         """Leave slots alone for a moment: something has to be done there before the next claim."""
         with self.changed:
             for slot in slots:
-                self.schedule.postpone(slot, monotonic_s(), PUT_OFF_S)
+                self.schedule.postpone(slot, monotonic_s(), POSTPONE_S)
             self._wake_for_due()
 
-    def learn(self, visits: Sequence[Visit], sent_s: float, slots: int) -> None:
+    def learn(self, requests: Sequence[ClaimRequest], sent_s: float, slots: int) -> None:
         """Learn from replies when slots are due, what Redis' time is, and how large messages are.
 
         Args:
-            visits: Those whose replies have come.
+            requests: Those whose replies have come.
             sent_s: When their calls were sent, on the clock of `monotonic_s`.
             slots: From how many slots their round claims; some replies may still be owed.
         """
@@ -283,53 +283,55 @@ class Claimer:
         replies: list[ClaimReply[Any]] = []
         served: list[int] = []
         with self.changed:
-            for visit in visits:
-                reply = visit.reply
+            for request in requests:
+                reply = request.reply
                 if not isinstance(reply, ClaimReply):
-                    self.schedule.postpone(visit.slot, received_s, TROUBLE_PAUSE_S)
+                    self.schedule.postpone(request.slot, received_s, TROUBLE_PAUSE_S)
                     continue
                 now_ms = reply.now_ms
-                times.append((visit.slot, reply.next_due_ms))
-                if visit.limit:  # else nothing was searched
-                    asked += visit.limit
+                times.append((request.slot, reply.next_due_ms))
+                if request.limit:  # else nothing was searched
+                    asked += request.limit
                     replies.append(reply)
                     if reply.messages:
-                        served.append(visit.slot)
-                    if reply.resume or visit.start:
-                        self._resume[visit.slot] = reply.resume
+                        served.append(request.slot)
+                    if reply.resume or request.start:
+                        self._resume[request.slot] = reply.resume
             if served:
                 self._brought_s = received_s
-            if replies and self._size.note(asked, replies, slots):  # the slots that got nothing go first next time
+            if replies and self._fetch_size.note(
+                asked, replies, slots
+            ):  # the slots that got nothing go first next time
                 self.schedule.served(served)
             if self.schedule.learn(times, now_ms, received_s, sent_s):  # there is something for the others
                 self.changed.notify_all()
             else:
                 self._wake_for_due()
 
-    def take_over(self, visits: Sequence[Visit]) -> None:
+    def open_drained(self, requests: Sequence[ClaimRequest]) -> None:
         """Look whether slots that came from an earlier owner may be claimed from."""
-        self._takeovers.take_over([(visit.slot, visit.owner) for visit in visits])
+        self._handover_gate.open_drained([(request.slot, request.owner) for request in requests])
         with self.changed:
-            for visit in visits:
-                if self._takeovers.is_open(visit.slot, visit.owner):
-                    self.schedule.hint(visit.slot, 0)
+            for request in requests:
+                if self._handover_gate.is_open(request.slot, request.owner):
+                    self.schedule.hint(request.slot, 0)
                     self.changed.notify_all()
                 else:
-                    self.schedule.postpone(visit.slot, monotonic_s(), TROUBLE_PAUSE_S)
+                    self.schedule.postpone(request.slot, monotonic_s(), TROUBLE_PAUSE_S)
                     self._wake_for_due()
 
-    def all_silent(self) -> bool:
+    def all_unresponsive(self) -> bool:
         """Return whether no server of the slots answers at the moment."""
-        return bool(self.connections.unresponsive_nodes) and all(map(self.is_silent, list(self._owners)))
+        return bool(self.connections.unresponsive_nodes) and all(map(self.is_unresponsive, list(self._owners)))
 
-    def is_silent(self, slot: int) -> bool:
+    def is_unresponsive(self, slot: int) -> bool:
         """Return whether the server of a slot does not answer at the moment. Asks nobody."""
         return self.connections.unresponsive(slot_keys(self.topic.name, slot).store)
 
-    def _without_silent(self, slots: list[int], most: int) -> list[int]:
+    def _without_unresponsive(self, slots: list[int], most: int) -> list[int]:
         """Put off the slots of servers that do not answer, so that they cost no round; return others that are due."""
-        now_s, pause_s = monotonic_s(), max(TROUBLE_PAUSE_S, len(self._owners) / SILENT_SLOTS_PER_S)
-        while silent := [slot for slot in slots if self.is_silent(slot)]:
+        now_s, pause_s = monotonic_s(), max(TROUBLE_PAUSE_S, len(self._owners) / UNRESPONSIVE_SLOTS_PER_S)
+        while silent := [slot for slot in slots if self.is_unresponsive(slot)]:
             for slot in silent:
                 self.schedule.postpone(slot, now_s, pause_s)
             slots = self.schedule.due(now_s, most)
@@ -344,7 +346,7 @@ class Claimer:
         at_work = {each.slot for each in older if each.outcome is None}
         regained &= {each.slot for each in older}
         for slot in regained.intersection(slots):
-            self.schedule.postpone(slot, monotonic_s(), TROUBLE_PAUSE_S if slot in at_work else PUT_OFF_S)
+            self.schedule.postpone(slot, monotonic_s(), TROUBLE_PAUSE_S if slot in at_work else POSTPONE_S)
         return [slot for slot in slots if slot not in regained]
 
     def _settled_too(self, held: Iterable[Delivery], picked: Sequence[int]) -> list[int]:
@@ -352,7 +354,9 @@ class Claimer:
         settled = [delivery for delivery in held if delivery.outcome is not None and not delivery.under_way]
         owners = dict.fromkeys((delivery.slot, delivery.owner) for delivery in settled)
         slots = [slot for slot, owner in owners if self._owners.get(slot) == owner and slot not in picked]
-        return [slot for slot in slots if not self.is_silent(slot)] if self.connections.unresponsive_nodes else slots
+        return (
+            [slot for slot in slots if not self.is_unresponsive(slot)] if self.connections.unresponsive_nodes else slots
+        )
 
     def _is_still_ours(self, slot: int, may_claim: Callable[[int, Owner], bool]) -> bool:
         if may_claim(slot, self._owners[slot]):

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq import Delivery, Outcome, Topic, TopicType, Verb
-from rmq._claiming.portions import FREED_BYTES, bytes_of
-from rmq._claiming.settlements import NAMED_ACKS, nack_of, pack, stale_among
+from rmq._claiming.chunks import FREED_BYTES, bytes_of
+from rmq._claiming.outcome_batches import NAMED_ACKS, batch_outcomes, nack_of, stale_among
 from rmq._model.deliveries import ACKED, RELEASED
 from rmq._model.replies import Claimed
 
@@ -40,12 +40,12 @@ def test_each_goes_once_nacks_bounded_by_slot_and_in_bytes_and_the_rest_follows(
     waiting = [delivery(slot, index, body, outcome) for index, (slot, body, outcome) in enumerate(rows)]
     sent: list[Delivery] = []
     for _ in range(len(rows) + 1):
-        packed, later = pack(waiting, waiting, 0.0, most, most_bytes)
-        assert all(each.deliveries and len(each.nacks) <= most for each in packed.values())
-        nacked = [each for part in packed.values() for each in part.deliveries if each.outcome != ACKED]
+        batches, later = batch_outcomes(waiting, waiting, 0.0, most, most_bytes)
+        assert all(each.deliveries and len(each.nacks) <= most for each in batches.values())
+        nacked = [each for part in batches.values() for each in part.deliveries if each.outcome != ACKED]
         size = sum(len(each.name) for each in nacked)
         assert size <= most_bytes or len(nacked) == 1
-        sent += [each for part in packed.values() for each in part.deliveries]
+        sent += [each for part in batches.values() for each in part.deliveries]
         assert all(each.outcome != ACKED for each in later)
         waiting = later
     assert waiting == []
@@ -54,30 +54,30 @@ def test_each_goes_once_nacks_bounded_by_slot_and_in_bytes_and_the_rest_follows(
 
 def test_a_claim_of_which_a_nack_has_to_wait_is_not_acked_as_a_whole() -> None:
     all_ = [delivery(0, index, 0, outcome) for index, outcome in enumerate([ACKED, ACKED, NACKED, NACKED])]
-    packed, later = pack(all_, all_, 0.0, 1)
-    (settlements,) = packed.values()
+    batches, later = batch_outcomes(all_, all_, 0.0, 1)
+    (settlements,) = batches.values()
     assert later == all_[3:]
     assert settlements.outcomes(lambda *_: True)[::2] == ([(b"00", SCORE), (b"01", SCORE)], [])
-    packed, later = pack(all_, all_, 0.0, 2)
-    assert [each.outcomes(lambda *_: True)[::2] for each in packed.values()] == [([], [(SCORE, 2)])]
+    batches, later = batch_outcomes(all_, all_, 0.0, 2)
+    assert [each.outcomes(lambda *_: True)[::2] for each in batches.values()] == [([], [(SCORE, 2)])]
 
 
 def test_acks_by_name_are_bounded_over_all_slots_and_the_rest_follows() -> None:
     """A thousand of them cost the server a millisecond; claims acked as a whole do not count."""
     many = [delivery(slot, index, 0, ACKED) for slot in (0, 1) for index in range(NAMED_ACKS)]
-    packed, later = pack(many, many, 0.0, 1)
-    assert [each.outcomes(lambda *_: True)[::2] for each in packed.values()] == [([], [(SCORE, NAMED_ACKS)])] * 2
+    batches, later = batch_outcomes(many, many, 0.0, 1)
+    assert [each.outcomes(lambda *_: True)[::2] for each in batches.values()] == [([], [(SCORE, NAMED_ACKS)])] * 2
     assert later == []
     open_ = delivery(0, NAMED_ACKS, 0, ACKED), delivery(1, NAMED_ACKS, 0, ACKED)
     for each in open_:
         each.outcome = None
     held, sent = [*many, *open_], list[Delivery]()
-    packed, later = pack(many, held, 0.0, 1)
-    assert [len(list(each.outcomes(lambda *_: True).acks)) for each in packed.values()] == [NAMED_ACKS]
-    sent += [each for part in packed.values() for each in part.deliveries]
-    packed, last = pack(later, held, 0.0, 1)
+    batches, later = batch_outcomes(many, held, 0.0, 1)
+    assert [len(list(each.outcomes(lambda *_: True).acks)) for each in batches.values()] == [NAMED_ACKS]
+    sent += [each for part in batches.values() for each in part.deliveries]
+    batches, last = batch_outcomes(later, held, 0.0, 1)
     assert last == []
-    sent += [each for part in packed.values() for each in part.deliveries]
+    sent += [each for part in batches.values() for each in part.deliveries]
     assert sorted(map(id, sent)) == sorted(map(id, many))
 
 
@@ -89,8 +89,8 @@ def test_acks_by_name_are_bounded_by_the_bodies_that_go_with_them() -> None:
         each.body, each.ack_individually = body, True
     waiting, rounds = acked, list[int]()
     while waiting:
-        packed, waiting = pack(waiting, acked, 0.0, 1)
-        sent = [each for part in packed.values() for each in part.deliveries]
+        batches, waiting = batch_outcomes(waiting, acked, 0.0, 1)
+        sent = [each for part in batches.values() for each in part.deliveries]
         assert bytes_of(sent) <= FREED_BYTES + len(body)
         rounds.append(len(sent))
     assert len(rounds) == 2

@@ -25,7 +25,7 @@ def _size_of(delivery: Delivery) -> int:
     return len(delivery.content) + len(value or b"")
 
 
-def portions(
+def chunks(
     deliveries: Sequence[Delivery], most: int, *, most_bytes: int = CLAIM_BYTES, most_freed: int | None = None
 ) -> Iterator[Sequence[Delivery]]:
     """Cut deliveries into portions, in their order.

@@ -17,7 +17,7 @@ from rmq._model.merging import Collect
 from rmq._model.replies import PartlySent, SendResult
 from rmq._model.topics import Topic
 from rmq._sending.backpressure import send_patiently, wait_for_room
-from rmq._sending.pipeline import BATCH_BYTES, Pipeline, RoundSize
+from rmq._sending.pipeline import BATCH_BYTES, Pipeline, RoundLimits
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq._transport.refusals import error_of
@@ -57,11 +57,11 @@ CHUNK = 4_000
 M = TypeVar("M")
 """What the caller has sent: messages, or numbers of rows."""
 
-ROUND = RoundSize(CALLS_IN_FLIGHT * BATCH, CALLS_IN_FLIGHT * BATCH_BYTES)
+ROUND = RoundLimits(CALLS_IN_FLIGHT * BATCH, CALLS_IN_FLIGHT * BATCH_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
-class Calls:
+class SendOptions:
     """How messages go into calls.
 
     Attributes:
@@ -75,18 +75,18 @@ class Calls:
     method: tuple[str, str] = ("send_many", "message")
 
 
-class Stream:
+class BatchSender:
     """The state of one `send_many`."""
 
     def __init__(
-        self, connections: Connections, slots: QueueBroker, outcomes: bool, blocks: bool, calls: Calls
+        self, connections: Connections, slots: QueueBroker, outcomes: bool, blocks: bool, calls: SendOptions
     ) -> None:
         check_flag("outcomes", outcomes)
         check_flag("fold", calls.fold)
         self._once, self._fold, self._method = calls.once, calls.fold, calls.method
         self._numbers: dict[int, int] = {}
         self._connections = connections
-        self._slots = slots
+        self._broker = slots
         self._detailed = outcomes
         self._blocks = blocks
         self._round_size = min(CALLS_IN_FLIGHT, slots.topic.slots)
@@ -99,7 +99,7 @@ class Stream:
         self._ids: dict[int, str] = {}
         self._not_stored: list[Any] = []
         self._unknown: list[Any] = []
-        self._untaken: Iterable[Any] = ()  # rows that stand behind those taken
+        self._rows_left: Iterable[Any] = ()  # rows that stand behind those taken
         self._error: RmqError | None = None
         self._refusal: RmqError | None = None
         self.collect = self._pipeline.collect
@@ -121,12 +121,12 @@ class Stream:
             try:
                 row = encode(message)
             except InvalidMessageError as error:
-                raise self._abandoned(error, message, number) from error
+                raise self._invalid_batch(error, message, number) from error
             slot = row[0]
             batch = batches.get(slot)
             if batch is None:
                 batch = batches[slot] = Batch(slot)
-            size_bytes = batch.fold(self._slots.topic, EncodedMessage(*row), message) if fold else None
+            size_bytes = batch.fold(self._broker.topic, EncodedMessage(*row), message) if fold else None
             held_bytes += batch.add(row, message) if size_bytes is None else size_bytes
             held += 1
             if detailed:
@@ -142,20 +142,20 @@ class Stream:
                 self._flush()
                 held = held_bytes = 0
             if self._error is not None:
-                self._break_off()
+                self._stop_sending()
 
     def take_rows(self, rows: Rows) -> None:
         """Take all rows of some columns over, and send them as batches fill; numbers of rows stand for messages."""
         for first in range(0, len(rows), CHUNK):
             last = min(first + CHUNK, len(rows))
-            self._untaken = range(last, len(rows))
+            self._rows_left = range(last, len(rows))
             self._take_chunk(rows[first:last], first, last)
 
     def _take_chunk(self, rows: Rows, first: int, last: int) -> None:
         """Sort a chunk of rows by slot, and send them; one column after the other, so that no row costs a call."""
         if rows.longest * self._batch_size > BATCH_BYTES:  # where a batch ends depends on its bytes
             numbers, messages = iter(range(first, last)), iter(rows)
-            self._untaken = chain(numbers, self._untaken)
+            self._rows_left = chain(numbers, self._rows_left)
             self.take(numbers, lambda number: next(messages), first)
             return
         for slot, places in rows.places.items():
@@ -175,14 +175,14 @@ class Stream:
         if self._detailed:
             self._taken = last
         if self._error is not None:
-            self._break_off()
+            self._stop_sending()
 
     def _queue(self, batch: Batch) -> None:
-        lane = self._pipeline.queue(batch)
-        if lane.number >= self._round_size:
-            self._pipeline.send(lane)
+        queue = self._pipeline.enqueue(batch)
+        if queue.number >= self._round_size:
+            self._pipeline.send(queue)
 
-    def _break_off(self) -> None:
+    def _stop_sending(self) -> None:
         """Send what others than the server that has failed can store, and raise the error.
 
         The batches of a named call end where those of its repeat will end, which else would take for sent what was not.
@@ -200,13 +200,13 @@ class Stream:
         ids = tuple(self._ids[index] for index in range(self._taken)) if self._ids else ()
         return SendResult(self._new, self._stored - self._new, outcomes, ids, self._dropped)
 
-    def _abandoned(self, error: InvalidMessageError, message: object, number: int) -> InvalidBatchError:
+    def _invalid_batch(self, error: InvalidMessageError, message: object, number: int) -> InvalidBatchError:
         """Stop before an invalid message and say what was stored."""
         self.collect()
         method, what = self._method
         return InvalidBatchError(
             f"{what} {number + 1} of {method}: {error}",
-            topic=self._slots.topic.name,
+            topic=self._broker.topic.name,
             stored=self._stored,
             not_stored=(*self._not_stored, *self._left(), message),
             unknown=tuple(self._unknown),
@@ -215,7 +215,7 @@ class Stream:
     def _flush(self, unfinished: bool = True) -> None:
         if unfinished:
             for batch in self._open.values():
-                self._pipeline.queue(batch)
+                self._pipeline.enqueue(batch)
             self._open.clear()
         self._pipeline.flush()
 
@@ -223,13 +223,13 @@ class Stream:
         if self._once is not None:
             number = self._numbers[batch.slot] = self._numbers.get(batch.slot, 0) + 1
             batch.completion = named_rpc_id(self._once, number)
-        return self._slots.send_part_call(batch.slot, batch, self._detailed, batch.completion)
+        return self._broker.send_part_call(batch.slot, batch, self._detailed, batch.completion)
 
     def _settle(self, batch: Batch, result: SendResult | RmqError) -> bool:
         """Note what came of a batch, and send what its call has left, until all of it is stored or refused."""
         first = part = 0
         while isinstance(result, SendResult):
-            first = self._book(batch, result, first)
+            first = self._record(batch, result, first)
             if first == len(batch):
                 return self._error is None
             part += 1
@@ -244,11 +244,11 @@ class Stream:
 
     def _settle_patiently(self, batch: Batch, first: int, part: int) -> bool:
         """Send a batch from one of its messages on, as room comes free."""
-        sleep, slots = self._connections.runtime.sleep, self._slots
+        sleep, slots = self._connections.runtime.sleep, self._broker
         while first < len(batch):
             if batch.completion is None:
                 stored, error = send_patiently(slots, batch.slot, batch[first:], sleep, self._detailed, each=True)
-                first = self._book(batch, stored, first)
+                first = self._record(batch, stored, first)
                 if error is not None:
                     return self._fail(error, batch.originals(first))
                 continue
@@ -260,7 +260,7 @@ class Stream:
                 break
             except RmqError as trouble:
                 return self._fail(trouble, batch.originals(first))
-            first, part = self._book(batch, stored, first), part + 1
+            first, part = self._record(batch, stored, first), part + 1
         return self._error is None
 
     def _send_rest(self, batch: Batch, first: int, part: int) -> SendResult | RmqError:
@@ -273,9 +273,9 @@ class Stream:
         rpc_id = batch.completion
         if rpc_id is not None and part:
             rpc_id = part_rpc_id(rpc_id, part)
-        return self._slots.send_part_call(batch.slot, batch[first:], self._detailed, rpc_id)
+        return self._broker.send_part_call(batch.slot, batch[first:], self._detailed, rpc_id)
 
-    def _book(self, batch: Batch, result: SendResult, first: int = 0) -> int:
+    def _record(self, batch: Batch, result: SendResult, first: int = 0) -> int:
         """Note what a call has stored and refused; return the place of the first message that it has left."""
         refused: Mapping[int, str] = result.refused if isinstance(result, PartlySent) else {}
         last = first + result.accepted + len(refused)
@@ -295,7 +295,7 @@ class Stream:
     def _refusal_of(self, batch: Batch, place: int, code: str) -> RmqError:
         if self._refusal is not None:  # one is told
             return self._refusal
-        call = self._slots.send_call(batch.slot, batch[place : place + 1], False, named_rpc_id("", 1))
+        call = self._broker.send_call(batch.slot, batch[place : place + 1], False, named_rpc_id("", 1))
         value = batch[place].value if code == "RMQ_PAST" else 1
         return error_of(call, f"{code} {value}")
 
@@ -320,7 +320,7 @@ class Stream:
         """Yield what was taken and not sent, and the rows behind it."""
         for batch in chain(self._pipeline.unsent(), self._open.values()):
             yield from batch.originals()
-        yield from self._untaken
+        yield from self._rows_left
 
     def _raise_error(self) -> None:
         error = self._error or self._refusal

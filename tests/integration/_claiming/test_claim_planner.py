@@ -12,10 +12,10 @@ import pytest
 import redis
 
 from rmq import Delivery, Listener, Observer, Observers, PriorityMessage, RmqClient, Topic, TopicType
-from rmq._claiming.claim_executor import ClaimExecutor
-from rmq._claiming.claim_round import ClaimPlan, ClaimRound
-from rmq._claiming.claimer import TROUBLE_PAUSE_S, Claimer
-from rmq._claiming.wake_hints import Hints
+from rmq._claiming.claim_plan import ClaimPlan, FetchResult
+from rmq._claiming.claim_planner import TROUBLE_PAUSE_S, ClaimPlanner
+from rmq._claiming.fetcher import Fetcher
+from rmq._claiming.wakeups import Wakeups
 from rmq._listening.handler_invoker import ListenerSetup
 from rmq._listening.listener_thread import PIGGYBACK_S, ListenerThread
 from rmq._listening.thread_executor import ThreadExecutor
@@ -54,36 +54,36 @@ def test_a_hint_that_overtakes_the_reply_of_a_claim_is_kept(
     """Pitfall 26: the claim found nothing, then something was sent, and the hint is here before the claim's reply."""
     topic = make_topic(TopicType.PRIORITY)
     connections = Connections(parse_url(proxy.url))
-    claimer = Claimer(connections, topic, [0])
-    claims = ClaimExecutor(claimer, HOLDER)
+    planner = ClaimPlanner(connections, topic, [0])
+    claims = Fetcher(planner, HOLDER)
     claims.claim(10)
-    claimer.expect(0)
+    planner.expect(0)
     proxy.delay_replies(0.3)
     thread = threading.Thread(target=claims.claim, args=(10,))
     before = proxy.commands("EVALSHA")
     thread.start()
     wait_until(lambda: proxy.commands("EVALSHA") > before)
-    claimer.take_hints(Hints(((0, 0),), False))
+    planner.take_wakeups(Wakeups(((0, 0),), False))
     assert thread.is_alive()
     thread.join(10)
-    assert claimer.wait_s(5.0) == 0
+    assert planner.wait_s(5.0) == 0
     assert claims.claim(10).deliveries == []
-    assert claimer.wait_s(5.0) == 5.0  # and a hint too many costs one claim
+    assert planner.wait_s(5.0) == 5.0  # and a hint too many costs one claim
     connections.close()
 
 
 def test_hints_for_slots_of_others_do_no_harm(connections: Connections, make_topic: MakeTopic) -> None:
-    claimer = Claimer(connections, make_topic(TopicType.PRIORITY, slots=2), [0])
-    claims = ClaimExecutor(claimer, HOLDER)
+    planner = ClaimPlanner(connections, make_topic(TopicType.PRIORITY, slots=2), [0])
+    claims = Fetcher(planner, HOLDER)
     claims.claim(10)
-    claimer.take_hints(Hints((), False))
-    claimer.take_hints(Hints(((1, 0),), False))
-    assert claimer.wait_s(5.0) == 5.0
+    planner.take_wakeups(Wakeups((), False))
+    planner.take_wakeups(Wakeups(((1, 0),), False))
+    assert planner.wait_s(5.0) == 5.0
 
 
 def test_what_is_claimed_is_shared_out_among_the_slots(connections: Connections, topic: Topic) -> None:
-    claimer = Claimer(connections, topic, [0, 1])
-    claims = ClaimExecutor(claimer, HOLDER)
+    planner = ClaimPlanner(connections, topic, [0, 1])
+    claims = Fetcher(planner, HOLDER)
     found = claims.claim(3).deliveries
     assert sorted(texts(found)) == ["s0 m0", "s0 m1", "s1 m0"]
     for delivery in found:
@@ -101,8 +101,8 @@ def test_a_slot_that_fails_neither_hides_the_others_nor_has_outcomes_sent_twice(
     bases = {topic.slot_of(f"{i}".encode()): f"{i}" for i in range(100)}
     producer = client.producer(topic)
     producer.send_many(PriorityMessage(f"s{slot}", 100, slot_basis=bases[slot]) for slot in (0, 1))
-    claimer = Claimer(connections, topic, [0, 1])
-    claims = ClaimExecutor(claimer, HOLDER)
+    planner = ClaimPlanner(connections, topic, [0, 1])
+    claims = Fetcher(planner, HOLDER)
     found = claims.claim(10).deliveries
     assert sorted(texts(found)) == ["s0", "s1"]
     redis_client.set(slot_keys(topic.name, 1).retry, "someone else's")
@@ -115,12 +115,12 @@ def test_a_slot_that_fails_neither_hides_the_others_nor_has_outcomes_sent_twice(
     assert "WRONGTYPE" in caplog.text
     assert client.inspect(topic).stats([0]).total("acked") == 1
     # nothing to settle and nothing claimed: raised, and the slot is left alone for a moment
-    claimer.expect(1)
+    planner.expect(1)
     with pytest.raises(ScriptFailedError, match="slot 1"):
         claims.claim(10)
-    assert 0 < claimer.wait_s(5.0) <= TROUBLE_PAUSE_S
+    assert 0 < planner.wait_s(5.0) <= TROUBLE_PAUSE_S
     producer.send(PriorityMessage("more", 100, slot_basis=bases[0]))
-    claimer.expect(0)
+    planner.expect(0)
     assert texts(claims.claim(10).deliveries) == ["more"]
 
 
@@ -128,36 +128,36 @@ def test_a_look_at_a_broken_slot_does_not_hide_what_is_due_in_the_others(
     connections: Connections, make_topic: MakeTopic, redis_client: redis.Redis
 ) -> None:
     topic = make_topic(TopicType.PRIORITY, slots=4, checked=False)
-    claimer = Claimer(connections, topic, range(4))
-    claims = ClaimExecutor(claimer, HOLDER)
+    planner = ClaimPlanner(connections, topic, range(4))
+    claims = Fetcher(planner, HOLDER)
     claims.claim(10)
     redis_client.set(slot_keys(topic.name, 0).store, "someone else's")
     redis_client.zadd(slot_keys(topic.name, 3).store, {"quiet": 100})
     with pytest.raises(ScriptFailedError, match="slot 0"):
-        claimer.look()
+        planner.look()
     assert texts(claims.claim(10).deliveries) == ["quiet"]
 
 
 def test_a_lost_reply_is_not_asked_for_again_at_once(client: RmqClient, topic: Topic, proxy: Proxy) -> None:
     """Pitfall 1: each such claim may strand messages until their lease ends."""
     connections = Connections(parse_url(proxy.url))
-    claimer = Claimer(connections, topic, [0, 1])
-    claims = ClaimExecutor(claimer, HOLDER)
+    planner = ClaimPlanner(connections, topic, [0, 1])
+    claims = Fetcher(planner, HOLDER)
     claims.claim(0)
     proxy.cut_before_reply(command="EVALSHA")
-    claimer.expect(0)
+    planner.expect(0)
     round_ = claims.claim(1)
     assert (round_.deliveries, round_.doubtful) == ([], 1)
     assert stats_of(client, topic).in_flight == 1
-    claimer.expect(1)
+    planner.expect(1)
     assert len(claims.claim(2).deliveries) in (1, 2)
     connections.close()
 
 
 def test_an_outcome_that_never_got_out_is_handed_back(client: RmqClient, topic: Topic, proxy: Proxy) -> None:
     connections = Connections(parse_url(proxy.url), deadline_s=0.3)
-    claimer = Claimer(connections, topic, [0, 1])
-    claims = ClaimExecutor(claimer, HOLDER)
+    planner = ClaimPlanner(connections, topic, [0, 1])
+    claims = Fetcher(planner, HOLDER)
     found = claims.claim(10).deliveries
     for delivery in found:
         delivery.mark(ACKED)
@@ -171,13 +171,13 @@ def test_an_outcome_that_never_got_out_is_handed_back(client: RmqClient, topic: 
 
 
 def test_wait_ends_when_woken(connections: Connections, make_topic: MakeTopic) -> None:
-    claimer = Claimer(connections, make_topic(TopicType.PRIORITY), [0])
-    claims = ClaimExecutor(claimer, HOLDER)
+    planner = ClaimPlanner(connections, make_topic(TopicType.PRIORITY), [0])
+    claims = Fetcher(planner, HOLDER)
     claims.claim(10)
-    thread = threading.Thread(target=claimer.wait, args=(3_600.0,))
+    thread = threading.Thread(target=planner.wait, args=(3_600.0,))
     thread.start()
-    claimer.wake_all()
-    claimer.expect(0)
+    planner.wake_all()
+    planner.expect(0)
     thread.join(LIMIT_S)
     assert not thread.is_alive()
 
@@ -185,23 +185,23 @@ def test_wait_ends_when_woken(connections: Connections, make_topic: MakeTopic) -
 def test_a_slot_that_may_not_be_claimed_from_any_more_is_not_asked_for_without_a_pause(
     connections: Connections, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rmq._claiming.claimer.TROUBLE_PAUSE_S", 60.0)
+    monkeypatch.setattr("rmq._claiming.claim_planner.TROUBLE_PAUSE_S", 60.0)
     may_claim = False
-    claimer = Claimer(connections, topic, [0, 1], lambda slot, owner: slot == 1 or may_claim)
-    claims = ClaimExecutor(claimer, HOLDER)
-    claimer.look()
+    planner = ClaimPlanner(connections, topic, [0, 1], lambda slot, owner: slot == 1 or may_claim)
+    claims = Fetcher(planner, HOLDER)
+    planner.look()
     assert {delivery.slot for delivery in claims.claim(10).deliveries} == {1}
-    assert claimer.wait_s(5.0) == 5.0
+    assert planner.wait_s(5.0) == 5.0
     may_claim = True
-    claimer.expect(0)
+    planner.expect(0)
     assert {delivery.slot for delivery in claims.claim(10).deliveries} == {0}
 
 
 def test_outcomes_ride_on_claims_from_their_slot_and_all_go_where_nothing_is_due(
     client: RmqClient, connections: Connections, topic: Topic
 ) -> None:
-    claimer = Claimer(connections, topic, [0, 1])
-    claims = ClaimExecutor(claimer, HOLDER)
+    planner = ClaimPlanner(connections, topic, [0, 1])
+    claims = Fetcher(planner, HOLDER)
     held = claims.claim(4).deliveries
     for delivery in held:
         delivery.mark(ACKED)
@@ -209,8 +209,8 @@ def test_outcomes_ride_on_claims_from_their_slot_and_all_go_where_nothing_is_due
 
     def claim(limit: int) -> list[Delivery]:
         """As a listener's thread does."""
-        plans.append(plan := claimer.plan(limit))
-        slots = {visit.slot for visit in plan.visits}
+        plans.append(plan := planner.plan(limit))
+        slots = {visit.slot for visit in plan.requests}
         settled = [delivery for delivery in held if not plan.busy or delivery.slot in slots]
         for delivery in settled:
             held.remove(delivery)
@@ -224,7 +224,7 @@ def test_outcomes_ride_on_claims_from_their_slot_and_all_go_where_nothing_is_due
         delivery.mark(ACKED)
     held += left
     claim(10)
-    assert (len(plans[0].visits), plans[-1].busy) == (1, False)
+    assert (len(plans[0].requests), plans[-1].busy) == (1, False)
 
 
 @pytest.mark.parametrize(("room", "acks"), [(1, [0, 2, 4, 5, 5]), (0, [0, 5, 5, 5, 5])])
@@ -244,7 +244,7 @@ def test_an_idle_worker_settles_a_few_slots_at_a_time_but_all_where_it_has_no_ro
     bases = {topic.slot_of(f"{i}".encode()): f"{i}" for i in range(1_000)}
     client.producer(topic).send_many(PriorityMessage(f"{slot}", 1, slot_basis=bases[slot]) for slot in range(5))
     worker = a_worker(connections, topic)
-    while worker.claimer.wait_s(1.0) == 0:  # each slot is due until a claim says otherwise
+    while worker.planner.wait_s(1.0) == 0:  # each slot is due until a claim says otherwise
         worker.round()
     assert worker.calls.handled == 5
     monkeypatch.setattr(worker.handlers, "room", lambda: room)
@@ -263,14 +263,14 @@ def test_a_message_that_waited_for_its_twin_is_due_once_that_one_is_acked(
 ) -> None:
     """Another thread has found it in flight, and would look again in a second only."""
     topic = make_topic(TopicType.PRIORITY, slots=2)
-    claimer = Claimer(connections, topic, [0, 1])
-    claims = ClaimExecutor(claimer, HOLDER)
+    planner = ClaimPlanner(connections, topic, [0, 1])
+    claims = Fetcher(planner, HOLDER)
     client.producer(topic).send(PriorityMessage("a", 100))
     found = claims.claim(10).deliveries
     client.producer(topic).send(PriorityMessage("a", 100))
-    claimer.expect(found[0].slot)
+    planner.expect(found[0].slot)
     assert claims.claim(10).deliveries == []
-    assert claimer.wait_s(5.0) == 5.0
+    assert planner.wait_s(5.0) == 5.0
     found[0].mark(ACKED)
     claims.claim(0, found)
     assert texts(claims.claim(10).deliveries) == ["a"]
@@ -281,14 +281,14 @@ def test_an_outcome_does_not_put_back_the_search_behind_thousands_in_flight(
 ) -> None:
     topic = make_topic(TopicType.PRIORITY, slots=2, checked=False)
     keys = slot_keys(topic.name, 0)
-    claimer = Claimer(connections, topic, [0])
-    claims = ClaimExecutor(claimer, HOLDER)
+    planner = ClaimPlanner(connections, topic, [0])
+    claims = Fetcher(planner, HOLDER)
     redis_client.zadd(keys.store, {"first": 2_000})
     found = claims.claim(1).deliveries
     twins = {f"twin {number}": 1_000 for number in range(1_500)}
     redis_client.zadd(keys.store, {**twins, "behind": 500})
     redis_client.zadd(keys.prepare, dict.fromkeys(twins, found[0].claim_score))
-    claimer.expect(0)
+    planner.expect(0)
     assert claims.claim(1).deliveries == []  # a search ends after about 1,000
     found[0].mark(ACKED)
     claims.claim(0, found)
@@ -298,17 +298,17 @@ def test_an_outcome_does_not_put_back_the_search_behind_thousands_in_flight(
 def test_a_look_that_took_long_does_not_spoil_what_is_known_of_redis_time(make_topic: MakeTopic, proxy: Proxy) -> None:
     topic = make_topic(TopicType.FIXED_TIME, slots=2)
     connections = Connections(parse_url(proxy.url))
-    claimer = Claimer(connections, topic, [0, 1])
-    claims = ClaimExecutor(claimer, HOLDER)
-    claimer.look()
+    planner = ClaimPlanner(connections, topic, [0, 1])
+    claims = Fetcher(planner, HOLDER)
+    planner.look()
     claims.claim(1)
-    claimer.expect(0)
+    planner.expect(0)
     claims.claim(1)
-    schedule, at_s = claimer.schedule, monotonic_s()
-    known_ms = schedule._gather(at_s)  # pyright: ignore[reportPrivateUsage]
+    schedule, at_s = planner.schedule, monotonic_s()
+    known_ms = schedule._advance(at_s)  # pyright: ignore[reportPrivateUsage]
     proxy.delay_replies(0.3)
-    claimer.look()
-    assert schedule._gather(at_s) >= known_ms  # pyright: ignore[reportPrivateUsage]
+    planner.look()
+    assert schedule._advance(at_s) >= known_ms  # pyright: ignore[reportPrivateUsage]
     connections.close()
 
 
@@ -319,8 +319,8 @@ def test_acks_of_a_claim_that_come_late_are_carried_out_while_nobody_else_has_it
     topic = make_topic(TopicType.PRIORITY, slots=2)
     bases = {topic.slot_of(f"{i}".encode()): f"{i}" for i in range(100)}
     client.producer(topic).send_many(PriorityMessage(f"m{i}", 100, slot_basis=bases[0]) for i in range(3))
-    claimer = Claimer(connections, topic, [0, 1])
-    claims = ClaimExecutor(claimer, HOLDER)
+    planner = ClaimPlanner(connections, topic, [0, 1])
+    claims = Fetcher(planner, HOLDER)
     found = claims.claim(10).deliveries
     for delivery in found:
         delivery.mark(ACKED)
@@ -332,9 +332,9 @@ def test_acks_of_a_claim_that_come_late_are_carried_out_while_nobody_else_has_it
 
 
 def a_worker(connections: Connections, topic: Topic, observers: Observers | None = None) -> ListenerThread:
-    claimer = Claimer(connections, topic, range(topic.slots))
+    planner = ClaimPlanner(connections, topic, range(topic.slots))
     setup = ListenerSetup(Listener(topic, lambda delivery: None), threading.Event(), observers=observers or Observers())
-    return ListenerThread(setup, claimer, 0, ThreadExecutor)
+    return ListenerThread(setup, planner, 0, ThreadExecutor)
 
 
 def test_outcomes_that_come_too_late_are_not_given_up_in_silence(
@@ -345,7 +345,7 @@ def test_outcomes_that_come_too_late_are_not_given_up_in_silence(
     worker.held.deliveries = list(found)
     found[0].lease_until_s = 0.0
     with caplog.at_level(logging.WARNING):
-        worker._drop(found, ClaimRound([], found[:2]))  # pyright: ignore[reportPrivateUsage]
+        worker._drop(found, FetchResult([], found[:2]))  # pyright: ignore[reportPrivateUsage]
     assert worker.held.deliveries == [found[1]]
     assert "1 outcomes did not reach Redis before their leases ended" in caplog.text
 
@@ -475,7 +475,7 @@ def test_to_give_back_goes_on_beside_what_an_earlier_claim_could_not_settle(
     client: RmqClient, connections: Connections, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its acks were asked for by name, and counted as if this call's outcomes had not been sent."""
-    monkeypatch.setattr("rmq._claiming.claim_executor.PIGGYBACKED_NACKS", 1)
+    monkeypatch.setattr("rmq._claiming.fetcher.PIGGYBACKED_NACKS", 1)
     worker = a_worker(connections, topic)
     earlier, left, *others = sorted(worker.claims.claim(4).deliveries, key=lambda each: each.slot)
     left.mark(ACKED)
@@ -484,7 +484,7 @@ def test_to_give_back_goes_on_beside_what_an_earlier_claim_could_not_settle(
     worker.waiting.extend(others)
     earlier.mark(ACKED)
     earlier.under_way = True
-    late = [ClaimRound([], [earlier])]
+    late = [FetchResult([], [earlier])]
     monkeypatch.setattr(worker.claims, "_take_earlier", lambda: (late.pop() if late else None, None))
     monkeypatch.setattr(worker.claims, "_kept", late[0])
     worker.release_waiting()
@@ -570,18 +570,18 @@ def test_many_slots_are_looked_at_part_by_part(
     client: RmqClient, connections: Connections, make_topic: MakeTopic
 ) -> None:
     topic = make_topic(TopicType.PRIORITY, slots=1_024)
-    claimer = Claimer(connections, topic, range(1_024))
-    assert claimer.parts == 4
-    claims = ClaimExecutor(claimer, HOLDER)
-    while claimer.wait_s(1.0) == 0:  # each is due until a claim says otherwise
+    planner = ClaimPlanner(connections, topic, range(1_024))
+    assert planner.parts == 4
+    claims = Fetcher(planner, HOLDER)
+    while planner.wait_s(1.0) == 0:  # each is due until a claim says otherwise
         claims.claim(500)
-    claimer.look(in_parts=True)  # the first look of all
+    planner.look(in_parts=True)  # the first look of all
     bases = {topic.slot_of(f"{i}".encode()): f"{i}" for i in range(20_000)}
     client.producer(topic).send_many(
         PriorityMessage(f"m{slot}", 100, slot_basis=bases[slot]) for slot in (5, 300, 600, 999)
     )
     found: list[list[str]] = []
     for _ in range(4):
-        claimer.look(in_parts=True)
+        planner.look(in_parts=True)
         found.append(texts(claims.claim(10).deliveries))
     assert found == [["m5"], ["m300"], ["m600"], ["m999"]]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rmq._claiming.settlements import Settlements
+from rmq._claiming.outcome_batches import OutcomeBatch
 from rmq._model.deliveries import Delivery
 from rmq._model.replies import ClaimReply, Owner
 from rmq._transport.call import Call
@@ -21,7 +21,7 @@ PATIENCE_S = 0.25
 
 
 @dataclass(slots=True)
-class Visit:
+class ClaimRequest:
     """One slot's part in a round of claims.
 
     Attributes:
@@ -39,7 +39,7 @@ class Visit:
     limit: int = 0
     start: int = 0
     picked: bool = True
-    settlements: Settlements | None = None
+    settlements: OutcomeBatch | None = None
     reply: ClaimReply[Any] | RmqError | None = None
 
     @property
@@ -53,18 +53,18 @@ class ClaimPlan:
     """What a round of claims is to do.
 
     Attributes:
-        visits: The slots that were picked; nobody else picks them until the replies are known.
+        requests: The slots that were picked; nobody else picks them until the replies are known.
         busy: Whether this round or one soon after it claims something, so that acks may wait for a claim.
         tokens: How many tokens of the topic's rate limit were taken for it.
     """
 
-    visits: list[Visit]
+    requests: list[ClaimRequest]
     busy: bool
     tokens: int = 0
 
 
 @dataclass(slots=True)
-class ClaimRound:
+class FetchResult:
     """What a round of claims brought.
 
     Attributes:
@@ -84,7 +84,7 @@ class ClaimRound:
     arrived: list[Delivery] = field(default_factory=list[Delivery])
     lost: list[Delivery] = field(default_factory=list[Delivery])
 
-    def add(self, other: ClaimRound) -> None:
+    def add(self, other: FetchResult) -> None:
         """Take what another round brought, too."""
         self.deliveries.extend(other.deliveries)
         self.unsent.extend(other.unsent)
@@ -94,7 +94,7 @@ class ClaimRound:
         self.lost.extend(other.lost)
 
 
-def both(first: ClaimRound | None, second: ClaimRound | None) -> ClaimRound | None:
+def merged_results(first: FetchResult | None, second: FetchResult | None) -> FetchResult | None:
     """Return what two rounds have brought; either may be none."""
     if first is None or second is None:
         return first or second
@@ -102,12 +102,12 @@ def both(first: ClaimRound | None, second: ClaimRound | None) -> ClaimRound | No
     return first
 
 
-def groups_of(calls: Sequence[Call[ClaimReply[Any]]], visits: Sequence[Visit]) -> list[tuple[int, int]]:
+def group_calls(calls: Sequence[Call[ClaimReply[Any]]], requests: Sequence[ClaimRequest]) -> list[tuple[int, int]]:
     """Put claims into groups of a script call each, as first and after last: a script holds up all other clients."""
     groups: list[tuple[int, int]] = []
     room = 0
-    for index, (call, visit) in enumerate(zip(calls, visits, strict=True)):
-        weight = CLAIM_WEIGHT + visit.limit + len(call.args)
+    for index, (call, request) in enumerate(zip(calls, requests, strict=True)):
+        weight = CLAIM_WEIGHT + request.limit + len(call.args)
         if weight > room:
             groups.append((index, index))
             room = MOST_WEIGHT

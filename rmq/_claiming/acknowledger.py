@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from rmq._broker.broker import Broker
 from rmq._broker.claims import MAX_BATCH, NACK_BATCH, RENEWALS, WHOLE_BATCH, Ack
-from rmq._claiming.claim_round import PATIENCE_S
+from rmq._claiming.chunks import FREED_BYTES, chunks
+from rmq._claiming.claim_plan import PATIENCE_S
 from rmq._claiming.leases import take_renewal
-from rmq._claiming.portions import FREED_BYTES, portions
-from rmq._claiming.settlements import nack_of, stale_among
+from rmq._claiming.outcome_batches import nack_of, stale_among
 from rmq._model.claim_columns import number_of, spread, spread_some
 from rmq._model.deliveries import Delivery, Outcome, Verb
 from rmq._model.replies import NackReply
@@ -24,7 +24,7 @@ from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq.errors import ReplyLostError, RmqError
 
-WHOLE_FROM, NAME_FOR_S = 8, 1.0
+WHOLE_FROM, NAMED_ACK_S = 8, 1.0
 """So many deliveries of a slot are acked without naming each, where that is possible; where it was not, it is tried
 again after so many seconds."""
 
@@ -33,7 +33,7 @@ _slot, _claim_score, _individually = attrgetter("slot"), attrgetter("claim_score
 
 
 @dataclass(slots=True)
-class Settled:
+class SettleResult:
     """What came of outcomes.
 
     Attributes:
@@ -49,7 +49,7 @@ class Settled:
     trouble: RmqError | None = None
 
 
-class _Part(NamedTuple):
+class _SettleCall(NamedTuple):
     """Deliveries of a slot that one call settles; `whole`: the call does not name them, and answers claim scores."""
 
     call: Call[Any]
@@ -57,7 +57,7 @@ class _Part(NamedTuple):
     whole: bool = False
 
 
-class Settler:
+class Acknowledger:
     """Settles deliveries, and renews their leases: one round trip for all slots.
 
     A server that does not answer holds up the others' outcomes not at all, and the caller for a sixth of a lease:
@@ -68,29 +68,31 @@ class Settler:
         writer: The topic's slots.
     """
 
-    def __init__(self, connections: Connections, writer: Broker) -> None:
+    def __init__(self, connections: Connections, broker: Broker) -> None:
         self._connections = connections
-        self._writer = writer
-        self._patience_s = max(PATIENCE_S, writer.topic.lease_s / 6)
-        self._name_until_s = 0.0
+        self._broker = broker
+        self._patience_s = max(PATIENCE_S, broker.topic.lease_s / 6)
+        self._by_name_until_s = 0.0
 
-    def settle(self, deliveries: Sequence[Delivery], outcome: Outcome, settled: Settled) -> None:
+    def settle(self, deliveries: Sequence[Delivery], outcome: Outcome, settled: SettleResult) -> None:
         """Carry out an outcome, and note what came of it while it does."""
         settled.untried = list(deliveries)
-        parts = [part for slot, each in _by(_slot, deliveries).items() for part in self._parts(slot, each, outcome)]
+        parts = [
+            part for slot, each in _group_by(_slot, deliveries).items() for part in self._parts(slot, each, outcome)
+        ]
         settled.untried = []  # from here on nobody knows, unless a reply tells
         while left := self._carry_out(parts, settled):
             build = self._named if outcome.verb is Verb.ACK else partial(self._nacked, outcome=outcome)
             if outcome.verb is Verb.ACK:
-                self._name_until_s = monotonic_s() + NAME_FOR_S
-            parts = [part for slot, each in _by(_slot, left).items() for part in build(slot, each)]
+                self._by_name_until_s = monotonic_s() + NAMED_ACK_S
+            parts = [part for slot, each in _group_by(_slot, left).items() for part in build(slot, each)]
 
     def extend(self, deliveries: Sequence[Delivery]) -> tuple[list[Delivery], RmqError | None]:
         """Renew leases; return those that were lost before, and the first error."""
         parts = [
-            _Part(self._writer.extend_call(slot, _claims_of(part)), part)
-            for slot, each in _by(_slot, deliveries).items()
-            for part in portions(each, RENEWALS)
+            _SettleCall(self._broker.extend_call(slot, _claims_of(part)), part)
+            for slot, each in _group_by(_slot, deliveries).items()
+            for part in chunks(each, RENEWALS)
         ]
         started_s = monotonic_s()
         lost: list[Delivery] = []
@@ -101,38 +103,38 @@ class Settler:
             lost += take_renewal(part.deliveries, reply, started_s)
         return lost, trouble
 
-    def _parts(self, slot: int, deliveries: Sequence[Delivery], outcome: Outcome) -> Iterator[_Part]:
+    def _parts(self, slot: int, deliveries: Sequence[Delivery], outcome: Outcome) -> Iterator[_SettleCall]:
         """Yield the calls that settle deliveries of a slot."""
         if outcome.verb is not Verb.ACK:
             yield from self._nacked(slot, deliveries, outcome)
             return
-        writer, now_s = self._writer, monotonic_s()
-        deliveries = spread_some(deliveries, now_s if now_s >= self._name_until_s else inf)
-        if number_of(deliveries) >= WHOLE_FROM and now_s >= self._name_until_s:
+        broker, now_s = self._broker, monotonic_s()
+        deliveries = spread_some(deliveries, now_s if now_s >= self._by_name_until_s else inf)
+        if number_of(deliveries) >= WHOLE_FROM and now_s >= self._by_name_until_s:
             # whether something of a claim is open shows in Redis; if so, or with bodies, its contents are named next
-            claims = _by(_claim_score, deliveries).items()
+            claims = _group_by(_claim_score, deliveries).items()
             whole: list[tuple[int, Sequence[Delivery]]] = []
             for score, part in claims:
                 number = number_of(part)
-                if number > 1 and writer.is_whole(slot, score, number) and not any(map(_individually, part)):
+                if number > 1 and broker.is_whole(slot, score, number) and not any(map(_individually, part)):
                     whole.append((score, part))
             for first in range(0, len(whole), WHOLE_BATCH):
                 batch = whole[first : first + WHOLE_BATCH]
-                call = writer.whole_call(slot, [(score, number_of(part)) for score, part in batch])
-                yield _Part(call, [each for _, part in batch for each in part], whole=True)
+                call = broker.whole_call(slot, [(score, number_of(part)) for score, part in batch])
+                yield _SettleCall(call, [each for _, part in batch for each in part], whole=True)
             scores = {score for score, _ in whole}
             deliveries = [delivery for delivery in deliveries if delivery.claim_score not in scores]
         yield from self._named(slot, spread(deliveries))
 
-    def _nacked(self, slot: int, deliveries: Sequence[Delivery], outcome: Outcome) -> Iterator[_Part]:
-        for part in portions(deliveries, NACK_BATCH):
-            yield _Part(self._writer.nack_call(slot, [nack_of(each, outcome) for each in part]), part)
+    def _nacked(self, slot: int, deliveries: Sequence[Delivery], outcome: Outcome) -> Iterator[_SettleCall]:
+        for part in chunks(deliveries, NACK_BATCH):
+            yield _SettleCall(self._broker.nack_call(slot, [nack_of(each, outcome) for each in part]), part)
 
-    def _named(self, slot: int, deliveries: Sequence[Delivery]) -> Iterator[_Part]:
-        for part in portions(deliveries, MAX_BATCH, most_freed=FREED_BYTES):
-            yield _Part(self._writer.ack_call(slot, _claims_of(part)), part)
+    def _named(self, slot: int, deliveries: Sequence[Delivery]) -> Iterator[_SettleCall]:
+        for part in chunks(deliveries, MAX_BATCH, most_freed=FREED_BYTES):
+            yield _SettleCall(self._broker.ack_call(slot, _claims_of(part)), part)
 
-    def _carry_out(self, parts: Sequence[_Part], settled: Settled) -> list[Delivery]:
+    def _carry_out(self, parts: Sequence[_SettleCall], settled: SettleResult) -> list[Delivery]:
         """Carry out calls; return the deliveries that need another one: acks by name, and nacks not looked at."""
         left: list[Delivery] = []
         for part, reply in zip(parts, self._results(parts), strict=True):
@@ -154,7 +156,7 @@ class Settler:
                 settled.stale += stale_among(part.deliveries, reply)
         return left
 
-    def _results(self, parts: Sequence[_Part]) -> Sequence[Any]:
+    def _results(self, parts: Sequence[_SettleCall]) -> Sequence[Any]:
         """Carry out calls; return per call its reply or its error."""
         if not parts:
             return []
@@ -166,14 +168,14 @@ class Settler:
             return [error] * len(parts)
 
 
-def _by(key: Callable[[Delivery], int], deliveries: Iterable[Delivery]) -> dict[int, list[Delivery]]:
-    wanted = list(deliveries)
-    found: dict[int, list[Delivery]] = defaultdict(list)
-    if len(keys := set(map(key, wanted))) == 1:  # mostly they are of one claim
-        return {keys.pop(): wanted}
-    for delivery in wanted:
-        found[key(delivery)].append(delivery)
-    return found
+def _group_by(key: Callable[[Delivery], int], deliveries: Iterable[Delivery]) -> dict[int, list[Delivery]]:
+    all_ = list(deliveries)
+    groups: dict[int, list[Delivery]] = defaultdict(list)
+    if len(keys := set(map(key, all_))) == 1:  # mostly they are of one claim
+        return {keys.pop(): all_}
+    for delivery in all_:
+        groups[key(delivery)].append(delivery)
+    return groups
 
 
 def _claims_of(deliveries: Iterable[Delivery]) -> list[Ack]:

@@ -19,7 +19,7 @@ WEIGHT = 0.3
 """Share of the last round in what is known of the size of messages."""
 
 
-class RoundSize:
+class FetchSize:
     """From how many slots a round claims, and how many messages: no more than one round may return.
 
     Args:
@@ -32,13 +32,13 @@ class RoundSize:
     def __init__(self, most_bytes: int = CLAIM_BYTES) -> None:
         self.slots = FIRST_SLOTS
         self._most_bytes = most_bytes
-        self._bytes_each = 0.0
+        self._bytes_per_message = 0.0
 
-    def messages(self, wanted: int) -> int:
+    def messages(self, limit: int) -> int:
         """Return how many messages to ask for, at most `wanted`, at least 1 of them."""
-        if wanted * self._bytes_each <= self._most_bytes:
-            return wanted
-        return max(1, int(self._most_bytes / self._bytes_each))
+        if limit * self._bytes_per_message <= self._most_bytes:
+            return limit
+        return max(1, int(self._most_bytes / self._bytes_per_message))
 
     def note(self, asked: int, replies: Sequence[ClaimReply[Any]], slots: int) -> bool:
         """Learn from a round, or a part of it; return whether slots got nothing because others filled the call.
@@ -48,19 +48,19 @@ class RoundSize:
             replies: Their replies. Large messages count at once, small ones bit by bit.
             slots: From how many slots the whole round claims.
         """
-        got, size_bytes, filled = 0, 0, False
+        received, size_bytes, filled = 0, 0, False
         for reply in replies:
             if messages := reply.messages:
-                got += len(messages)
+                received += len(messages)
                 size_bytes += len(messages[0].content) * len(messages)
                 rows = isinstance(messages, ClaimedRows)
                 bodies = messages.bodies if rows else [message.body for message in messages]
                 size_bytes += sum(map(len, filter(None, bodies)))
             elif 0 < reply.next_due_ms <= reply.now_ms:
                 filled = True
-        wanted = asked * slots // (HEADROOM * got) if got else MOST_SLOTS
-        self.slots = max(FEWEST_SLOTS, min(MOST_SLOTS, 2 * self.slots, max(wanted, self.slots // 2)))
-        if got:
-            mean = size_bytes / got
-            self._bytes_each = max(mean, self._bytes_each + WEIGHT * (mean - self._bytes_each))
-        return filled and got > 0
+        slots_needed = asked * slots // (HEADROOM * received) if received else MOST_SLOTS
+        self.slots = max(FEWEST_SLOTS, min(MOST_SLOTS, 2 * self.slots, max(slots_needed, self.slots // 2)))
+        if received:
+            mean = size_bytes / received
+            self._bytes_per_message = max(mean, self._bytes_per_message + WEIGHT * (mean - self._bytes_per_message))
+        return filled and received > 0

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq import Delivery, Topic, TopicType
-from rmq._claiming.portions import bytes_of, portions
+from rmq._claiming.chunks import bytes_of, chunks
 from rmq._model.replies import Claimed
 
 TOPIC = Topic("t", TopicType.PRIORITY)
@@ -34,7 +34,7 @@ def test_all_come_once_in_their_order_and_each_portion_is_bounded_and_full(
     def weight(part: list[Delivery]) -> int:
         return sum(len(each.name) for each in part)
 
-    parts = [list(part) for part in portions(all_, most, most_bytes=most_bytes)]
+    parts = [list(part) for part in chunks(all_, most, most_bytes=most_bytes)]
     assert [each for part in parts for each in part] == all_
     assert all(0 < len(part) <= most for part in parts)
     assert all(len(part) == 1 or weight(part) <= most_bytes for part in parts)
@@ -47,7 +47,7 @@ def test_where_a_call_deletes_bodies_these_bound_it_too(
     sizes: list[tuple[int, int | None]], most: int, most_freed: int
 ) -> None:
     all_ = [delivery(b"c" * content, None if body is None else b"b" * body) for content, body in sizes]
-    parts = [list(part) for part in portions(all_, most, most_freed=most_freed)]
+    parts = [list(part) for part in chunks(all_, most, most_freed=most_freed)]
     assert [each for part in parts for each in part] == all_
     assert all(0 < len(part) <= most for part in parts)
     assert all(len(part) == 1 or bytes_of(part) <= most_freed for part in parts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rmq._claiming.round_size import FEWEST_SLOTS, FIRST_SLOTS, HEADROOM, MOST_SLOTS, RoundSize
+from rmq._claiming.fetch_size import FEWEST_SLOTS, FIRST_SLOTS, HEADROOM, MOST_SLOTS, FetchSize
 from rmq._model.replies import Claimed, ClaimReply
 
 
@@ -13,13 +13,13 @@ def reply(messages: int, size_bytes: int = 1, next_due_ms: int = 0) -> ClaimRepl
     return ClaimReply(1_790_000_000_000, next_due_ms, 0, 0, (), (claimed,) * messages)
 
 
-def note(size: RoundSize, asked: int, replies: Sequence[ClaimReply[Claimed]]) -> bool:
+def note(size: FetchSize, asked: int, replies: Sequence[ClaimReply[Claimed]]) -> bool:
     """Let it learn from a round of which all replies have come."""
     return size.note(asked, replies, len(replies))
 
 
 def test_full_claims_make_a_round_narrower_and_others_make_it_wider() -> None:
-    size = RoundSize()
+    size = FetchSize()
     note(size, 500, [reply(500)])
     assert size.slots == FIRST_SLOTS // 2
     note(size, 500, [reply(1)] * (FIRST_SLOTS // 2))
@@ -34,7 +34,7 @@ def test_full_claims_make_a_round_narrower_and_others_make_it_wider() -> None:
 
 def test_slots_may_bring_several_times_what_they_bring_on_average() -> None:
     """Else those with more than the average keep some back, of priorities always the lowest."""
-    size = RoundSize()
+    size = FetchSize()
     for _ in range(9):
         note(size, 500, [reply(3)] * size.slots)
     assert 500 // size.slots == HEADROOM * 3
@@ -47,7 +47,7 @@ def test_slots_may_bring_several_times_what_they_bring_on_average() -> None:
 
 
 def test_large_messages_are_asked_for_by_their_bytes() -> None:
-    size = RoundSize(1_000)
+    size = FetchSize(1_000)
     assert (size.messages(500), size.messages(1), size.messages(0)) == (500, 1, 0)
     note(size, 10, [reply(10, 20)])
     assert (size.messages(500), size.messages(20)) == (50, 20)
@@ -60,7 +60,7 @@ def test_large_messages_are_asked_for_by_their_bytes() -> None:
 
 
 def test_slots_that_others_left_no_room_for_are_noticed() -> None:
-    size = RoundSize()
+    size = FetchSize()
     assert note(size, 9, [reply(5), reply(0, next_due_ms=1)])
     assert not note(size, 9, [reply(5), reply(0)])
     assert not note(size, 9, [reply(0, next_due_ms=1)])
@@ -68,7 +68,7 @@ def test_slots_that_others_left_no_room_for_are_noticed() -> None:
 
 def test_replies_of_several_servers_tell_as_much_as_those_of_one() -> None:
     """Each server's part comes by itself; it has been asked for its share of the messages."""
-    whole, parts = RoundSize(), RoundSize()
+    whole, parts = FetchSize(), FetchSize()
     for _ in range(9):
         note(whole, 480, [reply(20)] * 12)
         for _ in range(3):
