@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import defaultdict
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -19,6 +19,7 @@ from rmq._model.workers import ListenerInfo, WorkerInfo
 from rmq.client import RmqClient
 from rmq.errors import RedisUnavailableError, RmqError
 
+T = TypeVar("T")
 log = logging.getLogger("rmq.metrics")
 
 KEEP_S = 2.0
@@ -47,13 +48,14 @@ class TopicsCollector(Collector):
         self._lock = threading.Lock()
         self._metrics: list[Metric] = []
         self._until_s = 0.0
+        self._unavailable = False  # a part of the last reading
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing: the families depend on what is read."""
         return []
 
     def collect(self) -> Iterable[Metric]:
-        """Return all metrics; where Redis does not answer, `rmq_up` says so."""
+        """Return all metrics that can be read; `rmq_up` and `rmq_unread` say where Redis did not answer."""
         with self._lock:
             if monotonic_s() >= self._until_s:
                 self._metrics = self._read()
@@ -61,32 +63,29 @@ class TopicsCollector(Collector):
             return list(self._metrics)
 
     def _read(self) -> list[Metric]:
-        figures = Figures()
-        try:
-            definitions = self._client.definitions()
+        figures, self._unavailable = Figures(), False
+        definitions = self._part(figures, "definitions", self._client.definitions)
+        if definitions is not None:
             figures.unreadable.add_metric([], len(definitions.unreadable))
-            workers = self._workers()
-            for topic in definitions.topics:
-                self._read_topic(figures, topic, workers)
+            workers = self._part(figures, "workers", self._client.workers)
             if workers is not None:
+                workers = [worker for worker in workers if not worker.stale]
                 figures.workers.add_metric([], len(workers))
                 take_listeners(figures, [each for worker in workers for each in worker.listeners])
-            self._read_memory(figures)
-        except RmqError as error:
-            log.warning("metrics are not complete: %s", error)
-            figures.up.add_metric([], 0)
-        else:
-            figures.up.add_metric([], 1)
+            for topic in definitions.topics:
+                self._read_topic(figures, topic, workers)
+            self._part(figures, "memory", lambda: self._read_memory(figures))
+        figures.up.add_metric([], 0 if self._unavailable else 1)
         return figures.all
 
-    def _workers(self) -> list[WorkerInfo] | None:
-        """Return the workers; `None` where another program has written to the key of their reports."""
+    def _part(self, figures: Figures, part: str, read: Callable[[], T]) -> T | None:
+        """Read a part; where it cannot be read, return `None` and say so: the servers of the other parts may answer."""
         try:
-            return [worker for worker in self._client.workers() if not worker.stale]
-        except RedisUnavailableError:
-            raise
+            return read()
         except RmqError as error:
-            log.warning("the workers cannot be read: %s", error)
+            log.warning("metrics are not complete, %s cannot be read: %s", part, error)
+            figures.unread.add_metric([part], 1)
+            self._unavailable = self._unavailable or isinstance(error, RedisUnavailableError) or part != "workers"
             return None
 
     def _read_topic(self, figures: Figures, topic: Topic, workers: Iterable[WorkerInfo] | None) -> None:
@@ -133,6 +132,7 @@ class Figures:
 
     def __init__(self) -> None:
         self.up = _gauge("up", "1 where Redis answered all questions, else 0.")
+        self.unread = _gauge("unread", "1 for a part that could not be read: definitions, workers or memory.", "part")
         self.errors = _gauge("topic_unreadable", "1 for a topic that could not be read.", "topic")
         self.unreadable = _gauge(
             "definitions_unreadable", "Registered definitions that this version of RMQ cannot read."

@@ -32,7 +32,7 @@ from rmq import (
     Sum,
     TopicType,
 )
-from rmq.errors import InvalidValueError
+from rmq.errors import InvalidValueError, RedisUnavailableError
 from rmq.metrics import Handlers, TopicsCollector, render, serve, serve_handlers
 from tests.conftest import MakeTopic
 from tests.support.servers import RedisServer
@@ -222,6 +222,25 @@ def test_without_redis_it_answers_that_it_is_down() -> None:
         server.stop()
         values = {family.name: family.samples for family in collector.collect()}
         assert values["rmq_up"][0].value == 0
+        assert [sample.labels for sample in values["rmq_unread"]] == [{"part": "definitions"}]
+
+
+@pytest.mark.parametrize(("part", "method"), [("workers", "workers"), ("memory", "server_memory")])
+def test_what_can_be_read_is_exported_where_one_server_is_down(
+    part: str, method: str, client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a cluster one server holds the list of the workers, and topics have their slots on others."""
+    topic = make_topic(TopicType.PRIORITY)
+    client.producer(topic).send(PriorityMessage("a", 5))
+
+    def down() -> None:
+        raise RedisUnavailableError("down")
+
+    monkeypatch.setattr(client, method, down)
+    found = figures(client)
+    assert (found["rmq_up",], found["rmq_unread", part]) == (0, 1)
+    assert found["rmq_backlog", topic.name] == 1
+    assert (("rmq_workers",) in found) is (part != "workers")
 
 
 @pytest.mark.parametrize(
