@@ -10,14 +10,14 @@
 -- Errors: none of its own
 -- Complexity: O(1)
 -- Notes: atomic; only Redis' clock counts. Not to be repeated after a lost reply: then the tokens are lost. A bucket
---   with something else than numbers is made anew.
+--   with something else than numbers is made anew. One of several expires once it is full: a new one is full, too.
 -- @include read_clock
 -- @include whole
 
 local limit, bucket = KEYS[1], KEYS[2]
 local wanted, rate, burst = tonumber(ARGV[1]), ARGV[2], ARGV[3]
 
-local LONGEST_WAIT_MS = 86400000
+local LONGEST_WAIT_MS, LONGEST_KEPT_MS = 86400000, 1e14
 
 -- Nil for what is no number of a bucket: something else than RMQ may have written there.
 local function number_of(text)
@@ -56,4 +56,8 @@ if granted < wanted then -- a tenth of a second's worth makes the next trip wort
   wait_ms = math.min(wait_ms, LONGEST_WAIT_MS)
 end
 redis.call('HSET', bucket, 'tokens', string.format('%.17g', tokens), 'at_ms', whole(now_ms))
+if bucket ~= limit then
+  local full_ms = math.min((most - tokens) * 1000 / per_second, LONGEST_KEPT_MS)
+  redis.call('PEXPIRE', bucket, whole(60000 + math.ceil(full_ms)))
+end
 return { whole(granted), whole(wait_ms), string.format('%.17g', per_second), made }

@@ -129,6 +129,20 @@ def test_no_window_has_more_than_its_share(
             assert total >= math.floor(burst + rate * (now_ms - granted[0][0]) / 1000 - 1e-3)
 
 
+def test_the_bucket_of_a_group_expires_once_it_is_full(server: redis.Redis) -> None:
+    """Groups come and go, and nobody deletes the bucket of one that a last consumer still asks after."""
+    bucket = f"{{{BUCKET}}}@gone"
+    server.delete(BUCKET, bucket)
+    server.set(CLOCK_KEY, T0)
+    script = scripts_with_fake_clock()["take_tokens"]
+    for rate, left_ms in (("0.5", 16_000), ("1e-300", 10**14)):
+        server.delete(BUCKET, bucket)
+        assert server.eval(script.text, 2, BUCKET, bucket, "8", rate, "10")[0] == b"8"  # pyright: ignore[reportIndexIssue]
+        assert 0 <= left_ms + 60_000 - server.pttl(bucket) < 60_000  # pyright: ignore[reportOperatorIssue]
+    assert server.pttl(BUCKET) == -1, "the limit stays"
+    server.delete(BUCKET, bucket)
+
+
 def test_a_full_redis_still_hands_out_tokens() -> None:
     # pitfall 9
     with RedisServer() as small:

@@ -358,6 +358,10 @@ MUTANTS = (
         "groups share a bucket",
         ("take_tokens", "'HMGET', bucket, 'tokens', 'at_ms'", "'HMGET', limit, 'tokens', 'at_ms'"),
     ),
+    _mutant(
+        "a group's bucket is forgotten before it is full",
+        ("take_tokens", "(most - tokens) * 1000", "(tokens - most) * 1000"),
+    ),
     _mutant("slow rates are rounded away", ("take_tokens", "%.17g", "%.6f")),
     _mutant("a full Redis grants nothing", ("take_tokens", "redis.call('HDEL', bucket, '')", "")),
     _mutant("nobody learns of a lost bucket", ("take_tokens", "tonumber(burst), '1'", "tonumber(burst), '0'")),
