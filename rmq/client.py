@@ -19,7 +19,7 @@ from rmq._broker.stream_broker import join_group
 from rmq._claiming.consumer import Consumer
 from rmq._io.backend import THREADS, Runtime
 from rmq._listening.listener import HandlerDecorator, Listener, ListenerOptions, decorator
-from rmq._listening.listeners import ListenerSet
+from rmq._listening.listener_set import ListenerSet
 from rmq._listening.thread_executor import ThreadExecutor
 from rmq._model.definitions import Definitions
 from rmq._model.deliveries import Delivery
@@ -38,7 +38,7 @@ from rmq._processes.signals import exit_hung, require_main_thread, until_signal
 from rmq._sending.producer import Producer
 from rmq._transport.connections import Connections
 from rmq._transport.durability import DurabilityLevel, parse_durability
-from rmq._transport.urls import URL_VARIABLE, WAYS, Topology, parse_url
+from rmq._transport.urls import URL_FORMS, URL_VARIABLE, Topology, parse_url
 from rmq.errors import CoordinationError
 
 log = reporter("rmq.client")
@@ -101,7 +101,7 @@ class RmqClient:
                 "all its messages are gone once this client is closed or its process ends. Set %s, or pass a URL: %s, "
                 "without this warning",
                 URL_VARIABLE,
-                WAYS,
+                URL_FORMS,
             )
         if parsed.topology is Topology.EMBEDDED:
             self._server = self._runtime.call(EmbeddedServer.start, parsed.folder)
@@ -170,10 +170,10 @@ class RmqClient:
             )
         registered = self._known.registered(topic)
         check_group(registered, group, start, resume_as)
-        wanted, source = None if slots is None else tuple(slots), None
+        slot_numbers, source = None if slots is None else tuple(slots), None
         if group is not None:
-            source = join_group(self._connections, registered, group, start, name, wanted, resume_as)
-        made = Consumer(self._connections, registered, wanted, source)
+            source = join_group(self._connections, registered, group, start, name, slot_numbers, resume_as)
+        made = Consumer(self._connections, registered, slot_numbers, source)
         self._connections.close_with_us(made)
         return made
 
@@ -407,8 +407,8 @@ class RmqClient:
 
     def server_memory(self) -> dict[str, ServerMemory]:
         """Return what each Redis server that holds slots uses, by its address."""
-        found = self._connections.ask_masters("INFO", "memory").items()
-        return {address: ServerMemory.from_info(info) for address, info in found}
+        replies = self._connections.ask_masters("INFO", "memory").items()
+        return {address: ServerMemory.from_info(info) for address, info in replies}
 
     def close(self) -> None:
         """Stop listeners that still run, close consumers and connections, and end a temporary embedded Redis."""

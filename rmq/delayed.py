@@ -289,8 +289,8 @@ class DelayedQueue(Generic[ValueT]):
 
     def claim_soon(self, timeout: float | timedelta | None) -> Delivery | None:
         """Like `claim`, with `None` where nothing became due in time."""
-        found = self._claim(timeout, 1)
-        return found[0] if found else None
+        deliveries = self._claim(timeout, 1)
+        return deliveries[0] if deliveries else None
 
     def claim_many(self, max_values: int, timeout: float | timedelta | None) -> list[Delivery]:
         """Begin what `take_many` does; raises as that does."""
@@ -299,12 +299,12 @@ class DelayedQueue(Generic[ValueT]):
     def _claim(self, timeout: float | timedelta | None, most: int) -> list[Delivery]:
         """Wait for values that decode; what does not goes to the dead letters."""
         until_s = _until(timeout)
-        while found := self._ahead.next(until_s, most):
-            if readable := [delivery for delivery in found if self._decode(delivery, found)]:
+        while deliveries := self._ahead.next(until_s, most):
+            if readable := [delivery for delivery in deliveries if self._decode(delivery, deliveries)]:
                 return readable
         return []
 
-    def _decode(self, delivery: Delivery, found: Sequence[Delivery]) -> bool:
+    def _decode(self, delivery: Delivery, deliveries: Sequence[Delivery]) -> bool:
         """Decode a value; bury one that does not decode. What fails for another reason puts all that was claimed back.
 
         That may be too little memory: another time the value may decode.
@@ -321,9 +321,9 @@ class DelayedQueue(Generic[ValueT]):
                 log.warning("topic %s: it comes back with its lease: %s", self.topic.name, trouble)
             return False
         except Exception as error:
-            for each in found:
-                if each.outcome is None:
-                    self.put_back(each, error)
+            for claimed in deliveries:
+                if claimed.outcome is None:
+                    self.put_back(claimed, error)
             raise
         return True
 
@@ -368,12 +368,12 @@ class DelayedQueue(Generic[ValueT]):
         return self._values.claimed([delivery])[0]
 
     def _check_claimed(self, *deliveries: Delivery) -> None:
-        for each in deliveries:
-            if not isinstance(each, Delivery):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise InvalidValueError(f"delivery is {brief(each, 100)}; it must be one that `claim` returned")
-            if each.topic.name != self.topic.name:
+        for delivery in deliveries:
+            if not isinstance(delivery, Delivery):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise InvalidValueError(f"delivery is {brief(delivery, 100)}; it must be one that `claim` returned")
+            if delivery.topic.name != self.topic.name:
                 raise InvalidValueError(
-                    f"delivery is of topic {each.topic.name}; it must be one that `claim` of queue {self.topic.name} "
+                    f"delivery is of topic {delivery.topic.name}; it must be one that `claim` of queue {self.topic.name} "
                     "returned",
                     topic=self.topic.name,
                 )
@@ -384,13 +384,13 @@ class DelayedQueue(Generic[ValueT]):
         Of equal values the one due first goes. Without `merge`, it is looked for: that reads the queue. Values of a
         class are equal if `==` says so or their bytes are the same; with `merge`, if their bytes are the same.
         """
-        wanted, equal = self._values.encoded(value), self._values.is_equal
-        if any(self._ahead.remove(each.__eq__) for each in self._ahead.contents() if equal(each, value, wanted)):
+        encoded, equal = self._values.encoded(value), self._values.is_equal
+        if any(self._ahead.remove(each.__eq__) for each in self._ahead.contents() if equal(each, value, encoded)):
             return True
         if self._merge:
-            return self._control.cancel(wanted) is ControlResult.DONE
+            return self._control.cancel(encoded) is ControlResult.DONE
         for content in self._contents():
-            if equal(content, value, wanted) and self._control.cancel(content) is ControlResult.DONE:
+            if equal(content, value, encoded) and self._control.cancel(content) is ControlResult.DONE:
                 return True
         confirm_all(self._connections, self.topic)
         return False
@@ -500,16 +500,16 @@ class _Values:
         """Return the bytes of a value, without an id. Raises `InvalidMessageError` for one that the queue refuses."""
         if not self.typed:
             return payload_bytes(value, "value")
-        found = self._topic.encode(value)
+        encoded = self._topic.encode(value)
         if self._unproven:  # of a codec that is not ours, the first value shows it
-            if self._topic.encode(value) != found:
+            if self._topic.encode(value) != encoded:
                 raise InvalidMessageError(
                     f"queue {self._topic.name} has merge=True, and its codec made other bytes of one value the second "
                     "time: equal values would never merge",
                     topic=self._topic.name,
                 )
             self._unproven = False
-        return found
+        return encoded
 
     def value(self, content: bytes) -> Any:
         """Return the value of a content; raises `PayloadError` where it holds none."""
@@ -521,8 +521,8 @@ class _Values:
         if not self.typed:
             start = 0 if self._merge else ID_BYTES
             return [delivery.content[start:] for delivery in deliveries]
-        found = ((delivery, getattr(delivery, "decoded", _NOT_DECODED)) for delivery in deliveries)
-        return [self.value(delivery.content) if value is _NOT_DECODED else value for delivery, value in found]
+        decoded = ((delivery, getattr(delivery, "decoded", _NOT_DECODED)) for delivery in deliveries)
+        return [self.value(delivery.content) if value is _NOT_DECODED else value for delivery, value in decoded]
 
     def is_equal(self, content: bytes, value: Any, encoded: bytes) -> bool:
         """Return whether a content holds a value that is equal to this one."""

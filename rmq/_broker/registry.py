@@ -405,7 +405,7 @@ class KnownTopics(Registry):
         self._used: dict[str, tuple[Topic, bytes]] = {}  # by name: what rules, and the text that was seen last
         self._turn = 0
         self._warn_s: dict[str, float] = {}  # when the mismatch of a topic may be told next
-        connections.look_between(self._look, LOOK_S)
+        connections.check_periodically(self._look, LOOK_S)
 
     def registered(self, topic: Topic[PayloadT]) -> Topic[PayloadT]:
         """Register a topic at its first use; return the definition that rules. Raises as `Registry.register`."""

@@ -49,11 +49,11 @@ from rmq.errors import EntryIdError, RmqError, TooManyGroupsError
 
 
 def _id_does_not_rise(call: Call[Any], detail: Sequence[str]) -> RmqError:
-    return call.error(EntryIdError, f"id {detail[0]} does not lie above {detail[1]}, the last one of {call.place}")
+    return call.error(EntryIdError, f"id {detail[0]} does not lie above {detail[1]}, the last one of {call.target}")
 
 
 def _only_some_ids(call: Call[Any], detail: Sequence[str]) -> RmqError:
-    text = f"{detail[0]} of {detail[1]} entries for {call.place} name an id; all of a call must, or none"
+    text = f"{detail[0]} of {detail[1]} entries for {call.target} name an id; all of a call must, or none"
     return call.error(EntryIdError, text)
 
 
@@ -89,7 +89,7 @@ _LIST_DEAD, _UNTOLD = BoundScript("stream_list_dead"), BoundScript("stream_untol
 
 
 def _too_many_groups(call: Call[Any], detail: Sequence[str]) -> RmqError:
-    text = f"{call.place} has {detail[0]} groups already; remove one, see `RmqClient.stream`"
+    text = f"{call.target} has {detail[0]} groups already; remove one, see `RmqClient.stream`"
     return call.error(TooManyGroupsError, text)
 
 
@@ -97,7 +97,7 @@ _JOIN = BoundScript("stream_join", {"RMQ_GROUPS": _too_many_groups})
 
 
 def _driven(call: Call[Any], detail: Sequence[str]) -> RmqError:
-    return call.error(RmqError, f"{call.place}: a Spark query reads with this group; its checkpoint says where it is")
+    return call.error(RmqError, f"{call.target}: a Spark query reads with this group; its checkpoint says where it is")
 
 
 _MOVE_GROUP = BoundScript(

@@ -113,7 +113,7 @@ class FailuresInARow:
         """Learn that a call has done its work."""
         self.number = 0
 
-    def spares_s(self, attempt: int, retries_left: int, down: bool, now_s: float) -> float | None:
+    def retry_free_delay_s(self, attempt: int, retries_left: int, down: bool, now_s: float) -> float | None:
         """Return after how long a message that has failed comes again without a retry used up; `None`: it uses one up.
 
         That is as long as the downstream is down already: so others are tried, too, even if several always fail.
@@ -155,7 +155,7 @@ class AdaptiveLimit:
         self._elapsed_s: list[float] = []
         self._failed = 0
         self._busiest = 0
-        self._in_a_row = FailuresInARow()
+        self._failures_in_a_row = FailuresInARow()
         self._no_chance = max(LEAST_IN_A_ROW, ceil(log(CHANCE, settings.failures) - 0.001) if settings.failures else 0)
 
     def allowed(self, now_s: float) -> int:
@@ -172,7 +172,7 @@ class AdaptiveLimit:
         return max(0.0, self._paused_until_s - now_s)
 
     @property
-    def careful(self) -> bool:
+    def one_at_a_time(self) -> bool:
         """Whether handlers fail even one at a time: no more than one message should be tried at once."""
         return self._pause_s > 0
 
@@ -193,24 +193,26 @@ class AdaptiveLimit:
             names: What names its messages.
         """
         if failed:
-            self._in_a_row.failed(names, now_s)
-        if self.careful and began_s < self._paused_until_s:
+            self._failures_in_a_row.failed(names, now_s)
+        if self.one_at_a_time and began_s < self._paused_until_s:
             return
         self._elapsed_s.append(elapsed_s)
         self._failed += failed
         if not failed:
-            self._in_a_row.worked()
-        elif self._in_a_row.number >= self._no_chance and not self.careful:
+            self._failures_in_a_row.worked()
+        elif self._failures_in_a_row.number >= self._no_chance and not self.one_at_a_time:
             self._pause(now_s)
             self._limit, self._starting = float(self._least), False
             self._begin_window(now_s)
-        if self.careful:
+        if self.one_at_a_time:
             self.decide(now_s)
 
-    def spares_s(self, attempt: int, retries_left: int, now_s: float) -> float | None:
-        """Return after how long a message comes again whose call has just failed: see `FailuresInARow.spares_s`."""
-        spares_s = self._in_a_row.spares_s(attempt, retries_left, self.careful, now_s)
-        return None if spares_s is None else max(spares_s, self._settings.window_s, self._pause_s)
+    def retry_free_delay_s(self, attempt: int, retries_left: int, now_s: float) -> float | None:
+        """Return after how long a message comes again whose call has just failed: see `FailuresInARow.retry_free_delay_s`."""
+        retry_free_delay_s = self._failures_in_a_row.retry_free_delay_s(
+            attempt, retries_left, self.one_at_a_time, now_s
+        )
+        return None if retry_free_delay_s is None else max(retry_free_delay_s, self._settings.window_s, self._pause_s)
 
     def decide(self, now_s: float, ages_s: Iterable[float] = ()) -> None:
         """Change the number, if a window has passed and something was seen in it.
@@ -219,7 +221,7 @@ class AdaptiveLimit:
             now_s: The time.
             ages_s: How long the handlers have run that still run: those that hang never end.
         """
-        tried = self.careful and self._elapsed_s  # one try is enough to know that the pause goes on
+        tried = self.one_at_a_time and self._elapsed_s  # one try is enough to know that the pause goes on
         if now_s - self._window_s < self._settings.window_s and not tried:
             return
         seen = self._elapsed_s + [age_s for age_s in ages_s if self._is_slow(age_s)]

@@ -43,27 +43,27 @@ def with_arguments(topic: Topic[Any], handler: Handler, batch: bool, columns: bo
     hints = _hints_of(topic, handler)
     depends = [each.name for each in parameters if _is_dependency(each, hints.get(each.name))]
     getters: dict[str, Getter] = {}
-    wanted = [each for each in parameters if each.name not in depends]
-    for number, each in enumerate(wanted):
+    needed = [each for each in parameters if each.name not in depends]
+    for number, each in enumerate(needed):
         getter = _getter(
             topic, hints.get(each.name), batch, columns, first=number == 0 and each.kind is not each.KEYWORD_ONLY
         )
         if getter is not None:
             getters[each.name] = getter
         elif each.default is each.empty:
-            raise _refused(topic, handler, each, hints, _given_name(batch, columns))
-    _check_given_once(topic, handler, [name for name, getter in getters.items() if getter is _given])
+            raise _refused(topic, handler, each, hints, _argument_name(batch, columns))
+    _check_one_each(topic, handler, [name for name, getter in getters.items() if getter is _unchanged])
     if depends:
         handler = import_module("fast_depends").inject(handler, cast=False, serializer_cls=None)
     elif not getters:
         return _with_rest(topic, handler, signature, batch, columns)
     elif list(getters) == [parameters[0].name] and parameters[0].kind is not parameters[0].KEYWORD_ONLY:
         return _with_one(handler, next(iter(getters.values())))
-    if odd := [each.name for each in parameters if each.name in getters and each.kind not in _PLAIN]:
-        raise InvalidValueError(f"parameter {odd[0]} of handler {handler!r} must not be positional-only")
+    if positional := [each.name for each in parameters if each.name in getters and each.kind not in _PLAIN]:
+        raise InvalidValueError(f"parameter {positional[0]} of handler {handler!r} must not be positional-only")
 
-    def call(given: Any) -> Any:
-        return handler(**{name: getter(given) for name, getter in getters.items()})
+    def call(argument: Any) -> Any:
+        return handler(**{name: getter(argument) for name, getter in getters.items()})
 
     return call
 
@@ -81,23 +81,23 @@ def _signature_of(handler: Handler) -> inspect.Signature | None:
 
 
 def _names_parameters(function: Handler) -> bool:
-    found = inspect.signature(function, follow_wrapped=False).parameters.values()
-    return any(each.kind not in _VARIABLE for each in found)
+    parameters = inspect.signature(function, follow_wrapped=False).parameters.values()
+    return any(each.kind not in _VARIABLE for each in parameters)
 
 
 def _with_rest(
     topic: Topic[Any], handler: Handler, signature: inspect.Signature, batch: bool, columns: bool
 ) -> Handler:
     """Return a handler whose `*args` takes what is given; refuse one that takes nothing."""
-    rule = f"on topic {topic.name} it is called with one argument: {_given_name(batch, columns)}"
+    rule = f"on topic {topic.name} it is called with one argument: {_argument_name(batch, columns)}"
     positional = [each for each in signature.parameters.values() if each.kind not in (*_VARIABLE, each.KEYWORD_ONLY)]
     if any(each.kind is each.VAR_POSITIONAL for each in signature.parameters.values()) and not positional:
         return handler
-    words = f"takes {_named(positional)} for something else" if positional else "takes no argument"
+    words = f"takes {_names(positional)} for something else" if positional else "takes no argument"
     raise InvalidValueError(f"handler {name_of(handler)!r} {words}; {rule}", topic=topic.name)
 
 
-def _check_given_once(topic: Topic[Any], handler: Handler, names: list[str]) -> None:
+def _check_one_each(topic: Topic[Any], handler: Handler, names: list[str]) -> None:
     """Refuse a handler of which two parameters would get the same: one of them is meant for something else."""
     if len(names) > 1:
         raise InvalidValueError(
@@ -108,11 +108,11 @@ def _check_given_once(topic: Topic[Any], handler: Handler, names: list[str]) -> 
         )
 
 
-def _named(parameters: list[inspect.Parameter]) -> str:
+def _names(parameters: list[inspect.Parameter]) -> str:
     return ", ".join(each.name for each in parameters)
 
 
-def _given_name(batch: bool, columns: bool) -> str:
+def _argument_name(batch: bool, columns: bool) -> str:
     return "DeliveryColumns" if columns else "list[Delivery]" if batch else "Delivery"
 
 
@@ -122,10 +122,10 @@ def name_of(handler: Handler) -> str:
 
 
 def _with_one(handler: Handler, getter: Getter) -> Handler:
-    def call(given: Any) -> Any:
-        return handler(getter(given))
+    def call(argument: Any) -> Any:
+        return handler(getter(argument))
 
-    return handler if getter is _given else call
+    return handler if getter is _unchanged else call
 
 
 def _hints_of(topic: Topic[Any], handler: Handler) -> dict[str, Any]:
@@ -140,10 +140,12 @@ def _hints_of(topic: Topic[Any], handler: Handler) -> dict[str, Any]:
     known: dict[str, Any] = {"Delivery": Delivery, "DeliveryColumns": DeliveryColumns}
     if topic.payload is not None:
         known[topic.payload.__name__] = topic.payload
-    there = getattr(function, "__globals__", {})
+    module_names = getattr(function, "__globals__", {})
     try:
         return get_type_hints(
-            function, localns={name: each for name, each in known.items() if name not in there}, include_extras=True
+            function,
+            localns={name: each for name, each in known.items() if name not in module_names},
+            include_extras=True,
         )
     except NameError as error:
         if topic.payload is None:
@@ -163,21 +165,21 @@ def _getter(topic: Topic[Any], hint: Any, batch: bool, columns: bool, first: boo
     if get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
     if get_origin(hint) in (Union, types.UnionType):
-        found = (_getter(topic, each, batch, columns, first) for each in get_args(hint) if each is not type(None))
-        return next((each for each in found if each is not None), None)
+        getters = (_getter(topic, each, batch, columns, first) for each in get_args(hint) if each is not type(None))
+        return next((getter for getter in getters if getter is not None), None)
     if hint in (None, Any, object) or (topic.payload is None and not _is_plain_class(hint)):
-        return _given if first else None
+        return _unchanged if first else None
     origin, args = get_origin(hint), get_args(hint)
     if _takes_lists(origin or hint) and not columns:
         item = args[0] if args else Any
         unclear = item is Any or (topic.payload is None and not _is_plain_class(item))
         if batch and (unclear or _is_ours(item, "Delivery")):
-            return _given
+            return _unchanged
         if _is_payload(topic, item):
-            return _payload_of_each if batch else _payload if topic.collects else None
+            return _payloads if batch else _payload if topic.collects else None
         return None
     if _is_ours(hint, "DeliveryColumns" if columns else "Delivery"):
-        return _given if columns or not batch else None
+        return _unchanged if columns or not batch else None
     return _payload if _is_payload(topic, hint) and not (batch or columns or topic.collects) else None
 
 
@@ -204,12 +206,12 @@ def _is_payload(topic: Topic[Any], hint: Any) -> bool:
 
 
 def _refused(
-    topic: Topic[Any], handler: Handler, parameter: inspect.Parameter, hints: dict[str, Any], given: str
+    topic: Topic[Any], handler: Handler, parameter: inspect.Parameter, hints: dict[str, Any], argument: str
 ) -> InvalidValueError:
-    may = [given, "a dependency"]
-    if topic.payload is not None and given != "DeliveryColumns":
+    may = [argument, "a dependency"]
+    if topic.payload is not None and argument != "DeliveryColumns":
         name = topic.payload.__name__
-        may.insert(0, f"list[{name}]" if given != "Delivery" or topic.collects else name)
+        may.insert(0, f"list[{name}]" if argument != "Delivery" or topic.collects else name)
     hint = hints.get(parameter.name, None if parameter.annotation is parameter.empty else parameter.annotation)
     asked = "nothing" if hint is None else getattr(hint, "__name__", str(hint)) if not get_args(hint) else str(hint)
     return InvalidValueError(
@@ -219,13 +221,13 @@ def _refused(
     )
 
 
-def _given(given: Any) -> Any:
-    return given
+def _unchanged(argument: Any) -> Any:
+    return argument
 
 
 _payload: Getter = attrgetter("decoded")
 """The listener has decoded it; of a topic that collects it is a list."""
 
 
-def _payload_of_each(given: Any) -> Any:
-    return list(map(_payload, given))
+def _payloads(argument: Any) -> Any:
+    return list(map(_payload, argument))

@@ -17,7 +17,7 @@ class ConcurrencyLimiter:
     """The handlers of a process, shared by its listeners. Thread-safe.
 
     A thread waits for a permit with `ListenerPermits.begin`. In an event loop the task that claims must not block: it
-    asks with `ListenerPermits.wish`, and a callback tells it when the permit is granted.
+    asks with `ListenerPermits.request`, and a callback tells it when the permit is granted.
 
     Args:
         runtime: How to wait.
@@ -42,13 +42,13 @@ class ConcurrencyLimiter:
         self.listeners.append(permits)
         return permits
 
-    def hand_out(self) -> None:
+    def grant_permits(self) -> None:
         """Give turns to those who wait, as long as somebody may; the lock is held."""
-        now_s, told = monotonic_s(), False
+        now_s, granted = monotonic_s(), False
         while (permits := self.next(now_s)) is not None:
-            permits.admit(now_s)
-            told = True
-        if told:
+            permits.grant(now_s)
+            granted = True
+        if granted:
             self.changed.notify_all()
 
     def next(self, now_s: float) -> ListenerPermits | None:
@@ -71,13 +71,13 @@ class PermitRequest:
         thread: Whose it is.
         waits: Whether it may be granted now.
         began_s: When its turn began; `None` before.
-        tell: Called once it is granted, with the pool's lock held.
+        on_granted: Called once it is granted, with the pool's lock held.
     """
 
     thread: int
     waits: bool = False
     began_s: float | None = None
-    tell: Callable[[], object] | None = None
+    on_granted: Callable[[], object] | None = None
 
 
 class LimitState(NamedTuple):
@@ -104,19 +104,19 @@ class ListenerPermits:
         self._threads = threads
         self._tickets: dict[int, PermitRequest] = {}  # by thread, in the order of asking
         self._handling: dict[int, float] = {}
-        self._given_up: dict[int, float] = {}  # calls whose turns do not count, and since when
+        self._suspended: dict[int, float] = {}  # calls whose turns do not count, and since when
 
     def allowed(self, now_s: float) -> int:
         """Return how many of its threads may work now."""
         return self._threads if self._limit is None else self._limit.allowed(now_s)
 
     @property
-    def careful(self) -> bool:
+    def one_at_a_time(self) -> bool:
         """Whether no more than one message should be tried at once."""
-        return self._limit is not None and self._limit.careful
+        return self._limit is not None and self._limit.one_at_a_time
 
     @property
-    def overfull(self) -> bool:
+    def over_limit(self) -> bool:
         """Whether more threads work than may now: who has ended a call begins no other one."""
         return self._limit is not None and self.share.running > self._limit.allowed(monotonic_s())
 
@@ -137,7 +137,7 @@ class ListenerPermits:
             ticket.waits = True
             self._pool.catch_up(self.share)
             self.share.waiting += 1
-            self._pool.hand_out()
+            self._pool.grant_permits()
             until_s = monotonic_s() + longest_s
             while ticket.began_s is None and (left_s := until_s - monotonic_s()) > 0:
                 self._pool.changed.wait(left_s)
@@ -146,10 +146,10 @@ class ListenerPermits:
                 self.share.waiting -= 1
             return ticket.began_s
 
-    def wish(self, tell: Callable[[], object]) -> PermitRequest:
-        """Ask for a turn without waiting for it: `began_s` says whether it was granted, now or when `tell` is called.
+    def request(self, on_granted: Callable[[], object]) -> PermitRequest:
+        """Ask for a turn without waiting for it: `began_s` says whether it was granted, now or when `on_granted` is called.
 
-        The turn is handed to `end`, or the ticket to `withdraw`.
+        The turn is handed to `end`, or the ticket to `cancel`.
         """
         ticket = PermitRequest(0, waits=True)
         ticket.thread = id(ticket)
@@ -157,11 +157,11 @@ class ListenerPermits:
             self._tickets[ticket.thread] = ticket
             self._pool.catch_up(self.share)
             self.share.waiting += 1
-            self._pool.hand_out()
-            ticket.tell = tell
+            self._pool.grant_permits()
+            ticket.on_granted = on_granted
         return ticket
 
-    def withdraw(self, ticket: PermitRequest) -> None:
+    def cancel(self, ticket: PermitRequest) -> None:
         """Take back a wish, granted or not."""
         if ticket.began_s is not None:
             self.end(ticket.began_s)
@@ -181,26 +181,26 @@ class ListenerPermits:
             if mine:
                 self.share.begin(now_s)
                 return now_s
-            self._pool.hand_out()
+            self._pool.grant_permits()
             return None
 
     def end(self, began_s: float) -> None:
         """Give back a turn."""
         with self._pool.changed:
             self.share.end(began_s, monotonic_s())
-            self._pool.hand_out()
+            self._pool.grant_permits()
 
-    def admit(self, now_s: float) -> None:
+    def grant(self, now_s: float) -> None:
         """Give a turn to the one that waits longest; the lock is held."""
         ticket = next(ticket for ticket in self._tickets.values() if ticket.waits)
         ticket.began_s = now_s
         del self._tickets[ticket.thread]
         self.share.waiting -= 1
         self.share.begin(now_s)
-        if ticket.tell is not None:
-            ticket.tell()
+        if ticket.on_granted is not None:
+            ticket.on_granted()
 
-    def handling(self, call: int) -> None:
+    def call_started(self, call: int) -> None:
         """Note that a call of the handler begins."""
         with self._pool.changed:
             if self._limit is not None:
@@ -211,21 +211,21 @@ class ListenerPermits:
         """Let the turn of a call that hangs count no more, nor its age, until it ends; another one may begin."""
         with self._pool.changed:
             if self._handling.pop(call, None) is not None:  # else it has just ended
-                self._given_up[call] = now_s = monotonic_s()
+                self._suspended[call] = now_s = monotonic_s()
                 self.share.suspend(now_s)
-                self._pool.hand_out()
+                self._pool.grant_permits()
 
-    def leave(self, call: int) -> None:
+    def call_rejected(self, call: int) -> None:
         """Note that it has ended, and learn nothing of it: it was refused, and took no time that tells anything."""
         with self._pool.changed:
             if self._handling.pop(call, None) is None:
-                self.share.resume(self._given_up.pop(call), monotonic_s())
+                self.share.resume(self._suspended.pop(call), monotonic_s())
 
-    def handled(self, call: int, messages: int, failed: Sequence[tuple[bytes, int, int]]) -> Sequence[int | None]:
+    def call_ended(self, call: int, messages: int, failed: Sequence[tuple[bytes, int, int]]) -> Sequence[int | None]:
         """Note that it has ended.
 
         Args:
-            call: As for `handling`.
+            call: As for `call_started`.
             messages: How many it got.
             failed: Of those that failed the name, the number of the attempt, and how many retries are left.
 
@@ -236,12 +236,12 @@ class ListenerPermits:
         with self._pool.changed:
             limit, now_s, began_s = self._limit, monotonic_s(), self._handling.pop(call, None)
             if began_s is None:  # it was given up, and its turn counts again
-                self.share.resume(self._given_up.pop(call), now_s)
+                self.share.resume(self._suspended.pop(call), now_s)
             if limit is None or began_s is None:
                 return [None] * len(failed)
             names = [name for name, _, _ in failed]
             limit.ended((now_s - began_s) / messages, bool(failed), now_s, began_s, names)
-            spared = [limit.spares_s(attempt, left, now_s) for _, attempt, left in failed]
+            spared = [limit.retry_free_delay_s(attempt, left, now_s) for _, attempt, left in failed]
         return [None if delay_s is None else int(delay_s * 1000) for delay_s in spared]
 
     def decide(self) -> None:
@@ -250,4 +250,4 @@ class ListenerPermits:
             with self._pool.changed:
                 now_s = monotonic_s()
                 self._limit.decide(now_s, [now_s - began_s for began_s in self._handling.values()])
-                self._pool.hand_out()
+                self._pool.grant_permits()

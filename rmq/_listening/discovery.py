@@ -53,11 +53,11 @@ def scan(package: str | ModuleType) -> list[Listener]:
         >>> import rmq.demo
         >>> client.add(*scan(rmq.demo))  # it marks none
     """
-    found: dict[int, Listener] = {}
+    listeners: dict[int, Listener] = {}
     for module in modules(package):
         for member in list(vars(module).values()):
-            found |= {id(each): each for each in _marked(member)}
-    return list(found.values())
+            listeners |= {id(each): each for each in _marked(member)}
+    return list(listeners.values())
 
 
 def _mark(made: Listener) -> None:

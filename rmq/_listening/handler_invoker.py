@@ -35,7 +35,7 @@ UNWATCHED = nullcontext()
 _handled: ContextVar[Sequence[Delivery]] = ContextVar("rmq_handled_here", default=())
 """What the caller's handler got, also in the tasks that it has made."""
 
-NOT_NOTED = Outcome(Verb.NACK, None, "", "internal error: the handler's result could not be recorded")
+RESULT_NOT_RECORDED = Outcome(Verb.NACK, None, "", "internal error: the handler's result could not be recorded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +109,8 @@ class HandlerInvoker:
             self.began_s = started_s
             self.running[id(part)] = started_s, ready
             if self._permits is not None:
-                self._permits.handling(id(part))
-            outcome = NOT_NOTED
+                self._permits.call_started(id(part))
+            outcome = RESULT_NOT_RECORDED
             try:
                 copy_context().run(self._call, part, ready)
                 outcome = ACKED
@@ -121,7 +121,7 @@ class HandlerInvoker:
                 self._note_permits(self._permits, id(part), ready, outcome, error)
             self.began_s, self.ended_s = None, monotonic_s()
             if self.running.pop(id(part), None) is None:
-                self._tell_late(id(part))
+                self._log_late_end(id(part))
             for delivery in part:
                 if delivery.outcome is None:
                     delivery.outcome = outcome
@@ -133,19 +133,19 @@ class HandlerInvoker:
 
         From any thread. The caller lets go of them: a call that ends by itself meanwhile is not among these.
         """
-        found: list[Delivery] = []
+        deliveries: list[Delivery] = []
         for call, (began_s, ready) in list(self.running.items()):
             if began_s < before_s:
                 self.hung[call] = began_s, ready
                 if self.running.pop(call, None) is None:  # it has just ended
                     self.hung.pop(call, None)
                 else:
-                    found += ready
+                    deliveries += ready
                     if self._permits is not None:
                         self._permits.give_up(call)
-        return found
+        return deliveries
 
-    def _tell_late(self, call: int) -> None:
+    def _log_late_end(self, call: int) -> None:
         """Say that a call has ended that was given up."""
         if (given_up := self.hung.pop(call, None)) is not None:
             began_s, ready = given_up
@@ -253,7 +253,9 @@ class HandlerInvoker:
         if self._coordinator is not None:
             owned, name = self._coordinator.owned(), self._listener.ownership_name
             epochs = {delivery.slot: owned.get((name, delivery.slot)) for delivery in ready}
-            ready = [each for each in ready if (own := epochs[each.slot]) is not None and own.epoch == each.owner.epoch]
+            ready = [
+                each for each in ready if (owner := epochs[each.slot]) is not None and owner.epoch == each.owner.epoch
+            ]
         begun = set(ready)
         late = [delivery for delivery in part if delivery not in begun]
         if late and self._give_back is not None:  # what was claimed behind them comes back behind them
@@ -281,13 +283,13 @@ class HandlerInvoker:
         """
         if outcome is RELEASED:
             if error is not None:  # else it did not begin
-                permits.leave(call)
+                permits.call_rejected(call)
             return
         try:
-            own = ready if outcome is not ACKED else [each for each in ready if _is_marked(each)]
-            failed = [each for each in spread(own) if (each.outcome or outcome).verb is Verb.NACK]
+            candidates = ready if outcome is not ACKED else [each for each in ready if _is_marked(each)]
+            failed = [each for each in spread(candidates) if (each.outcome or outcome).verb is Verb.NACK]
             tried = [(each.name, each.attempt, each.retries_left) for each in failed]
-            delays_ms = permits.handled(call, number_of(ready), tried)
+            delays_ms = permits.call_ended(call, number_of(ready), tried)
             for delivery, delay_ms in zip(failed, delays_ms, strict=True):
                 if delay_ms is not None:
                     nack = delivery.outcome or outcome
@@ -302,9 +304,9 @@ class HandlerInvoker:
         ready = spread(ready)
         self.failed += len(ready)
         try:
-            kind, said = describe(error)
+            kind, message = describe(error)
             seen = traced(error)
-            log.warning("handler of topic %s failed: %s(%r)", name, kind, said, exc_info=seen, extra=about(ready))
+            log.warning("handler of topic %s failed: %s(%r)", name, kind, message, exc_info=seen, extra=about(ready))
         except BaseException:  # SystemExit, too: a method of the error may raise it while the error is logged
             log.exception("topic %s: a handler's end was not noted", name)
 

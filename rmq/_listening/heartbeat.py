@@ -60,7 +60,7 @@ class Heartbeat(Background):
         """The name under which this process reports."""
         self._beat_s = max(BEAT_S, pace.beat_s)
         self._economical = pace.economical
-        self._told: tuple[WorkerInfo, int, float] | None = None
+        self._last_report: tuple[WorkerInfo, int, float] | None = None
         self._failing = False
         self._readings = [deque[tuple[float, Sequence[int]]]([(monotonic_s(), [0] * BUCKETS)]) for _ in runners]
         self._before = [(monotonic_s(), 0, 0) for _ in runners]
@@ -90,13 +90,13 @@ class Heartbeat(Background):
         self._stopping.set()
 
     def _report(self, info: WorkerInfo) -> None:
-        if self._economical and self._told is not None:
-            told, redis_ms, told_s = self._told
-            since_s = monotonic_s() - told_s
+        if self._economical and self._last_report is not None:
+            reported, redis_ms, reported_s = self._last_report
+            since_s = monotonic_s() - reported_s
             now_ms, trusted = redis_ms + int(since_s * 1000), since_s < TRUST_S
-            if told == info and trusted and self._call(shared.worker_beat_again(self.worker, now_ms)):
+            if reported == info and trusted and self._call(shared.worker_beat_again(self.worker, now_ms)):
                 return
-        self._told = info, self._beat(info.to_json()), monotonic_s()
+        self._last_report = info, self._beat(info.to_json()), monotonic_s()
 
     def _beat(self, info: str) -> int:
         return self._call(shared.worker_beat(self.worker, info, FORGET_MS))
@@ -113,26 +113,26 @@ class Heartbeat(Background):
         return WorkerInfo(self.worker, self._host, self._pid, started_ms, 0, 0, self._zookeeper, listeners, beat_s)
 
     def _listener(self, number: int, runner: ListenerRunner) -> ListenerInfo:
-        seen = runner.counts()
+        counts = runner.counts()
         now_s, (before_s, handled, failed) = monotonic_s(), self._before[number]
-        self._before[number] = now_s, seen.handled, seen.failed
+        self._before[number] = now_s, counts.handled, counts.failed
         seconds = max(now_s - before_s, 0.001)
         return ListenerInfo(
             runner.listener.topic.name,
             runner.listener.group,
             runner.listener.threads,
-            tuple(sorted(seen.slots)),
-            tuple(sorted(seen.busy_slots)[:_MOST_BUSY]),
-            seen.in_flight,
-            seen.handled,
-            seen.failed,
-            round((seen.handled - handled) / seconds, 3),
-            round((seen.failed - failed) / seconds, 3),
-            self._times(number, now_s, seen.times),
-            seen.running,
-            None if seen.limit is None else seen.limit.handlers,
-            int(max(seen.rests_s, 0.0 if seen.limit is None else seen.limit.pause_s) * 1000),
-            seen.held_back_s >= before_s,
+            tuple(sorted(counts.slots)),
+            tuple(sorted(counts.busy_slots)[:_MOST_BUSY]),
+            counts.in_flight,
+            counts.handled,
+            counts.failed,
+            round((counts.handled - handled) / seconds, 3),
+            round((counts.failed - failed) / seconds, 3),
+            self._times(number, now_s, counts.times),
+            counts.running,
+            None if counts.limit is None else counts.limit.handlers,
+            int(max(counts.rests_s, 0.0 if counts.limit is None else counts.limit.pause_s) * 1000),
+            counts.held_back_s >= before_s,
         )
 
     def _times(self, number: int, now_s: float, counts: Sequence[int]) -> HandlerTimes:

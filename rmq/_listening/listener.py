@@ -152,16 +152,16 @@ def check_shared(added: Sequence[Listener], *listeners: Listener) -> None:
     Raises:
         InvalidValueError: Each of two listeners of one topic, of a stream of one group, would get a part of them.
     """
-    known = {each.ownership_name: each for each in added}
-    for each in listeners:
-        other = known.setdefault(each.ownership_name, each)
-        if other is not each and not (other.shared and each.shared):
-            what = f"topic {each.topic.name}" + ("" if each.group is None else f", group {each.group}")
+    known = {listener.ownership_name: listener for listener in added}
+    for listener in listeners:
+        other = known.setdefault(listener.ownership_name, listener)
+        if other is not listener and not (other.shared and listener.shared):
+            what = f"topic {listener.topic.name}" + ("" if listener.group is None else f", group {listener.group}")
             raise InvalidValueError(
-                f"this client has two listeners of {what}: {name_of(other.handler)} and {name_of(each.handler)}. Each "
+                f"this client has two listeners of {what}: {name_of(other.handler)} and {name_of(listener.handler)}. Each "
                 "message would go to one of them, by chance. Let one handler do both, use threads= for more of one, or "
                 "say shared=True on both",
-                topic=each.topic.name,
+                topic=listener.topic.name,
             )
 
 

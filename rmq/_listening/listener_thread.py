@@ -262,8 +262,8 @@ class ListenerThread(Background):
         """Send off what is done, and take what a server still owed; return whether there was any of it."""
         with self.held.lock:
             self.held.take_deferred()
-            wanted = bool(self.held.settled()) or self.claims.has_earlier
-            return wanted and self._carry_out(ClaimPlan([], False))
+            has_outcomes = bool(self.held.settled()) or self.claims.has_earlier
+            return has_outcomes and self._carry_out(ClaimPlan([], False))
 
     def try_to_settle(self) -> None:
         """Send off what is done; where that fails, it goes later."""

@@ -133,7 +133,7 @@ class OwnershipFollower(Background):
     def _tell(self) -> None:
         """Let everybody here look at what the coordinator has changed."""
         self._changed.set()
-        self._identity_check.tell()
+        self._identity_check.notify()
         if self._told is not None:
             self._told()
 

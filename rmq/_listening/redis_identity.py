@@ -26,7 +26,7 @@ AGAIN_S, IDENTITY_LOOK_S = 0.25, 5.0
 """How often it looks without being told: while slots wait for the epochs, or something has failed; and otherwise."""
 
 IDENTIFY_EVERY_S = 10.0
-MEET_EVERY_S = 60.0
+CHECK_PEERS_EVERY_S = 60.0
 FOREIGN_WORKERS_S = 12.0
 """Longer than `IDENTIFY_EVERY_S`: a worker whose Redis was emptied knows the new identity by then."""
 
@@ -58,16 +58,16 @@ class EpochFloors:
 
         Guarantee: two workers that ask at once get the same identity.
         """
-        found: bytes | None = self._connections.command("GET", REDIS_KEY)
-        if found is None:
+        value: bytes | None = self._connections.command("GET", REDIS_KEY)
+        if value is None:
             self._connections.command("SET", REDIS_KEY, known or str(uuid4()), "NX")
-            found = self._connections.command("GET", REDIS_KEY)
-        return "" if found is None else found.decode(errors="replace")
+            value = self._connections.command("GET", REDIS_KEY)
+        return "" if value is None else value.decode(errors="replace")
 
     def counted(self) -> dict[str, int]:
         """Return the highest known epoch of each ensemble."""
-        found: list[Any] = self._connections.command("ZREVRANGE", ENSEMBLES_KEY, 0, MOST_ENSEMBLES - 1, "WITHSCORES")
-        pairs = zip(found[::2], found[1::2], strict=True)
+        value: list[Any] = self._connections.command("ZREVRANGE", ENSEMBLES_KEY, 0, MOST_ENSEMBLES - 1, "WITHSCORES")
+        pairs = zip(value[::2], value[1::2], strict=True)
         return {name.decode(errors="replace"): int(float(score)) for name, score in pairs}
 
     def count(self, ensemble: str, epoch: int) -> None:
@@ -95,13 +95,13 @@ class RedisIdentityCheck(Background):
         self._coordinator = coordinator
         self._places = frozenset(places)
         self._stopping = connections.runtime.event()
-        self._news = connections.runtime.event()
+        self._wakeup = connections.runtime.event()
         self._rest_s = rest_s
         self._redis = ""
         self._counted: tuple[str, int] = "", 0  # the ensemble and its epoch that Redis was told last
-        self._identify_s = self._meet_s = 0.0
+        self._identify_s = self._check_peers_s = 0.0
         self._awaits_since_s: float | None = None
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
 
     def begin(self) -> None:
         """Learn the identity of this Redis; before the coordinator starts."""
@@ -123,40 +123,40 @@ class RedisIdentityCheck(Background):
 
     def run(self) -> None:
         """Look at every change, and now and then, until `stop`."""
-        self._meet_s = monotonic_s() + FOREIGN_WORKERS_S
+        self._check_peers_s = monotonic_s() + FOREIGN_WORKERS_S
         while True:
-            self._news.clear()
+            self._wakeup.clear()
             if self._stopping.is_set():
                 return
             failed = False
-            for step in (self._give_marks, self._count, self._identify_again, self._meet):
+            for step in (self._send_epoch_floors, self._count, self._identify_again, self._check_peers):
                 try:
                     step()
-                    self._said.discard(step.__name__)
+                    self._logged.discard(step.__name__)
                 except Exception as error:  # another try comes
                     failed = True
-                    if step.__name__ not in self._said:
-                        self._said.add(step.__name__)
+                    if step.__name__ not in self._logged:
+                        self._logged.add(step.__name__)
                         log.warning("the identities of Redis and ZooKeeper could not be compared: %s", error)
-            self._news.wait(AGAIN_S if failed else self._pause_s())
+            self._wakeup.wait(AGAIN_S if failed else self._pause_s())
 
     def _pause_s(self) -> float:
         """Return how long nothing has to be done if nobody tells."""
         if self._coordinator.awaited_marks is not None:
             return AGAIN_S
-        return max(0.0, min(IDENTITY_LOOK_S, min(self._identify_s, self._meet_s) - monotonic_s()))
+        return max(0.0, min(IDENTITY_LOOK_S, min(self._identify_s, self._check_peers_s) - monotonic_s()))
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Let it look: the coordinator has changed. Does not wait."""
-        self._news.set()
+        self._wakeup.set()
 
     def stop(self, patience_s: float) -> None:
         """End, and wait for that so long at most, in seconds."""
         self._stopping.set()
-        self._news.set()
+        self._wakeup.set()
         self.join(patience_s)
 
-    def _give_marks(self) -> None:
+    def _send_epoch_floors(self) -> None:
         connection = self._coordinator.awaited_marks
         if connection is None:
             self._awaits_since_s = None
@@ -181,8 +181,8 @@ class RedisIdentityCheck(Background):
         try:
             self._redis = self._marks.redis(self._redis)
         except (ScriptFailedError, MemoryFullError) as error:
-            if "identity" not in self._said:
-                self._said.add("identity")
+            if "identity" not in self._logged:
+                self._logged.add("identity")
                 log.warning("the identity of this Redis can't be published to other workers: %s", error)
         self._coordinator.belong_to(self._redis)
 
@@ -193,9 +193,9 @@ class RedisIdentityCheck(Background):
             self._counted = "", 0  # Redis may have forgotten that, too
             self._count()
 
-    def _meet(self) -> None:
-        if monotonic_s() >= self._meet_s:
-            self._meet_s = monotonic_s() + MEET_EVERY_S
+    def _check_peers(self) -> None:
+        if monotonic_s() >= self._check_peers_s:
+            self._check_peers_s = monotonic_s() + CHECK_PEERS_EVERY_S
             if text := self._foreign_worker():
                 log.error("%s", text)
 

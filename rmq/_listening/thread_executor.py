@@ -63,7 +63,7 @@ class ThreadExecutor:
 
     def room(self) -> int | None:
         """Return how many messages to claim; `None` where a round would bring nothing, not even an outcome."""
-        if self._permits is not None and self._permits.careful:
+        if self._permits is not None and self._permits.one_at_a_time:
             return 1
         messages = self.calls.prefetch.messages
         if self.batch is None:
@@ -94,7 +94,7 @@ class ThreadExecutor:
                 thread.release_waiting()
                 return
             self.calls.handle(thread.take_waiting(self.batch or 1))
-            if (self._permits is not None and self._permits.overfull) or (
+            if (self._permits is not None and self._permits.over_limit) or (
                 thread.waiting and self.waits_too_long(began_s)
             ):
                 thread.release_waiting()
@@ -102,15 +102,15 @@ class ThreadExecutor:
                 thread.settle_only()
                 last_settled_s = monotonic_s()
 
-    def waits_too_long(self, since_s: float, lanes: int = 1) -> bool:
+    def waits_too_long(self, since_s: float, parallel: int = 1) -> bool:
         """Return whether handlers have become so slow that what is claimed would wait longer than `SLOW_S`.
 
         Args:
             since_s: When it was claimed, on the clock of `monotonic_s`. One slow call proves nothing.
-            lanes: How many handlers work on it.
+            parallel: How many handlers work on it.
         """
         late = monotonic_s() - since_s > 2 * PREFETCH_S
-        return late and self.calls.prefetch.takes_s(number_of(list(self.thread.waiting))) > SLOW_S * lanes
+        return late and self.calls.prefetch.takes_s(number_of(list(self.thread.waiting))) > SLOW_S * parallel
 
     def wait(self) -> None:
         """Wait until there may be something to do."""

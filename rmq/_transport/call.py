@@ -50,12 +50,12 @@ class Call(NamedTuple, Generic[T]):
     refusals: Refusals = NO_REFUSALS
 
     @property
-    def place(self) -> str:
+    def target(self) -> str:
         """The slot, or the key of a plain command, in words."""
         return f"slot {self.slot} of topic {self.topic}" if self.script else f"key {self.keys[0]}"
 
     @property
-    def what(self) -> str:
+    def operation(self) -> str:
         """What is called, in words."""
         return f"script {self.script}" if self.script else f"command {self.args[0]}"
 
@@ -79,8 +79,8 @@ def plain(*args: Argument, key: str | bytes | None = None) -> Call[Any]:
         args: The command.
         key: The key that decides where it goes; by default the first argument after the command's name.
     """
-    place = key if key is not None else args[1] if len(args) > 1 else ""
-    name = place.decode(errors="surrogateescape") if isinstance(place, bytes) else str(place)
+    target = key if key is not None else args[1] if len(args) > 1 else ""
+    name = target.decode(errors="surrogateescape") if isinstance(target, bytes) else str(target)
     return Call("", (name,), args, _as_it_is, True, "", 0)
 
 

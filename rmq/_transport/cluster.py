@@ -151,25 +151,25 @@ class ClusterRouter:
     def _read(self) -> None:
         """Read the map from the first node that answers, asking those last that failed last."""
         self._invalidated = False
-        troubles: list[str] = []
+        problems: list[str] = []
         known = dict.fromkeys((*self._map.masters, *self._map.replicas, *self._url.hosts))
         nodes = {address: self.node_at(address) for address in known}
         patience_s = FIRST_PATIENCE_S if len(known) > 1 else None
         for address in sorted(known, key=lambda each: (nodes[each].unresponsive, nodes[each].failed_s, draw_jitter())):
             try:
-                found = self._map_of(nodes[address], patience_s)
+                slot_map = self._map_of(nodes[address], patience_s)
             except WireBrokenError as error:
                 nodes[address].failed_s = monotonic_s()
                 if isinstance(error, WireTimeoutError):
                     nodes[address].mark_unresponsive()
-                troubles.append(f"{address}: {error}")
+                problems.append(f"{address}: {error}")
                 continue
             self._read_s = monotonic_s()
-            self._take(found)
+            self._take(slot_map)
             return
         self._read_s = monotonic_s()
         if not self._map.masters:
-            raise WireBrokenError(f"no node of the cluster answers ({'; '.join(troubles)})")
+            raise WireBrokenError(f"no node of the cluster answers ({'; '.join(problems)})")
 
     def _map_of(self, node: Node, patience_s: float | None) -> SlotMap:
         wire = node.checkout(patience_s)
@@ -198,26 +198,26 @@ class ClusterRouter:
         except ValueError as error:
             raise WireBrokenError(f"it returns no slot map: {error!s:.200}") from None
 
-    def _take(self, found: SlotMap) -> None:
+    def _take(self, slot_map: SlotMap) -> None:
         if self._sharded is None:
-            self._sharded = self._all_sharded(found)
-        if found == self._map:
+            self._sharded = self._all_sharded(slot_map)
+        if slot_map == self._map:
             return
-        gone = self._nodes.keys() - {*found.masters, *found.replicas, *self._url.hosts}
-        self._map = found
+        gone = self._nodes.keys() - {*slot_map.masters, *slot_map.replicas, *self._url.hosts}
+        self._map = slot_map
         self.topology_version += 1
         for address in gone:
             self._nodes.pop(address).close()
         if self._closed:
             self.close()
 
-    def _all_sharded(self, found: SlotMap) -> bool:
+    def _all_sharded(self, slot_map: SlotMap) -> bool:
         """Ask every master that answers soon whether it has sharded pub/sub."""
-        for address in found.masters:
+        for address in slot_map.masters:
             node = self.node_at(address)
             try:
                 node.give_back(node.checkout(FIRST_PATIENCE_S))
             except WireBrokenError as error:
                 log.warning("the cluster's node at %s can't be reached: %s", address, error)
-        known = [node.commands for node in map(self.node_at, found.masters) if node.commands is not None]
+        known = [node.commands for node in map(self.node_at, slot_map.masters) if node.commands is not None]
         return bool(known) and all(SHARDED_PUBLISH in commands for commands in known)

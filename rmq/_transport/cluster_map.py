@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, cast
 
-from rmq._transport.urls import Address, told_address
+from rmq._transport.urls import Address, parse_address
 
 HASH_SLOTS = 16_384
 
@@ -72,7 +72,7 @@ def parse_redirect(message: str, asked: Address) -> Redirect | None:
     number, _, place = rest.partition(" ")
     host, _, port = place.rpartition(":")
     try:
-        address = told_address(host.strip("[]?") or asked.host, port.encode())
+        address = parse_address(host.strip("[]?") or asked.host, port.encode())
         moved = int(number)
     except ValueError:
         return None
@@ -123,16 +123,16 @@ def parse_slot_map(reply: object, asked: Address) -> SlotMap:
 
 
 def _ranges(reply: object) -> Iterator[list[Any]]:
-    for each in _list(reply):
-        first, last, *nodes = _list(each)
+    for entry in _list(reply):
+        first, last, *nodes = _list(entry)
         if type(first) is not int or type(last) is not int or not 0 <= first <= last < HASH_SLOTS or not nodes:
-            raise ValueError(f"{each!r:.100} is not a range of hash slots")
+            raise ValueError(f"{entry!r:.100} is not a range of hash slots")
         yield [first, last, *nodes]
 
 
 def _address(node: object, asked: Address) -> Address:
     host, port, *_ = _list(node)
-    return told_address(host if host and host != b"?" else asked.host, port)
+    return parse_address(host if host and host != b"?" else asked.host, port)
 
 
 def _list(value: object) -> list[Any]:

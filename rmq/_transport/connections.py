@@ -82,15 +82,15 @@ class Connections:
         self._pid = os.getpid()
         self._closed = False
         self._closed_with_us: WeakSet[Closable] = WeakSet()
-        self._look: Callable[[], float] = lambda: inf
-        self._look_s = inf  # when it is called next, on the clock of `monotonic_s`
+        self._periodic_check: Callable[[], float] = lambda: inf
+        self._next_check_s = inf  # when it is called next, on the clock of `monotonic_s`
         self._router = make_router(url, timeout_s, durability, runtime)
         self.multi_node = not self._router.multi_slot_scripts
         self.unresponsive_nodes = self._router.unresponsive
         # half of what we wait for a reply: the server has to give up first, or its answer would be lost
         command = durability.confirmation(max(1, int(timeout_s * 500)))
         self._confirmation = (
-            None if command is None else DurabilityBarrier(command, durability.shortfall, hurry=self.multi_node)
+            None if command is None else DurabilityBarrier(command, durability.missing, short_wait=self.multi_node)
         )
         self.confirms = command is not None
 
@@ -141,8 +141,8 @@ class Connections:
         if self._closed or os.getpid() != self._pid:
             self.refuse_misuse()
         started_s = monotonic_s()
-        if started_s >= self._look_s:
-            self._look_now()
+        if started_s >= self._next_check_s:
+            self._run_periodic_check()
         reply = self._try_alone(call)
         if not isinstance(reply, Exchange):
             try:
@@ -181,8 +181,8 @@ class Connections:
     def dispatch(self, calls: Sequence[Call[Any]], deadline_s: float | None = None) -> Dispatch:
         """Send calls without waiting for replies; the caller must ask for all results, or close it."""
         self.refuse_misuse()
-        if monotonic_s() >= self._look_s:
-            self._look_now()
+        if monotonic_s() >= self._next_check_s:
+            self._run_periodic_check()
         dispatch = self._dispatch(Exchange(calls, self._scripts, self._confirmation), deadline_s or self.deadline_s)
         dispatch.send()
         return dispatch
@@ -209,11 +209,11 @@ class Connections:
         if not self.multi_node:
             return self.run(call)
         once = self.dispatch([call], AT_ONCE_S)
-        [found] = once.results(patience_s, leave=True)
-        if found is AWAITED:
+        [result] = once.results(patience_s, leave=True)
+        if result is AWAITED:
             once.close()
-            found = RedisUnavailableError(f"no answer from Redis at {self.url.shown} within {patience_s:g} s")
-        return cast("T", _only([found]))
+            result = RedisUnavailableError(f"no answer from Redis at {self.url.shown} within {patience_s:g} s")
+        return cast("T", _only([result]))
 
     def read_at_once(self, key: str, *commands: Sequence[Argument]) -> list[Any]:
         """Carry out commands that only read one after the other, with nothing in between, and return their replies.
@@ -292,33 +292,33 @@ class Connections:
             ScriptFailedError: A server's refusal.
         """
         self.refuse_misuse()
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
 
         def ask() -> None:
             for node in self._router.masters():
-                found[":".join(map(str, node.address))] = node.ask(*args)
+                result[":".join(map(str, node.address))] = node.ask(*args)
 
         try:
             self._until_deadline(ask)
         except ReplyError as error:
             raise error_of(plain(*args), str(error)) from error
-        return found
+        return result
 
-    def look_between(self, look: Callable[[], float], first_s: float) -> None:
+    def check_periodically(self, look: Callable[[], float], first_s: float) -> None:
         """Have something looked at now and then before a call: who only sends has no thread that could.
 
         Args:
             look: Raises nothing and does not wait long; returns after how many seconds it is called again.
             first_s: After how many seconds it is called first.
         """
-        self._look, self._look_s = look, monotonic_s() + first_s
+        self._periodic_check, self._next_check_s = look, monotonic_s() + first_s
 
-    def _look_now(self) -> None:
-        pause_s, self._look_s = LOOK_AGAIN_S, inf  # also for the calls that it makes
+    def _run_periodic_check(self) -> None:
+        pause_s, self._next_check_s = LOOK_AGAIN_S, inf  # also for the calls that it makes
         try:
-            pause_s = self._look()
+            pause_s = self._periodic_check()
         finally:  # it may be cancelled
-            self._look_s = monotonic_s() + pause_s
+            self._next_check_s = monotonic_s() + pause_s
 
     def ask_soon(self, key: str, patience_s: float, *args: Argument) -> Any:
         """Ask the server that holds a key as `Node.ask_soon`; `NOTHING` where it refuses, too."""
@@ -363,16 +363,16 @@ class Connections:
                 self._router.refresh()
                 return attempt()
             except WireBrokenError as error:
-                trouble = error
+                problem = error
             except ReplyError as error:
                 if not not_executed(str(error)):
                     raise
-                trouble = error
+                problem = error
             self._router.invalidate()
             if monotonic_s() + pause_s > end_s:
                 raise RedisUnavailableError(
-                    f"no answer from Redis at {self.url.shown} within {self.deadline_s:g} s ({trouble})"
-                ) from trouble
+                    f"no answer from Redis at {self.url.shown} within {self.deadline_s:g} s ({problem})"
+                ) from problem
             self.runtime.sleep(pause_s * (0.5 + draw_jitter() / 2))
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 

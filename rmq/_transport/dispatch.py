@@ -30,13 +30,13 @@ AWAITED: Final = Awaited()
 
 
 @dataclass(slots=True)
-class _UnderWay:
+class _InFlight:
     """A request that was sent to one node."""
 
-    flight: RequestBatch
+    batch: RequestBatch
     node: Node
     wire: Wire
-    heard_s: float
+    last_data_s: float
     received: int = 0
 
 
@@ -73,7 +73,7 @@ class Dispatch:
         self._server = server
         self._started_s = monotonic_s() if started_s is None else started_s
         self._multi_node = not router.multi_slot_scripts
-        self._under_way: list[_UnderWay] = []
+        self._in_flight: list[_InFlight] = []
         self._pause_s = FIRST_PAUSE_S
         self._again_s = 0.0
         self._only_unresponsive = False
@@ -86,7 +86,7 @@ class Dispatch:
     @property
     def wires(self) -> list[Wire]:
         """The connections that replies are awaited from."""
-        return [part.wire for part in self._under_way]
+        return [part.wire for part in self._in_flight]
 
     def send(self) -> None:
         """Send what is open, to each node its part."""
@@ -124,7 +124,8 @@ class Dispatch:
         """Return for how long `step` has nothing to do unless a reply comes, in seconds."""
         now_s = monotonic_s()
         ends = [
-            part.heard_s + (CONNECT_PATIENCE_S if self._hopes(part) else self._timeout_s) for part in self._under_way
+            part.last_data_s + (CONNECT_PATIENCE_S if self._may_be_slow(part) else self._timeout_s)
+            for part in self._in_flight
         ]
         if self._exchange.open and self._stalled:
             ends.append(self._again_s)
@@ -148,21 +149,21 @@ class Dispatch:
             self.close()
             raise
         results = self._exchange.results
-        if not self._under_way:
+        if not self._in_flight:
             return results
-        owed = {index for part in self._under_way for index in part.flight.owed}
-        return [AWAITED if index in owed else result for index, result in enumerate(results)]
+        pending = {index for part in self._in_flight for index in part.batch.pending}
+        return [AWAITED if index in pending else result for index, result in enumerate(results)]
 
     def close(self) -> None:
         """Let go of what is under way: nobody asks for its replies any more."""
-        for part in self._under_way:
+        for part in self._in_flight:
             part.wire.close()
-        self._under_way = []
+        self._in_flight = []
 
     def _wait(self, patience_s: float | None, leave: bool) -> None:
         exchange, started_s = self._exchange, monotonic_s()
         while True:
-            self._receive(alone=patience_s is None and len(self._under_way) == 1)
+            self._receive(alone=patience_s is None and len(self._in_flight) == 1)
             if exchange.done:
                 return
             over_s = None
@@ -174,31 +175,31 @@ class Dispatch:
             if exchange.open and self._stalled and not self._repeat_in_time(over_s):
                 continue
             wait_s = self.wait_s()
-            if patience_s is not None and self._under_way:
+            if patience_s is not None and self._in_flight:
                 wait_s = min(wait_s, max(patience_s / 8, 0.001))
             _wait(self._runtime, self.wires, wait_s)
 
     @property
     def _stalled(self) -> bool:
         """True if every request in flight is to an unresponsive server; unsent calls should not wait for those."""
-        return all(part.node.unresponsive for part in self._under_way)
+        return all(part.node.unresponsive for part in self._in_flight)
 
     def _impatient(self, started_s: float, patience_s: float) -> bool:
         """Return whether all servers that still owe something have sent nothing for so long."""
-        if not self._under_way:
+        if not self._in_flight:
             return self._only_unresponsive
         now_s = monotonic_s()
-        return all(now_s - max(part.heard_s, started_s) >= patience_s for part in self._under_way)
+        return all(now_s - max(part.last_data_s, started_s) >= patience_s for part in self._in_flight)
 
     def _break_off(self, patience_s: float, leave: bool) -> None:
-        for part in self._under_way:
+        for part in self._in_flight:
             if patience_s:
                 part.node.mark_unresponsive()
             if not leave:
                 part.wire.close()
-                self._exchange.lost(part.flight, "no reply in time")
+                self._exchange.lost(part.batch, "no reply in time")
         if not leave:
-            self._under_way = []
+            self._in_flight = []
         self._exchange.give_up(patience_s, self._server)
 
     def _repeat_in_time(self, over_s: float | None = None) -> bool:
@@ -232,77 +233,77 @@ class Dispatch:
             for index in indices:
                 exchange.settle(index, error)
             return
-        flight = exchange.request_batch(
+        batch = exchange.request_batch(
             indices, node.address, sharded=self._router.sharded_hints, cluster=self._multi_node
         )
         try:
             if self._multi_node:
-                wire.post(flight.request)
+                wire.post(batch.request)
             else:
-                wire.send(flight.request)
+                wire.send(batch.request)
         except WireBrokenError as error:
             wire.close()
-            exchange.lost(flight, str(error))
+            exchange.lost(batch, str(error))
         except BaseException:
             wire.close()
             raise
         else:
-            self._under_way.append(_UnderWay(flight, node, wire, monotonic_s(), wire.received))
+            self._in_flight.append(_InFlight(batch, node, wire, monotonic_s(), wire.received))
 
     def _receive(self, *, alone: bool) -> None:
         """Take the replies that have come; all of them where there is only one server to wait for."""
-        for part in list(self._under_way):
+        for part in list(self._in_flight):
             try:
                 if not self._take(part, alone):
                     continue
             except WireBrokenError as error:
-                self._under_way.remove(part)
+                self._in_flight.remove(part)
                 part.wire.close()
                 if isinstance(error, WireTimeoutError):
                     part.node.mark_unresponsive()
-                self._exchange.lost(part.flight, str(error))
+                self._exchange.lost(part.batch, str(error))
             else:
-                self._under_way.remove(part)
+                self._in_flight.remove(part)
                 part.node.give_back(part.wire)
         self._router.learn(self._exchange.take_moved())
 
-    def _take(self, part: _UnderWay, alone: bool) -> bool:
+    def _take(self, part: _InFlight, alone: bool) -> bool:
         """Take what has come over one connection; return whether that was all."""
-        exchange, flight, wire = self._exchange, part.flight, part.wire
+        exchange, batch, wire = self._exchange, part.batch, part.wire
         if wire.unsent:
             wire.push()
         wait = alone and not wire.unsent
-        while flight.awaited:
+        while batch.expected:
             try:
                 reply = wire.read(wait=wait)
             except ReplyError as error:
-                exchange.take_error(flight, str(error))
+                exchange.take_error(batch, str(error))
                 continue
             if reply is NOTHING:
                 break
-            exchange.take_reply(flight, reply)
+            exchange.take_reply(batch, reply)
         else:
             return True
         now_s = monotonic_s()
         if wire.received != part.received:
-            part.received, part.heard_s = wire.received, now_s
-        elif now_s - part.heard_s > self._timeout_s:
+            part.received, part.last_data_s = wire.received, now_s
+        elif now_s - part.last_data_s > self._timeout_s:
             raise WireTimeoutError("no reply in time")
-        elif self._hopes(part) and now_s - part.heard_s >= CONNECT_PATIENCE_S:
+        elif self._may_be_slow(part) and now_s - part.last_data_s >= CONNECT_PATIENCE_S:
             part.node.mark_unresponsive()
         return False
 
-    def _hopes(self, part: _UnderWay) -> bool:
+    def _may_be_slow(self, part: _InFlight) -> bool:
         """Return whether a server that has not answered so far may be only slow."""
-        return self._multi_node and not part.node.unresponsive and not part.flight.confirming
+        return self._multi_node and not part.node.unresponsive and not part.batch.confirming
 
 
 def wait_for_any(dispatches: Iterable[Dispatch], runtime: Runtime) -> None:
     """Wait until one of some has something to do."""
     waiting = list(dispatches)
-    wait_s = min((each.wait_s() for each in waiting), default=0.0)
+    wait_s = min((dispatch.wait_s() for dispatch in waiting), default=0.0)
     if wait_s > 0:
-        _wait(runtime, [wire for each in waiting for wire in each.wires], wait_s)
+        _wait(runtime, [wire for dispatch in waiting for wire in dispatch.wires], wait_s)
 
 
 def _wait(runtime: Runtime, wires: Sequence[Wire], wait_s: float) -> None:

@@ -75,7 +75,7 @@ class Durability:
             case DurabilityLevel.FSYNC:  # waits for a millisecond at most; without an AOF it is refused
                 return ("WAITAOF", 1, 0, 1)
 
-    def shortfall(self, reply: int | Sequence[int]) -> str:
+    def missing(self, reply: int | Sequence[int]) -> str:
         """Describe what is missing from a WAIT/WAITAOF reply, or return "" if the write is confirmed."""
         local, replicas = (1, reply) if isinstance(reply, int) else (int(reply[0]), int(reply[1]))
         if local < 1:

@@ -39,7 +39,7 @@ def not_executed(message: str) -> bool:
     return message.startswith(_NOT_EXECUTED) or any(code in message for code in _IN_SCRIPT)
 
 
-SHORT_OF_S, HURRIED_MS = 10.0, 100
+UNCONFIRMED_S, SHORT_WAIT_MS = 10.0, 100
 """A server whose replicas did not confirm in time is waited for no longer than so many ms, for so many seconds."""
 
 
@@ -48,28 +48,30 @@ class DurabilityBarrier:
 
     Args:
         command: The command; its last part is how long the server waits, in ms.
-        shortfall: Says what its reply lacks; empty when all is well.
-        hurry: Whether there are other servers, which one whose replicas do not confirm shall not hold up.
+        missing: Says what its reply lacks; empty when all is well.
+        short_wait: Whether there are other servers, which one whose replicas do not confirm shall not hold up.
     """
 
-    def __init__(self, command: tuple[str | int, ...], shortfall: Callable[[Any], str], *, hurry: bool = False) -> None:
+    def __init__(
+        self, command: tuple[str | int, ...], missing: Callable[[Any], str], *, short_wait: bool = False
+    ) -> None:
         self._command = command
-        self._hurried = (*command[:-1], min(int(command[-1]), HURRIED_MS)) if hurry else command
-        self._shortfall = shortfall
-        self._short_s: dict[Address, float] = {}  # when a server fell short, by its address
+        self._short_command = (*command[:-1], min(int(command[-1]), SHORT_WAIT_MS)) if short_wait else command
+        self._missing = missing
+        self._unconfirmed_s: dict[Address, float] = {}  # when a server fell short, by its address
 
     def command(self, address: Address) -> tuple[str | int, ...]:
         """Return the command for a server."""
-        short_s = self._short_s.get(address)
-        return self._command if short_s is None or monotonic_s() - short_s > SHORT_OF_S else self._hurried
+        short_s = self._unconfirmed_s.get(address)
+        return self._command if short_s is None or monotonic_s() - short_s > UNCONFIRMED_S else self._short_command
 
-    def shortfall(self, address: Address, reply: Any) -> str:
+    def missing(self, address: Address, reply: Any) -> str:
         """Return what a server's reply lacks, in words; empty when all is well."""
-        missing = self._shortfall(reply)
+        missing = self._missing(reply)
         if not missing:
-            self._short_s.pop(address, None)
+            self._unconfirmed_s.pop(address, None)
         elif self.command(address) is self._command:  # a hurried one says nothing new
-            self._short_s[address] = monotonic_s()
+            self._unconfirmed_s[address] = monotonic_s()
         return missing
 
 
@@ -84,26 +86,26 @@ class RequestBatch:
     Attributes:
         request: What to send.
         address: Where it goes.
-        awaited: What each reply that is still to come is about, in order.
+        expected: What each reply that is still to come is about, in order.
         unconfirmed: Calls whose results count only with the confirmation, and these results.
         unloadable: Why the server did not load a script; empty where it loaded all.
     """
 
     request: bytes
     address: Address
-    awaited: deque[int]
+    expected: deque[int]
     unconfirmed: list[tuple[int, Any]] = field(default_factory=list[tuple[int, Any]])
     unloadable: str = ""
 
     @property
     def confirming(self) -> bool:
         """Whether nothing is still to come but the confirmation, which takes its time."""
-        return len(self.awaited) == 1 and self.awaited[0] == _CONFIRM
+        return len(self.expected) == 1 and self.expected[0] == _CONFIRM
 
     @property
-    def owed(self) -> list[int]:
+    def pending(self) -> list[int]:
         """The calls that have no result yet."""
-        return [index for index in self.awaited if index >= 0] + [index for index, _ in self.unconfirmed]
+        return [index for index in self.expected if index >= 0] + [index for index, _ in self.unconfirmed]
 
 
 class Exchange:
@@ -116,7 +118,7 @@ class Exchange:
 
     Attributes:
         results: Per call its parsed reply, or the error that it met.
-        last_trouble: The last reason for which something has to be repeated.
+        last_problem: The last reason for which something has to be repeated.
         pause_needed: Whether repeating at once would meet the same trouble.
     """
 
@@ -124,7 +126,7 @@ class Exchange:
         self, calls: Sequence[Call[Any]], scripts: ScriptLibrary, confirmation: DurabilityBarrier | None = None
     ) -> None:
         self.results: list[Any] = [None] * len(calls)
-        self.last_trouble = ""
+        self.last_problem = ""
         self.pause_needed = False
         self._calls = calls
         self._scripts = scripts
@@ -132,7 +134,7 @@ class Exchange:
         self._open = list(range(len(calls)))
         self._left = len(calls)
         self._unloaded: set[int] = set()
-        self._unheard: set[int] = set()  # sent, the reply lost, to be sent again: carried out or not
+        self._maybe_executed: set[int] = set()  # sent, the reply lost, to be sent again: carried out or not
         self._asked: dict[int, Address] = {}
         self._asking: set[int] = set()  # sent with ASKING
         self._moving: dict[int, Address] = {}  # refused by this server, since their hash slot moves
@@ -169,12 +171,12 @@ class Exchange:
         moved, self._moved = self._moved, []
         return moved
 
-    def not_sent(self, indices: Sequence[int], trouble: str) -> None:
+    def not_sent(self, indices: Sequence[int], problem: str) -> None:
         """Note that taken calls did not reach a server: they may be repeated."""
         for index in indices:
             self._asked.pop(index, None)
         self._open += indices
-        self.last_trouble = trouble
+        self.last_problem = problem
         self.pause_needed = True
 
     def settle(self, index: int, result: Any) -> None:
@@ -184,12 +186,12 @@ class Exchange:
 
     def give_up(self, deadline_s: float, server: str = "Redis") -> None:
         """Note that the deadline has passed: what is open fails."""
-        trouble = f"no answer from {server} within {deadline_s:g} s ({self.last_trouble})"
+        problem = f"no answer from {server} within {deadline_s:g} s ({self.last_problem})"
         for index in self._open:
             call = self._calls[index]
             moving = self._moving.get(index)
-            text = trouble if moving is None else _still_moving(call, moving, deadline_s)
-            lost = index in self._unheard
+            text = problem if moving is None else _still_moving(call, moving, deadline_s)
+            lost = index in self._maybe_executed
             self.settle(index, reply_lost(call, text) if lost else call.error(RedisUnavailableError, text))
         self._open = []
 
@@ -198,37 +200,37 @@ class Exchange:
     ) -> RequestBatch:
         """Put taken calls together for one node; `sharded`, `cluster`: see `ScriptLibrary.request`."""
         parts: list[bytes] = []
-        awaited: deque[int] = deque()
+        expected: deque[int] = deque()
         loaded: set[str] = set()
         for index in indices:
             name = self._calls[index].script
             if index in self._unloaded and name not in loaded:
                 loaded.add(name)
                 parts.append(pack("SCRIPT", "LOAD", self._scripts[name].text))
-                awaited.append(_LOAD)
+                expected.append(_LOAD)
             self._unloaded.discard(index)
         for index in indices:
             self._asking.discard(index)
             if self._asked.pop(index, None) is not None:
                 self._asking.add(index)
                 parts.append(pack("ASKING"))
-                awaited.append(_ASKING)
+                expected.append(_ASKING)
             parts.append(self._scripts.request(self._calls[index], sharded=sharded, cluster=cluster))
-            awaited.append(index)
+            expected.append(index)
         if self._confirmation is not None and any(self._calls[index].durable for index in indices):
             parts.append(pack(*self._confirmation.command(address)))
-            awaited.append(_CONFIRM)
-        return RequestBatch(b"".join(parts), address, awaited)
+            expected.append(_CONFIRM)
+        return RequestBatch(b"".join(parts), address, expected)
 
     def as_sent(self, address: Address) -> RequestBatch:
         """Build the request batch for calls that were already sent; their replies are still to be recorded."""
         return self.request_batch([index for index, _, _ in self.take_open()], address)
 
-    def take_reply(self, flight: RequestBatch, reply: Any) -> None:
+    def take_reply(self, batch: RequestBatch, reply: Any) -> None:
         """Take the next reply in order."""
-        index = flight.awaited.popleft()
+        index = batch.expected.popleft()
         if index == _CONFIRM and self._confirmation is not None:
-            self._confirm(flight, self._confirmation.shortfall(flight.address, reply))
+            self._confirm(batch, self._confirmation.missing(batch.address, reply))
         if index < 0:
             return
         call = self._calls[index]
@@ -236,58 +238,58 @@ class Exchange:
             result = parsed(call, reply)
         except RmqError as error:
             result = error
-        if index in self._unheard:
+        if index in self._maybe_executed:
             several = isinstance(result, list)  # of several slots
-            found = [_heard_again(call, each) for each in (cast("list[Any]", result) if several else [result])]
-            result = found if several else found[0]
+            parts = [_heard_again(call, part) for part in (cast("list[Any]", result) if several else [result])]
+            result = parts if several else parts[0]
         if call.durable and self._confirmation is not None:
-            flight.unconfirmed.append((index, result))
+            batch.unconfirmed.append((index, result))
         else:
             self.settle(index, result)
 
-    def take_error(self, flight: RequestBatch, message: str) -> None:
+    def take_error(self, batch: RequestBatch, message: str) -> None:
         """Take the next reply in order, an error: repeat what was not carried out, else it is the result."""
-        index = flight.awaited.popleft()
+        index = batch.expected.popleft()
         if index == _CONFIRM:
-            self._confirm(flight, message)
+            self._confirm(batch, message)
         elif index == _LOAD and not not_executed(message):
-            flight.unloadable = message
+            batch.unloadable = message
         if index < 0:
             return
-        if message.startswith("NOSCRIPT") and flight.unloadable:
-            message = f"it cannot be loaded: {flight.unloadable}"
+        if message.startswith("NOSCRIPT") and batch.unloadable:
+            message = f"it cannot be loaded: {batch.unloadable}"
         if not_executed(message):
-            self._reopen(index, message, flight.address)
+            self._reopen(index, message, batch.address)
         elif AOF_TROUBLE in message:
-            self._lose(index, message)
+            self._lose_reply(index, message)
         else:
             call = self._calls[index]
             error = error_of(call, message)
-            if index in self._unheard:
+            if index in self._maybe_executed:
                 error = _refused_again(call, error)
             self.settle(index, error)
 
-    def lost(self, flight: RequestBatch, trouble: str) -> None:
+    def lost(self, batch: RequestBatch, problem: str) -> None:
         """Note that the connection broke: what may be repeated is open again, the rest may have been carried out."""
-        for index in flight.owed:
-            self._lose(index, trouble)
-        flight.unconfirmed.clear()
-        flight.awaited.clear()
+        for index in batch.pending:
+            self._lose_reply(index, problem)
+        batch.unconfirmed.clear()
+        batch.expected.clear()
 
-    def _confirm(self, flight: RequestBatch, missing: str) -> None:
-        for index, result in flight.unconfirmed:
-            found = cast("list[Any]", result) if isinstance(result, list) else []
-            if missing and any(isinstance(each, RmqError) for each in found):  # of several slots: these stored nothing
+    def _confirm(self, batch: RequestBatch, missing: str) -> None:
+        for index, result in batch.unconfirmed:
+            parts = cast("list[Any]", result) if isinstance(result, list) else []
+            if missing and any(isinstance(part, RmqError) for part in parts):  # of several slots: these stored nothing
                 error = self._unconfirmed(index, missing)
-                self.settle(index, [each if isinstance(each, RmqError) else error for each in found])
+                self.settle(index, [part if isinstance(part, RmqError) else error for part in parts])
             else:
                 self.settle(index, self._unconfirmed(index, missing) if missing else result)
-        flight.unconfirmed.clear()
+        batch.unconfirmed.clear()
 
     def _reopen(self, index: int, message: str, address: Address) -> None:
         """Note that a call was refused without having begun."""
         self._open.append(index)
-        self.last_trouble = message
+        self.last_problem = message
         if message.startswith("TRYAGAIN"):
             self._moving[index] = address
         elif not message.startswith(("ASK ", "NOSCRIPT")):
@@ -308,23 +310,23 @@ class Exchange:
         else:
             self._moved.append(redirect)
 
-    def _lose(self, index: int, trouble: str) -> None:
+    def _lose_reply(self, index: int, problem: str) -> None:
         """Note that the reply to a call was lost: it is open again if it may be repeated."""
         call = self._calls[index]
-        self.last_trouble = trouble
+        self.last_problem = problem
         self.pause_needed = True
         if call.repeatable:
             self._open.append(index)
-            self._unheard.add(index)
+            self._maybe_executed.add(index)
         else:
             what_then = call.durable or "If it was carried out, the lease settles it"
-            self.settle(index, reply_lost(call, f"{trouble}. {what_then}"))
+            self.settle(index, reply_lost(call, f"{problem}. {what_then}"))
 
     def _unconfirmed(self, index: int, missing: str) -> DurabilityError:
         call = self._calls[index]
         error = call.error(
             DurabilityError,
-            f"{call.place}: stored on the master, but not confirmed: {missing}; it may get lost if the master fails "
+            f"{call.target}: stored on the master, but not confirmed: {missing}; it may get lost if the master fails "
             f"now. {call.durable}",
         )
         error.missing = missing
@@ -334,8 +336,8 @@ class Exchange:
 def _still_moving(call: Call[Any], address: Address, waited_s: float) -> str:
     number = hash_slot(call.keys[0])
     return (
-        f"{call.place} is in hash slot {number}, which is moving to another server of the cluster, and that did not "
-        f"end within {waited_s:g} s (TRYAGAIN); {call.what} was not carried out. If the move was broken off, end it: "
+        f"{call.target} is in hash slot {number}, which is moving to another server of the cluster, and that did not "
+        f"end within {waited_s:g} s (TRYAGAIN); {call.operation} was not carried out. If the move was broken off, end it: "
         f"redis-cli --cluster fix {address}"
     )
 

@@ -13,7 +13,7 @@ from rmq._transport.urls import Address
 QUICK_S = 0.5
 """Each is waited for so long at first, and for `CONNECT_S` only if none has answered."""
 
-REST_S, DOUBT_REST_S = 30.0, 5.0
+SKIP_S, INVALID_SKIP_S = 30.0, 5.0
 """So long a silent one is not asked again where we can do without it, and where what we know is in doubt."""
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ class FailoverQuery:
         self._nodes: dict[tuple[Address, float], Node] = {}
         self._unresponsive_s: dict[tuple[Address, float], float] = {}
         self._failed_s: dict[Address, float] = {}
-        self.troubles: list[str] = []
+        self.problems: list[str] = []
         """Why those did not answer that were asked last."""
 
     def ask(
@@ -39,35 +39,35 @@ class FailoverQuery:
         addresses: Iterable[Address],
         question: Callable[[Node], T],
         *,
-        rest_s: float = 0.0,
+        skip_s: float = 0.0,
     ) -> Iterator[tuple[Address, T]]:
         """Yield the answers as they are wanted, those who failed last at the end.
 
         Args:
             addresses: Whom to ask.
             question: Asks one of them.
-            rest_s: So long those are left alone that kept us waiting; 0 to wait for anybody.
+            skip_s: So long those are left alone that kept us waiting; 0 to wait for anybody.
         """
-        self.troubles = []
-        heard = False
+        self.problems = []
+        answered = False
         for patience_s in (QUICK_S, CONNECT_S):
             for address in sorted(addresses, key=lambda each: self._failed_s.get(each, 0.0)):
                 started_s = monotonic_s()
-                place = address, patience_s
-                pause_s = max(rest_s, DOUBT_REST_S if heard else 0.0)
-                if started_s - self._unresponsive_s.get(place, float("-inf")) < pause_s:
+                target = address, patience_s
+                pause_s = max(skip_s, INVALID_SKIP_S if answered else 0.0)
+                if started_s - self._unresponsive_s.get(target, float("-inf")) < pause_s:
                     continue
                 try:
-                    answer = question(self._node(place))
+                    answer = question(self._node(target))
                 except (WireBrokenError, ReplyError) as error:
                     self.distrust(address)
                     if monotonic_s() - started_s > patience_s / 2:  # refused at once, it costs nothing
-                        self._unresponsive_s[place] = monotonic_s()
-                    self.troubles.append(f"{address}: {error}")
+                        self._unresponsive_s[target] = monotonic_s()
+                    self.problems.append(f"{address}: {error}")
                     continue
-                heard = True
+                answered = True
                 yield address, answer
-            if heard or rest_s >= REST_S:
+            if answered or skip_s >= SKIP_S:
                 return
 
     def distrust(self, address: Address) -> None:
@@ -79,8 +79,8 @@ class FailoverQuery:
         for node in list(self._nodes.values()):
             node.close()
 
-    def _node(self, place: tuple[Address, float]) -> Node:
-        node = self._nodes.get(place)
+    def _node(self, target: tuple[Address, float]) -> Node:
+        node = self._nodes.get(target)
         if node is None:
-            node = self._nodes[place] = self._connect(*place)
+            node = self._nodes[target] = self._connect(*target)
         return node

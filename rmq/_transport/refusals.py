@@ -31,7 +31,7 @@ def error_of(call: Call[Any], message: str) -> RmqError:
         call: The call that was refused.
         message: Text of the error reply.
     """
-    place = call.place
+    target = call.target
     code, _, rest = message.removeprefix("ERR ").partition(" ")
     detail = rest.split()
     if code in call.refusals:
@@ -39,22 +39,22 @@ def error_of(call: Call[Any], message: str) -> RmqError:
     match code:
         case "RMQ_FENCED" if detail[1:] == ["0"]:
             text = (
-                f"{place} is owned through ZooKeeper (epoch {detail[0]}), and this client has none: "
+                f"{target} is owned through ZooKeeper (epoch {detail[0]}), and this client has none: "
                 "give it zookeeper=..., or move the topic away with RmqClient.adopt"
             )
             return call.error(FencedError, text)
         case "RMQ_FENCED":
-            text = f"{place} was touched by a newer owner (epoch {detail[0]}); this one's is older"
+            text = f"{target} was touched by a newer owner (epoch {detail[0]}); this one's is older"
             fenced = call.error(FencedError, text)
             fenced.epoch = int(detail[0])
             return fenced
         case "RMQ_ENSEMBLE":
-            text = f"{place} is owned through ZooKeeper ensemble {detail[0]}, not through this one"
+            text = f"{target} is owned through ZooKeeper ensemble {detail[0]}, not through this one"
             return call.error(EnsembleMismatchError, f"{text}; RmqClient.adopt moves it over on purpose")
         case "RMQ_PAST":
             return call.error(FixedTimePassedError, _passed(*map(int, reversed(detail))))
         case "RMQ_FULL":
-            text = f"{place} holds {detail[0]} messages; its share of max_backlog is {detail[1]}"
+            text = f"{target} holds {detail[0]} messages; its share of max_backlog is {detail[1]}"
             full = call.error(BacklogFullError, text)
             full.room = max(0, int(detail[1]) - int(detail[0]))
             return full
@@ -63,13 +63,13 @@ def error_of(call: Call[Any], message: str) -> RmqError:
         case _ if call.durable and any(words in message for words in NO_RIGHT_WITHIN):
             # which of its writes came before cannot be told
             return call.error(
-                ReplyLostError, f"{call.what} broke off on {place}, and some of it may be stored: {message}"
+                ReplyLostError, f"{call.operation} broke off on {target}, and some of it may be stored: {message}"
             )
         case _ if "OOM command not allowed" in message:
-            text = f"Redis is at its maxmemory and stored nothing in {place}; consume, or raise maxmemory"
+            text = f"Redis is at its maxmemory and stored nothing in {target}; consume, or raise maxmemory"
             return call.error(MemoryFullError, text)
         case _:
-            return call.error(ScriptFailedError, f"{call.what} was refused on {place}: {_explained(message)}")
+            return call.error(ScriptFailedError, f"{call.operation} was refused on {target}: {_explained(message)}")
 
 
 def _explained(message: str) -> str:
@@ -91,20 +91,20 @@ def _passed(due_ms: int, now_ms: int | None = None) -> str:
 def _refused_merge(call: Call[Any], code: str, rest: str) -> RmqError:
     if code == "RMQ_OTHER":
         name = rest.partition(":")[2]
-        text = f"once is {name!r}, and the call of that name to {call.place} sent other messages; take another name"
+        text = f"once is {name!r}, and the call of that name to {call.target} sent other messages; take another name"
         return call.error(CallChangedError, text)
     number, last = int(rest.split()[0]), rest.split()[-1]
     if code == "RMQ_REPEATED":
         return reply_lost(call, f"its number {number} is no longer remembered, the lowest one is {last}")
-    content, record, said = _refused_message(call, number)
-    which = f"message {number} of a call to {call.place}"
+    content, record, argument = _refused_message(call, number)
+    which = f"message {number} of a call to {call.target}"
     if code == "RMQ_RANGE":
         text = f"{which} adds {record.number} to the sum of {content!r:.80}"
         return call.error(SumOutOfRangeError, f"{text}; a sum must stay within 2^53 - 1, plus or minus")
     items = "1 item that counts" if record.item_count == 1 else f"{record.item_count} items that count"
     text = (
         f"{which} brings {items} {len(record.value) - before_value(record.kind)} bytes, and {content!r:.80} has no "
-        f"room: max_items is {said('max_items')}, max_bytes is {said('max_bytes')}; consume it first"
+        f"room: max_items is {argument('max_items')}, max_bytes is {argument('max_bytes')}; consume it first"
     )
     full = call.error(CollectionFullError, text)
     full.room = number - 1
@@ -115,12 +115,12 @@ def _refused_message(call: Call[Any], number: int) -> tuple[bytes, Record, Calla
     """Return the content and the record of a message, from 1, of a call; and what returns an argument by its name."""
     names = default_scripts()[call.script].args.required
 
-    def said(name: str) -> int:
+    def argument(name: str) -> int:
         return int(cast("int", call.args[names.index(name)]))
 
-    contents, records = call.args[len(names) :], call.args[len(names) + said("number") + said("values") :]
+    contents, records = call.args[len(names) :], call.args[len(names) + argument("number") + argument("values") :]
     record = read_record(cast("bytes", records[min(number, len(records)) - 1]))
-    return cast("bytes", contents[number - 1]), record or NOTHING, said
+    return cast("bytes", contents[number - 1]), record or NOTHING, argument
 
 
 NO_RIGHT_WITHIN = ("The user executing the script can't", "ACL failure in script")
@@ -138,9 +138,9 @@ before the first write only.
 """
 
 
-def reply_lost(call: Call[Any], trouble: str) -> ReplyLostError:
+def reply_lost(call: Call[Any], problem: str) -> ReplyLostError:
     """Return the error for a call of which nobody knows whether it was carried out."""
-    return call.error(ReplyLostError, f"the reply to {call.what} on {call.place} was lost ({trouble})")
+    return call.error(ReplyLostError, f"the reply to {call.operation} on {call.target} was lost ({problem})")
 
 
 def parsed(call: Call[T], reply: Any) -> T:
@@ -165,6 +165,6 @@ def unreadable(call: Call[Any], error: Exception) -> RmqError:
         return error
     return call.error(
         ScriptFailedError,
-        f"{call.place} holds something that cannot be read: the reply to {call.what} "
+        f"{call.target} holds something that cannot be read: the reply to {call.operation} "
         f"met {type(error).__name__}: {error!s:.200}",
     )

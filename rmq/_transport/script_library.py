@@ -70,7 +70,7 @@ class ScriptLibrary:
         folders = [folder for folder in root.iterdir() if folder.is_dir() and folder.name != "includes"]
         texts = {folder.name: _texts(folder) for folder in folders}
         self._shared = texts.get(_SHARED, {}).keys()
-        self._scripts = {name: self._build(name, text) for found in texts.values() for name, text in found.items()}
+        self._scripts = {name: self._build(name, text) for folder in texts.values() for name, text in folder.items()}
         if not self._scripts:
             raise FileNotFoundError(f"no Lua scripts in {root}")
 
@@ -126,12 +126,12 @@ def with_includes(text: str, includes: Mapping[str, str]) -> str:
     def placed_in(text: str, placed: set[str]) -> str:
         def include(match: re.Match[str]) -> str:
             known = {*placed} if match[1] else placed  # what a block defines ends with it
-            texts: list[str] = []
-            for wanted in _INCLUDE.findall(match[0]):
-                if wanted not in known:
-                    known.add(wanted)
-                    texts.append(placed_in(includes[wanted], known))
-            return "".join(texts)
+            parts: list[str] = []
+            for name in _INCLUDE.findall(match[0]):
+                if name not in known:
+                    known.add(name)
+                    parts.append(placed_in(includes[name], known))
+            return "".join(parts)
 
         return _INCLUDES.sub(include, text)
 
@@ -151,10 +151,10 @@ def _lua_folder() -> Traversable:
 
 def _texts(folder: Traversable) -> dict[str, str]:
     """Return what a folder has, below it too: name -> text. Names are unique in the whole tree."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for item in folder.iterdir():
         if item.is_dir():
-            found |= _texts(item)
+            texts |= _texts(item)
         elif item.name.endswith(".lua"):
-            found[item.name[:-4]] = item.read_text("utf-8")
-    return found
+            texts[item.name[:-4]] = item.read_text("utf-8")
+    return texts

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 from rmq._io.wire import ReplyError, Wire, WireBrokenError
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
-from rmq._transport.failover_query import DOUBT_REST_S, QUICK_S, REST_S, FailoverQuery
+from rmq._transport.failover_query import INVALID_SKIP_S, QUICK_S, SKIP_S, FailoverQuery
 from rmq._transport.node import CONNECT_S, Node, NodeFactory
 from rmq._transport.standalone import OneMaster
-from rmq._transport.urls import Address, RedisUrl, told_address
+from rmq._transport.urls import Address, RedisUrl, parse_address
 from rmq.errors import RedisUnavailableError
 
 log = reporter("rmq.connections")
@@ -107,35 +107,35 @@ class SentinelRouter(OneMaster):
         A Sentinel may have been cut off from the others, and name a master of long ago, even one that still lives.
         """
         invalidated, self._invalidated = self._invalidated, False
-        troubles: list[str] = []
-        rest_s = 0.0 if self._master is None else DOUBT_REST_S if invalidated else REST_S
+        problems: list[str] = []
+        skip_s = 0.0 if self._master is None else INVALID_SKIP_S if invalidated else SKIP_S
         try:
-            said = list(self._sentinels.ask(self._url.hosts, self._answer_of, rest_s=rest_s))
-            named = newest_first([answer for _, answer in said])
+            answers = list(self._sentinels.ask(self._url.hosts, self._answer_of, skip_s=skip_s))
+            named = newest_first([answer for _, answer in answers])
             for address in named:
-                trouble = "" if self._trusted(address, invalidated) else self._trouble_with(address)
-                if not trouble:
-                    self._warn(next(answer for _, answer in said if answer.master == address))
+                problem = "" if self._is_current(address, invalidated) else self._problem_with(address)
+                if not problem:
+                    self._warn(next(answer for _, answer in answers if answer.master == address))
                     self._set_master(address)
                     return
-                for sentinel in (sentinel for sentinel, answer in said if answer.master == address):
+                for sentinel in (sentinel for sentinel, answer in answers if answer.master == address):
                     self._sentinels.distrust(sentinel)
-                    troubles.append(f"{sentinel} names {address}: {trouble}")
+                    problems.append(f"{sentinel} names {address}: {problem}")
         finally:
             self._asked_s = monotonic_s()
-        troubles += self._sentinels.troubles
+        problems += self._sentinels.problems
         if named:
             self._set_master(named[0])
         elif self._master is None:
-            raise WireBrokenError(f"no Sentinel names a master of {self._url.service} ({'; '.join(troubles)})")
-        elif troubles:
-            log.warning("no Sentinel answers; going on with the master at %s: %s", self._master.address, troubles)
+            raise WireBrokenError(f"no Sentinel names a master of {self._url.service} ({'; '.join(problems)})")
+        elif problems:
+            log.warning("no Sentinel answers; going on with the master at %s: %s", self._master.address, problems)
 
-    def _trusted(self, address: Address, invalidated: bool) -> bool:
+    def _is_current(self, address: Address, invalidated: bool) -> bool:
         """Return whether a server is the one that we work with, and nothing is wrong with it."""
         return not invalidated and self._master is not None and self._master.address == address
 
-    def _trouble_with(self, address: Address) -> str:
+    def _problem_with(self, address: Address) -> str:
         """Look whether a server can be reached and is a master; return why not."""
         server = self._nodes.probe_node(address, QUICK_S, _require_master)
         try:
@@ -158,7 +158,7 @@ class SentinelRouter(OneMaster):
             raise WireBrokenError(f"it watches no master named {service}")
         try:
             host, port = reply
-            address = told_address(host, port)
+            address = parse_address(host, port)
         except (TypeError, ValueError) as error:
             raise WireBrokenError(f"it names a master with an invalid address: {error!s:.200}") from None
         [epoch] = _numbers_of(sentinel, "MASTER", service, b"config-epoch") or [0]
@@ -209,11 +209,11 @@ def _require_master(wire: Wire) -> None:
 
 def _numbers_of(sentinel: Node, what: str, service: str, field: bytes) -> list[int]:
     """Return a field of what a Sentinel knows of a master, or of each of its replicas; of those where it has one."""
-    found: list[int] = []
+    numbers: list[int] = []
     with suppress(ReplyError, TypeError, ValueError):  # no right to it, or something else than a Sentinel
         reply: Any = sentinel.ask("SENTINEL", what, service)
         for row in [reply] if what == "MASTER" else reply:
             fields = dict(zip(row[::2], row[1::2], strict=False))
             if field in fields:
-                found.append(int(fields[field]))
-    return found
+                numbers.append(int(fields[field]))
+    return numbers

@@ -44,10 +44,10 @@ def check_server(wire: Wire, shown: str, durability: Durability, warned: set[str
     requests = (("INFO",), *((name,) for name in asked), *(() if probe is None else (probe,)))
     wire.send(b"".join(pack(*request) for request in requests))
     info = _info(wire)
-    found = frozenset(name for name in asked if "unknown command" not in _refusal(wire))
+    commands = frozenset(name for name in asked if "unknown command" not in _refusal(wire))
     refusal = "" if probe is None else _refusal(wire)
     software = _software(info)
-    if NEWEST_NEEDED not in found:
+    if NEWEST_NEEDED not in commands:
         raise UnsafeRedisError(
             f"Redis at {shown}{software} has no command {NEWEST_NEEDED}; RMQ needs Redis 6.2 or newer, or Valkey"
         )
@@ -60,7 +60,7 @@ def check_server(wire: Wire, shown: str, durability: Durability, warned: set[str
             log.warning("Redis at %s %s", shown, warning)
     warned.intersection_update(warnings)
     warned.update(warnings)
-    return found
+    return commands
 
 
 def refuse_unsafe(info: Mapping[str, str], shown: str) -> None:
@@ -114,24 +114,24 @@ def warnings_about(info: Mapping[str, str], save_points: str | None, durability:
         save_points: Its setting `save`; `None` if unknown.
         durability: What it must be able to do.
     """
-    found: list[str] = []
+    commands: list[str] = []
     if info.get("role") != "master":
-        return found
+        return commands
     policy = info.get("maxmemory_policy", "noeviction")
     if policy.startswith("volatile"):
-        found.append(
+        commands.append(
             f"has maxmemory-policy {policy}: when memory is short it drops what Spark's queries and idempotent writes "
             "remember of their batches, and the history; set it to noeviction"
         )
     replicas = int(info.get("connected_slaves", "0"))
     if replicas and info.get("aof_enabled") == "0" and save_points == "":
-        found.append(
+        commands.append(
             "has replicas but no persistence: if it restarts by itself, it comes back empty and empties them, too; "
             "set appendonly yes, or keep it from restarting"
         )
     if durability.replicas > replicas:
-        found.append(f"has {replicas} replicas; durability {durability.level.value} waits for {durability.replicas}")
-    return found
+        commands.append(f"has {replicas} replicas; durability {durability.level.value} waits for {durability.replicas}")
+    return commands
 
 
 def _info(wire: Wire) -> dict[str, str]:

@@ -15,7 +15,7 @@ from rmq.errors import InvalidUrlError
 
 DEFAULT_URL = "embedded://"
 URL_VARIABLE = "RMQ_URL"
-WAYS = (
+URL_FORMS = (
     "redis://host:6379; or embedded:///folder, a Redis that RMQ starts and whose data stay in the folder; or "
     "embedded://, a temporary one for this process alone"
 )
@@ -59,7 +59,7 @@ class Address(NamedTuple):
         return f"{host}:{self.port}"
 
 
-def told_address(host: object, port: object) -> Address:
+def parse_address(host: object, port: object) -> Address:
     """Return the address that a server has told; it may have told anything.
 
     Raises:
@@ -146,18 +146,18 @@ def parse_url(url: str | None) -> RedisUrl:
     if url is None and (url := os.environ.get(URL_VARIABLE)) is None:
         return RedisUrl(DEFAULT_URL, Topology.EMBEDDED, chosen=False)
     if not isinstance(url, str):  # pyright: ignore[reportUnnecessaryIsInstance] - its value may be a password
-        raise InvalidUrlError(f"the URL is of type {type(url).__name__}; it must be a text: {WAYS}")
+        raise InvalidUrlError(f"the URL is of type {type(url).__name__}; it must be a text: {URL_FORMS}")
     if not url.strip():  # such as ${REDIS_URL} of a Compose file, of a variable that is not set
         named = "url is" if os.environ.get(URL_VARIABLE) != url else f"{URL_VARIABLE} is set, but"
-        raise InvalidUrlError(f"{named} empty; it must name a Redis: {WAYS}")
-    return _understood(url)
+        raise InvalidUrlError(f"{named} empty; it must name a Redis: {URL_FORMS}")
+    return _parse(url)
 
 
 def _scheme_of(scheme: str) -> str:
     return f"the unknown scheme {scheme!r}" if scheme else "no scheme"
 
 
-def _understood(url: str) -> RedisUrl:
+def _parse(url: str) -> RedisUrl:
     shown = _without_password(url)
     try:
         parts = _split(url)
@@ -193,7 +193,7 @@ def chosen_url(url: str | None) -> RedisUrl:
     """
     parsed = parse_url(url)
     if not parsed.chosen:
-        raise InvalidUrlError(f"no Redis is named; set {URL_VARIABLE}: {WAYS}")
+        raise InvalidUrlError(f"no Redis is named; set {URL_VARIABLE}: {URL_FORMS}")
     return parsed
 
 
@@ -231,16 +231,16 @@ def _database(parts: SplitResult) -> str:
 
 
 def _hosts(url: str, parts: SplitResult, default_port: int) -> tuple[Address, ...]:
-    found: list[Address] = []
+    addresses: list[Address] = []
     for item in parts.netloc.rpartition("@")[2].split(","):
         try:
             one = urlsplit(f"//{item}")
-            found.append(Address(one.hostname or "", one.port or default_port))
+            addresses.append(Address(one.hostname or "", one.port or default_port))
         except ValueError:  # its text may quote a password
             raise InvalidUrlError(f"URL {_without_password(url)!r} has an invalid host or port; {_ENCODE}") from None
-        if not found[-1].host:
+        if not addresses[-1].host:
             raise InvalidUrlError(f"URL {_without_password(url)!r} lacks a host; write host1:port,host2:port")
-    return tuple(found)
+    return tuple(addresses)
 
 
 def _without_password(url: str) -> str:

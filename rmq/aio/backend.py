@@ -206,16 +206,16 @@ class _Condition:
         self._waiting: set[asyncio.Future[bool]] = set()
 
     def wait(self, timeout: float | None = None) -> bool:
-        told = asyncio.get_running_loop().create_future()
-        self._waiting.add(told)
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiting.add(waiter)
         try:
-            return wait_until(told, timeout, breakable=True)
+            return wait_until(waiter, timeout, breakable=True)
         finally:
-            self._waiting.discard(told)
+            self._waiting.discard(waiter)
 
     def notify_all(self) -> None:
-        for told in self._waiting:
-            resolve(told)
+        for waiter in self._waiting:
+            resolve(waiter)
 
     def __enter__(self) -> None: ...
 

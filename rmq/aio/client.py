@@ -212,8 +212,8 @@ class RmqClient(Closing):
         """Add listeners that were made elsewhere; their `threads` is the concurrency. Raises as `listener`."""
         if self._started:
             raise RmqError("the listeners of this client are running already; add all of them before")
-        for each in listeners:
-            check_async(each.handler)
+        for listener in listeners:
+            check_async(listener.handler)
         check_shared(self._listeners, *listeners)
         self._listeners += listeners
 
@@ -238,7 +238,7 @@ class RmqClient(Closing):
         """
         opened = await self._open()
         if not self._started:
-            opened.plain.add(*(plain_listener(each, opened.tasks) for each in self._listeners))
+            opened.plain.add(*(plain_listener(listener, opened.tasks) for listener in self._listeners))
         self._started = bool(self._listeners)
         await opened.run(PlainClient.start, concurrency, handlers, drain_s, idle)
 

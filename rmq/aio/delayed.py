@@ -19,7 +19,7 @@ from rmq._model.typed import PayloadClass, ValueT
 from rmq.aio.backend import Permit
 from rmq.aio.client import LoopState, RmqClient
 from rmq.aio.facades import iterate_async
-from rmq.aio.proxy import Closing, async_method, each
+from rmq.aio.proxy import Closing, async_method, iterate
 from rmq.errors import RmqError
 
 P = ParamSpec("P")
@@ -164,7 +164,7 @@ class DelayedQueue(Closing, Generic[ValueT]):
     async def __aiter__(self) -> AsyncIterator[ValueT]:
         """Yield the values in the queue without taking them; see `rmq.DelayedQueue.__iter__`."""
         queue, opened = await self._open()
-        async for value in each(opened.tasks, iter(queue)):
+        async for value in iterate(opened.tasks, iter(queue)):
             yield value
 
     async def close(self) -> None:

@@ -161,9 +161,9 @@ def wrap_delivery(delivery: plain.Delivery, tasks: TaskGroup) -> Delivery:
 
 def wrap_deliveries(deliveries: Iterable[plain.Delivery], tasks: TaskGroup) -> list[Delivery]:
     """Return deliveries' awaited faces."""
-    wanted = list(deliveries)
-    kind = StreamDelivery if wanted and isinstance(wanted[0], PlainStreamDelivery) else Delivery
-    return [kind(delivery, tasks) for delivery in wanted]
+    plain_deliveries = list(deliveries)
+    kind = StreamDelivery if plain_deliveries and isinstance(plain_deliveries[0], PlainStreamDelivery) else Delivery
+    return [kind(delivery, tasks) for delivery in plain_deliveries]
 
 
 def unwrap_deliveries(deliveries: Iterable[Delivery]) -> list[plain.Delivery]:

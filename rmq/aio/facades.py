@@ -32,7 +32,7 @@ from rmq._sending.producer import send_from
 from rmq.aio.backend import Permit
 from rmq.aio.delivery import Delivery, DeliveryColumns, unwrap_deliveries, wrap_deliveries
 from rmq.aio.greenlets import TaskGroup, wait
-from rmq.aio.proxy import AsyncProxy, Closing, TopicProxy, async_iterator, async_method, each
+from rmq.aio.proxy import AsyncProxy, Closing, TopicProxy, async_iterator, async_method, iterate
 from rmq.errors import InvalidValueError
 
 P = ParamSpec("P")
@@ -111,18 +111,18 @@ class Consumer(Closing, TopicProxy[plain_consumer.Consumer[Any]], Generic[Payloa
 
         Guarantee: cancelled, it loses nothing: what it has claimed, or is about to, goes back at once.
         """
-        found = await self._tasks.finish(partial(self._plain.poll, max_messages, timeout), self._plain.release)
-        return wrap_deliveries(found, self._tasks)
+        claimed = await self._tasks.finish(partial(self._plain.poll, max_messages, timeout), self._plain.release)
+        return wrap_deliveries(claimed, self._tasks)
 
     async def poll_columns(self, max_messages: int = 100, timeout: float | timedelta = 0.0) -> DeliveryColumns:
         """Claim due messages as columns. See `Consumer.poll_columns`.
 
         Guarantee: cancelled, it loses nothing: what it has claimed, or is about to, goes back at once.
         """
-        found = await self._tasks.finish(
+        claimed = await self._tasks.finish(
             partial(self._plain.poll_columns, max_messages, timeout), plain_columns.DeliveryColumns.release
         )
-        return DeliveryColumns(found, self._tasks)
+        return DeliveryColumns(claimed, self._tasks)
 
     async def ack(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
         """Ack several deliveries, one call per slot; see `Consumer.ack`. Goes on even if cancelled."""
@@ -170,7 +170,7 @@ class DeadLetters(TopicProxy[plain_dead.DeadLetters]):
 
         An async function is awaited in a task of its own; any other, such as a `Webhook`, is called in a thread.
         """
-        plain = partial(self._plain.on_dead, called(tell), name=name, every_s=every_s)
+        plain = partial(self._plain.on_dead, call_async(tell), name=name, every_s=every_s)
         return DeadNotices(await self._tasks.run(plain), self._tasks)
 
 
@@ -222,7 +222,7 @@ class GroupDead(TopicProxy[plain_dead.GroupDead]):
 
         An async function is awaited in a task of its own; any other, such as a `Webhook`, is called in a thread.
         """
-        plain = partial(self._plain.on_dead, called(tell), name=name, every_s=every_s)
+        plain = partial(self._plain.on_dead, call_async(tell), name=name, every_s=every_s)
         return DeadNotices(await self._tasks.run(plain), self._tasks)
 
     @property
@@ -266,7 +266,7 @@ class StreamTopic(TopicProxy[plain_stream.StreamTopic]):
         slots: Iterable[int] | None = None,
     ) -> AsyncIterator[StreamEntry]:
         """Follow the topic: `async for entry in await stream.tail()`. See `StreamTopic.tail`."""
-        return each(self._tasks, await self._tasks.run(self._plain.tail, start, timeout, slots))
+        return iterate(self._tasks, await self._tasks.run(self._plain.tail, start, timeout, slots))
 
 
 async def tail_all(
@@ -280,7 +280,7 @@ async def tail_all(
     if not views:
         raise InvalidValueError("streams is empty; name one at least")
     tasks, plain = views[0]._tasks, [view._plain for view in views]  # pyright: ignore[reportPrivateUsage]
-    return each(tasks, await tasks.run(tailing.tail_all, plain, start, timeout))
+    return iterate(tasks, await tasks.run(tailing.tail_all, plain, start, timeout))
 
 
 def iterate_async(messages: AsyncIterable[T], place: Permit, collect: Callable[[], None]) -> Iterator[T]:
@@ -304,9 +304,9 @@ def iterate_async(messages: AsyncIterable[T], place: Permit, collect: Callable[[
         yield message
 
 
-def called(function: Callable[..., object]) -> Callable[..., object]:
+def call_async(function: Callable[..., object]) -> Callable[..., object]:
     """Return what calls a function from plain logic without holding up the event loop."""
     if kind_of(function) == ASYNC:
-        return lambda *given: wait(cast("Any", function(*given)))
+        return lambda *args: wait(cast("Any", function(*args)))
     check_plain(function, "tell")
-    return lambda *given: wait(asyncio.to_thread(function, *given))
+    return lambda *args: wait(asyncio.to_thread(function, *args))

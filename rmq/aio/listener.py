@@ -102,13 +102,13 @@ class TaskExecutor(ThreadExecutor):
         super().__init__(thread)
         self._owned = thread.setup.coordinator is not None
         self._stopping = thread.setup.stopping
-        self._most_lanes = thread.setup.listener.threads
-        self._lanes = 0
+        self._max_tasks = thread.setup.listener.threads
+        self._task_count = 0
         self._busy: dict[int, float] = {}
         """Where each slot may be in one lane only: those that are, and when their messages began."""
-        self._turns: list[float] = []
+        self._permits_held: list[float] = []
         """Those of lanes that are to start."""
-        self._wish: PermitRequest | None = None
+        self._request: PermitRequest | None = None
         """For one more turn, where there was none."""
         self._begun_s = 0.0
         self._filled_s, self._waited = 0.0, 0
@@ -132,7 +132,7 @@ class TaskExecutor(ThreadExecutor):
         try:
             busy = self.thread.round()
         finally:
-            self._return_turns()
+            self._release_permits()
         if busy and self.thread.going_back():
             self._changed.set()  # a call takes so many at most, and nobody tells that it has
         return busy
@@ -143,10 +143,10 @@ class TaskExecutor(ThreadExecutor):
         self._changed.clear()  # before looking: what ends from now on sets it anew
         if self._busy:
             self._leave_slow_slots()
-        self._take_turns()
+        self._acquire_permits()
         room = self._free()
         self._full = not room
-        return room if changed or room or (self._turns and self.thread.waiting) else None
+        return room if changed or room or (self._permits_held and self.thread.waiting) else None
 
     def claims_ahead(self, number: int, slots: int) -> bool:
         """Return False: lanes work while it claims."""
@@ -156,16 +156,16 @@ class TaskExecutor(ThreadExecutor):
     def run(self) -> None:
         """Start lanes; they end by themselves."""
         thread = self.thread
-        if self._rests:
+        if self._may_not_start:
             thread.stop_starting()
         self._begun_s = monotonic_s()
         if len(thread.waiting) > self._waited:
             self._filled_s = self._begun_s
-        free = self._most_lanes - self._lanes if self._permits is None else len(self._turns)
+        free = self._max_tasks - self._task_count if self._permits is None else len(self._permits_held)
         for _ in range(min(self._may_begin(), free)):
-            self._lanes += 1
-            turn_s = self._turns.pop() if self._turns else None
-            thread.runtime.job(partial(self._lane, turn_s), f"rmq-{thread.setup.listener.topic.name}").start()
+            self._task_count += 1
+            permit_s = self._permits_held.pop() if self._permits_held else None
+            thread.runtime.job(partial(self._run_task, permit_s), f"rmq-{thread.setup.listener.topic.name}").start()
 
     def _may_begin(self) -> int:
         """Return in how many lanes there may be something to begin: none for what waits behind its slot's message."""
@@ -176,7 +176,7 @@ class TaskExecutor(ThreadExecutor):
         """Wait until a lane has ended its part, or until something may be claimed if there is room for it."""
         if self._changed.is_set():
             return
-        if self._wish is None and not self._full and self._free(self._most_lanes):
+        if self._request is None and not self._full and self._free(self._max_tasks):
             self.thread.wait(self._changed.is_set)
         else:
             ack_s = self.thread.held.deferred_since_s() + PIGGYBACK_S - monotonic_s()
@@ -194,11 +194,11 @@ class TaskExecutor(ThreadExecutor):
     def finish(self) -> None:
         """Begin no more, wait for the lanes while their outcomes go to Redis, and let the thread finish."""
         self.thread.stop_starting()
-        self._wish_no_more()
-        while self._lanes:
+        self._cancel_request()
+        while self._task_count:
             self._changed.wait(LOOK_EVERY_S)
             self._changed.clear()
-            if self._lanes:
+            if self._task_count:
                 self.thread.try_to_settle()
         self.thread.finish()
 
@@ -219,60 +219,60 @@ class TaskExecutor(ThreadExecutor):
             self.thread.give_back(slow)
             self.thread.planner.postpone(slow)
 
-    def _take_turns(self) -> None:
+    def _acquire_permits(self) -> None:
         """Take a turn for each lane that may start; leave a wish where there are fewer."""
         permits = self._permits
         if permits is None:
             return
-        while self._lanes + len(self._turns) < self._most_lanes:
-            if self._wish is None:
-                self._wish = permits.wish(self._note_change)
-            if (began_s := self._wish.began_s) is None:
+        while self._task_count + len(self._permits_held) < self._max_tasks:
+            if self._request is None:
+                self._request = permits.request(self._note_change)
+            if (began_s := self._request.began_s) is None:
                 return
-            self._turns.append(began_s)
-            self._wish = None
+            self._permits_held.append(began_s)
+            self._request = None
 
-    def _return_turns(self) -> None:
+    def _release_permits(self) -> None:
         """Give back the turns that no lane needs, and then want no further one."""
-        if self._permits is not None and self._turns:
-            turns, self._turns = self._turns, []
-            self._wish_no_more()
-            for began_s in turns:
+        if self._permits is not None and self._permits_held:
+            permits, self._permits_held = self._permits_held, []
+            self._cancel_request()
+            for began_s in permits:
                 self._permits.end(began_s)
 
-    def _wish_no_more(self) -> None:
-        wish, self._wish = self._wish, None
-        if self._permits is not None and wish is not None:
-            self._permits.withdraw(wish)
+    def _cancel_request(self) -> None:
+        request, self._request = self._request, None
+        if self._permits is not None and request is not None:
+            self._permits.cancel(request)
 
-    def _free(self, lanes: int | None = None) -> int:
+    def _free(self, parallel: int | None = None) -> int:
         """Return how many messages so many lanes may get; by default those that run or have a turn."""
-        if lanes is None:
-            lanes = self._most_lanes if self._permits is None else self._lanes + len(self._turns)
-        lanes -= len(self.calls.hung)
+        if parallel is None:
+            parallel = self._max_tasks if self._permits is None else self._task_count + len(self._permits_held)
+        parallel -= len(self.calls.hung)
         batch, open_ = self.batch or 1, [each for each in self.thread.held.deliveries if each.outcome is None]
-        most = lanes * batch
+        most = parallel * batch
         if self._careful:
-            most = min(lanes, 1)
+            most = min(parallel, 1)
         elif self._held_up:  # what would wait behind a batch that is not full would only go back again
-            most, open_ = (lanes - len(self.calls.running)) * batch, list(self.thread.waiting)
+            most, open_ = (parallel - len(self.calls.running)) * batch, list(self.thread.waiting)
         elif self.batch is None or (self.may_claim_batches and not self._owned):
             within_s = PREFETCH_S if self.batch is None else BATCHES_S
-            ahead = min(lanes * self.calls.prefetch.messages(within_s), MOST_PREFETCHED)
+            ahead = min(parallel * self.calls.prefetch.messages(within_s), MOST_PREFETCHED)
             most = max(most, ahead // batch * batch)
         room = self.thread.room_beside(max(0, most - number_of(open_)))
         return min(room, batch) if self.thread.setup.listener.columns else room  # a claim in columns is not cut
 
     @property
-    def _rests(self) -> bool:
+    def _may_not_start(self) -> bool:
         """Whether nothing more may begin: the listener stops, or a handler holds it back."""
         return self._stopping.is_set() or self.thread.planner.held_back_s() > 0
 
     @property
     def _careful(self) -> bool:
-        return self._permits is not None and self._permits.careful
+        return self._permits is not None and self._permits.one_at_a_time
 
-    def _lane(self, turn_s: float | None) -> None:
+    def _run_task(self, permit_s: float | None) -> None:
         """Work, in a turn where turns are limited."""
         task, last_s, permits = asyncio.current_task(), monotonic_s(), self._permits
         try:
@@ -287,29 +287,29 @@ class TaskExecutor(ThreadExecutor):
                     for slot in slots:
                         del self._busy[slot]
                 self._held_up = False
-                if self.thread.waiting and self.waits_too_long(self._filled_s, self._most_lanes):
+                if self.thread.waiting and self.waits_too_long(self._filled_s, self._max_tasks):
                     self.thread.stop_starting()
                 self._note_change()
                 if task is not None and task.cancelling():  # the program ends
                     return
-                if permits is not None and turn_s is not None:
-                    if permits.overfull:
+                if permits is not None and permit_s is not None:
+                    if permits.over_limit:
                         self.thread.stop_starting()
-                    turn_s = permits.go_on(turn_s)
-                    if turn_s is None:
+                    permit_s = permits.go_on(permit_s)
+                    if permit_s is None:
                         return
                 if monotonic_s() - last_s > LONGEST_TURN_S:
                     self.thread.runtime.sleep(0)
                     last_s = monotonic_s()
         finally:
-            self._lanes -= 1
-            if permits is not None and turn_s is not None:
-                permits.end(turn_s)
+            self._task_count -= 1
+            if permits is not None and permit_s is not None:
+                permits.end(permit_s)
             self._note_change()
 
     def _take_ready(self) -> Sequence[PlainDelivery]:
         """Take what a lane may begin now."""
-        if self._rests:
+        if self._may_not_start:
             self.thread.stop_starting()
             return ()
         most = 1 if self._careful else self.batch or 1
@@ -343,8 +343,8 @@ def plain_listener(listener: Listener, tasks: TaskGroup) -> Listener:
 
     handler = with_arguments(listener.topic, listener.handler, listener.batch is not None, listener.columns)
 
-    def handle(given: Any) -> object:
-        call = OwnContext(handler(wrap(given, tasks)), lambda: tasks.given_up)
+    def handle(argument: Any) -> object:
+        call = OwnContext(handler(wrap(argument, tasks)), lambda: tasks.given_up)
         return wait(call if listener.timeout is None else _limited(call, listener.timeout_s))
 
     def tell_lost(delivery: PlainDelivery) -> object:

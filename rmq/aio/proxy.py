@@ -147,13 +147,13 @@ class async_iterator(_ProxyMethod[P, Iterator[T]]):
         tasks, plain = instance._tasks, instance._plain
 
         async def entries(*args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
-            async for entry in each(tasks, await tasks.run(self.method, plain, *args, **kwargs)):
+            async for entry in iterate(tasks, await tasks.run(self.method, plain, *args, **kwargs)):
                 yield entry
 
         return entries
 
 
-async def each(tasks: TaskGroup, entries: Iterator[T]) -> AsyncIterator[T]:
+async def iterate(tasks: TaskGroup, entries: Iterator[T]) -> AsyncIterator[T]:
     """Yield what a plain iterator yields."""
     try:
         while (entry := await tasks.run(_next, entries)) is not _END:

@@ -33,7 +33,7 @@ class _Replies(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._reader: Any = hiredis.Reader(replyError=ReplyError, notEnoughData=NOTHING)
-        self.told: set[asyncio.Future[bool]] = set()
+        self.waiters: set[asyncio.Future[bool]] = set()
         self.writable = True
         self.ended = ""
         self.received = 0
@@ -63,8 +63,8 @@ class _Replies(asyncio.Protocol):
         return bool(self.ended) or bool(self._reader.has_data())
 
     def _tell(self) -> None:
-        for told in self.told:
-            resolve(told)
+        for waiter in self.waiters:
+            resolve(waiter)
 
 
 class AsyncWire(Wire):
@@ -153,19 +153,19 @@ class AsyncWire(Wire):
                 self._wait("", timeout_s)
         return self._replies.any()
 
-    def watch_arrivals(self, told: asyncio.Future[bool]) -> None:
+    def watch_arrivals(self, waiter: asyncio.Future[bool]) -> None:
         """Tell when something has happened from now on; what has arrived before does not count."""
-        self._replies.told.add(told)
+        self._replies.waiters.add(waiter)
 
-    def watch(self, told: asyncio.Future[bool]) -> None:
+    def watch(self, waiter: asyncio.Future[bool]) -> None:
         """Tell when there is something to read."""
-        self._replies.told.add(told)
+        self._replies.waiters.add(waiter)
         if self._replies.any():
-            resolve(told)
+            resolve(waiter)
 
-    def unwatch(self, told: asyncio.Future[bool]) -> None:
+    def unwatch(self, waiter: asyncio.Future[bool]) -> None:
         """Tell no more."""
-        self._replies.told.discard(told)
+        self._replies.waiters.discard(waiter)
 
     def interrupt(self) -> None:
         """Let whoever waits for something to read find that it has ended."""
@@ -187,13 +187,13 @@ class AsyncWire(Wire):
         return self._transport.get_write_buffer_size()
 
     def _wait(self, trouble: str, timeout_s: float | None = None) -> None:
-        told: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._replies.told.add(told)
+        waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._replies.waiters.add(waiter)
         try:
-            if not wait_until(told, self._timeout_s if timeout_s is None else timeout_s):
+            if not wait_until(waiter, self._timeout_s if timeout_s is None else timeout_s):
                 raise WireTimeoutError(trouble)
         finally:
-            self._replies.told.discard(told)
+            self._replies.waiters.discard(waiter)
 
 
 def async_wire_factory(url: str, timeout_s: float, connect_s: float | None = None) -> Callable[[], Wire]:

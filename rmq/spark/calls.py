@@ -20,7 +20,7 @@ from rmq.errors import BatchAckedError, BatchLostError, DriverReplacedError, Rmq
 
 
 def _refused(error: type[RmqError], text: str) -> Callable[[Call[Any], Sequence[str]], RmqError]:
-    return lambda call, words: error(f"{call.place}: {text.format(*words)}", topic=call.topic, slot=call.slot)
+    return lambda call, words: error(f"{call.target}: {text.format(*words)}", topic=call.topic, slot=call.slot)
 
 
 REFUSALS = {

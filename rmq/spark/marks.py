@@ -35,7 +35,7 @@ class Hash(Protocol):
 
 def _changed(call: Call[Any], words: Sequence[str]) -> BatchChangedError:
     return BatchChangedError(
-        f"{call.place}: a task of batch {words[0]} that is run again sends other rows than before, or others "
+        f"{call.target}: a task of batch {words[0]} that is run again sends other rows than before, or others "
         "together, and here each send counts: write rmq.spark.keyed(frame, partitions=n) of a source that can be read "
         "again, with the same n and options each time; idempotent=false sends them again",
         topic=call.topic,

@@ -111,7 +111,7 @@ CLIENT = (
 """
 )
 
-WAYS = ["threads", "asyncio", "asyncio-threads", "worker", "processes"]
+URL_FORMS = ["threads", "asyncio", "asyncio-threads", "worker", "processes"]
 BY_SIGNAL = {"process": "-15", "fork": "-15"}
 BY_LEAVING = {"returns": "0", "raises": "1", "exits": "5"}
 
@@ -134,7 +134,7 @@ def at_work(way: str, cli: Cli, topic: Topic, folder: Path) -> Iterator[subproce
                 process.kill()
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", URL_FORMS)
 def test_a_signal_ends_what_a_handler_has_forked_and_not_the_worker(
     way: str, cli: Cli, redis_url: str, make_topic: MakeTopic, tmp_path: Path
 ) -> None:

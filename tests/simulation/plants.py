@@ -101,7 +101,7 @@ PLANTS = (
     _python(
         "a send whose reply is lost counts as accepted",
         (
-            f"{EXCHANGE}._lose",
+            f"{EXCHANGE}._lose_reply",
             "if call.repeatable:",
             f"if call.script.startswith('send'):\n        self.settle(index, {NEW})\n    elif call.repeatable:",
         ),

@@ -18,7 +18,7 @@ import typer
 from rmq._model.display import counted
 from rmq._processes.reloading import run_reloading
 from rmq._processes.supervisor import Supervisor, end_with_parent
-from rmq._transport.urls import URL_VARIABLE, WAYS
+from rmq._transport.urls import URL_FORMS, URL_VARIABLE
 from rmq.cli.commands.metrics import load_metrics
 from rmq.cli.console import Session, log_to_stderr
 from rmq.client import DRAIN_S, RmqClient
@@ -177,7 +177,7 @@ def _check_url(client: RmqClient, target: str, supervised: bool) -> None:
     named = client._named  # pyright: ignore[reportPrivateUsage]
     if not named.chosen:
         client.close()
-        raise InvalidUrlError(f"{target} names no Redis; set {URL_VARIABLE} or --url: {WAYS}")
+        raise InvalidUrlError(f"{target} names no Redis; set {URL_VARIABLE} or --url: {URL_FORMS}")
     if supervised and named.temporary:
         client.close()
         raise InvalidUrlError(

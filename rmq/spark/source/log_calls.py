@@ -12,13 +12,13 @@ from rmq.errors import DriverReplacedError, InvalidValueError, RmqError
 
 
 def _replaced(call: Call[Any], words: Sequence[str]) -> RmqError:
-    text = f"{call.place}: another driver ({words[0]}) follows the topic as this group; only one may"
+    text = f"{call.target}: another driver ({words[0]}) follows the topic as this group; only one may"
     return call.error(DriverReplacedError, text)
 
 
 def _consumed(call: Call[Any], words: Sequence[str]) -> RmqError:
     text = (
-        f"{call.place}: the group has {words[0]} consumers, and a query needs a group of its own; "
+        f"{call.target}: the group has {words[0]} consumers, and a query needs a group of its own; "
         "choose another group, or remove the consumers"
     )
     return call.error(InvalidValueError, text)

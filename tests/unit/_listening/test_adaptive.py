@@ -130,11 +130,11 @@ def test_where_even_one_fails_there_are_pauses_until_it_works() -> None:
         for _ in range(5):
             run.ended(0.01, True)
         pauses.append(run.limit.pause_s(run.now_s))
-        assert run.limit.careful
+        assert run.limit.one_at_a_time
         run.now_s += pauses[-1]
     assert pauses == [0.5, 1.0, 2.0, 3.0, 3.0]
     run.ended(0.01, False)
-    assert not run.limit.careful
+    assert not run.limit.one_at_a_time
     assert run.limit.allowed(run.now_s) == 1
 
 
@@ -143,12 +143,12 @@ def test_what_began_before_a_pause_does_not_end_it() -> None:
     for _ in range(5):
         run.ended(0.01, True)
     run.limit.ended(0.01, False, run.now_s + 0.6, run.now_s - 3)
-    assert run.limit.careful
+    assert run.limit.one_at_a_time
 
 
 def spared_s(run: Run, name: bytes, left: int) -> float | None:
     run.ended(0.01, True, name)
-    return run.limit.spares_s(4 - left, left, run.now_s)
+    return run.limit.retry_free_delay_s(4 - left, left, run.now_s)
 
 
 def test_no_message_dies_of_a_downstream_that_is_down() -> None:

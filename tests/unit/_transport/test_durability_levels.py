@@ -44,11 +44,11 @@ def test_what_does_not_go_together(level: str, replicas: int | None, match: str)
 
 def test_shortfalls() -> None:
     replicated, fsync = parse_durability("replicated", 2), parse_durability("fsync", 1)
-    assert (replicated.shortfall(2), replicated.shortfall(3)) == ("", "")
-    assert replicated.shortfall(1) == "1 of 2 replicas confirmed"
-    assert fsync.shortfall([1, 1]) == ""
-    assert fsync.shortfall([0, 1]).startswith("the master's AOF is not on disk: ")
-    assert fsync.shortfall([1, 0]) == "0 of 1 replicas confirmed"
+    assert (replicated.missing(2), replicated.missing(3)) == ("", "")
+    assert replicated.missing(1) == "1 of 2 replicas confirmed"
+    assert fsync.missing([1, 1]) == ""
+    assert fsync.missing([0, 1]).startswith("the master's AOF is not on disk: ")
+    assert fsync.missing([1, 0]) == "0 of 1 replicas confirmed"
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-random"])

@@ -35,7 +35,7 @@ def call(script: str = "stats", *, repeatable: bool = True, durable: bool = Fals
 def exchange(*calls: Call[Any], durability: str = "memory") -> Exchange:
     level = parse_durability(durability)
     command = level.confirmation(100)
-    return Exchange(calls, default_scripts(), DurabilityBarrier(command, level.shortfall) if command else None)
+    return Exchange(calls, default_scripts(), DurabilityBarrier(command, level.missing) if command else None)
 
 
 def fly(state: Exchange) -> tuple[RequestBatch, list[Address | None]]:
@@ -61,11 +61,11 @@ def fly(state: Exchange) -> tuple[RequestBatch, list[Address | None]]:
 def test_what_was_not_executed_is_repeated_even_if_it_must_not_be_twice(message: str) -> None:
     assert not_executed(message)
     state = exchange(call(repeatable=False))
-    flight, _ = fly(state)
-    state.take_error(flight, message)
+    batch, _ = fly(state)
+    state.take_error(batch, message)
     assert (state.done, state.pause_needed) == (False, True)
-    flight, _ = fly(state)
-    state.take_reply(flight, 7)
+    batch, _ = fly(state)
+    state.take_reply(batch, 7)
     assert (state.done, state.results) == (True, [7])
 
 
@@ -79,9 +79,9 @@ BROKEN_OFF = (
 def test_a_script_that_a_sick_disk_broke_off_counts_as_carried_out_or_not() -> None:
     """Redis 6.2 looks before each write of a script; a claim is not repeated, a send is."""
     state = exchange(call(repeatable=False), call())
-    flight, _ = fly(state)
-    state.take_error(flight, BROKEN_OFF)
-    state.take_error(flight, BROKEN_OFF)
+    batch, _ = fly(state)
+    state.take_error(batch, BROKEN_OFF)
+    state.take_error(batch, BROKEN_OFF)
     assert isinstance(state.results[0], ReplyLostError)
     assert (state.done, state.pause_needed, [index for index, _, _ in state.take_open()]) == (False, True, [1])
 
@@ -99,80 +99,80 @@ def test_a_text_that_quotes_a_code_is_an_error_of_its_own() -> None:
 
 def test_ask_goes_once_to_the_other_node_after_asking() -> None:
     state = exchange(call(), call())
-    flight, asked = fly(state)
+    batch, asked = fly(state)
     assert asked == [None, None]
-    state.take_error(flight, "ASK 5 h:2")
-    state.take_reply(flight, "b")
+    state.take_error(batch, "ASK 5 h:2")
+    state.take_reply(batch, "b")
     assert (state.pause_needed, state.take_moved(), state.partly_done) == (False, [], True)
-    flight, asked = fly(state)
+    batch, asked = fly(state)
     assert asked == [THERE]
-    assert flight.request.count(b"ASKING") == 1
-    state.take_reply(flight, b"OK")
-    state.take_error(flight, "TRYAGAIN Multiple keys")
-    flight, asked = fly(state)
-    assert (asked, b"ASKING" in flight.request) == ([None], False)
-    state.take_reply(flight, "a")
+    assert batch.request.count(b"ASKING") == 1
+    state.take_reply(batch, b"OK")
+    state.take_error(batch, "TRYAGAIN Multiple keys")
+    batch, asked = fly(state)
+    assert (asked, b"ASKING" in batch.request) == ([None], False)
+    state.take_reply(batch, "a")
     assert state.results == ["a", "b"]
 
 
 def test_what_waits_for_a_hash_slot_that_moves_says_so_in_the_end() -> None:
     state = exchange(call(), call())
-    flight, _ = fly(state)
-    state.take_error(flight, "TRYAGAIN Multiple keys")
-    state.take_error(flight, "TRYAGAIN Multiple keys")
-    flight, _ = fly(state)
-    state.take_error(flight, "TRYAGAIN Multiple keys")
-    state.take_error(flight, "LOADING")  # it moves no more
+    batch, _ = fly(state)
+    state.take_error(batch, "TRYAGAIN Multiple keys")
+    state.take_error(batch, "TRYAGAIN Multiple keys")
+    batch, _ = fly(state)
+    state.take_error(batch, "TRYAGAIN Multiple keys")
+    state.take_error(batch, "LOADING")  # it moves no more
     state.give_up(0.5)
     assert ["redis-cli --cluster fix h:1" in str(result) for result in state.results] == [True, False]
 
 
 def test_a_script_that_is_missing_where_asked_to_is_loaded_there() -> None:
     state = exchange(call())
-    flight, _ = fly(state)
-    state.take_error(flight, "ASK 5 h:2")
+    batch, _ = fly(state)
+    state.take_error(batch, "ASK 5 h:2")
     [index] = [index for index, _, asked in state.take_open() if asked == THERE]
-    flight = state.request_batch([index], THERE)
-    state.take_reply(flight, b"OK")
-    state.take_error(flight, "NOSCRIPT No matching script.")
+    batch = state.request_batch([index], THERE)
+    state.take_reply(batch, b"OK")
+    state.take_error(batch, "NOSCRIPT No matching script.")
     [(index, _, asked)] = state.take_open()
     assert asked == THERE
-    flight = state.request_batch([index], THERE)
-    assert [flight.request.count(part) for part in (b"LOAD", b"ASKING", b"EVALSHA")] == [1, 1, 1]
+    batch = state.request_batch([index], THERE)
+    assert [batch.request.count(part) for part in (b"LOAD", b"ASKING", b"EVALSHA")] == [1, 1, 1]
     for reply in (b"sha", b"OK", 7):
-        state.take_reply(flight, reply)
+        state.take_reply(batch, reply)
     assert (state.done, state.results) == (True, [7])
 
 
 def test_moved_is_learnt_and_after_some_hops_waited_for() -> None:
     state = exchange(call())
     for hop in range(FREE_REDIRECTS + 1):
-        flight, _ = fly(state)
-        state.take_error(flight, "MOVED 5 h:2")
+        batch, _ = fly(state)
+        state.take_error(batch, "MOVED 5 h:2")
         assert state.take_moved() == [Redirect(5, THERE, once=False)]
         assert state.pause_needed == (hop >= FREE_REDIRECTS)
 
 
 def test_a_missing_script_is_loaded_with_the_next_request() -> None:
     state = exchange(call(), call(), call("look"))
-    flight, _ = fly(state)
+    batch, _ = fly(state)
     for _ in range(3):
-        state.take_error(flight, "NOSCRIPT No matching script.")
+        state.take_error(batch, "NOSCRIPT No matching script.")
     assert not state.pause_needed
-    flight, _ = fly(state)
-    assert (flight.request.count(b"SCRIPT"), len(flight.awaited)) == (2, 5)
+    batch, _ = fly(state)
+    assert (batch.request.count(b"SCRIPT"), len(batch.expected)) == (2, 5)
     for reply in (b"sha", b"sha", 1, 2, 3):
-        state.take_reply(flight, reply)
+        state.take_reply(batch, reply)
     assert state.results == [1, 2, 3]
 
 
 def test_a_script_that_may_not_be_loaded_fails() -> None:
     state = exchange(call())
-    flight, _ = fly(state)
-    state.take_error(flight, "NOSCRIPT No matching script.")
-    flight, _ = fly(state)
-    state.take_error(flight, "NOPERM this user has no permissions to run the 'script|load' command")
-    state.take_error(flight, "NOSCRIPT No matching script.")
+    batch, _ = fly(state)
+    state.take_error(batch, "NOSCRIPT No matching script.")
+    batch, _ = fly(state)
+    state.take_error(batch, "NOPERM this user has no permissions to run the 'script|load' command")
+    state.take_error(batch, "NOSCRIPT No matching script.")
     [error] = state.results
     assert isinstance(error, ScriptFailedError)
     assert "cannot be loaded: NOPERM" in str(error)
@@ -180,9 +180,9 @@ def test_a_script_that_may_not_be_loaded_fails() -> None:
 
 def test_a_lost_connection() -> None:
     state = exchange(call(), call(repeatable=False), call(repeatable=False))
-    flight, _ = fly(state)
-    state.take_reply(flight, "a")
-    state.lost(flight, "cut")
+    batch, _ = fly(state)
+    state.take_reply(batch, "a")
+    state.lost(batch, "cut")
     assert state.done
     assert state.results[0] == "a"
     assert all(isinstance(result, ReplyLostError) for result in state.results[1:])
@@ -203,12 +203,12 @@ def test_what_is_open_at_the_deadline_fails_and_the_order_is_kept() -> None:
 @pytest.mark.parametrize(("reply", "good"), [(1, True), (0, False)])
 def test_one_confirmation_for_all_sends_of_a_request(reply: int, good: bool) -> None:
     state = exchange(call(durable=True), call(), call(durable=True), durability="replicated")
-    flight, _ = fly(state)
-    assert (flight.request.count(b"WAIT"), len(flight.awaited)) == (1, 4)
+    batch, _ = fly(state)
+    assert (batch.request.count(b"WAIT"), len(batch.expected)) == (1, 4)
     for answer in ("a", "b", "c"):
-        state.take_reply(flight, answer)
+        state.take_reply(batch, answer)
     assert not state.done
-    state.take_reply(flight, reply)
+    state.take_reply(batch, reply)
     assert state.done
     if good:
         assert state.results == ["a", "b", "c"]
@@ -220,19 +220,19 @@ def test_one_confirmation_for_all_sends_of_a_request(reply: int, good: bool) -> 
 
 def test_reads_wait_for_no_confirmation() -> None:
     state = exchange(call(), durability="replicated")
-    flight, _ = fly(state)
-    assert (b"WAIT" in flight.request, len(flight.awaited)) == (False, 1)
+    batch, _ = fly(state)
+    assert (b"WAIT" in batch.request, len(batch.expected)) == (False, 1)
 
 
 def test_a_confirmation_that_gets_lost_or_refused() -> None:
     state = exchange(call(durable=True), durability="replicated")
-    flight, _ = fly(state)
-    state.take_reply(flight, "a")
-    state.lost(flight, "cut")
+    batch, _ = fly(state)
+    state.take_reply(batch, "a")
+    state.lost(batch, "cut")
     assert not state.done  # sent again: it merges
-    flight, _ = fly(state)
-    state.take_reply(flight, "b")
-    state.take_error(flight, "ERR WAIT cannot be used with replica instances.")
+    batch, _ = fly(state)
+    state.take_reply(batch, "b")
+    state.take_error(batch, "ERR WAIT cannot be used with replica instances.")
     [error] = state.results
     assert isinstance(error, DurabilityError)
 
@@ -245,10 +245,10 @@ def joined(*results: Any) -> Call[Any]:
 def test_a_refusal_of_one_slot_after_a_lost_reply_may_have_been_stored_the_first_time() -> None:
     full = BacklogFullError("full", topic="t", slot=1)
     state = exchange(joined(full, "stored"))
-    flight, _ = fly(state)
-    state.lost(flight, "cut")
-    flight, _ = fly(state)
-    state.take_reply(flight, [])
+    batch, _ = fly(state)
+    state.lost(batch, "cut")
+    batch, _ = fly(state)
+    state.take_reply(batch, [])
     [[refused, stored]] = state.results
     assert stored == "stored"
     assert isinstance(refused, ReplyLostError)
@@ -259,9 +259,9 @@ def test_a_refusal_of_one_slot_after_a_lost_reply_may_have_been_stored_the_first
 def test_of_several_slots_only_those_that_stored_something_lack_a_confirmation(reply: int) -> None:
     full = BacklogFullError("full", topic="t", slot=1)
     state = exchange(joined("a", full, "b"), durability="replicated")
-    flight, _ = fly(state)
-    state.take_reply(flight, [])
-    state.take_reply(flight, reply)
+    batch, _ = fly(state)
+    state.take_reply(batch, [])
+    state.take_reply(batch, reply)
     [found] = state.results
     assert found[1] is full
     if reply:

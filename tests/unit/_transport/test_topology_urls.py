@@ -6,7 +6,7 @@ import pytest
 
 from rmq._io.backend import THREADS, Runtime
 from rmq._transport.connections import Connections
-from rmq._transport.urls import Address, Topology, parse_url, told_address
+from rmq._transport.urls import Address, Topology, parse_address, parse_url
 from rmq.aio.backend import EventLoop
 from rmq.errors import InvalidUrlError
 
@@ -60,7 +60,7 @@ def test_an_option_that_redis_py_does_not_have_is_named() -> None:
 @pytest.mark.parametrize("host", [b"10.0.0.1", b"::1", "redis-1.example.org", "redis_1", "a.b."])
 @pytest.mark.parametrize("port", [7_000, b"7000"])
 def test_an_address_that_a_server_tells(host: bytes | str, port: int | bytes) -> None:
-    assert told_address(host, port) == Address(host if isinstance(host, str) else host.decode(), 7_000)
+    assert parse_address(host, port) == Address(host if isinstance(host, str) else host.decode(), 7_000)
 
 
 @pytest.mark.parametrize(
@@ -71,4 +71,4 @@ def test_an_address_that_a_server_tells(host: bytes | str, port: int | bytes) ->
 )  # fmt: skip
 def test_what_is_no_address_is_refused(told: tuple[object, object]) -> None:
     with pytest.raises(ValueError, match=r"not an address|not a host|does not appear"):
-        told_address(*told)
+        parse_address(*told)

@@ -70,8 +70,8 @@ class ListenerSet:
         """Add listeners; see `RmqClient.add`."""
         if self.runners:
             raise RmqError("the listeners of this client are running already; add all of them before")
-        for each in listeners:
-            check_plain(each.handler)
+        for listener in listeners:
+            check_plain(listener.handler)
         check_shared(self.added, *listeners)
         self.added += listeners
 
@@ -92,8 +92,8 @@ class ListenerSet:
         runtime = self._connections.runtime
         # not in an event loop: the first one imports kazoo
         coordinator = runtime.call(Coordinator, zookeeper) if isinstance(zookeeper, str) else zookeeper
-        registered = [replace(each, topic=self._known.registered(each.topic)) for each in self.added]
-        listeners = registered if threads is None else [replace(each, threads=threads) for each in registered]
+        registered = [replace(listener, topic=self._known.registered(listener.topic)) for listener in self.added]
+        listeners = registered if threads is None else [replace(listener, threads=threads) for listener in registered]
         pool = ConcurrencyLimiter(runtime, handlers)
         pace = self.pace = idle_policy(idle, listeners, multi_node=self._connections.multi_node)
         self._known.look_s = max(LOOK_S, pace.identify_s)

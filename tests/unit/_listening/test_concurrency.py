@@ -60,15 +60,15 @@ def test_a_wish_is_granted_in_its_turn_and_tells() -> None:
     began_s = first.begin(0, 0)
     assert began_s is not None
     told: list[str] = []
-    wish, late = other.wish(lambda: told.append("wish")), other.wish(lambda: told.append("late"))
-    assert (wish.began_s, told) == (None, [])
+    request, late = other.request(lambda: told.append("wish")), other.request(lambda: told.append("late"))
+    assert (request.began_s, told) == (None, [])
     assert first.go_on(began_s) is None  # the other one has used less
     assert (told, late.began_s) == (["wish"], None)
-    other.withdraw(late)
-    other.withdraw(wish)  # it was granted: its turn ends
+    other.cancel(late)
+    other.cancel(request)  # it was granted: its turn ends
     for permits in (first, other):
         assert permits.share.running == permits.share.waiting == 0
-    again = other.wish(lambda: told.append("again"))
+    again = other.request(lambda: told.append("again"))
     assert again.began_s is not None
     assert told == ["wish"]  # granted at once: nobody has to be told
 
@@ -77,7 +77,7 @@ def test_a_turn_goes_on_while_nobody_else_waits() -> None:
     permits = ConcurrencyLimiter(THREADS, handlers=1).permits(1.0, None, 2)
     began_s = permits.begin(0, 0)
     assert began_s is not None
-    mine = permits.wish(lambda: None)  # of the same listener: who of it goes on makes no difference
+    mine = permits.request(lambda: None)  # of the same listener: who of it goes on makes no difference
     next_s = permits.go_on(began_s)
     assert next_s is not None
     assert mine.began_s is None
@@ -90,17 +90,17 @@ def test_a_call_that_was_given_up_has_neither_a_turn_nor_an_age_until_it_ends() 
     permits, other = pool.permits(1.0, Adaptive(), 4), pool.permits(1.0, None, 4)
     hung = permits.begin(0, 1)
     assert hung is not None
-    permits.handling(1)
+    permits.call_started(1)
     assert permits.begin(0, 2) is None  # the limit is 1
     permits.give_up(1)
     permits.give_up(1)
     began_s = permits.begin(0, 2)
     assert began_s is not None
-    assert (permits.share.running, permits.overfull) == (1, False)
+    assert (permits.share.running, permits.over_limit) == (1, False)
     used_s = permits.share.used_s(began_s + 100)
     assert 100 <= used_s < 150, "the time of one handler"
-    assert permits.handled(1, 1, [(b"a", 1, 1)]) == [None]  # it ends after all
-    assert (permits.share.running, permits.overfull) == (2, True)
+    assert permits.call_ended(1, 1, [(b"a", 1, 1)]) == [None]  # it ends after all
+    assert (permits.share.running, permits.over_limit) == (2, True)
     assert other.begin(0, 3) is None
     permits.end(hung)
     permits.end(began_s)
@@ -108,7 +108,7 @@ def test_a_call_that_was_given_up_has_neither_a_turn_nor_an_age_until_it_ends() 
     assert permits.share.used_s(began_s + 100) < 50
     ended_s = other.begin(0, 3)
     assert ended_s is not None
-    other.handling(3)
-    assert other.handled(3, 1, []) == []
+    other.call_started(3)
+    assert other.call_ended(3, 1, []) == []
     other.give_up(3)  # too late
     assert other.share.running == 1
