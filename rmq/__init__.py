@@ -1,6 +1,7 @@
 """RMQ: a message queue on Redis that merges duplicates, orders by priority and delivers at a set time.
 
-What users need stands here, in `rmq.adapters`, `rmq.aio`, `rmq.metrics`, `rmq.otel`, `rmq.spark` and `rmq.testing`.
+The public names are in this module and in `rmq.adapters`, `rmq.aio`, `rmq.metrics`, `rmq.otel`, `rmq.spark` and
+`rmq.testing`.
 """
 
 from rmq import errors

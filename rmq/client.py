@@ -1,4 +1,4 @@
-"""The client: one object that gives out producers, consumers and views, and runs listeners."""
+"""The client: creates producers, consumers and views of topics, and runs listeners."""
 
 from __future__ import annotations
 
@@ -49,26 +49,26 @@ class RmqClient:
 
     Args:
         url: `redis://`, `rediss://`, `unix://`, `redis+sentinel://host1,host2/service`,
-            `redis+cluster://host1,host2`, `embedded:///folder` (a Redis of our own that keeps its data there, and
-            that all processes with this URL share) or `embedded://` (a temporary one, for this client alone: it ends
-            with it, and all messages are gone). By default `RMQ_URL` from the environment; without that
-            `embedded://`, and a warning in the log.
-        zookeeper: `host:port,host:port`, or a `Coordinator` with options, which serves one start. Listeners then own
-            slots: each slot belongs to one thread of one worker in the whole cluster. Without, all processes share
-            all slots.
-        durability: When a send is accepted: `memory`, the master has it; `replicated`, so many replicas have it, too;
-            `fsync`, it is on disk (Redis 7.2 with AOF). What is not so safe in half of `timeout_s` ends in
-            `DurabilityError`. Steering (cancel, pause, purge and the like) counts likewise.
-            docs/operate/topologies.md says what each level can lose.
-        replicas: How many replicas have to confirm; by default 1 for `replicated`, 0 for `fsync`.
-        timeout_s: How long to wait for a connection, and for a reply; 1 ms to a day.
-        deadline_s: How long to repeat what may be repeated before giving up with `RedisUnavailableError`; up to a day.
+            `redis+cluster://host1,host2`, `embedded:///folder` (a Redis that RMQ starts, with its data in that folder,
+            shared by all processes with this URL) or `embedded://` (a temporary Redis for this client alone: its
+            messages are lost when the client closes). The default is `RMQ_URL` from the environment; without it,
+            `embedded://` with a warning in the log.
+        zookeeper: `host:port,host:port`, or a `Coordinator` with options, which can be started once. Listeners then
+            own slots: each slot belongs to one thread of one worker in the whole cluster. Without ZooKeeper all
+            processes share all slots.
+        durability: When a send is accepted: `memory`, once the master has it; `replicated`, once `replicas` replicas
+            have it, too; `fsync`, once it is on disk (Redis 7.2 with AOF). If the level is not confirmed within half of
+            `timeout_s`, the call raises `DurabilityError`. The same holds for management calls such as cancel, pause
+            and purge. docs/operate/topologies.md says what each level can lose.
+        replicas: Number of replicas that must confirm; 1 by default for `replicated`, 0 for `fsync`.
+        timeout_s: Seconds to wait for a connection, and for a reply; 1 ms to a day.
+        deadline_s: Seconds to retry safe calls before raising `RedisUnavailableError`; up to a day.
 
     Raises:
-        InvalidUrlError: The URL cannot be used, or it or `RMQ_URL` is empty.
+        InvalidUrlError: The URL cannot be used, or the URL or `RMQ_URL` is empty.
         EmbeddedServerError: The embedded Redis does not start.
-        InvalidValueError: `durability` and `replicas` do not go together, or a time is out of range.
-        UnsafeRedisError: Redis can't do what `durability` promises.
+        InvalidValueError: `durability` and `replicas` cannot be combined, or a time is out of range.
+        UnsafeRedisError: Redis cannot provide `durability`.
 
     Examples:
         >>> with RmqClient("embedded://") as rmq:  # a first try; else redis://..., or RMQ_URL
@@ -78,7 +78,7 @@ class RmqClient:
 
     _runtime: Runtime = THREADS
     _handlers: type[ThreadExecutor] = ThreadExecutor
-    _connect: Callable[..., Connections] = Connections  # tests have scripts with a clock of their own: rmq.testing
+    _connect: Callable[..., Connections] = Connections  # rmq.testing replaces it, to use scripts with a fake clock
 
     def __init__(
         self,
@@ -97,8 +97,8 @@ class RmqClient:
         self._server: EmbeddedServer | None = None
         if not parsed.chosen:
             log.warning(
-                "no Redis is named: this client starts a temporary one of its own. No other process can reach it, and "
-                "all its messages are gone once this client is closed or its process ends. Set %s, or pass a URL: %s, "
+                "no Redis URL is set: this client starts a temporary Redis. No other process can reach it, and "
+                "all its messages are lost when the client is closed or its process ends. Set %s, or pass a URL: %s, "
                 "without this warning",
                 URL_VARIABLE,
                 URL_FORMS,
@@ -107,28 +107,28 @@ class RmqClient:
             self._server = self._runtime.call(EmbeddedServer.start, parsed.folder)
             parsed = parse_url(self._server.url)
         self.url = parsed.url
-        """A URL under which other processes on this machine reach the same Redis."""
+        """URL with which other processes on this machine can reach the same Redis."""
         self.shown_url = parsed.shown
-        """The same without its password, for messages and logs."""
+        """The URL without its password, for messages and logs."""
         self._connections = self._connect(
             parsed, timeout_s=timeout_s, deadline_s=deadline_s, durability=level, runtime=self._runtime
         )
         self._known = KnownTopics(self._connections)
         self.observers = Observers()
-        """Who watches sends and handlers; producers, and listeners that start, made after it was added, tell them."""
+        """Observers of sends and handlers. Add them before making producers and starting listeners."""
         self._listeners = ListenerSet(self._connections, self._known, self.observers, self._handlers)
         self._zookeeper = zookeeper
         self._recording = Recording(self._connections)
         self._pid = os.getpid()
         if level.level is DurabilityLevel.FSYNC:
             try:
-                self._connections.check()  # not every server can
+                self._connections.check()  # not every server supports WAITAOF
             except BaseException:
                 self.close()
                 raise
 
     def producer(self, topic: Topic) -> Producer:
-        """Return a producer; registers the topic at first use.
+        """Return a producer. The first use of a topic registers it.
 
         Raises:
             TopicMismatchError: The topic is registered with another type or number of slots.
@@ -145,23 +145,23 @@ class RmqClient:
         start: str = "new",
         resume_as: str | None = None,
     ) -> Consumer[PayloadT]:
-        """Return a consumer of all slots, or of the given ones; registers the topic at first use.
+        """Return a consumer of all slots or of some. The first use of a topic registers it.
 
         Args:
-            topic: What to consume.
-            slots: Only these slots; all by default.
-            group: Stream topics, where it is needed: the group to consume for. Its deliveries are `StreamDelivery`.
-            name: Stream topics: name of this consumer; one that nobody else has by default. One that comes back under
-                its old name gets what it held when its lease ends, like any other, unless it resumes.
-            start: Stream topics: where the group begins if it is new: `new`, `all`, or after an id.
-            resume_as: Stream topics: name of this consumer, instead of `name`, where you know that the process which
-                had it before is gone. What that one held on these slots comes again at once, not when its leases end,
-                and counts as a delivery whose lease has run out.
+            topic: The topic to consume.
+            slots: The slots to consume; all by default.
+            group: Stream topics, required there: the group to consume for. Its deliveries are `StreamDelivery`.
+            name: Stream topics: name of this consumer; a unique one by default. Entries that an earlier consumer of the
+                same name held are redelivered when their leases expire, unless you use `resume_as`.
+            start: Stream topics: where a new group begins: `new`, `all`, or after an id.
+            resume_as: Stream topics: name of this consumer, instead of `name`, if you know that the process which used
+                it before is gone. The entries it held in these slots are redelivered at once instead of when their
+                leases expire, and count as deliveries whose lease has expired.
 
         Raises:
             TopicMismatchError: The topic is registered with another type or number of slots.
-            InvalidValueError: A slot that the topic does not have, or a name that breaks its rule.
-            CoordinationError: This client has a ZooKeeper: only listeners take part in ownership.
+            InvalidValueError: The topic has no such slot, or a name is invalid.
+            CoordinationError: This client uses ZooKeeper, where only listeners own slots.
         """
         if self._zookeeper is not None:
             raise CoordinationError(
@@ -178,83 +178,84 @@ class RmqClient:
         return made
 
     def listener(self, topic: Topic[PayloadT], **options: Unpack[ListenerOptions]) -> HandlerDecorator[PayloadT]:
-        """Decorate a handler: it runs after `start` or `run`. Return means ack, an exception means nack.
+        """Decorate a handler, which runs after `start` or `run`. Returning acks the delivery, an exception nacks it.
 
         Args:
-            topic: What to consume. Where it has a payload class, handlers get what their annotations ask for.
-            batch: Hand over a list of up to so many deliveries, 1 to 10,000; by default one delivery, and no list. What
-                the handler has not settled by itself is acked when it returns, and nacked when it raises.
-            columns: With `batch`, not on streams: hand over a `DeliveryColumns`, without an object for each row.
-            threads: How many handlers run in parallel, 1 to 1,000; 1 by default.
-            on_lost: Called with each delivery whose lease was lost while it was held, in a thread of its own.
-            group: Stream topics, where it is needed: the group to consume for. Its deliveries are `StreamDelivery`.
-            start: Stream topics: where the group begins if it is new: `new` (the default), `all`, or after an id.
-            adaptive: Find how many handlers run in parallel, up to `threads`, from how long they take and how many
-                fail: a slow or failing downstream is relieved within seconds. See `rmq.Adaptive`.
-            weight: Its part of the handlers where the listeners share them, more than 0, by default 1: see `handlers`
-                of `start`.
-            timeout: How long a call of the handler may run: a `timedelta` or a text such as "5m", 1 ms or more; `None`
-                for any time. No thread can be ended. So a call that takes longer is given up: its leases are not
-                renewed any more, `on_lost` is called, and what comes of it counts no more. See
+            topic: The topic to consume. With a payload class, handlers get the payloads that their annotations ask for.
+            batch: Pass a list of up to `batch` deliveries, 1 to 10,000, instead of a single delivery. Deliveries that
+                the handler did not settle itself are acked when it returns and nacked when it raises.
+            columns: With `batch`, not on streams: pass a `DeliveryColumns`, without an object for each row.
+            threads: Number of handlers that run in parallel, 1 to 1,000; 1 by default.
+            on_lost: Called, in a thread of its own, with each delivery whose lease was lost while it was held.
+            group: Stream topics, required there: the group to consume for. Its deliveries are `StreamDelivery`.
+            start: Stream topics: where a new group begins: `new` (the default), `all`, or after an id.
+            adaptive: Adjust the number of parallel handlers, up to `threads`, to their duration and failure rate. The
+                load on a slow or failing downstream drops within seconds. See `rmq.Adaptive`.
+            weight: Share of this listener in `handlers` of `start`, relative to the other listeners; more than 0, 1 by
+                default.
+            timeout: Maximum duration of a call of the handler: a `timedelta` or a text such as "5m", 1 ms or more; by
+                default `None`, no limit. A thread cannot be interrupted, so a call that takes longer is abandoned: its
+                leases are no longer renewed, `on_lost` is called, and its result is ignored. See
                 `run(exit_when_hung=True)`.
-            resume_as: Stream topics: the name under which an earlier process ran that you know is gone, and this one
-                runs. What that one held comes again at once when this listener starts, not when its leases end.
-            shared: Whether this client may have another listener of the topic, of a stream of the same group, that says
-                so, too: each message goes to one of them, by chance.
+            resume_as: Stream topics: name of this process, if you know that the process which used it before is gone.
+                The entries it held are redelivered when this listener starts, not when their leases expire.
+            shared: Allow a second listener of the same topic (and group) in this client. Both must set it; each message
+                goes to one of them, at random.
 
         Raises:
-            InvalidValueError: `batch`, `threads` or `weight` out of range; the handler is an async or a generator
-                function, which a thread can't carry out, or asks for arguments that it cannot get; or the client has a
-                listener of these messages already. What returns unfinished work at run time is nacked.
+            InvalidValueError: `batch`, `threads` or `weight` is out of range; the handler is an async or a generator
+                function, which a thread cannot run, or has parameters that cannot be filled; or the client already has
+                a listener of these messages. A handler that returns a coroutine or generator has its message nacked.
 
-        Guarantee: leases are renewed while a handler runs. A message that was not begun within its lease is not
-        begun at all.
+        Guarantee: leases are renewed while a handler runs. A handler is not called for a message whose lease expired
+        before it could start.
         """
         return decorator(self.add, topic, **options)
 
     def add(self, *listeners: Listener) -> None:
-        """Add listeners that were made elsewhere: `client.add(*rmq.scan("my_package"))`. They run as decorated ones do.
+        """Add listeners, for example `client.add(*rmq.scan("my_package"))`. They run like decorated handlers.
 
         Raises:
-            RmqError: The listeners of this client are running already.
-            InvalidValueError: A handler is an async or a generator function, which a thread can't carry out.
+            RmqError: The listeners of this client are already running.
+            InvalidValueError: A handler is an async or a generator function, which a thread cannot run.
         """
         self._listeners.add(*listeners)
 
     def start(
         self, threads: int | None = None, handlers: int | None = None, drain_s: float = DRAIN_S, idle: str = "normal"
     ) -> None:
-        """Start all listeners in threads of their own.
+        """Start all listeners, each in its own threads.
 
         Args:
-            threads: How many threads each listener gets, 1 to 1,000; `None` for as many as it says itself.
-            handlers: How many handlers run in parallel over all listeners, 1 to 10,000, shared by their weights; of
-                each listener one can always begin, if there are as many. `None` for as many as there are threads.
-            drain_s: With ZooKeeper: how long, in seconds, a slot that moves to another worker waits for its running
-                handler. A `Coordinator`'s own `drain_timeout_s` goes before it.
-            idle: `normal` looks for messages each second, beside wake hints. `economy` costs fewer than ten commands a
-                minute while nothing happens, as long as hints are proven to arrive: see docs/operate/economy.md.
+            threads: Number of threads of each listener, 1 to 1,000, overriding the listener's own setting; `None` keeps
+                it.
+            handlers: Maximum number of handlers that run in parallel over all listeners, 1 to 10,000, shared by weight.
+                One handler of each listener can always start if there are enough. `None` for no limit but the threads.
+            drain_s: With ZooKeeper: seconds that a slot which moves to another worker waits for its running handler.
+                `drain_timeout_s` of a `Coordinator` takes precedence.
+            idle: `normal` polls each second in addition to wakeups. `economy` sends fewer than ten commands a minute
+                while nothing happens, provided wakeups are proven to arrive: see docs/operate/economy.md.
 
         Raises:
-            InvalidValueError: `threads` or `handlers` out of range, or another `idle`.
-            RmqError: Started before, no listener, or a topic that does not fit its registration.
+            InvalidValueError: `threads` or `handlers` is out of range, or `idle` is unknown.
+            RmqError: The client was started before, has no listener, or a topic differs from its registration.
             CoordinationError: ZooKeeper does not answer.
         """
         self._listeners.start(self._zookeeper, threads, handlers, drain_s, idle)
         self.record_history()
 
     def stop(self, drain_s: float = DRAIN_S) -> list[Delivery]:
-        """Stop all listeners: no new claims, what was not begun goes back at once, running handlers may finish.
+        """Stop all listeners: claim nothing more, release messages not yet started, and let running handlers finish.
 
         Args:
-            drain_s: How long to wait for running handlers, in seconds. With ZooKeeper nobody else gets the slot of one
-                for so long.
+            drain_s: Seconds to wait for running handlers. With ZooKeeper their slots stay with this process meanwhile.
 
         Returns:
-            Deliveries whose handlers still run: they stay claimed until their lease ends.
+            Deliveries whose handlers still run: they stay claimed until their leases expire.
 
-        Guarantee: it returns about 2 s after `drain_s` at the latest, whether Redis answers or not. Outcomes that Redis
-        has not taken `deadline_s` after the end of the last handler are left to their leases.
+        Guarantee: it returns about 2 s after `drain_s` at the latest, whether Redis answers or not. Messages whose ack
+        or nack has not reached Redis `deadline_s` after the last handler ended are redelivered when their leases
+        expire.
         """
         drain_s = seconds(drain_s, "drain_s")
         self._recording.stop()
@@ -269,18 +270,19 @@ class RmqClient:
         *,
         exit_when_hung: bool = False,
     ) -> list[Delivery]:
-        """Run all listeners until SIGTERM or SIGINT, then stop them and close. A second signal ends at once.
+        """Run all listeners until SIGTERM or SIGINT, then stop them and close. A second signal exits at once.
 
-        Takes what `start` takes, returns what `stop` returns, and raises what `start` raises; an `RmqError` outside of
-        the main thread. What is loaded by now is left out of garbage collections until it ends: see `gc.freeze`.
+        Takes the arguments of `start`, returns what `stop` returns, and raises what `start` raises, or `RmqError`
+        outside the main thread. Objects that exist now are excluded from garbage collection until it ends: see
+        `gc.freeze`.
 
         Args:
             drain_s: As for `start`.
             threads: As for `start`.
             handlers: As for `start`.
             idle: As for `start`.
-            exit_when_hung: Once a handler has run for longer than the `timeout` of its listener, let the others finish
-                as at SIGTERM, and end the process with exit code 75: what runs it starts it anew.
+            exit_when_hung: Once a handler exceeds the `timeout` of its listener, let the other handlers finish as at
+                SIGTERM and end the process with exit code 75, so that its supervisor restarts it.
         """
         require_main_thread("run()")
         with frozen_objects(), self, until_signal(signal.SIG_DFL) as ended:
@@ -297,35 +299,35 @@ class RmqClient:
         """Return a read-only view of a topic.
 
         Raises:
-            UnknownTopicError: A name that is not registered.
-            InvalidValueError: A stream topic: see `stream`.
+            UnknownTopicError: No topic of this name is registered.
+            InvalidValueError: It is a stream topic: see `stream`.
         """
         return Inspection(self._connections, self._known.merging(topic, "client.stream(topic)"))
 
     def stream(self, topic: Topic | str) -> StreamTopic:
-        """Return a stream topic to read, to follow and to look after.
+        """Return a view of a stream topic, to read, follow and manage it.
 
         Raises:
             InvalidValueError: The topic is of another type.
-            UnknownTopicError: A name that is not registered.
+            UnknownTopicError: No topic of this name is registered.
         """
         return StreamTopic(self._connections, self._known.resolved(topic))
 
     def dead(self, topic: Topic | str, actor: str | None = None) -> DeadLetters:
-        """Return a topic's dead letters; `actor` is who redrives and purges, for the audit, by default `user@host`.
+        """Return a topic's dead letters. `actor` is recorded in the audit of redrives and purges; default `user@host`.
 
         Raises:
-            UnknownTopicError: A name that is not registered.
-            InvalidValueError: A stream topic: each group has its own, see `stream`.
+            UnknownTopicError: No topic of this name is registered.
+            InvalidValueError: It is a stream topic, where each group has its own dead letters: see `stream`.
         """
         return DeadLetters(self._connections, self._known.merging(topic, "client.stream(topic).dead(group)"), actor)
 
     def control(self, topic: Topic | str, actor: str | None = None) -> Control:
-        """Return what steers a topic; `actor` is who does it, for the audit, by default `user@host`.
+        """Return the management calls of a topic. `actor` is recorded in their audit; the default is `user@host`.
 
         Raises:
-            UnknownTopicError: A name that is not registered.
-            InvalidValueError: A stream topic: see `stream`; or `actor` is empty or too long.
+            UnknownTopicError: No topic of this name is registered.
+            InvalidValueError: It is a stream topic (see `stream`), or `actor` is empty or too long.
         """
         return Control(self._connections, self._known.merging(topic, "client.stream(topic)"), actor)
 
@@ -338,59 +340,61 @@ class RmqClient:
         return list(self._known.definitions().topics)
 
     def definitions(self) -> Definitions:
-        """Return the definitions of all registered topics, and those that this version of RMQ can't read."""
+        """Return the definitions of all registered topics, including those that this version of RMQ can't read."""
         return self._known.definitions()
 
     def topic(self, name: str) -> Topic:
-        """Return the registered definition of a topic. Raises `UnknownTopicError` where there is none.
+        """Return the registered definition of a topic. Raises `UnknownTopicError` if there is none.
 
-        Raises `UnreadableTopicError` for garbage, and for a definition for newer versions of RMQ only.
+        Raises `UnreadableTopicError` if the stored definition is damaged or needs a newer version of RMQ.
         """
         return self._known.named(name)
 
     def change_topic(self, topic: Topic) -> Topic:
-        """Replace registered settings of a topic on purpose; running processes keep theirs until they restart.
+        """Change the registered settings of a topic. Running processes keep the old settings until they restart.
 
         Args:
-            topic: What `Topic.changed` has returned: only the settings that it has changed are put. Of any other
-                definition all settings are.
+            topic: The result of `Topic.changed`, of which only the changed settings are stored. Of any other definition
+                all settings are stored.
 
         Returns:
-            The definition that is registered now.
+            The definition that is now registered.
 
         Raises:
-            UnknownTopicError: Not registered; else as `topic`.
-            TopicMismatchError: Another type or number of slots.
-            DurabilityError: It is changed, but not as safe as `durability` asks. Changing it again is safe.
+            UnknownTopicError: The topic is not registered; otherwise as `topic`.
+            TopicMismatchError: The type or number of slots differs.
+            DurabilityError: It was changed, but `durability` was not confirmed. Repeating the change is safe.
 
-        Guarantee: of two clients that change different settings at once both win; of the same setting the last one.
+        Guarantee: if two clients change different settings at once, both changes are kept; of the same setting the last
+            one is kept.
         """
         return self._known.change(topic)
 
     def update_topic(self, name: str, change: Callable[[Topic], Topic]) -> Topic:
-        """Change a registered definition by what it is; else as `change_topic`.
+        """Change a registered definition with a function of its present value; otherwise as `change_topic`.
 
-        `change` makes the new definition of the registered one, again where another client was faster: nothing else.
+        `change` gets the registered definition and returns the new one. It is called again if another client changed
+        the definition meanwhile, so it must have no side effects.
         """
         return self._known.update(name, change)
 
     def adopt(self, topic: Topic | str, from_ensemble: str | None = None) -> Adoption:
-        """Move a topic's slots over to this client's ZooKeeper ensemble, or away from ZooKeeper where it has none.
+        """Move a topic's slots to this client's ZooKeeper ensemble, or away from ZooKeeper if the client has none.
 
-        Slots refuse an ensemble that was rebuilt, since its epochs begin anew, until this says otherwise. One that was
-        restored from a backup gets a new identity here, if no worker has given it one. Stop the workers of the old one
-        first: it can't take part in this.
+        The epochs of a rebuilt ensemble start again from the beginning, so slots refuse it until they are moved with
+        this call. An ensemble restored from a backup gets a new identity here, unless a worker has already given it
+        one. Stop the workers of the old ensemble first: they are not notified.
 
         Args:
-            topic: What to move.
-            from_ensemble: Identity of the ensemble whose slots are moved; `None` shows whose they are, and moves none.
+            topic: The topic to move.
+            from_ensemble: Identity of the ensemble whose slots are moved; `None` only reports the ensembles.
 
         Raises:
             EnsembleMismatchError: Some slots belong to a third ensemble; nothing was moved.
             CoordinationError: ZooKeeper does not answer.
 
-        Guarantee: safe to repeat, also after it broke off half-way. Messages are not touched; those in flight come back
-            when their leases end.
+        Guarantee: safe to repeat, also after an interruption. Messages are not changed; those in flight are redelivered
+            when their leases expire.
         """
         resolved = self._known.resolved(topic)
         marks = {} if from_ensemble is None else highest_epochs(self._connections, resolved)
@@ -402,19 +406,19 @@ class RmqClient:
         return History(self._connections)
 
     def record_history(self) -> None:
-        """Take part in recording `history` until `stop` or `close`; running listeners do so by themselves."""
+        """Help to record `history` until `stop` or `close`. Running listeners do so automatically."""
         self._recording.start(self._listeners.finished if self._listeners.pace.economical else None)
 
     def server_memory(self) -> dict[str, ServerMemory]:
-        """Return what each Redis server that holds slots uses, by its address."""
+        """Return the memory usage of each Redis server that holds slots, by its address."""
         replies = self._connections.ask_masters("INFO", "memory").items()
         return {address: ServerMemory.from_info(info) for address, info in replies}
 
     def close(self) -> None:
-        """Stop listeners that still run, close consumers and connections, and end a temporary embedded Redis."""
+        """Stop running listeners, close consumers and connections, and stop a temporary embedded Redis."""
         if os.getpid() != self._pid:
             return
-        with ExitStack() as steps:  # the later ones whatever an earlier one raises; last in, first out
+        with ExitStack() as steps:  # runs every step even if one raises, in reverse order
             if self._server is not None:
                 server, self._server = self._server, None
                 steps.callback(self._runtime.call, server.close)
@@ -423,7 +427,7 @@ class RmqClient:
                 self.stop()
 
     def _registered(self, topic: Topic) -> tuple[Connections, Topic]:
-        """Register a topic at first use; return where it is and the definition that rules. For `DelayedQueue`."""
+        """Register a topic at its first use; return its connections and registered definition. For `DelayedQueue`."""
         return self._connections, self._known.registered(topic)
 
     def __enter__(self) -> Self:

@@ -1,8 +1,8 @@
-"""A queue of values that come due after a delay, with a blocking take: what Java users know as the delayed queue.
+"""A queue of values that become due after a delay, with a blocking take, like Java's DelayQueue.
 
-It is a FIXED_TIME topic, so that a value which was taken and not finished comes back: at least once, where others take
-and forget. Equal values are told apart by a random id in front of the content. Values of a class are the content in
-their encoded form, so what merges, and what is removed by `merge=True`, goes by these bytes.
+The queue is a FIXED_TIME topic, so delivery is at least once: a value that was taken but not finished is redelivered
+when its lease expires. The content of a message is the encoded value, with a random id in front so that equal values
+stay separate elements. With `merge=True` there is no id: values with the same bytes are one element.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ YEAR_MS = 365 * 86_400_000
 """A shorter delay needs no further look."""
 
 ID_BYTES = 12
-"""Bytes that tell equal values apart, the last four by a number in `offer_many`. Else they are random: of a billion
-values in a queue two are the same once in 10^11 queues."""
+"""Length of the id in front of a value. It is random, but for its last four bytes in `offer_many`, which count up. With
+a billion values in a queue, one queue in 10^11 has two equal ids."""
 
 
 USUAL_BYTES = 1_000
-"""Values of up to so many bytes are not measured one by one, where a content may be as long with an id before it."""
+"""Values of up to this many bytes skip the full check, if the topic allows a content of this length and an id."""
 
 _OFFERS = SendOptions(method=("offer_many", "value"))
 
 Source = Callable[[Callable[[], None]], Iterable[tuple[Any, Duration]]]
-"""Returns values and their delays; gets what waits for the calls under way."""
+"""Returns pairs of a value and its delay. Its argument is a function that waits for the calls in flight."""
 
 
 class DelayedQueue(Generic[ValueT]):
@@ -74,19 +74,19 @@ class DelayedQueue(Generic[ValueT]):
     Args:
         client: The client.
         name: Name of the queue, and of its topic.
-        merge: Equal values are one element, and the last offer decides when it is due. Without, each offer is one.
-        slots: Over how many slots the queue is spread, a power of two. With 1, values come in the order of their
-            due times; with more, of those of each slot.
-        lease: How long a taken value may be in somebody's hands before it comes back; whole seconds.
+        merge: Equal values are one element, and the last offer sets its due time. Without it, each offer is an element.
+        slots: Number of slots of the queue, a power of two. With 1, values come in the order of their due times; with
+            more, the order holds within each slot.
+        lease: How long a taken value may stay unfinished before it is redelivered; whole seconds.
         payload: Class of the values: a dataclass, a msgspec struct or a pydantic model. By default they are `str` or
-            `bytes`, and come as `bytes`. Each program chooses its own; Redis does not store it.
-        codec: How values become bytes; `JsonCodec()` by default. With `merge`, one that makes equal bytes of equal
-            values: these bytes say which are equal.
+            `bytes`, and are returned as `bytes`. Each program sets its own; Redis does not store it.
+        codec: Encodes the values; `JsonCodec()` by default. With `merge` it must encode equal values as equal bytes,
+            since values are compared by their bytes.
 
     Raises:
         TopicMismatchError: The name is registered with another type or number of slots.
-        InvalidTopicError: `payload` or `codec` is none; or `merge` with a codec that encrypts, which makes other bytes
-            of a value each time.
+        InvalidTopicError: `payload` or `codec` is invalid, or `merge` is used with a codec that encrypts, which encodes
+            the same value differently each time.
 
     Examples:
         >>> with DelayedQueue(client, "reminders") as reminders:
@@ -150,15 +150,15 @@ class DelayedQueue(Generic[ValueT]):
             delay: Due after so long by Redis' clock: a `timedelta` or a text such as "10s"; "0s" for at once.
 
         Raises:
-            InvalidMessageError: The value is too long, empty, of another type, or cannot be encoded; the delay is no
-                duration.
+            InvalidMessageError: The value is too long, empty, of another type, or cannot be encoded; or the delay is
+                not a duration.
             SendError: It was refused and not stored: `BacklogFullError`, `MemoryFullError`. `not_stored` has the pair
                 of value and delay.
-            DurabilityError: Stored on the master, but not as safe as the client asked for; `unknown` has the pair.
-            RedisUnavailableError: No answer until the deadline: stored or not. After both, a value that is offered
-                again is a second element, unless with `merge`.
+            DurabilityError: Stored on the master, but `durability` was not confirmed; `unknown` has the pair.
+            RedisUnavailableError: No answer before the deadline; the value may be stored. After this error and
+                `DurabilityError`, offering the value again adds a second element, unless the queue has `merge`.
 
-        Guarantee: repeated by itself after a lost reply, which is safe: the element is the same.
+        Guarantee: retried automatically after a lost reply. That is safe, because the element keeps its id.
         """
         offered = (value, delay)
         try:
@@ -177,20 +177,20 @@ class DelayedQueue(Generic[ValueT]):
             How many were new, and how many merged.
 
         Raises:
-            InvalidBatchError: A value or a delay breaks its rule; the error names it, and says how many were stored.
-                `not_stored` has those pairs up to there that were not. Of a list or tuple, nothing was sent.
-            SendError: Values were refused, or their reply was lost (`unknown`); it says how many were stored.
-                `not_stored` and `unknown` are pairs. To offer unknown ones again may double them, unless with `merge`.
+            InvalidBatchError: A value or a delay is invalid. The error names it and says how many were stored;
+                `not_stored` has the pairs read so far that were not. A list or tuple is checked first, and not sent.
+            SendError: Values were refused, or their reply was lost (`unknown`). The error says how many were stored;
+                `not_stored` and `unknown` are pairs. Offering unknown values again may duplicate them without `merge`.
 
         Guarantee: as `offer`; atomic per call of up to 1,000 values of one slot. Without `merge`, values of a slot that
-            are due at the same time come in the order of these pairs.
+            are due at the same time are returned in the order of the pairs.
         """
         if isinstance(values, list | tuple):
             self._check_all(values)
         return self._offer_from(lambda _: values)
 
     def _check_all(self, values: Sequence[tuple[Any, Duration]]) -> None:
-        """Refuse pairs of which one breaks a rule, before any is sent."""
+        """Raise for the first invalid pair, before any pair is sent."""
         check, any_id = Encoder(self._producer.topic).row, b"" if self._merge else bytes(ID_BYTES)
         most_bytes = min(USUAL_BYTES, self.topic.max_content_bytes - len(any_id))
         for number, value in enumerate(values, 1):
@@ -209,22 +209,22 @@ class DelayedQueue(Generic[ValueT]):
     def take(self, timeout: float | timedelta | None = None) -> ValueT:
         """Wait for a value, take it out of the queue for good, and return it.
 
-        What fails after this is lost with its value: `taking` is the way that loses nothing. Acks go out a moment
-        later, those of neighbours together: a process that is killed right then takes them once more. One that ends
-        in the ordinary way sends them before, and gives back what it had claimed ahead.
+        If the caller fails after this, the value is lost; use `taking` to prevent that. Acks are sent a moment later,
+        several together. If the process is killed before that, the values are delivered again; if it ends normally,
+        it sends the acks and releases the values that it claimed in advance.
 
-        A value that does not decode as the payload class is nobody's: it goes to the dead letters, with a WARNING in
-        the log, and the wait goes on. So it is with all that takes.
+        A value that does not decode as the payload class goes to the dead letters with a WARNING in the log, and the
+        wait continues. The same holds for all methods that take values.
 
         Args:
-            timeout: How long to wait, in seconds or as a `timedelta`; for ever by default.
+            timeout: How long to wait, in seconds or as a `timedelta`; without limit by default.
 
         Raises:
             TimeoutError: Nothing became due in time.
-            RedisUnavailableError: No answer until the deadline; a value that was claimed comes back with its lease.
-            ClientClosedError: The queue, or its client, is closed, or was closed in the meantime.
+            RedisUnavailableError: No answer before the deadline; a claimed value is redelivered when its lease expires.
+            ClientClosedError: The queue or its client is closed, or was closed during the wait.
 
-        Guarantee: interrupted, it loses nothing: a value is acked only once it is in the caller's hands.
+        Guarantee: an interrupted call loses nothing: a value is acked only after it was returned to the caller.
         """
         value = self._take(timeout)
         if value is None:
@@ -232,24 +232,25 @@ class DelayedQueue(Generic[ValueT]):
         return value
 
     def poll(self, timeout: float | timedelta = 0.0) -> ValueT | None:
-        """Like `take`, with `None` where nothing became due in time; 0 does not wait."""
+        """Like `take`, but return `None` if nothing became due in time; 0 does not wait."""
         return self._take(timeout)
 
     def take_many(self, max_values: int = 100, timeout: float | timedelta | None = None) -> list[ValueT]:
         """Wait for the first value, take as many as are due out of the queue for good, and return them.
 
-        What holds for `take` holds for each of them: acks go out a moment later, and what fails after this is lost.
+        As with `take`, acks are sent a moment later, and the values are lost if the caller fails after this.
 
         Args:
-            max_values: Most values, 1 to 10,000; fewer where they have more than 16 MiB.
+            max_values: Maximum number of values, 1 to 10,000; fewer are returned if they exceed 16 MiB.
             timeout: How long to wait for the first one, as for `take`; 0 does not wait.
 
         Returns:
-            The values, those due first at first; none where nothing became due in time.
+            The values, in the order of their due times; empty if nothing became due in time.
 
         Raises:
-            InvalidValueError: `max_values` or `timeout` out of range.
-            RedisUnavailableError: No answer until the deadline; what was claimed comes back with its lease.
+            InvalidValueError: `max_values` or `timeout` is out of range.
+            RedisUnavailableError: No answer before the deadline; claimed values are redelivered when their leases
+                expire.
             ClientClosedError: As for `take`.
 
         Guarantee: as `take`.
@@ -261,16 +262,16 @@ class DelayedQueue(Generic[ValueT]):
 
     @contextmanager
     def taking(self, timeout: float | timedelta | None = None) -> Generator[ValueT]:
-        """Wait for a value, and take it out of the queue when the block ends; an error puts it back.
+        """Wait for a value and remove it from the queue when the block ends. An exception in the block puts it back.
 
         Args:
             timeout: As for `take`.
 
         Raises:
             TimeoutError: Nothing became due in time.
-            LeaseLostError: The block took longer than the lease: somebody else may have the value, too.
+            LeaseLostError: The block took longer than the lease: another consumer may have the value, too.
 
-        Guarantee: at least once: a process that dies inside the block loses nothing.
+        Guarantee: at least once: if the process dies inside the block, the value is redelivered.
         """
         delivery = self.claim(timeout)
         try:
@@ -281,23 +282,23 @@ class DelayedQueue(Generic[ValueT]):
         self.finish(delivery)
 
     def claim(self, timeout: float | timedelta | None = None) -> Delivery:
-        """Begin what `taking` does: wait for a value, to `finish` with or to `put_back`. Raises as `take`."""
+        """Wait for a value and claim it; end with `finish` or `put_back`. Raises as `take`."""
         delivery = self.claim_soon(timeout)
         if delivery is None:
             raise TimeoutError(f"nothing became due in {self.topic.name} within {timeout}")
         return delivery
 
     def claim_soon(self, timeout: float | timedelta | None) -> Delivery | None:
-        """Like `claim`, with `None` where nothing became due in time."""
+        """Like `claim`, but return `None` if nothing became due in time."""
         deliveries = self._claim(timeout, 1)
         return deliveries[0] if deliveries else None
 
     def claim_many(self, max_values: int, timeout: float | timedelta | None) -> list[Delivery]:
-        """Begin what `take_many` does; raises as that does."""
+        """Wait for values and claim them; raises as `take_many`."""
         return self._claim(timeout, checked_poll(max_values, "max_values"))
 
     def _claim(self, timeout: float | timedelta | None, most: int) -> list[Delivery]:
-        """Wait for values that decode; what does not goes to the dead letters."""
+        """Wait for values that decode; bury the others."""
         until_s = _until(timeout)
         while deliveries := self._ahead.next(until_s, most):
             if readable := [delivery for delivery in deliveries if self._decode(delivery, deliveries)]:
@@ -305,20 +306,25 @@ class DelayedQueue(Generic[ValueT]):
         return []
 
     def _decode(self, delivery: Delivery, deliveries: Sequence[Delivery]) -> bool:
-        """Decode a value; bury one that does not decode. What fails for another reason puts all that was claimed back.
+        """Decode a value and return True; bury it if its bytes are invalid.
 
-        That may be too little memory: another time the value may decode.
+        Another error, such as a lack of memory, may be temporary: then all claimed values are put back.
         """
         if not self._values.typed:
             return True
         try:
             delivery.decoded = self._values.value(delivery.content)
         except PayloadError as error:
-            log.warning("topic %s: a value goes to the dead letters: %s", self.topic.name, error)
+            log.warning("topic %s: a value that cannot be decoded goes to the dead letters: %s", self.topic.name, error)
             try:
                 delivery.bury(error)
             except RmqError as trouble:
-                log.warning("topic %s: it comes back with its lease: %s", self.topic.name, trouble)
+                log.warning(
+                    "topic %s: a value could not be moved to the dead letters; it is redelivered when its lease "
+                    "expires: %s",
+                    self.topic.name,
+                    trouble,
+                )
             return False
         except Exception as error:
             for claimed in deliveries:
@@ -328,42 +334,46 @@ class DelayedQueue(Generic[ValueT]):
         return True
 
     def finish(self, delivery: Delivery) -> None:
-        """Take a claimed value out of the queue; raises `LeaseLostError` where somebody else may have it, too.
+        """Remove a claimed value from the queue; raise `LeaseLostError` if another consumer may have it, too.
 
-        This and the next methods raise `InvalidValueError` for what no `claim` of this queue has returned.
+        This and the following methods raise `InvalidValueError` for anything that `claim` of this queue did not return.
         """
         self._check_claimed(delivery)
         if not delivery.ack():
             delivery.raise_if_lost()
 
     def put_back(self, delivery: Delivery, error: BaseException) -> None:
-        """Put a claimed value back, and say why."""
+        """Put a claimed value back, and record the error."""
         self._check_claimed(delivery)
         if not isinstance(error, BaseException | str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidValueError(f"error is {brief(error, 100)}; it must be an exception or a str that says why")
+            raise InvalidValueError(f"error is {brief(error, 100)}; it must be an exception or a str with the reason")
         try:
             delivery.nack(error=error)
         except RmqError as trouble:  # it must not hide the error
-            log.warning("topic %s: a value comes back with its lease: %s", self.topic.name, trouble)
+            log.warning(
+                "topic %s: a value could not be put back; it is redelivered when its lease expires: %s",
+                self.topic.name,
+                trouble,
+            )
 
     def keep(self, delivery: Delivery) -> None:
-        """Take a claimed value out of the queue a moment later: it is in its taker's hands. Does not wait."""
+        """Remove a claimed value from the queue a moment later, together with others. Does not wait."""
         self._check_claimed(delivery)
         self._ahead.done([delivery])
 
     def keep_many(self, deliveries: Sequence[Delivery]) -> None:
-        """Do what `keep` does with several values."""
+        """Do the same as `keep` for several values."""
         self._check_claimed(*_several(deliveries))
         if deliveries:
             self._ahead.done(deliveries)
 
     def values_of(self, deliveries: Sequence[Delivery]) -> list[ValueT]:
-        """Return the values that were claimed."""
+        """Return the values of claimed deliveries."""
         self._check_claimed(*_several(deliveries))
         return self._values.claimed(deliveries)
 
     def value_of(self, delivery: Delivery) -> ValueT:
-        """Return the value that was claimed."""
+        """Return the value of a claimed delivery."""
         self._check_claimed(delivery)
         return self._values.claimed([delivery])[0]
 
@@ -373,16 +383,16 @@ class DelayedQueue(Generic[ValueT]):
                 raise InvalidValueError(f"delivery is {brief(delivery, 100)}; it must be one that `claim` returned")
             if delivery.topic.name != self.topic.name:
                 raise InvalidValueError(
-                    f"delivery is of topic {delivery.topic.name}; it must be one that `claim` of queue {self.topic.name} "
-                    "returned",
+                    f"delivery is of topic {delivery.topic.name}; it must be one that `claim` of queue "
+                    f"{self.topic.name} returned",
                     topic=self.topic.name,
                 )
 
     def remove(self, value: ValueT | Payload) -> bool:
-        """Take a value out before it is due or taken; return whether it was there.
+        """Remove a value that was not taken yet; return whether it was in the queue.
 
-        Of equal values the one due first goes. Without `merge`, it is looked for: that reads the queue. Values of a
-        class are equal if `==` says so or their bytes are the same; with `merge`, if their bytes are the same.
+        Of equal values the one due first is removed. Without `merge` this searches the whole queue. Values of a payload
+        class are equal if `==` is true or their bytes are the same; with `merge`, if their bytes are the same.
         """
         encoded, equal = self._values.encoded(value), self._values.is_equal
         if any(self._ahead.remove(each.__eq__) for each in self._ahead.contents() if equal(each, value, encoded)):
@@ -396,7 +406,7 @@ class DelayedQueue(Generic[ValueT]):
         return False
 
     def size(self) -> int:
-        """Return how many values are in the queue, due or not; those that somebody has in hand are not."""
+        """Return the number of values in the queue, due or not, without those that are claimed."""
         stats = self._view.stats()
         return stats.backlog + stats.waiting + len(self._ahead.contents())
 
@@ -404,24 +414,24 @@ class DelayedQueue(Generic[ValueT]):
         return self.size()
 
     def __iter__(self) -> Iterator[ValueT]:
-        """Yield the values in the queue without taking them, slot by slot, those due first at first.
+        """Yield the values in the queue without taking them, slot by slot, in the order of their due times.
 
-        What is offered or taken meanwhile may be missed or shown. What does not decode is passed over, with a WARNING.
+        Values that are offered or taken meanwhile may or may not be included. A value that does not decode is skipped,
+        with a WARNING in the log.
         """
         for content in (*self._ahead.contents(), *self._contents()):
             try:
                 value = self._values.value(content)
             except PayloadError as error:
-                log.warning("topic %s: a value was passed over: %s", self.topic.name, error)
+                log.warning("topic %s: a value that cannot be decoded was skipped: %s", self.topic.name, error)
                 continue
             yield value
 
     def close(self) -> None:
-        """Stop listening, send the last acks, and give back what was claimed ahead. Values in the queue stay there.
+        """Stop claiming, send the last acks, and release values that were claimed in advance.
 
-        From any thread: whoever waits for a value meets `ClientClosedError`.
-
-        A client that closes does it for its queues.
+        May be called from any thread: calls that wait for a value raise `ClientClosedError`. Values in the queue are
+        kept. Closing a client closes its queues.
         """
         self._ahead.close()
 
@@ -448,7 +458,7 @@ class DelayedQueue(Generic[ValueT]):
 
 
 def offer_from(queue: DelayedQueue[Any], source: Source) -> SendResult:
-    """Put what a source returns into a queue, as `offer_many`."""
+    """Put the pairs that a source returns into a queue, as `offer_many` does."""
     return queue._offer_from(source)  # pyright: ignore[reportPrivateUsage]
 
 
@@ -457,7 +467,7 @@ def _until(timeout: float | timedelta | None) -> float | None:
 
 
 def _is_usual(value: tuple[Payload, Duration], most_bytes: int) -> bool:
-    """Return whether this certainly is a pair that the queue takes, which is cheaper to say than to check."""
+    """Return True if a pair is certainly valid, so that the full check, which costs more, can be skipped."""
     if type(value) is not tuple or len(value) != 2:
         return False
     content, delay = value
@@ -475,14 +485,14 @@ def _several(deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
 
 
 class _Values:
-    """How values become contents, and values again.
+    """Converts values to contents and back.
 
     Args:
         topic: The queue's topic, with the payload class and the codec of its values, which Redis does not store.
-        merge: Whether equal values are one element; then no id stands before them.
+        merge: Whether equal values are one element. Then their contents have no id.
 
     Raises:
-        InvalidTopicError: Values that merge would never be equal in their encoded form.
+        InvalidTopicError: `merge` is used with a codec that encodes equal values differently.
     """
 
     def __init__(self, topic: Topic[Any], merge: bool) -> None:
@@ -492,32 +502,32 @@ class _Values:
         if self._unproven and not encodes_alike(topic.codec):
             raise InvalidTopicError(
                 f"queue {topic.name} has merge=True and {brief(topic.codec, 100)}: equal values merge by their bytes, "
-                "and a codec that encrypts makes other bytes of a value each time; leave one of the two out",
+                "but a codec that encrypts encodes the same value differently each time; use only one of the two",
                 topic=topic.name,
             )
 
     def encoded(self, value: Any) -> bytes:
-        """Return the bytes of a value, without an id. Raises `InvalidMessageError` for one that the queue refuses."""
+        """Return the bytes of a value, without an id. Raises `InvalidMessageError` if it is invalid."""
         if not self.typed:
             return payload_bytes(value, "value")
         encoded = self._topic.encode(value)
-        if self._unproven:  # of a codec that is not ours, the first value shows it
+        if self._unproven:  # checks a user's own codec with the first value
             if self._topic.encode(value) != encoded:
                 raise InvalidMessageError(
-                    f"queue {self._topic.name} has merge=True, and its codec made other bytes of one value the second "
-                    "time: equal values would never merge",
+                    f"queue {self._topic.name} has merge=True, but its codec encoded one value differently the second "
+                    "time, so equal values would never merge; use a codec with stable output",
                     topic=self._topic.name,
                 )
             self._unproven = False
         return encoded
 
     def value(self, content: bytes) -> Any:
-        """Return the value of a content; raises `PayloadError` where it holds none."""
+        """Return the value of a content; raise `PayloadError` if it does not decode."""
         raw = content if self._merge else content[ID_BYTES:]
         return decode_payload(self._topic.typed, self._topic.name, raw, "content") if self.typed else raw
 
     def claimed(self, deliveries: Sequence[Delivery]) -> list[Any]:
-        """Return the values of deliveries, which are decoded once; raises as `value`."""
+        """Return the values of deliveries, decoding each only once; raises as `value`."""
         if not self.typed:
             start = 0 if self._merge else ID_BYTES
             return [delivery.content[start:] for delivery in deliveries]
@@ -525,7 +535,7 @@ class _Values:
         return [self.value(delivery.content) if value is _NOT_DECODED else value for delivery, value in decoded]
 
     def is_equal(self, content: bytes, value: Any, encoded: bytes) -> bool:
-        """Return whether a content holds a value that is equal to this one."""
+        """Return whether the value of a content equals `value`."""
         if (content if self._merge else content[ID_BYTES:]) == encoded:
             return True
         if self._merge or not self.typed:
@@ -536,7 +546,7 @@ class _Values:
             return False
 
     def message(self, pair: tuple[Any, Duration], own_id: bytes) -> RangeMergeMessage:
-        """Return what is sent for a value and its delay; `own_id` tells it from others."""
+        """Return the message for a value and its delay; `own_id` keeps it separate from equal values."""
         try:
             value, delay = pair
         except (TypeError, ValueError):
@@ -551,6 +561,6 @@ class _Values:
 
 
 def _ids_in_order() -> Iterator[bytes]:
-    """Yield ids of one call: random bytes that no other call has, and a number: equal due times keep this order."""
+    """Yield the ids of one call: random bytes and a counter, which keeps the order of values due at the same time."""
     while True:
         yield from map(secrets.token_bytes(ID_BYTES - 4).__add__, map(pack_number, range(2**32)))

@@ -10,35 +10,35 @@ RmqError
 ├── TopicMismatchError                     registered with another type or slot count
 ├── UnknownTopicError                      nobody has registered this topic
 ├── TooManyGroupsError                     a stream topic has its most groups
-├── SendError                              says what was stored and what was not
+├── SendError                              lists the messages that were stored and those that were not
 │   ├── InvalidBatchError (also InvalidMessageError)
 │   ├── BacklogFullError
 │   │   └── CollectionFullError            a Collect has its most items, or bytes
-│   ├── CallChangedError                   a call of the same `once` sent other messages before
+│   ├── CallChangedError                   an earlier call with the same `once` sent different messages
 │   ├── DurabilityError                    stored on the master, but not confirmed as safe
-│   ├── EntryIdError                       an entry's id does not rise
+│   ├── EntryIdError                       an entry's id is not above the last one of its slot
 │   ├── FixedTimePassedError
 │   ├── MemoryFullError                    Redis is at its maxmemory
-│   └── SumOutOfRangeError                 a Sum would leave 2^53 - 1, plus or minus
-├── RedisUnavailableError                  no answer until the deadline
-│   └── ReplyLostError                     sent, but unknown whether it was carried out
+│   └── SumOutOfRangeError                 a Sum would exceed 2^53 - 1 in either direction
+├── RedisUnavailableError                  no answer before the deadline
+│   └── ReplyLostError                     the call was sent; it may or may not have been executed
 ├── UnsafeRedisError                       lacks a command, evicts keys, or can't keep the durability
 ├── ScriptFailedError                      Redis refused a script for another reason
 ├── EmbeddedServerError                    the embedded Redis does not start
 ├── PayloadError                           a body does not decode as its topic's payload class
-├── LeaseLostError                         this delivery is no longer ours
+├── LeaseLostError                         the delivery's lease expired; it may have been redelivered
 ├── AlreadySettledError                    a delivery was acked or nacked twice
-├── BatchError                             a streaming query's batch can't be read or acked as it was
+├── BatchError                             a batch of a streaming query can't be read or acked any more
 │   ├── BatchAckedError
-│   ├── BatchChangedError                  a task that is run again sends other rows than before
-│   ├── BatchLostError                     others took messages of it while it ran
+│   ├── BatchChangedError                  a task that was retried produced different rows
+│   ├── BatchLostError                     other consumers claimed its messages while it ran
 │   └── DriverReplacedError                another driver runs the same query
 ├── CoordinationError                      ZooKeeper
-│   ├── FencedError                        a newer owner has touched the slot
+│   ├── FencedError                        a newer owner has changed the slot
 │   └── EnsembleMismatchError              the slot belongs to another ensemble
 ├── ClientClosedError
-├── WebhookError                           a webhook did not take a notice
-└── ForkedClientError                      a client was carried over a fork
+├── WebhookError                           a webhook did not accept a notice
+└── ForkedClientError                      a client was used in a forked process
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ __all__ = [
 
 
 _MOST_TEXT = 4_000
-"""Characters of an error's text: a value of 20 MB in it would go into logs and dead letters."""
+"""Maximum length of an error's text in characters, so that a value of 20 MB does not fill logs and dead letters."""
 
 
 def _cut(text: str) -> str:
@@ -73,9 +73,9 @@ class RmqError(Exception):
     """Root of all errors of RMQ.
 
     Args:
-        message: What happened and what to do about it.
-        topic: Name of the topic concerned, if any.
-        slot: Number of the slot concerned, if any.
+        message: The error's text: what happened and what to do about it.
+        topic: Name of the topic, if any.
+        slot: Number of the slot, if any.
 
     Examples:
         >>> try:
@@ -108,11 +108,11 @@ class InvalidTopicError(InvalidValueError):
 
 
 class UnreadableDocumentError(RmqError):
-    """A document in Redis or ZooKeeper is for newer versions of RMQ only, or is not a document of RMQ.
+    """A document in Redis or ZooKeeper needs a newer version of RMQ, or was not written by RMQ.
 
     Attributes:
-        version: Schema version of its writer; `None` where it says none that can be read.
-        min_reader: The oldest schema version that may act on it; `None` likewise.
+        version: Schema version of its writer; `None` if it has none that can be read.
+        min_reader: The oldest schema version that may use it; `None` if it has none that can be read.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class UnreadableDocumentError(RmqError):
 
 
 class UnreadableTopicError(UnreadableDocumentError, InvalidTopicError):
-    """A topic's registered definition is for newer versions of RMQ only, or is not a definition."""
+    """A topic's registered definition needs a newer version of RMQ, or is not a definition."""
 
 
 class InvalidMessageError(InvalidValueError):
@@ -144,7 +144,7 @@ class UnknownTopicError(RmqError):
 
 
 class TooManyGroupsError(RmqError):
-    """A stream topic has as many groups as it may have."""
+    """A stream topic has reached its maximum number of groups."""
 
 
 class SendError(RmqError):
@@ -153,10 +153,10 @@ class SendError(RmqError):
     Attributes:
         stored: How many messages are known to be stored (new or merged).
         not_stored: Messages known not to be stored, in the order of sending.
-        unknown: Messages whose reply was lost: stored or not. What is sent again merges with what is in the backlog,
-            and is delivered once more where that was handled meanwhile. It counts twice on topics with `merge=`,
-            unless both calls have the same `once`; as entries of a stream, unless they name ids; and in a
-            `DelayedQueue`, unless that has `merge=True`.
+        unknown: Messages whose reply was lost: they may or may not be stored. If you send one again, it merges with the
+            copy in the backlog, or is delivered a second time if that copy was already handled. It counts twice on
+            topics with `merge=` (unless both calls have the same `once`), on streams (unless entries have ids) and in
+            a `DelayedQueue` (unless `merge=True`).
 
     Examples:
         >>> jobs = client.producer(Topic("jobs", TopicType.PRIORITY, max_backlog=2))
@@ -184,51 +184,51 @@ class SendError(RmqError):
 
 
 class InvalidBatchError(SendError, InvalidMessageError):
-    """A message in the middle of a `send_many` breaks a rule; the error says what was stored before it."""
+    """A message of a `send_many` is invalid; the error says which messages were stored before it."""
 
 
 class BacklogFullError(SendError):
     """The slot's share of the topic's `max_backlog` is used up.
 
     Attributes:
-        room: How many new messages the slot would have taken when it refused these.
+        room: Number of new messages that the slot could still store when it refused these.
     """
 
     room: int = 0
 
 
 class EntryIdError(SendError):
-    """An entry of a stream topic asks for an id that does not lie above all others of its slot."""
+    """The id given for an entry of a stream topic is not greater than the last id of its slot."""
 
 
 class CollectionFullError(BacklogFullError):
-    """A message holds as many items, or bytes of them, as its topic's `Collect` allows, and takes no more."""
+    """A message has reached the number of items or bytes that its topic's `Collect` allows."""
 
 
 class SumOutOfRangeError(SendError):
-    """A send takes a `Sum` beyond 2^53 - 1, where not every whole number can be stored."""
+    """A send would take a `Sum` beyond 2^53 - 1, above which not every whole number can be stored."""
 
 
 class CallChangedError(SendError):
-    """A call of the same name, `once`, sent other messages before; these were not sent."""
+    """An earlier call with the same `once` sent different messages; nothing was sent."""
 
 
 class DurabilityError(SendError):
-    """Something is done on the master, but too few replicas, or no disk, confirmed it in time.
+    """A write was executed on the master, but not confirmed in time by enough replicas or by the disk.
 
-    It holds unless the master fails now. Messages are in `unknown`; there, and in the text of the error, stands what
-    comes of sending them again. What steers, such as `cancel`, `pause` or `purge`, and the definition of a topic raise
-    this, too: repeating them is safe, but `purge` also drops what has been sent since.
+    It is lost only if the master fails now. Messages are in `unknown`; see there, and the text of the error, for the
+    effect of sending them again. Management calls such as `cancel`, `pause` or `purge` and registering a topic raise
+    this error, too. Repeating them is safe, but `purge` also drops messages sent in the meantime.
 
     Attributes:
-        missing: What was not confirmed, in words.
+        missing: Description of the missing confirmation.
     """
 
     missing: str = ""
 
 
 class FixedTimePassedError(SendError):
-    """A fixed time did not lie ahead of Redis' time when it arrived."""
+    """A fixed time was already past, by Redis' clock, when the message arrived."""
 
 
 class MemoryFullError(SendError):
@@ -236,11 +236,11 @@ class MemoryFullError(SendError):
 
 
 class RedisUnavailableError(RmqError):
-    """Redis gave no answer until the deadline; the call was not carried out."""
+    """Redis did not answer before the deadline; the call was not executed."""
 
 
 class ReplyLostError(RedisUnavailableError):
-    """The connection broke after a call was sent: it may or may not have been carried out."""
+    """The connection broke after a call was sent: it may or may not have been executed."""
 
 
 class UnsafeRedisError(RmqError):
@@ -248,7 +248,7 @@ class UnsafeRedisError(RmqError):
 
 
 class ScriptFailedError(RmqError):
-    """Redis refused a script: a foreign key of the same name, a missing right, or a bug."""
+    """Redis refused a script: another program uses a key of that name, a permission is missing, or RMQ has a bug."""
 
 
 class EmbeddedServerError(RmqError):
@@ -256,11 +256,11 @@ class EmbeddedServerError(RmqError):
 
 
 class PayloadError(RmqError):
-    """A body does not decode as the payload class of its topic. A listener buries its message at once."""
+    """A body does not decode as the payload class of its topic. A listener moves its message to the dead letters."""
 
 
 class LeaseLostError(RmqError):
-    """The lease of this delivery ran out: another consumer may have it by now."""
+    """The lease of this delivery expired: the message may have been delivered to another consumer."""
 
 
 class AlreadySettledError(RmqError):
@@ -268,23 +268,23 @@ class AlreadySettledError(RmqError):
 
 
 class BatchError(RmqError):
-    """A batch of a streaming query can't be read or acked as it was."""
+    """A batch of a streaming query can't be read or acked any more."""
 
 
 class BatchAckedError(BatchError):
-    """The batch is acked: a reader comes too late, or works from an old copy of the query's checkpoint."""
+    """The batch is already acked: the reader is late, or uses an old copy of the query's checkpoint."""
 
 
 class BatchChangedError(BatchError):
-    """A task that is run again sends other rows than before, on a topic where each send counts."""
+    """A task that was retried produced different rows, on a topic where every send counts."""
 
 
 class BatchLostError(BatchError):
-    """Leases ran out while the batch ran, and others took messages of it."""
+    """Leases expired while the batch ran, and other consumers claimed its messages."""
 
 
 class DriverReplacedError(BatchError):
-    """A newer driver runs this query: after a restart, or from a copy of its checkpoint."""
+    """A newer driver runs this query, after a restart or from a copy of its checkpoint."""
 
 
 class CoordinationError(RmqError):
@@ -292,10 +292,10 @@ class CoordinationError(RmqError):
 
 
 class FencedError(CoordinationError):
-    """A newer owner has touched this slot: an older owner can no longer change it.
+    """A newer owner has changed this slot: an older owner can no longer change it.
 
     Attributes:
-        epoch: The newer owner's.
+        epoch: Epoch of the newer owner.
     """
 
     def __init__(self, message: str, *, topic: str | None = None, slot: int | None = None, epoch: int = 0) -> None:
@@ -304,7 +304,7 @@ class FencedError(CoordinationError):
 
 
 class EnsembleMismatchError(CoordinationError):
-    """The slot's epochs come from another ZooKeeper ensemble; `RmqClient.adopt` moves the slot on purpose."""
+    """The slot's epochs come from another ZooKeeper ensemble; `RmqClient.adopt` moves the slot to this one."""
 
 
 class ClientClosedError(RmqError):
@@ -312,7 +312,7 @@ class ClientClosedError(RmqError):
 
 
 class WebhookError(RmqError):
-    """A webhook did not answer, or not with success; the same notice is posted again."""
+    """A webhook did not answer, or answered with an error; the same notice is posted again."""
 
 
 class ForkedClientError(RmqError):
@@ -320,4 +320,4 @@ class ForkedClientError(RmqError):
 
 
 for _name in __all__:
-    globals()[_name].__module__ = "rmq"  # where users import it from: a traceback says `rmq.SendError`
+    globals()[_name].__module__ = "rmq"  # so that a traceback says `rmq.SendError`

@@ -1,4 +1,7 @@
-"""Log records as JSON lines, with what message they are about. Payloads are escaped and cut: no reader obeys them."""
+"""Log records as JSON lines, with the message they are about.
+
+Text from messages is escaped and shortened, so that control characters in it cannot affect a terminal or log parser.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +18,18 @@ from rmq._model.display import safe_lines, shown
 from rmq._model.observers import Observer
 
 MOST_MESSAGE, MOST_TRACEBACK = 4_000, 16_000
-"""Characters kept."""
+"""Maximum lengths in characters."""
 
 _handled: ContextVar[Sequence[Delivery]] = ContextVar("rmq_handled", default=())
 
 
 def about(deliveries: Sequence[Delivery]) -> dict[str, Any]:
-    """Return `extra` for a log record: what it is about."""
+    """Return the `extra` of a log record about these deliveries."""
     return {"rmq_deliveries": tuple(deliveries)}
 
 
 class LogContext(Observer):
-    """Lets what a handler logs say which message it handles: `client.observers.all.append(LogContext())`.
+    """Adds the message being handled to the log records of a handler: `client.observers.all.append(LogContext())`.
 
     Examples:
         >>> client.observers.all.append(LogContext())
@@ -34,7 +37,7 @@ class LogContext(Observer):
 
     @contextmanager
     def handling(self, deliveries: Sequence[Delivery]) -> Generator[None]:
-        """Note what is handled in this thread, or task."""
+        """Record the deliveries handled by this thread or task."""
         token = _handled.set(deliveries)
         try:
             yield
@@ -43,7 +46,7 @@ class LogContext(Observer):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line, ASCII: time, level, logger, message, and of a delivery topic, slot, content, attempt.
+    """One JSON object a line, ASCII: time, level, logger, message; for a delivery also topic, slot, content, attempt.
 
     Examples:
         >>> import logging

@@ -1,12 +1,12 @@
-"""How many handlers of a listener may run in parallel, found from how long they take and how often they fail. Pure.
+"""Adjusts the number of parallel handlers of a listener to their duration and failure rate. Pure.
 
-Additive increase, multiplicative decrease, as TCP does with its window. Too much is known by two signs: messages take
-`tolerance` times as long as they do at their best, or more than `failures` of them fail. Where even the fewest handlers
-fail, there are pauses between them.
+The algorithm is additive increase, multiplicative decrease, as for TCP's congestion window. The downstream counts as
+overloaded if messages take `tolerance` times as long as at their best, or if more than `failures` of them fail. If even
+the minimum number of handlers fails, there are pauses between calls.
 
-A window may be long beside calls that fail at once. So calls that fail one after the other are counted as well: as
-soon as their number is no chance any more, only the fewest handlers are left, and the first pause begins. Nor do
-messages die of a downstream that is down: see `FailuresInARow`.
+Calls may fail much faster than a window ends. So failures in a row are counted as well: once there are too many to be
+random, the number drops to the minimum and the first pause begins. Messages do not die because a downstream is down:
+see `FailuresInARow`.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from rmq._model.display import brief
 from rmq.errors import InvalidValueError
 
 NOISE_S = 0.005
-"""Differences below this are the scheduler's, not the downstream's."""
+"""Differences below this are attributed to the scheduler, not to the downstream."""
 
 FORGET_S = 600.0
-"""How slowly a downstream that stays slow becomes what is normal."""
+"""Time constant with which a lasting slower duration becomes the normal one."""
 
 SURE = 20
-"""So many messages in a window are believed at once when they are quicker than ever; fewer only in part."""
+"""Number of messages in a window that fully establish a new best duration; fewer change it in proportion."""
 
 STEPS = 20
-"""From nothing to the most in so many good windows."""
+"""Number of good windows in which the limit rises from zero to the maximum."""
 
 CHANCE, LEAST_IN_A_ROW = 1e-5, 5
-"""So many failures in a row are no chance: with the share of them that is borne they would be as rare as this."""
+"""Probability below which a run of failures is not considered random, and the minimum length of such a run."""
 
 LONGEST_SPARED_S = 600.0
-"""A message that failed while the downstream was down comes again after so long at most."""
+"""Maximum delay of a message that failed while the downstream was down."""
 
 
 @dataclass(frozen=True, slots=True)
 class Adaptive:
-    """How a listener finds the number of its handlers.
+    """Settings of a listener that adapts its number of parallel handlers.
 
     Args:
-        least: Fewest handlers in parallel, 1 or more; `threads` of the listener are the most.
-        tolerance: How many times their usual time handlers may take, more than 1.
-        failures: Which share of them may fail, 0 up to 1.
-        window_s: How often the number is decided anew, in seconds, more than 0. Calls that only fail do not wait for
-            it: five in a row are enough, more where `failures` allows more than a tenth.
-        longest_pause_s: Longest pause between two tries where everything fails, in seconds, from `window_s`.
+        least: Minimum number of parallel handlers, 1 or more; the maximum is `threads` of the listener.
+        tolerance: Factor of the best duration above which the downstream counts as overloaded; more than 1.
+        failures: Tolerated share of failing messages, from 0 to below 1.
+        window_s: Interval between adjustments in seconds, more than 0. Five failures in a row (more if `failures` is
+            above 0.1) reduce the number at once.
+        longest_pause_s: Maximum pause between two attempts if everything fails, in seconds; at least `window_s`.
 
     Raises:
-        InvalidValueError: A value out of range.
+        InvalidValueError: A value is out of range.
 
     Source: AIMD as in TCP congestion control; latency against its best as in TCP Vegas and Netflix concurrency-limits.
 
@@ -78,19 +78,19 @@ class Adaptive:
         if not numbers or not 0 < self.window_s <= self.longest_pause_s < float("inf"):
             raise InvalidValueError(
                 f"window_s is {brief(self.window_s)} and longest_pause_s {brief(self.longest_pause_s)}; window_s must "
-                "be more than 0, and longest_pause_s no less"
+                "be more than 0, and longest_pause_s at least window_s"
             )
 
 
 class FailuresInARow:
-    """Calls that failed one after the other, with none between that did its work: is it the messages' fault? Pure.
+    """A run of failed calls without a success. Decides whether the messages or the downstream are the cause. Pure.
 
-    Where different messages fail, the downstream is down, and none of them shall die of it. A message that fails alone
-    while others do their work uses up its retries as ever. One of which only failures in this row are known gets once
-    the time to be compared with others, before it dies.
+    If different messages fail, the downstream is down, and the messages keep their retries. A message that fails while
+    others succeed uses up its retries as usual. If the run has only one message, it is delayed once before it dies, so
+    that others can be tried for comparison.
 
     Attributes:
-        number: How many calls have failed since one did its work.
+        number: Number of failed calls since the last success.
     """
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ class FailuresInARow:
         self._compared = False
 
     def failed(self, names: Iterable[bytes], now_s: float) -> None:
-        """Learn that a call has failed, with what names its messages."""
+        """Record a failed call, with the names of its messages."""
         if not self.number:
             self._since_s, self._first, self._alike, self._compared = now_s, None, False, False
         self.number += 1
@@ -110,17 +110,17 @@ class FailuresInARow:
             self._alike = self._alike or name != self._first
 
     def worked(self) -> None:
-        """Learn that a call has done its work."""
+        """Record a successful call."""
         self.number = 0
 
     def retry_free_delay_s(self, attempt: int, retries_left: int, down: bool, now_s: float) -> float | None:
-        """Return after how long a message that has failed comes again without a retry used up; `None`: it uses one up.
+        """Return the delay of a failed message that keeps its retry, in seconds; `None` if it uses up a retry.
 
-        That is as long as the downstream is down already: so others are tried, too, even if several always fail.
+        The delay is the time for which the downstream has been down, so that other messages are tried meanwhile.
 
         Args:
-            attempt: Number of the delivery that has failed, 1 for the first.
-            retries_left: Of the message; with 0 it would die.
+            attempt: Number of the failed delivery, from 1.
+            retries_left: Retries left of the message; with 0 it would die.
             down: Whether the downstream is known to be down.
             now_s: The time.
         """
@@ -134,11 +134,11 @@ class FailuresInARow:
 
 
 class AdaptiveLimit:
-    """The number of handlers, window by window. Not thread-safe; times are those of one monotonic clock, in seconds.
+    """The limit of parallel handlers, adjusted after each window. Not thread-safe; times are monotonic seconds.
 
     Args:
-        settings: When it is too much.
-        most: Most handlers in parallel.
+        settings: The settings.
+        most: Maximum number of parallel handlers.
         now_s: The time.
     """
 
@@ -159,38 +159,38 @@ class AdaptiveLimit:
         self._no_chance = max(LEAST_IN_A_ROW, ceil(log(CHANCE, settings.failures) - 0.001) if settings.failures else 0)
 
     def allowed(self, now_s: float) -> int:
-        """Return how many handlers may run now; 0 in a pause."""
+        """Return the number of handlers that may run now; 0 during a pause."""
         return 0 if now_s < self._paused_until_s else int(self._limit)
 
     @property
     def limit(self) -> int:
-        """How many handlers may run, pauses aside."""
+        """Number of handlers that may run outside pauses."""
         return int(self._limit)
 
     def pause_s(self, now_s: float) -> float:
-        """Return how long it still pauses, in seconds; 0 where it does not."""
+        """Return the seconds left of the pause; 0 outside pauses."""
         return max(0.0, self._paused_until_s - now_s)
 
     @property
     def one_at_a_time(self) -> bool:
-        """Whether handlers fail even one at a time: no more than one message should be tried at once."""
+        """True while the downstream seems to be down, so that only one message should be tried at a time."""
         return self._pause_s > 0
 
     def began(self, running: int) -> None:
-        """Learn that a handler began, and how many run now."""
+        """Record that a handler started, and how many run now."""
         self._busiest = max(self._busiest, running)
 
     def ended(
         self, elapsed_s: float, failed: bool, now_s: float, began_s: float = inf, names: Iterable[bytes] = ()
     ) -> None:
-        """Learn how long a handler took for a message, and whether it failed; decide at once where all of them fail.
+        """Record the duration of a handler and whether it failed; adjust the limit at once if all calls fail.
 
         Args:
-            elapsed_s: How long it took, for a message.
+            elapsed_s: Its duration per message.
             failed: Whether it failed.
             now_s: The time.
-            began_s: When it began: what began before the last pause says nothing that is not known.
-            names: What names its messages.
+            began_s: Its start. Calls that started before the last pause are ignored during the recovery.
+            names: Names of its messages.
         """
         if failed:
             self._failures_in_a_row.failed(names, now_s)
@@ -208,20 +208,20 @@ class AdaptiveLimit:
             self.decide(now_s)
 
     def retry_free_delay_s(self, attempt: int, retries_left: int, now_s: float) -> float | None:
-        """Return after how long a message comes again whose call has just failed: see `FailuresInARow.retry_free_delay_s`."""
+        """Return the delay of a failed message that keeps its retry; see `FailuresInARow.retry_free_delay_s`."""
         retry_free_delay_s = self._failures_in_a_row.retry_free_delay_s(
             attempt, retries_left, self.one_at_a_time, now_s
         )
         return None if retry_free_delay_s is None else max(retry_free_delay_s, self._settings.window_s, self._pause_s)
 
     def decide(self, now_s: float, ages_s: Iterable[float] = ()) -> None:
-        """Change the number, if a window has passed and something was seen in it.
+        """Adjust the limit if a window has passed that has measurements.
 
         Args:
             now_s: The time.
-            ages_s: How long the handlers have run that still run: those that hang never end.
+            ages_s: Durations so far of the running handlers, since hung handlers never end.
         """
-        tried = self.one_at_a_time and self._elapsed_s  # one try is enough to know that the pause goes on
+        tried = self.one_at_a_time and self._elapsed_s  # one attempt decides whether the pause continues
         if now_s - self._window_s < self._settings.window_s and not tried:
             return
         seen = self._elapsed_s + [age_s for age_s in ages_s if self._is_slow(age_s)]
@@ -247,10 +247,10 @@ class AdaptiveLimit:
             self._starting = False
         else:
             self._pause_s = 0.0
-            if 2 * self._busiest >= self._limit:  # what nobody uses says nothing about what would be too much
+            if 2 * self._busiest >= self._limit:  # an unused limit proves nothing about a higher one
                 step = self._limit if self._starting else max(1.0, self._most / STEPS)
                 self._limit = min(self._most, self._limit + step)
-        if not failing:  # an error is often quick
+        if not failing:  # failed calls are often quick
             self._learn(usual_s, len(seen), now_s - self._window_s)
 
     def _is_slow(self, elapsed_s: float) -> bool:
@@ -261,7 +261,7 @@ class AdaptiveLimit:
         best_s = self._best_s
         if best_s is None:
             self._best_s = usual_s
-        elif usual_s < best_s:  # a single message with nothing to do must not make all others look slow
+        elif usual_s < best_s:  # a single trivial message must not make all others look slow
             self._best_s = best_s + (usual_s - best_s) * min(1.0, seen / SURE)
         else:
             self._best_s = best_s + (usual_s - best_s) * min(1.0, window_s / FORGET_S)

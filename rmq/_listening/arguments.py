@@ -1,7 +1,7 @@
-"""Gives handlers what their annotations ask for: payloads, deliveries, and what they depend on.
+"""Fills the parameters of handlers by their annotations: payloads, deliveries and dependencies.
 
-A listener has one thing to give: a delivery, a list of them, or columns; of a topic with a payload class the payloads
-besides. What a handler asks for beyond that is refused when it is declared: later each of its messages would die of it.
+A listener provides a delivery, a list of deliveries, or columns, and with a payload class the payloads. A handler with
+other parameters is refused when it is declared; otherwise each of its messages would fail and die.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from rmq.errors import InvalidValueError
 
 Handler: TypeAlias = Callable[..., Any]
 Getter: TypeAlias = Callable[[Any], Any]
-"""Returns an argument, from what a listener gives: a delivery, a list of them, or columns."""
+"""Returns an argument of the handler, from a delivery, a list of deliveries, or columns."""
 
 _PLAIN = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-_NO_PAYLOAD = ", since Topic(..., payload=...) names no class"
+_NO_PAYLOAD = "; for a payload, set Topic(..., payload=...)"
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def with_arguments(topic: Topic[Any], handler: Handler, batch: bool, columns: bool = False) -> Handler:
-    """Return a function that takes what a listener gives, and calls the handler with what it asks for.
+    """Return a function of a delivery, a list of deliveries or columns that fills the parameters of the handler.
 
-    A handler that takes nothing but a delivery, a list of them or columns is returned as it is.
+    A handler that takes only this argument is returned unchanged.
 
     Raises:
-        InvalidValueError: A parameter asks for what is not there, or there is none.
-        ModuleNotFoundError: A dependency, and fast-depends is missing.
+        InvalidValueError: A parameter cannot be filled, or the handler has no parameter.
+        ModuleNotFoundError: A parameter is a dependency, and fast-depends is not installed.
     """
     signature = _signature_of(handler)
     if signature is None:
@@ -69,14 +69,14 @@ def with_arguments(topic: Topic[Any], handler: Handler, batch: bool, columns: bo
 
 
 def _signature_of(handler: Handler) -> inspect.Signature | None:
-    """Return how a handler is called; `None` where that is not to be known.
+    """Return the signature of a handler, or `None` if it is unknown.
 
-    A wrapper made with `functools.wraps` counts by itself where it names parameters: it may pass on others.
+    The parameters of a `functools.wraps` wrapper take precedence over those of the wrapped function, if it names any.
     """
     try:
         function = handler if inspect.ismethod(handler) else inspect.unwrap(handler, stop=_names_parameters)
         return inspect.signature(function, follow_wrapped=not _names_parameters(function))
-    except (TypeError, ValueError):  # of the interpreter itself, or not to be called at all
+    except (TypeError, ValueError):  # a built-in function, or not callable
         return None
 
 
@@ -88,22 +88,22 @@ def _names_parameters(function: Handler) -> bool:
 def _with_rest(
     topic: Topic[Any], handler: Handler, signature: inspect.Signature, batch: bool, columns: bool
 ) -> Handler:
-    """Return a handler whose `*args` takes what is given; refuse one that takes nothing."""
+    """Return a handler whose `*args` takes the argument; raise for a handler without parameters."""
     rule = f"on topic {topic.name} it is called with one argument: {_argument_name(batch, columns)}"
     positional = [each for each in signature.parameters.values() if each.kind not in (*_VARIABLE, each.KEYWORD_ONLY)]
     if any(each.kind is each.VAR_POSITIONAL for each in signature.parameters.values()) and not positional:
         return handler
-    words = f"takes {_names(positional)} for something else" if positional else "takes no argument"
+    words = f"has no parameter for it besides {_names(positional)}" if positional else "takes no argument"
     raise InvalidValueError(f"handler {name_of(handler)!r} {words}; {rule}", topic=topic.name)
 
 
 def _check_one_each(topic: Topic[Any], handler: Handler, names: list[str]) -> None:
-    """Refuse a handler of which two parameters would get the same: one of them is meant for something else."""
+    """Raise if two parameters would get the same argument."""
     if len(names) > 1:
         raise InvalidValueError(
-            f"parameters {', '.join(names)} of handler {name_of(handler)!r} would each get the same; annotate those "
-            f"that are for something else, on topic {topic.name}: "
-            f"{'there is nothing else' if topic.payload is None else topic.payload.__name__}",
+            f"parameters {', '.join(names)} of handler {name_of(handler)!r} would all get the same argument; on topic "
+            f"{topic.name} "
+            f"{'remove all but one' if topic.payload is None else f'annotate others with {topic.payload.__name__}'}",
             topic=topic.name,
         )
 
@@ -117,7 +117,7 @@ def _argument_name(batch: bool, columns: bool) -> str:
 
 
 def name_of(handler: Handler) -> str:
-    """Return what a handler is called in errors."""
+    """Return the name of a handler for errors."""
     return getattr(handler, "__name__", None) or repr(handler)
 
 
@@ -129,14 +129,14 @@ def _with_one(handler: Handler, getter: Getter) -> Handler:
 
 
 def _hints_of(topic: Topic[Any], handler: Handler) -> dict[str, Any]:
-    """Return what the parameters are annotated with; nothing where that is not to be known, and need not be."""
+    """Return the annotations of the parameters; empty if they are unknown and the topic has no payload class."""
     function: Any = handler
     while hasattr(function, "func"):  # a partial
         function = function.func
     if not inspect.isroutine(function):
         function = getattr(cast("object", function), "__call__", None)  # noqa: B004 - its annotations are wanted
     function = inspect.unwrap(cast("Any", function))
-    # what is imported for type checkers only, and a class that stands in the function around the handler
+    # names that are imported for type checkers only, and a payload class that is local to a function
     known: dict[str, Any] = {"Delivery": Delivery, "DeliveryColumns": DeliveryColumns}
     if topic.payload is not None:
         known[topic.payload.__name__] = topic.payload
@@ -161,7 +161,7 @@ def _is_dependency(parameter: inspect.Parameter, hint: object) -> bool:
 
 
 def _getter(topic: Topic[Any], hint: Any, batch: bool, columns: bool, first: bool) -> Getter | None:
-    """Return what fetches an argument that is annotated so; `None` where a listener has none."""
+    """Return the function that gets the argument for an annotation; `None` if there is no such argument."""
     if get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
     if get_origin(hint) in (Union, types.UnionType):
@@ -184,18 +184,18 @@ def _getter(topic: Topic[Any], hint: Any, batch: bool, columns: bool, first: boo
 
 
 def _is_plain_class(hint: Any) -> bool:
-    """Return whether it is clear what an annotation means: not a type variable, nor a protocol that a class may fit."""
+    """Return whether an annotation is a class, and not a type variable or a protocol that other classes may match."""
     kind = get_origin(hint) or hint
     return isinstance(kind, type) and Protocol not in kind.__mro__
 
 
 def _takes_lists(kind: Any) -> bool:
-    """Return whether it is `list`, or an abstract class of collections that a list is one of."""
+    """Return whether the annotation is `list`, or an abstract collection that `list` implements."""
     return kind is list or (getattr(kind, "__module__", "") == "collections.abc" and issubclass(list, kind))
 
 
 def _is_ours(hint: Any, name: str) -> bool:
-    """Return whether it is a class of RMQ of this name, of either side, or of streams."""
+    """Return whether the annotation is RMQ's class of this name, sync or async, or its stream variant."""
     kind = get_origin(hint) or hint
     bases = cast("tuple[type, ...]", getattr(kind, "__mro__", ()))
     return any(base.__name__ == name and base.__module__.partition(".")[0] == "rmq" for base in bases)
@@ -226,7 +226,7 @@ def _unchanged(argument: Any) -> Any:
 
 
 _payload: Getter = attrgetter("decoded")
-"""The listener has decoded it; of a topic that collects it is a list."""
+"""The payload that the listener has decoded; a list on a topic that collects."""
 
 
 def _payloads(argument: Any) -> Any:

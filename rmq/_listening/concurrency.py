@@ -1,4 +1,8 @@
-"""Turns for a process's listener threads: who may claim and handle now, where there is a limit to it."""
+"""Limits the number of handlers that run in parallel, over all listeners of a process and in each adaptive listener.
+
+A handler runs with a permit. `ConcurrencyLimiter` grants the permits of the process in the order of `FairShare`, and
+`ListenerPermits` is one listener's view of it. All state is protected by the limiter's lock, `changed`.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +18,17 @@ from rmq.errors import InvalidValueError
 
 
 class ConcurrencyLimiter:
-    """The handlers of a process, shared by its listeners. Thread-safe.
+    """The limit of parallel handlers of a process, shared by its listeners. Thread-safe.
 
     A thread waits for a permit with `ListenerPermits.begin`. In an event loop the task that claims must not block: it
     asks with `ListenerPermits.request`, and a callback tells it when the permit is granted.
 
     Args:
         runtime: How to wait.
-        handlers: How many may run in parallel over all listeners, 1 to 10,000; `None` for no limit.
+        handlers: Maximum number of parallel handlers over all listeners, 1 to 10,000; `None` for no limit.
 
     Raises:
-        InvalidValueError: `handlers` out of range.
+        InvalidValueError: `handlers` is out of range.
     """
 
     def __init__(self, runtime: Runtime, handlers: int | None = None) -> None:
@@ -36,14 +40,14 @@ class ConcurrencyLimiter:
         self.listeners: list[ListenerPermits] = []
 
     def permits(self, weight: float, adaptive: Adaptive | None, threads: int) -> ListenerPermits:
-        """Return the gate of one more listener."""
+        """Return the permits of one more listener."""
         limit = None if adaptive is None else AdaptiveLimit(adaptive, threads, monotonic_s())
         permits = ListenerPermits(self, weight, limit, threads)
         self.listeners.append(permits)
         return permits
 
     def grant_permits(self) -> None:
-        """Give turns to those who wait, as long as somebody may; the lock is held."""
+        """Grant permits to waiting requests as far as the limits allow; the lock is held."""
         now_s, granted = monotonic_s(), False
         while (permits := self.next(now_s)) is not None:
             permits.grant(now_s)
@@ -52,26 +56,26 @@ class ConcurrencyLimiter:
             self.changed.notify_all()
 
     def next(self, now_s: float) -> ListenerPermits | None:
-        """Return whose turn it is; `None` while nobody may begin; the lock is held."""
+        """Return the listener that gets the next permit; `None` if none may; the lock is held."""
         shares: Sequence[FairShare] = [permits.share for permits in self.listeners]
         share = next_share(shares, [permits.allowed(now_s) for permits in self.listeners], self._handlers, now_s)
         return None if share is None else self.listeners[shares.index(share)]
 
     def catch_up(self, share: FairShare) -> None:
-        """Let one that comes back after a while begin where the others are; the lock is held."""
+        """Raise the usage of a listener that was idle to that of the others; the lock is held."""
         if not share.active:
             share.catch_up(least_used_s([permits.share for permits in self.listeners], monotonic_s()))
 
 
 @dataclass(slots=True)
 class PermitRequest:
-    """A wish to begin.
+    """A request for a permit.
 
     Attributes:
-        thread: Whose it is.
-        waits: Whether it may be granted now.
-        began_s: When its turn began; `None` before.
-        on_granted: Called once it is granted, with the pool's lock held.
+        thread: Id of the requesting thread.
+        waits: Whether the thread is waiting for it now.
+        began_s: When it was granted; `None` before.
+        on_granted: Called when it is granted, with the limiter's lock held.
     """
 
     thread: int
@@ -81,20 +85,20 @@ class PermitRequest:
 
 
 class LimitState(NamedTuple):
-    """How many handlers of a listener may run in parallel, and how long none may begin, in seconds."""
+    """Number of handlers of a listener that may run in parallel, and seconds left of a pause."""
 
     handlers: int
     pause_s: float
 
 
 class ListenerPermits:
-    """Where the threads of one listener wait for their turns.
+    """The permits of one listener.
 
     Args:
-        pool: What all listeners of the process share.
-        weight: This listener's part.
-        limit: Finds the number of its handlers; `None`: as many as there are threads.
-        threads: How many threads it has.
+        pool: The limiter of the process.
+        weight: Weight of this listener.
+        limit: Its adaptive limit; `None` if only `threads` limits it.
+        threads: Its number of threads.
     """
 
     def __init__(self, pool: ConcurrencyLimiter, weight: float, limit: AdaptiveLimit | None, threads: int) -> None:
@@ -107,30 +111,31 @@ class ListenerPermits:
         self._suspended: dict[int, float] = {}  # calls whose turns do not count, and since when
 
     def allowed(self, now_s: float) -> int:
-        """Return how many of its threads may work now."""
+        """Return the number of its handlers that may run now."""
         return self._threads if self._limit is None else self._limit.allowed(now_s)
 
     @property
     def one_at_a_time(self) -> bool:
-        """Whether no more than one message should be tried at once."""
+        """Whether only one message should be tried at a time."""
         return self._limit is not None and self._limit.one_at_a_time
 
     @property
     def over_limit(self) -> bool:
-        """Whether more threads work than may now: who has ended a call begins no other one."""
+        """Whether more handlers run than allowed now, so that a thread must not start another call."""
         return self._limit is not None and self.share.running > self._limit.allowed(monotonic_s())
 
     def state(self) -> LimitState | None:
-        """Return what its limit has come to; `None` without one."""
+        """Return the state of the adaptive limit; `None` without one."""
         if self._limit is None:
             return None
         with self._pool.changed:
             return LimitState(self._limit.limit, self._limit.pause_s(monotonic_s()))
 
     def begin(self, longest_s: float, thread: int) -> float | None:
-        """Wait for a turn; return when it began, to be handed to `end`, or `None` where there was none in time.
+        """Wait for a permit; return its start time, to be passed to `end`, or `None` if there was none in time.
 
-        Who asks again keeps its place: with ZooKeeper a slot has but one thread, which must not always come last.
+        A thread that asks again keeps its place in the queue: with ZooKeeper a slot has only one thread, which must not
+        always come last.
         """
         with self._pool.changed:
             ticket = self._tickets.setdefault(thread, PermitRequest(thread))
@@ -147,9 +152,9 @@ class ListenerPermits:
             return ticket.began_s
 
     def request(self, on_granted: Callable[[], object]) -> PermitRequest:
-        """Ask for a turn without waiting for it: `began_s` says whether it was granted, now or when `on_granted` is called.
+        """Request a permit without waiting: `began_s` is set once it is granted, now or just before `on_granted` runs.
 
-        The turn is handed to `end`, or the ticket to `cancel`.
+        Pass the start time of a granted permit to `end`, or the request to `cancel`.
         """
         ticket = PermitRequest(0, waits=True)
         ticket.thread = id(ticket)
@@ -162,7 +167,7 @@ class ListenerPermits:
         return ticket
 
     def cancel(self, ticket: PermitRequest) -> None:
-        """Take back a wish, granted or not."""
+        """Cancel a request, or return its permit if it was granted."""
         if ticket.began_s is not None:
             self.end(ticket.began_s)
             return
@@ -171,7 +176,7 @@ class ListenerPermits:
             self.share.waiting -= 1
 
     def go_on(self, began_s: float) -> float | None:
-        """Give back a turn and take the next one at once; `None` where it is another listener's, or too many run."""
+        """Exchange a permit for a new one; return `None` if another listener is next or too many handlers run."""
         with self._pool.changed:
             now_s = monotonic_s()
             self.share.end(began_s, now_s)
@@ -185,13 +190,13 @@ class ListenerPermits:
             return None
 
     def end(self, began_s: float) -> None:
-        """Give back a turn."""
+        """Return a permit."""
         with self._pool.changed:
             self.share.end(began_s, monotonic_s())
             self._pool.grant_permits()
 
     def grant(self, now_s: float) -> None:
-        """Give a turn to the one that waits longest; the lock is held."""
+        """Grant a permit to the oldest waiting request; the lock is held."""
         ticket = next(ticket for ticket in self._tickets.values() if ticket.waits)
         ticket.began_s = now_s
         del self._tickets[ticket.thread]
@@ -201,14 +206,14 @@ class ListenerPermits:
             ticket.on_granted()
 
     def call_started(self, call: int) -> None:
-        """Note that a call of the handler begins."""
+        """Record that a call of the handler starts."""
         with self._pool.changed:
             if self._limit is not None:
                 self._limit.began(len(self._handling) + 1)
             self._handling[call] = monotonic_s()
 
     def give_up(self, call: int) -> None:
-        """Let the turn of a call that hangs count no more, nor its age, until it ends; another one may begin."""
+        """Stop counting a hung call and its permit until it ends, so that another call may start."""
         with self._pool.changed:
             if self._handling.pop(call, None) is not None:  # else it has just ended
                 self._suspended[call] = now_s = monotonic_s()
@@ -216,26 +221,26 @@ class ListenerPermits:
                 self._pool.grant_permits()
 
     def call_rejected(self, call: int) -> None:
-        """Note that it has ended, and learn nothing of it: it was refused, and took no time that tells anything."""
+        """Record the end of a call that did no work, whose duration is not measured."""
         with self._pool.changed:
             if self._handling.pop(call, None) is None:
                 self.share.resume(self._suspended.pop(call), monotonic_s())
 
     def call_ended(self, call: int, messages: int, failed: Sequence[tuple[bytes, int, int]]) -> Sequence[int | None]:
-        """Note that it has ended.
+        """Record the end of a call.
 
         Args:
             call: As for `call_started`.
-            messages: How many it got.
-            failed: Of those that failed the name, the number of the attempt, and how many retries are left.
+            messages: Its number of messages.
+            failed: Name, number of the attempt and retries left of each failed message.
 
         Returns:
-            For each of these after how many ms it comes again without a retry used up, since the downstream is down;
-            `None` where it uses one up.
+            For each failed message its delay in ms if it keeps its retry because the downstream is down; `None` if it
+            uses up a retry.
         """
         with self._pool.changed:
             limit, now_s, began_s = self._limit, monotonic_s(), self._handling.pop(call, None)
-            if began_s is None:  # it was given up, and its turn counts again
+            if began_s is None:  # it was abandoned, and its permit counts again
                 self.share.resume(self._suspended.pop(call), now_s)
             if limit is None or began_s is None:
                 return [None] * len(failed)
@@ -245,7 +250,7 @@ class ListenerPermits:
         return [None if delay_s is None else int(delay_s * 1000) for delay_s in spared]
 
     def decide(self) -> None:
-        """Look whether the number of handlers has to change; to be called several times a second."""
+        """Adjust the adaptive limit if needed. To be called several times a second."""
         if self._limit is not None:
             with self._pool.changed:
                 now_s = monotonic_s()

@@ -1,7 +1,7 @@
-"""Finds the listeners of a package, so that handlers stand where they belong and no list has to name them.
+"""Finds the listeners of a package, so that no central list of handlers is needed.
 
-Example: `@rmq.listener(price, threads=4)` above a function somewhere in `my_package`, and in the module that makes the
-client `client.add(*rmq.scan("my_package"))`.
+Example: `@rmq.listener(price, threads=4)` decorates a function anywhere in `my_package`, and the module that makes the
+client calls `client.add(*rmq.scan("my_package"))`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ MARK = "__rmq_listeners__"
 
 
 def listener(topic: Topic, **options: Unpack[ListenerOptions]) -> Callable[[HandlerT], HandlerT]:
-    """Mark a function as a handler, for `scan` to find; takes what `RmqClient.listener` takes.
+    """Mark a function as a handler to be found by `scan`. The options are those of `RmqClient.listener`.
 
     Returns:
-        A decorator that returns the function itself; several may be stacked.
+        A decorator that returns the function unchanged; several may be stacked.
 
     Raises:
         InvalidValueError: As `RmqClient.listener`.
@@ -37,17 +37,17 @@ def listener(topic: Topic, **options: Unpack[ListenerOptions]) -> Callable[[Hand
 
 
 def scan(package: str | ModuleType) -> list[Listener]:
-    """Import a package with all its modules and return the listeners that stand in them.
+    """Import a package with all its modules and return the listeners that they define.
 
     Args:
-        package: A package or a module, or its name. Modules called `__main__` are left out: they run programs.
+        package: A package or a module, or its name. Modules called `__main__` are skipped, since they run programs.
 
     Returns:
-        The functions marked with `listener` at the top level of a module, for `RmqClient.add`; in order of modules,
-        each once however often it is imported elsewhere; none where there are none.
+        The listeners of the functions at the top level of modules, for `RmqClient.add`, in the order of modules and
+        without duplicates; empty if there are none.
 
     Raises:
-        InvalidValueError: A module cannot be imported; the message names it, and its error is the cause.
+        InvalidValueError: A module cannot be imported. The message names it, and its error is the cause.
 
     Examples:
         >>> import rmq.demo
@@ -85,7 +85,7 @@ def _imported(name: str) -> ModuleType:
 
 def _marked(member: object) -> tuple[Listener, ...]:
     try:
-        marked = vars(member).get(MARK, ())  # not getattr: an object may have any attribute one asks for
+        marked = vars(member).get(MARK, ())  # not getattr: some objects return a value for any attribute
     except TypeError:  # without a __dict__
         return ()
     return cast("tuple[Listener, ...]", marked) if isinstance(marked, tuple) else ()

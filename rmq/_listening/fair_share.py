@@ -1,7 +1,7 @@
-"""Which listener of a process may begin next, where they share its handlers. Pure.
+"""Selects the listener whose handler may start next, if the listeners of a process share its handlers. Pure.
 
-Weighted fair: who has used least time for its weight goes first. One handler of each other listener stays free, so that
-a topic whose handlers take long, or hang, never has them all.
+The selection is weighted fair queuing: the listener that has used the least time, relative to its weight, goes first.
+One handler is kept free for each idle listener, so that a listener whose handlers are slow or hang never uses them all.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 
 class FairShare:
-    """A listener's part of what is shared. Times are those of one monotonic clock, in seconds.
+    """The usage of one listener. Times are monotonic seconds.
 
     Args:
-        weight: Its part beside the others' weights, more than 0.
+        weight: Its weight relative to the other listeners, more than 0.
     """
 
     def __init__(self, weight: float = 1.0) -> None:
@@ -25,54 +25,54 @@ class FairShare:
 
     @property
     def active(self) -> bool:
-        """Whether it runs, or wants to."""
+        """Whether a handler of the listener runs or waits."""
         return self.running > 0 or self.waiting > 0
 
     def used_s(self, now_s: float) -> float:
-        """Return the time used so far by what has ended and what runs, divided by the weight."""
+        """Return the time used by ended and running handlers, divided by the weight."""
         return self._used_s + max(0.0, self.running * now_s - self._began_sum_s) / self._weight
 
     def catch_up(self, least_s: float) -> None:
-        """Forget the time in which it wanted nothing: it shall not have the others wait for as long now."""
+        """Start from the smallest usage of the active listeners, so that idle time does not give it priority later."""
         self._used_s = max(self._used_s, least_s)
 
     def begin(self, now_s: float) -> None:
-        """One more runs."""
+        """Record that a handler starts."""
         self.running += 1
         self._began_sum_s += now_s
 
     def end(self, began_s: float, now_s: float) -> None:
-        """One that began then has ended."""
+        """Record that a handler which started at `began_s` has ended."""
         self.running -= 1
         self._began_sum_s -= began_s
         self._used_s += max(0.0, now_s - began_s) / self._weight
 
     def suspend(self, now_s: float) -> None:
-        """One that runs counts no more from now on: its handler was given up."""
+        """Stop counting a running handler, which was abandoned."""
         self.running -= 1
         self._began_sum_s -= now_s
 
     def resume(self, since_s: float, now_s: float) -> None:
-        """One that was suspended then counts again; the time between is not used."""
+        """Count a handler again that was suspended at `since_s`; the time in between is not charged."""
         self.running += 1
         self._began_sum_s += since_s
         self._used_s -= (now_s - since_s) / self._weight
 
 
 def least_used_s(shares: Sequence[FairShare], now_s: float) -> float:
-    """Return how much the active one that used least has used; 0 with none active."""
+    """Return the smallest usage of the active listeners; 0 if none is active."""
     return min((share.used_s(now_s) for share in shares if share.active), default=0.0)
 
 
 def next_share(
     shares: Sequence[FairShare], allowed: Sequence[int], handlers: int | None, now_s: float
 ) -> FairShare | None:
-    """Return whose turn it is to begin one more; `None` while nobody may.
+    """Return the listener that may start one more handler; `None` if none may.
 
     Args:
-        shares: All of them.
-        allowed: How many of each may run.
-        handlers: How many may run in all; `None` for any number.
+        shares: The shares of all listeners.
+        allowed: Maximum number of running handlers of each listener.
+        handlers: Maximum number of running handlers of all listeners together; `None` for no limit.
         now_s: The time.
     """
     free = len(shares) + 1 if handlers is None else handlers - sum(share.running for share in shares)

@@ -1,4 +1,4 @@
-"""Calls a listener's handler, and notes an outcome for each of its deliveries, whatever happens."""
+"""Calls a listener's handler and records an outcome for each of its deliveries, also after errors."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ log = reporter("rmq.worker")
 UNWATCHED = nullcontext()
 
 _handled: ContextVar[Sequence[Delivery]] = ContextVar("rmq_handled_here", default=())
-"""What the caller's handler got, also in the tasks that it has made."""
+"""The deliveries of the running handler, also in tasks that it created."""
 
 RESULT_NOT_RECORDED = Outcome(Verb.NACK, None, "", "internal error: the handler's result could not be recorded")
 
 
 @dataclass(frozen=True, slots=True)
 class ListenerSetup:
-    """What the threads of a listener have in common.
+    """Settings that the threads of a listener share.
 
     Attributes:
-        listener: What to call.
-        stopping: Set when no more messages may be claimed or begun.
-        coordinator: This process as a worker in ZooKeeper; `None` without.
-        permits: Where threads wait for their turns; `None` where their number is not limited.
-        observers: Watch the handlers.
+        listener: The listener.
+        stopping: Set when no more messages may be claimed or started.
+        coordinator: This process as a worker in ZooKeeper; `None` without ZooKeeper.
+        permits: The permits of running handlers; `None` if their number is not limited.
+        observers: Observers of the handlers.
         on_lost: Called with each delivery whose lease was lost; must not wait.
-        hold_back: Called with how long, in seconds, a handler wants nothing more; must not wait.
+        hold_back: Called with the seconds for which a handler wants no more messages; must not wait.
     """
 
     listener: Listener
@@ -62,21 +62,21 @@ class ListenerSetup:
 
 
 class HandlerInvoker:
-    """Calls the handler, and learns from it.
+    """Calls the handler, and measures its duration.
 
     Args:
-        setup: What to call, and who watches.
-        give_back: Where messages of a slot have to be begun in order: gives back what waits of some slots.
+        setup: The listener's settings.
+        give_back: If the messages of a slot must start in order: releases the waiting messages of slots.
 
     Attributes:
-        handled: Messages that were handled.
-        failed: Those of them whose handler raised.
-        prefetch: How many messages to claim at once.
-        times: How long its calls took.
-        running: The calls that run: when each began, on the clock of `monotonic_s`, and what it got.
-        hung: Those of them that have run for too long, and were given up: what comes of them counts no more.
-        began_s: When the handler began that runs, on the clock of `monotonic_s`; `None` while none does.
-        ended_s: When its last call ended, on the same clock.
+        handled: Number of handled messages.
+        failed: Number of messages whose handler raised.
+        prefetch: Decides how many messages to claim at once.
+        times: Histogram of the durations of calls.
+        running: Start of each running call, on the clock of `monotonic_s`, and its deliveries.
+        hung: Calls that exceeded their timeout and were abandoned; their results are ignored.
+        began_s: Start of the running call, on the clock of `monotonic_s`; `None` if none runs.
+        ended_s: End of the last call, on the same clock.
     """
 
     def __init__(self, setup: ListenerSetup, give_back: Callable[[Collection[int]], object] | None = None) -> None:
@@ -99,7 +99,7 @@ class HandlerInvoker:
         self._forks = signals.forks
 
     def handle(self, part: Sequence[Delivery]) -> None:
-        """Call the handler. Whatever happens here, each delivery of the part has an outcome in the end."""
+        """Call the handler. Afterwards each delivery has an outcome, also after an internal error."""
         started_s, outcome, error = monotonic_s(), RELEASED, None
         ready: Sequence[Delivery] = ()
         try:
@@ -114,7 +114,7 @@ class HandlerInvoker:
             try:
                 copy_context().run(self._call, part, ready)
                 outcome = ACKED
-            except BaseException as caught:  # SystemExit, too: it would end this thread without a line in the log
+            except BaseException as caught:  # SystemExit, too, which would end this thread without a log record
                 outcome, error = _outcome_of(caught), caught
         finally:
             if self._permits is not None:
@@ -126,12 +126,12 @@ class HandlerInvoker:
                 if delivery.outcome is None:
                     delivery.outcome = outcome
         self._count(ready, started_s, error)
-        error = None  # this frame is in its traceback: they would keep each other, and all that the handler held
+        error = None  # breaks the reference cycle of the error, its traceback and this frame
 
     def give_up(self, before_s: float) -> list[Delivery]:
-        """Give up the calls that began before a moment of `monotonic_s` and still run; return their deliveries.
+        """Abandon running calls that started before `before_s`, on the clock of `monotonic_s`; return their deliveries.
 
-        From any thread. The caller lets go of them: a call that ends by itself meanwhile is not among these.
+        May be called from any thread. A call that ends meanwhile is not abandoned.
         """
         deliveries: list[Delivery] = []
         for call, (began_s, ready) in list(self.running.items()):
@@ -146,23 +146,23 @@ class HandlerInvoker:
         return deliveries
 
     def _log_late_end(self, call: int) -> None:
-        """Say that a call has ended that was given up."""
+        """Log the end of a call that was abandoned."""
         if (given_up := self.hung.pop(call, None)) is not None:
             began_s, ready = given_up
             log.warning(
-                "topic %s: a handler has ended %g s after it began; it had been given up, so what came of it counts no "
-                "more, and what it had not settled by then is delivered again; its first message: %r",
+                "topic %s: a handler ended after %g s; it had exceeded its timeout, so its result is ignored and "
+                "messages that it had not settled by then are redelivered; its first message: %r",
                 self._listener.topic.name,
                 round(monotonic_s() - began_s, 1),
                 ready[0],
             )
 
     def _count(self, ready: Sequence[Delivery], started_s: float, error: BaseException | None) -> None:
-        """Count what was handled, and learn how long it took; log what has failed, or wishes to wait."""
+        """Count a call and its duration; log a failure or a `RetryAfterError`."""
         if isinstance(error, RetryAfterError):
             delay_s = error.delay_ms / 1000
             self._hold_back(delay_s)
-            text = "topic %s: a handler holds it back in this process, for %g s: %s"
+            text = "topic %s: a handler raised RetryAfterError; this process claims no messages of it for %g s: %s"
             log.warning(text, self._listener.topic.name, delay_s, describe(error)[1])
             return
         number = number_of(ready) if self._listener.columns else len(ready)
@@ -172,25 +172,25 @@ class HandlerInvoker:
         self.times.note(elapsed_s)
         if error is not None:
             self._note(ready, error)
-        if self._typed is not None:  # a payload that lives on until its claim is settled costs the garbage collector
+        if self._typed is not None:  # payloads kept until the claim is settled would cost garbage collections
             for delivery in ready:
                 delivery.forget_payload()
 
     @property
     def runs_here(self) -> bool:
-        """Whether a handler that runs, be it one that was given up, is the caller, or a task that it has made."""
+        """Whether the caller is a running (or abandoned) handler, or a task that it created."""
         call = id(_handled.get())
         return call in self.running or call in self.hung
 
     @property
     def others_run(self) -> bool:
-        """Whether handlers run beside the caller, without those that were given up."""
+        """Whether handlers other than the caller are running, not counting abandoned ones."""
         return any(call != id(_handled.get()) for call in list(self.running))
 
     def _call(self, part: Sequence[Delivery], ready: Sequence[Delivery]) -> None:
-        """Call the handler while observers watch; both may set context variables, which end with the call.
+        """Call the handler inside the observers' contexts. Context variables that they set end with the call.
 
-        A process that the handler has forked ends where it leaves the handler.
+        A child process that the handler has forked exits here instead of leaving the handler.
         """
         _handled.set(part)
         given = self._given(ready)
@@ -214,13 +214,13 @@ class HandlerInvoker:
         return ready if self._typed is None else self._decoded(ready, self._typed)
 
     def _given(self, ready: Sequence[Delivery]) -> Any:
-        """Return what the handler gets."""
+        """Return the argument of the handler."""
         if self._listener.columns:
             return DeliveryColumns(self._listener.topic, ready)
         return list(ready) if self._listener.batch else ready[0]
 
     def _decoded(self, ready: list[Delivery], typed: Typed) -> list[Delivery]:
-        """Decode the payloads; return the deliveries with one. What does not decode never will: it is buried."""
+        """Decode the payloads; return the deliveries that have one. Bury the others, which could never be decoded."""
         if self._collects:
             return [delivery for delivery in ready if not self._is_buried(delivery)]
         decode, bad = typed.decode, 0
@@ -232,9 +232,9 @@ class HandlerInvoker:
         return [delivery for delivery in ready if delivery.outcome is None] if bad else ready
 
     def _is_buried(self, delivery: Delivery) -> bool:
-        """Decode with a readable reason; bury what does not decode, and return True.
+        """Decode a payload again to get a readable error; bury or nack the delivery and return True if it fails.
 
-        What fails for another reason, such as too little memory, uses up a retry: given back, it came again for ever.
+        A failure for another reason, such as a lack of memory, uses up a retry, so that it cannot repeat for ever.
         """
         try:
             delivery.decode()
@@ -249,7 +249,7 @@ class HandlerInvoker:
         return False
 
     def _release_others(self, part: Sequence[Delivery], ready: list[Delivery]) -> list[Delivery]:
-        """Give back what is not ready, or lies in slots of other owners; return the rest."""
+        """Release deliveries that are not ready or whose slots have other owners; return the rest."""
         if self._coordinator is not None:
             owned, name = self._coordinator.owned(), self._listener.ownership_name
             epochs = {delivery.slot: owned.get((name, delivery.slot)) for delivery in ready}
@@ -258,7 +258,7 @@ class HandlerInvoker:
             ]
         begun = set(ready)
         late = [delivery for delivery in part if delivery not in begun]
-        if late and self._give_back is not None:  # what was claimed behind them comes back behind them
+        if late and self._give_back is not None:  # later messages of the slot must stay behind them
             slots = {delivery.slot for delivery in late}
             ready = [delivery for delivery in ready if delivery.slot not in slots]
             late = [delivery for delivery in part if delivery.slot in slots]
@@ -266,7 +266,8 @@ class HandlerInvoker:
         for delivery in late:
             delivery.outcome = RELEASED
         if late:
-            log.warning("topic %s: %d messages were not begun in time", self._listener.topic.name, number_of(late))
+            text = "topic %s: messages released because their lease or slot was lost before a handler started: %d"
+            log.warning(text, self._listener.topic.name, number_of(late))
         return ready
 
     def _note_permits(
@@ -277,9 +278,9 @@ class HandlerInvoker:
         outcome: Outcome,
         error: BaseException | None,
     ) -> None:
-        """Tell the gate how a call has ended; let what failed since its downstream is down use up no retry.
+        """Report the end of a call to the permits. Messages that failed because the downstream is down keep a retry.
 
-        What goes wrong here changes no outcome.
+        An error here changes no outcome.
         """
         if outcome is RELEASED:
             if error is not None:  # else it did not begin
@@ -296,10 +297,10 @@ class HandlerInvoker:
                     delay_ms = max(delay_ms, nack.delay_ms or 0)
                     delivery.outcome = Outcome(Verb.RELEASE, delay_ms, nack.error_type, nack.error_message)
         except BaseException:
-            log.exception("topic %s: a handler's end was not noted", self._listener.topic.name)
+            log.exception("topic %s: internal error after a handler ended", self._listener.topic.name)
 
     def _note(self, ready: Sequence[Delivery], error: BaseException) -> None:
-        """Log a failure. What fails here changes no outcome."""
+        """Log a failure. An error here changes no outcome."""
         name = self._listener.topic.name
         ready = spread(ready)
         self.failed += len(ready)
@@ -307,15 +308,15 @@ class HandlerInvoker:
             kind, message = describe(error)
             seen = traced(error)
             log.warning("handler of topic %s failed: %s(%r)", name, kind, message, exc_info=seen, extra=about(ready))
-        except BaseException:  # SystemExit, too: a method of the error may raise it while the error is logged
-            log.exception("topic %s: a handler's end was not noted", name)
+        except BaseException:  # SystemExit, too, which a method of the error may raise while it is logged
+            log.exception("topic %s: the failure of a handler could not be logged", name)
 
 
 def _outcome_of(error: BaseException) -> Outcome:
-    """Return what becomes of the messages of a call that has raised."""
+    """Return the outcome of the messages of a call that raised."""
     return RELEASED if isinstance(error, RetryAfterError) else Outcome(Verb.NACK, None, *describe(error))
 
 
 def _is_marked(delivery: Delivery) -> bool:
-    """Return whether a handler has settled it, or a part of it, by itself."""
+    """Return whether the handler itself has settled the delivery, or a part of it."""
     return delivery.outcome is not None or (isinstance(delivery, ClaimColumns) and delivery.is_spread)

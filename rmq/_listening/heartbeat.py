@@ -1,4 +1,4 @@
-"""A process with running listeners says every few seconds that it is alive and what it does."""
+"""Reports every few seconds that a process with running listeners is alive, and what its listeners do."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from rmq.errors import RmqError
 log = reporter("rmq.census")
 
 FORGET_MS = 60_000
-"""A worker that was silent for so long is forgotten."""
+"""A worker that has not reported for this long is removed."""
 
 PATIENCE_S = 2.0
-"""How long a report is repeated."""
+"""How long a report is retried."""
 
 TRUST_S = 1_200.0
-"""In economy the time of Redis goes on by this machine's clock for so long: clocks drift, are set, and stand still."""
+"""How long economy mode extrapolates Redis' time with this machine's clock, which may drift, jump or stop."""
 
 TIMES_S = 300.0
-"""Over how long the durations of handlers are reported."""
+"""Period over which the durations of handlers are reported."""
 
 _MOST_BUSY = 1_000
 
@@ -41,10 +41,10 @@ class Heartbeat(Background):
     """Reports the listeners of this process until it is stopped.
 
     Args:
-        connections: Where.
-        runners: The listeners at work.
+        connections: Connections to Redis.
+        runners: The running listeners.
         zookeeper: Whether they own their slots through ZooKeeper.
-        pace: How often. In economy a report that says nothing new is one command, and no script.
+        pace: Sets the interval. In economy mode an unchanged report is one command instead of a script.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Heartbeat(Background):
         self._before = [(monotonic_s(), 0, 0) for _ in runners]
 
     def run(self) -> None:
-        """Report every few seconds, and leave the registry at the end. What goes wrong is worth a line of the log."""
+        """Report every few seconds, and remove the worker at the end. Log the first of several failures."""
         while True:
             wait_s = self._beat_s
             try:
@@ -74,19 +74,19 @@ class Heartbeat(Background):
                 self._failing = False
             except Exception as error:
                 level = logging.DEBUG if self._failing else logging.WARNING
-                log.log(level, "worker %s cannot report: %s", self.worker, error)
-                self._failing, wait_s = True, BEAT_S  # in economy others would forget it before its next report
+                log.log(level, "the heartbeat of worker %s failed: %s", self.worker, error)
+                self._failing, wait_s = True, BEAT_S  # in economy mode the worker would expire before its next report
             if self._stopping.wait(wait_s):
                 break
-        if self._failing:  # it will be forgotten
+        if self._failing:  # the worker will expire
             return
         try:
             self._beat("")
         except RmqError as error:
-            log.debug("worker %s cannot leave the registry: %s", self.worker, error)
+            log.debug("worker %s could not be removed from the registry: %s", self.worker, error)
 
     def request_stop(self) -> None:
-        """End, and leave the registry; where Redis does not answer, it is forgotten there later. Does not wait."""
+        """Stop, and remove the worker; if Redis does not answer, the worker expires there. Does not wait."""
         self._stopping.set()
 
     def _report(self, info: WorkerInfo) -> None:
@@ -136,9 +136,9 @@ class Heartbeat(Background):
         )
 
     def _times(self, number: int, now_s: float, counts: Sequence[int]) -> HandlerTimes:
-        """Return how long the calls of the last minutes took: what was counted since then.
+        """Return the durations of the calls of the last minutes.
 
-        In economy, the times stay as they were until the next call ends: to forget them would cost a report.
+        In economy mode the durations stay unchanged until the next call ends, since each change costs a report.
         """
         readings = self._readings[number]
         if not self._economical or readings[-1][1] != counts:

@@ -1,4 +1,4 @@
-"""What a listener is: a handler, and how to run it."""
+"""The definition of a listener: its topic, handler and options."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from rmq._model.typed import PayloadT
 from rmq.errors import InvalidValueError
 
 Handler = Callable[..., Any]
-"""Takes a `Delivery`, with `batch=N` a list of up to N of them, and with `columns=True` a `DeliveryColumns`; of a topic
-with a payload class what its annotations ask for."""
+"""Takes a `Delivery`, with `batch=N` a list of up to N deliveries, and with `columns=True` a `DeliveryColumns`; on a
+topic with a payload class also payloads, as its annotations say."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -31,7 +31,7 @@ HandlerT = TypeVar("HandlerT", bound=Handler)
 
 
 class HandlerDecorator(Protocol[PayloadT]):
-    """Takes a handler of a topic: what its first parameter may be, for type checkers.
+    """The type of a decorator of handlers, which tells type checkers the types of the first parameter.
 
     Examples:
         >>> decorate = client.listener(Topic("images", TopicType.RANGE_MERGE))
@@ -61,7 +61,7 @@ class HandlerDecorator(Protocol[PayloadT]):
 
 
 class ListenerOptions(TypedDict, total=False):
-    """What a listener may be told beside its topic. `RmqClient.listener` explains each option.
+    """The options of a listener. `RmqClient.listener` explains each option.
 
     Examples:
         >>> quick: ListenerOptions = {"batch": 500, "threads": 2}
@@ -84,7 +84,7 @@ class ListenerOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A handler of a topic, and how to run it: `RmqClient.listener` explains each option.
+    """A handler of a topic with its options, which `RmqClient.listener` explains.
 
     Raises:
         InvalidValueError: An option is out of range.
@@ -122,9 +122,11 @@ class Listener:
         if self.batch is not None and (type(self.batch) is not int or not 1 <= self.batch <= 10_000):
             raise InvalidValueError(f"batch is {self.batch!r}; it must be a whole number from 1 to 10,000, or None")
         if self.columns and self.batch is None:
-            raise InvalidValueError("columns is True and batch is None; columns hold up to `batch` rows, so name it")
+            raise InvalidValueError(
+                "columns is True and batch is None; columns need batch=, the maximum number of rows"
+            )
         if self.columns and self.topic.type is TopicType.STREAM:
-            raise InvalidValueError(f"columns is True; topic {self.topic.name} is STREAM and has none")
+            raise InvalidValueError(f"columns is True; STREAM topics such as {self.topic.name} do not support columns")
         if type(self.threads) is not int or not 1 <= self.threads <= 1_000:
             raise InvalidValueError(f"threads is {self.threads!r}; it must be a whole number from 1 to 1,000")
         if self.timeout is not None and duration_ms(self.timeout, "timeout") < 1:
@@ -132,7 +134,7 @@ class Listener:
         if self.on_lost is not None:
             check_plain(self.on_lost, "on_lost")
             check_takes_one(self.on_lost, "on_lost", "a Delivery")
-        with_arguments(self.topic, self.handler, self.batch is not None, self.columns)  # it refuses what it cannot give
+        with_arguments(self.topic, self.handler, self.batch is not None, self.columns)  # raises for wrong parameters
         check_group(self.topic, self.group, self.start, self.resume_as)
 
     @property
@@ -142,15 +144,15 @@ class Listener:
 
     @property
     def ownership_name(self) -> str:
-        """The name under which its slots are owned: on a stream topic each group's are owned apart."""
+        """The name under which its slots are owned. On a stream topic each group owns slots separately."""
         return self.topic.name if self.group is None else f"{self.topic.name}@{self.group}"
 
 
 def check_shared(added: Sequence[Listener], *listeners: Listener) -> None:
-    """Refuse a second listener of the same messages in one client, unless each of them says that they are shared.
+    """Raise for a second listener of the same topic and group in one client, unless both are `shared`.
 
     Raises:
-        InvalidValueError: Each of two listeners of one topic, of a stream of one group, would get a part of them.
+        InvalidValueError: Two listeners would each get a part of the messages.
     """
     known = {listener.ownership_name: listener for listener in added}
     for listener in listeners:
@@ -158,9 +160,9 @@ def check_shared(added: Sequence[Listener], *listeners: Listener) -> None:
         if other is not listener and not (other.shared and listener.shared):
             what = f"topic {listener.topic.name}" + ("" if listener.group is None else f", group {listener.group}")
             raise InvalidValueError(
-                f"this client has two listeners of {what}: {name_of(other.handler)} and {name_of(listener.handler)}. Each "
-                "message would go to one of them, by chance. Let one handler do both, use threads= for more of one, or "
-                "say shared=True on both",
+                f"this client has two listeners of {what}: {name_of(other.handler)} and {name_of(listener.handler)}. "
+                "Each message would go to one of them, at random. Use one handler, raise threads= to run more of it in "
+                "parallel, or set shared=True on both",
                 topic=listener.topic.name,
             )
 
@@ -168,7 +170,7 @@ def check_shared(added: Sequence[Listener], *listeners: Listener) -> None:
 def decorator(
     take: Callable[[Listener], None], topic: Topic, **options: Unpack[ListenerOptions]
 ) -> Callable[[HandlerT], HandlerT]:
-    """Return a decorator that makes a listener of a handler and hands it to `take`. Refuses wrong options at once."""
+    """Return a decorator that makes a listener of a handler and passes it to `take`. Checks the options at once."""
     listener = Listener(topic, _no_handler, **options)
 
     def decorate(handler: HandlerT) -> HandlerT:
@@ -179,5 +181,5 @@ def decorator(
 
 
 def _no_handler(delivery: object) -> None:
-    """Stand in for the handler until it is decorated."""
+    """Placeholder for the handler until one is decorated."""
     del delivery

@@ -1,4 +1,9 @@
-"""A thread of a listener: it claims, has the handler called, and settles what came of it with its next claim."""
+"""A thread of a listener: claims messages, runs the handler, and sends the outcomes with its next claim.
+
+A claimed delivery is in `held.deliveries` until its outcome has reached Redis, so that its lease is renewed. Before its
+handler starts it is also in `waiting`. A delivery with the outcome `RELEASED` goes back to the backlog with the next
+call.
+"""
 
 from __future__ import annotations
 
@@ -29,21 +34,21 @@ if TYPE_CHECKING:
 log = reporter("rmq.worker")
 
 LOOK_EVERY_S = 1.0
-"""How often a listener looks by itself, since hints may get lost."""
+"""How often a listener polls without a wakeup, since wakeups may get lost."""
 
 SETTLE_AFTER_S = 0.1
-"""How long an outcome may wait while more messages wait for the handler; it goes once the handler returns then."""
+"""How long an outcome may wait while more messages are handled; after this it is sent once the handler returns."""
 
 PIGGYBACK_S = 0.25
-"""How long an ack may wait for the next claim from its slot, which carries it for little. An ack of a message that was
-claimed longer ago does not wait, and an idle thread sends all, `MOST_SETTLED` slots a round. Beside a handler that runs
-for longer, the watcher sends the acks. What a killed process had handled in this time is delivered again."""
+"""How long an ack may wait for the next claim from its slot, which carries it at little cost. An ack of a message that
+was claimed longer ago is sent at once, and an idle thread sends all acks, `MOST_SETTLED` slots per round. If a handler
+runs longer, the watcher sends the acks. Messages handled in this time are redelivered if the process is killed."""
 
 MOST_SETTLED = 64
-"""So many slots, or a sixteenth of them, an idle thread settles in a round: what becomes due meanwhile waits for it."""
+"""Number of slots, or a sixteenth of all if more, that an idle thread settles per round, since new messages wait."""
 
 LEAST_ROOM = PIGGYBACKED_NACKS // 2
-"""Most messages that are claimed at once while many have to go back: fewer than go back with a call."""
+"""Maximum number of messages to claim while many must be released; fewer than one call can release."""
 
 _STAYING = (None, ACKED)
 
@@ -51,16 +56,16 @@ TROUBLE_PAUSE_S = 0.2
 
 
 class ListenerThread(Background):
-    """Claims, settles, and holds what it has claimed until the outcome is in Redis.
+    """Claims messages, and holds them until their outcomes have reached Redis.
 
     Args:
-        setup: What the threads of its listener have in common.
-        planner: Where to claim; shared by all threads without ZooKeeper, of this thread's own slots with it.
-        number: Which of the listener's threads this is.
-        handlers: How the handlers run.
+        setup: Settings shared by the threads of the listener.
+        planner: Selects the slots; shared by all threads without ZooKeeper, with this thread's slots with ZooKeeper.
+        number: Number of this thread in the listener.
+        handlers: The class that runs the handlers.
 
     Attributes:
-        keeps_order: Whether the messages of a slot have to be begun in the order in which they were claimed.
+        keeps_order: Whether the messages of a slot must start in the order of their claims.
     """
 
     settle = None
@@ -80,7 +85,7 @@ class ListenerThread(Background):
         self.keeps_order = setup.coordinator is not None and planner.broker.group is not None
         self.calls = HandlerInvoker(setup, self.give_back if self.keeps_order else None)
         self.waiting: deque[Delivery] = deque()
-        """What is claimed and not begun."""
+        """Claimed deliveries whose handlers have not started."""
         self._topic = setup.listener.topic
         self._stop_s = inf
         self.handlers = handlers(self)
@@ -99,75 +104,75 @@ class ListenerThread(Background):
         self.handlers.finish()
 
     def request_stop(self) -> None:
-        """Note that the listener stops: from now on outcomes do not wait for Redis for ever. Does not wait."""
+        """Record that the listener stops: from now on outcomes are retried only until `gives_up_s`. Does not wait."""
         self._stop_s = monotonic_s()
 
     @property
     def gives_up_s(self) -> float:
-        """When outcomes that do not reach Redis are left to their leases, on the clock of `monotonic_s`.
+        """When to stop retrying outcomes, whose messages are then redelivered; on the clock of `monotonic_s`.
 
-        One deadline after the stop, or after the last call of the handler that ended later; a claim that was under way
-        at the stop has used up its part of that.
+        This is one client deadline after the stop, or after the last handler ended if that was later.
         """
         return max(self._stop_s, self.calls.ended_s) + self.planner.connections.deadline_s
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for its end; where a handler of its own asks for that, which has to end first, for the other ones."""
+        """Wait for its end. If one of its own handlers calls this, wait for the other handlers only."""
         if self.calls.runs_here:
             self.handlers.join_others(0.0 if timeout is None else timeout)
         else:
             super().join(timeout)
 
     def wait(self, unless: Callable[[], bool] = lambda: False) -> None:
-        """Wait until something may be claimed, or outcomes have to go; as `ClaimPlanner.wait`."""
+        """Wait until messages may be claimed or outcomes must be sent; as `ClaimPlanner.wait`."""
         longest_s = PENDING_CHECK_S if self.claims.has_earlier else SETTLE_AFTER_S if self.is_unsettled() else REST_S
         longest_s = min(longest_s, IDLE_S if self.held.deferred else REST_S)
         self.planner.wait(longest_s, lambda: self.setup.stopping.is_set() or unless())
 
     def take_waiting(self, most: int) -> list[Delivery]:
-        """Take up to so many messages of what is claimed and not begun."""
+        """Remove and return up to `most` waiting deliveries."""
         if self.setup.listener.columns:
             return take_up_to(self.waiting, most)
         taken: list[Delivery] = []
         try:
             for _ in range(most):
                 taken.append(self.waiting.popleft())
-        except IndexError:  # no more, or the stopping thread was faster
+        except IndexError:  # none left; the stopping thread takes from it, too
             pass
         return taken
 
     def stop_starting(self) -> None:
-        """Let what was claimed and not begun go back with the next call. Does not wait; from any thread."""
+        """Mark the waiting deliveries to be released with the next call. Does not wait; may be called by any thread."""
         for delivery in self.take_waiting(sys.maxsize):
             delivery.outcome = RELEASED
 
     def release_waiting(self, go_on: Callable[[], bool] = lambda: True) -> None:
-        """Give back what was claimed and not begun; called from the thread that stops the runtime, too.
+        """Release the waiting deliveries; also called from the thread that stops the listener.
 
         Args:
-            go_on: Asked after each call whether to make another one. What is left then goes back with later calls.
+            go_on: Called after each call to decide about another one. The rest is released with later calls.
         """
         before = sys.maxsize
         try:
             while True:
-                if self.waiting:  # more than before may have to go
+                if self.waiting:  # the number to release may have grown
                     before = sys.maxsize
                 self.stop_starting()
                 went, left = self.settle_only(), self.going_back()
-                # else it was on its way, or too much; what a silent server does not take is no reason to go on
+                # continue only while each call makes progress: an unresponsive server takes nothing
                 if not (self.waiting or (went and 0 < left < before)) or not go_on():
                     return
                 before = left
         except Exception as error:
-            log.warning("topic %s: messages not begun come back with their leases: %s", self._topic.name, error)
+            text = "topic %s: messages could not be released; they are redelivered when their leases expire: %s"
+            log.warning(text, self._topic.name, error)
 
     def give_up_hung(self) -> bool:
-        """Give up the calls of the handler that have run for too long; return whether there were any.
+        """Abandon calls of the handler that exceed their timeout; return whether there were any.
 
-        Called from the watcher's thread, and from one that stops the listener. It waits for no reply of Redis: where a
-        call has the lock, the next look gives them up. Those of their deliveries that have no outcome yet are held no
-        more: their leases are not renewed, and what comes of them is not sent. What was settled before is, with the
-        next call. The slots stay in use here until the handlers end.
+        Called from the watcher's thread, and from a thread that stops the listener. It does not wait for Redis: if
+        another call has the lock, the next check abandons them. Their unsettled deliveries are no longer held: their
+        leases are not renewed and their outcomes not sent. Outcomes that exist already are sent with the next call.
+        The slots stay in use here until the handlers end.
         """
         calls, timeout_s = self.calls, self.setup.listener.timeout_s + self.handlers.grace_s
         now_s = monotonic_s()
@@ -188,13 +193,14 @@ class ListenerThread(Background):
             self.held.lock.release()
         if given_up and not lost:
             log.error(
-                "topic %s: a handler has hung for longer than its timeout of %g s; its messages were all settled",
+                "topic %s: a handler has exceeded its timeout of %g s; all its messages were already settled",
                 self._topic.name,
                 self.setup.listener.timeout_s,
             )
         for delivery in lost:
             log.error(
-                "topic %s: a handler has hung for longer than its timeout of %g s; %r is given up, its lease ends",
+                "topic %s: a handler has exceeded its timeout of %g s; its lease is no longer renewed, and %r will be "
+                "redelivered",
                 self._topic.name,
                 self.setup.listener.timeout_s,
                 delivery,
@@ -203,19 +209,19 @@ class ListenerThread(Background):
         return bool(given_up)
 
     def still_owner(self, delivery: Delivery) -> bool:
-        """Return whether nobody else can own the delivery's slot yet. For `Delivery`."""
+        """Return whether no other worker can own the delivery's slot yet. For `Delivery`."""
         if self.setup.coordinator is None:
             return True
         owner, name = delivery.owner, self.setup.listener.ownership_name
         return self.setup.coordinator.still_owner(Ownership(name, delivery.slot, owner.epoch, owner.ensemble))
 
     def has_left(self, slot: int) -> bool:
-        """Settle what is done; return whether nothing of a slot is held any more and no claim is under way."""
+        """Send outcomes; return whether the slot has no held deliveries and no claim in flight."""
         self.try_to_settle()
         return slot not in self.slots_held()
 
     def slots_held(self) -> Collection[int]:
-        """Return the slots of which something is held, or whose server owes a reply; all slots while a claim runs."""
+        """Return the slots with held deliveries or pending replies; all slots while a claim is in flight."""
         if not self.held.lock.acquire(timeout=TROUBLE_PAUSE_S):
             return range(self._topic.slots)
         try:
@@ -233,7 +239,7 @@ class ListenerThread(Background):
             busy = collected = self.claims.is_ahead and self._collect(room)
             if not collected:
                 busy = self._carry_out(self._plan(room))
-            if self.claims.is_ahead:  # begun while what has come was made ready for the handler
+            if self.claims.is_ahead:  # sent by `_collect`, while its reply was decoded
                 pass
             elif self.handlers.claims_ahead(*size_of(list(self.waiting))):
                 self._begin(self._plan(room))
@@ -245,7 +251,7 @@ class ListenerThread(Background):
         return busy
 
     def _plan(self, room: int) -> ClaimPlan:
-        """Plan a claim of up to `room` messages, and make up which acks go along."""
+        """Plan a claim of up to `room` messages, and select the acks to send with it."""
         held, since_s = self.held, monotonic_s() - PIGGYBACK_S
         if self._topic.slots > 1:
             held.defer_acks(since_s)
@@ -253,52 +259,52 @@ class ListenerThread(Background):
         if plan.busy:
             held.take_deferred([visit.slot for visit in plan.requests], since_s)
         else:
-            # without room it may be a while until the next round; and many slots must not take many rounds
+            # without room the next round may be late; and many slots must not take too many rounds
             most = max(MOST_SETTLED, len(held.deferred) // 16) if room else None
             held.take_deferred((), inf, most)
         return plan
 
     def settle_only(self) -> bool:
-        """Send off what is done, and take what a server still owed; return whether there was any of it."""
+        """Send outcomes and read pending replies, without claiming; return whether there were any."""
         with self.held.lock:
             self.held.take_deferred()
             has_outcomes = bool(self.held.settled()) or self.claims.has_earlier
             return has_outcomes and self._carry_out(ClaimPlan([], False))
 
     def try_to_settle(self) -> None:
-        """Send off what is done; where that fails, it goes later."""
+        """Send outcomes; if that fails, they are sent later."""
         try:
             self.settle_only()
         except RmqError as error:
-            text = "topic %s: outcomes wait for Redis: %s"
+            text = "topic %s: acks and nacks could not be sent and will be retried: %s"
             self._troubles.warning(log, (text, type(error)), text, self._topic.name, error)
 
     def _carry_out(self, plan: ClaimPlan) -> bool:
-        """Claim as planned, and settle what is done; return whether there was anything to do. The lock is held.
+        """Claim as planned, and send outcomes; return whether there was anything to do. The lock is held.
 
-        What is settled while this is under way is not among it.
+        Outcomes that are recorded meanwhile are sent with the next call.
         """
         held, deadline_s = self.held, None
         if self._stop_s < inf:
             deadline_s = max(AT_ONCE_S, self.gives_up_s - monotonic_s())
-        with held.marks:  # the keeper leaves alone what is in `settling`
+        with held.marks:  # the lease keeper ignores the deliveries in `settling`
             settled = held.settling = held.settled()
         try:
             round_ = self.claims.carry_out(plan, settled, held.deliveries, deadline_s)
             held.deliveries += round_.deliveries
             self.waiting.extend(self._in_turn(round_, settled) if self.keeps_order else round_.deliveries)
-            self._drop(settled, round_)  # last: it tells observers
+            self._drop(settled, round_)  # last, since it calls observers
         finally:
             held.settling = ()
         for delivery in round_.lost:
             self.setup.on_lost(delivery)
-        # what is unsent may be of an earlier round, whose reply has come with this one's
+        # unsent outcomes may belong to an earlier round whose reply arrived with this one
         return bool(round_.deliveries) or not set(settled).issubset(round_.unsent)
 
     def _in_turn(self, round_: FetchResult, settled: Sequence[Delivery]) -> list[Delivery]:
-        """Return what may be begun of what has come.
+        """Return the claimed deliveries that may start.
 
-        The rest comes behind a message of its slot that has still to be given back, and goes back with it.
+        The others are behind a message of their slot that is still to be released, and are released with it.
         """
         sent = set(settled).difference(round_.unsent)
         slots = {each.slot for each in self.held.deliveries if each.outcome is RELEASED and each not in sent}
@@ -308,7 +314,7 @@ class ListenerThread(Background):
         return [delivery for delivery in round_.deliveries if delivery.outcome is None]
 
     def give_back(self, slots: Collection[int]) -> None:
-        """Let what waits of some slots go back with the next call. Does not wait; from any thread."""
+        """Mark waiting deliveries of these slots to be released. Does not wait; may be called by any thread."""
         stay: list[Delivery] = []
         for delivery in self.take_waiting(sys.maxsize):
             if delivery.slot in slots:
@@ -318,7 +324,7 @@ class ListenerThread(Background):
         self.waiting.extendleft(reversed(stay))
 
     def _begin(self, plan: ClaimPlan) -> None:
-        """Send a claim as planned, with what is done; the next round collects what it brings. The lock is held."""
+        """Send a claim as planned, with outcomes; the next round collects its reply. The lock is held."""
         held = self.held
         with held.marks:
             settled = held.settling = held.settled()
@@ -328,9 +334,9 @@ class ListenerThread(Background):
             held.settling = ()
 
     def _collect(self, room: int) -> bool:
-        """Take what the claim brings that is on its way; return whether it brought anything. The lock is held.
+        """Collect the reply of the claim in flight; return whether it has messages. The lock is held.
 
-        Where that is much, the next claim of up to `room` messages begins first.
+        If there are many, the next claim of up to `room` messages is sent before they are decoded.
         """
 
         def begin_next(number: int, slots: int) -> None:
@@ -346,18 +352,18 @@ class ListenerThread(Background):
         return bool(round_.deliveries)
 
     def room_beside(self, room: int) -> int:
-        """Return for how many of `room` messages there is room beside those that have still to go back.
+        """Return `room` reduced by the messages that must still be released, but at least `LEAST_ROOM`.
 
-        That is some room at least: a server that takes none back must not keep others from being claimed from.
+        So a server to which nothing can be released does not stop claims from the others.
         """
         return max(min(room, LEAST_ROOM), room - self._going_back_later())
 
     def going_back(self) -> int:
-        """Return how many messages have to go back with later calls."""
+        """Return how many messages must be released with later calls."""
         return sum(self._back_by_slot().values())
 
     def _going_back_later(self) -> int:
-        """Return how many messages have to go back beyond those that the next calls to their slots take along."""
+        """Return how many messages must be released in addition to those that the next calls release."""
         return sum([max(0, number - PIGGYBACKED_NACKS) for number in self._back_by_slot().values()])
 
     def _back_by_slot(self) -> Counter[int]:
@@ -367,14 +373,14 @@ class ListenerThread(Background):
         return back
 
     def is_unsettled(self) -> bool:
-        """Return whether an outcome is still to be sent, now or once a server has answered."""
+        """Return whether an outcome is still to be sent."""
         return any(delivery.outcome is not None for delivery in self.held.all())
 
     def _drop(self, settled: Sequence[Delivery], round_: FetchResult) -> None:
-        """Let go of what is settled; what did not reach Redis is kept and sent again as long as its lease runs.
+        """Drop settled deliveries; keep unsent ones, to be sent again, as long as their leases last.
 
-        Outcomes whose execution is unknown are dropped, too: what was not acked is redelivered, and
-        observers do not hear of them. Those of which a server still owes the reply stay.
+        Deliveries whose outcome may or may not have been executed are dropped, too, without a call of the observers: if
+        it was not, they are redelivered when their leases expire. Deliveries with a pending reply are kept.
         """
         settled = [delivery for delivery in (*round_.arrived, *settled) if not delivery.under_way]
         if not settled:
@@ -386,7 +392,8 @@ class ListenerThread(Background):
         self.held.deliveries = [delivery for delivery in self.held.deliveries if delivery not in gone]
         if late := [delivery for delivery in round_.unsent if delivery in gone]:
             log.warning(
-                "topic %s: %d outcomes did not reach Redis before their leases ended: the messages are delivered again",
+                "topic %s: acks or nacks that did not reach Redis before their leases expired: %d; the messages are "
+                "redelivered",
                 self._topic.name,
                 len(late),
             )
@@ -397,12 +404,12 @@ class ListenerThread(Background):
                 self.setup.observers.settled(spread(arrived) if self.setup.listener.columns else arrived)
 
     def finish(self) -> None:
-        """Send the last outcomes, and give back what a server still owes.
+        """Send the last outcomes, and release messages of pending claims.
 
-        What does not reach Redis until its lease ends, or until `gives_up_s`, is delivered again.
+        Messages whose outcome does not reach Redis before their lease expires, or before `gives_up_s`, are redelivered.
         """
         self.stop_starting()
-        with self.held.lock:  # another thread may just move deferred acks, and they are in neither place meanwhile
+        with self.held.lock:  # while another thread moves deferred acks, they are in neither collection
             self.held.take_deferred()
         while self._is_unfinished():
             self.stop_starting()
@@ -410,8 +417,8 @@ class ListenerThread(Background):
             try:
                 went = self.settle_only()
             except Exception as error:
-                log.warning("topic %s: last outcomes: %s", self._topic.name, error)
-                if isinstance(error, ClientClosedError):  # the leases settle it
+                log.warning("topic %s: the last acks and nacks could not be sent: %s", self._topic.name, error)
+                if isinstance(error, ClientClosedError):  # the messages are redelivered
                     return
             with self.held.lock:
                 settled = self.held.settled()
@@ -427,7 +434,7 @@ class ListenerThread(Background):
 
     @property
     def hangs(self) -> bool:
-        """Whether only calls of the handler are left that were given up, or that asks for this itself."""
+        """Whether only abandoned calls are left, or the handler that calls this."""
         return bool(self.calls.hung or self.calls.runs_here) and not self.calls.others_run
 
     def _is_unfinished(self) -> bool:

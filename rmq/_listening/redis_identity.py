@@ -1,8 +1,9 @@
 """Checks that Redis and ZooKeeper belong together: the identity of Redis, and the highest epoch of each ensemble.
 
-Workers of two Redis behind one ZooKeeper would share slots: a message would wait in a slot that a worker of the other
-Redis owns. So each Redis has an identity, and all slots of a topic go to workers of one Redis. A ZooKeeper that was
-restored from a backup gives out epochs twice. So Redis keeps the highest epoch of each ensemble.
+If workers of two Redis servers used one ZooKeeper, they would divide the slots between them, and messages would wait in
+slots owned by workers of the other Redis. So each Redis has an identity, and all slots of a topic go to workers of one
+Redis. A ZooKeeper that was restored from a backup assigns epochs twice. So Redis stores the highest epoch of each
+ensemble.
 """
 
 from __future__ import annotations
@@ -23,40 +24,40 @@ from rmq.errors import CoordinationError, MemoryFullError, RmqError, ScriptFaile
 log = reporter("rmq.identity")
 
 AGAIN_S, IDENTITY_LOOK_S = 0.25, 5.0
-"""How often it looks without being told: while slots wait for the epochs, or something has failed; and otherwise."""
+"""Intervals of the check without a notification: while slots wait for epochs or after a failure, and otherwise."""
 
 IDENTIFY_EVERY_S = 10.0
 CHECK_PEERS_EVERY_S = 60.0
 FOREIGN_WORKERS_S = 12.0
-"""Longer than `IDENTIFY_EVERY_S`: a worker whose Redis was emptied knows the new identity by then."""
+"""Longer than `IDENTIFY_EVERY_S`, so that a worker whose Redis was emptied knows the new identity by then."""
 
 EPOCH_FLOORS_PATIENCE_S = 10.0
 """How long a new connection to ZooKeeper waits for the highest epochs from Redis."""
 
 MOST_ENSEMBLES = 1_000
 PATIENCE_S = 2.0
-"""Longest wait of a stop."""
+"""Maximum wait of a stop."""
 
 
 class EpochFloors:
-    """The identity and the highest epochs, as Redis keeps them for all workers.
+    """The identity of Redis and the highest epochs of ensembles, stored in Redis for all workers.
 
     Args:
-        connections: Where.
+        connections: Connections to Redis.
     """
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
 
     def redis(self, known: str) -> str:
-        """Return the identity of this Redis; one that has none gets `known`, or a new one.
+        """Return the identity of this Redis. If it has none, store `known` or a new one.
 
         Raises:
-            RedisUnavailableError: No answer until the deadline.
-            ScriptFailedError: No right to store it.
+            RedisUnavailableError: No answer before the deadline.
+            ScriptFailedError: No permission to store it.
             MemoryFullError: Redis is at its maxmemory.
 
-        Guarantee: two workers that ask at once get the same identity.
+        Guarantee: two workers that call this at the same time get the same identity.
         """
         value: bytes | None = self._connections.command("GET", REDIS_KEY)
         if value is None:
@@ -76,13 +77,13 @@ class EpochFloors:
 
 
 class RedisIdentityCheck(Background):
-    """Tells the coordinator the highest epochs that Redis knows, and Redis the highest epoch of the coordinator.
+    """Passes the highest epochs from Redis to the coordinator and back, and checks the identities of other workers.
 
     Args:
-        connections: Where Redis is.
+        connections: Connections to Redis.
         coordinator: This process as a worker in ZooKeeper.
         places: Names under which this process owns slots.
-        rest_s: Shortest pause between two readings of the identity of Redis, if it is longer than the usual one.
+        rest_s: Minimum seconds between two readings of the identity of Redis, if longer than the default.
     """
 
     def __init__(
@@ -98,21 +99,21 @@ class RedisIdentityCheck(Background):
         self._wakeup = connections.runtime.event()
         self._rest_s = rest_s
         self._redis = ""
-        self._counted: tuple[str, int] = "", 0  # the ensemble and its epoch that Redis was told last
+        self._counted: tuple[str, int] = "", 0  # the ensemble and epoch last stored in Redis
         self._identify_s = self._check_peers_s = 0.0
         self._awaits_since_s: float | None = None
         self._logged: set[str] = set()
 
     def begin(self) -> None:
-        """Learn the identity of this Redis; before the coordinator starts."""
+        """Read the identity of this Redis; call it before the coordinator starts."""
         self._identify()
         self._coordinator.expect_marks()
 
     def refuse_foreign_workers(self) -> None:
-        """Wait a moment until live workers of the same topics name the same Redis.
+        """Check, for up to `FOREIGN_WORKERS_S`, that live workers of the same topics use the same Redis.
 
         Raises:
-            CoordinationError: They name another one: its workers and ours would share slots.
+            CoordinationError: They use another Redis: its workers and ours would share slots.
         """
         until_s = monotonic_s() + FOREIGN_WORKERS_S
         while text := self._foreign_worker():
@@ -122,7 +123,7 @@ class RedisIdentityCheck(Background):
             self._identify()
 
     def run(self) -> None:
-        """Look at every change, and now and then, until `stop`."""
+        """Check at every change and regularly, until `stop`."""
         self._check_peers_s = monotonic_s() + FOREIGN_WORKERS_S
         while True:
             self._wakeup.clear()
@@ -133,7 +134,7 @@ class RedisIdentityCheck(Background):
                 try:
                     step()
                     self._logged.discard(step.__name__)
-                except Exception as error:  # another try comes
+                except Exception as error:  # it is retried
                     failed = True
                     if step.__name__ not in self._logged:
                         self._logged.add(step.__name__)
@@ -141,17 +142,17 @@ class RedisIdentityCheck(Background):
             self._wakeup.wait(AGAIN_S if failed else self._pause_s())
 
     def _pause_s(self) -> float:
-        """Return how long nothing has to be done if nobody tells."""
+        """Return the seconds until the next check without a notification."""
         if self._coordinator.awaited_marks is not None:
             return AGAIN_S
         return max(0.0, min(IDENTITY_LOOK_S, min(self._identify_s, self._check_peers_s) - monotonic_s()))
 
     def notify(self) -> None:
-        """Let it look: the coordinator has changed. Does not wait."""
+        """Check soon, because the coordinator has changed. Does not wait."""
         self._wakeup.set()
 
     def stop(self, patience_s: float) -> None:
-        """End, and wait for that so long at most, in seconds."""
+        """Stop, and wait up to `patience_s` seconds for the end."""
         self._stopping.set()
         self._wakeup.set()
         self.join(patience_s)
@@ -190,7 +191,7 @@ class RedisIdentityCheck(Background):
         if monotonic_s() >= self._identify_s:
             self._identify_s = monotonic_s() + max(IDENTIFY_EVERY_S, self._rest_s)
             self._identify()
-            self._counted = "", 0  # Redis may have forgotten that, too
+            self._counted = "", 0  # Redis may have lost the epochs, too
             self._count()
 
     def _check_peers(self) -> None:
@@ -200,13 +201,13 @@ class RedisIdentityCheck(Background):
                 log.error("%s", text)
 
     def _foreign_worker(self) -> str:
-        """Return an error text about live workers of another Redis on our topics; empty if there are none."""
+        """Return an error text about live workers of another Redis on our topics, or ""."""
         if not self._redis:
             return ""
         try:
             others = self._call(self._coordinator.others)
         except RefusedError as error:
-            log.warning("whether other workers use another Redis is not known: %s", error)
+            log.warning("the Redis of other workers could not be checked: %s", error)
             return ""
         for name, other in sorted(others.items()):
             shared = sorted(self._places & other.topics.keys())

@@ -1,4 +1,4 @@
-"""How the handlers of a listener run beside its claims: in the thread that claims, one after the other."""
+"""Runs the handlers of a listener in the thread that claims, one after the other."""
 
 from __future__ import annotations
 
@@ -9,29 +9,30 @@ from rmq._model.claim_columns import number_of
 from rmq._model.times import monotonic_s
 
 SLOW_S = 0.5
-"""What waits behind a handler that runs longer than this goes back to the others."""
+"""Messages that wait behind a handler which runs longer than this are released to other workers."""
 
 LEAST_AHEAD_S, AHEAD_S = 0.0003, PREFETCH_S / 2
-"""The next claim is on its way while handlers run, if they take so long: at least, since it costs a little more, and at
-most, since an urgent message waits behind what is claimed."""
+"""The next claim is sent before the handlers run if their expected duration is within these bounds: a shorter one does
+not pay for the extra cost, and after a longer one an urgent message would have to wait."""
 
 BATCHES_S = 0.002
-"""Small batches are claimed together if they take no longer. Their acks go together, too: a process that is killed
-repeats more than one of them. Of batches that take longer the trip to Redis is less than a tenth."""
+"""Batches are claimed together if they take no longer than this together. Their acks are sent together, too, so that
+several are redelivered if the process is killed. For longer batches a round trip to Redis is below a tenth of the time.
+"""
 
 
 class ThreadExecutor:
-    """How the handlers of a listener run beside its claims: in the thread that claims, one after the other.
+    """Runs the handlers of a listener in the thread that claims, one after the other.
 
     Args:
         thread: The thread that claims.
     """
 
     survived: type[BaseException] = BaseException
-    """What does not end the thread: nobody would hear of its end."""
+    """Exceptions that do not end the thread, since its end would go unnoticed."""
 
     grace_s = 0.0
-    """How long after its timeout a call is given up: nothing can end it."""
+    """Time between the timeout of a call and its abandonment; 0, since a thread cannot be interrupted."""
 
     def __init__(self, thread: ListenerThread) -> None:
         self.thread = thread
@@ -39,7 +40,7 @@ class ThreadExecutor:
         self.batch = thread.setup.listener.batch
         self._permits = thread.setup.permits
         self.may_claim_ahead = self._permits is None and not thread.keeps_order
-        # a claim in columns is acked as a whole: it is not cut
+        # a claim in columns is acked as a whole, so it is not split
         self.may_claim_batches = self.may_claim_ahead and not thread.setup.listener.columns
 
     @staticmethod
@@ -48,12 +49,12 @@ class ThreadExecutor:
         return listener.threads
 
     def round(self) -> bool:
-        """Do a round, in this thread's turn where turns are limited; return whether there was anything to do."""
+        """Claim, settle and handle once, with a permit if limited; return whether there was anything to do."""
         permits = self._permits
         if permits is None:
             return self.thread.round()
         if (began_s := permits.begin(0.0, id(self))) is None:
-            self.thread.settle_only()  # what is done does not wait for a turn
+            self.thread.settle_only()  # outcomes do not wait for a permit
             if (began_s := permits.begin(LOOK_EVERY_S, id(self))) is None:
                 return True
         try:
@@ -62,7 +63,7 @@ class ThreadExecutor:
             permits.end(began_s)
 
     def room(self) -> int | None:
-        """Return how many messages to claim; `None` where a round would bring nothing, not even an outcome."""
+        """Return how many messages to claim; `None` if a round would not even have an outcome to send."""
         if self._permits is not None and self._permits.one_at_a_time:
             return 1
         messages = self.calls.prefetch.messages
@@ -73,9 +74,10 @@ class ThreadExecutor:
         return self.thread.room_beside(room)
 
     def claims_ahead(self, number: int, slots: int) -> bool:
-        """Return whether the next claim is sent before messages of so many slots are handled, to hide some of its time.
+        """Return whether to send the next claim before handling these messages, to hide its latency.
 
-        The owner of a stream's slot claims when all before is settled: what goes back must not come after later ones.
+        The owner of a stream's slot claims only when all earlier entries are settled, so that a released entry does not
+        come after later ones.
         """
         takes_s = self.calls.prefetch.takes_s(number)
         source, is_known = self.thread.planner.broker, self.calls.prefetch.is_known
@@ -83,11 +85,11 @@ class ThreadExecutor:
         return self.may_claim_ahead and takes_s <= AHEAD_S and long
 
     def run(self) -> None:
-        """Handle, or begin with, what waits in the thread."""
+        """Handle the waiting messages of the thread."""
         thread = self.thread
         began_s = last_settled_s = monotonic_s()
         while thread.waiting:
-            if thread.setup.stopping.is_set():  # the thread that stops this one may wait for another one's outcomes
+            if thread.setup.stopping.is_set():  # the stopping thread may be waiting for another thread's outcomes
                 thread.stop_starting()
                 return
             if thread.planner.held_back_s():
@@ -103,11 +105,12 @@ class ThreadExecutor:
                 last_settled_s = monotonic_s()
 
     def waits_too_long(self, since_s: float, parallel: int = 1) -> bool:
-        """Return whether handlers have become so slow that what is claimed would wait longer than `SLOW_S`.
+        """Return whether handlers have become so slow that waiting messages would wait longer than `SLOW_S`.
 
         Args:
-            since_s: When it was claimed, on the clock of `monotonic_s`. One slow call proves nothing.
-            parallel: How many handlers work on it.
+            since_s: When they were claimed, on the clock of `monotonic_s`; recent claims are ignored, since one slow
+                call proves nothing.
+            parallel: Number of handlers that work on them.
         """
         late = monotonic_s() - since_s > 2 * PREFETCH_S
         return late and self.calls.prefetch.takes_s(number_of(list(self.thread.waiting))) > SLOW_S * parallel
@@ -117,22 +120,22 @@ class ThreadExecutor:
         self.thread.wait()
 
     def finish(self) -> None:
-        """Begin no more, wait until no handler runs, and let the thread finish."""
+        """Start no more handlers, wait for the running ones, and let the thread finish."""
         self.thread.finish()
 
     def join_others(self, timeout_s: float) -> None:
-        """Wait for the handlers beside the one that asks for it; here there is none."""
+        """Wait for handlers other than the calling one; here there are none."""
         del timeout_s
 
     def return_stalled(self) -> None:
-        """Give back what waits behind slow handlers, and send off what is done; called from the watcher's thread.
+        """Release messages that wait behind a slow handler, and send outcomes; called from the watcher's thread.
 
-        Else what this thread has claimed would wait as long as a handler runs, while others are idle.
+        Otherwise the claimed messages would wait for the handler while other workers are idle.
         """
         thread, began_s = self.thread, self.calls.began_s
         running_s = 0.0 if began_s is None else monotonic_s() - began_s
         if running_s > PIGGYBACK_S and thread.held.deferred:
-            thread.try_to_settle()  # an error would leave the other threads, and what the hints say
+            thread.try_to_settle()  # an error must not keep the watcher from the other threads and the wakeups
         if running_s < SLOW_S:
             return
         if thread.is_unsettled() or thread.waiting or thread.claims.has_earlier:

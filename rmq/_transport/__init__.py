@@ -1,1 +1,1 @@
-"""From a URL to the servers behind it: calls carried out, and what may be repeated."""
+"""Sends calls to the Redis servers behind a URL, and retries those that are safe to repeat."""

@@ -14,11 +14,11 @@ T = TypeVar("T")
 E = TypeVar("E", bound=RmqError)
 
 PUBLISH, SHARDED_PUBLISH = "PUBLISH", "SPUBLISH"
-"""Command for wake hints. A call has the first; whoever sends it puts the second where hints go by sharded pub/sub."""
+"""Commands that send wakeups. A call names the first; it is replaced by the second with sharded pub/sub."""
 
 
 Refusals = Mapping[str, Callable[["Call[Any]", Sequence[str]], RmqError]]
-"""Takes the call, and the words behind the code."""
+"""Maps an error code to a function that makes the caller's error from the call and the words after the code."""
 
 NO_REFUSALS: Refusals = MappingProxyType({})
 
@@ -28,15 +28,15 @@ class Call(NamedTuple, Generic[T]):
 
     Attributes:
         script: Name of the script; empty for a plain command.
-        keys: The slot's keys that it takes; of a plain command the one that decides where it goes.
+        keys: The keys of the slot; for a plain command the key that selects the server.
         args: Its arguments.
-        parse: Turns the reply into a value.
-        repeatable: Whether it may be sent again when its reply was lost.
+        parse: Converts the reply to the result.
+        repeatable: Whether it may be sent again after its reply was lost.
         topic: Topic name, for errors.
         slot: Slot number, for errors.
-        durable: Whether it counts only once it is as safe as the client's durability level asks: then what a caller who
-            repeats it has to know, a sentence for `DurabilityError`; else empty.
-        refusals: Code of an error reply -> what makes the caller's error of it, for codes of this script's own.
+        durable: Empty if the call does not wait for the client's durability level. Otherwise a sentence for
+            `DurabilityError` on the effect of repeating it.
+        refusals: Functions that make the caller's error, by the error codes of this script.
     """
 
     script: str
@@ -51,20 +51,20 @@ class Call(NamedTuple, Generic[T]):
 
     @property
     def target(self) -> str:
-        """The slot, or the key of a plain command, in words."""
+        """Description of the slot, or of the key of a plain command, for errors."""
         return f"slot {self.slot} of topic {self.topic}" if self.script else f"key {self.keys[0]}"
 
     @property
     def operation(self) -> str:
-        """What is called, in words."""
+        """Description of the script or command, for errors."""
         return f"script {self.script}" if self.script else f"command {self.args[0]}"
 
     def error(self, kind: type[E], text: str) -> E:
-        """Return an error that says what it is about."""
+        """Return an error with this call's topic and slot."""
         return kind(text, topic=self.topic, slot=self.slot)
 
     def then(self, step: Callable[[T], S]) -> Call[S]:
-        """Return the same call with one step more behind `parse`."""
+        """Return the same call with `step` applied to its parsed reply."""
 
         def parse(reply: Any) -> S:
             return step(self.parse(reply))
@@ -73,11 +73,11 @@ class Call(NamedTuple, Generic[T]):
 
 
 def plain(*args: Argument, key: str | bytes | None = None) -> Call[Any]:
-    """Build a plain command that may be repeated; its value is the reply as it is.
+    """Build a plain command that may be repeated. Its result is the unparsed reply.
 
     Args:
         args: The command.
-        key: The key that decides where it goes; by default the first argument after the command's name.
+        key: The key that selects the server; by default the first argument after the command's name.
     """
     target = key if key is not None else args[1] if len(args) > 1 else ""
     name = target.decode(errors="surrogateescape") if isinstance(target, bytes) else str(target)
@@ -89,15 +89,15 @@ def _as_it_is(reply: Any) -> Any:
 
 
 def is_one(reply: object) -> bool:
-    """Parse a reply that says yes or no."""
+    """Parse a reply of 1 or 0."""
     return reply == b"1"
 
 
 def read_totals(names: Sequence[str], values: Sequence[bytes | None]) -> dict[str, int]:
-    """Parse counters; those that nothing has counted yet are absent."""
+    """Parse counters; those that do not exist yet are left out."""
     return {name: int(value) for name, value in zip(names, values, strict=True) if value is not None}
 
 
 def nothing(reply: object) -> None:
-    """Parse a reply that says nothing."""
+    """Parse a reply without a result."""
     del reply

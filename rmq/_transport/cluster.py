@@ -1,4 +1,8 @@
-"""A Redis Cluster: each hash slot lies on one of several masters, and may move."""
+"""A Redis Cluster: each hash slot is on one of several masters, and may move to another one.
+
+The router keeps a slot map, which it reads every `REFRESH_S`, and soon after a redirection or a failure. Calls continue
+with the old map while a new one is read; only the first reading blocks them.
+"""
 
 from __future__ import annotations
 
@@ -20,24 +24,24 @@ from rmq.errors import InvalidUrlError, RedisUnavailableError, RmqError
 log = reporter("rmq.connections")
 
 REFRESH_S = 30.0
-"""So often the map is read even if all is well."""
+"""How often the slot map is read if nothing is wrong."""
 
 DOUBT_S = 0.1
-"""Shortest time between two readings when something is wrong."""
+"""Minimum time between two readings after a redirection or failure."""
 
 READ_PATIENCE_S = 0.25
-"""How long a call waits for a new map where it has one: the node that is asked may be the one that does not answer."""
+"""How long a call waits for a new map if it has an old one: the node asked for the map may itself be unresponsive."""
 
 FIRST_PATIENCE_S = 0.5
-"""How long one node is waited for where another one may be asked: for the first map, and for its commands."""
+"""How long to wait for one node before asking another: for the first map, and for its list of commands."""
 
 
 class ClusterRouter:
     """A `Router` to all masters of a cluster.
 
     Args:
-        url: Some of the nodes; the others are found.
-        nodes: Makes nodes.
+        url: Some nodes of the cluster, from which the others are discovered.
+        nodes: Factory of nodes.
     """
 
     multi_slot_scripts = False
@@ -52,11 +56,11 @@ class ClusterRouter:
         self._invalidated = False
         self._read_s = float("-inf")
         self._closed = False
-        self._sharded: bool | None = None  # decided once, when the map is first read
+        self._sharded: bool | None = None  # determined once, when the map is first read
         self._hint_address: Address | None = None
         self._hint_chosen_s = 0.0
         self.topology_version = 0
-        self.node_at(url.hosts[0])  # refuses a URL with an unknown option now, not with the first call
+        self.node_at(url.hosts[0])  # raises for an unknown option of the URL now, not at the first call
 
     @property
     def sharded_hints(self) -> bool:
@@ -72,7 +76,7 @@ class ClusterRouter:
             read = self._factory.runtime.event()
             try:
                 self._factory.runtime.job(lambda: self._read_beside(read), "rmq-slot-map").start()
-            except RuntimeError:  # no more threads: else the lock would stay taken
+            except RuntimeError:  # no thread can be started; the lock must still be released
                 self._read_beside(read)
             read.wait(READ_PATIENCE_S)
             return
@@ -90,7 +94,7 @@ class ClusterRouter:
         number = hash_slot(key)
         address = self._map.owners[number]
         if address is None:
-            raise WireBrokenError(f"no node of the cluster holds hash slot {number}")
+            raise WireBrokenError(f"no node of the cluster serves hash slot {number}")
         return self.node_at(address)
 
     def node_at(self, address: Address) -> Node:
@@ -101,7 +105,7 @@ class ClusterRouter:
         return node
 
     def wakeup_node(self, channel: str | bytes) -> Node:
-        """Return the node of the channel; without sharded pub/sub some master, the same while it works."""
+        """Return the node of the channel; without sharded pub/sub any master, and the same one while it works."""
         if self.sharded_hints:
             return self.node_for(channel)
         masters = self._map.masters
@@ -120,7 +124,7 @@ class ClusterRouter:
         self._invalidated = True
 
     def learn(self, redirects: Iterable[Redirect]) -> None:
-        """Correct the map after MOVED; one move is seldom the only one, so it is read again soon."""
+        """Correct the map after MOVED, and read it again soon, since more hash slots have usually moved."""
         for redirect in redirects:
             if self._map.owners[redirect.hash_slot] != redirect.address:
                 self._map = self._map.moved(redirect)
@@ -138,18 +142,18 @@ class ClusterRouter:
         return monotonic_s() - self._read_s > (DOUBT_S if self._invalidated else REFRESH_S)
 
     def _read_beside(self, read: Event) -> None:
-        """Read the map while calls go on with the old one."""
+        """Read the map in the background while calls use the old one."""
         try:
             if self._read_now():
                 self._read()
         except RmqError as error:
-            log.warning("the slot map of the cluster was not read: %s", error)
+            log.warning("the slot map of the cluster could not be read: %s", error)
         finally:
             self._lock.release()
             read.set()
 
     def _read(self) -> None:
-        """Read the map from the first node that answers, asking those last that failed last."""
+        """Read the map from the first node that answers. Nodes that failed recently are asked last."""
         self._invalidated = False
         problems: list[str] = []
         known = dict.fromkeys((*self._map.masters, *self._map.replicas, *self._url.hosts))
@@ -184,19 +188,19 @@ class ClusterRouter:
                 raise InvalidUrlError(
                     f"Redis at {node.address} is not a cluster; write redis://{node.address}"
                 ) from None
-            if not_executed(str(error)):  # it loads its data, for example: another one is asked
+            if not_executed(str(error)):  # for example it is loading its data: ask another node
                 raise WireBrokenError(str(error)) from None
-            raise RedisUnavailableError(f"Redis at {node.address} does not return its slot map: {error}") from error
+            raise RedisUnavailableError(f"Redis at {node.address} refused CLUSTER SLOTS: {error}") from error
         except BaseException:
             wire.close()
             raise
         node.give_back(wire)
         if not reply:
-            raise WireBrokenError("it is not part of a cluster yet")
+            raise WireBrokenError("the node has not joined a cluster yet")
         try:
             return parse_slot_map(reply, node.address)
         except ValueError as error:
-            raise WireBrokenError(f"it returns no slot map: {error!s:.200}") from None
+            raise WireBrokenError(f"its reply to CLUSTER SLOTS is invalid: {error!s:.200}") from None
 
     def _take(self, slot_map: SlotMap) -> None:
         if self._sharded is None:
@@ -212,7 +216,7 @@ class ClusterRouter:
             self.close()
 
     def _all_sharded(self, slot_map: SlotMap) -> bool:
-        """Ask every master that answers soon whether it has sharded pub/sub."""
+        """Return whether all masters that answer soon support sharded pub/sub."""
         for address in slot_map.masters:
             node = self.node_at(address)
             try:

@@ -1,6 +1,7 @@
-"""Which node of a Redis Cluster holds which hash slot. Pure.
+"""The slot map of a Redis Cluster: which node serves which hash slot. Pure.
 
-A hash slot is the cluster's own unit, one of 16,384; all keys of a slot of a topic lie in one.
+A cluster divides its keys into 16,384 hash slots. All keys of a slot of a topic have the same hash tag, and are
+therefore in the same hash slot.
 Source: Redis Cluster specification (key hash tags, redirections), CLUSTER SLOTS.
 """
 
@@ -19,23 +20,23 @@ HASH_SLOTS = 16_384
 
 @lru_cache(maxsize=65_536)
 def hash_slot(key: str | bytes) -> int:
-    """Return the hash slot of a key: CRC-16/XMODEM of its hash tag, if it has one, else of all of it."""
+    """Return the hash slot of a key: CRC-16/XMODEM of its hash tag, or of the whole key if it has none."""
     return crc_hqx(hash_tag(key.encode() if isinstance(key, str) else key), 0) % HASH_SLOTS
 
 
 @lru_cache(maxsize=65_536)
 def absent_key(key: str) -> str:
-    """Return a key of the same hash slot that never exists: the channel of its wake hints.
+    """Return a key in the same hash slot that never exists: the channel of its wakeups.
 
-    While a hash slot moves from node to node, a server takes a script whose keys are all there, and refuses it half-way
-    once the script touches a key that it has emptied. A key that is missing is refused at the entry (TRYAGAIN).
-    Source: Redis' `getNodeByQuery`, which also decides on each command within a script.
+    While a hash slot is migrating, a server accepts a script if all its keys exist there, but fails it half-way once
+    the script uses a key that it has emptied. With a missing key the script is refused before it starts (TRYAGAIN).
+    Source: Redis' `getNodeByQuery`, which also checks each command within a script.
     """
     return f"wake{{{hash_tag(key.encode()).decode()}}}"
 
 
 def hash_tag(name: bytes) -> bytes:
-    """Return what of a key decides on its hash slot."""
+    """Return the part of a key that selects its hash slot."""
     start = name.find(b"{")
     if start >= 0:
         end = name.find(b"}", start + 1)
@@ -46,12 +47,12 @@ def hash_tag(name: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Redirect:
-    """A node's answer that another one is to be asked.
+    """A node's reply that another node must be asked.
 
     Attributes:
-        hash_slot: What it is about.
-        address: Whom to ask.
-        once: ASK, for this call only while the hash slot moves; else MOVED, for good.
+        hash_slot: The hash slot of the call's key.
+        address: The node to ask.
+        once: True for ASK, which holds for this call only, while the hash slot is migrating; False for MOVED.
     """
 
     hash_slot: int
@@ -60,11 +61,11 @@ class Redirect:
 
 
 def parse_redirect(message: str, asked: Address) -> Redirect | None:
-    """Understand `MOVED 3999 host:port` or `ASK 3999 host:port`; `None` for another error.
+    """Parse `MOVED 3999 host:port` or `ASK 3999 host:port`; return `None` for another error.
 
     Args:
         message: Text of the error reply with its code.
-        asked: Who sent it: a missing host means the same.
+        asked: The node that sent it. An empty host means this node's host.
     """
     code, _, rest = message.partition(" ")
     if code not in ("MOVED", "ASK"):

@@ -1,4 +1,4 @@
-"""Sends calls to Redis: each to the server that holds its slot, to all of them at the same time."""
+"""Sends calls to Redis: each call to the server of its slot, to all servers in parallel."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ T = TypeVar("T")
 MEMORY = Durability()
 
 LOOK_AGAIN_S = 10.0
-"""After a look that was broken off."""
+"""Delay of the next periodic check after one that was interrupted."""
 
 AT_ONCE_S = 0.001
-"""Deadline of a call that is not repeated."""
+"""Deadline of a call that is not retried."""
 
 
 class Closable(Protocol):
-    """What still has something to send when the connections close."""
+    """An object that still has something to send when the connections close."""
 
     def close(self) -> None:
-        """Send it; may be called twice."""
+        """Send it. May be called twice."""
         ...
 
 
@@ -48,11 +48,11 @@ class Connections:
     """Connections to the servers behind a URL, made as threads need them. Thread-safe; does not survive a fork.
 
     Args:
-        url: Where Redis is.
+        url: URL of Redis.
         scripts: The scripts; the shared library by default.
-        timeout_s: How long to wait for a connection, and for a reply.
-        deadline_s: How long to repeat what may be repeated before giving up.
-        durability: What has to have happened before a send counts as accepted.
+        timeout_s: Seconds to wait for a connection, and for a reply.
+        deadline_s: Seconds to retry calls that are safe to repeat.
+        durability: Confirmation required before a send is accepted.
         runtime: How to wait, also for what is built on these connections; in threads by default.
 
     Attributes:
@@ -60,7 +60,7 @@ class Connections:
             on different servers, so that one script call cannot read several of them.
         unresponsive_nodes: Servers that do not answer at the moment; see `unresponsive`.
         rpc_ids: Numbers the calls that are not safe to repeat without.
-        confirms: Whether a durable call counts only once replicas, or a disk, have confirmed it.
+        confirms: Whether durable calls wait for a confirmation of replicas or the disk.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Connections:
         self._router = make_router(url, timeout_s, durability, runtime)
         self.multi_node = not self._router.multi_slot_scripts
         self.unresponsive_nodes = self._router.unresponsive
-        # half of what we wait for a reply: the server has to give up first, or its answer would be lost
+        # half of the client's timeout: the server must give up first, or its reply would be lost
         command = durability.confirmation(max(1, int(timeout_s * 500)))
         self._confirmation = (
             None if command is None else DurabilityBarrier(command, durability.missing, short_wait=self.multi_node)
@@ -96,45 +96,45 @@ class Connections:
 
     @property
     def forked(self) -> bool:
-        """Whether this process is a fork of the one that made these: a lock may be held for ever."""
+        """Whether this process is a fork of the one that made the connections. Then a lock may be held for ever."""
         return os.getpid() != self._pid
 
     @property
     def subscribe(self) -> str:
-        """Command to hear wake hints: SSUBSCRIBE where every server has sharded pub/sub."""
+        """Command that subscribes to wakeups: SSUBSCRIBE if every server supports sharded pub/sub."""
         if self.multi_node and not self._router.topology_version:
-            self._until_deadline(lambda: None)  # a cluster whose servers are not known yet
+            self._until_deadline(lambda: None)  # the servers of the cluster are not known yet
         return "SSUBSCRIBE" if self._router.sharded_hints else "SUBSCRIBE"
 
     @property
     def topology_version(self) -> int:
-        """Changes whenever slots have moved to another server."""
+        """Number that changes whenever slots have moved to another server."""
         return self._router.topology_version
 
     def unresponsive(self, key: str) -> bool:
-        """Return whether the server that holds a key does not answer at the moment. Asks nobody."""
+        """Return whether the server of a key does not answer at the moment. Sends nothing."""
         try:
             return self._router.node_for(key).unresponsive
         except WireBrokenError:
             return False
 
     def server_of(self, key: str) -> Address | None:
-        """Return the server that holds a key, as far as is known. Asks nobody."""
+        """Return the server of a key, or `None` if it is not known. Sends nothing."""
         try:
             return self._router.node_for(key).address
         except WireBrokenError:
             return None
 
     def run(self, call: Call[T], deadline_s: float | None = None) -> T:
-        """Carry out one call and return its parsed reply.
+        """Execute one call and return its parsed reply.
 
         Args:
             call: The call.
-            deadline_s: How long to repeat it, if it may be repeated; the client's deadline by default.
+            deadline_s: Seconds to retry it, if it is safe to repeat; the client's deadline by default.
 
         Raises:
-            RedisUnavailableError: No answer until the deadline; `ReplyLostError` where the call must not be repeated.
-            RmqError: What the script refused.
+            RedisUnavailableError: No answer before the deadline; `ReplyLostError` if the call must not be repeated.
+            RmqError: The script refused the call.
         """
         if self._confirmation is not None and call.durable:
             return cast("T", _only(self.dispatch([call], deadline_s).results()))
@@ -156,20 +156,20 @@ class Connections:
     def run_many(
         self, calls: Sequence[Call[Any]], patience_s: float | None = None, deadline_s: float | None = None
     ) -> list[Any]:
-        """Carry out calls in one round trip per server, all at the same time.
+        """Execute calls in one round trip per server, on all servers in parallel.
 
         Args:
-            calls: Any number, on any slots.
-            patience_s: Once some calls have a result, wait no longer than this for servers that send nothing: one that
-                is down shall not hold up the work on the rest. By default until the deadline.
-            deadline_s: How long to repeat what may be repeated; the client's deadline by default.
+            calls: Any number of calls, on any slots.
+            patience_s: Once some calls have a result, wait no longer than this for servers that send nothing, so that a
+                server that is down does not delay the others' results. By default until the deadline.
+            deadline_s: Seconds to retry calls that are safe to repeat; the client's deadline by default.
 
         Returns:
-            Per call its parsed reply or the `RmqError` it met.
+            For each call its parsed reply or an `RmqError`.
         """
         if len(calls) == 1 and patience_s is not None and not self.multi_node:
             try:
-                return [self.run(calls[0], deadline_s)]  # one server: whoever is patient waits for it all the same
+                return [self.run(calls[0], deadline_s)]  # there is no other server whose results could be returned
             except (ClientClosedError, ForkedClientError):
                 raise
             except RmqError as error:
@@ -179,7 +179,7 @@ class Connections:
         return self.dispatch(calls, deadline_s).results(patience_s)
 
     def dispatch(self, calls: Sequence[Call[Any]], deadline_s: float | None = None) -> Dispatch:
-        """Send calls without waiting for replies; the caller must ask for all results, or close it."""
+        """Send calls without waiting for replies. The caller must get all results or close the `Dispatch`."""
         self.refuse_misuse()
         if monotonic_s() >= self._next_check_s:
             self._run_periodic_check()
@@ -188,16 +188,15 @@ class Connections:
         return dispatch
 
     def command(self, *args: Argument, key: str | bytes | None = None, patience_s: float | None = None) -> Any:
-        """Carry out one plain command that may be repeated, and return its reply.
+        """Execute one plain command that is safe to repeat, and return its reply.
 
         Args:
             args: The command.
-            key: The key that decides where it goes; by default the first argument after the command's name.
-            patience_s: Where there are several servers, try once, and wait no longer than this. By default repeat it
-                until the deadline.
+            key: The key that selects the server; by default the first argument after the command's name.
+            patience_s: On a cluster, try only once and wait no longer than this. By default retry until the deadline.
 
         Raises:
-            RedisUnavailableError: No answer until the deadline.
+            RedisUnavailableError: No answer before the deadline.
             ScriptFailedError: The server refused it.
             MemoryFullError: Redis is at its maxmemory.
         """
@@ -205,7 +204,7 @@ class Connections:
         return self.run(call) if patience_s is None else self.run_once(call, patience_s)
 
     def run_once(self, call: Call[T], patience_s: float) -> T:
-        """Carry out one call as `run`; where there are several servers try once, and wait no longer than this."""
+        """Execute one call as `run` does; on a cluster try only once, and wait no longer than `patience_s`."""
         if not self.multi_node:
             return self.run(call)
         once = self.dispatch([call], AT_ONCE_S)
@@ -216,15 +215,15 @@ class Connections:
         return cast("T", _only([result]))
 
     def read_at_once(self, key: str, *commands: Sequence[Argument]) -> list[Any]:
-        """Carry out commands that only read one after the other, with nothing in between, and return their replies.
+        """Execute read-only commands atomically (MULTI) and return their replies.
 
         Args:
-            key: The key that decides where they go; all others lie in the same hash slot.
+            key: The key that selects the server; all other keys must be in the same hash slot.
             commands: The commands.
 
         Raises:
-            RedisUnavailableError: No answer until the deadline.
-            ScriptFailedError: The server refused one.
+            RedisUnavailableError: No answer before the deadline.
+            ScriptFailedError: The server refused a command.
         """
         self.refuse_misuse()
         request = pack("MULTI") + b"".join(pack(*command) for command in commands) + pack("EXEC")
@@ -236,12 +235,12 @@ class Connections:
             replies: list[Any] = []
             try:
                 wire.send(request)
-                for _ in range(len(commands) + 2):  # each is refused, or queued, or the answer to all
+                for _ in range(len(commands) + 2):  # the replies to MULTI, to each command, and to EXEC
                     try:
                         replies = wire.read()
                     except ReplyError as error:
                         refused.append(error)
-            except BaseException:  # a reply left behind would be read by the next caller
+            except BaseException:  # an unread reply would be read by the next user of the connection
                 wire.close()
                 raise
             node.give_back(wire)
@@ -256,25 +255,25 @@ class Connections:
             raise error_of(plain(*commands[0], key=key), str(error)) from error
 
     def wakeup_node(self, channel: str | bytes) -> Node:
-        """Return the server to hear a wake channel from; raises as `checkout`."""
+        """Return the server of a wakeup channel; raises as `Node.checkout`."""
         self.refuse_misuse()
         self._router.refresh()
         return self._router.wakeup_node(channel)
 
     def invalidate(self) -> None:
-        """Note that a server did not behave as the layout says: look at the layout before the next call."""
+        """Read the topology again before the next call, because a server's reply did not match it."""
         self._router.invalidate()
 
     def look_seldom(self, pause_s: float) -> None:
-        """Ask for the role of a server seldom; see `Router.look_seldom`."""
+        """Check the role of a server less often; see `Router.look_seldom`."""
         self._router.look_seldom(pause_s)
 
     def check(self) -> None:
-        """Look at all servers that hold slots now, and not only when they are first used.
+        """Check all servers that hold slots now instead of at their first use.
 
         Raises:
-            RedisUnavailableError: No answer until the deadline.
-            UnsafeRedisError: A server would lose messages, or can't do what the durability level promises.
+            RedisUnavailableError: No answer before the deadline.
+            UnsafeRedisError: A server may lose messages, or cannot provide the durability level.
         """
         self.refuse_misuse()
 
@@ -285,11 +284,11 @@ class Connections:
         self._until_deadline(look)
 
     def ask_masters(self, *args: Argument) -> dict[str, Any]:
-        """Ask every server that holds slots the same; return what each says, by its address.
+        """Send a command to every server that holds slots; return the replies by address.
 
         Raises:
-            RedisUnavailableError: No answer until the deadline.
-            ScriptFailedError: A server's refusal.
+            RedisUnavailableError: No answer before the deadline.
+            ScriptFailedError: A server refused it.
         """
         self.refuse_misuse()
         result: dict[str, Any] = {}
@@ -305,39 +304,39 @@ class Connections:
         return result
 
     def check_periodically(self, look: Callable[[], float], first_s: float) -> None:
-        """Have something looked at now and then before a call: who only sends has no thread that could.
+        """Run a periodic check before calls, for clients that only send and have no thread of their own.
 
         Args:
-            look: Raises nothing and does not wait long; returns after how many seconds it is called again.
-            first_s: After how many seconds it is called first.
+            look: The check. It must not raise or wait long; returns the seconds until it is to be called again.
+            first_s: Seconds until the first call.
         """
         self._periodic_check, self._next_check_s = look, monotonic_s() + first_s
 
     def _run_periodic_check(self) -> None:
-        pause_s, self._next_check_s = LOOK_AGAIN_S, inf  # also for the calls that it makes
+        pause_s, self._next_check_s = LOOK_AGAIN_S, inf  # the check's own calls must not start it again
         try:
             pause_s = self._periodic_check()
         finally:  # it may be cancelled
             self._next_check_s = monotonic_s() + pause_s
 
     def ask_soon(self, key: str, patience_s: float, *args: Argument) -> Any:
-        """Ask the server that holds a key as `Node.ask_soon`; `NOTHING` where it refuses, too."""
+        """Ask the server of a key as `Node.ask_soon` does; return `NOTHING` also if it refuses."""
         try:
             return self._router.node_for(key).ask_soon(patience_s, *args)
         except (WireBrokenError, ReplyError):
             return NOTHING
 
     def close_with_us(self, user: Closable) -> None:
-        """Close something before these connections close; it is not kept alive for that."""
+        """Close `user` before these connections close. Holds only a weak reference to it."""
         self._closed_with_us.add(user)
 
     def close(self) -> None:
-        """Close what was built on these and asked for it, then all idle connections.
+        """Close the objects registered with `close_with_us`, then all idle connections.
 
-        Calls after it fail with `ClientClosedError`.
+        Later calls raise `ClientClosedError`.
         """
         try:
-            with ExitStack() as users:  # each of them, whatever one raises
+            with ExitStack() as users:  # closes all of them even if one raises
                 while self._closed_with_us:
                     users.callback(self._closed_with_us.pop().close)
         finally:
@@ -345,18 +344,18 @@ class Connections:
             self._router.close()
 
     def forget_users(self) -> None:
-        """Let `close` close nothing that was built on these: nobody can wait for it any more."""
+        """Do not close registered objects in `close`: their event loop is closed, so they cannot be waited for."""
         self._closed_with_us.clear()
 
     def refuse_misuse(self) -> None:
-        """Raise `ClientClosedError` after the close, and `ForkedClientError` in a fork."""
+        """Raise `ClientClosedError` if closed, and `ForkedClientError` in a forked process."""
         if self._closed:
             raise ClientClosedError("this client is closed; make a new one")
         if os.getpid() != self._pid:
-            raise ForkedClientError("this client was made before a fork; make one in the process that uses it")
+            raise ForkedClientError("this client was made before a fork; make a client in the process that uses it")
 
     def _until_deadline(self, attempt: Callable[[], T]) -> T:
-        """Repeat what executes nothing when it fails, or may be executed twice."""
+        """Retry an attempt that executes nothing if it fails, or that is safe to repeat."""
         end_s, pause_s = monotonic_s() + self.deadline_s, FIRST_PAUSE_S
         while True:
             try:
@@ -377,10 +376,10 @@ class Connections:
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _try_alone(self, call: Call[Any]) -> Any:
-        """Carry out one call without the bookkeeping that many need, which costs more than the call.
+        """Execute one call without the bookkeeping for many calls, which costs more than the call.
 
         Returns:
-            The reply; after any trouble the exchange that goes on from there.
+            The reply; after a failure an `Exchange` that continues from there.
         """
         try:
             self._router.refresh()
@@ -400,7 +399,7 @@ class Connections:
             exchange = Exchange([call], self._scripts)
             exchange.take_error(exchange.as_sent(node.address), str(error))
             return exchange
-        except BaseException as error:  # a reply left behind would be read by the next caller
+        except BaseException as error:  # an unread reply would be read by the next user of the connection
             wire.close()
             if not isinstance(error, WireBrokenError):
                 raise
@@ -417,7 +416,7 @@ class Connections:
         return Dispatch(exchange, self._router, self.runtime, self._timeout_s, deadline_s, started_s, server)
 
     def _deadline_for(self, calls: Sequence[Call[Any]]) -> float:
-        """Return how long calls may take: no longer than for a reply where none is repeated, and no server answers."""
+        """Return the deadline of calls: only the reply timeout if none may be repeated and no server answers."""
         if any(call.repeatable or not self.unresponsive(call.keys[0]) for call in calls):
             return self.deadline_s
         return min(self.deadline_s, self._timeout_s)

@@ -1,4 +1,4 @@
-"""What the header of a script says that it takes: the names of its keys and of its arguments. Pure."""
+"""Parses the header of a script, which names its keys and arguments. Pure."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Names:
     """The names of a script's keys, or of its arguments, in their order.
 
     Attributes:
-        required: Those that every call has.
-        optional: Those behind them that a call may leave out.
-        tail: Name of all values behind them; `None` where there are none.
+        required: Names that every call passes.
+        optional: Names after these that a call may leave out.
+        tail: Name of any number of values at the end; `None` if there are none.
     """
 
     required: tuple[str, ...] = ()
@@ -31,10 +31,10 @@ def contract_of(script: str, text: str) -> tuple[Names, Names]:
 
     Args:
         script: Name of the script, for errors.
-        text: Its text; the header is its first comment.
+        text: Text of the script; the header is its first comment.
 
     Raises:
-        ValueError: A number is missing, a name is twice there or no identifier, or something stands behind a tail.
+        ValueError: A number is missing, a name is repeated or not an identifier, or an entry follows a tail.
     """
     entries: dict[str, list[tuple[int, str, bool, bool]]] = {"KEYS": [], "ARGV": []}
     for line in text.splitlines():
@@ -55,11 +55,11 @@ def _names(script: str, table: str, entries: list[tuple[int, str, bool, bool]]) 
     if [number for number, *_ in entries] != list(range(1, len(entries) + 1)):
         problem = "are not numbered from 1"
     elif len(set(names)) < len(names) or any(not name.isidentifier() or iskeyword(name) for name in names):
-        problem = "are not names of their own"
+        problem = "must be distinct identifiers"
     elif any(tail for *_, tail in entries[:-1]):
-        problem = "have a tail that is not the last"
+        problem = "have a tail that is not the last entry"
     elif any(before[2] and not after[2] and not after[3] for before, after in pairwise(entries)):
-        problem = "have an optional one before others"
+        problem = "have an optional entry before a required one"
     if problem:
         raise ValueError(f"script {script}: the {table} of its header {problem}: {', '.join(names)}")
     tail = names[-1] if entries and entries[-1][3] else None

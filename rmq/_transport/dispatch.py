@@ -1,4 +1,8 @@
-"""Calls on their way to several servers at once: replies are taken as they come, whichever server sends them."""
+"""Calls in flight to several servers at once, whose replies are read in the order of arrival.
+
+A `Dispatch` sends one request batch to each server, reads replies from whichever server answers first, and sends calls
+again that are safe to repeat. An unresponsive server does not delay the calls to the others.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +22,15 @@ from rmq.errors import RmqError
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 1.0
 
 CONNECT_PATIENCE_S = 0.25
-"""How long calls wait for a new connection to one server, where there are calls for other servers."""
+"""How long to wait for a new connection to one server while calls for other servers are waiting."""
 
 
 class Awaited:
-    """A reply that a server still owes."""
+    """Type of `AWAITED`."""
 
 
 AWAITED: Final = Awaited()
-"""Stands for the result of a call that a server still owes, in `Dispatch.results`."""
+"""Result of a call in `Dispatch.results` whose reply has not arrived yet."""
 
 
 @dataclass(slots=True)
@@ -41,18 +45,18 @@ class _InFlight:
 
 
 class Dispatch:
-    """Some calls: sent, repeated where that is safe, and answered. For one thread at a time.
+    """Sends calls, retries those that are safe to repeat, and collects the results. For one thread at a time.
 
-    The caller must ask for all results, or `close` it: until then connections are taken.
+    The caller must get all results or `close` it. Until then it occupies connections.
 
     Args:
         exchange: The state of the calls.
         router: Finds their servers.
         runtime: How to wait.
-        timeout_s: How long to wait for a server that sends nothing.
-        deadline_s: How long to repeat what may be repeated.
-        started_s: Since when, on the clock of `monotonic_s`; `None` for from now on.
-        server: What errors call the servers.
+        timeout_s: Seconds to wait for a server that sends nothing.
+        deadline_s: Seconds to retry calls that are safe to repeat.
+        started_s: Start of the deadline, on the clock of `monotonic_s`; `None` for now.
+        server: Name of the servers in errors.
     """
 
     def __init__(
@@ -85,11 +89,11 @@ class Dispatch:
 
     @property
     def wires(self) -> list[Wire]:
-        """The connections that replies are awaited from."""
+        """The connections on which replies are expected."""
         return [part.wire for part in self._in_flight]
 
     def send(self) -> None:
-        """Send what is open, to each node its part."""
+        """Send all open calls, in one request batch for each node."""
         exchange = self._exchange
         self._only_unresponsive = False
         try:
@@ -114,14 +118,14 @@ class Dispatch:
             raise
 
     def step(self) -> bool:
-        """Take what has come and send what is due, without waiting for replies; return whether all is done."""
+        """Read replies that have arrived and send calls that are due, without waiting. Return whether all is done."""
         self._receive(alone=False)
         if self._exchange.open and self._stalled:
             self._repeat_in_time()
         return self._exchange.done
 
     def wait_s(self) -> float:
-        """Return for how long `step` has nothing to do unless a reply comes, in seconds."""
+        """Return the seconds until `step` has something to do even if no reply arrives."""
         now_s = monotonic_s()
         ends = [
             part.last_data_s + (CONNECT_PATIENCE_S if self._may_be_slow(part) else self._timeout_s)
@@ -135,17 +139,17 @@ class Dispatch:
         """Wait for the results.
 
         Args:
-            patience_s: Where there are other servers, wait no longer than this for one that sends nothing, once some
-                calls have a result. By default as long as the client waits.
-            leave: Do so even if no call has a result, and leave what is under way as it is: ask again for it. What
-                could not be sent is still repeated until then.
+            patience_s: On a cluster, once some calls have a result, wait no longer than this for a server that sends
+                nothing. By default until the timeouts of the client.
+            leave: Stop waiting after `patience_s` even if no call has a result, and keep pending calls: ask for their
+                results again later. Unsent calls are retried until then.
 
         Returns:
-            Per call its parsed reply, the `RmqError` it met, or `AWAITED` where `leave` is set and it is still owed.
+            For each call its parsed reply, an `RmqError`, or, with `leave`, `AWAITED` if its reply is pending.
         """
         try:
             self._wait(None if not self._multi_node else patience_s, leave)
-        except BaseException:  # a reply left behind would be read by the next caller
+        except BaseException:  # an unread reply would be read by the next user of the connection
             self.close()
             raise
         results = self._exchange.results
@@ -155,7 +159,7 @@ class Dispatch:
         return [AWAITED if index in pending else result for index, result in enumerate(results)]
 
     def close(self) -> None:
-        """Let go of what is under way: nobody asks for its replies any more."""
+        """Close the connections of calls in flight, whose replies are no longer needed."""
         for part in self._in_flight:
             part.wire.close()
         self._in_flight = []
@@ -185,7 +189,7 @@ class Dispatch:
         return all(part.node.unresponsive for part in self._in_flight)
 
     def _impatient(self, started_s: float, patience_s: float) -> bool:
-        """Return whether all servers that still owe something have sent nothing for so long."""
+        """Return whether all servers with pending replies have sent nothing for `patience_s`."""
         if not self._in_flight:
             return self._only_unresponsive
         now_s = monotonic_s()
@@ -203,7 +207,7 @@ class Dispatch:
         self._exchange.give_up(patience_s, self._server)
 
     def _repeat_in_time(self, over_s: float | None = None) -> bool:
-        """Send again what is open, once its pause is over; at the deadline it fails. Return whether it waits."""
+        """Send open calls again after their pause, or fail them at the deadline. Return whether the pause continues."""
         exchange, now_s = self._exchange, monotonic_s()
         if exchange.pause_needed and not self._again_s:
             self._router.invalidate()
@@ -229,7 +233,7 @@ class Dispatch:
         except WireBrokenError as error:
             exchange.not_sent(indices, str(error))
             return
-        except RmqError as error:  # it refuses us: that is no reason to drop what others have been sent
+        except RmqError as error:  # this server refuses the client; the calls to other servers continue
             for index in indices:
                 exchange.settle(index, error)
             return
@@ -251,7 +255,7 @@ class Dispatch:
             self._in_flight.append(_InFlight(batch, node, wire, monotonic_s(), wire.received))
 
     def _receive(self, *, alone: bool) -> None:
-        """Take the replies that have come; all of them where there is only one server to wait for."""
+        """Read the replies that have arrived; `alone` waits for all of them, if they come from one server."""
         for part in list(self._in_flight):
             try:
                 if not self._take(part, alone):
@@ -268,7 +272,7 @@ class Dispatch:
         self._router.learn(self._exchange.take_moved())
 
     def _take(self, part: _InFlight, alone: bool) -> bool:
-        """Take what has come over one connection; return whether that was all."""
+        """Read the replies that have arrived on one connection; return whether they were all."""
         exchange, batch, wire = self._exchange, part.batch, part.wire
         if wire.unsent:
             wire.push()
@@ -294,12 +298,12 @@ class Dispatch:
         return False
 
     def _may_be_slow(self, part: _InFlight) -> bool:
-        """Return whether a server that has not answered so far may be only slow."""
+        """Return whether a server without an answer so far may still be marked unresponsive."""
         return self._multi_node and not part.node.unresponsive and not part.batch.confirming
 
 
 def wait_for_any(dispatches: Iterable[Dispatch], runtime: Runtime) -> None:
-    """Wait until one of some has something to do."""
+    """Wait until one of several dispatches has something to do."""
     waiting = list(dispatches)
     wait_s = min((dispatch.wait_s() for dispatch in waiting), default=0.0)
     if wait_s > 0:

@@ -1,18 +1,18 @@
-"""How much has to happen before a send counts as accepted. Pure.
+"""Durability levels: the confirmation required before a send is accepted. Pure.
 
 | level | a send is accepted when | lost at worst |
 |---|---|---|
-| memory | the master has it | what a master had not replicated when it died: normally milliseconds |
-| replicated | so many replicas have it, too (WAIT) | nothing while at most `replicas` nodes of a shard die; see below |
-| fsync | the AOF of the master is on disk, and that of so many replicas (WAITAOF) | nothing while one disk survives |
+| memory | the master has it | writes not yet replicated when the master dies: normally a few milliseconds |
+| replicated | `replicas` replicas have it, too (WAIT) | nothing if up to `replicas` nodes of a shard die; see below |
+| fsync | the AOFs of the master and `replicas` replicas are on disk (WAITAOF) | nothing while one disk survives |
 
-With `replicated` a failover must promote a replica that has confirmed. Sentinel promotes the one with the lowest
-`replica-priority`, and only of equal ones the one that has most. So give all replicas that may be promoted (those with
-a priority above 0) the same priority, or let `replicas` be their number. A client of Sentinels warns where neither
-holds. Redis Cluster has no priorities: the replica that has most asks for votes first.
+With `replicated` a failover must promote a replica that has confirmed. Sentinel promotes the replica with the lowest
+`replica-priority`; only among equal priorities it chooses the one with most data. So give all replicas that may be
+promoted (those with a priority above 0) the same priority, or set `replicas` to their number. A client of Sentinels
+logs a warning if neither holds. Redis Cluster has no priorities: the replica with most data asks for votes first.
 
-The promise is about what stores messages, what steers (cancel, pause, purge and the like), and definitions of topics. A
-claim, an ack or a nack that a failover undoes is settled by the lease: the message is delivered again.
+The level applies to sends, to management calls (cancel, pause, purge and the like) and to definitions of topics. If a
+failover undoes a claim, an ack or a nack, the message is redelivered when its lease expires.
 Source: Redis commands WAIT and WAITAOF; Redis Sentinel, "Replica selection and priority"; Redis Cluster specification,
 "Replica rank".
 """
@@ -27,7 +27,7 @@ from rmq.errors import InvalidValueError
 
 
 class DurabilityLevel(Enum):
-    """What accepted means."""
+    """When a send is accepted."""
 
     MEMORY = "memory"
     REPLICATED = "replicated"
@@ -39,18 +39,18 @@ _DEFAULT_REPLICAS = {DurabilityLevel.MEMORY: 0, DurabilityLevel.REPLICATED: 1, D
 
 @dataclass(frozen=True, slots=True)
 class Durability:
-    """A level and its numbers.
+    """A durability level and its number of replicas.
 
     Attributes:
         level: The level.
-        replicas: How many replicas have to confirm.
+        replicas: Number of replicas that must confirm.
     """
 
     level: DurabilityLevel = DurabilityLevel.MEMORY
     replicas: int = 0
 
     def confirmation(self, timeout_ms: int) -> tuple[str | int, ...] | None:
-        """Return the command that waits for the confirmations of all earlier writes of its connection, if any."""
+        """Return the command that waits until all earlier writes of its connection are confirmed; `None` for memory."""
         match self.level:
             case DurabilityLevel.MEMORY:
                 return None
@@ -61,39 +61,39 @@ class Durability:
 
     @property
     def command(self) -> str:
-        """Name of the command that waits for confirmations; empty where there is none."""
+        """Name of the command that waits for confirmations; empty if the level needs none."""
         asked = self.confirmation(0)
         return "" if asked is None else str(asked[0])
 
     def probe(self) -> tuple[str | int, ...] | None:
-        """Return a command that waits for nobody, and is refused where `confirmation` would be, if any."""
+        """Return a command that does not wait, but is refused by a server that would refuse `confirmation`."""
         match self.level:
             case DurabilityLevel.MEMORY:
                 return None
             case DurabilityLevel.REPLICATED:
                 return ("WAIT", 0, 1)
-            case DurabilityLevel.FSYNC:  # waits for a millisecond at most; without an AOF it is refused
+            case DurabilityLevel.FSYNC:  # waits one millisecond at most; a server without an AOF refuses it
                 return ("WAITAOF", 1, 0, 1)
 
     def missing(self, reply: int | Sequence[int]) -> str:
-        """Describe what is missing from a WAIT/WAITAOF reply, or return "" if the write is confirmed."""
+        """Describe what is missing from a WAIT or WAITAOF reply, or return "" if the write is confirmed."""
         local, replicas = (1, reply) if isinstance(reply, int) else (int(reply[0]), int(reply[1]))
         if local < 1:
-            return "the master's AOF is not on disk: the disk is slow or fails, or appendfsync is no"
+            return "the master did not sync its AOF to disk: the disk is slow or failing, or appendfsync is no"
         if replicas < self.replicas:
             return f"{replicas} of {self.replicas} replicas confirmed"
         return ""
 
 
 def parse_durability(level: str, replicas: int | None = None) -> Durability:
-    """Understand a level by name.
+    """Parse the name of a level.
 
     Args:
         level: `memory`, `replicated` or `fsync`.
-        replicas: How many replicas have to confirm; by default 1 for `replicated`, 0 for `fsync`.
+        replicas: Number of replicas that must confirm; 1 by default for `replicated`, 0 for `fsync`.
 
     Raises:
-        InvalidValueError: An unknown level, or a number that does not go with it.
+        InvalidValueError: The level is unknown, or the number does not fit it.
     """
     try:
         known = DurabilityLevel(level)
@@ -105,5 +105,5 @@ def parse_durability(level: str, replicas: int | None = None) -> Durability:
     if known is DurabilityLevel.REPLICATED and number == 0:
         raise InvalidValueError("durability replicated needs at least 1 replica; without one, use memory or fsync")
     if known is DurabilityLevel.MEMORY and number:
-        raise InvalidValueError(f"replicas is {number}, and durability memory waits for no replica; use replicated")
+        raise InvalidValueError(f"replicas is {number}, but durability memory waits for no replica; use replicated")
     return Durability(known, number)

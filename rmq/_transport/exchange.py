@@ -1,7 +1,8 @@
-"""Rounds of calls with servers, without the I/O: what to send where, what each reply means, what may be repeated.
+"""The state of calls to several servers, without the I/O: what to send, what a reply means, what to send again.
 
-redis-py's own retries are switched off: they would repeat a claim whose reply was lost and strand what it claimed.
-Here sends and reads are repeated, and a claim, an ack or a nack only when it certainly was not carried out.
+redis-py's own retries are switched off: they would repeat a claim whose reply was lost, and the messages of the first
+claim would be stuck until their leases expire. Here sends and reads are repeated after a lost reply. A claim, an ack or
+a nack is repeated only if the server certainly did not execute it.
 """
 
 from __future__ import annotations
@@ -26,28 +27,28 @@ _NOT_EXECUTED = (
     "MOVED ", "ASK ",
 )  # fmt: skip
 _IN_SCRIPT = (": -READONLY ", ": -NOREPLICAS ", ": -MISCONF Redis is configured to save RDB ")
-"""How Redis 6.2 puts them within a script: none of them begins in the midst of one, so the first write was refused."""
+"""The same errors as Redis 6.2 reports them from within a script. Each means that the first write was refused."""
 
 FREE_REDIRECTS = 4
-"""So many redirections are followed without a pause."""
+"""Number of redirections that are followed without a pause."""
 
 
 def not_executed(message: str) -> bool:
-    """Return whether an error reply says that the server did not begin: repeating is safe for every call."""
-    if AOF_TROUBLE in message:  # returned by a script that tried one write first, and not raised in the midst of one
+    """Return whether an error reply means that nothing was executed, so that any call is safe to repeat."""
+    if AOF_TROUBLE in message:  # returned by a script that tests one write first, not raised between two writes
         return message.startswith("@user_script")
     return message.startswith(_NOT_EXECUTED) or any(code in message for code in _IN_SCRIPT)
 
 
 UNCONFIRMED_S, SHORT_WAIT_MS = 10.0, 100
-"""A server whose replicas did not confirm in time is waited for no longer than so many ms, for so many seconds."""
+"""After replicas of a server did not confirm in time, wait only SHORT_WAIT_MS for it during the next UNCONFIRMED_S."""
 
 
 class DurabilityBarrier:
-    """A command that waits until earlier sends of its connection are safe. Thread-safe.
+    """WAIT or WAITAOF, which waits until earlier writes of its connection are confirmed. Thread-safe.
 
     Args:
-        command: The command; its last part is how long the server waits, in ms.
+        command: The command; its last argument is the timeout in ms.
         missing: Says what its reply lacks; empty when all is well.
         short_wait: Whether there are other servers, which one whose replicas do not confirm shall not hold up.
     """
@@ -61,34 +62,34 @@ class DurabilityBarrier:
         self._unconfirmed_s: dict[Address, float] = {}  # when a server fell short, by its address
 
     def command(self, address: Address) -> tuple[str | int, ...]:
-        """Return the command for a server."""
+        """Return the command for a server, with its timeout."""
         short_s = self._unconfirmed_s.get(address)
         return self._command if short_s is None or monotonic_s() - short_s > UNCONFIRMED_S else self._short_command
 
     def missing(self, address: Address, reply: Any) -> str:
-        """Return what a server's reply lacks, in words; empty when all is well."""
+        """Describe what is missing from a server's reply, or return "" if the writes are confirmed."""
         missing = self._missing(reply)
         if not missing:
             self._unconfirmed_s.pop(address, None)
-        elif self.command(address) is self._command:  # a hurried one says nothing new
+        elif self.command(address) is self._command:  # the short wait proves nothing new
             self._unconfirmed_s[address] = monotonic_s()
         return missing
 
 
 _LOAD, _ASKING, _CONFIRM = -1, -2, -3
-"""What a reply may be about beside a call, which its index stands for."""
+"""Kinds of replies that do not belong to a call; a call's reply is noted by its index."""
 
 
 @dataclass(slots=True)
 class RequestBatch:
-    """Calls on their way to one node over one connection.
+    """Calls that are sent together to one node over one connection.
 
     Attributes:
-        request: What to send.
-        address: Where it goes.
-        expected: What each reply that is still to come is about, in order.
-        unconfirmed: Calls whose results count only with the confirmation, and these results.
-        unloadable: Why the server did not load a script; empty where it loaded all.
+        request: The packed commands.
+        address: Address of the node.
+        expected: The pending replies in order: the index of a call, or one of the constants above.
+        unconfirmed: Indices and results of calls that wait for the durability confirmation.
+        unloadable: The error with which the server refused to load a script; empty if it loaded all.
     """
 
     request: bytes
@@ -99,27 +100,27 @@ class RequestBatch:
 
     @property
     def confirming(self) -> bool:
-        """Whether nothing is still to come but the confirmation, which takes its time."""
+        """Whether only the reply to WAIT or WAITAOF is pending, which may take long."""
         return len(self.expected) == 1 and self.expected[0] == _CONFIRM
 
     @property
     def pending(self) -> list[int]:
-        """The calls that have no result yet."""
+        """The indices of calls without a result."""
         return [index for index in self.expected if index >= 0] + [index for index, _ in self.unconfirmed]
 
 
 class Exchange:
-    """The state of some calls: which are open, and what the others answered.
+    """The state of calls: which are open, that is, to be sent, and the results of the others.
 
     Args:
-        calls: What to carry out, in any number, on any nodes.
-        scripts: Where their texts and SHA-1 come from.
-        confirmation: What has to follow durable calls.
+        calls: Any number of calls, on any nodes.
+        scripts: The library with their texts and SHA-1.
+        confirmation: The command that follows durable calls.
 
     Attributes:
-        results: Per call its parsed reply, or the error that it met.
-        last_problem: The last reason for which something has to be repeated.
-        pause_needed: Whether repeating at once would meet the same trouble.
+        results: For each call its parsed reply or its error.
+        last_problem: The last reason for sending a call again.
+        pause_needed: Whether to pause before sending again, because the same problem is likely to recur.
     """
 
     def __init__(
@@ -144,22 +145,22 @@ class Exchange:
 
     @property
     def done(self) -> bool:
-        """Whether every call has a result."""
+        """True if every call has a result."""
         return not self._left
 
     @property
     def open(self) -> bool:
-        """Whether some calls are to be sent."""
+        """True if calls are waiting to be sent."""
         return bool(self._open)
 
     @property
     def partly_done(self) -> bool:
-        """Whether some calls have a result and others have not."""
+        """True if some calls have a result and others do not."""
         return 0 < self._left < len(self._calls)
 
     def take_open(self) -> Iterator[tuple[int, Call[Any], Address | None]]:
-        """Yield the open calls, each with the address that it was sent to by an ASK, if any; none is open then."""
-        taken, self._open = sorted(self._open), []  # the order of a slot is kept
+        """Yield the open calls with the address of an ASK redirection, if any. They are no longer open then."""
+        taken, self._open = sorted(self._open), []  # keeps the order of the calls of a slot
         self.pause_needed = False
         self._redirects_left -= self._redirected
         self._redirected = False
@@ -167,12 +168,12 @@ class Exchange:
             yield index, self._calls[index], self._asked.get(index)
 
     def take_moved(self) -> list[Redirect]:
-        """Return what nodes have said about where hash slots are, and forget it."""
+        """Return the MOVED redirections received since the last call."""
         moved, self._moved = self._moved, []
         return moved
 
     def not_sent(self, indices: Sequence[int], problem: str) -> None:
-        """Note that taken calls did not reach a server: they may be repeated."""
+        """Record that calls did not reach a server: they are open again."""
         for index in indices:
             self._asked.pop(index, None)
         self._open += indices
@@ -180,12 +181,12 @@ class Exchange:
         self.pause_needed = True
 
     def settle(self, index: int, result: Any) -> None:
-        """Book the result of a taken call."""
+        """Record the result of a call."""
         self.results[index] = result
         self._left -= 1
 
     def give_up(self, deadline_s: float, server: str = "Redis") -> None:
-        """Note that the deadline has passed: what is open fails."""
+        """Fail the open calls because the deadline has passed."""
         problem = f"no answer from {server} within {deadline_s:g} s ({self.last_problem})"
         for index in self._open:
             call = self._calls[index]
@@ -198,7 +199,7 @@ class Exchange:
     def request_batch(
         self, indices: Sequence[int], address: Address, *, sharded: bool = False, cluster: bool = False
     ) -> RequestBatch:
-        """Put taken calls together for one node; `sharded`, `cluster`: see `ScriptLibrary.request`."""
+        """Build the request batch of calls for one node; for `sharded` and `cluster` see `ScriptLibrary.request`."""
         parts: list[bytes] = []
         expected: deque[int] = deque()
         loaded: set[str] = set()
@@ -227,7 +228,7 @@ class Exchange:
         return self.request_batch([index for index, _, _ in self.take_open()], address)
 
     def take_reply(self, batch: RequestBatch, reply: Any) -> None:
-        """Take the next reply in order."""
+        """Record the next reply."""
         index = batch.expected.popleft()
         if index == _CONFIRM and self._confirmation is not None:
             self._confirm(batch, self._confirmation.missing(batch.address, reply))
@@ -248,7 +249,7 @@ class Exchange:
             self.settle(index, result)
 
     def take_error(self, batch: RequestBatch, message: str) -> None:
-        """Take the next reply in order, an error: repeat what was not carried out, else it is the result."""
+        """Record the next reply, which is an error: open the call again if it was not executed, else fail it."""
         index = batch.expected.popleft()
         if index == _CONFIRM:
             self._confirm(batch, message)
@@ -270,7 +271,7 @@ class Exchange:
             self.settle(index, error)
 
     def lost(self, batch: RequestBatch, problem: str) -> None:
-        """Note that the connection broke: what may be repeated is open again, the rest may have been carried out."""
+        """Record that the connection broke: calls that are safe to repeat are open again, the others fail."""
         for index in batch.pending:
             self._lose_reply(index, problem)
         batch.unconfirmed.clear()
@@ -287,7 +288,7 @@ class Exchange:
         batch.unconfirmed.clear()
 
     def _reopen(self, index: int, message: str, address: Address) -> None:
-        """Note that a call was refused without having begun."""
+        """Open a call again that was refused before its execution."""
         self._open.append(index)
         self.last_problem = message
         if message.startswith("TRYAGAIN"):
@@ -296,7 +297,7 @@ class Exchange:
             self._moving.pop(index, None)
         if message.startswith("NOSCRIPT"):
             self._unloaded.add(index)
-            if index in self._asking:  # the script is missing there, not where the hash slot comes from
+            if index in self._asking:  # the importing node lacks the script, not the exporting one
                 self._asked[index] = address
             return
         redirect = parse_redirect(message, address)
@@ -311,7 +312,7 @@ class Exchange:
             self._moved.append(redirect)
 
     def _lose_reply(self, index: int, problem: str) -> None:
-        """Note that the reply to a call was lost: it is open again if it may be repeated."""
+        """Record that the reply to a call was lost: it is open again if it is safe to repeat, else it fails."""
         call = self._calls[index]
         self.last_problem = problem
         self.pause_needed = True
@@ -319,15 +320,15 @@ class Exchange:
             self._open.append(index)
             self._maybe_executed.add(index)
         else:
-            what_then = call.durable or "If it was carried out, the lease settles it"
+            what_then = call.durable or "If it was executed, its messages are redelivered when their leases expire"
             self.settle(index, reply_lost(call, f"{problem}. {what_then}"))
 
     def _unconfirmed(self, index: int, missing: str) -> DurabilityError:
         call = self._calls[index]
         error = call.error(
             DurabilityError,
-            f"{call.target}: stored on the master, but not confirmed: {missing}; it may get lost if the master fails "
-            f"now. {call.durable}",
+            f"{call.target}: stored on the master, but not confirmed: {missing}; it is lost if the master fails now. "
+            f"{call.durable}",
         )
         error.missing = missing
         return error
@@ -336,9 +337,9 @@ class Exchange:
 def _still_moving(call: Call[Any], address: Address, waited_s: float) -> str:
     number = hash_slot(call.keys[0])
     return (
-        f"{call.target} is in hash slot {number}, which is moving to another server of the cluster, and that did not "
-        f"end within {waited_s:g} s (TRYAGAIN); {call.operation} was not carried out. If the move was broken off, end it: "
-        f"redis-cli --cluster fix {address}"
+        f"{call.target} is in hash slot {number}, which is moving to another server of the cluster; the move did not "
+        f"finish within {waited_s:g} s (TRYAGAIN), and {call.operation} was not executed. If the move was interrupted, "
+        f"complete it: redis-cli --cluster fix {address}"
     )
 
 
@@ -350,12 +351,12 @@ def _heard_again(call: Call[Any], result: Any) -> Any:
 
 
 def _refused_again(call: Call[Any], error: RmqError) -> RmqError:
-    """Return what a refusal means of which the first sending may have been carried out: a fixed time was ahead then."""
+    """Return the error for a call that was refused when sent again; the first attempt may have been executed."""
     return reply_lost(call, f"sent again, it was refused: {error}")
 
 
 def raise_first(results: Sequence[Any]) -> None:
-    """Raise the first error among results, if there is one."""
+    """Raise the first error among the results, if there is one."""
     for result in results:
         if isinstance(result, RmqError):
             raise result

@@ -1,4 +1,8 @@
-"""Servers that tell about the others: asked in turn, and none of them waited for long."""
+"""Asks several servers the same question, without waiting long for any of them.
+
+All servers are first asked with the short timeout `QUICK_S`. Only if none answers, they are asked again with
+`CONNECT_S`. Servers that failed recently are asked last, and may be skipped for a while.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +15,19 @@ from rmq._transport.node import CONNECT_S, Node
 from rmq._transport.urls import Address
 
 QUICK_S = 0.5
-"""Each is waited for so long at first, and for `CONNECT_S` only if none has answered."""
+"""Timeout of the first attempt; the second one, if no server answered, has `CONNECT_S`."""
 
 SKIP_S, INVALID_SKIP_S = 30.0, 5.0
-"""So long a silent one is not asked again where we can do without it, and where what we know is in doubt."""
+"""How long to skip a server that did not answer: in the normal case, and if the known master may be wrong."""
 
 T = TypeVar("T")
 
 
 class FailoverQuery:
-    """Servers that answer the same question. For one thread at a time.
+    """A question to several servers. For one thread at a time.
 
     Args:
-        connect: Makes the connections to one of them, with the time to wait for it, seconds.
+        connect: Makes a node from an address and a timeout in seconds.
     """
 
     def __init__(self, connect: Callable[[Address, float], Node]) -> None:
@@ -32,7 +36,7 @@ class FailoverQuery:
         self._unresponsive_s: dict[tuple[Address, float], float] = {}
         self._failed_s: dict[Address, float] = {}
         self.problems: list[str] = []
-        """Why those did not answer that were asked last."""
+        """Errors of the servers that did not answer the last question."""
 
     def ask(
         self,
@@ -41,12 +45,12 @@ class FailoverQuery:
         *,
         skip_s: float = 0.0,
     ) -> Iterator[tuple[Address, T]]:
-        """Yield the answers as they are wanted, those who failed last at the end.
+        """Ask the servers lazily and yield their answers. Servers that failed last are asked at the end.
 
         Args:
-            addresses: Whom to ask.
-            question: Asks one of them.
-            skip_s: So long those are left alone that kept us waiting; 0 to wait for anybody.
+            addresses: The servers.
+            question: Asks one server.
+            skip_s: Seconds for which a server that timed out is skipped; 0 to skip none.
         """
         self.problems = []
         answered = False
@@ -61,7 +65,7 @@ class FailoverQuery:
                     answer = question(self._node(target))
                 except (WireBrokenError, ReplyError) as error:
                     self.distrust(address)
-                    if monotonic_s() - started_s > patience_s / 2:  # refused at once, it costs nothing
+                    if monotonic_s() - started_s > patience_s / 2:  # a quick refusal is no reason to skip it
                         self._unresponsive_s[target] = monotonic_s()
                     self.problems.append(f"{address}: {error}")
                     continue
@@ -71,7 +75,7 @@ class FailoverQuery:
                 return
 
     def distrust(self, address: Address) -> None:
-        """Ask one after the others from now on."""
+        """Ask this server after the others from now on."""
         self._failed_s[address] = monotonic_s()
 
     def close(self) -> None:

@@ -1,4 +1,8 @@
-"""One Redis server: its idle connections, the check that it is fit for RMQ, and whether it answers at all."""
+"""One Redis server: its pool of idle connections, the check of its settings, and whether it is responsive.
+
+If a call gets no answer while other servers work, the node is marked unresponsive. Calls to it then fail at once, until
+a background job gets an answer on a new connection.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ CONNECT_S = 2.0
 """Connect timeout when other nodes can be used instead."""
 
 FIRST_TRY_S, LONGEST_TRY_S = 0.05, 1.0
-"""Pauses between two tries to reach a silent server: they double."""
+"""Pauses between attempts to reach an unresponsive server: they double from the first to the longest."""
 
 T = TypeVar("T")
 Check = Callable[[Wire], None]
@@ -33,19 +37,18 @@ class Node:
     """A server, with connections made as threads need them. Thread-safe.
 
     Args:
-        address: Where it is; for a unix socket anything.
-        shown: Its name in messages.
+        address: Address of the server; arbitrary for a unix socket.
+        shown: Name of the server in messages.
         new_wire: Makes an unconnected wire to it.
-        check: Looks at the server over every new connection: it may be another one by now, or have other settings.
-        greet: Looks at every new connection before that.
+        check: Checks the server over every new connection, since it may have been replaced or reconfigured.
+        greet: Checks every new connection before `check`.
         runtime: How to wait.
-        others: Those of the servers beside it that do not answer; `None` where there are no others, so that all have to
-            wait for it.
+        others: The unresponsive nodes of the cluster, shared by its nodes; `None` if there is no other server.
 
     Attributes:
         failed_s: When it last could not be reached, on the monotonic clock; 0 for never.
-        unresponsive: Whether it has left a call without an answer, and none has come since.
-        commands: Those that it has, of the ones it was asked for, once checked.
+        unresponsive: Whether a call got no answer, and none has come since.
+        commands: The optional commands that it supports, once checked.
     """
 
     def __init__(
@@ -72,16 +75,16 @@ class Node:
         self._closed = False
 
     def checkout(self, patience_s: float | None = None) -> Wire:
-        """Return a connection of one's own, connected; `give_back` or `close` it when done.
+        """Return a connection for the caller alone. Pass it to `give_back` or close it when done.
 
         Args:
-            patience_s: How long to wait for a new connection, where there are other servers: one that takes longer is
-                there for the next one. By default until the timeouts.
+            patience_s: Seconds to wait for a new connection if there are other servers. A connection that takes longer
+                is put into the pool. By default until the timeouts.
 
         Raises:
             WireBrokenError: The server can't be reached.
-            RedisUnavailableError: It refuses us: wrong password, no such database.
-            UnsafeRedisError: It would lose messages.
+            RedisUnavailableError: It refuses the client: wrong password, no such database.
+            UnsafeRedisError: Its settings may lose messages.
         """
         wire = self.idle_wire()
         if wire is not None:
@@ -89,24 +92,24 @@ class Node:
         return self._fit_wire() if patience_s is None or self._others is None else self._wire_soon(patience_s)
 
     def idle_wire(self) -> Wire | None:
-        """Return an idle connection that was not cut, to be treated as `checkout` says; `None` where there is none."""
+        """Return an idle connection that is still open, as `checkout` does; `None` if there is none."""
         while True:
             try:
                 wire = self._idle.pop()
             except IndexError:
                 return None
             try:
-                if not wire.can_read():  # an idle connection has nothing to say, unless it was cut
+                if not wire.can_read():  # data on an idle connection means that the server has closed it
                     return wire
             except WireBrokenError:
                 pass
             wire.close()
 
     def ask(self, *args: Argument) -> Any:
-        """Carry out one command and return its reply.
+        """Execute one command and return its reply.
 
         Raises:
-            ReplyError: The server's refusal; else as `checkout`.
+            ReplyError: The server refused it; otherwise as `checkout`.
         """
         wire = self.checkout()
         try:
@@ -121,17 +124,17 @@ class Node:
         return reply
 
     def ask_soon(self, patience_s: float, *args: Argument) -> Any:
-        """Carry out one command over an idle connection: a question that must not hold up the call before which it is.
+        """Execute one command over an idle connection, for a check that must not delay the call that follows it.
 
         Args:
-            patience_s: How long to wait for the answer.
+            patience_s: Seconds to wait for the reply.
             args: The command.
 
         Returns:
-            Its reply; `NOTHING` where there is no idle connection, or no answer in time.
+            Its reply; `NOTHING` if there is no idle connection, or no reply in time.
 
         Raises:
-            ReplyError: The server's refusal.
+            ReplyError: The server refused it.
         """
         wire = self.idle_wire()
         if wire is None:
@@ -150,12 +153,12 @@ class Node:
         finally:
             if answered:
                 self.give_back(wire)
-            else:  # its reply would be read by the next caller
+            else:  # its late reply would be read by the next user
                 wire.close()
         return reply
 
     def mark_unresponsive(self) -> None:
-        """Note that a call waits in vain: others go elsewhere until a try of its own finds that the server answers."""
+        """Mark the server unresponsive: calls to it fail at once until a background job gets an answer from it."""
         others = self._others
         if self.unresponsive or others is None or self._closed:
             return
@@ -163,26 +166,28 @@ class Node:
         others.add(self)
         try:
             self._runtime.job(lambda: self._try_until_it_answers(others), f"rmq-try-{self._shown}").start()
-        except RuntimeError as error:  # no more threads: nobody would end the silence, so each call waits for itself
+        except RuntimeError as error:  # no thread can be started, and nothing else would clear the mark
             others.discard(self)
             self.unresponsive = False
-            log.warning("Redis at %s does not answer, and no thread can wait until it does: %s", self._shown, error)
+            log.warning(
+                "Redis at %s does not answer, and no thread can be started to wait for it: %s", self._shown, error
+            )
 
     def give_back(self, wire: Wire) -> None:
-        """Keep a connection for the next one; all its replies must have been read."""
+        """Return a connection to the pool. All its replies must have been read."""
         self._idle.append(wire)
-        if self._closed:  # while this one was out
+        if self._closed:  # while this connection was in use
             self.close()
 
     def close(self) -> None:
-        """Close all idle connections, and those under way when they are given back."""
+        """Close all idle connections; those in use are closed when they are given back."""
         self._closed = True
-        with suppress(IndexError):  # no more, or another thread was faster
+        with suppress(IndexError):  # the pool is empty
             while True:
                 self._idle.pop().close()
 
     def _fit_wire(self) -> Wire:
-        """Return a new connection, to a server that was checked."""
+        """Return a new connection after checking the server."""
         try:
             wire = self._connected()
             try:
@@ -198,12 +203,12 @@ class Node:
         return wire
 
     def _wire_soon(self, patience_s: float) -> Wire:
-        """Have a connection made by a job that can wait for it, and return it if that is done soon."""
+        """Make a connection in a background job, and return it if it is ready within `patience_s`."""
         ended, made, late = self._runtime.event(), deque[Wire](), False
         trouble: RmqError = WireTimeoutError(f"no connection within {patience_s:g} s")
 
         def keep() -> None:
-            with suppress(IndexError):  # the caller has taken it after all
+            with suppress(IndexError):  # the caller has taken it
                 self.give_back(made.pop())
 
         def make() -> None:
@@ -219,7 +224,7 @@ class Node:
 
         try:
             self._runtime.job(make, f"rmq-connect-{self._shown}").start()
-        except RuntimeError:  # no more threads
+        except RuntimeError:  # no thread can be started
             return self._fit_wire()
         try:
             if not ended.wait(patience_s):
@@ -235,7 +240,7 @@ class Node:
             raise trouble from None
 
     def _try_until_it_answers(self, others: set[Node]) -> None:
-        """End the silence once the server answers on a new connection, or is no longer wanted."""
+        """Clear the mark once the server answers on a new connection, or the node is closed."""
         pause_s, warned = FIRST_TRY_S, False
         try:
             while not self._closed:
@@ -248,12 +253,9 @@ class Node:
                         raise
                 except WireBrokenError as error:
                     if not warned:
-                        log.warning("Redis at %s does not answer; the other servers go on: %s", self._shown, error)
+                        log.warning("Redis at %s does not answer; the other servers are used: %s", self._shown, error)
                     warned = True
-                except (
-                    RmqError,
-                    ReplyError,
-                ):  # the server answered, even if with an error; the next caller will see that error
+                except (RmqError, ReplyError):  # the server answered with an error, which the next caller will see
                     break
                 else:
                     self.give_back(wire)
@@ -280,18 +282,18 @@ class Node:
         try:
             return action(wire)
         except ReplyError as error:
-            if not_executed(str(error)):  # a busy server is waited for, a wrong password never gets right
+            if not_executed(str(error)):  # worth retrying, such as a server that is loading its data
                 raise WireBrokenError(str(error)) from error
             raise RedisUnavailableError(f"Redis at {self._shown} refuses this client: {error}") from error
 
 
 class NodeFactory:
-    """Makes the nodes behind one URL; takes what `Connections` takes.
+    """Makes the nodes behind one URL. The arguments are those of `Connections`.
 
     Attributes:
-        unresponsive: Those of the servers of a cluster that do not answer at the moment.
-        durability: What has to have happened before a send counts as accepted.
-        shown: The URL in messages, without its passwords.
+        unresponsive: The servers of a cluster that do not answer at the moment.
+        durability: Confirmation required before a send is accepted.
+        shown: The URL without its passwords, for messages.
     """
 
     def __init__(self, url: RedisUrl, timeout_s: float, durability: Durability, runtime: Runtime) -> None:
@@ -318,13 +320,13 @@ class NodeFactory:
         return Node(address, shown, new_wire, self._check(shown), _welcome, self.runtime, self.unresponsive)
 
     def sentinel(self, address: Address, patience_s: float) -> Node:
-        """Return a Sentinel, to be waited for so long; it is no data server and not checked."""
+        """Return a Sentinel with this timeout. It is not a data server, so its settings are not checked."""
         return self._unchecked_node(
             address, self._url.sentinel_url(address), f"Sentinel {address}", patience_s, _welcome
         )
 
     def probe_node(self, address: Address, patience_s: float, greet: Check) -> Node:
-        """Return a data server that is only asked about itself or others, and waited for so long; it is not checked."""
+        """Return a data server with this timeout that only answers questions; its settings are not checked."""
         return self._unchecked_node(address, self._url.server_url(address), str(address), patience_s, greet)
 
     def _unchecked_node(self, address: Address, url: str, shown: str, patience_s: float, greet: Check) -> Node:
@@ -342,5 +344,5 @@ class NodeFactory:
 
 
 def _welcome(wire: Wire) -> None:
-    """Any connection will do."""
+    """Accept any connection."""
     del wire

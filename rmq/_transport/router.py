@@ -1,4 +1,4 @@
-"""What is behind a URL: one server, a master that Sentinels watch, or a Redis Cluster."""
+"""Routers select the server of a key: a standalone server, a master watched by Sentinels, or a node of a cluster."""
 
 from __future__ import annotations
 
@@ -16,51 +16,51 @@ from rmq._transport.urls import Address, RedisUrl, Topology
 
 
 class Router(Protocol):
-    """Knows which server holds which keys. Thread-safe.
+    """Selects the server of a key. Thread-safe.
 
-    Only `refresh` may wait for the network; the others answer from what it has learnt.
+    Only `refresh` may wait for the network; the other methods use the topology that it has read.
     """
 
     multi_slot_scripts: bool
-    """Whether one script may touch several slots of a topic: not where their keys may lie on different nodes."""
+    """Whether one script may use several slots of a topic; False if their keys may be on different nodes."""
 
     @property
     def unresponsive(self) -> Collection[Node]:
-        """The servers that do not answer at the moment; none where there is only one."""
+        """The servers that do not answer at the moment; always empty if there is only one server."""
         ...
 
     @property
     def sharded_hints(self) -> bool:
-        """Whether hints go by sharded pub/sub: to the node that holds the slot, and not to all."""
+        """Whether wakeups use sharded pub/sub, which sends them only to the node of the slot."""
         ...
 
     @property
     def topology_version(self) -> int:
-        """Changes whenever keys have moved to another node."""
+        """Number that changes whenever keys have moved to another node."""
         ...
 
     def refresh(self) -> None:
-        """Learn the layout where it is unknown, in doubt, or old.
+        """Read the topology if it is unknown, invalidated or old.
 
         Raises:
-            WireBrokenError: It is unknown, and nobody answers.
+            WireBrokenError: It is unknown, and no server answers.
         """
         ...
 
     def node_for(self, key: str | bytes) -> Node:
-        """Return the server that holds a key.
+        """Return the server of a key.
 
         Raises:
-            WireBrokenError: None is known.
+            WireBrokenError: No server is known.
         """
         ...
 
     def node_at(self, address: Address) -> Node:
-        """Return the server at an address that another one named."""
+        """Return the server at an address that another server named."""
         ...
 
     def wakeup_node(self, channel: str | bytes) -> Node:
-        """Return the server to hear a channel from; raises as `node_for`."""
+        """Return the server of a pub/sub channel; raises as `node_for`."""
         ...
 
     def masters(self) -> Sequence[Node]:
@@ -68,19 +68,19 @@ class Router(Protocol):
         ...
 
     def invalidate(self) -> None:
-        """Note that something is wrong with the layout or with a server: look before the next call."""
+        """Read the topology again before the next call, because it or a server seems to be wrong."""
         ...
 
     def look_seldom(self, pause_s: float) -> None:
-        """Ask a server that is in no doubt for its role no more often than this, in seconds; 0 for the usual pause.
+        """Set the minimum seconds between checks of a standalone server's role; 0 for the default.
 
-        For clients whose own writes are refused sooner than that where it has become a replica. Sentinels, and the map
-        of a cluster, are read as often as before.
+        For clients that write regularly: a server that has become a replica refuses their writes sooner. Sentinels and
+        the map of a cluster are read as often as before.
         """
         ...
 
     def learn(self, redirects: Iterable[Redirect]) -> None:
-        """Take what servers said about where keys are now."""
+        """Update the topology from redirections of servers."""
         ...
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ class Router(Protocol):
 
 
 def make_router(url: RedisUrl, timeout_s: float, durability: Durability, runtime: Runtime) -> Router:
-    """Return the router for a URL; it connects at its first use. Takes what `Connections` takes.
+    """Return the router for a URL. It connects at its first use. The arguments are those of `Connections`.
 
     Raises:
         InvalidUrlError: redis-py can't use the URL.

@@ -1,7 +1,8 @@
-"""Numbers the sends of a process, so that a repeated one counts once.
+"""Ids of the sends of a process, so that a repeated send counts once.
 
-Source: RIFL (Lee et al., SOSP 2015): a client numbers its calls, and says with each which is the lowest that it may
-still repeat. See docs/internals/merging.md.
+A client numbers its calls in sequences called lanes. Each call carries the lowest number of its lane that may still be
+repeated, so that the server can drop the stored replies below it.
+Source: RIFL (Lee et al., SOSP 2015). See docs/internals/merging.md.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ from threading import Lock
 from typing import NamedTuple
 
 OPEN_CALLS = 32
-"""Most numbers of a lane from its lowest open call on: the server keeps and reads the replies of all of them."""
+"""Maximum number of calls of a lane from its lowest open one: the server stores and reads the replies of all these."""
 
 
 class RpcId(NamedTuple):
-    """What names a call for its repeats.
+    """Identifies a call and its repeats.
 
     Attributes:
-        lane: The sequence in which it has a number; no other process draws from it, unless the caller named it.
-        number: Its number there, from 1.
+        lane: Name of its sequence of numbers. No other process uses it, unless the caller chose the name (`once`).
+        number: Its number in the lane, from 1.
         floor: The lowest number of the lane that may still be repeated.
-        token: Keeps the number open as long as the call lives.
+        token: Keeps the number open while the call exists.
     """
 
     lane: str
@@ -32,21 +33,21 @@ class RpcId(NamedTuple):
 
 
 def named_rpc_id(name: str, number: int) -> RpcId:
-    """Return the turn of a call that another process may repeat: of its caller's name, and its number from 1.
+    """Return the id of a call that another process may repeat, from the caller's name and a number from 1.
 
-    The server reads all replies of a lane with each of its calls. So a name has a lane for every `OPEN_CALLS` numbers.
+    The server reads all replies of a lane for each of its calls. So a name has one lane for every `OPEN_CALLS` numbers.
     """
     return RpcId(f"={(number - 1) // OPEN_CALLS}:{name}", number, 0)
 
 
 def part_rpc_id(rpc_id: RpcId, part: int) -> RpcId:
-    """Return the turn of a further part of a call of a caller's name, from 1: a repeat is cut into the same parts."""
+    """Return the id of part `part`, from 1, of a call with a caller's name. A repeat is split into the same parts."""
     name = rpc_id.lane.partition(":")[2]
     return RpcId(f"={rpc_id.number}.{(part - 1) // OPEN_CALLS}:{name}", part, 0)
 
 
 class _Lane:
-    """A sequence of numbers, of which those of living calls are open."""
+    """A sequence of numbers. A number is open while its call exists."""
 
     __slots__ = ("name", "next", "open")
 
@@ -56,12 +57,12 @@ class _Lane:
         self.open: set[int] = set()
 
     def floor(self) -> int:
-        """Return the lowest open number, the next one where none is open."""
+        """Return the lowest open number, or the next number if none is open."""
         return min(self.open.copy(), default=self.next)
 
 
 class _Token:
-    """Closes its number when its call is gone, whatever became of it: then nobody can repeat it."""
+    """Closes the number of a call when the call is deleted, since it cannot be repeated any more."""
 
     __slots__ = ("_lane", "_number")
 
@@ -74,9 +75,9 @@ class _Token:
 
 
 class RpcIdAllocator:
-    """Draws the turns of a client's calls. Thread-safe.
+    """Allocates the ids of a client's calls. Thread-safe.
 
-    All producers of a client draw from the same lanes: who makes a producer for each message leaves few on the server.
+    All producers of a client share its lanes, so that a program which makes a producer for each message uses few lanes.
     """
 
     def __init__(self) -> None:
@@ -84,7 +85,7 @@ class RpcIdAllocator:
         self._lanes: defaultdict[tuple[str, int], list[_Lane]] = defaultdict(list)
 
     def draw(self, topic: str, slot: int) -> RpcId:
-        """Return the turn of a new call to a slot."""
+        """Return the id of a new call to a slot."""
         with self._lock:
             lanes = self._lanes[topic, slot]
             lane = next((lane for lane in (*lanes[-1:], *lanes) if lane.next - lane.floor() < OPEN_CALLS), None)

@@ -1,10 +1,10 @@
-"""Loads the Lua scripts, puts their includes in place, and knows their SHA-1.
+"""Loads the Lua scripts, expands their includes and computes their SHA-1.
 
-An include may include others; each stands once in a script, before the first that needs it. An indented include is
-local to its block, which alone pays for the definition: what is rare stands in the block that needs it. The includes of
-a block stand one below the other, and share what they include.
+An include may include others. Each is inserted once per script, before the first text that needs it. An indented
+include is local to its block, so that only this block pays for the definition: code that is rarely needed is included
+there. Consecutive includes of a block share the includes that they need.
 
-The files stand in folders of `lua/` at the top of the repository, and in the wheel as `rmq/lua/`.
+The files are in folders of `lua/` at the top of the repository, and in the wheel in `rmq/lua/`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _INCLUDES = re.compile(r"^( *)-- @include \w+\n(?:\1-- @include \w+\n)*", re.MUL
 _INCLUDE = re.compile(r"@include (\w+)")
 _READS_ONLY = re.compile(r"^-- Notes: reads only", re.MULTILINE)
 _SHARED = "shared"
-"""Folder of the scripts on keys that are no slot's. None of these touches a key that it may have emptied."""
+"""Folder of the scripts whose keys do not belong to a slot. None of these uses a key again that it may have emptied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,12 @@ class Script:
 
     Attributes:
         name: Its file's name without `.lua`.
-        text: Its text, includes in place.
-        sha: SHA-1 of the text in hexadecimal digits, as EVALSHA takes it.
-        keys: What its header calls its keys.
-        args: What its header calls its arguments.
-        may_break_off: Whether a hash slot that moves could end it half-way: it writes to several keys of a slot of a
-            topic, and each of them may exist. In a cluster it gets one more that never does: see `absent_key`.
+        text: Its text with expanded includes.
+        sha: SHA-1 of the text in hexadecimal digits, for EVALSHA.
+        keys: Names of its keys, from its header.
+        args: Names of its arguments, from its header.
+        may_break_off: Whether it could fail half-way in a hash slot that is migrating: it writes to several keys, all
+            of which may exist. In a cluster it gets one more key that never exists: see `absent_key`.
     """
 
     name: str
@@ -57,11 +57,11 @@ class ScriptLibrary:
     """All scripts, read once.
 
     Args:
-        overrides: Include name -> text that stands in for the file's; tests put a clock of their own here.
+        overrides: Texts that replace includes, by name; tests use it for a fake clock.
 
     Raises:
         FileNotFoundError: A script names an include that does not exist, or the package lacks its scripts.
-        ValueError: The header of a script does not say in order what it takes.
+        ValueError: The header of a script is invalid.
     """
 
     def __init__(self, overrides: Mapping[str, str] | None = None) -> None:
@@ -79,18 +79,18 @@ class ScriptLibrary:
         return sorted(self._scripts)
 
     def text(self, name: str) -> str:
-        """Return a script's text with its includes in place."""
+        """Return a script's text with expanded includes."""
         return self._scripts[name].text
 
     def __getitem__(self, name: str) -> Script:
         return self._scripts[name]
 
     def request(self, call: Call[Any], *, sharded: bool, cluster: bool) -> bytes:
-        """Return a call in the protocol's form.
+        """Return a call as a packed command.
 
         Args:
             call: The call.
-            sharded: Whether wake hints go by sharded pub/sub.
+            sharded: Whether wakeups use sharded pub/sub.
             cluster: Whether the keys of a slot may move to another server.
         """
         if not call.script:
@@ -117,15 +117,15 @@ class ScriptLibrary:
 
 
 def with_includes(text: str, includes: Mapping[str, str]) -> str:
-    """Return a script's text with its includes in place.
+    """Return a script's text with expanded includes.
 
     Raises:
-        KeyError: An include that does not exist, by its name.
+        KeyError: An include does not exist; the argument is its name.
     """
 
     def placed_in(text: str, placed: set[str]) -> str:
         def include(match: re.Match[str]) -> str:
-            known = {*placed} if match[1] else placed  # what a block defines ends with it
+            known = {*placed} if match[1] else placed  # the definitions of a block are local to it
             parts: list[str] = []
             for name in _INCLUDE.findall(match[0]):
                 if name not in known:
@@ -150,7 +150,7 @@ def _lua_folder() -> Traversable:
 
 
 def _texts(folder: Traversable) -> dict[str, str]:
-    """Return what a folder has, below it too: name -> text. Names are unique in the whole tree."""
+    """Return the Lua texts of a folder and its subfolders, by name. Names are unique in the whole tree."""
     texts: dict[str, str] = {}
     for item in folder.iterdir():
         if item.is_dir():

@@ -1,4 +1,4 @@
-"""A master that Sentinels watch: they say who it is now.
+"""Finds the master of a service by asking its Sentinels.
 
 Source: Redis documentation, "Guidelines for Redis clients with support for Redis Sentinel".
 """
@@ -22,19 +22,19 @@ from rmq.errors import RedisUnavailableError
 log = reporter("rmq.connections")
 
 REFRESH_S = 5.0
-"""So often the Sentinels are asked even if all is well: an old master that they have given up may go on answering."""
+"""How often the Sentinels are asked if nothing is wrong: a master that they have replaced may go on answering."""
 
 DOUBT_S = 0.1
-"""Shortest time between two questions when something is wrong."""
+"""Minimum time between two questions after a failure."""
 
 
 class Answer(NamedTuple):
-    """What a Sentinel says.
+    """The answer of a Sentinel.
 
     Attributes:
-        master: Where the master is.
-        epoch: Number of the failover that made it the master; it only rises.
-        priorities: `replica-priority` of each replica that may be promoted, where that matters.
+        master: Address of the master.
+        epoch: Number of the failover that promoted it; it only rises.
+        priorities: `replica-priority` of each replica that may be promoted, if the durability level needs it.
     """
 
     master: Address
@@ -43,7 +43,7 @@ class Answer(NamedTuple):
 
 
 def newest_first(answers: Sequence[Answer]) -> list[Address]:
-    """Return the masters that Sentinels name: the one of the newest failover first, of equal ones what most say."""
+    """Return the masters that Sentinels name, the newest failover first; ties go to the most frequent answer."""
     votes = Counter(answer.master for answer in answers)
     in_order = sorted(answers, key=lambda answer: (-answer.epoch, -votes[answer.master]))
     return list(dict.fromkeys(answer.master for answer in in_order))
@@ -54,7 +54,7 @@ class SentinelRouter(OneMaster):
 
     Args:
         url: The Sentinels and the service.
-        nodes: Makes nodes.
+        nodes: Factory of nodes.
     """
 
     def __init__(self, url: RedisUrl, nodes: NodeFactory) -> None:
@@ -102,9 +102,9 @@ class SentinelRouter(OneMaster):
         return monotonic_s() - self._asked_s > (DOUBT_S if self._invalidated else REFRESH_S)
 
     def _ask(self) -> None:
-        """Ask all Sentinels that answer in time, and take the newest answer that names a server which is a master.
+        """Ask all Sentinels that answer in time, and use the newest answer whose server really is a master.
 
-        A Sentinel may have been cut off from the others, and name a master of long ago, even one that still lives.
+        A Sentinel that was disconnected from the others may name an old master, which may still be running.
         """
         invalidated, self._invalidated = self._invalidated, False
         problems: list[str] = []
@@ -129,14 +129,14 @@ class SentinelRouter(OneMaster):
         elif self._master is None:
             raise WireBrokenError(f"no Sentinel names a master of {self._url.service} ({'; '.join(problems)})")
         elif problems:
-            log.warning("no Sentinel answers; going on with the master at %s: %s", self._master.address, problems)
+            log.warning("no Sentinel answers; still using the master at %s: %s", self._master.address, problems)
 
     def _is_current(self, address: Address, invalidated: bool) -> bool:
-        """Return whether a server is the one that we work with, and nothing is wrong with it."""
+        """Return whether the address is that of the current master, and nothing is wrong with it."""
         return not invalidated and self._master is not None and self._master.address == address
 
     def _problem_with(self, address: Address) -> str:
-        """Look whether a server can be reached and is a master; return why not."""
+        """Return why a server cannot be used as the master, or "" if it is a master and can be reached."""
         server = self._nodes.probe_node(address, QUICK_S, _require_master)
         try:
             server.give_back(server.checkout())
@@ -155,24 +155,24 @@ class SentinelRouter(OneMaster):
                 raise
             raise WireBrokenError("this server is not a Sentinel") from None
         if reply is None:
-            raise WireBrokenError(f"it watches no master named {service}")
+            raise WireBrokenError(f"this Sentinel watches no master named {service}")
         try:
             host, port = reply
             address = parse_address(host, port)
         except (TypeError, ValueError) as error:
-            raise WireBrokenError(f"it names a master with an invalid address: {error!s:.200}") from None
+            raise WireBrokenError(f"this Sentinel names a master with an invalid address: {error!s:.200}") from None
         [epoch] = _numbers_of(sentinel, "MASTER", service, b"config-epoch") or [0]
         replicas = _numbers_of(sentinel, "REPLICAS", service, b"slave-priority") if durability.replicas else []
         return Answer(address, epoch, tuple(priority for priority in replicas if priority))
 
     def _warn(self, answer: Answer) -> None:
-        """Warn, once, where a failover may promote a replica that has not confirmed what others have."""
+        """Log a warning, once, if a failover may promote a replica that lacks confirmed writes."""
         durability, priorities = self._nodes.durability, sorted(answer.priorities)
         unsafe = durability.replicas < len(priorities) and len(set(priorities)) > 1
         if unsafe and priorities != self._warned:
             log.warning(
                 "durability %s waits for %d of %d replicas of %s, whose replica-priority differs %s: a failover "
-                "promotes the one with the lowest, even if it lacks messages; give all the same, or set replicas=%d",
+                "promotes the lowest one, even if it lacks messages; use equal priorities, or set replicas=%d",
                 durability.level.value,
                 durability.replicas,
                 len(priorities),
@@ -196,7 +196,7 @@ class SentinelRouter(OneMaster):
 
 
 def _require_master(wire: Wire) -> None:
-    """Refuse a connection to a server that has become a replica: it would answer reads with old data."""
+    """Raise if the server has become a replica, which would return old data."""
     try:
         role: list[Any] = wire.call("ROLE")
     except ReplyError as error:
@@ -208,9 +208,9 @@ def _require_master(wire: Wire) -> None:
 
 
 def _numbers_of(sentinel: Node, what: str, service: str, field: bytes) -> list[int]:
-    """Return a field of what a Sentinel knows of a master, or of each of its replicas; of those where it has one."""
+    """Return a numeric field of a Sentinel's reply about a master or about its replicas, where it is present."""
     numbers: list[int] = []
-    with suppress(ReplyError, TypeError, ValueError):  # no right to it, or something else than a Sentinel
+    with suppress(ReplyError, TypeError, ValueError):  # no permission, or the server is not a Sentinel
         reply: Any = sentinel.ask("SENTINEL", what, service)
         for row in [reply] if what == "MASTER" else reply:
             fields = dict(zip(row[::2], row[1::2], strict=False))

@@ -1,6 +1,6 @@
-"""Whether a server is fit for RMQ: forgetful and badly set up ones are refused or warned of, and what lacks a command.
+"""Checks the commands and settings of a server: refuses it, or logs a warning, if it may lose messages.
 
-A server is asked for what it can do, and not for its version: Valkey calls itself Redis 7.2.4, and others do likewise.
+The server is tested for commands instead of its version, since Valkey and others report a version of Redis.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from rmq.errors import UnsafeRedisError
 log = reporter("rmq.connections")
 
 NEWEST_NEEDED = "ZMSCORE"
-"""Of the commands that scripts need, one of the newest: it came with Redis 6.2."""
+"""One of the newest commands that the scripts need: it was added in Redis 6.2."""
 
 Commands = frozenset[str]
-"""Names of commands that a server has, of those that it was asked for."""
+"""Names of the tested commands that a server has."""
 
 
 def check_server(wire: Wire, shown: str, durability: Durability, warned: set[str]) -> Commands:
-    """Look at a server, in one round trip, and return which commands it has.
+    """Check a server, in one round trip, and return the tested commands that it has.
 
     Args:
-        wire: A connection to it.
-        shown: Its name in messages.
-        durability: What it must be able to do.
-        warned: What the last look has warned of, and is not logged again; becomes what holds now.
+        wire: A connection to the server.
+        shown: Name of the server in messages.
+        durability: The durability level that it must support.
+        warned: Warnings of the last check, which are not logged again; replaced by the present ones.
 
     Raises:
-        UnsafeRedisError: It would lose messages, or can't do what was promised.
+        UnsafeRedisError: It may lose messages, or does not support the durability level.
         ReplyError: It refuses for another reason.
         WireBrokenError: No answer.
     """
     asked = (NEWEST_NEEDED, SHARDED_PUBLISH)
     probe = durability.probe()
-    # A command without its arguments is refused before anybody looks at rights: as unknown, or for their number.
+    # A command without arguments is refused before permissions are checked: as unknown, or for its arity.
     requests = (("INFO",), *((name,) for name in asked), *(() if probe is None else (probe,)))
     wire.send(b"".join(pack(*request) for request in requests))
     info = _info(wire)
@@ -64,22 +64,22 @@ def check_server(wire: Wire, shown: str, durability: Durability, warned: set[str
 
 
 def refuse_unsafe(info: Mapping[str, str], shown: str) -> None:
-    """Raise `UnsafeRedisError` for a server that would lose messages."""
+    """Raise `UnsafeRedisError` for a server that may lose messages."""
     policy = info.get("maxmemory_policy", "noeviction")
     if policy.startswith("allkeys"):
         raise UnsafeRedisError(
-            f"Redis at {shown} has maxmemory-policy {policy}, which drops whole slots "
+            f"Redis at {shown} has maxmemory-policy {policy}, which evicts the messages of whole slots "
             "when memory is short; set it to noeviction"
         )
 
 
 def refuse_weak(refusal: str, shown: str, durability: Durability) -> None:
-    """Raise `UnsafeRedisError` for a server that can't do what was promised.
+    """Raise `UnsafeRedisError` for a server that does not support the durability level.
 
     Args:
-        refusal: How it refuses the probe of the durability.
-        shown: Its name in messages.
-        durability: What it must be able to do.
+        refusal: Its error reply to `Durability.probe`.
+        shown: Name of the server in messages.
+        durability: The durability level.
     """
     level, command = durability.level.value, durability.command
     if "unknown command" in refusal:
@@ -96,10 +96,10 @@ def refuse_weak(refusal: str, shown: str, durability: Durability) -> None:
         raise UnsafeRedisError(f"durability fsync needs an AOF; Redis at {shown} has none: set appendonly yes")
     if not_executed(refusal):
         raise ReplyError(refusal)
-    # a replica refuses it, too; it is not sent there
+    # a replica refuses the probe, too, but durable calls are not sent to replicas
 
 
-_NOT_CHECKED = "does not let this user call INFO: its maxmemory-policy was not checked"
+_NOT_CHECKED = "does not allow this user to call INFO: its maxmemory-policy was not checked"
 
 _INSTEAD_OF_FSYNC = (
     "use Redis 7.2 or newer, or Valkey, or durability replicated, or durability memory with appendfsync always"
@@ -107,12 +107,12 @@ _INSTEAD_OF_FSYNC = (
 
 
 def warnings_about(info: Mapping[str, str], save_points: str | None, durability: Durability) -> list[str]:
-    """Return what is dangerous about a server, in words.
+    """Return warnings about dangerous settings of a server.
 
     Args:
         info: Its INFO.
         save_points: Its setting `save`; `None` if unknown.
-        durability: What it must be able to do.
+        durability: The durability level.
     """
     commands: list[str] = []
     if info.get("role") != "master":
@@ -120,14 +120,14 @@ def warnings_about(info: Mapping[str, str], save_points: str | None, durability:
     policy = info.get("maxmemory_policy", "noeviction")
     if policy.startswith("volatile"):
         commands.append(
-            f"has maxmemory-policy {policy}: when memory is short it drops what Spark's queries and idempotent writes "
-            "remember of their batches, and the history; set it to noeviction"
+            f"has maxmemory-policy {policy}: when memory is short it evicts the history, and the batch records of "
+            "Spark's queries and idempotent writes; set it to noeviction"
         )
     replicas = int(info.get("connected_slaves", "0"))
     if replicas and info.get("aof_enabled") == "0" and save_points == "":
         commands.append(
-            "has replicas but no persistence: if it restarts by itself, it comes back empty and empties them, too; "
-            "set appendonly yes, or keep it from restarting"
+            "has replicas but no persistence: if it restarts automatically, it comes back empty and the replicas are "
+            "emptied, too; set appendonly yes, or disable automatic restarts"
         )
     if durability.replicas > replicas:
         commands.append(f"has {replicas} replicas; durability {durability.level.value} waits for {durability.replicas}")
@@ -135,7 +135,7 @@ def warnings_about(info: Mapping[str, str], save_points: str | None, durability:
 
 
 def _info(wire: Wire) -> dict[str, str]:
-    """Read the reply to INFO; nothing where this user has no right to it."""
+    """Read the reply to INFO; empty if this user has no permission for it."""
     try:
         text = cast("bytes", wire.read()).decode()
     except ReplyError as error:
@@ -146,7 +146,7 @@ def _info(wire: Wire) -> dict[str, str]:
 
 
 def _refusal(wire: Wire) -> str:
-    """Read a reply; return its text where it is an error, else nothing."""
+    """Read a reply; return its text if it is an error, else ""."""
     try:
         wire.read()
     except ReplyError as error:
@@ -155,7 +155,7 @@ def _refusal(wire: Wire) -> str:
 
 
 def _software(info: Mapping[str, str]) -> str:
-    """Return name and version of the software, as messages add them to an address; nothing where INFO does not tell."""
+    """Return name and version of the server's software in parentheses, for messages; "" if INFO lacks them."""
     if number := info.get("valkey_version"):
         return f" (Valkey {number})"
     return f" ({info['redis_version']})" if "redis_version" in info else ""

@@ -1,4 +1,4 @@
-"""One server at a time, behind one name."""
+"""A standalone server, behind one host name."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from rmq._transport.urls import Address
 log = reporter("rmq.connections")
 
 LOOK_S = 2.0
-"""How often a server is asked for its role while all is well: a client that only reads is never refused."""
+"""How often a server is asked for its role if nothing is wrong, since a replica does not refuse reads."""
 
 DOUBT_S = 0.1
-"""Shortest time between two such questions when something is wrong."""
+"""Minimum time between two such questions after a failure."""
 
 ANSWER_S = 0.5
-"""How long the answer is waited for."""
+"""How long to wait for the answer."""
 
 
 class OneMaster(ABC):
-    """A `Router` to one server at a time, which holds all keys and redirects nobody."""
+    """A `Router` to one server at a time, which holds all keys and sends no redirections."""
 
     multi_slot_scripts = True
     sharded_hints = False
@@ -49,14 +49,14 @@ class OneMaster(ABC):
 
 
 class StandaloneRouter(OneMaster):
-    """A `Router` to the server that a name leads to.
+    """A `Router` to the server behind a host name.
 
-    The name may move to another server while the old one lives on as a replica, and the connections to it with it. So
-    the server is asked for its role now and then, and a replica's connections are replaced by new ones. If the name
-    still leads to a replica, it is used as it is: it answers reads and refuses writes.
+    The name may be moved to another server while the old one goes on as a replica, with open connections to it. So the
+    server is asked for its role regularly, and the connections to a replica are replaced by new ones. If the name still
+    resolves to a replica, that is used: it answers reads and refuses writes.
 
     Args:
-        nodes: Makes nodes.
+        nodes: Factory of nodes.
     """
 
     def __init__(self, nodes: NodeFactory) -> None:
@@ -100,7 +100,7 @@ class StandaloneRouter(OneMaster):
         replica = self._is_replica()
         self._looked_s = monotonic_s()
         if replica and not self._replica:
-            log.warning("Redis at %s is a replica now; connecting anew", self._nodes.shown)
+            log.warning("Redis at %s has become a replica; reconnecting", self._nodes.shown)
         if replica or (replica is None and invalidated):
             old, self._node = self._node, self._nodes.only()
             self.topology_version += 1
@@ -111,12 +111,12 @@ class StandaloneRouter(OneMaster):
             self._replica = replica
 
     def _is_replica(self) -> bool | None:
-        """Ask for the role over an idle connection; `None` where there is none, or no answer soon.
+        """Ask for the role over an idle connection; return `None` without a connection or a quick answer.
 
-        The call that follows finds out by itself whether the server answers.
+        If the server does not answer, the call that follows will find that.
         """
         try:
             info = self._node.ask_soon(ANSWER_S, "INFO", "replication")
-        except ReplyError:  # this user may not ask
+        except ReplyError:  # no permission for INFO
             return None
         return None if info is NOTHING else b"\nrole:slave" in info

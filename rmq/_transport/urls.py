@@ -1,4 +1,4 @@
-"""URLs that say where Redis is. Pure."""
+"""Parses the URLs of Redis. Pure."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ URL_FORMS = (
     "redis://host:6379; or embedded:///folder, a Redis that RMQ starts and whose data stay in the folder; or "
     "embedded://, a temporary one for this process alone"
 )
-"""What a URL can name, for errors."""
+"""The usual forms of a URL, for errors."""
 REDIS_PORT, SENTINEL_PORT = 6379, 26379
 
 
 class Topology(Enum):
-    """How the Redis behind a URL is built."""
+    """Kind of the Redis deployment behind a URL."""
 
     EMBEDDED = "embedded"
     STANDALONE = "standalone"
@@ -49,7 +49,7 @@ _ENCODE = "a password with / ? # or @ must be percent-encoded"
 
 
 class Address(NamedTuple):
-    """Where a server listens."""
+    """Host and port of a server."""
 
     host: str
     port: int
@@ -60,10 +60,10 @@ class Address(NamedTuple):
 
 
 def parse_address(host: object, port: object) -> Address:
-    """Return the address that a server has told; it may have told anything.
+    """Return an address from a server's reply, which may be invalid.
 
     Raises:
-        ValueError: That is no address.
+        ValueError: It is not an address.
     """
     if isinstance(host, bytes):
         host = host.decode(errors="replace")
@@ -80,15 +80,15 @@ def parse_address(host: object, port: object) -> Address:
 
 @dataclass(frozen=True, slots=True)
 class RedisUrl:
-    """A URL, understood.
+    """A parsed URL.
 
     Attributes:
-        url: The URL as given.
-        topology: What it leads to.
-        folder: Folder of a kept embedded Redis; `None` for a temporary one and for the others.
-        hosts: The Sentinels, or some nodes of the cluster; empty for the others.
-        service: Name of the master that the Sentinels watch; empty for the others.
-        chosen: Whether somebody named it; `False` where neither an argument nor `RMQ_URL` did.
+        url: The URL as text.
+        topology: Kind of the deployment.
+        folder: Data folder of an embedded Redis; `None` for a temporary one and for other deployments.
+        hosts: The Sentinels, or some nodes of the cluster; empty for other deployments.
+        service: Name of the master that the Sentinels watch; empty for other deployments.
+        chosen: Whether an argument or `RMQ_URL` set it; `False` for the default.
     """
 
     url: str
@@ -100,7 +100,7 @@ class RedisUrl:
 
     @property
     def temporary(self) -> bool:
-        """Whether it is an embedded Redis that ends, with all that it holds, when its last client is closed."""
+        """Whether it is an embedded Redis without a data folder, whose messages are lost when its clients close."""
         return self.topology is Topology.EMBEDDED and self.folder is None
 
     @property
@@ -117,7 +117,7 @@ class RedisUrl:
         return SplitResult(parts.scheme.partition("+")[0], f"{userinfo}{at}{address}", path, query, "").geturl()
 
     def sentinel_url(self, address: Address) -> str:
-        """Return the `redis://` URL of one Sentinel, with `sentinel_username` and `sentinel_password` if given."""
+        """Return the `redis://` URL of one Sentinel, with `sentinel_username` and `sentinel_password` if present."""
         parts = _split(self.url)
         pairs = parse_qsl(parts.query)
         query = [pair for pair in pairs if not pair[0].startswith("sentinel_")]
@@ -126,7 +126,7 @@ class RedisUrl:
 
 
 def _split(url: str) -> SplitResult:
-    """Split a URL; several hosts, some of them IPv6 addresses, are more than newer versions of `urlsplit` let pass."""
+    """Split a URL. Newer versions of `urlsplit` reject several hosts with IPv6 addresses, so they are cut out."""
     scheme, separator, rest = url.partition("://")
     if not separator or "+" not in scheme:
         return urlsplit(url)
@@ -138,18 +138,18 @@ def _split(url: str) -> SplitResult:
 
 
 def parse_url(url: str | None) -> RedisUrl:
-    """Understand a URL; without one, `RMQ_URL` from the environment, else `embedded://`, which is not `chosen` then.
+    """Parse a URL; `None` uses `RMQ_URL` from the environment, or else `embedded://` with `chosen` False.
 
     Raises:
-        InvalidUrlError: No text or an empty one, an unknown scheme, or a part that the scheme does not take.
+        InvalidUrlError: It is not a text, is empty, has an unknown scheme, or a part that the scheme does not support.
     """
     if url is None and (url := os.environ.get(URL_VARIABLE)) is None:
         return RedisUrl(DEFAULT_URL, Topology.EMBEDDED, chosen=False)
     if not isinstance(url, str):  # pyright: ignore[reportUnnecessaryIsInstance] - its value may be a password
         raise InvalidUrlError(f"the URL is of type {type(url).__name__}; it must be a text: {URL_FORMS}")
-    if not url.strip():  # such as ${REDIS_URL} of a Compose file, of a variable that is not set
+    if not url.strip():  # such as ${REDIS_URL} in a Compose file if the variable is not set
         named = "url is" if os.environ.get(URL_VARIABLE) != url else f"{URL_VARIABLE} is set, but"
-        raise InvalidUrlError(f"{named} empty; it must name a Redis: {URL_FORMS}")
+        raise InvalidUrlError(f"{named} empty; set it to the URL of a Redis: {URL_FORMS}")
     return _parse(url)
 
 
@@ -165,13 +165,13 @@ def _parse(url: str) -> RedisUrl:
         raise InvalidUrlError(f"URL {shown!r} cannot be read; {_ENCODE}") from None
     topology = _SCHEMES.get(parts.scheme)
     if topology not in (None, Topology.EMBEDDED) and "://" not in url:
-        raise InvalidUrlError(f"URL {shown!r} lacks // behind its scheme; write {parts.scheme}://host")
+        raise InvalidUrlError(f"URL {shown!r} lacks // after its scheme; write {parts.scheme}://host")
     if topology is None:
         known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
         guess = "" if "://" in url else f"; did you mean redis://{shown}?"
         raise InvalidUrlError(f"URL {shown!r} has {_scheme_of(parts.scheme)}{guess}; known schemes are {known}")
     if topology is not Topology.EMBEDDED and _cut_short(parts):
-        raise InvalidUrlError(f"URL {shown!r} has an @ behind its host; {_ENCODE}")
+        raise InvalidUrlError(f"URL {shown!r} has an @ after its host; {_ENCODE}")
     if topology is Topology.SENTINEL:
         return _sentinel(url, parts)
     if topology is Topology.CLUSTER:
@@ -186,14 +186,14 @@ def _parse(url: str) -> RedisUrl:
 
 
 def chosen_url(url: str | None) -> RedisUrl:
-    """Understand a URL, for what runs on its own and would work for nobody on a Redis that nobody else knows.
+    """Parse a URL for a program such as `rmq worker`, for which a temporary Redis would be useless.
 
     Raises:
-        InvalidUrlError: Neither `url` nor `RMQ_URL` names a Redis; else as `parse_url`.
+        InvalidUrlError: Neither `url` nor `RMQ_URL` is set; otherwise as `parse_url`.
     """
     parsed = parse_url(url)
     if not parsed.chosen:
-        raise InvalidUrlError(f"no Redis is named; set {URL_VARIABLE}: {URL_FORMS}")
+        raise InvalidUrlError(f"no Redis URL is set; set {URL_VARIABLE}: {URL_FORMS}")
     return parsed
 
 
@@ -210,7 +210,7 @@ def _standalone(url: str, parts: SplitResult) -> RedisUrl:
 
 
 def _cut_short(parts: SplitResult) -> bool:
-    """Return whether a sign in a password seems to have ended the part of a URL that names the host."""
+    """Return whether a special character in a password seems to have cut off the host of a URL."""
     path = "" if parts.scheme == "unix" else parts.path
     return "@" in path + parts.fragment or ("@" in parts.query and parts.netloc.startswith(":"))
 
@@ -244,7 +244,7 @@ def _hosts(url: str, parts: SplitResult, default_port: int) -> tuple[Address, ..
 
 
 def _without_password(url: str) -> str:
-    """Hide passwords by the text alone: also in what is no proper URL, since errors quote it."""
+    """Hide passwords in the text of a URL, even in an invalid one, since errors quote it."""
     hidden = re.sub(r"(//[^:@/]*:).*@", r"\1***@", url)
     hidden = re.sub(r"(//[^:@/\[]*:)(?=[^/?#@,]*[^\d/?#@,])[^/?#@]*", r"\1***", hidden)  # no port: a host is missing
     return re.sub(r"([?&](?:sentinel_)?password=)[^&#]*", r"\1***", hidden)

@@ -30,7 +30,7 @@ from tests.support.cli import Cli
 
 ROOT = Path(__file__).parents[2]
 JOBS = Topic("jobs", TopicType.PRIORITY)
-UNSET = "no Redis is named; set RMQ_URL: redis://host:6379; or embedded:///folder"
+UNSET = "no Redis URL is set; set RMQ_URL: redis://host:6379; or embedded:///folder"
 SEND = """
 from rmq import PriorityMessage, RmqClient, Topic, TopicType
 
@@ -66,8 +66,8 @@ def rmq(*words: str, folder: Path = ROOT, **variables: str) -> subprocess.Comple
 def test_who_names_no_redis_is_warned_though_no_logging_is_set_up() -> None:
     ran = run("-c", SEND)
     assert (ran.returncode, ran.stdout) == (0, "1\n")
-    assert ran.stderr.startswith("no Redis is named: this client starts a temporary one of its own.")
-    assert "all its messages are gone once this client is closed or its process ends. Set RMQ_URL" in ran.stderr
+    assert ran.stderr.startswith("no Redis URL is set: this client starts a temporary Redis.")
+    assert "all its messages are lost when the client is closed or its process ends. Set RMQ_URL" in ran.stderr
 
 
 def test_who_names_one_is_not_warned(tmp_path: Path) -> None:
@@ -85,17 +85,17 @@ def test_asyncio_warns_as_well(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
 
     with caplog.at_level(logging.WARNING, "rmq"):
         asyncio.run(use())
-    assert [record.name for record in caplog.records if "no Redis is named" in record.message] == ["rmq.client"]
+    assert [record.name for record in caplog.records if "no Redis URL is set" in record.message] == ["rmq.client"]
 
 
 def test_an_empty_url_is_an_error_and_no_private_redis() -> None:
     ran = run("-c", SEND, RMQ_URL="")
     assert (ran.returncode, ran.stdout) == (1, "")
-    assert "InvalidUrlError: RMQ_URL is set, but empty; it must name a Redis: redis://host:6379" in ran.stderr
+    assert "InvalidUrlError: RMQ_URL is set, but empty; set it to the URL of a Redis: redis://host:6379" in ran.stderr
     for words in (("stats",), ("--url", "", "stats"), ("stats", "--url", "")):
         ran = rmq(*words, RMQ_URL="" if words == ("stats",) else "embedded://")
         assert (ran.returncode, ran.stdout) == (2, ""), ran
-        assert "empty; it must name a Redis" in " ".join(ran.stderr.split())
+        assert "empty; set it to the URL of a Redis" in " ".join(ran.stderr.split())
 
 
 @pytest.mark.parametrize("words", ["consume jobs", "dashboard", "metrics --once", "send jobs a", "stats"])
@@ -156,7 +156,7 @@ from rmq.adapters.django import client
 client()
 """
     ran = run("-c", program)
-    assert "WARNINGS:\n?: (rmq.W001) no Redis is named; set RMQ_URL" in ran.stderr
+    assert "WARNINGS:\n?: (rmq.W001) no Redis URL is set; set RMQ_URL" in ran.stderr
     assert f"InvalidUrlError: {UNSET}" in ran.stderr
     ran = run("-c", program, RMQ_URL="embedded://")
     assert (ran.returncode, ran.stderr) == (0, "")

@@ -83,7 +83,7 @@ def test_a_call_below_the_floor_is_refused_whatever_comes_later(make_slot: MakeS
     send(slot, RpcId("a", 4, 2), one)  # it was numbered before call 3, and comes after it
     before = slot.dump()
     for number in (1, 2):
-        with pytest.raises(ReplyLostError, match=f"number {number} is no longer remembered, the lowest one is 3"):
+        with pytest.raises(ReplyLostError, match=f"number {number} is no longer stored; the lowest stored number is 3"):
             send(slot, RpcId("a", number, number), one)
     assert slot.dump() == before
     assert send(slot, RpcId("b", 1, 1), one) == (0, 1), "another lane has numbers of its own"
@@ -118,7 +118,7 @@ def test_a_name_with_other_messages_is_refused(make_slot: MakeSlot) -> None:
     before = slot.dump()
     assert send(slot, rpc_id, (b"x", 900, record("S", number=1)), (b"y", 800, record("S", number=1))) == (2, 0)
     for contents, number in ((b"xz", 1), (b"xy", 2), (b"yx", 1), (b"xyz", 1), (b"x", 1)):
-        with pytest.raises(CallChangedError, match="once is 'import', and the call of that name to slot 0"):
+        with pytest.raises(CallChangedError, match="once is 'import', but an earlier call of that name to slot 0"):
             send(slot, rpc_id, *((bytes([each]), 500, record("S", number=number)) for each in contents))
     assert slot.dump() == before
 
@@ -148,8 +148,8 @@ def test_what_was_refused_is_no_repeat(make_slot: MakeSlot) -> None:
     with pytest.raises(CollectionFullError) as caught:
         send(slot, RpcId("a", 2, 1), (b"x", 500, record("C", b"23")))
     assert str(caught.value).startswith(
-        f"message 1 of a call to slot 0 of topic {slot.topic.name} brings 1 item that counts 6 bytes, and b'x' "
-        "has no room: max_items is 1, max_bytes is 65536; consume it first"
+        f"message 1 of a call to slot 0 of topic {slot.topic.name} adds 1 item that counts 6 bytes, but b'x' "
+        "is full: max_items is 1, max_bytes is 65536; consume it first"
     )
     assert caught.value.room == 0
     two = [(b"x", record("C", b"2")), (b"x", record("C", b"3"))]
@@ -370,7 +370,7 @@ def test_a_sum_is_exact_up_to_its_bound_and_refused_beyond(make_slot: MakeSlot) 
             slot.send((name, 500, record("S", number=number)))
         assert str(caught.value).startswith(
             f"message 1 of a call to slot 0 of topic {slot.topic.name} adds {number} to the sum of {name!r}; a sum "
-            "must stay within 2^53 - 1, plus or minus"
+            "must be from -(2^53 - 1) to 2^53 - 1"
         )
     assert {name: value for name, value in slot.dump().items() if b"marks" not in name} == {
         name: value for name, value in before.items() if b"marks" not in name

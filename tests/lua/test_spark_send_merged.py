@@ -185,7 +185,7 @@ def test_a_refused_chunk_leaves_no_mark(make_slot: MakeSlot) -> None:
     assert send(slot, ROWS) == Once(2, 0, 0)
     lists = make_slot(TopicType.PRIORITY, merge=Merge(Collect(max_items=2, when_full="refuse")))
     with pytest.raises(
-        CollectionFullError, match="1 item that counts 5 bytes, and b'a' has no room: max_items is 2, max_bytes"
+        CollectionFullError, match="1 item that counts 5 bytes, but b'a' is full: max_items is 2, max_bytes"
     ):
         send(lists, [items(b"a", b"1", b"2"), items(b"a", b"3")])
     assert lists.dump() == {}

@@ -164,7 +164,7 @@ def test_a_total_that_is_no_number_hides_only_its_topic(
     topic: Topic = make_topic(TopicType.PRIORITY, checked=False)
     client.producer(topic).send(PriorityMessage("a", 100))
     redis_client.hset(slot_keys(topic.name, 0).meta, "merged", "garbage")
-    with pytest.raises(ScriptFailedError, match=f"slot 0 of topic {topic.name} holds something that cannot be read"):
+    with pytest.raises(ScriptFailedError, match=f"slot 0 of topic {topic.name} has a value that RMQ cannot read"):
         client.inspect(topic).stats()
     families = {family.name: family.samples for family in text_string_to_metric_families(render(client))}
     assert families["rmq_up"][0].value == 1

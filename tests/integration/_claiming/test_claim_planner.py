@@ -347,7 +347,7 @@ def test_outcomes_that_come_too_late_are_not_given_up_in_silence(
     with caplog.at_level(logging.WARNING):
         worker._drop(found, FetchResult([], found[:2]))  # pyright: ignore[reportPrivateUsage]
     assert worker.held.deliveries == [found[1]]
-    assert "1 outcomes did not reach Redis before their leases ended" in caplog.text
+    assert "acks or nacks that did not reach Redis before their leases expired: 1" in caplog.text
 
 
 def test_outcomes_with_a_lost_reply_are_not_told_as_carried_out(

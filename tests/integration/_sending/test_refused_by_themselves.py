@@ -48,7 +48,7 @@ def test_one_full_collect_stops_no_other(slots: int, fold: bool, client: RmqClie
     producer = client.producer(topic)
     producer.send(RangeMergeMessage("full", body=["a", "b"]))
     sent = rows()
-    with pytest.raises(CollectionFullError, match=r"b'full' has no room: max_items is 2") as caught:
+    with pytest.raises(CollectionFullError, match=r"b'full' is full: max_items is 2") as caught:
         producer.send_many(sent, fold=fold)
     refused = [message for message in sent if message.content == "full"]
     assert list(caught.value.not_stored) == refused

@@ -91,7 +91,7 @@ def test_a_send_waits_for_the_disk() -> None:
         server.config_set("appendfsync", "no")
         with RmqClient(server.url, durability="fsync", timeout_s=0.4) as client:
             producer, message = client.producer(TOPIC), PriorityMessage("a", 100)
-            with pytest.raises(DurabilityError, match=r"AOF is not on disk: .* appendfsync is no") as caught:
+            with pytest.raises(DurabilityError, match=r"did not sync its AOF to disk: .* appendfsync is no") as caught:
                 producer.send(message)
             assert (caught.value.stored, caught.value.unknown, caught.value.not_stored) == (0, (message,), ())
             assert stats_of(client, TOPIC).backlog == 1
@@ -140,7 +140,7 @@ def test_a_disk_that_cannot_be_written_is_told_of() -> None:
         with RmqClient(server.url, durability="fsync", timeout_s=6, deadline_s=6) as client:
             producer = client.producer(TOPIC)
             with disk_full(server):
-                with pytest.raises(DurabilityError, match="the master's AOF is not on disk: the disk is slow or fails"):
+                with pytest.raises(DurabilityError, match="the master did not sync its AOF to disk: the disk is slow"):
                     producer.send(PriorityMessage("a", 100))
                 wait_until(lambda: plain.info("persistence")["aof_last_write_status"] == "err")
                 with pytest.raises(RedisUnavailableError, match="MISCONF Errors writing to the AOF file"):

@@ -48,12 +48,12 @@ def test_the_version_that_a_server_tells_is_not_asked_for(caplog: pytest.LogCapt
     caplog.set_level(logging.WARNING, "rmq")
     with RedisServer() as server, RmqClient(as_user(server, "-info")) as client:
         assert client.producer(TOPIC).send(PriorityMessage("a", 100)).new == 1
-        assert "does not let this user call INFO: its maxmemory-policy was not checked" in caplog.text
+        assert "does not allow this user to call INFO: its maxmemory-policy was not checked" in caplog.text
 
 
 @pytest.mark.parametrize("command", ["EVALSHA", "SCRIPT"])
 def test_a_server_without_scripts_is_told_of(command: str) -> None:
-    told = f"Redis has no command {command}; RMQ does all by Lua scripts, and needs EVALSHA and SCRIPT LOAD$"
+    told = f"Redis has no command {command}; RMQ uses Lua scripts and needs EVALSHA and SCRIPT LOAD$"
     with without(command) as server, RmqClient(server.url) as client:
         producer = client.producer(TOPIC)
         with pytest.raises(ScriptFailedError, match=told):
@@ -66,7 +66,7 @@ def test_a_server_without_scripts_is_told_of(command: str) -> None:
     ("right", "command", "loading"), [("-evalsha", "evalsha", ": "), ("-script", "script", ": it cannot be loaded: ")]
 )
 def test_a_right_that_is_missing_is_named(server: RedisServer, right: str, command: str, loading: str) -> None:
-    told = f"{loading}NOPERM.*{command}.*; docs/operate/operations.md lists the rights that RMQ needs$"
+    told = f"{loading}NOPERM.*{command}.*; docs/operate/operations.md lists the permissions that RMQ needs$"
     with RmqClient(as_user(server, right), deadline_s=3_600) as client:
         producer = client.producer(TOPIC)
         with pytest.raises(ScriptFailedError, match=told):
@@ -78,7 +78,7 @@ def test_a_right_that_is_missing_is_named(server: RedisServer, right: str, comma
 def test_a_right_that_a_script_is_missing_is_told_of(server: RedisServer) -> None:
     with RmqClient(as_user(server, "-zcard")) as client:
         client.producer(TOPIC)
-        with pytest.raises(ScriptFailedError, match=r"operations\.md lists the rights that RMQ needs$"):
+        with pytest.raises(ScriptFailedError, match=r"operations\.md lists the permissions that RMQ needs$"):
             client.inspect(TOPIC).stats()
 
 

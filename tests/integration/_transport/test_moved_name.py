@@ -106,7 +106,7 @@ def test_who_only_reads_follows(name: Name, topic: Topic, caplog: pytest.LogCapt
         with RmqClient(name.new.url) as sender:
             sender.producer(topic).send(PriorityMessage("after", 100))
         wait_until(lambda: inspection.stats().total("accepted") == 2, message="the figures of the new master")
-        assert "is a replica now; connecting anew" in caplog.text
+        assert "has become a replica; reconnecting" in caplog.text
 
 
 def test_an_economical_worker_follows_by_its_report(name: Name, topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:

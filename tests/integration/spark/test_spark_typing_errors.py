@@ -64,7 +64,7 @@ READS = [
     M("url is empty", {"url": ""}),
     M("URL 'redis1:6379' has the unknown scheme 'redis1'; did you mean redis:", {"url": "redis1:6379"}),
     M("URL 'http://redis1:6379' has the unknown scheme", {"url": "http://redis1:6379"}),
-    M("URL 'redis:/redis1:6379' lacks // behind its scheme", {"url": "redis:/redis1:6379"}),
+    M("URL 'redis:/redis1:6379' lacks // after its scheme", {"url": "redis:/redis1:6379"}),
     M("URL 'redis://redis1:99999' has an invalid port", {"url": "redis://redis1:99999"}),
     M("URL 'redis://redis1:6379/x' has an invalid database", {"url": "redis://redis1:6379/x"}),
     M("this Redis URL cannot be used: redis-py has no option ssl", {"url": "redis://redis1:6379?ssl=1"}),

@@ -55,7 +55,7 @@ BOTH: Mistakes = {
         M("whenPassed is 'now', and topic typed-image is RANGE_MERGE", {"whenPassed": "now"}),
         M("durability is 'sync'; it must be one of memory, replicated, fsync", {"durability": "sync"}),
         M("durability replicated needs at least 1 replica", {"durability": "replicated", "replicas": 0}),
-        M("replicas is 2, and durability memory waits for no replica", {"replicas": 2}),
+        M("replicas is 2, but durability memory waits for no replica", {"replicas": 2}),
         M("durability fsync needs .*AOF", {"durability": "fsync"}),
         M("deadlineSeconds is '0'; it must be from 1 to 86400 seconds", {"deadlineSeconds": 0}),
         M("markTtlSeconds is '5'; it must be from 60 to", {"idempotent": True, "markTtlSeconds": 5}),

@@ -51,7 +51,7 @@ def test_no_bytes_raise(data: bytes) -> None:
 
 def test_a_reply_that_cannot_be_read_names_the_slot() -> None:
     call = Call("stats", ("k",), [], lambda reply: int(reply), True, "orders", 3)
-    with pytest.raises(ScriptFailedError, match="slot 3 of topic orders holds something that cannot be read") as caught:
+    with pytest.raises(ScriptFailedError, match="slot 3 of topic orders has a value that RMQ cannot read") as caught:
         parsed(call, b"x" * 5_000)
     assert (caught.value.topic, caught.value.slot) == ("orders", 3)
     assert len(str(caught.value)) < 500

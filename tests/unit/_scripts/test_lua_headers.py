@@ -272,7 +272,7 @@ WRITE = "redis.call('ZADD', prepare, epoch, ARGV[i])"
         (
             "-- ARGV[2..] contents",
             "-- ARGV[2..] epoch",
-            "the ARGV of its header are not names of their own: epoch, epoch",
+            "the ARGV of its header must be distinct identifiers: epoch, epoch",
         ),
         ("#ARGV do\n    " + WRITE, "2 do", "does not use ARGV[2..] of the header"),
         ("'ZADD', prepare", "'ZADD', KEYS[2]", "line 21 has a bare KEYS[n] outside of the local names at the top"),

@@ -36,11 +36,11 @@ def test_a_header_names_keys_and_arguments() -> None:
     ("truth", "other", "problem"),
     [
         ("KEYS[2]", "KEYS[3]", "the KEYS of its header are not numbered from 1: store, born"),
-        ("born?", "store", "the KEYS of its header are not names of their own: store, store"),
-        ("epoch  ", "from   ", "the ARGV of its header are not names of their own: from, contents"),
-        ("ARGV[1]  epoch", "ARGV[1..] epoch", "the ARGV of its header have a tail that is not the last"),
+        ("born?", "store", "the KEYS of its header must be distinct identifiers: store, store"),
+        ("epoch  ", "from   ", "the ARGV of its header must be distinct identifiers: from, contents"),
+        ("ARGV[1]  epoch", "ARGV[1..] epoch", "the ARGV of its header have a tail that is not the last entry"),
         ("store  ZSET", "store? ZSET", ""),
-        ("-- KEYS[2]  born?", "-- KEYS[2]  born?  x\n-- KEYS[3]  body", "have an optional one before others"),
+        ("-- KEYS[2]  born?", "-- KEYS[2]  born?  x\n-- KEYS[3]  body", "have an optional entry before a required one"),
         ("contents  at", "contents, at", "an entry without a name: -- ARGV[2..] contents, at most 256"),
     ],
 )

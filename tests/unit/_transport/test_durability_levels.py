@@ -47,14 +47,16 @@ def test_shortfalls() -> None:
     assert (replicated.missing(2), replicated.missing(3)) == ("", "")
     assert replicated.missing(1) == "1 of 2 replicas confirmed"
     assert fsync.missing([1, 1]) == ""
-    assert fsync.missing([0, 1]).startswith("the master's AOF is not on disk: ")
+    assert fsync.missing([0, 1]).startswith("the master did not sync its AOF to disk: ")
     assert fsync.missing([1, 0]) == "0 of 1 replicas confirmed"
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-random"])
 def test_servers_that_drop_slots_are_refused(policy: str) -> None:
     refuse_unsafe(MASTER, "here")
-    with pytest.raises(UnsafeRedisError, match=f"Redis at here has maxmemory-policy {policy}, which drops whole slots"):
+    with pytest.raises(
+        UnsafeRedisError, match=f"Redis at here has maxmemory-policy {policy}, which evicts the messages of whole slots"
+    ):
         refuse_unsafe({**MASTER, "maxmemory_policy": policy}, "here")
 
 
@@ -108,4 +110,4 @@ def test_warnings() -> None:
     [warning] = warnings_about(MASTER, None, Durability(DurabilityLevel.REPLICATED, 2))
     assert warning == "has 1 replicas; durability replicated waits for 2"
     [warning] = warnings_about({**MASTER, "maxmemory_policy": "volatile-lru"}, "", MEMORY)
-    assert "volatile-lru: when memory is short it drops" in warning
+    assert "volatile-lru: when memory is short it evicts" in warning

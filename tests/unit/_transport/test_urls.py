@@ -50,7 +50,7 @@ def test_without_a_url_the_environment_decides(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("RMQ_URL", raising=False)
     fallen_back = parse_url(None)
     assert (fallen_back.url, fallen_back.chosen, fallen_back.temporary) == ("embedded://", False, True)
-    with pytest.raises(InvalidUrlError, match=r"no Redis is named; set RMQ_URL: redis://host:6379; or embedded://"):
+    with pytest.raises(InvalidUrlError, match=r"no Redis URL is set; set RMQ_URL: redis://host:6379; or embedded://"):
         chosen_url(None)
     monkeypatch.setenv("RMQ_URL", "redis://elsewhere")
     for parse in (parse_url, chosen_url):
@@ -63,10 +63,10 @@ def test_without_a_url_the_environment_decides(monkeypatch: pytest.MonkeyPatch) 
 def test_an_empty_url_is_no_choice(empty: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As Compose makes it of `${REDIS_URL}` where that is not set."""
     monkeypatch.delenv("RMQ_URL", raising=False)
-    with pytest.raises(InvalidUrlError, match="url is empty; it must name a Redis"):
+    with pytest.raises(InvalidUrlError, match="url is empty; set it to the URL of a Redis"):
         parse_url(empty)
     monkeypatch.setenv("RMQ_URL", empty)
-    with pytest.raises(InvalidUrlError, match="RMQ_URL is set, but empty; it must name a Redis"):
+    with pytest.raises(InvalidUrlError, match="RMQ_URL is set, but empty; set it to the URL of a Redis"):
         parse_url(None)
     assert parse_url("redis://here").url == "redis://here"
 
@@ -79,7 +79,7 @@ def test_an_empty_url_is_no_choice(empty: str, monkeypatch: pytest.MonkeyPatch) 
         ("redis://h:70000", "invalid port"),
         ("redis://h:99999", "invalid port"),
         ("redis://[::1", "cannot be read"),
-        ("redis:/h:6379", "lacks // behind its scheme; write redis://host"),
+        ("redis:/h:6379", "lacks // after its scheme; write redis://host"),
         ("redis://h/orders", "invalid database"),
         ("unix://", "names no socket"),
         ("embedded://folder", "must be embedded:// (temporary) or embedded:///folder (kept)"),
@@ -88,7 +88,7 @@ def test_an_empty_url_is_no_choice(empty: str, monkeypatch: pytest.MonkeyPatch) 
         ("redis+sentinel://h1/main/x", "invalid database"),
         ("redis+sentinel://h1,,h2/main", "lacks a host"),
         ("redis+cluster://h1:99999,h2", "invalid host"),
-        ("redis://h/0#x@y", "has an @ behind its host"),
+        ("redis://h/0#x@y", "has an @ after its host"),
         ("redis+cluster://h1/2", "only database 0"),
     ],
 )
