@@ -1,1 +1,1 @@
-"""Look, search, steer, dead letters, history and streams."""
+"""Inspection, search, control, dead letters, history and streams."""

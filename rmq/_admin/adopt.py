@@ -1,8 +1,8 @@
-"""The deliberate way of a topic from one ZooKeeper ensemble to another, or away from ZooKeeper.
+"""Moves a topic from one ZooKeeper ensemble to another, or away from ZooKeeper.
 
-Epochs are counted by one ensemble; a rebuilt one counts from zero again, so its numbers mean nothing beside those of
-the old one (pitfall 41). Slots therefore remember whose epochs they hold, and refuse all others until somebody who
-knows that the old ensemble is gone says so.
+Epochs are issued by one ensemble. A rebuilt ensemble starts from zero again, so its epochs cannot be compared with
+those of the old one (pitfall 41). Slots therefore store the identity of their ensemble, and refuse the epochs of others
+until an operator who knows that the old ensemble is gone moves the topic.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from rmq.errors import EnsembleMismatchError
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """Whose slots a topic's are, and how many have moved. On a stream topic each group's slots count.
+    """The ensembles of a topic's slots, and the number of slots moved. On a stream topic they count per group.
 
     Attributes:
-        ensemble: Identity of the ensemble that they move, or would move, to; empty for none.
-        stored: Identity of the ensemble that slots belonged to before -> how many; empty for those nobody has owned.
-        moved: How many slots were moved.
+        ensemble: Identity of the ensemble that the slots are moved to, or would be; empty for none.
+        stored: Identity of the previous ensemble -> number of its slots. The empty key has the slots that never had an
+            owner.
+        moved: Number of slots moved.
 
     Examples:
         >>> Adoption("jobs", "ensemble-2", stored={"ensemble-1": 7}, moved=8).moved
@@ -51,7 +52,7 @@ def adopt(connections: Connections, topic: Topic, from_ensemble: str | None, to_
     others = sorted(stored.keys() - {from_ensemble, to_ensemble, ""})
     if others:
         raise EnsembleMismatchError(
-            f"topic {topic.name} has slots of ensemble {', '.join(others)}, not only of {from_ensemble}; "
+            f"topic {topic.name} also has slots of ensemble {', '.join(others)}, not only of {from_ensemble}; "
             "nothing was moved",
             topic=topic.name,
         )
@@ -65,7 +66,7 @@ def adopt(connections: Connections, topic: Topic, from_ensemble: str | None, to_
 
 
 def highest_epochs(connections: Connections, topic: Topic) -> dict[str, int]:
-    """Return ensemble -> the highest epoch of its that slots of a topic hold."""
+    """Return ensemble -> the highest of its epochs in a topic's slots."""
     highest: dict[str, int] = {}
     for _, owner in _owned(connections, topic):
         if owner.ensemble:
@@ -74,7 +75,7 @@ def highest_epochs(connections: Connections, topic: Topic) -> dict[str, int]:
 
 
 def _owned(connections: Connections, topic: Topic) -> list[tuple[tuple[int, str | None], Adopted]]:
-    """Return what has an owner, with the owner: each slot; on a stream topic, each group's part of each slot."""
+    """Return each slot with its owner; on a stream topic, each slot of each group."""
     parts: list[tuple[int, str | None]] = [(slot, None) for slot in range(topic.slots)]
     if topic.type is TopicType.STREAM:
         parts = [(slot.slot, group) for slot in StreamView(connections, topic).stats().slots for group in slot.groups]
@@ -83,7 +84,7 @@ def _owned(connections: Connections, topic: Topic) -> list[tuple[tuple[int, str 
 
 
 def ensemble_of(connections: Connections, zookeeper: str | Coordinator | None, marks: Mapping[str, int]) -> str:
-    """Return the identity of an ensemble, which has counted as far as `marks` say; empty without one."""
+    """Return the identity of an ensemble once its epochs have reached `marks`; empty without ZooKeeper."""
     return "" if zookeeper is None else connections.runtime.call(_asked, zookeeper, marks)
 
 

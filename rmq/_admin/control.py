@@ -1,4 +1,4 @@
-"""Steering a topic: single messages by their content, and the whole."""
+"""Control of a topic: single messages by content, or all of it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from rmq.errors import InvalidValueError
 
 
 class Control:
-    """Steers one topic. Each step leaves a line in the audit.
+    """Controls one topic. Every action is recorded in the audit log.
 
-    A message is named by its content, and by the slot basis that it was sent with, if any.
+    A message is identified by its content, and by the slot basis with which it was sent, if any.
 
-    A step is as durable as the client's `durability` asks: it raises `DurabilityError` where it is carried out and not
-    confirmed, and so does one that finds that another client has carried it out a moment ago.
+    Actions are as durable as the client's `durability` requires: an action that was executed but not confirmed raises
+    `DurabilityError`, even if another client executed it a moment before.
 
     Examples:
         >>> jobs = Topic("jobs", TopicType.PRIORITY)
@@ -43,10 +43,10 @@ class Control:
         self.topic = topic
 
     def cancel(self, content: Payload, slot_basis: Payload | None = None) -> ControlResult:
-        """Take a message out of the backlog, or out of its wait for a retry.
+        """Remove a message from the backlog, or while it waits for a retry.
 
         Returns:
-            `DONE`, `IN_FLIGHT` (only in a handler's hands: not touched), or `ABSENT`.
+            `DONE`, `IN_FLIGHT` (being handled; unchanged), or `ABSENT`.
 
         Guarantee: atomic; safe to repeat.
         """
@@ -61,49 +61,49 @@ class Control:
         priority: int | None = None,
         slot_basis: Payload | None = None,
     ) -> ControlResult:
-        """Give a message of the backlog, or one that waits for a retry, another due time or priority.
+        """Change the due time or priority of a message in the backlog, or of one that waits for a retry.
 
         Args:
             content: Content of the message.
-            due_in: Time topics: due after so long: a `timedelta` or a text such as "5m"; "0s" for at once.
-            fixed_time: Time topics: due at this time: an aware `datetime`, ahead of Redis' time.
+            due_in: Time topics: delay until it is due, a `timedelta` or a text such as "5m"; "0s" for at once.
+            fixed_time: Time topics: time at which it is due, an aware `datetime` in the future by Redis' clock.
             priority: PRIORITY topics: the new priority.
-            slot_basis: Slot basis it was sent with, if any.
+            slot_basis: Slot basis with which it was sent, if any.
 
         Returns:
-            `DONE`, `IN_FLIGHT` (only in a handler's hands: not touched), or `ABSENT`.
+            `DONE`, `IN_FLIGHT` (being handled; unchanged), or `ABSENT`.
 
         Raises:
-            InvalidValueError: Not exactly one of the three, or one that this topic type does not have.
+            InvalidValueError: Not exactly one of the three is given, or one that the topic's type does not have.
             FixedTimePassedError: `fixed_time` is in the past.
 
-        Guarantee: atomic; safe to repeat. The message is fresh: it has all its retries.
+        Guarantee: atomic; safe to repeat. The message has all its retries again.
         """
         return self._reschedule("reschedule", content, slot_basis, priority, due_in, fixed_time)
 
     def reprioritise(self, content: Payload, priority: int, slot_basis: Payload | None = None) -> ControlResult:
-        """Give a message of the backlog, or one that waits for a retry, another priority; PRIORITY topics only.
+        """Change the priority of a message in the backlog, or of one that waits for a retry; PRIORITY topics only.
 
         Returns, Raises and Guarantee: as `reschedule`.
         """
         return self._reschedule("reprioritise", content, slot_basis, priority)
 
     def promote(self, content: Payload, slot_basis: Payload | None = None) -> ControlResult:
-        """Make a message of the backlog, or one that waits for a retry, due now; PRIORITY: put it before all others.
+        """Make a message due now, in the backlog or waiting for a retry; on PRIORITY topics, put it before all others.
 
         Returns:
-            `DONE`, also where it was due already; `IN_FLIGHT` (only in a handler's hands: not touched), or `ABSENT`.
+            `DONE`, even if it was due already; `IN_FLIGHT` (being handled; unchanged), or `ABSENT`.
 
-        Guarantee: atomic; safe to repeat. What waited for a retry keeps the retries it has left; on a PRIORITY topic
-        it has all of them. First is first in its slot.
+        Guarantee: atomic; safe to repeat. A message that waited for a retry keeps its remaining retries; on a PRIORITY
+            topic it has all of them again. It is first in its slot, not in the topic.
         """
         return self._apply("promote", partial(control.promote, self.topic), content, slot_basis)
 
     def redrive(self, content: Payload, slot_basis: Payload | None = None) -> Redriven:
-        """Send a dead message again, as a fresh one with its body and all retries; many: `DeadLetters.redrive`.
+        """Send a dead message again, with its body and all retries. For many messages, see `DeadLetters.redrive`.
 
         Returns:
-            `DONE`, `MERGED` (a fresh copy stood in the backlog), or `ABSENT` (not among the dead).
+            `DONE`, `MERGED` (with a message of the same content in the backlog), or `ABSENT` (not dead).
 
         Guarantee: atomic; safe to repeat.
         """
@@ -115,29 +115,29 @@ class Control:
         return result
 
     def purge_dead(self, content: Payload, slot_basis: Payload | None = None) -> bool:
-        """Drop a dead message for good; return whether it was there. Many: `DeadLetters.purge`."""
+        """Delete a dead message; return whether it existed. For many messages, see `DeadLetters.purge`."""
         name, slot = locate(self.topic, content, slot_basis)
         dropped = self._connections.run(dead.purge_dead(self.topic, slot, [name], self._audit.actor))
         self._audit.report("purge dead", f"dropped {dropped}", name)
         return dropped == 1
 
     def pause(self, slots: Sequence[int] | None = None) -> int:
-        """Let nobody in the whole cluster claim from this topic, or from some slots of it.
+        """Stop all claims from this topic, or from some of its slots, in the whole cluster.
 
-        Sends, acks, retries of what was claimed and leases go on; what a worker has claimed ahead it still handles.
+        Sends, acks, retries and leases go on. Messages that a worker has claimed already are still handled.
 
         Returns:
-            How many slots were not paused before, of all, or of the given ones.
+            Number of slots that were not paused before.
 
         Raises:
-            InvalidValueError: A slot that the topic does not have.
+            InvalidValueError: The topic does not have one of the slots.
 
         Guarantee: atomic per slot; safe to repeat.
         """
         return self._pause(slots, True)
 
     def resume(self, slots: Sequence[int] | None = None) -> int:
-        """End a pause; return how many slots were paused. Otherwise as `pause`."""
+        """End a pause; return the number of slots that were paused. Otherwise as `pause`."""
         return self._pause(slots, False)
 
     def purge(
@@ -149,26 +149,26 @@ class Control:
         limit: int | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> int:
-        """Drop the backlog, or what waits for a retry, for good. What is in flight is left alone.
+        """Delete the messages of the backlog, or those that wait for a retry. Messages in flight are not affected.
 
         Args:
-            place: `store` or `retry`.
-            confirm: The topic's name once more, so that nobody does it by mistake.
+            place: `store` (the backlog) or `retry`.
+            confirm: The topic's name, as a safeguard against mistakes.
             slots: Only these slots; all by default.
-            limit: Most messages; no bound by default. The lowest scores of a slot go first.
-            progress: Called with the number dropped so far.
+            limit: Maximum number of messages; unlimited by default. The lowest scores of a slot are deleted first.
+            progress: Called with the number deleted so far.
 
         Returns:
-            How many were dropped; what is sent meanwhile is left alone as far as its number goes.
+            Number of deleted messages. No more are deleted than there were at the start.
 
         Raises:
-            InvalidValueError: `confirm` is not the topic's name, another section, or a slot that is not there.
+            InvalidValueError: `confirm` is not the topic's name, or `place` or a slot is invalid.
 
         Guarantee: atomic per call of up to 1,000 messages.
         """
         if confirm != self.topic.name:
             raise InvalidValueError(
-                f"purge drops messages for good: confirm it with the topic's name, {self.topic.name}"
+                f"purge deletes messages permanently: confirm it with the topic's name, {self.topic.name}"
             )
         if place not in ("store", "retry"):
             raise InvalidValueError(f"place is {place!r}; it must be store or retry")

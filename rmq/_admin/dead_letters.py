@@ -1,4 +1,4 @@
-"""Dead letters: what failed for good, why, and how to send it again."""
+"""Dead letters: messages that failed permanently, with their errors. They can be listed, sent again and deleted."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ from rmq.errors import InvalidValueError
 D = TypeVar("D", bound=DeadMessage)
 
 Progress = Callable[[int], None]
-"""Called with the number of messages dealt with so far."""
+"""Called with the number of messages processed so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadFilter:
-    """Which dead messages are meant; without conditions, all.
+    """Selects dead messages; without conditions, all.
 
     Attributes:
-        contents: Exactly these contents.
-        matching: Content, as text, matches this pattern with `*`, `?` and `[...]`.
-        error_type: The last error had this type, e.g. `ValueError`.
-        died_after: Died at this time or later: aware `datetime` or epoch ms.
-        died_before: Died before this time: aware `datetime` or epoch ms.
+        contents: Content is one of these.
+        matching: Content as text matches this pattern, with `*`, `?` and `[...]`.
+        error_type: Type of the last error, such as `ValueError`.
+        died_after: Died at or after this time, an aware `datetime` or epoch ms.
+        died_before: Died before this time, an aware `datetime` or epoch ms.
 
     Examples:
         >>> topic = client.producer(Topic("jobs", TopicType.PRIORITY)).topic
@@ -60,7 +60,7 @@ class DeadFilter:
     died_before: Instant | None = None
 
     def __call__(self, message: DeadMessage) -> bool:
-        """Return whether a dead message is meant."""
+        """Return whether a dead message is selected."""
         return (
             (self.contents is None or message.content in self.contents)
             and (self.matching is None or fnmatchcase(message.text, self.matching))
@@ -75,12 +75,12 @@ ALL = DeadFilter()
 
 @dataclass(frozen=True, slots=True)
 class RedriveResult:
-    """What a redrive did.
+    """Result of a redrive.
 
     Attributes:
-        redriven: Messages that are in the backlog again.
-        merged: Messages of which a fresh copy was in the backlog already.
-        absent: Messages that were gone when their turn came.
+        redriven: Number of messages that are in the backlog again.
+        merged: Number of messages whose content was in the backlog already.
+        absent: Number of messages that had been removed in the meantime.
 
     Examples:
         >>> topic = client.producer(Topic("jobs", TopicType.PRIORITY)).topic
@@ -94,7 +94,7 @@ class RedriveResult:
 
 
 class Dead(ABC, Generic[D]):
-    """The dead of a topic, or of one group: the same walk over both."""
+    """The dead messages of a topic, or the dead entries of a group."""
 
     _about = ""
 
@@ -105,31 +105,31 @@ class Dead(ABC, Generic[D]):
 
     @abstractmethod
     def _page_call(self, slot: int, start: int, limit: int) -> Call[list[D]]:
-        """Build the reading of a page of a slot's dead from a rank on, the longest dead first."""
+        """Build the call that reads a page of a slot's dead messages from rank `start`, oldest death first."""
         ...
 
     @abstractmethod
     def _clock_call(self, slot: int) -> Call[int]:
-        """Build the reading of the time of a slot's server, epoch ms."""
+        """Build the call that reads the clock of a slot's server, epoch ms."""
         ...
 
     @abstractmethod
     def _unnotified_call(self, slot: int, turn: Turn, limit: int) -> Call[Untold[D]]:
-        """Build the reading of a slot's next dead of whom nobody was told."""
+        """Build the call that reads a slot's next dead messages that were not notified yet."""
         ...
 
     @abstractmethod
     def _purge(self, slot: int, dead: Sequence[D]) -> int:
-        """Drop up to `NACK_BATCH` of a slot's dead for good; return how many were there."""
+        """Delete up to `NACK_BATCH` of a slot's dead messages; return how many existed."""
         ...
 
     def list(self, where: DeadFilter = ALL, limit: int | None = None) -> Iterator[D]:
-        """Yield the dead, slot by slot, in each the longest dead first; no more than `limit`.
+        """Yield dead messages slot by slot, oldest death first, up to `limit`.
 
-        On a stream topic, contents and pattern of a filter look at `DeadEntry.content`.
+        On a stream topic, `contents` and `matching` of the filter compare `DeadEntry.content`.
 
         Raises:
-            InvalidValueError: `limit` is no whole number, or negative.
+            InvalidValueError: `limit` is not a whole number, or is negative.
         """
         check_filter(where)
         dead = chain.from_iterable(map(self._dead_of, range(self.topic.slots)))
@@ -142,11 +142,11 @@ class Dead(ABC, Generic[D]):
             start += len(page)
 
     def count(self, where: DeadFilter = ALL) -> int:
-        """Return how many of the dead are meant."""
+        """Return the number of selected dead messages."""
         return sum(1 for _ in self.list(where))
 
     def purge(self, where: DeadFilter = ALL, *, limit: int | None = None, progress: Progress | None = None) -> int:
-        """Drop the dead for good; return how many. A stream keeps what it has of them. Arguments as of `redrive`."""
+        """Delete dead messages; return how many. Entries stay in the stream. Arguments as for `redrive`."""
         check_filter(where)
         dropped, left = 0, most(limit, "limit")
         with self._audit.step("purge dead", self._about + meaning(where, limit)) as note:
@@ -161,23 +161,23 @@ class Dead(ABC, Generic[D]):
     def on_dead(
         self, tell: Callable[[builtins.list[D]], object], *, name: str = "on_dead", every_s: float = 5.0
     ) -> DeadNotices:
-        """Have a function called with what dies from now on, in whatever way and through whichever process.
+        """Call a function with every message that dies from now on, whichever process it dies in.
 
         Args:
-            tell: Called with 1 to 100 of the dead of a slot, the longest dead first, in a thread of its own: a
-                `Webhook`, or a function that should end within a minute.
-            name: Under which is told. Of all processes that use a name one at a time tells, and after its end another
-                one goes on; each name is told of all.
-            every_s: How often to look, 10 ms to a day: one script a slot.
+            tell: Called with 1 to 100 dead messages of a slot, oldest death first, in a separate thread: a `Webhook`,
+                or a function, which should return within a minute.
+            name: Name of the subscription. One of the processes that use a name calls its function, and after its end
+                another one takes over. Every name is notified of all deaths.
+            every_s: Seconds between two checks, 0.01 to a day. A check costs one script per slot.
 
         Returns:
-            What tells until it, or the client, is closed.
+            An object that calls the function until it, or the client, is closed.
 
         Raises:
-            InvalidValueError: `name` breaks its rule, `every_s` is out of range, or `tell` is an async function.
+            InvalidValueError: `name` is invalid, `every_s` is out of range, or `tell` is an async function.
 
-        Guarantee: at least once. What `tell` has raised for is told again; so is, after a crash, what was told last.
-            Who was purged, trimmed or redriven before this looked is not told.
+        Guarantee: at least once. Messages for which `tell` raised an error are passed again, and so are the last ones
+            after a crash. Messages that were purged, trimmed or redriven before a check are not notified.
         """
         check_plain(tell, "tell")
         check_takes_one(tell, "tell", "a list of DeadMessage")
@@ -192,7 +192,7 @@ class Dead(ABC, Generic[D]):
         progress: Progress | None,
         per_second: float | None = None,
     ) -> RedriveResult:
-        """Take the dead out, and send them again by `send`."""
+        """Send the selected dead messages again with `send`."""
         left = most(limit, "limit")
         counts = dict.fromkeys(Redriven, 0)
         started_s, done = monotonic_s(), 0
@@ -212,13 +212,13 @@ class Dead(ABC, Generic[D]):
         return RedriveResult(counts[Redriven.DONE], counts[Redriven.MERGED], counts[Redriven.ABSENT])
 
     def _chosen(self, where: DeadFilter, left: int, size: int) -> Iterator[tuple[int, Sequence[D]]]:
-        """Yield a slot and some of its dead to take out; the caller takes them out before the next step."""
-        # all clocks before the first page, and each slot's own: the nodes of a cluster may differ
+        """Yield a slot and some of its selected dead messages; the caller removes them before the next step."""
+        # read all clocks before the first page, and per slot: the clocks of a cluster's nodes may differ
         begun_ms = call_slots(self._connections, range(self.topic.slots), self._clock_call)
         for slot, from_ms in enumerate(begun_ms):
             start = 0
             while left > 0 and (page := self._page(slot, start, size)):
-                # what died since then has to stay; what dies in the future died before the clock was set back
+                # messages that died since then stay; a death in the future happened before the clock was set back
                 to_ms = from_ms
                 if any(message.died_ms > from_ms for message in page):
                     to_ms = self._connections.run(self._clock_call(slot))
@@ -270,26 +270,26 @@ class DeadLetters(Dead[DeadMessage]):
         due_in: Duration | None = None,
         progress: Progress | None = None,
     ) -> RedriveResult:
-        """Send dead messages again, as fresh ones with their bodies and all retries.
+        """Send dead messages again, with their bodies and all retries.
 
         Args:
-            where: Which ones; all by default. Those that die while this runs are left alone.
-            limit: Most messages.
-            per_second: Most messages a second; no bound by default.
+            where: Selects the messages; all by default. Messages that die while this runs are not sent.
+            limit: Maximum number of messages.
+            per_second: Maximum number of messages per second; unlimited by default.
             priority: For PRIORITY topics; the lowest by default.
-            due_in: For time topics: due after so long: a `timedelta` or a text such as "5m"; at once by default.
-            progress: Called with the number dealt with so far.
+            due_in: For time topics: delay until they are due, a `timedelta` or a text such as "5m"; at once by default.
+            progress: Called with the number of messages processed so far.
 
         Returns:
-            How many went back, merged with a fresh copy, or were gone.
+            Numbers of messages sent again, merged with one in the backlog, and removed in the meantime.
 
         Raises:
             InvalidValueError: `priority` on a time topic, `due_in` on a PRIORITY topic, or a number out of range.
             SendError: Redis is full; the message stays dead.
 
-        Guarantee: atomic per call of up to 100 messages. A fresh copy in the backlog stands, unless `priority` or
-        `due_in` says otherwise: then the redriven one replaces it, but for a body of the fresh copy,
-        which is newer.
+        Guarantee: atomic per call of up to 100 messages. If the content is in the backlog already, that message stays
+            as it is; with `priority` or `due_in` it gets the new priority or due time, and keeps its body, which is
+            newer.
         """
         score = new_score(self.topic, priority, due_in)
         overwrite = priority is not None or due_in is not None
@@ -309,7 +309,7 @@ class DeadLetters(Dead[DeadMessage]):
 
 
 class GroupDead(Dead[DeadEntry]):
-    """The dead of one group of a stream topic.
+    """The dead entries of one group of a stream topic.
 
     Examples:
         >>> clicks = client.producer(Topic("clicks", TopicType.STREAM)).topic
@@ -338,18 +338,18 @@ class GroupDead(Dead[DeadEntry]):
     def redrive(
         self, where: DeadFilter = ALL, *, limit: int | None = None, progress: Progress | None = None
     ) -> RedriveResult:
-        """Deliver dead entries again, to this group and to no other, with all retries.
+        """Deliver dead entries again, to this group only, with all retries.
 
-        Arguments as of `DeadLetters.redrive`.
+        Arguments as for `DeadLetters.redrive`.
 
         Returns:
-            How many are on their way again, or were gone; a stream merges nothing.
+            Numbers of entries redelivered, and removed in the meantime. Streams do not merge.
 
         Raises:
             SendError: Redis is full; the entry stays dead.
 
-        Guarantee: atomic per call of up to 100 entries; safe to repeat. An entry that was trimmed from the stream in
-            the meantime comes back as a copy at its end, which the other groups pass over.
+        Guarantee: atomic per call of up to 100 entries; safe to repeat. An entry that has been trimmed from the stream
+            is appended again as a copy, which the other groups skip.
         """
 
         def send(slot: int, dead: Sequence[DeadEntry]) -> Sequence[Redriven]:
@@ -366,23 +366,23 @@ class GroupDead(Dead[DeadEntry]):
 def new_score(
     topic: Topic, priority: int | None, due_in: Duration | None, fixed_time: Instant | None = None
 ) -> tuple[str, int]:
-    """Return the kind and the value of the score that a message gets: by default it is due at once, or goes last.
+    """Return kind and value of a message's new score: by default due at once, or the lowest priority.
 
-    It refuses a priority on a time topic, a time on a PRIORITY topic, and what is out of range.
+    Raises `InvalidValueError` for a priority on a time topic, a time on a PRIORITY topic, or a value out of range.
     """
     if topic.type.timed:
         if priority is not None:
-            raise InvalidValueError(f"topic {topic.name} is {topic.type.name}: it has due times, no priorities")
+            raise InvalidValueError(f"topic {topic.name} is {topic.type.name}: it has due times, not priorities")
         if fixed_time is not None:
             return "at", due_ms(fixed_time, "fixed_time")
         return "after", 0 if due_in is None else duration_ms(due_in, "due_in")
     if due_in is not None or fixed_time is not None:
-        raise InvalidValueError(f"topic {topic.name} is {topic.type.name}: it has priorities, no due times")
+        raise InvalidValueError(f"topic {topic.name} is {topic.type.name}: it has priorities, not due times")
     return "priority", topic.priorities[0] if priority is None else checked_priority(topic, priority)
 
 
 def check_filter(where: DeadFilter) -> None:
-    """Refuse what is no `DeadFilter`, with `InvalidValueError`."""
+    """Raise `InvalidValueError` unless `where` is a `DeadFilter`."""
     if not isinstance(where, DeadFilter):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidValueError(
             f"where is {brief(where)}; it must be a DeadFilter, such as DeadFilter(error_type='ValueError')"
@@ -390,10 +390,10 @@ def check_filter(where: DeadFilter) -> None:
 
 
 def meaning(where: DeadFilter, limit: int | None) -> str:
-    """Return in words which dead are meant."""
+    """Describe the selected dead messages, for the audit log."""
     conditions = [
         f"{field.name}={getattr(where, field.name)!r:.200}"
         for field in fields(where)
         if getattr(where, field.name) is not None
     ]
-    return " ".join([*(conditions or ["all the dead"]), *([] if limit is None else [f"limit={limit}"])])
+    return " ".join([*(conditions or ["all dead messages"]), *([] if limit is None else [f"limit={limit}"])])

@@ -1,7 +1,7 @@
-"""The last day of every topic, minute by minute: a bounded ring of a few bytes a minute, in Redis itself.
+"""History of every topic for the last day: a bounded list in Redis, with a record of a few bytes per minute.
 
-Every process that runs listeners or the dashboard runs a `Recorder`. Of all of them one records each minute: who takes
-the turn is decided by one script, by Redis' clock.
+Every process that runs listeners or the dashboard runs a `Recorder`. One of them records each minute; a script chooses
+it by Redis' clock.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ from rmq.errors import RmqError
 log = reporter("rmq.history")
 
 MINUTES = 1_440
-"""Records kept: a day."""
+"""Number of records kept: a day."""
 
 KEEP_S = 2 * MINUTES * 60
-"""A ring that nobody writes to, such as that of a topic that is gone, goes after so long."""
+"""Expiry of a list that is no longer written, such as that of a deleted topic."""
 
 LONGEST_WAIT_S = 60.0
 LATEST_S = 5.0
-"""How far the processes spread what they ask at the turn of the minute."""
+"""Processes spread their requests over this time after the turn of the minute."""
 
 
 @dataclass(frozen=True, slots=True)
 class Minute:
-    """A topic, or all topics together, at one moment of a minute.
+    """Figures of a topic, or of all topics together, at one minute.
 
     Attributes:
         minute: Minutes since the epoch.
-        backlog: Messages in store; of a stream topic, entries that its groups have not read yet.
-        due_now: Those of them that may be delivered now.
-        late_ms: How long the oldest due message has been due, ms.
-        in_flight: Claimed messages.
-        waiting: Failed messages that wait for their retry.
+        backlog: Messages in the backlog; for a stream topic, entries that its groups have not read yet.
+        due_now: Messages in the backlog that may be delivered now.
+        late_ms: Time since the oldest due message became due, in ms.
+        in_flight: Messages in flight.
+        waiting: Failed messages that wait for a retry.
         dead: Dead messages.
-        accepted: Sends since the topic began; the following are counted likewise.
+        accepted: Sends since the topic was created. The following are totals since then, too.
         merged: Sends that merged.
-        acked: Deliveries that were done.
-        retried: Deliveries that failed and are to be repeated.
+        acked: Deliveries that were acked.
+        retried: Deliveries that failed and were retried.
         buried: Messages that died.
 
     Examples:
-        >>> client.history().last("jobs", minutes=60)  # nobody has recorded yet
+        >>> client.history().last("jobs", minutes=60)  # nothing recorded yet
         []
     """
 
@@ -74,12 +74,12 @@ class Minute:
     buried: int = 0
 
     def to_bytes(self) -> bytes:
-        """Return the record as it is kept: whole numbers with spaces between them, about 40 bytes."""
+        """Encode the record as whole numbers separated by spaces, about 40 bytes."""
         return " ".join(map(str, astuple(self))).encode()
 
     @classmethod
     def from_bytes(cls, record: bytes) -> Minute | None:
-        """Read a record; `None` where it is none."""
+        """Decode a record; return `None` if it is invalid."""
         try:
             figures = [int(figure) for figure in record.split()[: len(fields(cls))]]
             known = len(figures) == len(fields(cls)) and all(0 <= figure < 2**53 for figure in figures)
@@ -89,14 +89,14 @@ class Minute:
 
 
 def minute_of(stats: TopicStats, minute: int) -> Minute:
-    """Return a topic's record."""
+    """Return the record of a topic's figures."""
     totals = (stats.total(name) for name in ("accepted", "merged", "acked", "retried", "buried"))
     sizes = (stats.backlog, stats.due_now, stats.lateness_ms, stats.in_flight, stats.waiting, stats.dead)
     return Minute(minute, *sizes, *totals)
 
 
 def minute_of_stream(stats: StreamStats, groups: Sequence[GroupStats], minute: int) -> Minute:
-    """Return a stream topic's record: what its groups have before them and in hand, in sum."""
+    """Return the record of a stream topic: the sums over its groups."""
     lag = sum(group.lag or 0 for group in groups)
     sizes = {name: sum(getattr(group, name) for group in groups) for name in ("in_flight", "waiting", "dead")}
     totals = {name: sum(group.total(name) for group in groups) for name in ("acked", "retried", "buried")}
@@ -104,7 +104,7 @@ def minute_of_stream(stats: StreamStats, groups: Sequence[GroupStats], minute: i
 
 
 def sum_of(minute: int, parts: Iterable[Minute]) -> Minute:
-    """Return all topics as one record; the lateness is that of the latest."""
+    """Return the sum of records, with the maximum of their lateness."""
     minutes = list(parts)
     names = [field.name for field in fields(Minute) if field.name not in ("minute", "late_ms")]
     sums = {name: sum(getattr(part, name) for part in minutes) for name in names}
@@ -112,10 +112,10 @@ def sum_of(minute: int, parts: Iterable[Minute]) -> Minute:
 
 
 class History:
-    """Reads and records the last day.
+    """Reads and writes the history of the last day.
 
     Examples:
-        >>> client.record_history()  # by one process, as long as it runs
+        >>> client.record_history()  # in one process, while it runs
         >>> client.history().last(minutes=60)
         []
     """
@@ -125,7 +125,7 @@ class History:
         self._registry = Registry(connections)
 
     def last(self, topic: str | None = None, minutes: int = MINUTES) -> list[Minute]:
-        """Return the last records of a topic, or of all topics together, the oldest first; some may be missing."""
+        """Return the last records of a topic, or of all topics together, oldest first. Minutes may be missing."""
         check_whole("minutes", minutes, MAX_SCORE)
         if topic is not None:
             check_name(topic)
@@ -133,13 +133,13 @@ class History:
         return [minute for minute in map(Minute.from_bytes, records) if minute is not None]
 
     def take_turn(self) -> tuple[int, int | None]:
-        """Return Redis' time, epoch ms, and the minute to record, `None` when somebody else does it."""
+        """Return Redis' time, epoch ms, and the minute to record; `None` if another process records it."""
         return self._connections.run(shared.take_history_turn(KEEP_S))
 
     def record(self, minute: int) -> list[Minute]:
-        """Read all topics and append their records and their sum; return the topics' records.
+        """Append the records of all topics and their sum; return the topics' records.
 
-        Guarantee: a minute that is recorded already stays as it is.
+        Guarantee: a minute that has been recorded already is not changed.
         """
         check_whole("minute", minute, MAX_SCORE)
         minutes: list[Minute] = []
@@ -148,8 +148,8 @@ class History:
                 record = self._read(topic, minute)
                 minutes.append(record)
                 self.append(topic.name, record)
-            except RmqError as error:  # one topic that cannot be read or written shall not cost the others' minute
-                log.debug("history of topic %s: %s", topic.name, error)
+            except RmqError as error:  # an error of one topic must not prevent the others' records
+                log.debug("cannot record the history of topic %s: %s", topic.name, error)
         self.append(None, sum_of(minute, minutes))
         return minutes
 
@@ -159,15 +159,15 @@ class History:
         return minute_of(Inspection(self._connections, topic).stats(), minute)
 
     def append(self, topic: str | None, record: Minute) -> bool:
-        """Append a record to a ring; return whether it was new. Atomic; safe to repeat."""
+        """Append a record; return whether its minute was new. Atomic; safe to repeat."""
         return self._connections.run(shared.append_history(topic, record.minute, record.to_bytes(), MINUTES, KEEP_S))
 
 
 class Recording:
-    """Whether this process takes part in recording, and its `Recorder`.
+    """The `Recorder` of this process, if it takes part in recording.
 
     Args:
-        connections: Where.
+        connections: Connections of the client.
     """
 
     def __init__(self, connections: Connections) -> None:
@@ -176,33 +176,33 @@ class Recording:
 
     @property
     def runs(self) -> bool:
-        """Whether it takes part."""
+        """True if this process takes part."""
         return self._recorder is not None
 
     def start(self, finished: Callable[[], int] | None) -> None:
-        """Take part, if it does not yet; `finished` as of `Recorder`."""
+        """Start the recorder, if it is not running. `finished` as for `Recorder`."""
         if self._recorder is None:
             self._recorder = Recorder(self._connections, finished)
             self._recorder.start()
 
     def stop(self) -> None:
-        """Take part no more; does not wait for a recording under way."""
+        """Stop the recorder, without waiting for a record in progress."""
         if self._recorder is not None:
             self._recorder.stop()
             self._recorder = None
 
     def forget(self) -> None:
-        """Take part no more; the recorder's event loop is closed."""
+        """Drop the recorder, whose event loop is closed."""
         self._recorder = None
 
 
 class Recorder(Background):
-    """Records a minute whenever it gets the turn, until it is stopped.
+    """Records the minutes for which this process is chosen, until it is stopped.
 
     Args:
-        connections: Where.
-        finished: Tells how many deliveries this process has finished: a minute in which that stays as it is is left to
-            others. By default each minute is recorded.
+        connections: Connections of the client.
+        finished: Returns the number of deliveries that this process has finished. It does not record minutes in which
+            the number stays the same. By default it records every minute.
     """
 
     def __init__(self, connections: Connections, finished: Callable[[], int] | None = None) -> None:
@@ -213,7 +213,7 @@ class Recorder(Background):
         self._stopping = connections.runtime.event()
 
     def run(self) -> None:
-        """Wait for the next minute, try to get its turn, record it."""
+        """Record every minute for which this process is chosen."""
         wait_s = self._spread(LATEST_S)
         while not self._stopping.wait(wait_s):
             wait_s = LONGEST_WAIT_S
@@ -224,20 +224,20 @@ class Recorder(Background):
                 wait_s = (60_000 - now_ms % 60_000) / 1_000 + self._spread(LATEST_S)
                 if minute is not None:
                     self._history.record(minute)
-            except RmqError as error:  # figures for people: the work goes on without them
-                log.debug("this minute's figures are not recorded: %s", error)
+            except RmqError as error:  # the history is not essential: messages are handled without it
+                log.debug("cannot record this minute's history: %s", error)
 
     def _is_idle(self) -> bool:
-        """Return whether nothing was handled since the last call, and the minute is left to others therefore."""
+        """Return whether no delivery was finished since the last call, so that other processes record the minute."""
         if self._finished is None:
             return False
         before, self._before = self._before, self._finished()
         return self._before == before
 
     def stop(self) -> None:
-        """End it; does not wait for a recording under way."""
+        """Stop, without waiting for a record in progress."""
         self._stopping.set()
 
     @staticmethod
     def _spread(most_s: float) -> float:
-        return random.random() * most_s  # noqa: S311 - so that the processes do not all ask at once
+        return random.random() * most_s  # noqa: S311 - so that processes do not all send requests at once

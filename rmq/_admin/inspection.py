@@ -35,7 +35,7 @@ _MOST_SAMPLED_SLOTS = 64
 
 
 class Inspection(View):
-    """Reads one topic. `slots`, wherever it is asked for: only these slots; all by default.
+    """Reads one topic. The argument `slots` of its methods limits them to some slots; all by default.
 
     Examples:
         >>> jobs = Topic("jobs", TopicType.PRIORITY)
@@ -46,20 +46,20 @@ class Inspection(View):
     """
 
     def stats(self, slots: Sequence[int] | None = None) -> TopicStats:
-        """Return sizes and totals.
+        """Return the topic's sizes and totals.
 
         Raises:
-            InvalidValueError: A slot that the topic does not have.
+            InvalidValueError: The topic does not have one of the slots.
         """
         return TopicStats(self.topic, tuple(self._per_slot(lambda slot: viewing.stats(self.topic, slot), slots)))
 
     def peek(self, place: Place = "store", limit: int = 10, slots: Sequence[int] | None = None) -> list[PeekedMessage]:
-        """Return up to `limit` messages per slot, 1 to 1,000, the next to be delivered first, without claiming them.
+        """Return up to `limit` messages per slot (1 to 1,000) in order of delivery, without claiming them.
 
-        They are from `store`, `prepare` (in flight) or `retry` (waiting).
+        `place` is `store` (the backlog), `prepare` (in flight) or `retry` (waiting for a retry).
 
         Raises:
-            InvalidValueError: A slot that the topic does not have, an unknown section, or a limit out of range.
+            InvalidValueError: A slot or `place` is invalid, or `limit` is out of range.
         """
         chosen = checked_slots(self.topic, slots)
         _check_page(place, "limit", limit)
@@ -75,9 +75,9 @@ class Inspection(View):
         return messages
 
     def pages(self, slot: int, place: Place, page: int = 1_000, start: int = 0) -> Iterator[PeekedMessage]:
-        """Yield all messages of one section of a slot, page by page; those that move meanwhile may be missed.
+        """Yield all messages of a slot in one state, page by page. Messages that change state meanwhile may be missed.
 
-        Sections and errors are those of `peek`. A page has 1 to 1,000 messages; the first `start` are passed over.
+        `place` and errors as for `peek`. A page has 1 to 1,000 messages; the first `start` messages are skipped.
         """
         checked_slots(self.topic, [slot])
         _check_page(place, "page", page)
@@ -92,7 +92,7 @@ class Inspection(View):
             start += len(rows)
 
     def find(self, content: Payload, slot_basis: Payload | None = None, everywhere: bool = False) -> Whereabouts:
-        """Return where a content is right now: in the slot of its slot basis, or `everywhere`, in any slot."""
+        """Return the present state of a message, in the slot of its slot basis or, with `everywhere`, in any slot."""
         name, home = locate(self.topic, content, slot_basis)
         place = self._connections.run(viewing.find(self.topic, home, name))
         if place.gone and everywhere:
@@ -116,28 +116,28 @@ class Inspection(View):
         limit: int = 50,
         budget: int = 10_000,
     ) -> SearchPage:
-        """Search messages by content, one page at a time.
+        """Search messages by content, page by page.
 
         Args:
-            pattern: What the content has to match, with Redis' `*`, `?` and `[...]`; everything by default.
-            prefix: Instead: how the content begins, literally.
-            places: Where to look: `store`, `prepare` (in flight), `retry`, `dead`; all by default.
-            slots: Only these slots; all by default. The same ones for every page.
-            cursor: That of the page before; `None` to begin.
-            limit: End the page at about so many messages, 1 to 1,000. It can be longer: a step is not cut in two.
-            budget: End the page after about so many entries, 1 to 1,000,000, even if nothing was found.
+            pattern: Pattern for the content, with Redis' `*`, `?` and `[...]`; any content by default.
+            prefix: Literal start of the content, instead of a pattern.
+            places: States to search: `store`, `prepare` (in flight), `retry`, `dead`; all by default.
+            slots: Only these slots; all by default. Must be the same for every page.
+            cursor: Cursor of the previous page; `None` for the first page.
+            limit: Approximate number of messages per page, 1 to 1,000. A page may be longer.
+            budget: Approximate number of messages to examine per page, 1 to 1,000,000, even if none matches.
 
         Returns:
-            A page; its `cursor` is `None` at the end.
+            A page. The last page has the `cursor` `None`.
 
         Raises:
-            InvalidValueError: Both `pattern` and `prefix`, an unknown section or slot, a foreign cursor, or a number
+            InvalidValueError: Both `pattern` and `prefix` are given, a state, slot or cursor is invalid, or a number is
                 out of range.
 
-        Guarantee: what is there from the first page to the last is found at least once.
+        Guarantee: messages that exist from the first page to the last are returned at least once.
         """
         if pattern is not None and prefix is not None:
-            raise InvalidValueError("search takes a pattern or a prefix, not both")
+            raise InvalidValueError("search takes pattern or prefix, not both")
         for place in places:
             if place not in SECTIONS:
                 raise InvalidValueError(f"place is {place!r}; it must be store, prepare, retry or dead")
@@ -150,17 +150,18 @@ class Inspection(View):
         return search(self._connections, self.topic, glob, places, chosen, cursor, limit, budget)
 
     def dead_reasons(self, sample: int = 2_000, stats: TopicStats | None = None) -> DeadReasons:
-        """Return the dead by type of error, from a sample of at most 64 slots where there are many.
+        """Return the numbers of dead messages by type of error, from a sample of at most 64 slots.
 
-        Where `stats` of all slots are at hand, they save a trip.
+        Passing `stats` of all slots saves a round trip.
 
         Raises:
-            InvalidValueError: `sample`, the most dead to look at, is not 1 to 10,000; or `stats` is not of this topic.
+            InvalidValueError: `sample`, the maximum number of messages examined, is not 1 to 10,000, or `stats` is of
+                another topic.
         """
         check_whole("sample", sample, 10_000)
         if stats is not None and (not isinstance(stats, TopicStats) or stats.topic.name != self.topic.name):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidValueError(
-                f"stats is {brief(stats, 100)}; it must be what `Inspection.stats` of topic {self.topic.name} returned",
+                f"stats is {brief(stats, 100)}; it must be a result of `Inspection.stats` for topic {self.topic.name}",
                 topic=self.topic.name,
             )
         dead = {slot.slot: slot.dead for slot in (stats or self.stats()).slots if slot.dead}
@@ -173,24 +174,24 @@ class Inspection(View):
         return DeadReasons(total, counts.total(), dict(counts.most_common()))
 
     def audit(self, limit: int = 50, slots: Sequence[int] | None = None) -> list[AuditLine]:
-        """Return who steered what, the newest first; about the last 1,000 lines of each slot are kept.
+        """Return the audit log, newest entry first. About the last 1,000 entries of each slot are kept.
 
-        What concerned all slots stands in slot 0.
+        Actions on all slots are recorded in slot 0.
 
         Raises:
-            InvalidValueError: `limit` is not 1 to 1,000, or a slot that the topic does not have.
+            InvalidValueError: `limit` is not 1 to 1,000, or the topic does not have one of the slots.
         """
         return self._audit_lines(limit, slots)
 
     def _workers(self) -> list[WorkerInfo]:
         try:
             return read_workers(self._connections)
-        except ScriptFailedError:  # no right to see them
+        except ScriptFailedError:  # no permission to read them
             return []
 
 
 def _with_handler(message: PeekedMessage, workers: Sequence[WorkerInfo]) -> PeekedMessage:
-    """Return a message in flight with the worker whose handler has it, where one says so."""
+    """Return a message in flight with the worker that handles it, if a worker reports it."""
     for worker in workers:
         if (handled_ms := worker.handles(message.topic, message.slot, message.content)) is not None:
             return replace(message, handled_by=worker.name, handled_ms=handled_ms)
@@ -198,7 +199,7 @@ def _with_handler(message: PeekedMessage, workers: Sequence[WorkerInfo]) -> Peek
 
 
 def read_workers(connections: Connections) -> list[WorkerInfo]:
-    """Return the processes with running listeners, by name."""
+    """Return the processes with running listeners, sorted by name."""
     workers, rest = connections.run(shared.workers())
     while rest:
         more, rest = connections.run(shared.workers(rest))

@@ -1,4 +1,4 @@
-"""Which worker owns which slot: pure, deterministic, sticky, and with as few moves as balance allows.
+"""Assigns slots to workers. Pure and deterministic; slots stay with their owners as far as balance allows.
 
 Two steps. First the quotas: in every topic a worker gets its fair share (slots × weight ÷ weights of all workers of the
 topic) rounded down or up, and so does its total over all topics. The shares to round up are chosen so that slots stay
@@ -21,10 +21,10 @@ Owners = tuple[str | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one live worker can take."""
+    """The topics that a live worker consumes, and its weight."""
 
-    topics: frozenset[str]  # that it consumes
-    weight: int = 1  # its capacity against that of the others
+    topics: frozenset[str]
+    weight: int = 1  # capacity relative to the other workers
 
 
 def assign(
@@ -35,7 +35,7 @@ def assign(
     Args:
         topics: Topic → its number of slots.
         workers: Live worker → its share.
-        present: Topic → the owners so far. What is gone (workers, topics, slots) is passed over.
+        present: Topic → the present owners. Workers, topics and slots that no longer exist are ignored.
 
     Guarantee: The same arguments give the same result. In every topic, and in total, a worker's number of slots differs
         from its fair share by less than one. In one topic no assignment with this balance moves fewer slots: a joining
@@ -52,7 +52,7 @@ def assign(
 
 @dataclass(slots=True)
 class _Table:
-    """One topic: what each worker has and how many slots it is to have."""
+    """One topic: the slots that each worker holds, and its quota."""
 
     name: str
     slots: int
@@ -75,7 +75,7 @@ class _Table:
         return cls(name, slots, held, quota, remainder)
 
     def round_up(self, loads: dict[str, Fraction]) -> None:
-        """Round shares up: of workers with a slot for that first, then of those with the smallest total so far."""
+        """Round shares up: first for workers that hold the extra slot already, then by the smallest total."""
         for worker, remainder in self.remainder.items():
             loads[worker] -= remainder
         spare = int(sum(self.remainder.values()))
@@ -85,11 +85,11 @@ class _Table:
             loads[worker] += 1
 
     def lacks_extra_slot(self, worker: str) -> bool:
-        """Tell whether `worker` has no slot of its own for a share that is rounded up."""
+        """Return whether `worker` holds no slot beyond its quota, so that rounding its share up would move one."""
         return len(self.held.get(worker, ())) <= self.quota.get(worker, 0)
 
     def deal(self) -> Owners:
-        """Let every worker keep what it has up to its quota and deal out the rest in order."""
+        """Let every worker keep its slots up to its quota, and distribute the others in order."""
         owners: list[str | None] = [None] * self.slots
         wanting: list[str] = []
         for worker, slots in self.held.items():
@@ -144,13 +144,13 @@ def _path(tables: list[_Table], start: str, goals: set[str], *, giving: bool) ->
 def spread_slots(
     slots: Collection[int], threads: int, before: Mapping[int, int], full: Collection[int] = ()
 ) -> dict[int, int]:
-    """Return slot → thread, from 0, as even as is possible without moving a slot that had a thread before.
+    """Return slot → thread number (from 0), as evenly as possible without moving a slot that already has a thread.
 
     Args:
-        slots: Those to spread.
-        threads: How many there are.
-        before: Slot → its thread so far: the messages of a slot stay in one thread.
-        full: Threads that get no further slot, as long as there are others.
+        slots: The slots to distribute.
+        threads: Number of threads.
+        before: Slot → its present thread: the messages of a slot stay in one thread.
+        full: Threads that get no more slots while there are others.
     """
     takers = [number for number in range(threads) if number not in full] or range(threads)
     spread = {slot: before[slot] for slot in slots if slot in before}

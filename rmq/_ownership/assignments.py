@@ -1,7 +1,7 @@
-"""The assignment as a node of ZooKeeper: who shall own what, in a text that fits.
+"""The assignment of slots to workers, as a ZooKeeper node.
 
-It has a table of workers, and is compressed: a tenth of the length that a name for each slot would take. What does not
-fit even so is left out, topic by topic.
+The node has a table of workers and is compressed, which takes a tenth of the bytes that a worker name per slot would.
+If it still exceeds the limit of a node, whole topics are omitted.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _WHAT = "the assignment in ZooKeeper"
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """Who shall own what.
+    """The assigned owner of each slot.
 
-    It is partial where topics are left out, since it would grow too long or they can't be read: owners of their slots
-    keep them then, and nobody gets more.
+    A partial assignment omits topics that do not fit or whose definition cannot be read: their slots stay with their
+    owners, and no worker gets more of them.
     """
 
     topics: Mapping[str, Owners] = field(default_factory=dict[str, "Owners"])
     partial: bool = False
 
     def of(self, worker: str, topics: Iterable[str]) -> frozenset[SlotKey]:
-        """Return the slots of these topics that `worker` shall own."""
+        """Return the slots of these topics that are assigned to `worker`."""
         return frozenset(
             (topic, slot)
             for topic in topics
@@ -59,7 +59,7 @@ class Assignment:
     def fitting(self, keep: Collection[str], limit: int = MAX_NODE_BYTES) -> tuple[Assignment, bytes]:
         """Return the part of this assignment that fits into a node of `limit` bytes, and the contents of that node.
 
-        Topics outside `keep` are left out first, then those with most slots.
+        Topics outside `keep` are omitted first, then those with the most slots.
         """
         data = self.to_json()
         if len(data) <= limit:
@@ -75,10 +75,10 @@ class Assignment:
     @classmethod
     @lru_cache(maxsize=4)
     def from_json(cls, data: bytes) -> Assignment:
-        """Read the node.
+        """Parse the node's data.
 
         Raises:
-            UnreadableDocumentError: It is for newer readers, or no assignment.
+            UnreadableDocumentError: It was written for newer versions, or is not an assignment.
         """
         document = read_document(data, _WHAT)
         try:
@@ -89,7 +89,7 @@ class Assignment:
 
 
 def _runs(owners: Owners, numbers: Mapping[str | None, str]) -> str:
-    """`("a", "a", "b", None)` → `"0x2 1 -"`: the worker's number, and how many slots in a row it has."""
+    """Encode runs of slots, such as `("a", "a", "b", None)` as `"0x2 1 -"`: worker number, and length of the run."""
     runs = ((numbers[owner], sum(1 for _ in group)) for owner, group in groupby(owners))
     return " ".join(number if length == 1 else f"{number}x{length}" for number, length in runs)
 
@@ -98,7 +98,7 @@ def _unpacked(packed: str) -> dict[str, Owners]:
     unzip = zlib.decompressobj()
     text = unzip.decompress(b64decode(packed, validate=True), _MAX_TEXT_BYTES)
     if not unzip.eof:
-        raise ValueError(f"it is cut, or longer than {_MAX_TEXT_BYTES} bytes")
+        raise ValueError(f"it is truncated, or longer than {_MAX_TEXT_BYTES} bytes")
     fields: Any = json.loads(text)
     workers = [str(name) for name in fields["workers"]]
     topics: dict[str, Owners] = {}
@@ -114,5 +114,5 @@ def _unpacked(packed: str) -> dict[str, Owners]:
 
 def _checked_slots(number: int) -> int:
     if not 0 <= number <= 1_000_000:
-        raise ValueError(f"{number} slots")
+        raise ValueError(f"it has a run of {number} slots")
     return number

@@ -1,11 +1,11 @@
-"""How many slots one ZooKeeper session may own: pure.
+"""Limits the number of slots that one ZooKeeper session may own. Pure.
 
 When a session ends, ZooKeeper writes one transaction with the paths of all its ephemeral nodes. A transaction longer
-than `jute.maxbuffer` plus its extra size can't be read back: no server keeps its quorum then, and none starts again
-(ZOOKEEPER-4306). So a session's paths have a limit in bytes.
+than `jute.maxbuffer` plus its extra size cannot be read back: the servers lose their quorum and cannot restart
+(ZOOKEEPER-4306). The paths of a session are therefore limited in bytes.
 
 Source: ZooKeeper 3.9, `CloseSessionTxn` (a vector of strings, each with four bytes of length in front) and
-`BinaryInputArchive` (what it refuses to read: `jute.maxbuffer`, 1,048,575 bytes by default, plus `extrasize`).
+`BinaryInputArchive` (its limit: `jute.maxbuffer`, 1,048,575 bytes by default, plus `extrasize`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rmq._ownership.documents import LEADER, owner_path, worker_path
 from rmq._ownership.values import SlotKey
 
 SESSION_BYTES = 900_000
-"""Paths of one session by default: fits `jute.maxbuffer` as every ZooKeeper has it, without the extra size."""
+"""Default limit for the paths of one session: below ZooKeeper's default `jute.maxbuffer`, without the extra size."""
 
 _STRING_HEADER = 4
 _TRANSACTION_HEADER = 256
@@ -29,15 +29,15 @@ _TRANSACTION_HEADER = 256
 
 @dataclass(frozen=True, slots=True)
 class SessionBudget:
-    """What the paths of one worker's session may take."""
+    """The bytes that the paths of one worker's session may take."""
 
     limit: int  # bytes of all paths
     worker: str
-    chroot: str = ""  # the path below which all nodes lie, as ZooKeeper knows it
+    chroot: str = ""  # the parent path of all nodes, as ZooKeeper knows it
 
     @property
     def room(self) -> int:
-        """Bytes for owner nodes: the limit without the worker's own nodes."""
+        """Bytes left for owner nodes: the limit minus the worker's other nodes."""
         worker_nodes = sum(_STRING_HEADER + len(self.chroot) + len(path) for path in (worker_path(self.worker), LEADER))
         return max(0, self.limit - worker_nodes - _TRANSACTION_HEADER)
 
@@ -45,13 +45,13 @@ class SessionBudget:
         return _STRING_HEADER + len(self.chroot) + len(owner_path(key))
 
     def topic_bytes(self, topic: str, slots: int) -> int:
-        """Return what the slot with the longest path takes."""
+        """Return the bytes of the topic's longest owner path, that of its last slot."""
         return self.slot_bytes((topic, slots - 1))
 
     def fit(self, held: Iterable[SlotKey], free: Iterable[SlotKey]) -> tuple[SlotKey, ...]:
-        """Return those of the free slots for which there is room beside the held ones.
+        """Return the free slots that fit into the session beside the held ones.
 
-        Low slot numbers of all topics come first, so that no topic gets everything.
+        Slots are taken in order of their numbers, across all topics, so that no topic takes all the room.
         """
         ordered = sorted(free, key=lambda key: (key[1], key[0]))
         used = accumulate(map(self.slot_bytes, ordered), initial=sum(map(self.slot_bytes, held)))
@@ -59,25 +59,25 @@ class SessionBudget:
         return tuple(sorted(key for key, bytes_used in zip(ordered, used, strict=True) if bytes_used <= self.room))
 
     def advice(self) -> str:
-        """Return what the limit is, and what to do where it is reached."""
+        """Describe the limit, and how to raise it."""
         return (
-            f"the paths of a session's nodes may take session_bytes={self.limit} (per slot {len(self.chroot) + 13}"
-            " + the topic's name + the slot's digits). Start more workers; or raise jute.maxbuffer on all ZooKeeper"
-            " servers, then Coordinator(session_bytes=...)"
+            f"a session is limited to session_bytes={self.limit} (each slot takes {len(self.chroot) + 13} bytes"
+            " plus the topic name and the slot's digits). Start more workers, or raise jute.maxbuffer on all ZooKeeper"
+            " servers and then Coordinator(session_bytes=...)"
         )
 
     def workers_needed(self, topics: Mapping[str, int]) -> int:
-        """Return how many workers with this budget it takes to own all slots of these topics."""
+        """Return the number of workers with this budget that are needed to own all slots of these topics."""
         needed = sum(self.topic_bytes(topic, slots) * slots for topic, slots in topics.items())
         return -(-needed // max(1, self.room))
 
     def shortage(self, topics: Mapping[str, int]) -> str | None:
-        """Return in words that one worker can't own all slots of these topics; None if it can."""
+        """Return a warning if one worker cannot own all slots of these topics; None if it can."""
         if (needed := self.workers_needed(topics)) <= 1:
             return None
         return (
-            f"the {sum(topics.values())} slots of {len(topics)} topics take {needed} workers at least: the paths of one"
-            f" session's nodes may take session_bytes={self.limit}"
+            f"the {sum(topics.values())} slots of {len(topics)} topics need at least {needed} workers: a ZooKeeper"
+            f" session is limited to session_bytes={self.limit}"
         )
 
 
@@ -91,13 +91,13 @@ def assign_within(
     rooms: Mapping[str, int],
     slot_bytes: Mapping[str, int],
 ) -> dict[str, Owners]:
-    """Return the owner of every slot, as `assign` does, and give no worker more than its session holds.
+    """Return the owner of every slot, as `assign` does, without exceeding the budget of any worker's session.
 
-    A worker that would get too much is full: it keeps its slots as far as there is room, is filled up, and the others
-    share the rest as if it and its slots were not there. A slot for which no worker has room gets None.
+    A worker that would exceed its budget is full: it keeps as many of its slots as fit, and the other workers share the
+    rest as if the full worker and its slots did not exist. A slot that fits no worker gets None.
 
-    `rooms` are bytes for a worker's owner nodes, without an entry there is no limit; `slot_bytes` is what one such node
-    of a topic takes.
+    `rooms` has the bytes for each worker's owner nodes, no entry meaning no limit; `slot_bytes` the bytes of one owner
+    node of each topic.
     """
     result: dict[str, list[str | None]] = {topic: [None] * slots for topic, slots in topics.items()}
     had = {topic: dict(enumerate(owners)) for topic, owners in present.items()}
@@ -116,7 +116,7 @@ def assign_within(
             return {topic: tuple(owners) for topic, owners in result.items()}
         for worker in full:
             room = rooms[worker]
-            # first the slots that it has, then low numbers of all topics
+            # first the slots that it holds, then low slot numbers of all topics
             keeps = sorted(
                 (owner_before != worker, slot, topic)
                 for topic, owners in dealt.items()
@@ -137,7 +137,7 @@ def _fill_gaps(
     rooms: Mapping[str, int],
     slot_bytes: Mapping[str, int],
 ) -> None:
-    """Give slots without an owner to full workers with a little room left: too little for a longer name's slot."""
+    """Give unowned slots to full workers that still have room for the short path of this topic."""
     taken = _taken(result, slot_bytes)
     left = {worker: room - taken[worker] for worker, room in rooms.items()}
     for topic, owners in sorted(result.items()):
@@ -151,7 +151,7 @@ def _fill_gaps(
 
 
 def _taken(owned: Mapping[str, Sequence[str | None]], slot_bytes: Mapping[str, int]) -> Counter[str | None]:
-    """Return how many bytes each worker's slots take."""
+    """Return the bytes that each worker's slots take."""
     taken: Counter[str | None] = Counter()
     for topic, owners in owned.items():
         for worker, number in Counter(owners).items():

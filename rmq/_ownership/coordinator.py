@@ -1,4 +1,4 @@
-"""The coordinator: one background thread that keeps this worker's slots, and cheap answers for all others."""
+"""The coordinator: a background thread that acquires and keeps this worker's slots in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -30,40 +30,40 @@ from rmq.errors import CoordinationError, ForkedClientError, UnreadableDocumentE
 T = TypeVar("T")
 _LOG = reporter("rmq.coordination")
 DRAIN_S = 30.0
-"""How long to wait for running handlers, unless the client or the coordinator says otherwise."""
+"""Default time that running handlers have to finish, in seconds."""
 
 _GATHER_S = 0.02
-"""How long a wake-up waits for others: one change in ZooKeeper usually brings several."""
+"""Pause after a wake-up to collect others: one change in ZooKeeper usually triggers several watches."""
 
 
 class Coordinator:
-    """This process as a worker in ZooKeeper: gets slots, keeps them, hands them over.
+    """Represents this process as a worker in ZooKeeper: acquires slots, keeps them and hands them over.
 
-    Every slot of a consumed topic has at most one owner in the whole cluster. Make it in the process that uses it: a
-    ZooKeeper session does not survive a fork.
+    Every slot of a consumed topic has at most one owner in the whole cluster. Create the coordinator in the process
+    that uses it: a ZooKeeper session does not survive a fork.
 
     Args:
-        hosts: `host:port,host:port…` of the ensemble.
-        worker_id: Name of this worker, unique among the live ones; one that a restart keeps gets its slots back. None
-            makes one up.
-        chroot: Path below which everything lies.
-        session_timeout_s: How long ZooKeeper waits for a silent worker; the servers grant 2 to 20 of their ticks
-            (usually 4 to 40 s).
-        weight: Capacity against the other workers', a whole number from 1.
-        auth: Login; then every node is open to this login only.
+        hosts: Servers of the ensemble, as `host:port,host:port…`.
+        worker_id: Name of this worker, unique among the live workers. A worker that restarts with the same name gets
+            its slots back. None generates a name.
+        chroot: Parent path of all nodes.
+        session_timeout_s: Seconds without contact after which ZooKeeper ends the session. The servers allow 2 to 20 of
+            their ticks (usually 4 to 40 s).
+        weight: Capacity relative to the other workers, 1 to 1000.
+        auth: Login. All nodes are then accessible to this login only.
         tls: Certificates; None for plain TCP.
-        drain_timeout_s: How long a revoked slot waits for its last handler before it is handed over all the same. None
-            for the drain time that the client runs with, 30 s without one. `leave` gives a worker that leaves another.
-        session_bytes: What the paths of this session's nodes may take, from 1,000. ZooKeeper writes them all down when
-            the session ends; what exceeds `jute.maxbuffer` takes the whole ensemble down. Raise it only after
-            `jute.maxbuffer` on all servers, and stay a tenth below that.
-        on_change: Called, from the background thread, after every change of `owned` or `revoking`, and sometimes
-            without one; must not block. Set it before a client starts its listeners with this coordinator: the client
-            then puts its own function there, which wakes them and calls yours. A function that is set later replaces
-            the client's: then the listeners notice changes up to five seconds late.
+        drain_timeout_s: Seconds that a revoked slot waits for its last handler; then it is handed over regardless. None
+            uses the client's drain time, or 30 s without a client. `leave` can set another for a worker that leaves.
+        session_bytes: Maximum bytes of the paths of this session's nodes, from 1,000. ZooKeeper writes them in one
+            transaction when the session ends; one that exceeds `jute.maxbuffer` takes the whole ensemble down. Raise it
+            only after `jute.maxbuffer` on all servers, and stay a tenth below that.
+        on_change: Called from the background thread after every change of `owned` or `revoking`, and sometimes without
+            one; must not block. Set it before a client starts its listeners with this coordinator: the client replaces
+            it with a function that wakes the listeners and calls yours. A function that is set later replaces the
+            client's, and the listeners then notice changes up to five seconds late.
 
     Raises:
-        InvalidValueError: A value breaks its rule.
+        InvalidValueError: A value is invalid.
 
     Source: ZooKeeper Programmer's Guide 3.9 (sessions, ephemeral nodes, czxid).
 
@@ -88,7 +88,7 @@ class Coordinator:
         session_bytes: int = SESSION_BYTES,
         on_change: Callable[[], None] | None = None,
     ) -> None:
-        from rmq._ownership.zookeeper import ZooKeeperClient  # with kazoo: only those with a ZooKeeper pay for it
+        from rmq._ownership.zookeeper import ZooKeeperClient  # imports kazoo, which only users of ZooKeeper need
 
         self.worker_id = worker_id or process_name()
         check(is_worker_name(self.worker_id), f"worker_id {self.worker_id!r} must be 1 to 128 of A-Z a-z 0-9 . _ : -")
@@ -114,7 +114,7 @@ class Coordinator:
         self._thread = self._runtime.job(self._run, "rmq-coordinator")
         self._drain_at_end = True
         self._drain_is_fixed = drain_timeout_s is not None
-        self._stop_by_s = inf  # when it ends although slots are still drained
+        self._stop_by_s = inf  # deadline of a stop, even if slots are still being drained
         wake, broke = self._wake.set, lambda: self._rounds.connection_broke()
         connect = self._client_class or ZooKeeperClient
         self._client: ZooKeeperClient = connect(hosts, chroot, session_timeout_s, wake, broke, auth=auth, tls=tls)
@@ -127,76 +127,78 @@ class Coordinator:
         self._rounds = Rounds(self._client, self._member, changed, lock)
         self._failure: Exception | None = None
 
-    # --- for any thread, without waiting
+    # --- for any thread; none of these waits
 
     def owned(self) -> Mapping[SlotKey, Ownership]:
         """Return the slots that may be claimed from now.
 
         Returns:
-            (topic, slot) → ownership; empty while the connection is broken and after the watchdog has struck.
+            (topic, slot) → ownership; empty while the connection is broken and after the watchdog has dropped all
+            slots.
 
-        Guarantee: Any thread; takes no lock and asks no server. At most one process of the cluster has a slot in it at
-            any time, unless it was paused between this call and its use; against that stands the epoch.
+        Guarantee: May be called from any thread; takes no lock and sends no request. At most one process of the cluster
+            is returned a slot at any time. A process that is suspended after this call may use it late; the epoch
+            protects against that.
         """
         self._check_process()
         return self._rounds.owned()
 
     def still_owner(self, ownership: Ownership) -> bool:
-        """Tell whether no other worker can own the slot yet: also while it is drained, or the connection just broke."""
+        """Return whether no other worker can own the slot yet. Also true while it is drained."""
         self._check_process()
         return self._rounds.still_owner(ownership)
 
     def revoking(self) -> frozenset[SlotKey]:
-        """Return the slots to be drained: no new claims; `drained` once their last handler has ended."""
+        """Return the slots to be drained: claim no more from them, and call `drained` after their last handler."""
         self._check_process()
         return self._rounds.revoking()
 
     def awaited(self, topic: str) -> frozenset[int]:
-        """Return the slots of a topic that are assigned to this worker, as far as it knows, and that it has not got."""
+        """Return the slots of a topic that are assigned to this worker, as far as it knows, but not owned yet."""
         self._check_process()
         with self._rounds.lock:
             return frozenset(slot for place, slot in self._member.machine.awaited if place == topic)
 
     @property
     def leads(self) -> bool:
-        """Whether this worker wrote, or would write, the assignment when it last looked."""
+        """True if this worker was the leader, which writes the assignment, in its last round."""
         return self._member.leads
 
     @property
     def ensemble(self) -> str | None:
-        """Identity of the ensemble; None until it was read."""
+        """Identity of the ensemble; None until it has been read."""
         return self._member.ensemble
 
     @property
     def drain_timeout_s(self) -> float:
-        """How long a revoked slot waits for its last handler, in seconds."""
+        """Seconds that a revoked slot waits for its last handler."""
         return self._member.machine.drain_timeout_s
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """What keeps slots from being owned or served at the moment, in words; each was logged, too."""
+        """Messages about problems that currently keep slots from being owned or served. They are logged, too."""
         with self._rounds.lock:
             return self._member.problems.current()
 
     @property
     def connected(self) -> bool:
-        """Whether there is a connection to ZooKeeper."""
+        """True if there is a connection to ZooKeeper."""
         return self._client.session is not None
 
     def drained(self, topic: str, slot: int) -> None:
-        """Say that no handler works on a revoked slot and no claim is under way; then it is handed over.
+        """Report that no handler or claim of a revoked slot is running, so that the slot is handed over.
 
-        Guarantee: Says nothing of a slot that is not being revoked.
+        Guarantee: Does nothing for a slot that is not being revoked.
         """
         self._check_process()
         with self._changing() as member:
             member.machine.drained((topic, slot))
 
     def start(self, timeout_s: float = 15.0) -> None:
-        """Connect, register this worker and begin to take slots.
+        """Connect, register this worker and start acquiring slots.
 
         Raises:
-            CoordinationError: No answer in time, the login is refused, or the rights do not suffice.
+            CoordinationError: No server answers in time, the login is refused, or it lacks permissions.
         """
         self._check_process()
         self._thread.start()
@@ -204,24 +206,24 @@ class Coordinator:
         failure = self._failure
         if answered and failure is None:
             return
-        reason = failure or self._client.refusal or "connections are made, and nothing comes back"
+        reason = failure or self._client.refusal or "servers accept connections, but do not reply"
         self.stop(drain=False)
         if answered and failure is not None:
             raise failure
-        raise CoordinationError(f"No ZooKeeper server has answered within {timeout_s:g} s ({reason})") from failure
+        raise CoordinationError(f"No ZooKeeper server answered within {timeout_s:g} s ({reason})") from failure
 
     def drain_within(self, drain_s: float) -> None:
-        """Set how long a revoked slot waits for its last handler, in seconds, unless `drain_timeout_s` was given."""
+        """Set the seconds that a revoked slot waits for its last handler, unless `drain_timeout_s` was given."""
         if not self._drain_is_fixed:
             self._member.machine.drain_timeout_s = drain_s
 
     def leave(self, drain_s: float | None = None) -> None:
-        """Begin to hand over all slots, each once `drained` says so, and return at once; `stop` waits for the end.
+        """Start handing over all slots, each once `drained` is called for it. Returns at once; `stop` waits.
 
         Args:
-            drain_s: How long, in seconds, a slot may wait for its last handler from now on; by default as before.
+            drain_s: Seconds from now that a slot may wait for its last handler; unchanged by default.
 
-        Guarantee: May be called again; the first call's time counts.
+        Guarantee: May be called again; the first call's `drain_s` applies.
         """
         self._check_process()
         with self._changing() as member:
@@ -233,10 +235,10 @@ class Coordinator:
                 self._stopping.set()
 
     def stop(self, *, drain: bool = True) -> None:
-        """Hand over all slots and leave; returns when it is done.
+        """Hand over all slots, and end the session when that is done.
 
         Args:
-            drain: Wait, up to the drain limit, for `drained` of every slot. Else all nodes go at once.
+            drain: Wait for `drained` of every slot, up to the drain timeout. If False, all nodes are deleted at once.
 
         Guarantee: May be called again.
         """
@@ -253,13 +255,13 @@ class Coordinator:
         self.stop()
 
     def register_topic(self, name: str, definition_json: str) -> str:
-        """Register a topic's definition; the first registration rules.
+        """Register a topic's definition, unless one is registered already.
 
         Returns:
-            The registered definition, ours or the one that was there.
+            The registered definition: this one, or the earlier one.
 
         Raises:
-            CoordinationError: ZooKeeper does not answer, or the rights do not suffice.
+            CoordinationError: ZooKeeper does not answer, or the login lacks permissions.
 
         Guarantee: Safe to repeat.
         """
@@ -270,19 +272,21 @@ class Coordinator:
         if not isinstance(node, tuple):
             if refused := [reply for reply in (node, *made) if isinstance(reply, Refused)]:
                 raise RefusedError(refused[0].text(self._member.machine.budget.chroot), topic=name)
-            raise CoordinationError("ZooKeeper lost the topic's definition while it was registered", topic=name)
+            raise CoordinationError(
+                "the topic's definition was deleted from ZooKeeper during its registration", topic=name
+            )
         with self._rounds.lock:
             self._member.definitions[name] = node[0]
         return node[0].decode()
 
     def consume(self, topic: str, slots: int) -> None:
-        """Let this worker have slots of a registered topic.
+        """Announce that this worker consumes a registered topic, so that it is assigned slots.
 
         Args:
             topic: Its name.
-            slots: Its number of slots as this worker knows it; with another than the registered one it gets none.
+            slots: Number of slots that this worker expects; if the registered number differs, it gets none.
 
-        Guarantee: Safe to repeat; does nothing once `stop` was called.
+        Guarantee: Safe to repeat; does nothing after `stop`.
         """
         self._check_process()
         with self._changing() as member:
@@ -294,7 +298,7 @@ class Coordinator:
                 member.problems.tell(shortage)
 
     def others(self) -> dict[str, WorkerDocument]:
-        """Return what the other live workers say of themselves; those whose nodes can't be read are left out.
+        """Return the documents of the other live workers, without those that cannot be read.
 
         Raises:
             CoordinationError: ZooKeeper does not answer.
@@ -310,55 +314,55 @@ class Coordinator:
                     others[name] = WorkerDocument.from_json(node[0])
         return others
 
-    # --- what binds it to Redis
+    # --- the connection between this ensemble and Redis
 
     def belong_to(self, redis: str) -> None:
-        """Say which Redis this worker serves; empty for unknown."""
+        """Set the identity of the Redis that this worker serves; empty if unknown."""
         with self._changing() as member:
             member.document = replace(member.document, redis=redis)
 
     def expect_marks(self) -> None:
-        """Take slots over a new connection only after `give_marks`; before `start`."""
+        """Acquire slots over a new connection only after `give_marks`. Call it before `start`."""
         self._member.transaction_ids.gated = True
 
     @property
     def awaited_marks(self) -> ConnectionKey | None:
-        """The connection that waits for `give_marks`, None if none does."""
+        """The connection that waits for `give_marks`; None if none does."""
         with self._rounds.lock:
             return self._member.transaction_ids.awaits
 
     def give_marks(self, connection: ConnectionKey, marks: Mapping[str, int]) -> None:
-        """Say which epoch was the highest of each ensemble: a ZooKeeper that has counted less was restored.
+        """Pass the highest epoch seen of each ensemble: a ZooKeeper that is below it was restored from a backup.
 
         Args:
-            connection: What `awaited_marks` said before the marks were read.
-            marks: Identity of an ensemble → its highest epoch that was ever used.
+            connection: The value of `awaited_marks` before the marks were read.
+            marks: Identity of an ensemble → the highest of its epochs ever used.
         """
         with self._changing() as member:
             member.transaction_ids.give(connection, marks)
 
     def fenced(self, epoch: int, ensemble: str) -> None:
-        """Say that Redis has a higher epoch of an ensemble: a ZooKeeper that has counted less was restored.
+        """Report that Redis has a higher epoch of an ensemble: a ZooKeeper below it was restored from a backup.
 
         Args:
             epoch: The epoch that Redis has.
-            ensemble: Identity of the ensemble that gave it. This ZooKeeper may have a new identity since.
+            ensemble: Identity of the ensemble that issued it. This ZooKeeper may have got a new identity since.
         """
         with self._changing() as member:
             member.transaction_ids.note(ensemble, epoch)
 
     def report(self, name: str, text: str) -> None:
-        """Have something be one of `troubles` until it is reported with an empty text.
+        """Add a message to `troubles`, until it is reported with an empty text.
 
         Args:
-            name: Says what is the same trouble.
-            text: What is wrong.
+            name: Identifies the problem: a later report with this name replaces the text.
+            text: Description of the problem.
         """
         with self._changing() as member:
             member.reported[name] = text
 
     def verified(self, marks: Mapping[str, int], timeout_s: float = 15.0) -> str:
-        """Return the ensemble's identity once it is certain that it has counted as far as `marks` say.
+        """Return the ensemble's identity once its transaction id is known to have reached `marks`.
 
         Raises:
             CoordinationError: ZooKeeper does not answer.
@@ -374,7 +378,7 @@ class Coordinator:
         return self._poll(counted, timeout_s)
 
     def _ask(self, *requests: Request) -> list[Reply]:
-        """Carry out requests that may be repeated, until all have a reply."""
+        """Send requests, which must be safe to repeat, until all have a reply."""
 
         def replies() -> list[Reply] | None:
             session = self._client.session
@@ -384,7 +388,7 @@ class Coordinator:
         return self._poll(replies)
 
     def _poll(self, look: Callable[[], T | None], timeout_s: float = 15.0) -> T:
-        """Look until there is something, and return it."""
+        """Call `look` until it returns a result, and return that."""
         deadline_s = monotonic_s() + timeout_s
         while monotonic_s() < deadline_s and not self._stopping.is_set():
             if (result := look()) is not None:
@@ -403,9 +407,9 @@ class Coordinator:
                 if self._rounds.step():
                     self._failure = self._member.shut_out
                     self._first_round.set()
-            except Exception as error:  # nothing may end this thread: it would stop the worker for good
+            except Exception as error:  # an error must not end this thread: the worker would lose its slots for good
                 self._failure = error
-                _LOG.warning("A round of coordination failed and will be repeated: %s", error)
+                _LOG.warning("A round of coordination with ZooKeeper failed; it will be retried: %s", error)
                 if isinstance(error, CoordinationError):
                     self._first_round.set()
             if self._wake.wait(self._rounds.pause_s()):
@@ -416,11 +420,11 @@ class Coordinator:
 
     @contextlib.contextmanager
     def _changing(self) -> Generator[Member]:
-        """Let the caller tell the member something, and wake the thread for it."""
+        """Lock the member for a change, and wake the background thread afterwards."""
         with self._rounds.lock:
             yield self._member
         self._wake.set()
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
-            raise ForkedClientError("a ZooKeeper session does not survive a fork; make the Coordinator after it")
+            raise ForkedClientError("a ZooKeeper session does not survive a fork; create the Coordinator after forking")

@@ -1,15 +1,15 @@
-"""The nodes below the chroot, their paths and their contents.
+"""The nodes in ZooKeeper: paths and contents. All paths are relative to the chroot.
 
 /ensemble               identity of this ensemble, a random UUID, written once
 /workers/<worker>       ephemeral: host, pid, weight, topics with their slots
 /topics/<topic>         the registered definition
 /leader                 ephemeral: the worker that writes the assignment
-/assignment             who shall own what; the node's version is the assignment's
-/owners/<topic>/<slot>  ephemeral: who owns it; the node's czxid is the epoch
+/assignment             the assigned owner of each slot; the node's version is the assignment's
+/owners/<topic>/<slot>  ephemeral: the owner of the slot; the node's czxid is the epoch
 
-Documents say their schema version (`_model/schema.py`). A reader passes over one that it can't read: a topic whose
-definition is unreadable gets no new owners, a worker with an unreadable node no slots, and an unreadable assignment
-leaves everything as it is until the leader writes another one.
+Documents have a schema version (`_model/schema.py`). A reader ignores one that it cannot read: a topic with an
+unreadable definition gets no new owners, a worker with an unreadable node gets no slots, and with an unreadable
+assignment all slots stay with their owners until the leader writes another one.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ OWNERS = "/owners"
 
 
 def node_name(topic: str) -> str:
-    """Return a topic's name as a node's name; ZooKeeper refuses `.` and `..`."""
+    """Return a topic's name as a node name. ZooKeeper refuses the names `.` and `..`."""
     return topic if topic.strip(".") else topic.replace(".", "%2E")
 
 
 def topic_name(node: str) -> str:
-    """Return the topic that `node_name` made this name from."""
+    """Return the topic of a node name; the inverse of `node_name`."""
     return node.replace("%2E", ".")
 
 
@@ -58,14 +58,14 @@ def owner_path(key: SlotKey) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WorkerDocument:
-    """What a worker says of itself."""
+    """The data of a worker's node."""
 
-    topics: Mapping[str, int]  # that it consumes → their number of slots, as it knows it; empty while it leaves
-    weight: int = 1  # its capacity against the others'
+    topics: Mapping[str, int]  # consumed topic → its number of slots, as the worker knows it; empty while it leaves
+    weight: int = 1  # capacity relative to the other workers
     host: str = ""
     pid: int = 0
-    room: int | None = None  # bytes for the paths of its owner nodes; None: without a limit
-    redis: str = ""  # identity of the Redis whose messages it handles; empty while it does not know
+    room: int | None = None  # bytes for the paths of its owner nodes; None for no limit
+    redis: str = ""  # identity of the Redis whose messages it handles; empty if unknown
 
     def to_json(self) -> bytes:
         fields = {"host": self.host, "pid": self.pid, "weight": self.weight, "room": self.room, "redis": self.redis}
@@ -74,10 +74,10 @@ class WorkerDocument:
     @classmethod
     @lru_cache(maxsize=1024)  # read in every round, changed rarely
     def from_json(cls, data: bytes) -> WorkerDocument:
-        """Read a worker's node.
+        """Parse the data of a worker's node.
 
         Raises:
-            UnreadableDocumentError: It is for newer readers, or no such document: it stops no other worker.
+            UnreadableDocumentError: It was written for newer versions, or is not such a document.
         """
         fields = read_document(data, "a worker's node in ZooKeeper").fields
         try:
@@ -93,9 +93,9 @@ def slots_from_definition(data: bytes) -> int:
     """Return the number of slots in a topic's registered definition.
 
     Raises:
-        UnreadableDocumentError: It is for newer readers, or says none.
+        UnreadableDocumentError: It was written for newer versions, or has no valid number.
     """
     slots = read_document(data, "a topic's definition in ZooKeeper").fields.get("slots")
     if type(slots) is not int or not 0 < slots <= 1_000_000:
-        raise UnreadableDocumentError(f"a topic's definition in ZooKeeper cannot be read: its slots are {slots!r:.50}")
+        raise UnreadableDocumentError(f"a topic's definition in ZooKeeper cannot be read: slots is {slots!r:.50}")
     return slots

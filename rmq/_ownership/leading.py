@@ -1,4 +1,4 @@
-"""What the worker that leads does in a round: who lives, what is registered, who shall own what."""
+"""The leader's part of a round: reads live workers and registered topics, and writes the assignment."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def decide(
     budget: SessionBudget = NO_LIMIT,
     unreadable: frozenset[str] = frozenset(),
 ) -> Assignment:
-    """Return who shall own what.
+    """Return the assignment of slots to live workers.
 
-    A worker that knows another number of slots than is registered gets none of them. Topics with an unreadable
-    definition stay as they are.
+    A worker that expects another number of slots than is registered gets none of the topic. Topics with an unreadable
+    definition keep their owners.
     """
     shut_out = other_redis_workers(workers, current)
     shares: dict[str, Share] = {}
@@ -49,9 +49,10 @@ def decide(
 
 
 def other_redis_workers(workers: Mapping[str, WorkerDocument], current: Assignment | None) -> dict[str, set[str]]:
-    """Return topic → the workers that consume it from another Redis than those that have it.
+    """Return topic → the workers that consume it from another Redis than its owners do.
 
-    The Redis whose workers have most slots has the topic, else the first worker's. No identity fits any Redis.
+    A topic belongs to the Redis whose workers own most of its slots, or else to the first worker's. Workers without an
+    identity match any Redis.
     """
     others: dict[str, set[str]] = {}
     for topic in sorted({topic for worker in workers.values() for topic in worker.topics}):
@@ -71,12 +72,12 @@ class Leader:
         self._problems = problems
         self._budget = budget
         self._topics: list[str] = []
-        self._decided: object = None  # on what the assignment that stands was found to stand
+        self._decided: object = None  # the inputs from which the present assignment was computed
 
     def lead(self, current: Assignment | None, version: int | None, *, readable: bool) -> Steps[bool]:
-        """Write the assignment if another one is due; tell whether ZooKeeper allows what that takes.
+        """Write the assignment if it has changed; return whether ZooKeeper permits all that a leader does.
 
-        `current` is the last one that could be read; `version` and `readable` are the node's, None without a node.
+        `current` is the last readable assignment. `version` (None without a node) and `readable` describe the node.
         """
         live = yield from self._live()
         if live is None:
@@ -84,10 +85,8 @@ class Leader:
         written: Reply = None
         slots, unreadable = yield from self._registered(live)
         for topic, names in other_redis_workers(live, current).items():
-            text = (
-                f"workers {', '.join(sorted(names)[:10])} get no slots of topic {topic}: they consume it from another"
-            )
-            self._problems.note(f"redis {topic}", f"{text} Redis than its owners. Give each Redis a chroot of its own")
+            text = f"workers {', '.join(sorted(names)[:10])} get no slots of topic {topic}: they use another Redis"
+            self._problems.note(f"redis {topic}", f"{text} than its owners. Give each Redis its own chroot")
         basis = live, slots, unreadable, current
         if not (readable and basis == self._decided):
             whole = decide(live, slots, current, self._budget, unreadable)
@@ -95,7 +94,7 @@ class Leader:
             keep = current.topics if current else ()
             due, data = whole.fitting(keep, self.limit)
             if readable and current is not None and due == current:
-                self._decided = basis  # not where it is written: whether it was is seen in the next round
+                self._decided = basis  # only if nothing is written: the next round shows whether a write succeeded
                 due = current
             elif version is None:
                 (written,) = yield from read(Create(ASSIGNMENT, data, ephemeral=False))
@@ -107,7 +106,7 @@ class Leader:
         return not isinstance(written, Refused)
 
     def _live(self) -> Steps[dict[str, WorkerDocument] | None]:
-        """Return the live workers whose nodes can be read; None where they can't be listed."""
+        """Return the live workers whose nodes can be read; None if they cannot be listed."""
         (listed,) = yield from read(Children(WORKERS, watch=True))
         if isinstance(listed, Refused):
             return None
@@ -117,11 +116,11 @@ class Leader:
         for name, node in zip(workers, cast("list[Node]", nodes), strict=True):
             try:
                 if isinstance(node, Refused):
-                    text = f"worker {name} gets no slots: this worker, which leads, may not read its node"
+                    text = f"worker {name} gets no slots: the leader has no permission to read its node"
                     self._problems.note(f"worker {name}", f"{text}; do their logins differ?")
                 elif node is not None and node[1].session == 0:
                     path = self._budget.chroot + worker_path(name)
-                    text = f"worker {name} gets no slots: {path} belongs to no session, as in a copied tree; delete it"
+                    text = f"worker {name} gets no slots: {path} is not ephemeral, as in a copied tree; delete it"
                     self._problems.note(f"worker {name}", text)
                 elif node is not None:
                     live[name] = WorkerDocument.from_json(node[0])
@@ -130,7 +129,7 @@ class Leader:
         return live
 
     def _registered(self, live: Mapping[str, WorkerDocument]) -> Steps[tuple[dict[str, int], frozenset[str]]]:
-        """Read the definitions of consumed topics, each time: a topic may be deleted and made anew in between."""
+        """Read the definitions of consumed topics, in every round: a topic may have been deleted and recreated."""
         (listed,) = yield from read(Children(TOPICS, watch=True))
         consumed = {topic for worker in live.values() for topic in worker.topics}
         known = {topic_name(node) for node in listed} if isinstance(listed, list) else consumed
@@ -150,20 +149,19 @@ class Leader:
         return slots, frozenset(unreadable)
 
     def _report_gaps(self, due: Assignment) -> None:
-        """Say which topics do not fit, and for how many slots no worker has room."""
+        """Report topics that do not fit into the assignment, and slots that fit no worker's session."""
         long = [topic for topic in self._topics if topic not in due.topics]
         if long:
             names = ", ".join(long[:10]) + (f" and {len(long) - 10} more" if len(long) > 10 else "")
             self._problems.note(
                 "long",
-                f"the assignment does not fit into {self.limit} bytes; {len(long)} topics are left out, whose owners"
-                f" keep their slots and whose free slots get none: {names}. Use fewer slots, or give topics to other"
-                " chroots",
+                f"the assignment does not fit into {self.limit} bytes. {len(long)} topics are omitted, so their"
+                f" slots get no new owners: {names}. Use fewer slots, or distribute the topics over several chroots",
             )
         ownerless = {topic: owners.count(None) for topic, owners in due.topics.items() if None in owners}
         if ownerless:
             self._problems.note(
                 "ownerless",
-                f"{sum(ownerless.values())} slots of {len(ownerless)} topics have no owner, {min(ownerless)} for one:"
-                f" {self._budget.advice()}",
+                f"{sum(ownerless.values())} slots of {len(ownerless)} topics have no owner, for example of"
+                f" {min(ownerless)}: {self._budget.advice()}",
             )

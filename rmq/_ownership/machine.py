@@ -1,19 +1,19 @@
-"""What one worker owns, and what it has to acquire and release next: no I/O, no clock, no threads.
+"""The state machine of one worker's ownership: slots it owns, must acquire and must release. No I/O, clock or threads.
 
-The caller brings facts (contact, what it read, the result of what it did) with the time in seconds of a monotonic clock
-and asks for the plan. A slot's way:
+The caller reports facts (contact, nodes read, results of changes) with the time of a monotonic clock in seconds, and
+asks for the plan. The states of a slot:
 
     assigned ──acquire──▶ owned ──no longer assigned──▶ revoking ──drained, or limit──▶ released
                             ▲                              │
                             └────────assigned again────────┘
 
-- Nothing is owned before ZooKeeper was read in this session, or after a break in the connection until it was read
+- Nothing is owned until ZooKeeper has been read in this session, and after the connection broke until it has been read
   again.
 - The watchdog: two thirds of the session timeout after the last request that ZooKeeper answered was *sent*, ownership
-  counts as lost, whatever the client library reports (pitfall 37). The session ends a third later at the earliest.
-- Only a node whose `ephemeralOwner` is our session is ours (pitfalls 38, 42). Nodes that may be ours without our
-  knowing (a reply was lost, the watchdog struck) are looked at; so are a few others in each round, so that no mistake
-  lasts.
+  counts as lost, regardless of what the client library reports (pitfall 37). The session expires a third of the timeout
+  later at the earliest.
+- Only a node whose `ephemeralOwner` is our session is ours (pitfalls 38, 42). Nodes that may be ours (a reply was lost,
+  or the watchdog dropped them) are read in each round, and so are a few others, so that no error persists.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ class _Held:
     """A slot whose owner node is ours."""
 
     epoch: int
-    revoked_s: float = inf  # since when it is to be drained
+    revoked_s: float = inf  # when its revocation began
     drained: bool = False
     releasing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to do next, in slot order."""
+    """The slots to acquire and to release next, in order."""
 
     acquire: tuple[SlotKey, ...] = ()
     release: tuple[SlotKey, ...] = ()
 
 
 class WorkerMachine:
-    """The state of one worker's ownership; `sample` nodes are looked at in each round without a reason."""
+    """The state of one worker's ownership. Each round checks `sample` nodes that are not suspect, too."""
 
     def __init__(
         self, session_timeout_s: float, drain_timeout_s: float, sample: int = 16, budget: SessionBudget = NO_LIMIT
@@ -55,9 +55,9 @@ class WorkerMachine:
         self.session_timeout_s = session_timeout_s
         self.drain_timeout_s = drain_timeout_s
         self.budget = budget
-        self.left_out = 0  # assigned slots for which the session had no room when the last plan was made
+        self.left_out = 0  # assigned slots that did not fit into the session's budget in the last plan
         self._sample = sample
-        self.revision = 0  # changes with every change of what `owned`, `epochs` or `revoking` return
+        self.revision = 0  # incremented by every change of the results of `owned`, `epochs` or `revoking`
         self._session: int | None = None
         self._contact_s = -inf
         self._verified = False
@@ -69,22 +69,22 @@ class WorkerMachine:
 
     @property
     def deadline_s(self) -> float:
-        """When ownership counts as lost unless ZooKeeper answers before."""
+        """Time at which ownership counts as lost unless ZooKeeper answers before."""
         return self._contact_s + self.session_timeout_s * WATCHDOG_SHARE
 
     def contacted(self, session: int, sent_s: float) -> None:
-        """ZooKeeper answered, in this session, a request sent at `sent_s`: the session lives a timeout from then on."""
+        """ZooKeeper answered a request of this session sent at `sent_s`, so the session lasts a timeout from then."""
         self._enter(session)
         self._contact_s = max(self._contact_s, sent_s)
 
     def suspended(self) -> None:
-        """The connection broke: no claims until ZooKeeper was read again."""
+        """The connection broke: no slot is owned until ZooKeeper has been read again."""
         if self._verified:
             self._verified = False
             self.revision += 1
 
     def expire(self, now_s: float) -> bool:
-        """Give everything up if the watchdog's time has come; tell whether it just did."""
+        """Drop all ownership if the watchdog's deadline has passed; return True the first time."""
         if now_s < self.deadline_s or not (self._held or self._verified):
             return False
         self._suspects.update(self._held)  # the session may still live, and the nodes with it
@@ -102,7 +102,7 @@ class WorkerMachine:
         self.revision += 1
 
     def doubtful(self, assigned: Set[SlotKey], present: Set[SlotKey]) -> set[SlotKey]:
-        """Return the owner nodes that must be looked at before `observed`; `present` are the slots that have one."""
+        """Return the owner nodes that must be read before `observed`. `present` are the slots that have one."""
         if len(present) <= self._sample:
             return set(present)
         releasing = {key for key, held in self._held.items() if held.releasing}
@@ -121,9 +121,9 @@ class WorkerMachine:
         nodes: Mapping[SlotKey, Stat | None],
         now_s: float,
     ) -> None:
-        """Take over what was read in this session.
+        """Update the state from nodes that were read in this session.
 
-        Of the nodes that were looked at, those that are gone are None.
+        `nodes` has the nodes that were read; None for one that no longer exists.
         """
         self._enter(session)
         self._present = {key for key in present if nodes.get(key, self) is not None}
@@ -147,7 +147,7 @@ class WorkerMachine:
         self.revision += 1
 
     def acquired(self, key: SlotKey, stat: Stat | None) -> None:
-        """The owner node was created by us (its `Stat`), or stands already (None)."""
+        """Note that we created the owner node (`stat`), or that it exists already (None)."""
         self._present.add(key)
         self._suspects.discard(key)
         if stat is not None and stat.session == self._session:
@@ -160,20 +160,20 @@ class WorkerMachine:
             self.revision += 1
 
     def drained(self, key: SlotKey) -> None:
-        """The last handler of a revoked slot has ended. Of a slot that is not being revoked it says nothing."""
+        """Note that the last handler of a revoked slot has ended. Does nothing for a slot that is not being revoked."""
         held = self._held.get(key)
         if held and held.revoked_s < inf:
             held.drained = True
 
     def leave(self, now_s: float, drain_timeout_s: float) -> None:
-        """This worker leaves: each slot, also one asked back before, has this time for its last handler."""
+        """Start leaving: every slot, even one revoked before, gets this time for its last handler."""
         self.drain_timeout_s = drain_timeout_s
         for held in self._held.values():
             if held.revoked_s < inf:
                 held.revoked_s = now_s
 
     def plan(self, now_s: float, *, may_acquire: bool = True) -> Plan:
-        """Return what to do next. What is in it counts as begun: its result is unknown until it is reported."""
+        """Return the next changes. They count as started: their results are unknown until they are reported."""
         if not self._claims(now_s):
             return Plan()
         free = self._assigned - self._present - self._held.keys() if may_acquire else ()
@@ -191,13 +191,13 @@ class WorkerMachine:
         return self._verified and now_s < self.deadline_s
 
     def owned(self, now_s: float) -> dict[SlotKey, int]:
-        """Return the epochs of the slots that may be claimed from."""
+        """Return slot → epoch of the slots that may be claimed from."""
         if not self._claims(now_s):
             return {}
         return {key: held.epoch for key, held in self._held.items() if held.revoked_s == inf and not held.releasing}
 
     def epochs(self) -> dict[SlotKey, int]:
-        """Return the epochs of all slots held, also those being revoked or while the connection is broken."""
+        """Return slot → epoch of all held slots, including revoked ones, even while the connection is broken."""
         return {key: held.epoch for key, held in self._held.items() if not held.releasing}
 
     def revoking(self) -> frozenset[SlotKey]:
@@ -216,5 +216,5 @@ class WorkerMachine:
         return frozenset(self._suspects)
 
     def next_drain_limit_s(self) -> float:
-        """Return when the next revoked slot runs out of time; infinite if none is being revoked."""
+        """Return the time at which the next revoked slot reaches its drain limit; infinite if none is revoked."""
         return min((held.revoked_s for held in self._held.values()), default=inf) + self.drain_timeout_s

@@ -1,12 +1,13 @@
-"""What a worker does in ZooKeeper, round by round, without doing any of it: requests out, replies in.
+"""The logic of a worker's rounds in ZooKeeper, without I/O: it yields requests and receives the replies.
 
-A round goes through ZooKeeper's leader first (which proves contact and makes the reads fresh), reads all state, mends
-what is missing, tells the machine, carries out its plan, and leads if this worker leads. Rounds run every few seconds
-and whenever a watch fires; each starts from what it reads, so that no lost watch, no lost reply and no lost node can
-stick (pitfall 40).
+A round syncs with ZooKeeper's leader (which proves contact and makes the reads fresh), reads all state, recreates
+missing nodes, updates the state machine, executes its plan, and does the leader's part if this worker leads. Rounds run
+every few seconds and whenever a watch fires. Each starts from what it reads, so that the effect of a lost watch, reply
+or node does not persist (pitfall 40).
 
-What ZooKeeper refuses (an ACL, a quota) is refused to that one request: it is told with its path, what depends on it
-waits, and all else goes on. A node that ought to be ephemeral and is not, as in a copied tree, is nobody's.
+A request that ZooKeeper refuses (an ACL, a quota) does not stop the round: the refusal is logged with its path, what
+depends on it waits, and the rest goes on. A node that should be ephemeral and is not, as in a copied tree, has no
+owner.
 """
 
 from __future__ import annotations
@@ -56,16 +57,16 @@ from rmq._ownership.values import SlotKey, Stat
 from rmq.errors import UnreadableDocumentError
 
 FULL_S = 10.0
-"""How long a session may lack room before that is told: slots that it hands over still count."""
+"""Delay before a full session is logged: slots that are being handed over still count."""
 
 OWNERLESS_S = 60.0
-"""How long slots of ours may have no owner before that is told: hand-overs and the end of a session take time."""
+"""Delay before unowned slots are logged: hand-overs and the expiry of a session take time."""
 
 REST_S = 60.0
-"""How long a leader to whom ZooKeeper refuses a leader's part leaves that to others, whose rights may be better."""
+"""Pause of a leader that lacks permissions: meanwhile a worker with better permissions may lead."""
 
 CHUNK = 1_024
-"""The most nodes that are looked at, or made, between two proofs that the session lives."""
+"""Maximum number of nodes read or created between two proofs that the session is alive."""
 
 
 class Member:
@@ -77,25 +78,25 @@ class Member:
         self.worker = worker
         self.document = document
         self.machine = machine
-        self.definitions: dict[str, bytes] = {}  # of consumed topics, as registered: made again where they are gone
+        self.definitions: dict[str, bytes] = {}  # of consumed topics; recreated if they were deleted
         self.ensemble: str | None = None
         self.leads = False
         self.problems = ProblemLog(clock)
         self.transaction_ids = TransactionIdCheck(self.problems)
         self.leader = Leader(self.problems, machine.budget)
         self._clock = clock
-        self._prepared: int | None = None  # the session in which the fixed nodes were seen
-        self._assignment: Assignment | None = None  # the last one that could be read
+        self._prepared: int | None = None  # the session in which the permanent nodes were checked
+        self._assignment: Assignment | None = None  # the last readable one
         self._readable = False
         self._assigned: tuple[Assignment, WorkerDocument, frozenset[SlotKey]] | None = None
-        self.shut_out: RefusedError | None = None  # why this worker can't take part at all, seen in the last round
-        self._refused: dict[tuple[str, str, type], list[Refused]] = {}  # in this round, by what is in the way
-        self._closed: frozenset[str] = frozenset()  # topics whose owners can't be listed
+        self.shut_out: RefusedError | None = None  # it keeps this worker out of the cluster
+        self._refused: dict[tuple[str, str, type], list[Refused]] = {}  # of this round
+        self._closed: frozenset[str] = frozenset()  # topics whose owners cannot be listed
         self._may_lead_from_s = 0.0
-        self.reported: dict[str, str] = {}  # troubles that others have seen
+        self.reported: dict[str, str] = {}  # problems reported by other components
 
     def round(self, session: int, breaks: int = 0) -> Steps[bool]:
-        """Work one round within `session`, whose connection broke `breaks` times; tell whether it came to its end."""
+        """Run one round in `session`, whose connection broke `breaks` times; return whether it was completed."""
         self.problems.begin()
         self._refused.clear()
         self.shut_out = None
@@ -110,7 +111,7 @@ class Member:
         return True
 
     def _note_refusals(self, steps: Steps[None]) -> Steps[None]:
-        """Pass on requests and replies, and note what is refused."""
+        """Forward requests and replies, and record refusals."""
         replies: Sequence[Reply] | None = None
         while True:
             try:
@@ -130,18 +131,18 @@ class Member:
         return self.machine.budget.chroot
 
     def _is_shut_out(self, reply: object) -> bool:
-        """Tell whether a request that membership depends on was refused; `shut_out` then says so."""
+        """Return whether a request that membership depends on was refused, and set `shut_out` if so."""
         if isinstance(reply, Refused):
             self.shut_out = RefusedError(reply.text(self._chroot))
         return isinstance(reply, Refused)
 
     def _clear(self, path: str, stat: Stat) -> Steps[None]:
-        """Delete a node that ought to be ephemeral and belongs to no session: it would stand for ever.
+        """Delete a node that should be ephemeral but belongs to no session: it would never expire.
 
-        An ephemeral node may take its place meanwhile. An owner's and a leader's data are never set: its
-        version is 0. So this one is given a higher version first, and deleted in that version only.
+        An ephemeral node may replace it meanwhile. The data of owner and leader nodes is never set, so their version is
+        0: this node is written first, which raises its version, and deleted in that version only.
         """
-        text = f"{self._chroot}{path} belongs to no session, as in a copied tree: it is nobody's, and gets deleted"
+        text = f"{self._chroot}{path} is not ephemeral, as in a copied tree; it will be deleted"
         self.problems.note(f"nobody's {path}", text)
         (data,) = yield from read(Get(path))
         if isinstance(data, tuple) and data[1].session == 0 and data[1].czxid == stat.czxid:
@@ -149,14 +150,14 @@ class Member:
             yield from read(Release(path, worker_path(self.worker), data[1].version + 1))
 
     def _prepare(self, session: int) -> Steps[None]:
-        """Create the fixed nodes where they are missing, and learn the ensemble's identity."""
+        """Create missing permanent nodes, and read the ensemble's identity."""
         consumed = sorted(self.document.topics)
         fixed = dict.fromkeys((WORKERS, TOPICS, OWNERS, *map(owners_path, consumed)), b"")
         fixed |= {topic_path(topic): self.definitions[topic] for topic in consumed if topic in self.definitions}
-        # within a session nobody has set ZooKeeper up anew: only the node was deleted
+        # within a session ZooKeeper cannot have been set up anew: only the node was deleted
         known = self.ensemble if self._prepared == session else None
         fixed[ENSEMBLE] = (known or str(uuid4())).encode()
-        there = yield from read(*map(Look, fixed))  # who may create nothing shall not be told of what is there already
+        there = yield from read(*map(Look, fixed))  # creating existing nodes would report refusals that do not matter
         missing = [path for path, stat in zip(fixed, there, strict=True) if not isinstance(stat, Stat)]
         *made, node = yield from read(*(Create(path, fixed[path], ephemeral=False) for path in missing), Get(ENSEMBLE))
         if isinstance(node, tuple):
@@ -166,16 +167,16 @@ class Member:
             raise BrokenOffError  # deleted meanwhile
 
     def _note_ensemble(self, identity: bytes) -> None:
-        """Note the ensemble's identity."""
+        """Record the ensemble's identity, and report a change."""
         before, self.ensemble = self.ensemble, identity.decode(errors="replace")
         if before not in (None, self.ensemble):
             self.problems.tell(
-                f"ZooKeeper is ensemble {self.ensemble} now, it was {before}: Redis refuses it slot by slot until"
-                f" RmqClient.adopt(topic, {before!r}) moves each topic over on purpose"
+                f"ZooKeeper's identity changed from ensemble {before} to {self.ensemble}: Redis refuses its epochs"
+                f" until RmqClient.adopt(topic, {before!r}) moves each topic over"
             )
 
     def _work(self, session: int, breaks: int) -> Steps[None]:
-        consumed = self.document.topics  # another thread may take in a new document meanwhile
+        consumed = self.document.topics  # another thread may replace the document meanwhile
         topics = sorted({*consumed, *(topic for topic, _ in self.machine.held | self.machine.suspects)})
         sent_s = self._clock()
         _, me, leader, assignment, ensemble, *rest = yield from read(
@@ -214,12 +215,12 @@ class Member:
             yield from self._lead(session, leader, version, able=not isinstance(assignment, Refused))
 
     def _announce(self, session: int, me: Node) -> Steps[bool]:
-        """Bring our own node up to date; tell whether it is there and ours."""
+        """Create or update our worker node; return whether it exists and is ours."""
         data = self.document.to_json()
         path = worker_path(self.worker)
         if me is None:
             (created,) = yield from read(Create(path, data, ephemeral=True))
-            if created is None:  # taken meanwhile, or the fixed nodes were deleted
+            if created is None:  # created by another session, or the permanent nodes were deleted
                 self._prepared = None
             return not self._is_shut_out(created) and created is not None
         if isinstance(me, Refused):
@@ -228,15 +229,15 @@ class Member:
             yield from self._clear(path, me[1])
             return False
         if me[1].session != session:
-            text = f"the worker node of {self.worker} belongs to session {me[1].session:#x}; waiting until it ends."
-            self.problems.note("blocked", f"{text} If it never does, two live workers have this id")
+            text = f"the worker node of {self.worker} belongs to session {me[1].session:#x}; waiting for its end."
+            self.problems.note("blocked", f"{text} If it does not end, two live workers have this id")
             return False
         if me[0] != data:
             yield from read(Put(path, data, me[1].version))
         return True
 
     def _take(self, node: Node) -> int | None:
-        """Take over the assignment and return its version, None if there is none. An unreadable one changes nothing."""
+        """Read the assignment and return its version, None if there is none. An unreadable one changes nothing."""
         self._readable = False
         if not isinstance(node, tuple):
             return None
@@ -245,7 +246,7 @@ class Member:
             self._readable = True
         except UnreadableDocumentError as error:
             self.problems.note(
-                "assignment", f"{error}. Slots stay with their owners until the leader writes one that all can read"
+                "assignment", f"{error}. Slots stay with their owners until the leader writes a readable one"
             )
         return node[1].version
 
@@ -260,7 +261,7 @@ class Member:
             part = doubtful[start : start + CHUNK]
             sent_s = self._clock()
             _, *stats = yield from read(Sync(), *(Look(owner_path(key)) for key in part))
-            self.machine.contacted(session, sent_s)  # thousands of reads may take longer than the watchdog waits
+            self.machine.contacted(session, sent_s)  # thousands of reads may take longer than the watchdog's deadline
             looked_at = zip(part, stats, strict=True)
             nodes.update((key, stat) for key, stat in looked_at if stat is None or isinstance(stat, Stat))
         self.machine.observed(session, assigned, present, nodes, self._clock())
@@ -283,11 +284,11 @@ class Member:
     def _report_ownerless(
         self, consumed: Mapping[str, int], registered: Mapping[str, Node], present: set[SlotKey]
     ) -> None:
-        """Say which of our topics can't be served, and why."""
+        """Report slots of our topics that have no owner, with the reason."""
         for topic, mine in consumed.items():
             node = registered[topic]
             if isinstance(node, Refused) or topic in self._closed:
-                continue  # noted as a refusal, with its path
+                continue  # reported as a refusal, with its path
             if node is None and topic not in self.definitions:
                 self.problems.note(f"topic {topic}", f"topic {topic} is not registered in ZooKeeper", OWNERLESS_S)
                 continue
@@ -297,8 +298,8 @@ class Member:
                 self.problems.note(f"topic {topic}", f"topic {topic} gets no new owners: {error}")
                 continue
             if slots != mine:
-                text = f"topic {topic} is registered in ZooKeeper with {slots} slots, here it has {mine}"
-                self.problems.note(f"topic {topic}", f"{text}: this worker gets none of them")
+                text = f"topic {topic} has {slots} slots in ZooKeeper, but this worker expects {mine}"
+                self.problems.note(f"topic {topic}", f"{text}; it gets none of them")
                 continue
             free = slots - len({slot for place, slot in present if place == topic and slot < slots})
             if free > 0:
@@ -308,18 +309,18 @@ class Member:
     def _why_ownerless(self, topic: str) -> str:
         assignment = self._assignment
         if not self._readable or assignment is None:
-            return "there is no assignment that this worker can read"
+            return "there is no assignment, or this worker cannot read it"
         owners = assignment.topics.get(topic)
         if owners is None:
-            leaves_out = "leaves the topic out" if assignment.partial else "has none of them in it"
-            return f"the assignment {leaves_out}, see the log of the worker that leads"
+            leaves_out = "omits the topic" if assignment.partial else "does not contain the topic"
+            return f"the assignment {leaves_out}; see the leader's log"
         unassigned = owners.count(None)
         if unassigned:
-            return f"the sessions of the live workers have no room for {unassigned} of them; start more workers"
-        return "the workers that they are assigned to have not taken them"
+            return f"{unassigned} of them do not fit into the sessions of the live workers; start more workers"
+        return "the workers that they are assigned to have not acquired them"
 
     def _report_passed_over(self, consumed: Mapping[str, int]) -> Steps[None]:
-        """Say that this worker gets nothing where it is owed something: the leader's log knows why, and is far away."""
+        """Report that this worker gets no slots of a topic although it should: only the leader's log has the reason."""
         assignment = self._assignment
         if not self._readable or assignment is None or self._my_slots():
             return
@@ -331,23 +332,23 @@ class Member:
             weights = [_weight(node) for node in nodes]
             if slots * self.document.weight >= sum(weights) + self.document.weight:
                 text = (
-                    f"the worker that leads gives worker {self.worker} none of the {slots} slots of topic {topic}; its"
-                    " log says why. It passes over workers of another Redis, and those whose nodes it may not read:"
-                    f" where logins differ, {self._chroot}{worker_path(self.worker)}"
+                    f"the leader assigns worker {self.worker} none of the {slots} slots of topic {topic}; its log has"
+                    " the reason. It skips workers of another Redis, and workers whose nodes it must not read:"
+                    f" if logins differ, check the ACL of {self._chroot}{worker_path(self.worker)}"
                 )
                 self.problems.note(f"neglected {topic}", text, FULL_S)
 
     def _carry_out(self, *, may_acquire: bool) -> Steps[None]:
         plan = self.machine.plan(self._clock(), may_acquire=may_acquire)
         if self.machine.left_out:
-            text = f"{self.machine.left_out} slots assigned to worker {self.worker} stay without an owner"
+            text = f"{self.machine.left_out} slots assigned to worker {self.worker} have no owner"
             self.problems.note("full", f"{text}: {self.machine.budget.advice()}", FULL_S)
         name, guard = self.worker.encode(), worker_path(self.worker)
         yield from self._change([(key, Release(owner_path(key), guard)) for key in plan.release])
         yield from self._change([(key, Create(owner_path(key), name, ephemeral=True)) for key in plan.acquire])
 
     def _change(self, requests: Sequence[tuple[SlotKey, Release | Create]]) -> Steps[None]:
-        """Tell the machine what came of releasing (True, False) and acquiring (its node, None)."""
+        """Send the requests, and report their results to the machine."""
         for start in range(0, len(requests), CHUNK):
             part = requests[start : start + CHUNK]
             replies = yield [request for _, request in part]
@@ -360,9 +361,9 @@ class Member:
                 raise BrokenOffError
 
     def _lead(self, session: int, leader: Reply, version: int | None, *, able: bool) -> Steps[None]:
-        """Stand for leader if there is none; as leader write the assignment if another one is due.
+        """Try to become leader if there is none; as leader, write the assignment if it has changed.
 
-        Who may not read or write what a leader must (`able`: the assignment) gives way to others for a while.
+        A leader without the permissions it needs (`able`: to read the assignment) lets other workers lead for a while.
         """
         if isinstance(leader, Stat) and leader.session == 0:
             yield from self._clear(LEADER, leader)

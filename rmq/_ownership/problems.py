@@ -1,4 +1,4 @@
-"""What is wrong at the moment, round by round: told once, not in every round."""
+"""Present problems of a worker's coordination, logged when they begin and now and then while they last."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from math import inf
 
 CHANGED_S = 60.0
-"""When a problem whose text has changed (another number, say) is told again."""
+"""Interval after which a problem whose text has changed is logged again."""
 
 AGAIN_S = 600.0
-"""When a problem that lasts is told again."""
+"""Interval after which a problem that lasts is logged again."""
 
 
 @dataclass(slots=True)
@@ -23,7 +23,7 @@ class _Problem:
 
 
 class ProblemLog:
-    """Collects what each round finds, and says what is to be told."""
+    """Collects the problems of each round, and decides which to log."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -32,28 +32,28 @@ class ProblemLog:
         self._events: list[str] = []
 
     def begin(self) -> None:
-        """Begin a round."""
+        """Start a round."""
         self._noted.clear()
 
     def note(self, name: str, text: str, patience_s: float = 0.0) -> None:
-        """Say that something is wrong in this round; it is told once it has lasted `patience_s`.
+        """Record a problem of this round. It is logged once it has lasted `patience_s`.
 
-        The same name in the next round is the same problem.
+        Notes with the same name in successive rounds are the same problem.
         """
         self._noted.add(name)
         problem = self._all.setdefault(name, _Problem(text, self._clock(), patience_s))
         problem.text, problem.patience_s = text, patience_s
 
     def tell(self, text: str) -> None:
-        """Say once that something has happened."""
+        """Log an event once."""
         self._events.append(text)
 
     def end(self) -> None:
-        """End a round that came to its end: what it has not noted is over."""
+        """Complete a round: problems that it has not recorded are over."""
         self._all = {name: problem for name, problem in self._all.items() if name in self._noted}
 
     def news(self) -> list[str]:
-        """Return what is to be told now; it counts as told."""
+        """Return the texts to log now, which then count as logged."""
         now_s = self._clock()
         news, self._events = self._events, []
         for problem in self._lasting(now_s):
@@ -63,7 +63,7 @@ class ProblemLog:
         return news
 
     def current(self) -> tuple[str, ...]:
-        """Return the texts of all that has lasted as long as its patience."""
+        """Return the texts of all problems that have lasted at least their patience."""
         return tuple(each.text for each in self._lasting(self._clock()))
 
     def _lasting(self, now_s: float) -> list[_Problem]:

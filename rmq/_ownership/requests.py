@@ -1,9 +1,9 @@
 """Requests to ZooKeeper as plain values.
 
-A round (`member.py`) yields batches of them and gets one reply for each; `zookeeper.py` carries them out with kazoo,
-the simulation in the tests with a few dictionaries. A reply of `UNKNOWN` means that the connection broke: a read has to
-be repeated, a change was carried out or not. A reply of `Refused` is ZooKeeper's no to this one request: nothing was
-carried out, and the other requests of the round go on.
+A round (`member.py`) yields batches of requests and gets one reply for each. `zookeeper.py` executes them with kazoo,
+the tests' simulation with dictionaries. The reply `UNKNOWN` means that the connection broke: a read has to be repeated,
+and a change may have been executed or not. The reply `Refused` means that ZooKeeper rejected this request, without any
+effect; the other requests of the round go on.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from rmq.errors import CoordinationError
 
 Unknown = Enum("Unknown", "UNKNOWN")
 UNKNOWN = Unknown.UNKNOWN
-"""The reply that did not come."""
+"""Stands for a reply that was not received."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """Go through the leader, so that later reads are fresh and the reply proves contact. Reply: True."""
+    """Sync with ZooKeeper's leader, so that later reads are fresh and the reply proves contact. Reply: True."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Look at a node without its data. Reply: its `Stat`, None if there is no such node."""
+    """Check a node without its data. Reply: its `Stat`, None if there is no such node."""
 
     path: str
     watch: bool = False
@@ -52,7 +52,7 @@ class Children:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create a node. Reply: its `Stat`, None if it is there already (or its parent is not)."""
+    """Create a node. Reply: its `Stat`, None if it exists already or its parent does not."""
 
     path: str
     data: bytes
@@ -61,7 +61,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Set a node's data if it still has this version. Reply: whether it was set."""
+    """Set a node's data if it still has this version. Reply: True if it was set."""
 
     path: str
     data: bytes
@@ -70,10 +70,10 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Delete a node if `guard` exists. Reply: whether the node is gone.
+    """Delete a node if `guard` exists. Reply: True if the node is gone.
 
-    The guard is our own worker node: should kazoo send this late, in a new session, it finds no guard and deletes no
-    other worker's node.
+    The guard is our own worker node: if kazoo sends the request late, in a new session, the guard is missing and no
+    other worker's node is deleted.
     """
 
     path: str
@@ -91,34 +91,34 @@ _VERBS = {
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The reply to a request that ZooKeeper refuses: an ACL, a quota, or another error of this request alone."""
+    """The reply to a request that ZooKeeper refuses because of an ACL, a quota or another error of this request."""
 
     request: Request
     reason: str  # the name of ZooKeeper's error: NoAuth, QuotaExceeded, ...
 
     @property
     def place(self) -> str:
-        """The node whose ACL or quota is in the way: that of a new or deleted node is its parent's."""
+        """The node whose ACL or quota applies: for a creation or deletion, the parent."""
         path = "/" if isinstance(self.request, Sync) else self.request.path
         return path.rpartition("/")[0] or "/" if isinstance(self.request, Create | Release) else path
 
     def text(self, chroot: str = "", more: int = 0) -> str:
-        """Return the error in words; `more` requests below the same node were refused beside this one."""
+        """Return the error message. `more` is the number of other requests below the same node that were refused."""
         path = "/" if isinstance(self.request, Sync) else self.request.path
         place, path = ((chroot + each).rstrip("/") or "/" for each in (self.place, path))
         action = f"{_VERBS[type(self.request)]} {path}" + (f" and {more} more" if more else "")
         if self.reason == "NoAuth":
             return (
-                f"ZooKeeper denies access: the ACL of {place} does not let this worker {action}; log in as the other"
-                " workers do, correct the ACL, or use another chroot"
+                f"ZooKeeper denies access: the ACL of {place} does not allow this worker to {action}. Use the same"
+                " login as the other workers, correct the ACL, or use another chroot"
             )
         if self.reason == "QuotaExceeded":
-            return f"ZooKeeper refuses to {action}: a quota of {place}, or of a node above it, is used up; raise it"
+            return f"ZooKeeper refuses to {action}: the quota of {place}, or of a node above it, is exceeded; raise it"
         return f"ZooKeeper refuses to {action}: {self.reason}"
 
 
 class RefusedError(CoordinationError):
-    """ZooKeeper refuses a request without which a call makes no sense."""
+    """ZooKeeper refused a request that a call depends on."""
 
 
 Reply = bool | Stat | tuple[bytes, Stat] | list[str] | Unknown | Refused | None
@@ -128,18 +128,18 @@ Node = tuple[bytes, Stat] | Refused | None
 
 T = TypeVar("T")
 Steps = Generator[Sequence[Request], Sequence[Reply], T]
-"""Yields batches of requests, is sent their replies."""
+"""A generator that yields batches of requests and is sent their replies."""
 
 
 class BrokenOffError(Exception):
-    """A read of this round got no reply: the rest of the round makes no sense."""
+    """A request of this round got no reply, so the round ends."""
 
 
 def read(*requests: Request) -> Steps[Sequence[Reply]]:
-    """Carry out requests; without a reply to each, the round makes no sense. A refusal is a reply.
+    """Send requests, and end the round unless each gets a reply. A refusal is a reply.
 
     Raises:
-        BrokenOffError: One got no reply.
+        BrokenOffError: A request got no reply.
     """
     if not requests:
         return ()

@@ -1,6 +1,6 @@
-"""A member's rounds: carried out in ZooKeeper, and what other threads see of them.
+"""Runs a member's rounds in ZooKeeper, and publishes a snapshot of its ownership for other threads.
 
-What they see is replaced as a whole and read without a lock.
+The snapshot is replaced as a whole, so that other threads read it without a lock.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NONE: Mapping[SlotKey, Ownership] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """The state at one moment, and how often the connection had broken by then."""
+    """A snapshot of the state, with the number of times the connection had broken by then."""
 
     owned: Mapping[SlotKey, Ownership] = field(default_factory=lambda: _NONE)
     held: Mapping[SlotKey, int] = field(default_factory=dict[SlotKey, int])
@@ -41,10 +41,10 @@ class _View:
 
 
 class Rounds:
-    """What the coordinator's thread does again and again.
+    """The rounds of the coordinator's thread.
 
-    Other threads use the member, and its machine, under `lock`. `changed` is called after every change of what may be
-    claimed or is to be drained, and once slots wait for the marks of a new connection.
+    Other threads use the member and its machine under `lock`. `changed` is called after every change of the slots that
+    may be claimed from or must be drained, and when slots wait for the marks of a new connection.
     """
 
     def __init__(self, client: ZooKeeperClient, member: Member, changed: Callable[[], object], lock: Lock) -> None:
@@ -53,10 +53,10 @@ class Rounds:
         self._member = member
         self._machine = member.machine
         self._changed = changed
-        self._finished_in: int | None = None  # the session in which the last round came to its end
+        self._finished_in: int | None = None  # the session in which the last round was completed
         self._view = _View()
-        self._awaits: ConnectionKey | None = None  # the connection whose marks were asked for
-        self._breaks = 0  # how often the connection has broken
+        self._awaits: ConnectionKey | None = None  # the connection whose marks were requested
+        self._breaks = 0  # number of times the connection has broken
         self._deadline_s = -inf
 
     # --- for any thread
@@ -67,7 +67,7 @@ class Rounds:
         return view.owned if view.breaks == self._breaks and monotonic_s() < self._deadline_s else _NONE
 
     def still_owner(self, ownership: Ownership) -> bool:
-        """Tell whether no other worker can own the slot yet."""
+        """Return whether no other worker can own the slot yet."""
         view = self._view
         held = view.held.get((ownership.topic, ownership.slot)) == ownership.epoch
         return held and view.ensemble == ownership.ensemble and monotonic_s() < self._deadline_s
@@ -77,13 +77,13 @@ class Rounds:
         return self._view.revoking
 
     def connection_broke(self) -> None:
-        """Make the view invalid at once; called from the thread that notices, by no other."""
+        """Invalidate the snapshot at once. Called only from kazoo's thread."""
         self._breaks += 1
 
     # --- for the coordinator's thread
 
     def pause_s(self) -> float:
-        """Return how long to wait for a wake-up: a sixth of the session timeout, or until something is due before."""
+        """Return the time to wait for a wake-up: a sixth of the session timeout, or until an earlier deadline."""
         now_s = monotonic_s()
         with self.lock:
             due = [now_s + self._client.session_timeout_s / 6, self._machine.next_drain_limit_s() + 0.001]
@@ -92,10 +92,10 @@ class Rounds:
         return max(0.01, min(due) - now_s)
 
     def step(self) -> bool:
-        """Run the watchdog, and a round if there is a connection; tell whether the round came to its end.
+        """Check the watchdog, and run a round if there is a connection; return whether a round was completed.
 
         Raises:
-            CoordinationError: The login is refused, or the chroot can't be made.
+            CoordinationError: The login is refused, or the chroot cannot be created.
         """
         breaks = self._breaks
         with self.lock:
@@ -103,30 +103,30 @@ class Rounds:
             if self._view.breaks != breaks:
                 self._machine.suspended()
             if self._machine.expire(monotonic_s()):
-                _LOG.warning("No answer from ZooKeeper for two thirds of the session timeout: all slots count as lost")
+                _LOG.warning("No reply from ZooKeeper for two thirds of the session timeout; all slots count as lost")
         self._publish(breaks)
         session = self._client.session
         if session is None:
             refused = self._client.refused
             self._client.renew()
             if refused:
-                raise CoordinationError("ZooKeeper has refused the login; check `auth`")
+                raise CoordinationError("ZooKeeper refused the login; check `auth`")
             return False
-        if self._finished_in != session:  # ZooKeeper may have been set up anew, or the chroot be gone with all below
+        if self._finished_in != session:  # ZooKeeper may have been set up anew, or the chroot deleted
             self._client.ensure_chroot()
         self._finished_in = session if self._round(session, breaks) else None
         return self._finished_in is not None
 
     def end(self) -> None:
-        """Give everything up: the session has ended."""
+        """Drop all ownership: the session has ended."""
         with self.lock:
-            self._machine.contacted(-1, -inf)  # no session: nothing is ours any more
+            self._machine.contacted(-1, -inf)  # a session that does not exist owns nothing
         self._publish(self._breaks)
 
     def _round(self, session: int, breaks: int) -> bool:
         try:
             finished = self._carry_out(session, breaks)
-        finally:  # also where it fails: without the marks the next one gets no further
+        finally:  # even after an error: the next round needs the marks
             self._announce_missing_marks()
         for text in self._member.problems.news():
             _LOG.warning("%s", text)
@@ -148,7 +148,7 @@ class Rounds:
         return finished
 
     def _announce_missing_marks(self) -> None:
-        """Tell, once for each connection, that slots wait for its marks."""
+        """Call `changed`, once for each connection, if slots wait for its marks."""
         with self.lock:
             awaits, before = self._member.transaction_ids.awaits, self._awaits
             self._awaits = awaits
@@ -156,13 +156,13 @@ class Rounds:
             self._notify()
 
     def _note_contact(self, session: int, sent_s: float) -> None:
-        """Note that ZooKeeper knew the session when a window of requests was sent."""
+        """Record that the session was alive when a window of requests was sent."""
         with self.lock:
             self._machine.contacted(session, sent_s)
         self._deadline_s = self._machine.deadline_s
 
     def _publish(self, breaks: int) -> None:
-        """Show other threads the state; the connection had broken `breaks` times when it was read."""
+        """Publish a snapshot of the state, read when the connection had broken `breaks` times."""
         before, machine, ensemble = self._view, self._machine, self._member.ensemble or ""
         with self.lock:
             self._deadline_s = machine.deadline_s
@@ -180,4 +180,4 @@ class Rounds:
         try:
             self._changed()
         except Exception:
-            _LOG.exception("on_change failed; the slots are looked after all the same")
+            _LOG.exception("on_change raised an error; coordination goes on")

@@ -1,8 +1,8 @@
-"""Whether ZooKeeper still counts on from where it was: one restored from a backup gives out the same czxids again.
+"""Detects a ZooKeeper that was restored from a backup, which would issue the same czxids a second time.
 
-Redis remembers the highest epoch of each ensemble (`_listening/redis_identity.py`). Before a worker takes slots over a
-new connection, it hears from Redis how far that was. If ZooKeeper is behind, the ensemble gets a new identity: Redis
-then refuses its epochs until an operator moves the topics over on purpose. So no czxid counts for two owners.
+Redis stores the highest epoch of each ensemble (`_listening/redis_identity.py`). Before a worker acquires slots over a
+new connection, it gets that epoch from Redis. If ZooKeeper's transaction id is lower, the ensemble gets a new identity:
+Redis then refuses its epochs until an operator moves the topics over. So no czxid is the epoch of two owners.
 """
 
 from __future__ import annotations
@@ -15,46 +15,46 @@ from rmq._ownership.problems import ProblemLog
 from rmq._ownership.requests import BrokenOffError, Get, Put, Refused, Steps, read
 
 ConnectionKey = tuple[int, int]
-"""A session, and how often its connection has broken."""
+"""A session id, and the number of times its connection has broken."""
 
 
 class TransactionIdCheck:
-    """What is known of how far ensembles have counted."""
+    """Compares ZooKeeper's transaction id with the highest epochs that Redis has seen."""
 
     def __init__(self, problems: ProblemLog) -> None:
-        self.gated = False  # whether slots are taken only once marks were given for the connection
+        self.gated = False  # acquire slots only after `give` was called for the connection
         self._problems = problems
         self._marks: dict[str, int] = {}
         self._given: ConnectionKey | None = None
         self._connection: ConnectionKey | None = None
-        self._reached = 0  # how far ZooKeeper has counted for sure, seen over this connection
+        self._reached = 0  # ZooKeeper's transaction id, read over this connection
 
     @property
     def awaits(self) -> ConnectionKey | None:
-        """The connection for which marks are awaited, None if for none."""
+        """The connection that waits for `give`; None if none does."""
         return self._connection if self.gated and self._given != self._connection else None
 
     def give(self, connection: ConnectionKey, marks: Mapping[str, int]) -> None:
-        """Say how far ensembles have counted, as read from Redis after this connection was made."""
+        """Note the highest epoch of each ensemble, read from Redis after this connection was made."""
         self._given = connection
         for ensemble, zxid in marks.items():
             self.note(ensemble, zxid)
 
     def note(self, ensemble: str, zxid: int) -> None:
-        """Say that an ensemble has counted at least to this number."""
+        """Note that an ensemble has issued this transaction id."""
         self._marks[ensemble] = max(zxid, self._marks.get(ensemble, 0))
 
     def reached(self, ensemble: str) -> bool:
-        """Tell whether ZooKeeper is known to have counted to all numbers that were said of this ensemble."""
+        """Return whether ZooKeeper's transaction id has reached every epoch noted for this ensemble."""
         return self._marks.get(ensemble, 0) <= self._reached
 
     def check(self, connection: ConnectionKey, ensemble: str, path: str) -> Steps[bool]:
-        """Look whether ZooKeeper has gone back; tell whether slots may be taken.
+        """Check that ZooKeeper's transaction id has not gone back, and return whether slots may be acquired.
 
-        The node of ours at `path` is written once: the number of that write is what ZooKeeper has reached.
+        Our node at `path` is written once: the transaction id of that write is ZooKeeper's present one.
 
         Raises:
-            BrokenOffError: It has gone back, and has got a new identity; the next round reads it.
+            BrokenOffError: It has gone back, so the ensemble got a new identity, which the next round reads.
         """
         if self._connection != connection:
             self._connection, self._reached = connection, 0
@@ -83,8 +83,8 @@ class TransactionIdCheck:
             if isinstance(written, Refused):
                 return False
             self._problems.tell(
-                f"ZooKeeper has gone back: it counts {self._reached}, and Redis has seen epoch"
-                f" {self._marks[ensemble]} of ensemble {ensemble}. It was restored from an older state, whose numbers"
-                " come twice; it gets a new identity"
+                f"ZooKeeper was restored from an older state: its transaction id is {self._reached}, but Redis has seen"
+                f" epoch {self._marks[ensemble]} of ensemble {ensemble}. It gets a new identity, since it would issue"
+                " the same epochs again"
             )
         raise BrokenOffError

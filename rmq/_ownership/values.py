@@ -1,4 +1,4 @@
-"""What the parts of the coordination hand each other: slots, ownership, nodes."""
+"""Values of the coordination: slots, ownership, nodes and logins."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from rmq.errors import InvalidValueError
 
 SlotKey = tuple[str, int]
-"""A slot: its topic's name and its number."""
+"""A slot: topic name and slot number."""
 
 _CHROOT = re.compile(r"(/(?!\.+(/|$))[A-Za-z0-9._-]+)+")
 
@@ -17,30 +17,30 @@ _WORKER = re.compile(r"(?!\.+$)[A-Za-z0-9._:-]{1,128}")
 
 
 def check(good: bool, message: str) -> None:
-    """Raise `InvalidValueError` with a message, unless a value is good."""
+    """Raise `InvalidValueError` with a message unless `good`."""
     if not good:
         raise InvalidValueError(message)
 
 
 def is_worker_name(text: str) -> bool:
-    """Tell whether a text may be the name of a worker."""
+    """Return whether a text is a valid worker name."""
     return bool(_WORKER.fullmatch(text))
 
 
 def is_chroot(text: str) -> bool:
-    """Tell whether a text is a path below which nodes may lie."""
+    """Return whether a text is a valid parent path for the nodes."""
     return bool(_CHROOT.fullmatch(text))
 
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """That this worker owns a slot; handed to every script that changes the slot.
+    """Proof that this worker owns a slot. Every script that changes the slot takes it.
 
     Args:
         topic: Name of the topic.
         slot: Number of the slot.
-        epoch: The owner node's czxid: larger for every later owner of any slot of this ensemble.
-        ensemble: Identity of the ZooKeeper ensemble that counts the epochs.
+        epoch: The owner node's czxid. Every later owner of any slot of this ensemble has a larger one.
+        ensemble: Identity of the ZooKeeper ensemble that issues the epochs.
 
     Examples:
         >>> Ownership("jobs", slot=3, epoch=7, ensemble="e1").epoch
@@ -55,19 +55,19 @@ class Ownership:
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """What ZooKeeper knows of a node."""
+    """Metadata of a ZooKeeper node."""
 
     czxid: int  # transaction that created it
-    version: int  # how often its data were set
-    session: int  # id of the session that an ephemeral node lives with (`ephemeralOwner`), else 0
-    mzxid: int = 0  # transaction that has set its data last
+    version: int  # number of times its data was set
+    session: int  # session id of an ephemeral node (`ephemeralOwner`), else 0
+    mzxid: int = 0  # transaction that last set its data
 
 
 @dataclass(frozen=True, slots=True)
 class DigestAuth:
-    """User and password for ZooKeeper's `digest` scheme; every node is then open to this user only.
+    """User and password for ZooKeeper's `digest` scheme. All nodes are then accessible to this user only.
 
-    The password crosses the network in clear text: use it with TLS.
+    The password is sent in clear text, so use it with TLS.
 
     Examples:
         >>> DigestAuth("rmq", "a password")
@@ -80,7 +80,7 @@ class DigestAuth:
 
 @dataclass(frozen=True, slots=True)
 class SaslAuth:
-    """A SASL login (needs the `pure-sasl` package); every node is then open to this user only.
+    """A SASL login, which needs the `pure-sasl` package. All nodes are then accessible to this user only.
 
     Args:
         mechanism: `DIGEST-MD5` or `GSSAPI`.
@@ -106,11 +106,11 @@ class Tls:
     """TLS to ZooKeeper.
 
     Args:
-        ca: File with the certificates that sign the servers'; None for the system's.
-        cert: File with our certificate, where servers ask for one.
-        key: File with our private key.
-        key_password: Of the private key, if it has one.
-        check_hostname: Whether the servers' names must match their certificates.
+        ca: File with the certificates of the servers' authority; None for the system's.
+        cert: File with the client certificate, if the servers require one.
+        key: File with the private key of the client certificate.
+        key_password: Password of the private key, if it has one.
+        check_hostname: True if the servers' names must match their certificates.
 
     Examples:
         >>> Tls(ca="/etc/zookeeper/ca.pem").ca

@@ -1,11 +1,12 @@
-"""The edge to kazoo, the only module that imports it: requests in, replies out, all typed.
+"""Executes requests with kazoo. The only module that imports it.
 
-Kazoo's callbacks do nothing but set an event here. What kazoo leaves open is done on top:
+Kazoo's callbacks only set an event here. This module adds what kazoo lacks:
 
-- It notices a silent server only while it has nothing to send; a batch without a reply for a third of the session
-  timeout makes us hang up, so that it tries the next server.
-- It does not tell the session timeout that the server granted; the handshake's read timeout, two thirds of it, does.
-- It retries connecting with pauses up to an hour; ours end at one second.
+- Kazoo detects an unresponsive server only while it has nothing to send. We close the connection when a batch gets no
+  reply for a third of the session timeout, so that kazoo tries the next server.
+- Kazoo does not expose the session timeout that the server granted. We compute it from the handshake's read timeout,
+  which is two thirds of it.
+- Kazoo retries connecting with pauses of up to an hour. We limit them to one second.
 """
 
 from __future__ import annotations
@@ -43,23 +44,23 @@ from rmq._ownership.values import DigestAuth, SaslAuth, Stat, Tls
 from rmq.errors import CoordinationError
 
 WINDOW = 128
-"""Requests under way at once: kazoo's wake-up pipe takes a byte for each and must not fill up."""
+"""Maximum number of requests in flight: kazoo's wake-up pipe takes a byte for each and must not fill up."""
 
 _LOG = logging.getLogger("rmq.zookeeper")
 
 _BROKEN = (
     *(refusals.ConnectionLoss, refusals.ConnectionClosedError),
     *(refusals.SessionExpiredError, refusals.SessionMovedError, refusals.AuthFailedError),
-    *(refusals.OperationTimeoutError, refusals.RequestTimeoutError),  # carried out or not
+    *(refusals.OperationTimeoutError, refusals.RequestTimeoutError),  # may have been executed or not
 )
 _DEFINITE = (refusals.NoNodeError, refusals.NodeExistsError, refusals.BadVersionError)
 _UNDONE = (refusals.RolledBackError, refusals.RuntimeInconsistency)
-"""Results of a transaction's parts that were well, while another part was not."""
+"""Results of the valid parts of a transaction of which another part failed."""
 _THROUGH_LEADER = (Sync, Create, Put, Release)
 
 
 def _no_login(record: logging.LogRecord) -> bool:
-    """Keep passwords out of the log: at DEBUG kazoo writes down each request."""
+    """Keep passwords out of the log: at DEBUG kazoo logs each request."""
     return not any(isinstance(value, Auth | SASL) for value in record.args or ())
 
 
@@ -67,17 +68,17 @@ _LOG.addFilter(_no_login)
 
 
 class _Handler(handlers.SequentialThreadingHandler):
-    """Kazoo's handler; it bounds the wait for a connection, and remembers it, so that we can hang up."""
+    """Kazoo's handler with a connect timeout. It keeps the connection, so that we can close it."""
 
     connect_timeout_s = 5.0
-    refusal: str | None = None  # why the last connection did not come about
+    refusal: str | None = None  # error of the last attempt to connect
     _current: socket.socket | None = None
 
     def create_connection(self, *args: Any, **kwargs: Any) -> Any:
         kwargs["timeout"] = min(kwargs.get("timeout", self.connect_timeout_s), self.connect_timeout_s)
         try:
             connection = cast("Any", super()).create_connection(*args, **kwargs)
-        except Exception as error:  # kazoo tries the next server, and does not tell why
+        except Exception as error:  # kazoo tries the next server without reporting the error
             host, port = kwargs["address"] if "address" in kwargs else args[0]
             self.refusal = f"{host}:{port}: {error!s:.300}"
             raise
@@ -91,10 +92,10 @@ class _Handler(handlers.SequentialThreadingHandler):
 
 
 class ZooKeeperClient:
-    """One ZooKeeper session after another, on whichever server answers.
+    """A connection to ZooKeeper: a sequence of sessions, on any server that answers.
 
-    Kazoo's threads call `wake` when a watch fires or the connection changes, `broken` when it breaks: both must not
-    block. The rest is as the coordinator gets it.
+    Kazoo's threads call `wake` when a watch fires or the connection changes, and `broken` when it breaks. Neither may
+    block. The other arguments are those of the coordinator.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class ZooKeeperClient:
     ) -> None:
         self._wake = wake
         self._broken = broken
-        self._identity: tuple[int, bytes] | None = None  # of the last session
+        self._identity: tuple[int, bytes] | None = None  # id and password of the last session
         self._settings: dict[str, Any] = {
             "hosts": hosts + chroot,
             "timeout": session_timeout_s,
@@ -123,7 +124,7 @@ class ZooKeeperClient:
         self._make()
 
     def _make(self) -> None:
-        self.session_timeout_s: float = self._settings["timeout"]  # the one granted, once it is known
+        self.session_timeout_s: float = self._settings["timeout"]  # the granted timeout, once it is known
         self._changed_s = monotonic_s()  # when the connection last changed
         self._handler = _Handler()
         self._handler.connect_timeout_s = self.session_timeout_s / 3
@@ -133,7 +134,7 @@ class ZooKeeperClient:
         handshake = connection._connect
 
         def connect(*args: Any, **kwargs: Any) -> Any:
-            """Learn the granted timeout: kazoo returns (2/3 of it, …) in ms and keeps it to itself."""
+            """Read the granted timeout: the handshake returns (2/3 of it, …) in ms."""
             timeouts = handshake(*args, **kwargs)
             self.session_timeout_s = timeouts[0] * 1.5 / 1000
             return timeouts
@@ -141,9 +142,9 @@ class ZooKeeperClient:
         connection._connect = connect
 
     def renew(self) -> None:
-        """Replace a kazoo client that can't connect any more: a refused login, or servers that know older states only.
+        """Replace a kazoo client that cannot connect any more: its login was refused, or all servers lag behind it.
 
-        The session is taken up again, should it live.
+        The session is resumed if it is still alive.
         """
         if self.refused or monotonic_s() - self._changed_s >= 3 * self.session_timeout_s:
             self.stop()
@@ -169,21 +170,21 @@ class ZooKeeperClient:
 
     @property
     def refusal(self) -> str | None:
-        """Which server did not take the last connection, and why; None where it did, or none was tried."""
+        """The server and error of the last failed connection; None if it succeeded, or none was tried."""
         return self._handler.refusal
 
     @property
     def refused(self) -> bool:
-        """Whether the login was refused; kazoo then stops trying."""
+        """True if the login was refused, after which kazoo stops connecting."""
         return bool(self._client.client_state == KeeperState.AUTH_FAILED)
 
     def start(self) -> None:
-        """Begin to connect; returns at once."""
+        """Start connecting; returns at once."""
         self._client.start_async()
 
     def stop(self) -> None:
-        """End the session, if a server hears it, and the threads."""
-        with contextlib.suppress(Exception):  # whatever state kazoo is in: it is to end
+        """End the session, if a server can be reached, and the threads."""
+        with contextlib.suppress(Exception):  # kazoo has to end in any state
             self._client.stop()
             self._client.close()
 
@@ -191,7 +192,7 @@ class ZooKeeperClient:
         """Create the chroot.
 
         Raises:
-            CoordinationError: Not allowed, or no answer.
+            CoordinationError: Permission is denied, or no server answers.
         """
         with contextlib.suppress(refusals.NodeExistsError):
             try:
@@ -201,7 +202,7 @@ class ZooKeeperClient:
                     raise
                 look = Look("/")
                 looked = self._reply(look, *self._begin(look))
-                if isinstance(looked, Refused):  # it is there, and not for this login
+                if isinstance(looked, Refused):  # it exists, but this login may not read it
                     raise RefusedError(looked.text(self._client.chroot)) from error
                 refused = Refused(Create(self._client.chroot, b"", ephemeral=False), _name_of(error))
                 raise RefusedError(refused.text()) from error
@@ -209,12 +210,12 @@ class ZooKeeperClient:
     def carry_out(
         self, session: int, requests: Sequence[Request], heard: Callable[[float], None] | None = None
     ) -> list[Reply]:
-        """Carry out requests of a session, many at once, in their order.
+        """Execute requests of a session in their order, many in flight at once.
 
-        Each gets a reply: UNKNOWN where the connection broke or another session has begun, `Refused` where ZooKeeper
-        does not carry it out. `heard` is called with the time at which a window of requests was sent, once it was
-        answered completely: ZooKeeper's leader then knew the session. Reads alone do not pass through the leader, so a
-        window of reads takes a Sync with it: no round trip more, and with slow ones no contact is missed.
+        Each gets a reply: UNKNOWN if the connection broke or another session began, `Refused` if ZooKeeper rejects it.
+        Once a window of requests is answered completely, `heard` is called with the time at which it was sent:
+        ZooKeeper's leader knew the session then. Reads do not pass through the leader, so a window of reads gets a
+        Sync, which costs no further round trip.
         """
         replies: list[Reply] = []
         for start in range(0, len(requests), WINDOW):
@@ -233,7 +234,7 @@ class ZooKeeperClient:
         return replies if self.session == session else [UNKNOWN] * len(requests)
 
     def _begin(self, request: Request) -> tuple[Any, Callable[[Any], Reply], Reply]:
-        """Send a request; return its result to come, how that is read, and the reply if ZooKeeper says no."""
+        """Send a request; return its future, the parser of its result, and the reply to a definite failure."""
         client = self._client
         watch = self._on_event if isinstance(request, Look | Get | Children) and request.watch else None
         match request:
@@ -267,11 +268,11 @@ class ZooKeeperClient:
             return Refused(request, _name_of(error))
 
     def _result(self, result: Any) -> Any:
-        """Wait for a result; hang up on a server that keeps silent.
+        """Wait for a result; close the connection to a server that does not respond.
 
         Raises:
-            ZookeeperError: The connection broke, or ZooKeeper refuses.
-            CoordinationError: Kazoo does not carry it out.
+            ZookeeperError: The connection broke, or ZooKeeper refused the request.
+            CoordinationError: Kazoo failed.
         """
         try:
             try:
@@ -284,7 +285,7 @@ class ZooKeeperClient:
         except refusals.ZookeeperError:
             raise
         except refusals.KazooException as error:
-            raise CoordinationError(f"the ZooKeeper client gave up: {error!r:.300}") from error
+            raise CoordinationError(f"the ZooKeeper client failed: {error!r:.300}") from error
 
 
 def _done(_value: Any) -> bool:
@@ -296,7 +297,7 @@ def _stat(stat: Any) -> Stat:
 
 
 def _released(results: Iterable[Any]) -> bool:
-    """Read the results of check and delete: gone if both went through, or if the guard stood and the node did not.
+    """Parse the results of check and delete: True if both succeeded, or if the guard exists and the node does not.
 
     Raises:
         ZookeeperError: One of them was refused.

@@ -1,1 +1,1 @@
-"""Servers and processes that RMQ itself starts."""
+"""Servers and processes that RMQ starts."""

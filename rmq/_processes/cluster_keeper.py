@@ -1,6 +1,6 @@
-"""The keeper of a local cluster: starts its processes, restarts what ends, and writes down what runs.
+"""The keeper of a local cluster: starts its processes, restarts those that end, and records their state.
 
-All processes end with the keeper, however it ends.
+All processes end with the keeper, even if it is killed.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from rmq._processes.zookeeper import ZooKeeperServer
 
 RESTART_S = 1.0
 WORKERS_STOP_S, SERVERS_STOP_S = 36.0, 12.0
-"""A worker drains for 30 s before it would be killed."""
+"""Time to stop before a process is killed; a worker drains for 30 s."""
 
 _NOTE_S = 0.5
 
 
 class Keeper:
-    """Runs one cluster, in the process that `up` has started for it; the state in its folder says what to start."""
+    """Runs one cluster in the process that `up` started. The state in its folder determines what to start."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         state = read_state(folder)
         if state is None:
-            raise LocalClusterError(f"{folder} holds no cluster")
+            raise LocalClusterError(f"there is no cluster in {folder}")
         self._state = state
         self._stop = threading.Event()
         self._noted_s = 0.0
@@ -56,10 +56,10 @@ class Keeper:
         self._all: dict[str, GuardedProcess] = {**self._redis, **self._users, **self._zookeepers}
 
     def run(self) -> None:
-        """Start everything and look after it until SIGTERM."""
+        """Start all processes, and restart them when they end, until SIGTERM."""
         with until_signal(ignore) as self._stop, locked(self._folder / LOCK_FILE) as lock:
             if lock is None:
-                raise LocalClusterError(f"the cluster in {self._folder} runs already")
+                raise LocalClusterError(f"the cluster in {self._folder} is already running")
             lock.truncate(0)
             lock.write(str(os.getpid()))
             lock.flush()
@@ -88,16 +88,16 @@ class Keeper:
             user.start()
 
     def _note_progress(self, lacking: str) -> None:
-        """Write down that we are still at it, for `up`; give up when told to, or when a server does not run.
+        """Record progress for `up`, and fail if the keeper was stopped or a server has ended.
 
         Raises:
-            LocalClusterError: It makes no sense to go on.
+            LocalClusterError: The start was cancelled, or cannot succeed.
         """
         for name, server in self._redis.items():
             if not server.pid:
-                raise LocalClusterError(f"{name} has ended: {log_tail(server.log)}")
+                raise LocalClusterError(f"{name} exited: {log_tail(server.log)}")
         if self._stop.is_set():
-            raise LocalClusterError("it was stopped while it started")
+            raise LocalClusterError("it was stopped during its start")
         if time.monotonic() >= self._noted_s + _NOTE_S:
             self._noted_s = time.monotonic()
             self._note("starting", lacking)

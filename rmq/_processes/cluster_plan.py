@@ -1,7 +1,7 @@
-"""What a Redis Cluster still lacks, and the commands that bring it there. Pure.
+"""Decides which commands complete a Redis Cluster. Pure.
 
-From what each node says, `next_steps` names the commands that can be sent now; once they are done, the nodes are asked
-again. So it goes on from wherever an earlier set-up was cut off, and from whatever failovers have made of the cluster.
+From the views of all nodes, `next_steps` computes the commands that can be sent now; afterwards the nodes are queried
+again. It therefore resumes an interrupted set-up, and copes with failovers.
 
 Source: Redis Cluster specification; CLUSTER NODES, CLUSTER INFO, CLUSTER MEET, ADDSLOTS, REPLICATE, SET-CONFIG-EPOCH.
 """
@@ -19,26 +19,26 @@ from rmq._transport.urls import Address
 
 @dataclass(frozen=True)
 class Peer:
-    """A line of CLUSTER NODES: what one node knows of another, or of itself."""
+    """A line of CLUSTER NODES: one node's knowledge of another, or of itself."""
 
     id: str
     address: Address  # the host is an IP address
     flags: frozenset[str]  # such as `myself`, `master`, `slave`, `fail?`, `handshake`
-    master: str  # id of the master that it follows, else empty
-    connected: bool  # whether the link to it works
+    master: str  # id of its master; empty for a master
+    connected: bool  # the link to it is up
     slots: frozenset[int]  # hash slots
 
     @property
     def reached(self) -> bool:
-        """Whether nothing speaks against it being there."""
+        """True if the link is up and the node is not marked as failing."""
         return self.connected and not self.flags & {"fail", "fail?"}
 
 
 @dataclass(frozen=True)
 class NodeView:
-    """What one node says of itself and of the cluster."""
+    """One node's view of itself and of the cluster."""
 
-    peers: Mapping[str, Peer]  # by id, itself among them, without those that it is only meeting
+    peers: Mapping[str, Peer]  # by id, including itself, without nodes in handshake
     info: Mapping[str, str]  # CLUSTER INFO
     replication: Mapping[str, str]  # INFO replication
 
@@ -57,27 +57,27 @@ class Step:
 
 
 def parse_node(nodes: str, info: str, replication: str) -> NodeView:
-    """Understand a node's CLUSTER NODES, CLUSTER INFO and INFO replication."""
+    """Parse a node's CLUSTER NODES, CLUSTER INFO and INFO replication."""
     peers = {peer.id: peer for peer in map(_peer, nodes.splitlines()) if "handshake" not in peer.flags}
     return NodeView(peers, _pairs(info), _pairs(replication))
 
 
 def next_steps(views: Mapping[Address, NodeView], masters: Sequence[Address]) -> list[Step]:
-    """Return the commands that can be sent now; none where all are sent that are needed.
+    """Return the commands that can be sent now; empty if no more are needed.
 
     The hosts of all addresses are the IP addresses by which the nodes meet. The masters share the free hash slots.
     """
     alone = [
         Step(address, ("CLUSTER", "SET-CONFIG-EPOCH", number + 1))
         for number, address in enumerate(masters)
-        # Redis takes it from a node that is alone and has none; among others it settles epochs by itself
+        # Redis accepts it only while a node is alone and has no epoch; connected nodes resolve epochs themselves
         if len(views[address].peers) == 1 and views[address].info.get("cluster_my_epoch", "0") == "0"
     ]
     return [*alone, *_slots(views, masters), *_meetings(views), *_followers(views, masters)]
 
 
 def missing_parts(views: Mapping[Address, NodeView], replicas: int) -> str:
-    """Say what the cluster lacks; empty when it is complete and each replica has its data."""
+    """Describe what the cluster lacks; empty if it is complete and each replica has its master's data."""
     ids = {view.me.id for view in views.values()}
     for address, view in views.items():
         if lacking := _trouble(view, ids, replicas):
@@ -88,12 +88,12 @@ def missing_parts(views: Mapping[Address, NodeView], replicas: int) -> str:
 
 
 def is_busy(views: Mapping[Address, NodeView]) -> bool:
-    """Return whether a replica is just being sent its data, which takes its time."""
+    """Return whether a replica is being sent its master's data, which can take long."""
     return any(view.replication.get("master_sync_in_progress") == "1" for view in views.values())
 
 
 def foreign_node(views: Mapping[Address, NodeView]) -> str:
-    """Name a node of another cluster that one of these is connected with; empty if there is none."""
+    """Describe a node of another cluster that one of these is connected to; empty if there is none."""
     ids = {view.me.id for view in views.values()}
     for address, view in views.items():
         for peer in view.peers.values():
@@ -108,21 +108,21 @@ def _trouble(view: NodeView, ids: set[str], replicas: int) -> str:
         return f"knows {len(known)} of {len(ids)} nodes"
     ours = [view.peers[each] for each in known]
     if not all(peer.reached for peer in ours):
-        return "does not reach all others"
+        return "does not reach all other nodes"
     if view.info.get("cluster_slots_ok") != str(HASH_SLOTS):
         return f"sees {view.info.get('cluster_slots_ok', '0')} of {HASH_SLOTS} hash slots served"
     if view.info.get("cluster_state") != "ok":
-        return "is not ready (cluster_state)"
+        return "is not ready (cluster_state is not ok)"
     following = sum("slave" in peer.flags for peer in ours)
     if following < replicas:
         return f"sees {following} of {replicas} replicas"
     if "slave" in view.me.flags and view.replication.get("master_link_status") != "up":
-        return "does not have its master's data yet"
+        return "has not received its master's data yet"
     return ""
 
 
 def _slots(views: Mapping[Address, NodeView], masters: Sequence[Address]) -> Iterable[Step]:
-    """Give each master the part of its share that no node holds."""
+    """Give each master the unassigned hash slots of its share."""
     taken = {slot for view in views.values() for peer in view.peers.values() for slot in peer.slots}
     able = [address for address in masters if "master" in views[address].me.flags]
     able = able or [address for address, view in views.items() if "master" in view.me.flags]
@@ -134,7 +134,7 @@ def _slots(views: Mapping[Address, NodeView], masters: Sequence[Address]) -> Ite
 
 
 def _meetings(views: Mapping[Address, NodeView]) -> Iterable[Step]:
-    """Let each node meet the first one, unless both know each other, and those that it seeks at an old address."""
+    """Let each node meet the first one, unless they know each other, and nodes that it knows by an old address."""
     first, its_view = next(iter(views.items()))
     for address, view in views.items():
         if address != first and not (its_view.me.id in view.peers and view.me.id in its_view.peers):
@@ -146,7 +146,7 @@ def _meetings(views: Mapping[Address, NodeView]) -> Iterable[Step]:
 
 
 def _followers(views: Mapping[Address, NodeView], masters: Sequence[Address]) -> Iterable[Step]:
-    """Let each node without hash slots follow a master, as soon as all hash slots are held and it knows the master."""
+    """Make each node without hash slots a replica, once all hash slots are assigned and it knows its master."""
     nodes = {address: view.me for address, view in views.items()}
     if sum(len(node.slots) for node in nodes.values()) < HASH_SLOTS:
         return
@@ -165,7 +165,7 @@ def _followers(views: Mapping[Address, NodeView], masters: Sequence[Address]) ->
 def _peer(line: str) -> Peer:
     node, place, flags, master, _, _, _, link, *parts = line.split()
     host, _, port = place.partition("@")[0].rpartition(":")
-    held = frozenset(from_ranges(",".join(part for part in parts if part[0] != "[")))  # [: a hash slot that moves
+    held = frozenset(from_ranges(",".join(part for part in parts if part[0] != "[")))  # [: a hash slot being migrated
     following = "" if master == "-" else master
     return Peer(node, Address(host, int(port)), frozenset(flags.split(",")), following, link == "connected", held)
 

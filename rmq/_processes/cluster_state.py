@@ -1,4 +1,4 @@
-"""What is written down of a local cluster, in `state.json` of its folder."""
+"""The state of a local cluster, stored in `state.json` in its folder."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ STATE_FILE, LOCK_FILE, LOG_FILE = "state.json", "keeper.lock", "keeper.log"
 
 @dataclass(frozen=True)
 class Process:
-    """One process as the keeper sees it."""
+    """A process that the keeper runs."""
 
     name: str  # such as `redis-1`, `zookeeper-2`, `worker-1`, `producer`
-    pid: int = 0  # 0 while it does not run
+    pid: int = 0  # 0 if it is not running
     address: str = ""  # empty for workers and the producer
     starts: int = 0
 
 
 @dataclass(frozen=True)
 class State:
-    """What the keeper has written down."""
+    """The state as the keeper last recorded it."""
 
     phase: str  # `starting`, `ready`, `failed`, or `down`
     ports: dict[str, int]  # by service name
     workers: int = deployment.WORKERS
     producer: bool = True
-    error: str = ""  # why it failed
+    error: str = ""  # reason of a failure
     processes: tuple[Process, ...] = ()
 
     def addresses(self, names: Iterable[str]) -> list[Address]:
@@ -44,7 +44,7 @@ class State:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What clients need: RMQ_URL and RMQ_ZOOKEEPER."""
+        """The environment variables for clients: RMQ_URL and RMQ_ZOOKEEPER."""
         redis = (*deployment.MASTERS, *deployment.REPLICAS)
         return deployment.environment(self.addresses(redis), self.addresses(deployment.ZOOKEEPERS))
 
@@ -54,7 +54,7 @@ class LocalClusterError(RmqError):
 
 
 def read_state(folder: Path) -> State | None:
-    """Return the state that is written down in a folder; `None` for none."""
+    """Return the state stored in a folder; `None` if there is none."""
     try:
         data: dict[str, Any] = json.loads((folder / STATE_FILE).read_text())
     except (OSError, ValueError):
@@ -64,7 +64,7 @@ def read_state(folder: Path) -> State | None:
 
 
 def write_state(folder: Path, state: State) -> None:
-    """Replace the state at once: a reader sees the old or the new one."""
+    """Replace the state atomically: a reader sees the old or the new one."""
     new = folder / f"{STATE_FILE}.new"
     new.write_text(json.dumps(asdict(state), indent=1))
     new.replace(folder / STATE_FILE)
@@ -72,7 +72,7 @@ def write_state(folder: Path, state: State) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path, *, shared: bool = False) -> Generator[IO[str] | None]:
-    """Hold the lock on a file, made if missing unless it is shared; give `None` where another process holds it."""
+    """Lock a file, creating it unless `shared`. Yields the file, or `None` if another process holds the lock."""
     with path.open("r" if shared else "a+") as lock:
         try:
             fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
-"""What a whole RMQ cluster consists of: the one source for docker-compose.yml and for `rmq cluster up`. Pure.
+"""The services of a complete RMQ cluster, the source for docker-compose.yml and `rmq cluster up`. Pure.
 
-Three Redis masters with a replica each, three ZooKeepers, a demo producer and two workers. A test holds
-docker-compose.yml against this module, since YAML can't import it.
+Three Redis masters with a replica each, three ZooKeeper servers, a demo producer and two workers. A test compares
+docker-compose.yml with this module.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ WORKERS = 2
 REDIS_SETTINGS = {
     "cluster-enabled": "yes",
     "cluster-node-timeout": "5000",
-    # a shard that is down must not stop the others
+    # a shard that is down must not stop the other shards
     "cluster-require-full-coverage": "no",
     "appendonly": "yes",
     "appendfsync": "everysec",
     "save": "",
-    # RMQ refuses policies that drop whole slots
+    # RMQ refuses policies that evict keys: they would drop whole slots
     "maxmemory-policy": "noeviction",
 }
-"""Settings of every Redis, beside where it listens and keeps its data."""
+"""Settings of every Redis, besides port, address and folder."""
 
 ZOOKEEPER_TICK_MS = 2_000
 ZOOKEEPER_SETTINGS = {
     "initLimit": "10",
     "syncLimit": "5",
-    # hours; by default ZooKeeper keeps all snapshots and logs for ever
+    # hours; by default ZooKeeper never deletes snapshots and logs
     "autopurge.purgeInterval": "1",
     "autopurge.snapRetainCount": "3",
 }
-"""Settings of every ZooKeeper, beside where it listens, its data and the list of all."""
+"""Settings of every ZooKeeper, besides address, folder and the list of servers."""
 
 WORKER_COMMAND = ("rmq", "worker", "rmq.demo.cluster:client")
 PRODUCER_COMMAND = ("python", "-m", "rmq.demo.cluster")
 
 
 def redis_arguments() -> list[str]:
-    """Return what follows `redis-server` on the command line, beside port and folder."""
+    """Return the arguments of `redis-server`, besides port and folder."""
     return [part for name, value in REDIS_SETTINGS.items() for part in (f"--{name}", value)]
 
 
 def environment(redis: Iterable[Address], zookeepers: Iterable[Address]) -> dict[str, str]:
-    """Return the environment of workers and producer."""
+    """Return the environment variables of workers and producer."""
     return {
         "RMQ_URL": f"redis+cluster://{','.join(map(str, redis))}",
         "RMQ_ZOOKEEPER": ",".join(map(str, zookeepers)),

@@ -1,6 +1,6 @@
-"""A redis-server of our own for programs that have none: found, started, shared and ended here.
+"""The embedded server: a redis-server that RMQ finds, starts, shares between processes and stops.
 
-The work of keeping it alive is done by a guard process, see embedded_guard.py, which also describes how the two talk.
+A guard process keeps it running; embedded_guard.py describes it and the protocol.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _CLOSE_LIMIT_S = 12.0  # the guard kills a server that has not stopped after 10 
 
 
 class EmbeddedServer:
-    """A redis-server on a unix socket that runs while this object, or another on the same folder, is in use.
+    """A redis-server on a Unix socket, which runs while this object or another on the same folder is in use.
 
-    Keep the object: when it is closed, collected, or its process ends in any way, this use of the server ends, and with
-    the last use the server itself, within moments. Make it with `start`.
+    Create it with `start`, and keep the object: when it is closed or garbage-collected, or its process ends, this use
+    of the server ends. The server stops soon after its last use.
 
     Attributes:
-        folder: Where the server works: data, log, sockets, lock.
-        socket_path: The server's unix socket, in `folder`; by way of a short link if the folder's path is too long.
-        url: The same as a URL, ``unix:///…``.
-        pid: The process id of redis-server at the start.
+        folder: Working directory of the server, with data, log, sockets and lock.
+        socket_path: The server's Unix socket in `folder`, through a short symbolic link if the path is too long.
+        url: The socket as a URL, ``unix:///…``.
+        pid: Process id of redis-server when it was started.
 
     Guarantee:
-        Only this user can reach the server: no TCP port, sockets and data for the owner alone.
+        Only the current user can access the server: it has no TCP port, and sockets and data belong to the user alone.
 
     Examples:
         >>> with EmbeddedServer.start() as server, RmqClient(server.url) as other:
@@ -62,22 +62,22 @@ class EmbeddedServer:
 
     @classmethod
     def start(cls, folder: Path | None = None, *, timeout_s: float = 15.0) -> EmbeddedServer:
-        """Start a server, or join the one that runs on this folder.
+        """Start a server, or use the one that runs in this folder.
 
         Args:
-            folder: Where the data is kept, with AOF (fsync every second); made if missing, for the owner alone. None: a
-                temporary folder without persistence that vanishes with the server.
-            timeout_s: How long to wait for a server that gives no sign, in seconds. Reading a large AOF does not count.
+            folder: Folder of the data, with AOF (fsync every second); created with access for the user alone if
+                missing. None uses a temporary folder without persistence, which is deleted with the server.
+            timeout_s: Seconds to wait for a response of the server. The time to load a large AOF does not count.
 
         Returns:
-            A server that answers.
+            A server that is ready.
 
         Raises:
-            EmbeddedServerError: No usable redis-server, an unusable folder, or a server that does not start; the
-                message then ends with the last lines of its log.
+            EmbeddedServerError: There is no usable redis-server, the folder cannot be used, or the server does not
+                start; the message then ends with the last lines of its log.
 
         Guarantee:
-            Two processes (or threads) that start on one folder share one server, also while an earlier one shuts down.
+            Processes or threads that start in one folder share one server, even while an earlier one shuts down.
         """
         if folder is not None:
             return cls._start(private_folder(folder, "an embedded server"), KEPT, timeout_s)
@@ -93,16 +93,16 @@ class EmbeddedServer:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             lock_fd = _try_lock(folder)
-            if lock_fd is None:  # somebody's server runs: it reads its data, whatever programs we have here
+            if lock_fd is None:  # a server runs: whether our programs can read its data does not matter
                 connection = _attach(folder)
             else:
-                with os.fdopen(lock_fd):  # the guard has its own
+                with os.fdopen(lock_fd):  # the guard has its own descriptor
                     connection = _launch(find_server_for(folder), folder, kind, lock_fd, timeout_s)
             greeting = connection and _await_greeting(connection, folder, timeout_s)
             if connection and greeting:
                 return cls(folder, *greeting, connection)
             if kind == TEMPORARY:
-                raise EmbeddedServerError(f"somebody stopped the server in {folder} while it started{_log_of(folder)}")
+                raise EmbeddedServerError(f"the server in {folder} was stopped during its start{_log_of(folder)}")
             time.sleep(_RETRY_INTERVAL_S)
         raise EmbeddedServerError(
             f"another process holds {folder / LOCK_FILE}, but no server answered in {timeout_s:g} s: it may still be "
@@ -111,10 +111,10 @@ class EmbeddedServer:
         )
 
     def close(self) -> None:
-        """End this use of the server; with the last use the server stops, writes its AOF, and a temporary folder goes.
+        """End this use of the server. After the last use the server stops, and a temporary folder is deleted.
 
-        Returns when that is done (at once if others go on). Safe to repeat. Ends the use for processes forked off this
-        one, too; called in such a process, it ends nothing.
+        Returns when that is done, or at once if there are other users. Safe to repeat. It also ends the use of
+        processes forked from this one; called in a forked process, it does nothing.
         """
         self._leave()
 
@@ -130,7 +130,7 @@ def _leave(connection: socket.socket, owner_pid: int) -> None:
         if os.getpid() != owner_pid:
             return
         connection.settimeout(_CLOSE_LIMIT_S)
-        with contextlib.suppress(OSError):  # the guard is gone already
+        with contextlib.suppress(OSError):  # the guard has ended already
             connection.shutdown(socket.SHUT_WR)
             while connection.recv(4096):
                 pass
@@ -148,22 +148,22 @@ def _temporary_folder() -> Path:
         return Path(tempfile.mkdtemp(prefix="rmq-", dir="/tmp"))
     except OSError as error:
         raise EmbeddedServerError(
-            f"no temporary folder for an embedded server ({error.strerror}): let TMPDIR name a folder that can be "
-            "written to, or name one for good, embedded:///FOLDER"
+            f"cannot create a temporary folder for an embedded server ({error.strerror}): set TMPDIR to a writable "
+            "folder, or name a permanent one, embedded:///FOLDER"
         ) from error
 
 
 def private_folder(folder: Path, purpose: str) -> Path:
-    """Return the absolute path of a folder that nobody else can change; it is made if missing, for the owner alone.
+    """Return the absolute path of a folder that only the current user can write to, creating it if missing.
 
-    Whoever can write to the folder of a server could put a socket or data of their own there.
+    Other users with write access to a server's folder could replace its socket or data.
 
     Args:
         folder: The folder.
-        purpose: What it is for, in messages.
+        purpose: Its purpose, for error messages.
 
     Raises:
-        EmbeddedServerError: It cannot be made or used, belongs to another user, or others can write to it.
+        EmbeddedServerError: It cannot be created or used, belongs to another user, or other users can write to it.
     """
     folder = folder.expanduser().absolute()
     try:
@@ -178,7 +178,7 @@ def private_folder(folder: Path, purpose: str) -> Path:
             f"cannot use {folder} for {purpose}: other users can write to it; run `chmod go-w {folder}`"
         )
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        raise EmbeddedServerError(f"cannot use {folder} for {purpose}: no right to read and write in it")
+        raise EmbeddedServerError(f"cannot use {folder} for {purpose}: no permission to read and write")
     return folder
 
 
@@ -187,7 +187,7 @@ def _fits(folder: Path) -> bool:
 
 
 def _short(folder: Path, links: contextlib.ExitStack) -> Path:
-    """Return a path of the folder that is short enough for sockets; if it is a link, `links` removes it."""
+    """Return a path of the folder that is short enough for sockets. `links` deletes it if it is a link."""
     if _fits(folder):
         return folder
     alias = _temporary_folder()
@@ -205,7 +205,7 @@ def _log_of(folder: Path) -> str:
 
 
 def _try_lock(folder: Path) -> int | None:
-    """Take the folder's lock; None if a server (or one that starts or stops) holds it."""
+    """Lock the folder; return None if a running, starting or stopping server holds the lock."""
     with contextlib.ExitStack() as on_failure:
         try:
             lock_fd = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -220,7 +220,7 @@ def _try_lock(folder: Path) -> int | None:
 
 
 def _launch(program: Path, folder: Path, kind: str, lock_fd: int, timeout_s: float) -> socket.socket:
-    """Start a guard, which starts the server, and return our line to it. The caller holds the folder's lock."""
+    """Start a guard, which starts the server, and return the connection to it. The caller holds the folder's lock."""
     with contextlib.ExitStack() as on_failure:
         short = _short(folder, on_failure)
         if ask(str(short / SERVER_SOCKET), b"PING"):
@@ -238,7 +238,7 @@ def _launch(program: Path, folder: Path, kind: str, lock_fd: int, timeout_s: flo
                     command,
                     cwd=folder,
                     pass_fds=(lock_fd, theirs.fileno()),
-                    start_new_session=True,  # a Ctrl-C in the terminal is for us alone
+                    start_new_session=True,  # Ctrl-C in the terminal must not reach it
                     stdin=subprocess.DEVNULL,
                     capture_output=True,
                     timeout=timeout_s,
@@ -247,13 +247,15 @@ def _launch(program: Path, folder: Path, kind: str, lock_fd: int, timeout_s: flo
             except (OSError, subprocess.SubprocessError) as error:
                 said: bytes = getattr(error, "stderr", None) or b""
                 reason = f"{error} {said.decode(errors='replace')}"
-                raise EmbeddedServerError(f"the guard process did not start: {reason}") from error
-        on_failure.pop_all()  # from here on the link is the guard's
+                raise EmbeddedServerError(
+                    f"the guard process of the embedded server did not start: {reason}"
+                ) from error
+        on_failure.pop_all()  # the guard deletes the link from now on
         return ours
 
 
 def _attach(folder: Path) -> socket.socket | None:
-    """Reach the guard of the server that holds the lock; None if it is not (or no longer) there."""
+    """Connect to the guard of the server that holds the lock; return None if there is no guard."""
     with contextlib.ExitStack() as links:
         short = _short(folder, links)
         connection = socket.socket(socket.AF_UNIX)
@@ -261,17 +263,17 @@ def _attach(folder: Path) -> socket.socket | None:
             connection.connect(str(short / GUARD_SOCKET))
         except OSError:
             connection.close()
-            # Guards listen before their server answers. So this one stops already, or has lost its guard and must stop.
+            # A guard listens before its server answers: this server is stopping, or has lost its guard and must stop.
             ask(str(short / SERVER_SOCKET), b"SHUTDOWN")
             return None
         return connection
 
 
 def _await_greeting(connection: socket.socket, folder: Path, timeout_s: float) -> tuple[Path, int] | None:
-    """Return the socket and the process id of a server that answers; None if its last user has left meanwhile.
+    """Return socket and process id of a server that is ready; None if its last user has left meanwhile.
 
     Raises:
-        EmbeddedServerError: The server did not start. The connection is closed then, as it is with None.
+        EmbeddedServerError: The server did not start. The connection is then closed, as it is with None.
     """
     connection.settimeout(timeout_s)
     with contextlib.ExitStack() as on_failure:
@@ -289,7 +291,7 @@ def _await_greeting(connection: socket.socket, folder: Path, timeout_s: float) -
                 if word == "failed":
                     raise EmbeddedServerError(f"the embedded server in {folder} did not start: {lines.read().strip()}")
         except TimeoutError:
-            message = f"the embedded server in {folder} gave no sign for {timeout_s:g} s{_log_of(folder)}"
+            message = f"the embedded server in {folder} did not respond for {timeout_s:g} s{_log_of(folder)}"
             raise EmbeddedServerError(message) from None
         except ConnectionError:
             pass

@@ -1,20 +1,22 @@
-"""The guard: a small process that keeps an embedded redis-server running for exactly as long as it has users.
+"""The guard: a small process that keeps an embedded redis-server running as long as it has users.
 
 ``embedded.py`` runs this file as ``python -I -S embedded_guard.py SERVER KIND LOCK_FD USER_FD SOCKET_PATH ALIAS`` with
-the server's folder as working directory. It needs nothing but the standard library, imports little (every start waits
-for it) and finds every file by a relative name, so that no folder is too long for a unix socket.
+the server's folder as working directory. It uses only the standard library, imports little to start fast, and opens all
+files by relative names, so that no folder path is too long for a Unix socket.
 
-Users and guard talk over ``guard.sock`` (the first user over an inherited socket pair). The guard writes lines:
+Users connect to the guard through ``guard.sock``, the first user through an inherited socket pair. The guard sends
+lines:
 
-    loading                  redis-server reads its data; sent every second, so that no user gives up on a big file
-    ready PID SOCKET_PATH    from here on the receiver counts as a user
-    failed                   redis-server did not start; the rest of the stream says why
+    loading                  redis-server loads its data; sent every second, so that users do not time out
+    ready PID SOCKET_PATH    the receiver counts as a user from now on
+    failed                   redis-server did not start; the reason follows
 
-A user writes nothing. Its end of file (closed, ended or killed) is its leaving; the last one out stops the server. A
-caller that is hung up on before ``ready`` came just as the server stopped, and tries again.
+A user sends nothing. It leaves when its connection reaches end of file, because it closed it, exited or was killed. The
+server stops when the last user has left. A caller whose connection is closed before ``ready`` connected just as the
+server stopped, and retries.
 
-The lock is inherited by redis-server, so it is held until everything that could write to the data is gone, even if the
-guard is killed. On Linux the kernel then stops redis-server; elsewhere the next start does.
+redis-server inherits the lock, so it is held until no process can write to the data any more, even if the guard is
+killed. In that case redis-server is stopped by the kernel on Linux, elsewhere by the next start.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ KEPT = "kept"
 _PROBE_INTERVAL_S = 0.003
 _LOADING_INTERVAL_S = 1.0
 _RESTART_PAUSE_S = 0.2
-_RESTARTS = 3  # a crash can come before we have heard the first answer
+_RESTARTS = 3  # it may crash before its first answer
 _STOP_LIMIT_S = 10.0
 _ANSWER_LIMIT_S = 1.0
 _LOG_TAIL_LINES = 12
@@ -55,7 +57,7 @@ _PERSISTENCE = {
 
 
 def ask(path: str, command: bytes) -> bytes:
-    """Send an inline command to a Redis unix socket; return the first bytes of the reply, empty without an answer."""
+    """Send an inline command to a Redis Unix socket; return the start of the reply, empty if there is none."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(_ANSWER_LIMIT_S)
         connection.connect(path)
@@ -73,7 +75,7 @@ def log_tail(path: str | os.PathLike[str]) -> str:
 
 
 class Guard:
-    """One redis-server, its users and the loop between them."""
+    """Runs one redis-server, and serves its users."""
 
     def __init__(self, server: str, kind: str, lock_fd: int, socket_path: str, alias: str) -> None:
         self._server = server
@@ -84,12 +86,12 @@ class Guard:
         self._folder = os.getcwd()
         self._selector = selectors.DefaultSelector()
         self._users: set[socket.socket] = set()
-        self._waiting: set[socket.socket] = set()  # users that have not heard "ready"
+        self._waiting: set[socket.socket] = set()  # users that have not been sent "ready"
         self._last_user: socket.socket | None = None
         self._listener = socket.socket(socket.AF_UNIX)
-        self._pid = 0  # of redis-server; 0: not running
-        self._answered = False  # since it was started
-        self._restarts = 0  # how often it is started again before it answers
+        self._pid = 0  # of redis-server; 0 if it is not running
+        self._answered = False  # has answered since it was started
+        self._restarts = 0  # restarts left before it answers
         self._terminated = False
         self._loading_sent_s = 0.0
 
@@ -102,7 +104,7 @@ class Guard:
             self._start_redis()
             self._serve()
         except OSError as error:
-            self._tell_failure(f"the guard of the server failed: {error}")
+            self._tell_failure(f"the guard process of the server failed: {error}")
         finally:
             self._stop_redis()
             self._clean_up()
@@ -121,7 +123,7 @@ class Guard:
                 self._probe()
 
     def _watch_signals(self) -> None:
-        """Make signals wake the loop; a Ctrl-C must not end the server before its users have drained."""
+        """Wake the loop on signals. Ctrl-C must not stop the server before its users have drained."""
         signals, wakeup = socket.socketpair()
         for end in (signals, wakeup):
             end.setblocking(False)
@@ -138,7 +140,7 @@ class Guard:
     # --- users
 
     def _listen(self) -> None:
-        """Open the door before redis-server starts: a server that answers behind a closed door has lost its guard."""
+        """Listen before redis-server starts: a server that answers while no guard listens has lost its guard."""
         _unlink(GUARD_SOCKET)
         self._listener.bind(GUARD_SOCKET)
         self._listener.listen(128)
@@ -146,7 +148,7 @@ class Guard:
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     def _accept(self, listener: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # gone again
+        with contextlib.suppress(OSError):  # the user has left again
             user, _ = listener.accept()
             self._welcome(user)
 
@@ -163,18 +165,18 @@ class Guard:
         except BlockingIOError:
             return
         except OSError:
-            pass  # reset: gone as well
+            pass  # connection reset: the user has left
         self._selector.unregister(user)
         self._users.remove(user)
         self._waiting.discard(user)
         if self._users:
             user.close()
         else:
-            self._last_user = user  # left open, so that its hang-up tells this user that the server is down
+            self._last_user = user  # kept open: closing it tells this user that the server has stopped
 
     def _tell_waiting(self, text: str) -> None:
         for user in self._waiting:
-            with contextlib.suppress(OSError):  # a user that is gone or does not read is no reason to stop
+            with contextlib.suppress(OSError):  # a user that has left or does not read must not stop the guard
                 user.send(text.encode("utf-8", "surrogateescape"))
 
     def _tell_failure(self, reason: str) -> None:
@@ -191,7 +193,7 @@ class Guard:
             _become_redis([self._server, *_ALWAYS, *_PERSISTENCE[self._kind]], guard_pid)
 
     def _probe(self) -> None:
-        """Tell waiting users if redis-server answers: also those that came late, since it may just be stopping."""
+        """Notify waiting users once redis-server answers. Late users wait for an answer, too: it may be stopping."""
         reply = ask(SERVER_SOCKET, b"PING")
         if not reply:
             return
@@ -204,7 +206,7 @@ class Guard:
             self._tell_waiting("loading\n")
 
     def _exit_status(self) -> int | None:
-        """Return the exit code (below zero: the signal) of a redis-server that has ended, None while it runs."""
+        """Return the exit code of a redis-server that has ended, negative for a signal; None while it runs."""
         pid, status = os.waitpid(self._pid, os.WNOHANG)
         if not pid:
             return None
@@ -212,12 +214,12 @@ class Guard:
         return os.waitstatus_to_exitcode(status)
 
     def _survives(self, status: int) -> bool:
-        """Decide if an ended redis-server starts again: after a crash, and only if its data was kept."""
+        """Return whether to restart a redis-server that has ended: only after a crash, and only if its data is kept."""
         if not self._answered and not self._restarts:
             how = f"was killed by signal {-status}" if status < 0 else f"ended with exit code {status}"
             self._tell_failure(f"{self._server} {how} before it was ready")
             return False
-        if self._kind == TEMPORARY or status == 0:  # 0: it was told to shut down
+        if self._kind == TEMPORARY or status == 0:  # 0: a regular shutdown
             return False
         self._restarts -= 1
         time.sleep(_RESTART_PAUSE_S)
@@ -228,7 +230,7 @@ class Guard:
         self._listener.close()
         if not self._pid:
             return
-        os.kill(self._pid, signal.SIGTERM)  # writes the AOF to disk, then ends
+        os.kill(self._pid, signal.SIGTERM)  # it writes the AOF to disk, then exits
         deadline = time.monotonic() + _STOP_LIMIT_S
         while self._exit_status() is None:
             if time.monotonic() > deadline:
@@ -242,20 +244,20 @@ class Guard:
 
         for folder in filter(None, (self._alias, self._folder if self._kind == TEMPORARY else "")):
             shutil.rmtree(folder, ignore_errors=True)  # does not follow symbolic links
-        os.close(self._lock_fd)  # before the users learn of our end: they may start the next server at once
+        os.close(self._lock_fd)  # before our sockets close: users may start the next server at once
 
 
 def _become_redis(command: list[str], guard_pid: int) -> None:
-    """Replace this forked child by redis-server, which the kernel stops when the guard is killed (Linux)."""
+    """Execute redis-server in this forked child. On Linux the kernel stops it if the guard is killed."""
     try:
         if sys.platform == "linux":
             import ctypes
 
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
-        if os.getppid() == guard_pid:  # else it was killed before the line above
+        if os.getppid() == guard_pid:  # else the guard was killed before the line above
             os.execv(command[0], command)  # noqa: S606
     except BaseException as error:
-        os.write(2, f"{command[0]} does not run: {error}\n".encode())
+        os.write(2, f"cannot run {command[0]}: {error}\n".encode())
     finally:
         os._exit(127)
 
@@ -270,11 +272,11 @@ def _unlink(path: str) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Turn into a daemon: a grandchild leaves its user no zombie and no child that the user's own waits could meet."""
+    """Become a daemon: as a grandchild it leaves no zombie, and no child that the user's own waits could reap."""
     server, kind, lock_fd, user_fd, socket_path, alias = arguments
     os.umask(0o077)
     with contextlib.suppress(FileNotFoundError):
-        os.replace(LOG_FILE, LOG_FILE + ".1")  # bounds the logs: this server's and the last one's
+        os.replace(LOG_FILE, LOG_FILE + ".1")  # keeps the logs of this server and the last one only
     log_fd = os.open(LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(log_fd, 1)
     os.dup2(log_fd, 2)

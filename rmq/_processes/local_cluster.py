@@ -1,11 +1,11 @@
-"""The whole cluster of docker-compose.yml as local processes: for `rmq cluster up`, for trying out and for tests.
+"""The cluster of docker-compose.yml as local processes, for `rmq cluster up` and for tests.
 
-A keeper process of its own starts everything in a state folder, restarts what ends, and writes down what runs. It
-lives on when the command that started it ends. The keeper holds a lock on the folder: a process id alone may belong to
-another process by now.
+A keeper process starts all servers and workers in a state folder, restarts those that end, and records their state. It
+goes on when the command that started it ends. The keeper holds a lock on the folder, since a process id alone may have
+been reused.
 
     rmq-cluster/
-        state.json           addresses and processes; kept by `down`, so that the data are found on the same ports
+        state.json           addresses and processes; `down` keeps it, so that the next run uses the same ports
         keeper.lock keeper.log
         redis-1/ ... zookeeper-1/ ... worker-1.log ... producer.log
 """
@@ -40,10 +40,10 @@ from rmq._processes.embedded import private_folder
 from rmq._processes.embedded_guard import log_tail
 
 BUS_OFFSET = 10_000
-"""A Redis Cluster's nodes talk to each other on this many ports above their own."""
+"""Offset from the port of a Redis Cluster node to its cluster bus port."""
 
 KEEPER_S, START_S, STOP_S = 10.0, 90.0, 70.0
-"""The whole stop waits for all workers, the Redis servers and ZooKeeper."""
+"""Time limits for the keeper, for the start, and for the stop of all workers and servers."""
 
 _UP_LOCK = "up.lock"
 
@@ -51,24 +51,24 @@ _UP_LOCK = "up.lock"
 def up(
     folder: Path, *, workers: int = deployment.WORKERS, producer: bool = True, first_port: int | None = None
 ) -> State:
-    """Start the cluster in a folder; return when it works.
+    """Start the cluster in a folder; return when it is ready.
 
     Args:
-        folder: Where its state lies; made if missing. Data of an earlier run are used again, on their ports.
-        workers: How many worker processes, 0 for none.
-        producer: Whether to run the demo producer.
-        first_port: The first of consecutive ports; by default free ones, or those of an earlier run.
+        folder: Folder of its state, created if missing. Data of an earlier run are reused, on the same ports.
+        workers: Number of worker processes; 0 for none.
+        producer: True if to run the demo producer.
+        first_port: First of consecutive ports; by default those of an earlier run, else free ones.
 
     Raises:
-        LocalClusterError: It runs already, or does not start.
-        EmbeddedServerError: The folder cannot be used, or others can write to it.
+        LocalClusterError: It is already running, or does not start.
+        EmbeddedServerError: The folder cannot be used, or other users can write to it.
     """
     folder = private_folder(folder, "a cluster")
     with locked(folder / _UP_LOCK) as lock:
         if lock is None:
-            raise LocalClusterError(f"the cluster in {folder} is just being started")
+            raise LocalClusterError(f"the cluster in {folder} is being started by another process")
         if runs(folder):
-            raise LocalClusterError(f"the cluster in {folder} runs already; `rmq cluster status` shows it")
+            raise LocalClusterError(f"the cluster in {folder} is already running; see `rmq cluster status`")
         earlier = read_state(folder)
         ports = earlier.ports if earlier is not None and first_port is None else _ports(first_port)
         write_state(folder, State("starting", ports, workers, producer))
@@ -77,14 +77,14 @@ def up(
 
 
 def down(folder: Path, *, delete: bool = False) -> bool:
-    """End all processes of a cluster, first those that use it, then the servers; tell whether it was running.
+    """Stop all processes of a cluster, workers before servers; return whether it was running.
 
     Raises:
-        LocalClusterError: It does not end, or `delete` for a folder that is none of ours.
+        LocalClusterError: It does not stop, or `delete` was given for a folder without a cluster.
     """
     folder = folder.absolute()
     if delete and read_state(folder) is None:
-        raise LocalClusterError(f"{folder} holds no cluster; nothing was deleted")
+        raise LocalClusterError(f"there is no cluster in {folder}; nothing was deleted")
     running = runs(folder)
     if running:
         _end_keeper(folder)
@@ -94,7 +94,7 @@ def down(folder: Path, *, delete: bool = False) -> bool:
 
 
 def status(folder: Path) -> State | None:
-    """Return what is known of the cluster in a folder; `None` for none at all."""
+    """Return the state of the cluster in a folder; `None` if there is none."""
     state = read_state(folder)
     if state is not None and not runs(folder):
         return replace(state, phase="down", processes=())
@@ -102,14 +102,14 @@ def status(folder: Path) -> State | None:
 
 
 def runs(folder: Path) -> bool:
-    """Return whether a keeper is at work in a folder."""
+    """Return whether a keeper is running in a folder."""
     with contextlib.suppress(OSError), locked(folder / LOCK_FILE, shared=True) as lock:
         return lock is None
     return False
 
 
 def _launch_keeper(folder: Path) -> None:
-    """Start the keeper so that it outlives us, and no Ctrl-C reaches it."""
+    """Start the keeper so that it outlives this process and Ctrl-C does not reach it."""
     with (folder / LOG_FILE).open("wb") as log:
         subprocess.run(  # noqa: S603 - a fixed command
             ["/bin/sh", "-c", '"$0" -m rmq._processes.cluster_keeper "$1" &', sys.executable, str(folder)],
@@ -122,7 +122,7 @@ def _launch_keeper(folder: Path) -> None:
 
 
 def _await_ready(folder: Path) -> State:
-    """Wait for as long as the keeper writes what it waits for: loading a large AOF takes its time."""
+    """Wait as long as the keeper records progress, since loading a large AOF can take long."""
     started_s = noted_s = time.monotonic()
     noted = None
     while True:
@@ -142,16 +142,17 @@ def _await_ready(folder: Path) -> State:
 
 def _end_keeper(folder: Path) -> None:
     with contextlib.suppress(ProcessLookupError, ValueError):
-        os.kill(int((folder / LOCK_FILE).read_text()), signal.SIGTERM)  # alive: it holds the lock that has its id
+        # the process is alive: it holds the lock on the file that has its id
+        os.kill(int((folder / LOCK_FILE).read_text()), signal.SIGTERM)
     deadline = time.monotonic() + STOP_S
     while runs(folder):
         if time.monotonic() > deadline:
-            raise LocalClusterError(f"the cluster in {folder} does not end; see {folder / LOG_FILE}")
+            raise LocalClusterError(f"the cluster in {folder} does not stop; see {folder / LOG_FILE}")
         time.sleep(0.05)
 
 
 def _ports(first_port: int | None) -> dict[str, int]:
-    """Return a port for each server: consecutive ones, whose cluster bus ports are free, too."""
+    """Return consecutive ports for all servers, whose cluster bus ports are free, too."""
     redis = (*deployment.MASTERS, *deployment.REPLICAS)
     names = [*redis, *deployment.ZOOKEEPERS]
     names += [f"{name}-{line}" for line in ("peer", "election") for name in deployment.ZOOKEEPERS]
@@ -163,7 +164,7 @@ def _ports(first_port: int | None) -> dict[str, int]:
     raise LocalClusterError(
         f"not all ports are free: {len(names)} from {first_port}, and {len(redis)} from {first_port} + {BUS_OFFSET}"
         if first_port is not None
-        else "no free ports found; name some"
+        else "no free ports found; choose the first port yourself"
     )
 
 

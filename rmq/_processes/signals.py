@@ -1,8 +1,8 @@
-"""The orderly end of a program: the first SIGTERM or SIGINT sets an event.
+"""Graceful shutdown: the first SIGTERM or SIGINT sets an event.
 
-A process that is forked meanwhile, such as a `multiprocessing.Process` that a handler starts, has no part in that. It
-gets back the handlers of before, and no wake-up descriptor: that one is a socket which it shares with its parent, whose
-event loop would take the child's signals for its own.
+A process that is forked meanwhile, such as a `multiprocessing.Process` that a handler starts, does not take part. It
+gets the earlier handlers back and no wake-up descriptor: that is a socket shared with the parent, whose event loop
+would take the child's signals for its own.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ Handler = Callable[[int, FrameType | None], Any] | int | None
 
 
 HUNG, HUNG_GRACE_S = 75, 5.0
-"""Exit code of a process that ends since a handler hangs, `EX_TEMPFAIL` of BSD's sysexits.h: another start may help.
-What else would keep it from ending, such as the handler itself, gets so long."""
+"""Exit code of a process that ends because a handler hangs (`EX_TEMPFAIL` of BSD's sysexits.h: a restart may help), and
+the seconds after which it ends even if the handler still runs."""
 
 
 def exit_hung() -> NoReturn:
-    """End this process with `HUNG`, whatever still runs in it."""
+    """Exit this process with `HUNG`, even if threads still run."""
 
     def end() -> None:
         time.sleep(HUNG_GRACE_S)
@@ -41,23 +41,25 @@ def exit_hung() -> NoReturn:
 
 
 def ignore(number: int, frame: FrameType | None) -> None:
-    """Handle a signal by nothing. Programs that are started meanwhile would inherit `signal.SIG_IGN`, but not this."""
+    """Ignore a signal. Unlike `signal.SIG_IGN`, this is not inherited by programs that are started."""
     del number, frame
 
 
 def require_main_thread(caller: str) -> None:
-    """Raise `RmqError` in any thread but the main one, which alone can handle signals."""
+    """Raise `RmqError` unless called in the main thread, the only one that can handle signals."""
     if threading.current_thread() is not threading.main_thread():
-        raise RmqError(f"{caller} handles signals and so needs the main thread; use start() and stop() elsewhere")
+        raise RmqError(
+            f"{caller} handles signals, which is possible in the main thread only; use start() and stop() elsewhere"
+        )
 
 
 @contextmanager
 def until_signal(further: Handler = None) -> Generator[threading.Event]:
-    """Give an event that the first SIGTERM or SIGINT sets; the earlier handlers come back behind the block.
+    """Yield an event that the first SIGTERM or SIGINT sets. The earlier handlers are restored after the block.
 
     Args:
-        further: Handles the signals after the first: a function such as `ignore`, or `signal.SIG_DFL`; by default
-            what handled them before the block.
+        further: Handler of later signals: a function such as `ignore`, or `signal.SIG_DFL`; the earlier handlers by
+            default.
 
     Raises:
         ValueError: Not called in the main thread.
@@ -68,7 +70,7 @@ def until_signal(further: Handler = None) -> Generator[threading.Event]:
         del number, frame
         for handled, handler in before.items():
             signal.signal(handled, handler if further is None else further)
-        _thread.start_new_thread(ended.set, ())  # this thread may hold the event's lock at the moment
+        _thread.start_new_thread(ended.set, ())  # this thread may hold the event's lock
 
     with handlers_put_back() as before:
         for handled in before:
@@ -78,7 +80,7 @@ def until_signal(further: Handler = None) -> Generator[threading.Event]:
 
 @contextmanager
 def handlers_put_back() -> Generator[dict[int, Handler]]:
-    """Put back the present handlers of SIGTERM and SIGINT behind the block, and in every process forked within it.
+    """Restore the present handlers of SIGTERM and SIGINT after the block, and in every process forked within it.
 
     Yields:
         The present handlers.
@@ -96,7 +98,7 @@ def handlers_put_back() -> Generator[dict[int, Handler]]:
 
 def _present(number: int) -> Handler:
     handler = signal.getsignal(number)
-    # None: a handler that C has installed. Neither it nor the half of one of an event loop can be put back
+    # None is a handler installed by C. Neither it nor that of an event loop can be restored
     if handler is None or getattr(handler, "__module__", "") == "asyncio.unix_events":
         return signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
     return handler
@@ -105,11 +107,11 @@ def _present(number: int) -> Handler:
 _put_back_in_forks: list[dict[int, Handler]] = []
 _mask_before_fork = threading.local()
 forks: int = 0
-"""How many forks lie between the process that imported this module and the present one."""
+"""Number of forks between the process that imported this module and this one."""
 
 
 def _before_fork() -> None:
-    """Hold signals off until the child has its own handlers: until then they would end the parent's event loop."""
+    """Block signals until the child has its own handlers: before, they would stop the parent's event loop."""
     if _put_back_in_forks:
         _mask_before_fork.mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGINT))
 
@@ -137,10 +139,10 @@ os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_c
 
 
 def end_fork(error: BaseException | None) -> NoReturn:
-    """End a forked process as Python ends: what it was forked from, a thread or an event loop, is not there.
+    """Exit a forked process as Python would exit: the thread or event loop it was forked from does not exist in it.
 
     Args:
-        error: What it has raised, if anything: `SystemExit` says the exit code, others are printed and end with 1.
+        error: The exception it raised, if any. `SystemExit` has the exit code; others are printed, with exit code 1.
     """
     code: object = 0
     if isinstance(error, SystemExit):

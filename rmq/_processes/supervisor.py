@@ -1,8 +1,9 @@
-"""Runs several worker processes: starts them, restarts one that ends, and ends them together.
+"""Runs several worker processes: starts them, restarts those that end, and stops them together.
 
-Each is a fresh interpreter and no fork: connections, ZooKeeper sessions and threads do not survive one (pitfall 5).
-They have a process group of their own, so that Ctrl-C in a terminal reaches them once, by way of us. Their standard
-input is a pipe that we hold: should we be killed, it breaks, and they stop as on SIGTERM (`end_with_parent`).
+Each is a new interpreter, not a fork: connections, ZooKeeper sessions and threads do not survive a fork (pitfall 5).
+Each has its own process group, so that Ctrl-C in a terminal reaches it only through the supervisor. Its standard input
+is a pipe from the supervisor: if that is killed, the pipe breaks, and the process stops as on SIGTERM
+(`end_with_parent`).
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ log = reporter("rmq.supervisor")
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 STEADY_S = 30.0
-"""After this time a process is restarted without the pause of earlier failures."""
+"""Run time after which earlier failures no longer lengthen the pause before a restart."""
 
 GRACE_S = 5.0
-"""What a process gets on top of its drain limit to close its connections."""
+"""Seconds that a process has after its drain time to close its connections."""
 
 WRONG_INPUT = 2
-"""Exit code of a process that no restart can mend: no such module, no such client."""
+"""Exit code of a process that no restart can fix: no such module, no such client."""
 
 KILLED = 1
 POLL_S = 0.1
@@ -39,16 +40,16 @@ POLL_S = 0.1
 
 @dataclass
 class Child:
-    """A process that is started again when it has ended."""
+    """A process that is restarted when it ends."""
 
     number: int
     process: subprocess.Popen[bytes] | None = None
     started_s: float = 0.0
-    failures: int = 0  # quick ends in a row
+    failures: int = 0  # successive early exits
     start_at_s: float = 0.0  # when the next process starts
 
     def ended(self, now_s: float) -> float:
-        """Note that the process has ended; return the pause until the next one, doubled by every quick end."""
+        """Record that the process has ended; return the pause before the restart, doubled by every early exit."""
         self.close()
         self.failures = 1 if now_s - self.started_s >= STEADY_S else self.failures + 1
         pause_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(self.failures - 1, 10))
@@ -56,7 +57,7 @@ class Child:
         return pause_s
 
     def close(self) -> None:
-        """Wait for the process, which has ended or was killed, and close its pipe."""
+        """Reap the process, which has ended or was killed, and close its pipe."""
         if self.process is not None:
             self.process.wait()
             if self.process.stdin is not None:
@@ -68,13 +69,13 @@ class Supervisor:
     """Keeps 1 to 1,000 worker processes running until SIGTERM or SIGINT.
 
     Args:
-        command: Program and arguments of each process. It ends on SIGTERM, calls `end_with_parent`, and exits with 2
-            where another start would end the same way.
-        processes: How many.
-        drain_s: How long their running handlers may finish; they are killed 5 s later.
+        command: Program and arguments of each process, which must end on SIGTERM, call `end_with_parent`, and exit with
+            2 if a restart would fail the same way.
+        processes: Number of processes.
+        drain_s: Seconds to wait for running handlers; the processes are killed 5 s later.
 
     Raises:
-        InvalidValueError: `processes` out of range.
+        InvalidValueError: `processes` is out of range.
     """
 
     def __init__(self, command: Sequence[str], processes: int, drain_s: float) -> None:
@@ -86,16 +87,16 @@ class Supervisor:
         self._further_signals = 0
 
     def run(self) -> int:
-        """Run until a signal; a second one ends the processes at once.
+        """Run until a signal. A second signal kills the processes at once.
 
         Returns:
-            The exit code: 0 after a clean end, 1 when a process had to be killed, 2 when a start is hopeless.
+            The exit code: 0 after a clean stop, 1 if a process had to be killed, 2 if no restart can succeed.
 
         Raises:
             RmqError: Not called in the main thread.
         """
         if threading.current_thread() is not threading.main_thread():
-            raise RmqError("the supervisor handles signals and so needs the main thread")
+            raise RmqError("the supervisor handles signals, which is possible in the main thread only")
         try:
             with until_signal(self._hurry) as ended:
                 while not ended.is_set():
@@ -112,7 +113,7 @@ class Supervisor:
 
     @property
     def pids(self) -> list[int]:
-        """Ids of the processes that run."""
+        """Ids of the running processes."""
         return [child.process.pid for child in self._children if child.process is not None]
 
     def _hurry(self, number: int, frame: FrameType | None) -> None:
@@ -120,26 +121,28 @@ class Supervisor:
         self._further_signals += 1
 
     def _look_after_all(self) -> int | None:
-        """Start processes that are due and note those that have ended; return the exit code of a hopeless one."""
+        """Start due processes and record ended ones; return the exit code of one that cannot be restarted."""
         now_s = monotonic_s()
         for child in self._children:
             if child.process is not None and (code := child.process.poll()) is not None:
                 if code == WRONG_INPUT:
-                    log.error("process %d cannot run at all (exit code %d): all stop", child.process.pid, code)
+                    log.error("process %d cannot run (exit code %d); stopping all processes", child.process.pid, code)
                     child.close()
                     return code
-                how = f"ended with exit code {code}" if code >= 0 else f"was ended by {signal.Signals(-code).name}"
-                how += ", since a handler hung" if code == HUNG else ""
+                how = f"exited with code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
+                how += " because a handler hangs" if code == HUNG else ""
                 pid = child.process.pid
-                log.warning("process %d %s; the next starts in %g s", pid, how, child.ended(now_s))
+                log.warning("process %d %s; restarting it in %g s", pid, how, child.ended(now_s))
             if child.process is None and now_s >= child.start_at_s:
                 child.process = subprocess.Popen(self._command, stdin=subprocess.PIPE, start_new_session=True)  # noqa: S603
                 child.started_s = now_s
-                log.info("process %d of %d is %d", child.number + 1, len(self._children), child.process.pid)
+                log.info(
+                    "started process %d of %d with pid %d", child.number + 1, len(self._children), child.process.pid
+                )
         return None
 
     def _end(self, ended: threading.Event) -> int:
-        """Pass the signal on, wait for all, kill those that take too long; return the exit code."""
+        """Stop all processes, and kill those that take too long; return the exit code."""
         running = [child.process for child in self._children if child.process is not None]
         log.info("stopping %d processes", len(running))
         for process in running:
@@ -149,7 +152,9 @@ class Supervisor:
         for process in running:
             while process.poll() is None:
                 if monotonic_s() >= until_s or (ended.is_set(), self._further_signals) != signals:
-                    text = "process %d has not ended in time and is killed; its leases settle what it held"
+                    text = (
+                        "process %d did not stop in time; killing it. Its messages are redelivered after their leases"
+                    )
                     log.warning(text, process.pid)
                     process.kill()
                     code = KILLED
@@ -160,12 +165,12 @@ class Supervisor:
 
 
 def end_with_parent() -> None:
-    """Stop this process as on SIGTERM when its standard input ends; for the processes of a `Supervisor`."""
+    """Stop this process, as on SIGTERM, when its standard input ends; for the processes of a `Supervisor`."""
 
     def watch() -> None:
         while os.read(0, 4096):
             pass
-        log.warning("the supervisor is gone: stopping")
+        log.warning("the supervisor has ended; stopping")
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, name="rmq-parent", daemon=True).start()

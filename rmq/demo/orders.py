@@ -37,7 +37,7 @@ class OrderLine:
 
     @property
     def is_order(self) -> bool:
-        """Whether it belongs to an order, not to a cancellation or a correction."""
+        """True if it belongs to an order, not to a cancellation or a correction."""
         return self.invoice.isdecimal() and self.quantity > 0 and self.price > 0
 
 

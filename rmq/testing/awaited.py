@@ -23,7 +23,7 @@ class AsyncClientOnClock(RmqClient):
 
     @property
     def is_open(self) -> bool:
-        """Whether it has been used, and not closed."""
+        """True if it has been used, and not closed."""
         return self._opened is not None
 
 

@@ -69,8 +69,8 @@ class Rules:
     Attributes:
         most: How many deliveries to handle at most.
         clock: The clock to move on to the next due time, where nothing is due; `None` to end there.
-        raises: Whether the first error ends the run, and is raised.
-        must_end: Whether it is an error that more than `most` are due.
+        raises: True if the first error ends the run, and is raised.
+        must_end: True if it is an error that more than `most` are due.
     """
 
     most: int

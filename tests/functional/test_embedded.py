@@ -339,7 +339,7 @@ def test_a_folder_that_cannot_be_made() -> None:
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_without_the_right_to_write(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    with pytest.raises(EmbeddedServerError, match="no right to read and write"):
+    with pytest.raises(EmbeddedServerError, match="no permission to read and write"):
         EmbeddedServer.start(tmp_path)
 
 
@@ -364,7 +364,9 @@ def test_a_folder_of_another_user(tmp_path: Path) -> None:
 
 def test_without_a_folder_for_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
-    with pytest.raises(EmbeddedServerError, match=r"no temporary folder .*let TMPDIR name a folder"):
+    with pytest.raises(
+        EmbeddedServerError, match=r"cannot create a temporary folder .*set TMPDIR to a writable folder"
+    ):
         EmbeddedServer.start()
 
 
@@ -403,7 +405,7 @@ def test_a_start_waits_for_a_server_that_reads_its_data(tmp_path: Path, choose: 
 
 def test_a_server_that_hangs_is_given_up_and_killed(tmp_path: Path, choose: Callable[[Path], None]) -> None:
     choose(fake_server(tmp_path / "fake", f"echo $$ >{tmp_path}/pid; exec sleep 60"))
-    with pytest.raises(EmbeddedServerError, match=r"gave no sign for 2\.5 s"):
+    with pytest.raises(EmbeddedServerError, match=r"did not respond for 2\.5 s"):
         EmbeddedServer.start(tmp_path / "kept", timeout_s=2.5)
     pid = int((tmp_path / "pid").read_text())
     wait_until(lambda: not psutil.pid_exists(pid))
@@ -434,7 +436,7 @@ def test_who_joins_a_running_server_needs_no_program(tmp_path: Path, monkeypatch
 
 def test_a_guard_that_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/bin/false")
-    with pytest.raises(EmbeddedServerError, match="guard process did not start"):
+    with pytest.raises(EmbeddedServerError, match="guard process of the embedded server did not start"):
         EmbeddedServer.start(tmp_path / ("x" * 150))
 
 
@@ -494,7 +496,11 @@ def test_without_any_program_the_error_says_what_to_do(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(
     ("content", "problem"),
-    [(None, "not a program"), ("#!/bin/false\n", "is not a redis-server"), ("#!/no/such/shell\n", "does not run")],
+    [
+        (None, "not an executable program"),
+        ("#!/bin/false\n", "is not a redis-server"),
+        ("#!/no/such/shell\n", "cannot run"),
+    ],
 )
 def test_a_chosen_program_that_does_not_work(
     tmp_path: Path, choose: Callable[[Path], None], content: str | None, problem: str
@@ -557,7 +563,7 @@ def test_newer_servers_take_older_data_and_not_the_other_way_round(
     written_by(older, tmp_path, monkeypatch)
     written_by(newer, tmp_path, monkeypatch)  # opens it, and writes in its own format
     monkeypatch.setenv("RMQ_REDIS_SERVER", INSTALLED[older] or "")
-    with pytest.raises(EmbeddedServerError, match=r"written by \w+ [79]\.0 or newer, which .* does not read: name a"):
+    with pytest.raises(EmbeddedServerError, match=r"written by \w+ [79]\.0 or newer and cannot be read by .*; set"):
         EmbeddedServer.start(tmp_path)
     monkeypatch.setenv("RMQ_REDIS_SERVER", INSTALLED[newer] or "")
     assert delivered(tmp_path) == ["kept"]
@@ -571,5 +577,5 @@ def test_a_folder_gets_the_program_that_reads_its_data(tmp_path: Path, monkeypat
     assert find_redis_server() == tmp_path / "redis-server"
     assert delivered(tmp_path / "kept") == ["kept"]
     wheels(monkeypatch)
-    with pytest.raises(EmbeddedServerError, match=r"Valkey 9\.0 or newer, which .* \(Redis 7\.0\) does not read"):
+    with pytest.raises(EmbeddedServerError, match=r"Valkey 9\.0 or newer and cannot be read by .* \(Redis 7\.0\)"):
         delivered(tmp_path / "kept")

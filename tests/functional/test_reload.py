@@ -63,7 +63,7 @@ def test_a_change_starts_the_worker_again_also_after_an_error(tmp_path: Path) ->
         wait_until(lambda: written(tmp_path / "b") == "two", 60)
 
         module.write_text("not a program")
-        wait_until(lambda: "the worker ended with exit code" in written(tmp_path / "log"), 60)
+        wait_until(lambda: "the worker exited with code" in written(tmp_path / "log"), 60)
         producer.send(PriorityMessage("c", 1))  # waits in the topic until a worker starts again
         module.write_text(MODULE.format(version="three"))
         wait_until(lambda: written(tmp_path / "c") == "three", 60)

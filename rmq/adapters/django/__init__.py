@@ -44,7 +44,7 @@ def send_on_commit(topic: Topic, *messages: Message, using: str | None = None, r
         topic: Where to.
         messages: What to send.
         using: The database whose transaction is meant; by default Django's.
-        robust: Whether an error of the send is logged, and later callbacks of the commit still run.
+        robust: True if an error of the send is logged, and later callbacks of the commit still run.
 
     Raises:
         SendError: What the send raises, at the commit: the transaction is committed then. Not with `robust`.

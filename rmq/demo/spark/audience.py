@@ -147,7 +147,7 @@ class AudienceReport:
 
     @property
     def serial(self) -> bool:
-        """Whether no customer was in two hands at once, and none is out of date."""
+        """True if no customer was in two hands at once, and none is out of date."""
         return self.disorder == Disorder()
 
     def to_json(self) -> dict[str, Any]:

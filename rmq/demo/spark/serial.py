@@ -139,7 +139,7 @@ def disorder(
         out: The job's folder.
         batches: Numbers of the batches that the run has evaluated.
         held: What the rival had in the same run.
-        drained: Whether the topic is empty; else some may be evaluated yet, and none counts as outdated.
+        drained: True if the topic is empty; else some may be evaluated yet, and none counts as outdated.
     """
     if not batches:
         return Disorder(outdated=len({each.content for each in held}) if drained else 0)

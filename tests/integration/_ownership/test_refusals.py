@@ -144,7 +144,7 @@ def test_a_quota_that_is_met_leaves_slots_of_its_topic_only(cluster: Cluster) ->
         )
         client.create(f"/zookeeper/quota{cluster.chroot}/owners/one/zookeeper_stats", b"count=1,bytes=0")
     worker = add(cluster, "w0", "one", "two")
-    wait_until(lambda: trouble(worker, "quota", f"create {cluster.chroot}/owners/one/", "is used up"))
+    wait_until(lambda: trouble(worker, "quota", f"create {cluster.chroot}/owners/one/", "is exceeded"))
     assert worker.leads
     wait_until(owns(worker, one=0, two=8))
     other = add(cluster, "w1", "one", "two")
@@ -179,7 +179,7 @@ def test_nodes_of_a_copied_tree_are_nobodys(cluster: Cluster) -> None:
         worker.consume("t", 8)
         wait_until(owns(worker, t=8))
         assert worker.leads
-        assert trouble(worker, f"{cluster.chroot}/workers/gone belongs to no session")
+        assert trouble(worker, f"{cluster.chroot}/workers/gone is not ephemeral")
         wait_until(lambda: not trouble(worker, "/owners/"))
         with pytest.raises(NoNodeError):
             client.get(f"{cluster.chroot}/owners/t/8")

@@ -538,7 +538,7 @@ def test_zookeeper_has_gone_back_where_its_present_identity_has_a_higher_epoch(
     cluster.add("w2", 4)
     wait_until(lambda: len(cluster.owners()) == 4 and cluster.owners("w2"))
     assert worker.ensemble == second
-    assert caplog.text.count("has gone back") == 1
+    assert caplog.text.count("was restored from an older state") == 1
 
 
 @pytest.mark.parametrize("lost", ["/topics/t", "/owners/t", "/topics", "/owners", "/assignment", "/ensemble"])

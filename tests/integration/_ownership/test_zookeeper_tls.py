@@ -135,7 +135,7 @@ def test_adopting_with_login_and_tls(
     monkeypatch.setenv("RMQ_ZOOKEEPER_PASSWORD", "pass word")
     shown = rmq("adopt", topic.name, *there, "--zookeeper-user", "shop")
     assert "restored from a backup" in shown.err
-    assert "go together" in rmq("adopt", topic.name, *there[:-2], code=2).err
+    assert "must be given together" in rmq("adopt", topic.name, *there[:-2], code=2).err
 
 
 def test_a_query_owns_slots_with_login_and_tls_and_no_password_is_told(
@@ -160,7 +160,7 @@ def test_a_query_owns_slots_with_login_and_tls_and_no_password_is_told(
     }
     query = Query(redis_url, topic, **options)
     try:
-        with pytest.raises(InvalidValueError, match="zookeeperUser needs the password in the variable"):
+        with pytest.raises(InvalidValueError, match="zookeeperUser needs a password: set the environment variable"):
             query.plan()
         monkeypatch.setenv(PASSWORD_VARIABLE, "pass word")
         assert query.plan() == 10
@@ -199,5 +199,5 @@ def test_an_audience_is_selected_with_login_and_tls(
     there = ("--zookeeper", server, "--zookeeper-ca", files[0], "--zookeeper-user", "shop")
     monkeypatch.delenv(PASSWORD_VARIABLE)
     asked = ("spark", "audience", settings.lines, "--out", settings.out)
-    assert "zookeeper_user needs the password in the variable" in rmq(*asked, *there, code=2).err
+    assert "zookeeper_user needs a password: set the environment variable" in rmq(*asked, *there, code=2).err
     assert "zookeeper_ca is" in rmq(*asked, *there[2:4], code=2).err

@@ -193,7 +193,9 @@ def test_servers_on_new_ports_find_each_other_again(blank: list[RedisServer]) ->
 
 def test_a_server_that_is_away_is_waited_for_and_named(blank: list[RedisServer]) -> None:
     blank[4].halt()
-    with pytest.raises(RedisUnavailableError, match=f"not ready in time: Redis at 127.0.0.1:{blank[4].port} does not"):
+    with pytest.raises(
+        RedisUnavailableError, match=f"was not ready in time: Redis at 127.0.0.1:{blank[4].port} does not"
+    ):
         create_cluster(*addresses(blank), 0.5)
     blank[4].start()
     create_cluster(*addresses(blank))

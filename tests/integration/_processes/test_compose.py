@@ -189,7 +189,7 @@ def test_down_and_status_without_a_cluster(tmp_path: Path) -> None:
 def test_a_local_cluster_works_survives_its_command_and_ends(folder: Path) -> None:
     rmq_up = local_cluster.up(folder, workers=2)
     assert rmq_up.phase == "ready"
-    with pytest.raises(LocalClusterError, match="runs already"):
+    with pytest.raises(LocalClusterError, match="already running"):
         local_cluster.up(folder)
     pids = {process.name: process.pid for process in rmq_up.processes}
     assert len(pids) == 3 + 3 + 3 + 2 + 1

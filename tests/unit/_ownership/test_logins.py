@@ -18,7 +18,7 @@ def files(ca: str | None = None, cert: str | None = None, key: str | None = None
 def test_a_password_comes_from_the_environment() -> None:
     assert login(None, "--user", {PASSWORD: "secret"}) is None
     assert login("shop", "--user", {PASSWORD: "secret"}) == DigestAuth("shop", "secret")
-    with pytest.raises(InvalidValueError, match=f"^--user needs the password in the variable {PASSWORD}$"):
+    with pytest.raises(InvalidValueError, match=f"^--user needs a password: set the environment variable {PASSWORD}$"):
         login("shop", "--user", {})
 
 
@@ -36,9 +36,9 @@ def test_files_of_tls(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        (files("/nowhere"), "--ca is '/nowhere', and there is no such file"),
-        (files(cert="/nowhere"), "--cert and --key go together"),
-        (files("system", "system", "system"), "--cert is 'system', and there is no such file"),
+        (files("/nowhere"), "--ca is '/nowhere', but there is no such file"),
+        (files(cert="/nowhere"), "--cert and --key must be given together"),
+        (files("system", "system", "system"), "--cert is 'system', but there is no such file"),
     ],
 )
 def test_files_that_do_not_fit(given: dict[str, str | None], why: str) -> None:

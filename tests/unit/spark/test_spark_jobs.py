@@ -47,9 +47,12 @@ def test_a_batch_of_customers_is_what_the_source_takes() -> None:
     [
         ({"hosts": "zk1"}, "zookeeper is 'zk1'; it must be servers as host:port"),
         ({"hosts": "zk1:2181", "chroot": "rmq"}, "chroot is 'rmq'; it must be a path like /rmq"),
-        ({"hosts": "zk1:2181", "user": "spark"}, "zookeeper_user needs the password in the variable RMQ_ZOOKEEPER_"),
-        ({"hosts": "zk1:2181", "ca": "/nowhere"}, "zookeeper_ca is '/nowhere', and there is no such file"),
-        ({"hosts": "zk1:2181", "cert": "/nowhere"}, "zookeeper_cert and zookeeper_key go together"),
+        (
+            {"hosts": "zk1:2181", "user": "spark"},
+            "zookeeper_user needs a password: set the environment variable RMQ_ZOOKEEPER_",
+        ),
+        ({"hosts": "zk1:2181", "ca": "/nowhere"}, "zookeeper_ca is '/nowhere', but there is no such file"),
+        ({"hosts": "zk1:2181", "cert": "/nowhere"}, "zookeeper_cert and zookeeper_key must be given together"),
         ({"chroot": "/other"}, "chroot is '/other' without zookeeper: give its servers, as zk1:2181"),
         ({"user": "spark"}, "zookeeper_user is 'spark' without zookeeper: give its servers, as zk1:2181"),
         ({"key": "key.pem"}, "zookeeper_key is 'key.pem' without zookeeper: give its servers, as zk1:2181"),
