@@ -1,4 +1,4 @@
-"""Tells of the dead: a job of its own reads who has died since it last looked, and calls a function with them."""
+"""Notifications of dead messages: a background thread reads new ones and calls a function with them."""
 
 from __future__ import annotations
 
@@ -20,19 +20,18 @@ from rmq.errors import RedisUnavailableError, RmqError
 log = reporter("rmq.notices")
 
 AT_ONCE = 100
-"""Most dead in one call of the function."""
+"""Maximum number of dead messages in one call of the function."""
 
 TRIP = 8
-"""Slots read in one round trip: each may answer with 4 MiB."""
+"""Slots read in one round trip; each may return 4 MiB."""
 
 HOLD_S = 60.0
-"""For so long nobody else tells, beyond the next look: a crashed notifier's dead are told by another one after it."""
-
+"""Time after the next check in which no other process calls its function. Then one takes over from a crashed one."""
 LONGEST_PAUSE_S = 60.0
-"""After failures the function is called again after so long at most."""
+"""Maximum pause before the function is called again after failures."""
 
 PATIENCE_S = 10.0
-"""A close waits for a call that runs no longer than this."""
+"""Maximum time that `close` waits for a running call."""
 
 
 class _NotifyFailedError(Exception):
@@ -43,15 +42,15 @@ BuildUnnotified = Callable[[int, Turn, int], Call[Untold[Any]]]
 
 
 class DeadNotifier(Background):
-    """Calls a function with what dies in a topic, until it is closed.
+    """Calls a function with the messages that die in a topic, until it is closed.
 
     Args:
-        connections: Where.
-        topic: Whose dead.
-        build: Makes the call that reads a slot's next dead.
-        tell: The function.
-        name: Under which is told.
-        every_s: How often to look.
+        connections: Connections of the client.
+        topic: The topic.
+        build: Builds the call that reads a slot's next dead messages.
+        tell: The function to call.
+        name: Name of the subscription.
+        every_s: Seconds between two checks.
     """
 
     def __init__(
@@ -69,14 +68,14 @@ class DeadNotifier(Background):
         self.failures = 0
 
     def begin(self) -> Self:
-        """Note where to begin, in a call whose errors the caller gets, and start."""
+        """Record the position to start from, raising its errors to the caller, and start the thread."""
         call_slots(self._connections, list(self._turns), lambda slot: self._build(slot, self._turns[slot], 0))
         self.start()
         self._connections.close_with_us(self)
         return self
 
     def run(self) -> None:
-        """Look now and then. What goes wrong is logged, and tried again."""
+        """Check regularly. Errors are logged, and the check is repeated."""
         wait_s = 0.0
         while not self._stopping.wait(wait_s):
             wait_s = self._every_s
@@ -88,20 +87,23 @@ class DeadNotifier(Background):
                 self.failures += 1
                 wait_s = self.pause_s(self._every_s, self.failures)
                 kind, error = type(failed.__cause__).__name__, failed.__cause__
-                text = "the function that is told of the dead of topic %s failed, next try in %.1f s: %s: %s"
+                text = "on_dead function of topic %s failed; retrying in %.1f s: %s: %s"
                 self._troubles.warning(log, kind, text, self._about, wait_s, kind, error)
             except Exception as error:
-                self._troubles.warning(log, type(error), "the dead of topic %s cannot be read: %s", self._about, error)
+                self._troubles.warning(
+                    log, type(error), "cannot read dead messages of topic %s: %s", self._about, error
+                )
 
     @staticmethod
     def pause_s(every_s: float, failures: int) -> float:
-        """Return how long to wait after so many failures in a row."""
+        """Return the seconds to wait after a number of successive failures."""
         return min(max(LONGEST_PAUSE_S, every_s), every_s * 2 ** min(failures, 20))
 
     def _look(self) -> bool:
-        """Tell of what is found, slot by slot; return whether there may be more. An error of the function ends it.
+        """Call the function for all slots with new dead messages; return whether there may be more.
 
-        A slot that cannot be read hides the dead of no other: its error is logged, and the next look tries it again.
+        An error of the function ends the check. A slot that cannot be read does not: its error is logged, and the next
+        check reads it again.
         """
         slots = [*range(self._first, len(self._turns)), *range(self._first)]
         more = False
@@ -115,10 +117,11 @@ class DeadNotifier(Background):
                 if self._stopping.is_set():
                     return False
                 if isinstance(unnotified, RmqError):
-                    text = "the dead of topic %s cannot be read in slot %d: %s"
+                    text = "cannot read dead messages of topic %s in slot %d: %s"
                     self._troubles.warning(log, type(unnotified), text, self._about, slot, unnotified)
                     continue
-                self._first = (slot + 1) % len(self._turns)  # so that one slot's failures do not hold up the others
+                # start with the next slot next time: errors of one must not delay the others
+                self._first = (slot + 1) % len(self._turns)
                 if unnotified.dead:
                     self._notify(list(unnotified.dead))
                 self._turns[slot] = self._turns[slot].done(unnotified)
@@ -128,21 +131,21 @@ class DeadNotifier(Background):
     def _notify(self, dead: list[Any]) -> None:
         try:
             refuse_unfinished(self._tell(dead))
-        except (Exception, SystemExit) as error:  # the latter would end this thread without a line in the log
+        except (Exception, SystemExit) as error:  # SystemExit would end this thread without a log entry
             raise _NotifyFailedError from error
 
     def close(self) -> None:
-        """End, wait up to 10 s for a call that runs, and let others tell at once."""
+        """Stop, wait up to 10 s for a running call, and let another process take over at once."""
         if self._stopping.is_set():
             return
         self._stopping.set()
         self.join(PATIENCE_S)
-        if self.is_alive():  # others may tell of the same when its time is over
+        if self.is_alive():  # another process takes over after HOLD_S
             return
         try:
             call_slots(self._connections, list(self._turns), self._release_turn)
         except RmqError as error:
-            log.debug("the turn to tell of the dead of topic %s ends by itself: %s", self._about, error)
+            log.debug("cannot release the turn for dead messages of topic %s, which expires: %s", self._about, error)
 
     def _release_turn(self, slot: int) -> Call[Untold[Any]]:
         turn = self._turns[slot]
@@ -150,7 +153,7 @@ class DeadNotifier(Background):
 
 
 class DeadNotices:
-    """Calls a function with what dies, until it is closed; made by `on_dead` of the dead letters.
+    """Calls a function with messages that die, until it is closed. Returned by `on_dead` of the dead letters.
 
     Examples:
         >>> jobs = Topic("jobs", TopicType.PRIORITY)
@@ -165,11 +168,11 @@ class DeadNotices:
 
     @property
     def failures(self) -> int:
-        """Calls of the function that failed in a row; the same dead are told again until it succeeds."""
+        """Number of successive failed calls. The same messages are passed again until a call succeeds."""
         return self._notifier.failures
 
     def close(self) -> None:
-        """End, wait up to 10 s for a call that runs, and let other processes tell at once."""
+        """Stop, wait up to 10 s for a running call, and let another process take over at once."""
         self._notifier.close()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Goes through the slots of a topic for contents that match a pattern: in bounded steps, with a cursor between them."""
+"""Searches the slots of a topic for contents that match a pattern, in bounded steps with a cursor."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from rmq._transport.exchange import raise_first
 from rmq.errors import InvalidValueError
 
 _FEWEST, MOST = 10, 250
-"""Entries to go over in one section of a slot per call."""
+"""Minimum and maximum number of messages examined per state of a slot in one call."""
 _WIDEST = 64
-"""Slots per round trip."""
+"""Maximum number of slots per round trip."""
 _CURSOR = re.compile(r"[0-9]{1,5}(;[0-9]{1,5}=[0-9]{0,20}(\.[0-9]{0,20}){3})*")
 _LAST_CURSOR = 2**64 - 1
-"""Redis refuses a larger one."""
+"""The largest cursor that Redis accepts."""
 
 _Begun = tuple[int, tuple[str, ...]]
-"""A slot that was begun, and the cursors in its sections: empty where a section is done, or left out."""
+"""A slot in progress, with the cursor of each state; empty if the state is done or not searched."""
 
 
 def search(
@@ -35,9 +35,9 @@ def search(
     limit: int,
     budget: int,
 ) -> SearchPage:
-    """Go on until about `limit` messages were found, about `budget` entries looked at, or all is done.
+    """Search until about `limit` messages are found, about `budget` messages are examined, or all slots are done.
 
-    Each step of a search names the same slots; its `cursor` is that of the step before, `None` to begin.
+    Every step of a search must have the same slots. `cursor` is that of the previous step, `None` for the first.
     """
     begin = tuple("0" if section in sections else "" for section in SECTIONS)
     at, begun = (0, deque[_Begun]()) if cursor is None else _read_cursor(cursor, slots)
@@ -53,12 +53,13 @@ def search(
         raise_first(replies)
         for (slot, old), (cursors, messages) in zip(part, replies, strict=True):
             matches += messages
-            # what was gone over at once is small
+            # a state that is done after one call is small
             looked_at += sum(count if now != "0" else _FEWEST for now, was in zip(cursors, old, strict=True) if was)
             left = tuple("" if now == "0" else now for now in cursors)
             if any(left):
                 begun.append((slot, left))
-        if len(matches) - before < (limit - len(matches)) / 4:  # few: look further at once, but not beyond the budget
+        # few matches: examine more per round trip, within the budget
+        if len(matches) - before < (limit - len(matches)) / 4:
             width = min(_WIDEST, 4 * width)
             count = max(_FEWEST, min(MOST, 4 * count, (budget - looked_at) // width))
     if not begun and at >= len(slots):
@@ -68,19 +69,19 @@ def search(
 
 
 def _read_cursor(cursor: str, slots: Sequence[int]) -> tuple[int, deque[_Begun]]:
-    """Return how many of the slots were begun, and those that are not done."""
+    """Return the number of started slots, and those in progress."""
     if not _CURSOR.fullmatch(cursor):
-        raise InvalidValueError(f"cursor {cursor!r:.100} is not one that a search gave out")
+        raise InvalidValueError(f"cursor {cursor!r:.100} is not the cursor of a search")
     first, *parts = cursor.split(";")
     known, begun = set(slots), deque[_Begun]()
     for part in parts:
         slot, _, text = part.partition("=")
         if int(slot) not in known:
-            raise InvalidValueError(f"cursor {cursor!r:.100} is not one of a search in these slots")
-        known.remove(int(slot))  # each stands there once
+            raise InvalidValueError(f"cursor {cursor!r:.100} is not the cursor of a search in these slots")
+        known.remove(int(slot))  # a cursor has each slot once
         cursors = tuple(text.split("."))
         if any(number and int(number) > _LAST_CURSOR for number in cursors):
-            raise InvalidValueError(f"cursor {cursor!r:.100} is not one that a search gave out")
+            raise InvalidValueError(f"cursor {cursor!r:.100} is not the cursor of a search")
         begun.append((int(slot), cursors))
     return int(first), begun
 

@@ -1,4 +1,4 @@
-"""A stream topic to read, to follow and to look after; what groups consume goes through consumers and listeners."""
+"""Reads, follows and manages a stream topic. Groups consume it through consumers and listeners."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from rmq.errors import InvalidValueError, RmqError
 
 
 class StreamTopic(StreamView):
-    """A stream topic. `actor`, wherever it is asked for: who does it, for the audit; `user@host` by default.
+    """A stream topic. The argument `actor` of its methods is recorded in the audit log; `user@host` by default.
 
     Examples:
         >>> clicks = client.producer(Topic("clicks", TopicType.STREAM)).topic
@@ -50,28 +50,28 @@ class StreamTopic(StreamView):
         self._writer = StreamWriter(connections, topic)
 
     def dead(self, group: str, actor: str | None = None) -> GroupDead:
-        """Return the dead of a group."""
+        """Return the dead letters of a group."""
         return GroupDead(self._connections, self.topic, group, actor)
 
     def pause(self, group: str, actor: str | None = None) -> int:
-        """Let no consumer of a group claim, in the whole cluster; what is in flight goes on.
+        """Stop all claims of a group's consumers in the whole cluster. Entries in flight are still handled.
 
         Returns:
-            On how many slots it was not paused before.
+            Number of slots on which it was not paused before.
 
         Raises:
-            InvalidValueError: The topic has no such group, or `actor` is empty or too long.
+            InvalidValueError: The topic does not have the group, or `actor` is empty or too long.
 
         Guarantee: atomic per slot; safe to repeat.
         """
         return self._pause(group, True, actor)
 
     def resume(self, group: str, actor: str | None = None) -> int:
-        """End a group's pause; return on how many slots it was paused. Otherwise as `pause`."""
+        """End a group's pause; return the number of slots on which it was paused. Otherwise as `pause`."""
         return self._pause(group, False, actor)
 
     def audit(self, limit: int = 50) -> list[AuditLine]:
-        """Return who steered groups and their dead, removed consumers, deleted or trimmed by hand; newest first."""
+        """Return the audit log of actions on groups, consumers and entries, newest entry first."""
         return self._audit_lines(limit, [0])
 
     def _pause(self, group: str, paused: bool, actor: str | None) -> int:
@@ -88,27 +88,27 @@ class StreamTopic(StreamView):
         timeout: float | timedelta | None = None,
         slots: Iterable[int] | None = None,
     ) -> Iterator[StreamEntry]:
-        """Yield entries as they arrive, in order within each slot; `tail_all` does so for several topics at once.
+        """Yield entries as they arrive, in order within each slot. `tail_all` follows several topics at once.
 
         Args:
-            start: Begin after this id, or at this time; with what is sent from now on by default.
-            timeout: End when nothing has arrived for so long, in seconds or as a `timedelta`; never by default.
+            start: Start after this id, or at this time; by default with entries sent from now on.
+            timeout: End after this time without a new entry, in seconds or as a `timedelta`; never by default.
             slots: Only these slots; all by default.
         """
         return tail_of([(self, slots)], start, timeout)
 
     def delete(self, *ids: str, slot: int | None = None, actor: str | None = None) -> int:
-        """Delete entries by id, in their `slot` or where they are; return how many were there.
+        """Delete entries by id, in one `slot` or in all; return how many existed.
 
         Raises:
-            InvalidValueError: Not an id, or one that several slots have: ids are unique within a slot only. Nothing was
-                deleted.
+            InvalidValueError: An id is invalid, or exists in several slots, since ids are unique within a slot only.
+                Nothing was deleted.
 
-        Guarantee: safe to repeat. A group that has one of them pending finds out, acks it and counts it as lost.
+        Guarantee: safe to repeat. A group that has a deleted entry pending acks it and counts it as lost.
         """
         for entry_id in ids:
             if not is_id(entry_id):
-                raise InvalidValueError(f"id is {entry_id!r}; it must be an entry's id")
+                raise InvalidValueError(f"id is {entry_id!r}; it must be an entry id, such as '1700000000000-0'")
         if not ids:
             return 0
         deleted, chosen = 0, checked_slots(self.topic, None if slot is None else [slot])
@@ -133,18 +133,18 @@ class StreamTopic(StreamView):
             if len(slots) > 1:
                 name = self.topic.name
                 raise InvalidValueError(
-                    f"slots {', '.join(slots)} of topic {name} have an entry {entry_id} each; say which", topic=name
+                    f"entry {entry_id} of topic {name} exists in slots {', '.join(slots)}; give slot=", topic=name
                 )
 
     def trim(self, actor: str | None = None, *, retention: Retention | None = None) -> list[Trimmed]:
-        """Clean up all slots now; return what was done per slot.
+        """Trim all slots now; return the result per slot.
 
         Args:
-            actor: Who does it, for the audit.
-            retention: What to keep this once; by default what the topic's retention says.
+            actor: Name for the audit log.
+            retention: Retention for this call; that of the topic by default.
 
         Raises:
-            InvalidValueError: `retention` is none.
+            InvalidValueError: `retention` is not a `Retention`.
         """
         if retention is not None and not isinstance(retention, Retention):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidValueError(f"retention is {brief(retention, 100)}; it must be a Retention")
@@ -162,33 +162,33 @@ class StreamTopic(StreamView):
         return done
 
     def add_group(self, group: str, start: str = "new") -> None:
-        """Register a group before its first consumer comes; where it is registered, it stays where it is.
+        """Register a group before its first consumer starts. A registered group keeps its position.
 
-        It begins with `new` entries, with `all`, or after the id that `start` is.
+        `start` is "new" (entries from now on), "all", or the id after which it starts.
 
         Raises:
-            TooManyGroupsError: The topic has its most groups.
+            TooManyGroupsError: The topic has the maximum number of groups.
         """
         check_group(self.topic, group, start)
         self._writer.join(group, start)
 
     def move_group(self, group: str, start: Position, actor: str | None = None) -> None:
-        """Set what a group reads next, on all slots; a paused group, too. With `"all"` it reads everything again.
+        """Set the position of a group, which may be paused, on all slots. With `"all"` it reads all entries again.
 
-        What is in flight, waiting or dead stays so, and is not delivered a second time: a group that moves back passes
-        over it. Entries that were acked are delivered again, with all their retries.
+        Entries in flight, waiting or dead keep their state and are not delivered again: a group that moves back skips
+        them. Acked entries are delivered again, with all their retries.
 
         Args:
             group: A registered group.
-            start: `"new"` entries, `"all"`, those after an id, or those from a time on: epoch ms, or an aware
-                `datetime`. What lies ahead means `"new"`.
-            actor: Who does it, for the audit.
+            start: `"new"` (entries from now on), `"all"`, the id after which it reads, or a time, as epoch ms or an
+                aware `datetime`. A time in the future means `"new"`.
+            actor: Name for the audit log.
 
         Raises:
-            InvalidValueError: The topic has no such group, or `start` is none of these.
-            RmqError: A Spark query reads with this group: its checkpoint says where it is.
+            InvalidValueError: The topic does not have the group, or `start` is invalid.
+            RmqError: The group belongs to a Spark query, whose checkpoint has its position.
 
-        Guarantee: atomic per slot; safe to repeat, though what was read since the first time is then read once more.
+        Guarantee: atomic per slot; safe to repeat, but entries read since the first call are then read again.
         """
         if isinstance(start, str) and start not in ("new", "all") and not is_id(start):
             raise InvalidValueError(f"start is {start!r}; it must be 'new', 'all', an entry's id or a time")
@@ -202,27 +202,28 @@ class StreamTopic(StreamView):
                 note(f"moved on {counted(moved, 'slot')}")
 
     def remove_group(self, group: str, *, force: bool = False, actor: str | None = None) -> bool:
-        """Remove a group with its position, its pending entries and its dead; return whether it was there.
+        """Remove a group with its position, pending entries and dead entries; return whether it existed.
 
         Raises:
-            RmqError: A consumer of the group was at work within the last two leases. With `force`, such a consumer
-                makes the group anew, from the first entry.
+            RmqError: A consumer of the group was active within the last two leases. With `force` the group is removed
+                anyway, and such a consumer creates it again, from the first entry.
         """
         checked_group(group)
         busy = [consumer.name for consumer in self.consumers(group) if not consumer.gone and consumer.pending]
         if busy and not force:
             raise RmqError(
-                f"group {group} of topic {self.topic.name} is at work: {', '.join(busy[:3])}", topic=self.topic.name
+                f"group {group} of topic {self.topic.name} has active consumers: {', '.join(busy[:3])}",
+                topic=self.topic.name,
             )
         with Audit(self._connections, self.topic, actor).step("remove group", f"group {group}") as note:
             removed = self._writer.drop_group(group)
-            note("removed" if removed else "not there")
+            note("removed" if removed else "not found")
         return removed
 
     def remove_consumer(self, group: str, name: str, actor: str | None = None) -> int:
-        """Remove a consumer; what it holds goes to the others at once. Returns how many entries that were.
+        """Remove a consumer; its pending entries go to the other consumers at once. Returns their number.
 
-        For one that is known to be dead: a live one would go on with entries that another consumer gets, too.
+        Use it only for a consumer that no longer runs: a running one would go on with entries that others get, too.
         """
         checked_group(group)
         checked_consumer(name)
@@ -232,15 +233,15 @@ class StreamTopic(StreamView):
         return returned
 
     def remove_gone_consumers(self, group: str, idle_s: float | None = None, actor: str | None = None) -> list[str]:
-        """Remove the consumers that are gone; what they hold goes to the others at once. Returns their names.
+        """Remove consumers that no longer run; their pending entries go to the others at once. Returns their names.
 
-        A consumer is gone once it has been idle for `idle_s` seconds, two leases by default: see `consumers`.
+        A consumer counts as gone after `idle_s` seconds without activity, two leases by default; see `consumers`.
         """
         gone = [consumer.name for consumer in self.consumers(group, idle_s) if consumer.gone]
         if not gone:
             return []
         longest_s = 2 * self.topic.lease_s if idle_s is None else seconds(idle_s, "idle_s")
-        detail = f"group {group}: those gone, {len(gone)}"
+        detail = f"group {group}: {counted(len(gone), 'idle consumer')}"
         with Audit(self._connections, self.topic, actor).step("remove consumer", detail) as note:
             for number, name in enumerate(gone, 1):
                 self._forget(group, name, int(longest_s * 1000))

@@ -1,4 +1,4 @@
-"""Read-only views of a stream topic, without a group. Bounded, and safe on a loaded server."""
+"""Read-only views of a stream topic, without a group. All calls are bounded, and safe on a busy server."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError
 
 PAGE = 500
-"""Entries read in one call."""
+"""Maximum number of entries read in one call."""
 
 
 class StreamView(View):
-    """Reads a stream topic. `slots`, wherever it is asked for: only these slots; all by default."""
+    """Reads a stream topic. The argument `slots` of its methods limits them to some slots; all by default."""
 
     def __init__(self, connections: Connections, topic: Topic) -> None:
         if topic.type is not TopicType.STREAM:
-            raise InvalidValueError(f"topic {topic.name} is {topic.type.name}, not STREAM", topic=topic.name)
+            raise InvalidValueError(f"topic {topic.name} is {topic.type.name}; it must be STREAM", topic=topic.name)
         super().__init__(connections, topic)
 
     def range(
@@ -49,17 +49,17 @@ class StreamView(View):
         limit: int | None = None,
         slots: Iterable[int] | None = None,
     ) -> Iterator[StreamEntry]:
-        """Yield entries in the order of their ids, page by page, those of all slots merged by time.
+        """Yield entries in the order of their ids, with those of all slots merged by time.
 
         Args:
-            first: From this id or time on, the oldest by default. It is included; an id after `(` is not.
-            last: Up to this id or time, the newest by default; likewise.
-            newest_first: The other way round.
-            limit: Most entries; no bound by default.
+            first: First id or time, the oldest by default. It is included; with the prefix `(` it is excluded.
+            last: Last id or time, the newest by default; likewise.
+            newest_first: Reverse the order.
+            limit: Maximum number of entries; unlimited by default.
             slots: Only these slots; all by default.
 
         Raises:
-            InvalidValueError: Neither an id nor a time, or a slot that the topic does not have.
+            InvalidValueError: An id, time or slot is invalid.
         """
         low = "-" if first is None else bound(first, "first")
         high = "+" if last is None else bound(last, "last")
@@ -69,15 +69,15 @@ class StreamView(View):
         )
 
     def get(self, entry_id: str, slot: int | None = None) -> StreamEntry | None:
-        """Return the entry with an id; `None` where there is none.
+        """Return the entry with an id; `None` if there is none.
 
-        Ids are unique within a slot only: without its `slot`, the first of several is returned.
+        Ids are unique within a slot only: without `slot`, the first of several is returned.
         """
         position(entry_id, "entry_id")
         return next(self.range(entry_id, entry_id, limit=1, slots=None if slot is None else [slot]), None)
 
     def unread(self, group: str, limit: int | None = None, slots: Iterable[int] | None = None) -> Iterator[StreamEntry]:
-        """Yield up to `limit` entries that a group has not been given yet, by id; none where it is not registered."""
+        """Yield up to `limit` entries that a group has not read yet, by id; none if it is not registered."""
         left = most(limit, "limit")
         last = {slot.slot: slot.last_id for slot in self.group(group).slots}
         unread = {slot: f"({last[slot]}" for slot in checked_slots(self.topic, slots) if last[slot]}
@@ -85,30 +85,30 @@ class StreamView(View):
         return islice((entry for entry in merged if entry.only_group in (None, group)), left)
 
     def stats(self, slots: Iterable[int] | None = None) -> StreamStats:
-        """Return length, ends and groups."""
+        """Return length, first and last id, and groups."""
         return StreamStats(self.topic, tuple(self._per_slot(lambda slot: streams.stats(self.topic, slot), slots)))
 
     def groups(self) -> list[GroupStats]:
-        """Return what each group has done and has left to do."""
+        """Return the figures of all groups."""
         return self.with_groups()[1]
 
     def with_groups(self) -> tuple[StreamStats, list[GroupStats]]:
-        """Return the figures of the topic, and those of each of its groups."""
+        """Return the figures of the topic and of all its groups."""
         stats = self.stats()
         parts = [(slot, name) for name in stats.groups for slot in range(self.topic.slots)]
         figures = iter(call_slots(self._connections, parts, lambda part: streams.group_stats(self.topic, *part)))
         return stats, [GroupStats(name, tuple(islice(figures, self.topic.slots))) for name in stats.groups]
 
     def group(self, name: str) -> GroupStats:
-        """Return what one group has done and has left to do; all zero where it is not registered."""
+        """Return the figures of one group; all zero if it is not registered."""
         checked_group(name)
         return GroupStats(name, tuple(self._per_slot(lambda slot: streams.group_stats(self.topic, slot, name))))
 
     def consumers(self, group: str, idle_s: float | None = None) -> list[ConsumerStats]:
-        """Return a group's consumers with what they hold, by name.
+        """Return a group's consumers with the number of their pending entries, by name.
 
-        A consumer that was idle for `idle_s` seconds, two leases by default, is taken for gone. A live consumer renews
-        what it holds, and so is never idle for a lease while it holds something.
+        A consumer that has been idle for `idle_s` seconds, two leases by default, counts as gone. A running consumer
+        renews its pending entries, so it is never idle for a lease while it has any.
         """
         checked_group(group)
         totals: dict[str, tuple[int, int]] = {}
@@ -133,18 +133,18 @@ class StreamView(View):
         idle_s: float | timedelta = 0.0,
         limit: int | None = None,
     ) -> Iterator[PendingEntry]:
-        """Yield what a group has been given and has not acked: slot by slot, oldest first.
+        """Yield a group's pending entries, delivered but not acked, slot by slot, oldest first.
 
         Args:
             group: The group.
-            consumer: Only what this consumer of it holds; that of all by default.
+            consumer: Only those of this consumer; all by default.
             slots: Only these slots; all by default.
-            start: From this id or time on, the oldest by default. It is included; an id after `(` is not.
-            idle_s: Only what nobody has claimed or renewed for so long, in seconds or as a `timedelta`.
-            limit: Most entries; no bound by default.
+            start: First id or time, the oldest by default. It is included; with the prefix `(` it is excluded.
+            idle_s: Only entries not claimed or renewed for this time, in seconds or as a `timedelta`.
+            limit: Maximum number of entries; unlimited by default.
 
         Raises:
-            InvalidValueError: No group, id, time, slot or number.
+            InvalidValueError: A group, id, time, slot or number is invalid.
         """
         checked_group(group)
         if consumer is not None:
@@ -172,7 +172,7 @@ class StreamView(View):
         while True:
             page = self._connections.run(streams.read_range(self.topic, slot, low, high, size, down=down))
             yield from page
-            if not page:  # a short one may have been cut by its bytes
+            if not page:  # a short page may have reached the limit of bytes
                 return
             after = f"({page[-1].id}"
             low, high = (low, after) if down else (after, high)

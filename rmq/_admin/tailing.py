@@ -1,9 +1,8 @@
-"""Following stream topics without a group: entries as they arrive, of one topic or of several at once.
+"""Follows stream topics without a group: yields entries of one or several topics as they arrive.
 
-A tail knows after which id it reads on in each slot. It reads those slots of which a hint says that something was sent,
-and all of them once a second, since hints may get lost. However many topics it follows, the hints of all come over one
-connection to each server, and one round trip reads up to `TRIP` slots. What a look holds at once is bounded by its
-bytes; slots that it did not come to are the first ones of the next look.
+A tail keeps the last id read in each slot. It reads the slots for which a wake hint arrived, and all slots once a
+second, since hints may be lost. The hints of all topics come over one connection per server, and one round trip reads
+up to `TRIP` slots. The entries read at once are bounded in bytes; slots that were not reached are read first next time.
 """
 
 # pyright: reportPrivateUsage=false
@@ -27,18 +26,18 @@ from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError
 
 LOOK_EVERY_S = 1.0
-"""How often a reader of the tail looks by itself, since hints may get lost."""
+"""Interval at which all slots are read, since hints may be lost."""
 
 TRIP = 8
-"""Slots read in one round trip: each may bring 4 MiB."""
+"""Slots read in one round trip; each may return 4 MiB."""
 
 LOOK_BYTES = 16 * 1_048_576
-"""So many bytes of entries end a look."""
+"""Maximum bytes of entries read at once."""
 
 
 @dataclass(slots=True)
 class _Cursor:
-    """A slot of a topic, and the range that is left to read: from there on, as Redis writes it."""
+    """A slot of a topic, with the start of the range to read next, in Redis' notation."""
 
     topic: Topic
     slot: int
@@ -48,20 +47,19 @@ class _Cursor:
 def tail_all(
     streams: Iterable[StreamView], start: Position | None = None, timeout: float | timedelta | None = None
 ) -> Iterator[StreamEntry]:
-    """Yield entries of several stream topics as they arrive, in one read. `entry.topic` says of which topic each is.
+    """Yield entries of several stream topics as they arrive. `entry.topic` is the topic of an entry.
 
     Args:
-        streams: What `RmqClient.stream` returns, of one client; one at least.
-        start: Begin after this id, or at this time, in each topic; with what is sent from now on by default.
-        timeout: End when nothing has arrived in any topic for so long, in seconds or as a `timedelta`; never by
-            default.
+        streams: Results of `RmqClient.stream` of one client; at least one.
+        start: Start after this id, or at this time, in each topic; by default with entries sent from now on.
+        timeout: End after this time without a new entry in any topic, in seconds or as a `timedelta`; never by default.
 
     Raises:
-        InvalidValueError: No streams, or of several clients; `start` is neither an id nor a time.
+        InvalidValueError: `streams` is empty, or of several clients; or `start` is neither an id nor a time.
 
-    Guarantee: entries of one slot of a topic come in the order of their ids, each once. Between slots and topics, those
-        that one look finds are ordered by id, that is, by time; an entry that is found later may have a smaller id.
-        To close the iterator, or to leave its loop, gives its connection back.
+    Guarantee: entries of one slot of a topic come in the order of their ids, each once. Across slots and topics,
+        entries read together are ordered by id, that is, by time; an entry read later may have a smaller id. Closing
+        the iterator, or leaving its loop, releases its connection.
 
     Examples:
         >>> clicks, orders = Topic("clicks", TopicType.STREAM), Topic("orders", TopicType.STREAM)
@@ -72,12 +70,12 @@ def tail_all(
     """
     views = list(streams)
     if not views:
-        raise InvalidValueError("streams is empty; name one at least")
+        raise InvalidValueError("streams is empty; it must have at least one stream topic")
     for view in views:
         if not isinstance(view, StreamView):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidValueError(f"streams has {brief(view, 100)}; each must be what `RmqClient.stream` returns")
+            raise InvalidValueError(f"streams has {brief(view, 100)}; each must be a result of `RmqClient.stream`")
     if any(view._connections is not views[0]._connections for view in views):
-        raise InvalidValueError("streams are of several clients; one tail follows the topics of one client")
+        raise InvalidValueError("streams are of several clients; all must be of one client")
     return tail_of([(view, None) for view in {view.topic.name: view for view in views}.values()], start, timeout)
 
 
@@ -86,7 +84,7 @@ def tail_of(
     start: Position | None,
     timeout: float | timedelta | None,
 ) -> Iterator[StreamEntry]:
-    """Begin to follow slots of topics now, and not when the first entry is asked for."""
+    """Follow slots of topics from now on, not from the first call of `next`."""
     longest_s = MAX_SCORE if timeout is None else seconds(timeout, "timeout")
     first = None if start is None else position(start, "start")
     cursors: list[_Cursor] = []
@@ -106,7 +104,7 @@ def _follow(connections: Connections, cursors: Sequence[_Cursor], longest_s: flo
     try:
         due, until_s = [*cursors], monotonic_s() + longest_s
         while True:
-            hints.read(0)  # subscribes before the look, so that nothing falls in between
+            hints.read(0)  # subscribe before reading, so that no entry is missed in between
             entries, due = _look(connections, due)
             yield from entries
             now_s = monotonic_s()
@@ -124,7 +122,7 @@ def _follow(connections: Connections, cursors: Sequence[_Cursor], longest_s: flo
 
 
 def _look(connections: Connections, due: list[_Cursor]) -> tuple[list[StreamEntry], list[_Cursor]]:
-    """Read a page of each cursor, up to a number of bytes; return the entries, and the cursors that may have more."""
+    """Read a page of each slot, up to `LOOK_BYTES`; return the entries, and the cursors that may have more."""
     entries: list[StreamEntry] = []
     more: list[_Cursor] = []
     size_bytes = looked = 0

@@ -1,4 +1,4 @@
-"""What the views of all kinds of topics share."""
+"""Base of the read-only views of topics."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ class View:
         self.topic = topic
 
     def spark_queries(self) -> list[SparkQuery]:
-        """Return what queries of Spark have reported in the last day about their work on the topic, sources first."""
+        """Return the reports of Spark queries on the topic in the last day, sources first."""
         return SparkQueries(self._connections, self.topic.name).read()
 
     def _per_slot(self, build: Callable[[int], Call[T]], slots: Iterable[int] | None = None) -> list[T]:
         return call_slots(self._connections, checked_slots(self.topic, slots), build)
 
     def _audit_lines(self, limit: int, slots: Iterable[int] | None) -> list[AuditLine]:
-        """Return the last lines of the audit, the newest first."""
+        """Return the last entries of the audit log, newest first."""
         check_whole("limit", limit, MAX_BATCH)
         lines = chain.from_iterable(self._per_slot(lambda slot: viewing.audit_lines(self.topic, slot, limit), slots))
         return sorted(lines, key=lambda line: (line.time_ms, line.slot), reverse=True)[:limit]
 
 
 def locate(topic: Topic, content: Payload, slot_basis: Payload | None) -> tuple[bytes, int]:
-    """Return a content as it is stored, and its slot."""
+    """Return a content in bytes, and its slot."""
     name = payload_bytes(content, "content")
     return name, topic.slot_of(name if slot_basis is None else payload_bytes(slot_basis, "slot_basis"))
 
 
 def check_whole(name: str, value: object, largest: int) -> None:
-    """Refuse what is no whole number from 1 to `largest`, with `InvalidValueError`."""
+    """Raise `InvalidValueError` unless `value` is a whole number from 1 to `largest`."""
     if type(value) is not int or not 1 <= value <= largest:
         raise InvalidValueError(f"{name} is {value!r}; it must be a whole number from 1 to {largest:,}")

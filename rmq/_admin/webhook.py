@@ -1,4 +1,4 @@
-"""Posts what dies to an address."""
+"""Posts dead messages to a URL."""
 
 from __future__ import annotations
 
@@ -28,20 +28,21 @@ _HEADER_VALUE = re.compile(r"[\t -~\x80-\xff]*")
 
 
 class Webhook:
-    """Posts dead messages as JSON to an address: what `on_dead` of the dead letters can call.
+    """Posts dead messages as JSON to a URL; a function for `on_dead` of the dead letters.
 
     Args:
-        url: `http://` or `https://`, without a user and a password; redirects are not followed.
-        secret: Signs each post. The header `X-RMQ-Timestamp` is the time of the post in seconds since 1970;
-            `X-RMQ-Signature` is `sha256=` and the HMAC-SHA256 of that number, a dot, and the post's bytes. Refuse old
-            times: whoever has recorded a post could send it again.
+        url: `http://` or `https://` URL without user and password. Redirects are not followed.
+        secret: Key to sign each post. The header `X-RMQ-Timestamp` has the time of the post in seconds since 1970;
+            `X-RMQ-Signature` has `sha256=` and the HMAC-SHA256 of that number, a dot, and the post's body. Refuse old
+            timestamps, to prevent replays of recorded posts.
         headers: Further headers, such as `Authorization`.
-        timeout_s: How long to wait for the connection, and for each part of the answer; from 1 ms.
+        timeout_s: Seconds to wait for the connection, and for each part of the response; at least 0.001.
 
     Raises:
-        InvalidValueError: The address, a header or the time cannot be used. The text has no secrets.
+        InvalidValueError: The URL, a header or the timeout is invalid. The message does not contain secrets.
 
-    Guarantee: a status from 200 to 299 counts as told; all others are tried again. Bodies are not posted.
+    Guarantee: a post is complete with a status from 200 to 299, and repeated after any other. Message bodies are not
+        posted.
 
     Examples:
         >>> jobs = client.producer(Topic("jobs", TopicType.PRIORITY)).topic
@@ -61,29 +62,29 @@ class Webhook:
             parts = urlsplit(url)
             usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
         except ValueError:
-            raise InvalidValueError("the webhook's address is no URL: http:// or https:// with a host") from None
+            raise InvalidValueError("the webhook URL is invalid; it must be http:// or https:// with a host") from None
         if not usable:
-            raise InvalidValueError("the webhook's address must be http:// or https:// with a host")
-        if not _ADDRESS.fullmatch(url):  # `http.client` would show it in its error
+            raise InvalidValueError("the webhook URL must be http:// or https:// with a host")
+        if not _ADDRESS.fullmatch(url):  # the error of `http.client` would contain it
             raise InvalidValueError(
-                "the webhook's address has a space, or a character that is not ASCII: encode it as %20"
+                "the webhook URL has a space or a character that is not ASCII; percent-encode it, as in %20"
             )
-        if "@" in parts.netloc:  # `http.client` would take them for a part of the host
+        if "@" in parts.netloc:  # `http.client` would treat them as part of the host
             raise InvalidValueError(
-                "the webhook's address has a user or a password: give them as headers={'Authorization': ...}"
+                "the webhook URL has a user or a password; pass them as headers={'Authorization': ...}"
             )
         _check_headers(headers or {})
         check_day("timeout_s", timeout_s, 0.001)
         self._url, self._secret, self._timeout_s = url, secret, timeout_s
         self._headers = dict(headers or {})
-        self._shown = f"{parts.scheme}://{parts.hostname}"  # the rest may hold secrets
+        self._shown = f"{parts.scheme}://{parts.hostname}"  # the rest may contain secrets
         self._opener = urllib.request.build_opener(_NoRedirects)
 
     def __call__(self, dead: Sequence[DeadMessage]) -> None:
         """Post dead messages of one topic.
 
         Raises:
-            WebhookError: No answer, or another one than success.
+            WebhookError: There is no response, or its status is not 200 to 299.
         """
         if not dead:
             return
@@ -99,29 +100,29 @@ class Webhook:
                 pass
         except urllib.error.HTTPError as error:
             with error:
-                raise WebhookError(f"{self._shown} answered with status {error.code}") from None
+                raise WebhookError(f"webhook {self._shown} returned status {error.code}") from None
         except OSError as error:
-            raise WebhookError(f"{self._shown} cannot be told: {error}") from error
-        except (HTTPException, ValueError) as error:  # their texts may name a header, or a part of the address
-            raise WebhookError(f"{self._shown} cannot be told: {type(error).__name__}") from None
+            raise WebhookError(f"cannot post to webhook {self._shown}: {error}") from error
+        except (HTTPException, ValueError) as error:  # their texts may contain a header, or a part of the URL
+            raise WebhookError(f"cannot post to webhook {self._shown}: {type(error).__name__}") from None
 
     def __repr__(self) -> str:
         return f"<Webhook to {self._shown}>"
 
 
 def _check_headers(headers: Mapping[str, str]) -> None:
-    """Refuse headers that cannot be sent; name the header where its name can be one, and never its value."""
+    """Refuse headers that cannot be sent. The error has the header's name if it is valid, and never its value."""
     for name, value in headers.items():
         if not _HEADER_NAME.fullmatch(name):
-            raise InvalidValueError("one of the webhook's headers has no name of letters, digits and hyphens")
-        if not _HEADER_VALUE.fullmatch(value):
             raise InvalidValueError(
-                f"of the webhook's headers {name} has a character that none may have: strip line ends"
+                "a webhook header has an invalid name; it must consist of letters, digits and hyphens"
             )
+        if not _HEADER_VALUE.fullmatch(value):
+            raise InvalidValueError(f"webhook header {name} has an invalid character; remove line breaks")
 
 
 def document(dead: DeadMessage) -> dict[str, Any]:
-    """Return what is posted of a dead message."""
+    """Return the JSON document of a dead message."""
     fields: dict[str, Any] = {"slot": dead.slot, "content": dead.text}
     try:
         dead.content.decode()
@@ -135,8 +136,8 @@ def document(dead: DeadMessage) -> dict[str, Any]:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirect would repeat the post as a GET without its content."""
+    """Refuses redirects, which would repeat the post as a GET without its body."""
 
     def redirect_request(self, *args: Any, **options: Any) -> None:
-        """Refuse."""
+        """Do not follow the redirect."""
         del args, options

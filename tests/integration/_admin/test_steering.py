@@ -185,7 +185,7 @@ def test_every_step_leaves_a_line_in_redis_and_in_the_log(
         ]
     )
     assert {line.content for line in lines if line.content} == {HOSTILE.encode()}
-    assert next(line.detail for line in lines if line.action == "redrive") == "all the dead limit=7"
+    assert next(line.detail for line in lines if line.action == "redrive") == "all dead messages limit=7"
     assert len(caplog.records) == len(lines)
     assert all(record.getMessage().isprintable() for record in caplog.records), "nothing in a log acts on a terminal"
 

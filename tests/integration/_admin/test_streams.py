@@ -215,7 +215,7 @@ def test_what_takes_away_is_in_the_audit(client: RmqClient, make_stream: MakeStr
     lines = [(line.actor, line.action, line.detail, line.outcome) for line in reversed(view.audit())]
     assert lines[1::2] == [
         ("ann", "remove consumer", "group g: one", "gave back 1"),
-        ("ann", "remove consumer", "group g: those gone, 1", "removed 1"),
+        ("ann", "remove consumer", "group g: 1 idle consumer", "removed 1"),
         ("ann", "delete", f"{first} on slot {slot}", f"deleted {deleted}"),
         ("ann", "trim", "by its retention", f"dropped {dropped}"),
         ("ann", "remove group", "group g", "removed"),
@@ -256,7 +256,7 @@ def test_groups_are_for_streams_and_streams_need_one(
     for refused in (client.inspect, client.dead, client.control):
         with pytest.raises(InvalidValueError, match=r"client\.stream"):
             refused(topic)
-    with pytest.raises(InvalidValueError, match="not STREAM"):
+    with pytest.raises(InvalidValueError, match="it must be STREAM"):
         client.stream(other)
     with pytest.raises(InvalidTopicError, match="only STREAM"):
         Topic("x", TopicType.PRIORITY, retention=Retention())
