@@ -1,4 +1,4 @@
-"""RMQ in web frameworks: a module for each, imported only by who uses it.
+"""Adapters for web frameworks, one module each.
 
 `rmq.adapters.fastapi`, `rmq.adapters.django` (an app for `INSTALLED_APPS`) and `rmq.adapters.flask`.
 """

@@ -1,4 +1,4 @@
-"""One client for each process, made at its first use: web servers load an application and then fork."""
+"""One client per process, created at first use, since web servers load an application and then fork."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rmq.client import RmqClient
 
 
 class ProcessClient:
-    """Makes a client, and producers, for the process that asks; closes it at the process' end.
+    """Creates a client and producers for the present process, and closes them at its exit.
 
     Args:
-        make: Makes a client.
+        make: Creates a client.
     """
 
     def __init__(self, make: Callable[[], RmqClient]) -> None:
@@ -26,7 +26,7 @@ class ProcessClient:
         os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
-        """Begin anew: a client does not survive a fork, and the lock may have been held by a thread that is gone."""
+        """Reset: a client does not survive a fork, and a thread that no longer exists may have held the lock."""
         self._lock = threading.Lock()
         self._client: RmqClient | None = None
         self._producers: dict[str, Producer] = {}
@@ -39,7 +39,7 @@ class ProcessClient:
             return self._client
 
     def producer(self, topic: Topic) -> Producer:
-        """Return the topic's producer, which all threads share."""
+        """Return the topic's producer, shared by all threads."""
         client = self.get()
         with self._lock:
             producer = self._producers.get(topic.name)
@@ -48,7 +48,7 @@ class ProcessClient:
             return producer
 
     def close(self) -> None:
-        """Close the client; the next use makes another one."""
+        """Close the client; the next use creates another one."""
         with self._lock:
             client, self._client = self._client, None
             self._producers.clear()

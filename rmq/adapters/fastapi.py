@@ -1,4 +1,4 @@
-"""RMQ in FastAPI and Starlette: a lifespan, dependencies, and handlers in the event loop of the service."""
+"""RMQ for FastAPI and Starlette: a lifespan, dependencies, and handlers in the event loop of the service."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ __all__ = ["Rmq"]
 
 
 class Rmq:
-    """RMQ in one application; made where the application is, also before an event loop runs.
+    """RMQ for one application. Create it next to the application; no event loop needs to run.
 
-    Each run of the lifespan makes a client of its own, so that tests may start the application several times.
+    Each run of the lifespan creates a client, so that tests may start the application several times.
 
     Args:
-        url: As for `rmq.RmqClient`; by default `RMQ_URL` from the environment. One of them must name a Redis, if only
+        url: As for `rmq.RmqClient`; the environment variable `RMQ_URL` by default. One of them is required, such as
             `embedded://`.
-        listen: True if the handlers run in the service; without, it only sends, and `run` handles elsewhere.
-        concurrency: How many handlers of each listener run at the same time; `None` for as many as it says itself.
-        handlers: How many run at the same time over all listeners; `None` for no such bound.
-        idle: How to wait where nothing is due: `normal`, or `economy` for few commands.
+        listen: Run the handlers in the service. If False, it only sends, and another process runs the handlers with
+            `run`.
+        concurrency: Maximum number of handlers in parallel per listener; `None` uses each listener's setting.
+        handlers: Maximum number of handlers in parallel over all listeners; `None` for no limit.
+        idle: Mode while no message is due: `normal`, or `economy` for few commands.
         drain_s: Seconds to wait for running handlers at the end.
-        exit_when_hung: As for `rmq.RmqClient.run`; for `run`, not for the service.
+        exit_when_hung: As for `rmq.RmqClient.run`; applies to `run` only.
         options: Further options of `rmq.aio.RmqClient`.
 
     Examples:
@@ -66,27 +67,27 @@ class Rmq:
         self._producers: dict[str, Producer] = {}
 
     def listener(self, topic: Topic[PayloadT], **options: Unpack[ListenerOptions]) -> HandlerDecorator[PayloadT]:
-        """Decorate an async handler, which runs in the event loop of the service; see `rmq.aio.RmqClient.listener`."""
+        """Register an async handler, which runs in the service's event loop; see `rmq.aio.RmqClient.listener`."""
         return decorator(self._add, topic, **plain_options(options))
 
     def scan(self, package: str | ModuleType) -> None:
-        """Add all handlers of a package that are marked with `rmq.listener`; see `rmq.scan`."""
+        """Register all handlers of a package that are decorated with `rmq.listener`; see `rmq.scan`."""
         for listener in scan(package):
             self._add(listener)
 
     @asynccontextmanager
     async def lifespan(self, app: object = None) -> AsyncGenerator[None]:
-        """Connect and handle while the service runs; at its end let running handlers finish.
+        """Connect, and run handlers while the service runs; at its end, wait for running handlers.
 
-        For `FastAPI(lifespan=rmq.lifespan)`, or in a lifespan of yours: `async with rmq.lifespan(app):`.
+        Use it as `FastAPI(lifespan=rmq.lifespan)`, or in your own lifespan: `async with rmq.lifespan(app):`.
 
         Raises:
-            RmqError: The lifespan of this object runs already.
-            InvalidUrlError: Neither `url` nor `RMQ_URL` names a Redis.
+            RmqError: The lifespan of this object is already running.
+            InvalidUrlError: Neither `url` nor the environment variable `RMQ_URL` is set.
         """
         del app
         if self._client is not None:
-            raise RmqError("the lifespan of this Rmq runs already; make another Rmq for another application")
+            raise RmqError("the lifespan of this Rmq is already running; create another Rmq for another application")
         try:
             async with self._new_client() as self._client:
                 if self._listen and self._listeners:
@@ -100,19 +101,19 @@ class Rmq:
             self._producers.clear()
 
     async def client(self) -> RmqClient:
-        """Return the client: a dependency, `Annotated[RmqClient, Depends(rmq.client)]`.
+        """Return the client. For a dependency, as in `Annotated[RmqClient, Depends(rmq.client)]`.
 
         Raises:
-            RmqError: The lifespan does not run.
+            RmqError: The lifespan is not running.
         """
         if self._client is None:
             raise RmqError(
-                "the lifespan of Rmq does not run: pass it to the application, FastAPI(lifespan=rmq.lifespan)"
+                "the lifespan of Rmq is not running; pass it to the application: FastAPI(lifespan=rmq.lifespan)"
             )
         return self._client
 
     def producer(self, topic: Topic) -> Callable[[], Coroutine[Any, Any, Producer]]:
-        """Return a dependency that gives the topic's producer: `Annotated[Producer, Depends(rmq.producer(PRICE))]`."""
+        """Return a dependency for the topic's producer: `Annotated[Producer, Depends(rmq.producer(PRICE))]`."""
 
         async def give() -> Producer:
             producer = self._producers.get(topic.name)
@@ -123,7 +124,7 @@ class Rmq:
         return give
 
     async def run(self) -> None:
-        """Run the handlers without the service until SIGTERM or SIGINT: `asyncio.run(rmq.run())`.
+        """Run the handlers without the service, as in `asyncio.run(rmq.run())`, until SIGTERM or SIGINT.
 
         Raises:
             RmqError: As `rmq.aio.RmqClient.run`.

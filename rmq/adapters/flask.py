@@ -1,4 +1,4 @@
-"""RMQ in Flask: an extension with a client for each process, handlers in the application's context, and a worker."""
+"""RMQ for Flask: an extension with a client per process, handlers in the application context, and a worker."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ __all__ = ["Rmq"]
 
 
 class Rmq:
-    """The extension; one object may serve several applications.
+    """The Flask extension. One object can serve several applications.
 
-    The application's setting `RMQ_URL` names Redis, by default the environment's does; one of them must. `RMQ_OPTIONS`
+    The application's setting `RMQ_URL`, or else the environment variable `RMQ_URL`, is the URL of Redis. `RMQ_OPTIONS`
     is a dict of further options of `rmq.RmqClient`.
 
     Args:
-        app: The application; without it, call `init_app`.
+        app: The application. If it is omitted, call `init_app`.
 
     Examples:
         >>> from flask import Flask
@@ -57,7 +57,7 @@ class Rmq:
             self.init_app(app)
 
     def init_app(self, app: flask.Flask) -> None:
-        """Set up an application: `flask rmq-worker` runs its handlers."""
+        """Initialize an application, with the command `flask rmq-worker` to run its handlers."""
         config = cast("dict[str, Any]", app.config)
         config.setdefault("RMQ_URL", None)
         config.setdefault("RMQ_OPTIONS", {})
@@ -65,37 +65,37 @@ class Rmq:
         app.cli.add_command(_worker_command(self))
 
     def listener(self, topic: Topic[PayloadT], **options: Unpack[ListenerOptions]) -> HandlerDecorator[PayloadT]:
-        """Decorate a handler, which `flask rmq-worker` runs; options as of `rmq.RmqClient.listener`."""
+        """Register a handler, which `flask rmq-worker` runs. Options as for `rmq.RmqClient.listener`."""
         return decorator(self._listeners.append, topic, **options)
 
     def scan(self, package: str | ModuleType) -> None:
-        """Add all handlers of a package that are marked with `rmq.listener`; see `rmq.scan`."""
+        """Register all handlers of a package that are decorated with `rmq.listener`; see `rmq.scan`."""
         self._listeners += scan(package)
 
     def client(self) -> RmqClient:
         """Return the client of this process for the current application.
 
         Raises:
-            RmqError: `init_app` was not called for it.
-            InvalidUrlError: Neither the setting `RMQ_URL` nor the environment names a Redis.
+            RmqError: `init_app` was not called for the application.
+            InvalidUrlError: Neither the setting nor the environment variable `RMQ_URL` is set.
         """
         return _of(_current()).get()
 
     def producer(self, topic: Topic) -> Producer:
-        """Return the topic's producer for the current application; raises as `client`."""
+        """Return the topic's producer for the current application. Raises as `client`."""
         return _of(_current()).producer(topic)
 
     def listeners(self, app: flask.Flask) -> list[Listener]:
-        """Return the listeners, each with a handler that runs in a context of the application."""
+        """Return the listeners, with handlers that run in an application context."""
         return [replace(each, handler=in_context(app, each.handler)) for each in self._listeners]
 
     def close(self, app: flask.Flask) -> None:
-        """Close the client of this process for an application; it closes by itself at the process' end."""
+        """Close an application's client in this process. It is closed automatically at exit."""
         _of(app).close()
 
 
 def in_context(app: flask.Flask, handler: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a handler that runs in a new context of the application at each call."""
+    """Wrap a handler to run in a new application context at each call."""
 
     @wraps(handler)
     def handle(*args: Any, **kwargs: Any) -> Any:
@@ -112,7 +112,7 @@ def _current() -> flask.Flask:
 def _of(app: flask.Flask) -> ProcessClient:
     extension = app.extensions.get("rmq")
     if not isinstance(extension, ProcessClient):
-        raise RmqError(f"application {app.name} has no RMQ: call Rmq(app), or rmq.init_app(app)")
+        raise RmqError(f"RMQ is not initialized for application {app.name}; call Rmq(app) or rmq.init_app(app)")
     return extension
 
 
@@ -134,14 +134,23 @@ def _worker_command(rmq: Rmq) -> click.Command:
         except RmqError as error:
             raise click.ClickException(str(error)) from None
         if unfinished := client.run(drain, threads, handlers, idle, exit_when_hung=exit_when_hung):
-            raise click.ClickException(f"{len(unfinished)} messages were still being handled after {drain:g} s")
+            raise click.ClickException(f"{len(unfinished)} handlers were still running after {drain:g} s")
 
     options = [
-        click.Option(["--threads"], type=click.IntRange(1, 1_000), help="Threads of each listener."),
-        click.Option(["--handlers"], type=click.IntRange(1, 10_000), help="Handlers in parallel over all listeners."),
-        click.Option(["--drain"], type=click.FloatRange(0), default=DRAIN_S, help="Seconds that handlers may finish."),
-        click.Option(["--idle"], type=click.Choice(["normal", "economy"]), default="normal", help="How to wait."),
-        click.Option(["--exit-when-hung"], is_flag=True, help="End with code 75 once a handler hangs."),
+        click.Option(["--threads"], type=click.IntRange(1, 1_000), help="Number of threads per listener."),
+        click.Option(
+            ["--handlers"], type=click.IntRange(1, 10_000), help="Maximum handlers in parallel over all listeners."
+        ),
+        click.Option(
+            ["--drain"], type=click.FloatRange(0), default=DRAIN_S, help="Seconds to wait for running handlers."
+        ),
+        click.Option(
+            ["--idle"],
+            type=click.Choice(["normal", "economy"]),
+            default="normal",
+            help="economy: fewer Redis commands while idle.",
+        ),
+        click.Option(["--exit-when-hung"], is_flag=True, help="Exit with code 75 if a handler hangs."),
     ]
-    text = "Run the handlers of RMQ until SIGTERM or Ctrl-C."
+    text = "Run the RMQ handlers until SIGTERM or Ctrl-C."
     return click.Command("rmq-worker", params=[*options], callback=with_appcontext(run), help=text)

@@ -1,1 +1,1 @@
-"""`rmq dashboard`: pages that show what the queue does and let one steer it. Needs the extra `rmq[dashboard]`."""
+"""`rmq dashboard`: web pages to monitor and control topics. Needs the extra `rmq[dashboard]`."""

@@ -1,4 +1,4 @@
-"""What the forms do. Each is a POST with a token; an action that cannot be undone asks first."""
+"""The actions of the forms. Each is a POST with a token; actions that cannot be undone ask for confirmation."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from rmq.errors import InvalidValueError, RmqError
 
 Form = Mapping[str, str]
 Done = tuple[str, str]
-"""`good` or `bad`, and what came of it in words."""
+"""`good` or `bad`, and a message about the result."""
 
 Report = Callable[[int], None]
 
 WORDS = {
     ControlResult.DONE: ("good", "done"),
-    ControlResult.IN_FLIGHT: ("bad", "not touched: a handler has it"),
-    ControlResult.ABSENT: ("bad", "nothing done: the message is neither in the backlog nor waiting"),
+    ControlResult.IN_FLIGHT: ("bad", "unchanged: a handler is working on it"),
+    ControlResult.ABSENT: ("bad", "nothing done: the message is neither in the backlog nor waiting for a retry"),
     Redriven.DONE: ("good", "sent again"),
-    Redriven.MERGED: ("good", "merged with a fresh copy in the backlog"),
+    Redriven.MERGED: ("good", "merged with the message in the backlog"),
     Redriven.ABSENT: ("bad", "nothing done: the message is not dead any more"),
-    True: ("good", "dropped for good"),
+    True: ("good", "deleted"),
     False: ("bad", "nothing done: the message is not dead any more"),
 }
-"""What came of a change of one message -> how that is shown."""
+"""Result of an action on one message -> kind and text of the message to show."""
 
 
 class Actions:
-    """Answers what changes something."""
+    """Answers requests that change something."""
 
     def __init__(self, pages: Pages, jobs: Jobs) -> None:
         self._pages = pages
@@ -51,7 +51,7 @@ class Actions:
         self._jobs = jobs
 
     def routes(self) -> list[Route]:
-        """Return where each action is."""
+        """Return the routes of all actions."""
         actions: dict[str, Callable[[Form, str], Done]] = {
             "pause": lambda form, actor: self._switch(form, actor, "pause"),
             "resume": lambda form, actor: self._switch(form, actor, "resume"),
@@ -102,7 +102,7 @@ class Actions:
         return response
 
     def _question(self, name: str, form: Form) -> str | None:
-        """Return what to ask before it is done, `None` once it was answered."""
+        """Return the confirmation question of an action; `None` once it is confirmed."""
         if name in TYPED and form.get("confirm") != form.get("topic"):
             return TYPED[name].format(**_words(form))
         if name in ASKED and form.get("yes") != "yes":
@@ -110,7 +110,7 @@ class Actions:
         return None
 
     def _switch(self, form: Form, actor: str, verb: Literal["pause", "resume"]) -> Done:
-        """Stop claims on a topic, a slot or a group, on the whole cluster, or let them go on."""
+        """Pause or resume a topic, a slot or a group in the whole cluster."""
         topic = self._topic(form)
         if topic.type is TopicType.STREAM:
             stream, group = self._reader.client.stream(topic), _field(form, "group")
@@ -122,27 +122,27 @@ class Actions:
         return "good", f"{verb}d {changed:,} {'slot' if changed == 1 else 'slots'} of {topic.name}"
 
     def _change(self, name: str, form: Form, actor: str) -> Done:
-        """Change one message."""
+        """Apply an action to one message."""
         topic, content = self._topic(form), from_hex(_field(form, "hex"))
         basis = slot_basis(topic, content, form.get("slot", ""), form.get("basis", ""))
         kind, words = WORDS[CHANGES[name](self._reader.client.control(topic, actor=actor), content, basis, form)]
         return kind, f"{name.removesuffix('-dead')}: {words}"
 
     def _redrive(self, form: Form, actor: str) -> Done:
-        """Send all dead messages that match again, or deliver the dead entries of a group again, in the background."""
+        """Redrive all matching dead messages, or the dead entries of a group, in the background."""
         dead, which, where = self._dead(form, actor)
 
         def work(report: Report) -> str:
             result = dead.redrive(where, progress=report)
-            return f"{result.redriven:,} sent again, {result.merged:,} merged, {result.absent:,} gone meanwhile"
+            return f"{result.redriven:,} sent again, {result.merged:,} merged, {result.absent:,} no longer dead"
 
-        return self._in_background(form, f"redrive of the dead{which}", work)
+        return self._in_background(form, f"redrive of dead messages{which}", work)
 
     def _purge_dead(self, form: Form, actor: str) -> Done:
-        """Drop all dead messages that match, or the dead entries of a group, for good, in the background."""
+        """Delete all matching dead messages, or the dead entries of a group, in the background."""
         dead, which, where = self._dead(form, actor)
         return self._in_background(
-            form, f"purge of the dead{which}", lambda report: _dropped(dead.purge(where, progress=report))
+            form, f"purge of dead messages{which}", lambda report: _dropped(dead.purge(where, progress=report))
         )
 
     def _dead(self, form: Form, actor: str) -> tuple[DeadLetters | GroupDead, str, DeadFilter]:
@@ -153,7 +153,7 @@ class Actions:
         return self._reader.client.dead(topic, actor=actor), _of(form), _filter(form)
 
     def _purge(self, form: Form, actor: str) -> Done:
-        """Drop a topic's backlog, or what waits for its retry, for good, in the background."""
+        """Delete a topic's backlog, or its messages that wait for a retry, in the background."""
         topic, place = self._topic(form), _field(form, "place")
         if place not in PLACES:
             raise InvalidValueError("place must be store or retry")
@@ -166,8 +166,8 @@ class Actions:
 
     def _in_background(self, form: Form, description: str, work: Callable[[Report], str]) -> Done:
         if not self._jobs.start(_field(form, "topic"), description, work):
-            return "bad", "too many jobs are running; wait until one of them ends"
-        return "good", f"{description} has begun; its progress is shown below"
+            return "bad", "too many jobs are running; wait for one to finish"
+        return "good", f"{description} started; see the progress below"
 
     def _topic(self, form: Form) -> Topic:
         return self._reader.topic(_field(form, "topic"))
@@ -178,7 +178,7 @@ def _due(form: Form) -> datetime:
     try:
         at = datetime.fromisoformat(moment)
     except ValueError:
-        raise InvalidValueError(f"due must be a time such as 2026-01-31T14:30, not {moment[:40]!r}") from None
+        raise InvalidValueError(f"due must be a time, such as 2026-01-31T14:30, not {moment[:40]!r}") from None
     return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
@@ -196,31 +196,31 @@ CHANGES: dict[str, Callable[[Control, bytes, bytes | None, Form], ControlResult 
     "redrive": lambda control, content, basis, form: control.redrive(content, basis),
     "purge-dead": lambda control, content, basis, form: control.purge_dead(content, basis),
 }
-"""What is done with one message."""
+"""Actions on one message."""
 
-PLACES = {"store": "the backlog", "retry": "what waits for its retry"}
-"""What of a topic is purged."""
+PLACES = {"store": "the backlog", "retry": "the messages that wait for a retry"}
+"""States that can be purged, with their descriptions."""
 
 VERBS = {
     "cancel": "Cancel message", "purge-dead": "Purge", "redrive-all": "Redrive", "redrive-group": "Redrive",
     "purge-all-dead": "Purge", "purge": "Purge", "purge-group": "Purge",
 }  # fmt: skip
-"""What the button says that carries it out."""
+"""Labels of the confirmation buttons."""
 
 ASKED = {
-    "cancel": "Take {message} out of topic {topic} for good?",
-    "purge-dead": "Drop the dead message {message} of topic {topic} for good?",
+    "cancel": "Cancel {message} in topic {topic}?",
+    "purge-dead": "Permanently delete the dead message {message} of topic {topic}?",
     "redrive-all": "Send all dead messages of topic {topic}{which} again?",
     "redrive-group": "Deliver all dead entries of group {group} on topic {topic} again?",
 }
-"""Actions that ask for a yes."""
+"""Actions that ask for confirmation."""
 
 TYPED = {
-    "purge-all-dead": "Drop all dead messages of topic {topic}{which} for good?",
-    "purge": "Drop all of {place} on topic {topic} for good?",
-    "purge-group": "Drop all dead entries of group {group} on topic {topic} for good?",
+    "purge-all-dead": "Permanently delete all dead messages of topic {topic}{which}?",
+    "purge": "Permanently delete {place} of topic {topic}?",
+    "purge-group": "Permanently delete all dead entries of group {group} on topic {topic}?",
 }
-"""Actions that ask for the topic's name to be typed."""
+"""Actions that require the topic's name as confirmation."""
 
 
 def _words(form: Form) -> dict[str, str]:
@@ -239,9 +239,9 @@ def _of(form: Form) -> str:
 
 
 def _filter(form: Form) -> DeadFilter:
-    """Return which dead are meant; a pattern that the list on the page would read differently is refused."""
+    """Return the filter for dead messages. Patterns that the page's list interprets differently are refused."""
     if any(part in form.get("pattern", "") for part in ("\\", "[^", "[!")):
-        raise InvalidValueError("for this, the pattern may have * ? and [...], without ^, ! and backslash")
+        raise InvalidValueError("this action supports the wildcards *, ? and [...] only, without [^, [! or a backslash")
     return DeadFilter(matching=form.get("pattern") or None, error_type=form.get("error") or None)
 
 
@@ -253,10 +253,10 @@ def _field(form: Form, name: str) -> str:
 
 
 def _local(address: str) -> str:
-    """Return an address of ours; anything else leads to the first page."""
+    """Return a local address; any other address is replaced by the first page."""
     ours = address.startswith("/") and not address.startswith(("//", "/\\", "/do/")) and address.isprintable()
     return address if ours and "\\" not in address else "/"
 
 
 def _dropped(number: int) -> str:
-    return f"{number:,} dropped for good"
+    return f"{number:,} deleted"

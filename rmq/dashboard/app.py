@@ -1,4 +1,4 @@
-"""The dashboard as an ASGI application, and as a server of its own."""
+"""The dashboard as an ASGI application."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from rmq.errors import RmqError
 
 
 def make_app(client: RmqClient, settings: Settings | None = None) -> ASGIApp:
-    """Return the dashboard as an ASGI application, for a server of yours. It must be served at the root of a host.
+    """Return the dashboard as an ASGI application for your own server. It must be served at the root of a host.
 
     Args:
-        client: The client to read through. The caller closes it.
-        settings: How it is reached; the address and the port in it are the server's business then. Without
-            credentials only requests from this machine are answered; a proxy in front of it must ask for a login, and
-            the server must tell the proxy's address, not what its headers say (uvicorn: `proxy_headers=False`).
+        client: The client to use. The caller closes it.
+        settings: Access settings; host and port are ignored. Without credentials, only requests from this machine are
+            answered. A proxy in front must then authenticate users, and the server must pass on the proxy's address,
+            not that in its headers (uvicorn: `proxy_headers=False`).
     """
     chosen = settings or Settings()
     reader = Reader(client)
@@ -40,7 +40,7 @@ def make_app(client: RmqClient, settings: Settings | None = None) -> ASGIApp:
             return pages.failed(request, error)
         status = error.status_code if isinstance(error, HTTPException) else 500
         texts = {
-            404: "There is no such page.", 405: "This address takes forms only.", 413: "This form is too large.",
+            404: "There is no such page.", 405: "This address accepts forms only.", 413: "This form is too large.",
             500: "See the dashboard's log.",
         }  # fmt: skip
         return pages.render(request, "error.html", status, heading=str(status), text=texts.get(status, ""))
@@ -50,5 +50,5 @@ def make_app(client: RmqClient, settings: Settings | None = None) -> ASGIApp:
         *Actions(pages, jobs).routes(),
         Mount("/static", StaticFiles(packages=[("rmq.dashboard", "static")])),
     ]
-    handlers = {HTTPException: failed, RmqError: failed, Exception: failed}  # the server logs the last kind
+    handlers = {HTTPException: failed, RmqError: failed, Exception: failed}  # the server logs errors of the last kind
     return Gate(Starlette(routes=routes, exception_handlers=handlers), chosen)  # pyright: ignore[reportArgumentType]

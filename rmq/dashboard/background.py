@@ -1,4 +1,4 @@
-"""Redrives and purges of many messages, which take longer than a page may: threads with their progress."""
+"""Background jobs: redrives and purges of many messages, which take too long for a page request."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_RUNNING = 4
 
 @dataclass(slots=True)
 class Job:
-    """One such task: `done` messages so far; `result` says in words what came of it, `ended_s` is 0 while it runs."""
+    """A job: `done` messages so far; `result` describes the outcome; `ended_s` is 0 while it runs."""
 
     number: int
     topic: str
@@ -31,7 +31,7 @@ class Job:
 
 
 class Jobs:
-    """The tasks of this process: at most a few at a time, the last ones kept. `changed` is called when one ends."""
+    """The jobs of this process. A few run at a time, and the last ones are kept. `changed` is called when one ends."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self._changed = changed
@@ -40,19 +40,19 @@ class Jobs:
         self._lock = threading.Lock()
 
     def of(self, topic: str) -> list[Job]:
-        """Return a topic's tasks of the last ten minutes, the newest first."""
+        """Return a topic's jobs of the last ten minutes, newest first."""
         now_s = time.monotonic()
         return [
             job for job in reversed(self._jobs) if job.topic == topic and (not job.ended_s or now_s - job.ended_s < 600)
         ]
 
     def start(self, topic: str, description: str, work: Callable[[Callable[[int], None]], str]) -> bool:
-        """Start a task; return whether there was room for it.
+        """Start a job; return False if too many are running.
 
         Args:
             topic: Name of its topic.
-            description: What it does, in words.
-            work: Does it; is given a function to report to, and returns in words what came of it.
+            description: Description of the job.
+            work: Does the work. It is passed a function to report progress, and returns a description of the outcome.
         """
         with self._lock:
             if sum(not job.ended_s for job in self._jobs) >= MOST_RUNNING:
@@ -69,9 +69,9 @@ class Jobs:
         try:
             job.result = work(report)
         except RmqError as error:
-            job.result, job.failed = f"broke off: {error}", True
+            job.result, job.failed = f"failed: {error}", True
         except Exception as error:
             log.exception("%s on topic %s failed", job.description, job.topic)
-            job.result, job.failed = f"broke off: {type(error).__name__}", True
+            job.result, job.failed = f"failed: {type(error).__name__}", True
         job.ended_s = time.monotonic()
         self._changed()

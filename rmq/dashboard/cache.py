@@ -1,4 +1,4 @@
-"""Keeps what was read from Redis, so that many browsers cost it no more than one."""
+"""Caches values read from Redis, so that many browsers cost it no more than one."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ log = logging.getLogger("rmq.dashboard")
 T = TypeVar("T")
 
 FRESH_S = 2.0
-"""A younger value is not read again."""
+"""A value younger than this is not read again."""
 
 REST = 100.0
-"""A value is read again after this many times the duration of its reading: that takes Redis less than 1 %."""
+"""A value is read again after this multiple of the time that reading it took, to use less than 1 % of Redis."""
 
 LONGEST_REST_S = 60.0
 OLD_S = 10.0
-"""A value that no page has asked for since then is read again before it is shown."""
+"""A value older than this is read again before it is shown."""
 
 
 @dataclass(slots=True)
@@ -34,20 +34,20 @@ class _Entry:
 
 
 class Cache:
-    """Values by key. One thread at a time reads a value; while pages ask for it, it is read again in the background."""
+    """Values by key. One thread at a time reads a value; while pages use it, it is refreshed in the background."""
 
     def __init__(self) -> None:
         self._entries: dict[Hashable, _Entry] = {}
         self._lock = threading.Lock()
 
     def get(self, key: Hashable, read: Callable[[], T]) -> T:
-        """Return the last value of `read`. An error of `read` is raised, and not kept."""
+        """Return the last value of `read`. An error of `read` is raised, and not cached."""
         with self._lock:
             entry = self._entries.setdefault(key, _Entry())
         before = entry.value
         if _too_old(entry):
             with entry.lock:
-                if _too_old(entry):  # unless another thread has just read it
+                if _too_old(entry):  # another thread may have read it meanwhile
                     _read(entry, read)
         elif _age_s(entry) > entry.rest_s:
             self._refresh(entry, read)
@@ -55,7 +55,7 @@ class Cache:
         return entry.value
 
     def drop(self) -> None:
-        """Forget all values, so that a change shows at once."""
+        """Drop all values, so that a change shows at once."""
         with self._lock:
             self._entries.clear()
 
@@ -69,8 +69,8 @@ class Cache:
             try:
                 with entry.lock:
                     _read(entry, read)
-            except Exception as error:  # the next request reads again, and gets the error
-                log.debug("reading again failed: %s", error)
+            except Exception as error:  # the next request reads the value again, and gets the error
+                log.debug("cannot refresh a cached value: %s", error)
                 entry.read_s = None
             finally:
                 entry.refreshing = False

@@ -1,4 +1,4 @@
-"""Line charts as SVG. Pure. Text stands beside the drawing, in HTML, so that it keeps its size on a phone."""
+"""Line charts as SVG. Pure. Text is HTML beside the drawing, so that it keeps its size on a phone."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rmq._model.display import span
 WIDTH, HEIGHT = 600, 120
 MOST_POINTS = 360
 GAP_MS = 180_000
-"""A longer time without a point breaks the line: no process took readings."""
+"""A longer interval without a point breaks the line: no process recorded figures."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a chart: points are (epoch ms, value), by time."""
+    """One line of a chart: points are (epoch ms, value) in order of time."""
 
     name: str
     points: Sequence[tuple[int, float]]
@@ -25,7 +25,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class DrawnLine:
-    """A line ready to be drawn: SVG paths in a box of `WIDTH` x `HEIGHT`, and its figures in words."""
+    """A line to draw: SVG paths in a box of `WIDTH` x `HEIGHT`, and labels of its values."""
 
     name: str
     path: str
@@ -36,13 +36,13 @@ class DrawnLine:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart ready to be drawn.
+    """A chart to draw.
 
     Attributes:
         top: Label of its upper edge; the lower one is 0.
         middle: Label of the line between them.
-        data: Its lines as JSON, for the script that shows single values.
-        summary: The same in words, for screen readers.
+        data: The lines as JSON, for the script that shows single values.
+        summary: A description for screen readers.
     """
 
     id: str
@@ -60,7 +60,7 @@ class Chart:
 def draw(
     id: str, title: str, lines: Sequence[Line], first_ms: int, last_ms: int, label: Callable[[float], str]
 ) -> Chart:
-    """Return a chart of one to three lines; `id` is unique on the page, and `label` turns a value into text."""
+    """Return a chart of one to three lines. `id` must be unique on the page; `label` formats a value."""
     thinned = [Line(line.name, _thinned([p for p in line.points if p[0] >= first_ms])) for line in lines]
     values = [value for line in thinned for _, value in line.points]
     top = nice_top(max(values, default=0))
@@ -80,7 +80,7 @@ def draw(
 
 
 def nice_top(highest: float) -> float:
-    """Return a round number, at least 1, that no value exceeds."""
+    """Return a round number of at least 1 and at least `highest`."""
     if highest <= 1:
         return 1.0
     size = 10 ** math.floor(math.log10(highest))
@@ -88,7 +88,7 @@ def nice_top(highest: float) -> float:
 
 
 def short(value: float) -> str:
-    """Return a number in few characters: `17`, `4,210`, `52.3k`, `1.25M`."""
+    """Return a number in short form: `17`, `4,210`, `52.3k`, `1.25M`."""
     if value < 10 and value != int(value):
         return f"{value:.1f}"
     if value < 10_000:
@@ -100,7 +100,7 @@ def short(value: float) -> str:
 
 
 def _thinned(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """Leave at most about `MOST_POINTS`, of each group the highest: peaks are what one looks for."""
+    """Reduce points to about `MOST_POINTS`, keeping the highest of each group, so that peaks stay visible."""
     size = -(-len(points) // MOST_POINTS)
     if size <= 1:
         return list(points)

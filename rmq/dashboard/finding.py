@@ -1,4 +1,4 @@
-"""The search of all pages: topics, groups and workers by a part of their name, messages by their content."""
+"""The search field of all pages: finds topics, groups and workers by part of their name, messages by content."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rmq.errors import RedisUnavailableError, RmqError
 
 MOST_RESULTS = 50
 MOST_TOPICS = 50
-"""Topics in which a message is looked for: each costs a call."""
+"""Maximum number of topics in which a message is searched: each costs a call."""
 
 
 class Result(NamedTuple):
-    """What was found: of which kind, its name, its page, and where it is."""
+    """A search result: kind, name, address of its page, and location."""
 
     kind: str
     name: str
@@ -25,7 +25,7 @@ class Result(NamedTuple):
 
 
 def results_of(reader: Reader, asked: str) -> tuple[list[Result], bool]:
-    """Return what was found, names equal to `asked` first, and whether there is more."""
+    """Return the results, exact names first, and whether there are more."""
     lowered = asked.lower()
     names = [Result("topic", each.name, f"/topic/{quote(each.name)}", "") for each in reader.topics()]
     for now in reader.overview().topics:
@@ -45,7 +45,7 @@ def _messages(reader: Reader, content: str) -> list[Result]:
             message = reader.client.inspect(topic).find(content)
         except RedisUnavailableError:
             raise
-        except RmqError:  # a topic that cannot be read, or that has no room for such a content
+        except RmqError:  # a topic that cannot be read, or whose contents cannot be as long
             continue
         if not message.gone:
             address = link("/message", topic=topic.name, content=content)

@@ -1,4 +1,4 @@
-"""Slots as colours and as rows: of topics, and of groups of a stream. Pure."""
+"""The slots of a topic, or of a stream's group, as coloured cells and as table rows. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ METRICS = {
     "waiting": ("waiting", "waiting"),
     "dead": ("dead", "dead"),
 }
-"""What the colours of the slots show -> its name in `TopicStats`, and in words."""
+"""Metric of the colours -> its attribute of `TopicStats`, and its label."""
 
 GROUP_METRICS = {
     "lag": ("lag", "lag"),
@@ -23,22 +23,22 @@ GROUP_METRICS = {
     "waiting": ("waiting", "waiting"),
     "dead": ("dead", "dead"),
 }
-"""The same of a group -> its name in `GroupSlot`, and in words."""
+"""Metric of a group's colours -> its attribute of `GroupSlot`, and its label."""
 HEAT_STEPS = 7
 OWNER_COLOURS = 12
 
 Heat = list[tuple[int, str, str]]
-"""Per slot its number, its colour's class and what it says."""
+"""Per slot: number, CSS class of its colour, and tooltip."""
 
 
 def heat(stats: TopicStats, metric: str, owners: Mapping[int, str], names: Sequence[str]) -> Heat:
-    """Return the slots of a topic in colours.
+    """Return the slots of a topic as coloured cells.
 
     Args:
-        stats: The slots.
+        stats: The topic's figures.
         metric: One of `METRICS`, or `owner`.
         owners: Slot -> name of its owner.
-        names: All owners; the same name always has the same colour.
+        names: All owners; the position of a name determines its colour.
     """
     attribute, label = METRICS.get(metric, ("", ""))
     values = [getattr(TopicStats(stats.topic, (slot,)), attribute) if attribute else 0 for slot in stats.slots]
@@ -47,7 +47,7 @@ def heat(stats: TopicStats, metric: str, owners: Mapping[int, str], names: Seque
 
 
 def heat_of_group(group: GroupStats, metric: str, owners: Mapping[int, str], names: Sequence[str]) -> Heat:
-    """Return the slots of a group in colours; `metric` is one of `GROUP_METRICS`, or `owner`; else as `heat`."""
+    """Return the slots of a group as coloured cells. `metric` is one of `GROUP_METRICS`, or `owner`."""
     attribute, label = GROUP_METRICS.get(metric, ("", ""))
     values = [(getattr(slot, attribute) or 0) if attribute else 0 for slot in group.slots]
     return _coloured(
@@ -56,7 +56,7 @@ def heat_of_group(group: GroupStats, metric: str, owners: Mapping[int, str], nam
 
 
 def by_metric(stats: TopicStats, metric: str) -> list[tuple[SlotStats, int]]:
-    """Return the slots and their lateness in ms, those with the most of a metric first; of `owner` by their numbers."""
+    """Return slots with their lateness in ms, highest metric first, or by number for `owner`."""
     rows = [(slot, TopicStats(stats.topic, (slot,))) for slot in stats.slots]
     if metric in METRICS:
         rows.sort(key=lambda row: -getattr(row[1], METRICS[metric][0]))
@@ -64,7 +64,7 @@ def by_metric(stats: TopicStats, metric: str) -> list[tuple[SlotStats, int]]:
 
 
 def by_group_metric(group: GroupStats, stream: StreamStats, metric: str) -> list[tuple[GroupSlot, int, int]]:
-    """Return a group's slots, those with the most first; when the oldest not acked was sent, and the time: epoch ms."""
+    """Return a group's slots, highest metric first, with send time of the oldest unacked entry and now, epoch ms."""
     now_ms = {slot.slot: slot.now_ms for slot in stream.slots}
     slots = list(group.slots)
     if metric in GROUP_METRICS:
@@ -79,7 +79,7 @@ def _coloured(
     owners: Mapping[int, str],
     names: Sequence[str],
 ) -> Heat:
-    """Return the slots in colours; without words in those of their owners."""
+    """Return the slots in colours of their values or, without `words`, of their owners."""
     highest = max(values, default=0)
     cells: Heat = []
     for index, slot in enumerate(slots):

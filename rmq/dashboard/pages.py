@@ -1,4 +1,4 @@
-"""The pages: one function each, from a request to what its template shows."""
+"""The pages: a method for each, which reads the values of its template."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from rmq.errors import InvalidValueError
 
 PAGE = 50
 BUDGET = 5_000
-"""Entries that one search looks at."""
+"""Maximum number of messages that one search examines."""
 
 COLUMNS = (
-    ("name", "Topic", "by name"), ("type", "Type", "by type"), ("backlog", "Backlog", "messages in store"),
-    ("due_now", "Due now", "those that may be delivered now"), ("late_ms", "Lateness", "of the oldest due message"),
-    ("in_flight", "In flight", "claimed by handlers"), ("waiting", "Waiting", "waiting for their retry"),
-    ("dead", "Dead", "after their last retry"), ("merged", "Merged", "share of all sends that merged"),
+    ("name", "Topic", "by name"), ("type", "Type", "by type"), ("backlog", "Backlog", "messages that wait"),
+    ("due_now", "Due now", "may be delivered now"), ("late_ms", "Lateness", "of the oldest due message"),
+    ("in_flight", "In flight", "claimed by handlers"), ("waiting", "Waiting", "waiting for a retry"),
+    ("dead", "Dead", "failed permanently"), ("merged", "Merged", "share of all sends that merged"),
     ("sent", "Sent/s", "over the last ten seconds"), ("done", "Done/s", "over the last ten seconds"),
 )  # fmt: skip
-"""Columns of the table of topics: name in addresses, heading, and what it means."""
+"""Columns of the table of topics: name in addresses, heading, and explanation."""
 
 SORTED: dict[str, Callable[[TopicNow], Any]] = {
     "name": lambda each: each.topic.name,
@@ -44,13 +44,13 @@ SORTED: dict[str, Callable[[TopicNow], Any]] = {
         for name in ("backlog", "due_now", "late_ms", "in_flight", "waiting", "dead")
     },
 }
-"""How the table of topics can be sorted; names rise, numbers fall."""
+"""Sort keys of the table of topics: names ascending, numbers descending."""
 SLOT_ROWS = 16
-"""Slots that a table shows at a time."""
+"""Number of slots that a table shows at a time."""
 
 
 class Views:
-    """Answers what only reads."""
+    """Answers requests for pages."""
 
     def __init__(self, pages: Pages, jobs: Jobs) -> None:
         self._pages = pages
@@ -58,7 +58,7 @@ class Views:
         self._jobs = jobs
 
     def routes(self) -> list[Route]:
-        """Return where each page is."""
+        """Return the routes of all pages."""
         paths = {
             "/": self.overview,
             "/topic/{name}": self.topic,
@@ -89,7 +89,7 @@ class Views:
         )  # fmt: skip
 
     def find(self, request: Request) -> Response:
-        """Topics, groups and workers by a part of their name, and messages by their content; the field of each page."""
+        """Results of the search field: topics, groups and workers by part of their name, messages by content."""
         asked = request.query_params.get("q", "").strip()
         results, cut = results_of(self._reader, asked) if asked else ([], False)
         exact = [each for each in results if each.name == asked]
@@ -151,7 +151,7 @@ class Views:
         return self._pages.render(request, "group.html", **values, **_part_of(request, rows))
 
     def slot(self, request: Request) -> Response:
-        """One slot: its figures, its owner, and what comes next."""
+        """One slot: its figures, its owner, and its next messages."""
         topic = _no_stream(self._reader.topic(request.path_params["name"]))
         number = whole_number(request.path_params["slot"], "slot")
         inspection = self._reader.client.inspect(topic)
@@ -166,11 +166,11 @@ class Views:
         return self._pages.render(request, "workers.html", workers=self._reader.workers())
 
     def worker(self, request: Request) -> Response:
-        """One process: its listeners, the handlers that run, its slots."""
+        """One process: its listeners, running handlers and slots."""
         name = request.path_params["name"]
         worker = next((each for each in self._reader.workers() if each.name == name), None)
         if worker is None:
-            text = f"No worker is called {name}: it has stopped, or was silent for a minute. Those that run: /workers"
+            text = f"There is no worker {name}: it has stopped, or not reported for a minute. Running workers: /workers"
             return self._pages.render(request, "error.html", 404, heading="Worker not found", text=text)
         return self._pages.render(request, "worker.html", worker=worker, ranges=_ranges)
 
@@ -194,7 +194,7 @@ class Views:
         return self._pages.render(request, "search.html", **values)
 
     def message(self, request: Request) -> Response:
-        """Where one message is, and what can be done with it."""
+        """The state of one message, with the actions on it."""
         query = request.query_params
         values: dict[str, Any] = {
             "topics": [each for each in self._reader.topics() if each.type is not TopicType.STREAM],
@@ -228,10 +228,10 @@ class Views:
             cursor = page.cursor
             if cursor is None:
                 break
-        raise InvalidValueError(f"this message is not in {place} any more: search for it again")
+        raise InvalidValueError(f"this message is no longer in {place}; search for it again")
 
     def dead(self, request: Request) -> Response:
-        """Dead letters: which, why, and what to do with them."""
+        """Dead letters with their errors and actions."""
         query = request.query_params
         topics = self._reader.overview().topics
         name = query.get("topic") or next((each.topic.name for each in topics if each.figures.dead), "")
@@ -269,14 +269,14 @@ class Views:
 
 
 def _part_of(request: Request, rows: Sequence[Any]) -> dict[str, Any]:
-    """Return the rows of slots that a page shows, and where the next ones begin; 0 for none."""
+    """Return the rows that a page shows, and the start of the next rows, 0 if there are no more."""
     first = whole_number(request.query_params.get("first") or "0", "first")
     last = first + SLOT_ROWS
     return {"rows": rows[first:last], "first": first, "more": last if last < len(rows) else 0}
 
 
 def slot_basis(topic: Topic, content: bytes, slot: str, basis: str) -> bytes | None:
-    """Return the slot basis with which a message is found: as given, or one that leads to the slot it lies in."""
+    """Return the slot basis of a message: the given one, or one that maps to its slot."""
     if basis:
         return basis.encode()
     if not slot:
@@ -302,7 +302,7 @@ def whole_number(text: str, name: str) -> int:
 
 def _no_stream(topic: Topic) -> Topic:
     if topic.type is TopicType.STREAM:
-        raise InvalidValueError(f"topic {topic.name} is a stream: its entries have no contents to go by")
+        raise InvalidValueError(f"topic {topic.name} is a stream, whose entries cannot be found by content")
     return topic
 
 

@@ -1,4 +1,4 @@
-"""What the pages show, read through the client and kept for a moment. Knows no HTML; writes nothing."""
+"""Reads the data of the pages through the client, with a cache. Has no HTML, and writes nothing."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ log = logging.getLogger("rmq.dashboard")
 T = TypeVar("T")
 
 PERIODS = {"15m": "Last 15 minutes", "1h": "Last hour", "6h": "Last 6 hours", "24h": "Last 24 hours"}
-"""What a chart can show, in words."""
+"""Periods of the charts, with their labels."""
 
 RANGES = {"15m": 15, "1h": 60, "6h": 360, "24h": 1_440}
-"""What a chart can show, minutes."""
+"""Periods of the charts, in minutes."""
 
 MOST_SAMPLES = 1_000
-"""Readings kept of each topic in this process, for what is younger than the last recorded minute."""
+"""Number of readings kept per topic, for the time after the last recorded minute."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A topic, or all, at one moment."""
+    """Figures of a topic, or of all topics, at one time."""
 
     time_ms: int
     figures: Minute
@@ -49,14 +49,14 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class TopicNow:
-    """A topic as it was read last.
+    """The last reading of a topic.
 
     Attributes:
-        rates: Sent, merged, acked, retried and buried a second, over the last readings.
-        paused: How many slots are paused.
-        stats: Its slots; `None` for a stream.
-        stream: Its slots; `None` for the other types.
-        trouble: Why it could not be read, else empty.
+        rates: Messages sent, merged, acked, retried and buried per second, over the last readings.
+        paused: Number of paused slots.
+        stats: Figures of its slots; `None` for a stream.
+        stream: Figures of its slots; `None` for other types.
+        trouble: The error, if it could not be read, else empty.
     """
 
     topic: Topic
@@ -71,7 +71,7 @@ class TopicNow:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """All topics at one moment."""
+    """All topics at one time."""
 
     topics: tuple[TopicNow, ...]
     figures: Minute
@@ -90,7 +90,7 @@ class Samples:
         self._readings.append(sample)
 
     def rates(self) -> dict[str, float]:
-        """Return counts a second over about the last ten seconds; empty with less than two readings."""
+        """Return rates per second over about the last ten seconds; empty with fewer than two readings."""
         readings = list(self._readings)
         if len(readings) < 2:
             return {}
@@ -107,7 +107,7 @@ class Samples:
 
 
 class Reader:
-    """Reads what the pages show."""
+    """Reads the data of the pages."""
 
     def __init__(self, client: RmqClient) -> None:
         self.client = client
@@ -116,7 +116,7 @@ class Reader:
         self._lock = threading.Lock()
 
     def definitions(self) -> Definitions:
-        """Return all registered topics, and those that can't be read."""
+        """Return all registered topics, and those that cannot be read."""
         return self.cache.get("topics", self.client.definitions)
 
     def topics(self) -> Sequence[Topic]:
@@ -124,12 +124,12 @@ class Reader:
         return self.definitions().topics
 
     def topic(self, name: str) -> Topic:
-        """Return a topic's definition; an error where it is not registered, or cannot be read."""
+        """Return a topic's definition; raise an error if it is not registered or cannot be read."""
         topic = next((topic for topic in self.topics() if topic.name == name), None)
         return self.client.topic(name) if topic is None else topic
 
     def overview(self) -> Overview:
-        """Return all topics with their sizes, the sums, and the rates."""
+        """Return all topics with their figures, sums and rates."""
         return self.cache.get("overview", self._read_overview)
 
     def topic_now(self, name: str) -> TopicNow:
@@ -142,14 +142,14 @@ class Reader:
         return self.cache.get("workers", lambda: _read_or_nothing("the workers", self.client.workers))
 
     def handler_times(self, topic: Topic | None = None, group: str | None = None) -> HandlerTimes:
-        """Return how long handlers of a topic and group, or of all, took in the last minutes, over all workers."""
+        """Return the handler durations of a topic and group, or of all, in the last minutes, over all workers."""
         workers = (worker for worker in self.workers() if not worker.stale)
         listeners = (each for worker in workers for each in worker.listeners if group in (None, each.group))
         chosen = (each for each in listeners if topic is None or each.topic == topic.name)
         return HandlerTimes.summed(each.times for each in chosen)
 
     def listening(self, topic: Topic, group: str | None = None) -> bool:
-        """Return whether a worker that is not silent listens to a topic, or for a group of it."""
+        """Return whether an active worker listens to a topic, or for a group of it."""
         return bool(self._listeners(topic, group))
 
     def owners(self, topic: Topic, group: str | None = None) -> dict[int, str]:
@@ -167,11 +167,11 @@ class Reader:
         ]
 
     def reasons(self, topic: Topic) -> DeadReasons:
-        """Return the dead by type of error."""
+        """Return the dead messages by type of error."""
         return self.cache.get(("reasons", topic.name), lambda: self.client.inspect(topic).dead_reasons())
 
     def spark_queries(self, topic: Topic) -> Sequence[SparkQuery]:
-        """Return what Spark's queries on a topic have reported."""
+        """Return the reports of Spark queries on a topic."""
         seen = self.client.stream if topic.type is TopicType.STREAM else self.client.inspect
         name = f"the reports of Spark on {topic.name}"
         return self.cache.get(("spark", topic.name), lambda: _read_or_nothing(name, seen(topic).spark_queries))
@@ -190,7 +190,7 @@ class Reader:
         )
 
     def charts(self, topic: str | None, chosen: str, *, timed: bool = True) -> list[Chart]:
-        """Return the charts of a topic, or of all together, over one of `RANGES`; lateness only of what is `timed`."""
+        """Return the charts of a topic, or of all topics, over one of `RANGES`; lateness only if `timed`."""
         minutes = RANGES.get(chosen, RANGES["1h"])
         recorded = self.cache.get(("history", topic), lambda: self._recorded(topic))
         last_ms = recorded[-1].minute * 60_000 + 5_000 if recorded else 0
@@ -232,7 +232,7 @@ class Reader:
             return self.cache.get(("topic", topic.name), lambda: self._read_topic(topic))
         except RedisUnavailableError:
             raise
-        except RmqError as error:  # the other topics are still worth seeing
+        except RmqError as error:  # the other topics are shown
             return TopicNow(topic, Minute(0), trouble=str(error))
 
     def _read_topic(self, topic: Topic) -> TopicNow:
@@ -251,19 +251,19 @@ class Reader:
 
 
 def _read_or_nothing(name: str, read: Callable[[], Sequence[T]]) -> Sequence[T]:
-    """Read a key that all topics share. Another program may have written to it; the pages of topics do without."""
+    """Read a shared key; return nothing if it cannot be read, as when another program has written to it."""
     try:
         return read()
     except RedisUnavailableError:
         raise
     except RmqError as error:
-        log.warning("%s cannot be read: %s", name, error)
+        log.warning("cannot read %s: %s", name, error)
         return ()
 
 
 @lru_cache(maxsize=1_024)
 def basis_for(slots: int, slot: int) -> bytes:
-    """Return a slot basis that leads to a slot; by trying, since CRC-32 has no short way back."""
+    """Return a slot basis that maps to a slot, found by trial."""
     topic = Topic("any", TopicType.PRIORITY, slots=slots)
     return next(
         basis for basis in (b"%d" % number for number in range(64 * slots + 4_096)) if topic.slot_of(basis) == slot
@@ -271,7 +271,7 @@ def basis_for(slots: int, slot: int) -> bytes:
 
 
 def digest(content: bytes) -> str:
-    """Return what stands for a content that is too long for an address."""
+    """Return the hash that identifies a content that is too long for an address."""
     return sha256(content).hexdigest()
 
 

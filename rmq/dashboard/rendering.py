@@ -1,4 +1,4 @@
-"""What all pages share: templates, payloads made harmless, and how an error is answered."""
+"""Templates, escaping of payloads, and error pages."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ MOST_TEXT, MOST_HEX_BYTES = 4_096, 512
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """A content or body as a page shows it: text without characters that act, or bytes in hexadecimal digits.
+    """A content or body in displayable form: text without control characters, or hexadecimal digits.
 
     Attributes:
-        kind: `text`, or `hex` where it is not UTF-8.
-        size: Its whole length, bytes.
+        kind: `text`, or `hex` if it is not UTF-8.
+        size: Its full length in bytes.
         cut: True if there is more than is shown.
     """
 
@@ -47,13 +47,13 @@ class Payload:
 
 
 def payload(value: bytes, size: int | None = None) -> Payload:
-    """Return a payload for showing, cut to a few thousand characters; `size` where only its beginning is there."""
+    """Return a displayable payload, cut to a few thousand characters. `size` is its length if `value` is a part."""
     whole = len(value) if size is None else size
     head = value[: 4 * MOST_TEXT]
     try:
         text = head.decode()
     except UnicodeDecodeError as error:
-        partial = error.start >= len(head) - 3 and whole > len(head)  # a character that the cut has split
+        partial = error.start >= len(head) - 3 and whole > len(head)  # the cut has split a character
         if not partial:
             rows = "\n".join(value[first : first + 16].hex(" ") for first in range(0, min(whole, MOST_HEX_BYTES), 16))
             return Payload(rows, "hex", whole, whole > MOST_HEX_BYTES)
@@ -63,25 +63,25 @@ def payload(value: bytes, size: int | None = None) -> Payload:
 
 
 def message_link(topic: str, slot: int, content: bytes, place: str) -> str:
-    """Return the address of a message's page; a long content is named by its digest and found by looking."""
+    """Return the address of a message's page. A long content is identified by its digest, and searched for."""
     if len(content) <= LONGEST_LINK_BYTES:
         return link("/message", topic=topic, slot=slot, hex=content.hex())
     return link("/message", topic=topic, slot=slot, place=place, sha256=digest(content))
 
 
 def link(path: str, **query: object) -> str:
-    """Return an address of ours with what is given and not empty."""
+    """Return a local address with the arguments that are not empty."""
     fields = {name: value for name, value in query.items() if value not in (None, "")}
     return f"{path}?{urlencode(fields)}" if fields else path
 
 
 def percent(part: int, whole: int) -> str:
-    """Return a share as `37.2%`; `–` of nothing."""
+    """Return a share, such as `37.2%`; `–` if `whole` is 0."""
     return f"{100 * part / whole:.1f}%" if whole else "–"
 
 
 def _changed(request: Request, **changes: str) -> str:
-    """Return the address of the page that is shown, with some of its query changed: it can be shared."""
+    """Return the address of the present page, with some query arguments changed."""
     return link(request.url.path, **{**request.query_params, **changes})
 
 
@@ -104,7 +104,7 @@ class Pages:
         self._templates.globals.update({each.__name__: each for each in functions})  # pyright: ignore[reportUnknownMemberType]
 
     def render(self, request: Request, template: str, status: int = 200, **values: Any) -> Response:
-        """Return a page."""
+        """Render a page."""
         session = self.forms.session(request)
         html = self._templates.get_template(template).render(
             path=request.url.path,
@@ -127,7 +127,7 @@ class Pages:
         return response
 
     def failed(self, request: Request, error: RmqError) -> Response:
-        """Return the page for an error."""
+        """Render the page of an error."""
         answers = (answer for kind, answer in FAILURES.items() if isinstance(error, kind))
         status, heading = next(answers, (500, "Failed"))
         return self.render(request, "error.html", status, heading=heading, text=str(error))

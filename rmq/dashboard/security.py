@@ -1,4 +1,4 @@
-"""What stands between the network and the pages: host, login, size, headers, and the token of every form."""
+"""Protection of the pages: host check, login, size limits, security headers, and form tokens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger("rmq.dashboard")
 
 MOST_BODY_BYTES = 262_144
 MOST_DROPPED_BYTES = 4_194_304
-"""Of a form that is too large, this much is read before the answer; then the connection is cut."""
+"""Maximum bytes read of a form that is too large before the response; beyond it the connection is closed."""
 
 TOKEN_AGE_S = 12 * 3_600
 MOST_WRONG, WRONG_S, MOST_NETWORKS = 20, 60.0, 10_000
@@ -36,7 +36,7 @@ HEADERS = {
     ),
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    # not no-referrer: with it browsers send our own forms with the origin `null`
+    # not no-referrer, with which browsers send our own forms with the origin `null`
     "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
@@ -44,7 +44,7 @@ HEADERS = {
 
 
 class Gate:
-    """Checks host, login and size of each request; adds the headers that keep browsers from obeying payloads."""
+    """Checks host, login and size of each request, and adds security headers to responses."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
@@ -74,12 +74,12 @@ class Gate:
     def _refusal(self, headers: Headers, scope: Scope) -> Response | None:
         hosts = headers.getlist("host")
         if len(hosts) != 1 or not self._settings.allows(hosts[0]):
-            return PlainTextResponse("This host name is not served here; see --allow-host.\n", 421)
+            return PlainTextResponse("This host name is not allowed; see --allow-host.\n", 421)
         expected = self._settings.credentials
-        address: str = (scope.get("client") or ("",))[0]  # nothing over a unix socket
+        address: str = (scope.get("client") or ("",))[0]  # empty over a Unix socket
         scope["rmq_user"] = None
         if expected is None and address and not is_loopback(address):
-            return PlainTextResponse("Without a login the dashboard answers this machine only.\n", 403)
+            return PlainTextResponse("Without a login, the dashboard is available on this machine only.\n", 403)
         if expected is not None:
             authorization = headers.get("authorization", "")
             if self._attempts.exhausted(address, monotonic_s()):
@@ -100,25 +100,25 @@ class Gate:
 
 
 class Attempts:
-    """Wrong logins by network, in bounded memory: one with too many is refused for a while.
+    """Counts failed logins by network, in bounded memory. A network with too many is blocked for a while.
 
-    A network is an IPv4 address, or the 64 bits of an IPv6 address that its user cannot choose.
+    A network is an IPv4 address, or the first 64 bits of an IPv6 address.
     """
 
     def __init__(self) -> None:
         self._wrong: dict[str, tuple[float, int]] = {}
 
     def exhausted(self, address: str, now_s: float) -> bool:
-        """Return whether no login from there counts now, not even one that is right."""
+        """Return whether an address is blocked, even for a correct login."""
         began_s, number = self._wrong.get(network_of(address), (now_s, 0))
         return number >= MOST_WRONG and now_s - began_s < WRONG_S
 
     def wrong(self, address: str, now_s: float) -> None:
-        """Note a wrong login."""
+        """Count a failed login."""
         network = network_of(address)
         if network not in self._wrong and len(self._wrong) >= MOST_NETWORKS:
             self._wrong = {each: attempt for each, attempt in self._wrong.items() if now_s - attempt[0] < WRONG_S}
-            if len(self._wrong) >= MOST_NETWORKS:  # those that are refused stay so, while others can go
+            if len(self._wrong) >= MOST_NETWORKS:  # drop a network that is not blocked, if there is one
                 others = (each for each, (_, number) in self._wrong.items() if number < MOST_WRONG)
                 del self._wrong[next(others, next(iter(self._wrong)))]
         began_s, number = self._wrong.get(network, (now_s, 0))
@@ -126,7 +126,7 @@ class Attempts:
             began_s, number = now_s, 0
         self._wrong[network] = began_s, number + 1
         if number + 1 == MOST_WRONG:
-            log.warning("%d wrong logins from %s within %.0f s: refused for a while", MOST_WRONG, network, WRONG_S)
+            log.warning("%d failed logins from %s within %.0f s; blocking it for a while", MOST_WRONG, network, WRONG_S)
 
 
 def _bounded(receive: Receive) -> Receive:
@@ -136,10 +136,10 @@ def _bounded(receive: Receive) -> Receive:
         nonlocal left
         message = await receive()
         left -= len(message.get("body", b""))
-        while -MOST_DROPPED_BYTES < left < 0 and message.get("more_body"):  # a browser that still sends hears no answer
+        while -MOST_DROPPED_BYTES < left < 0 and message.get("more_body"):  # a browser reads no response while it sends
             message = await receive()
             left -= len(message.get("body", b""))
-        if left < 0:  # a body in chunks has no content-length
+        if left < 0:  # a chunked body has no content-length
             raise HTTPException(413)
         return message
 
@@ -147,7 +147,7 @@ def _bounded(receive: Receive) -> Receive:
 
 
 def logged_in(header: str, expected: Credentials) -> str | None:
-    """Return the user of a Basic login that is right, else `None`; takes as long whatever is wrong."""
+    """Return the user of a correct Basic login, else `None`. Compares in constant time."""
     scheme, _, encoded = header.partition(" ")
     try:
         decoded = base64.b64decode(encoded.strip(), validate=True) if scheme.lower() == "basic" else b""
@@ -158,9 +158,9 @@ def logged_in(header: str, expected: Credentials) -> str | None:
 
 
 class Forms:
-    """The token that every form carries: a page elsewhere can make a browser send a form, but not know this.
+    """The token of forms, against cross-site request forgery: a page of another site does not know it.
 
-    The cookie is bound to the token by a signature, with a key that lives as long as this process.
+    The token is the session cookie, signed with a key of this process.
     """
 
     def __init__(self) -> None:
@@ -169,7 +169,7 @@ class Forms:
         self._notes = URLSafeTimedSerializer(key, salt="note")
 
     def session(self, request: Request) -> str:
-        """Return the session of a request, a new one where it has none."""
+        """Return the session of a request, or a new one."""
         known = request.cookies.get(SESSION_COOKIE, "")
         return known if 20 <= len(known) <= 64 else secrets.token_urlsafe(24)
 
@@ -178,7 +178,7 @@ class Forms:
         return self._tokens.dumps(session)
 
     def refusal(self, request: Request, form: Mapping[str, str]) -> str | None:
-        """Return why a form is not accepted, or `None`."""
+        """Return the reason to refuse a form, or `None`."""
         if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return "This form came from another site."
         origin = request.headers.get("origin")
@@ -190,20 +190,20 @@ class Forms:
         except BadSignature:
             signed = None
         if not session or not isinstance(signed, str) or not secrets.compare_digest(signed.encode(), session.encode()):
-            return "This form has expired, or is not of this dashboard. Go back, reload the page, and repeat."
+            return "This form has expired, or is from another dashboard. Go back, reload the page, and try again."
         return None
 
     def set_session(self, response: Response, session: str) -> None:
-        """Leave the session with the browser."""
+        """Set the session cookie."""
         response.set_cookie(SESSION_COOKIE, session, httponly=True, samesite="strict")
 
     def set_note(self, response: Response, kind: str, text: str) -> None:
-        """Have the next page say what came of an action."""
+        """Show the result of an action on the next page."""
         signed = self._notes.dumps([kind, text[:500]])
         response.set_cookie(NOTE_COOKIE, signed, max_age=60, httponly=True, samesite="strict")
 
     def take_note(self, request: Request) -> tuple[str, str] | None:
-        """Return what the last action left to say: `good` or `bad`, and the words."""
+        """Return the result of the last action: `good` or `bad`, and the text; `None` if there is none."""
         try:
             kind, text = self._notes.loads(request.cookies.get(NOTE_COOKIE, ""), max_age=60)
         except (BadSignature, ValueError, TypeError):

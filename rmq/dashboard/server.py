@@ -1,4 +1,4 @@
-"""Serves the dashboard over HTTP, until a signal."""
+"""Serves the dashboard over HTTP."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ def serve(client: RmqClient, settings: Settings, ready: Callable[[str], None]) -
     """Serve the dashboard until SIGINT or SIGTERM.
 
     Args:
-        client: What it shows.
-        settings: Where, and for whom.
-        ready: Called with the address once it listens.
+        client: The client to use.
+        settings: Address and access settings.
+        ready: Called with the URL once it is listening.
 
     Raises:
-        InvalidValueError: It can't listen there.
+        InvalidValueError: It cannot listen on the address.
     """
     config = uvicorn.Config(
         make_app(client, settings),
         log_level="warning",
         access_log=False,
         server_header=False,
-        proxy_headers=False,  # who asks is the peer, whatever its headers say
+        proxy_headers=False,  # use the peer's address, not that in its headers
         timeout_graceful_shutdown=3,
     )
     with listening(settings) as listener:
@@ -41,10 +41,10 @@ def serve(client: RmqClient, settings: Settings, ready: Callable[[str], None]) -
 
 
 def listening(settings: Settings) -> socket.socket:
-    """Return a socket that listens at the address of the settings."""
+    """Return a socket that listens on the address of the settings."""
     try:
         family = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM)[0][0]
-        both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()  # `::` takes IPv4, too
+        both = family == socket.AF_INET6 and socket.has_dualstack_ipv6()  # `::` accepts IPv4, too
         address = settings.host, settings.port
         return socket.create_server(address, family=family, backlog=128, dualstack_ipv6=both)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""How the dashboard is reached, and by whom."""
+"""Address and access settings of the dashboard."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8642
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Who may see the pages.
+    """Login for the pages.
 
     Attributes:
         user: Name, without a colon.
-        password: Password, not empty.
+        password: Password; must not be empty.
     """
 
     user: str
@@ -24,22 +24,22 @@ class Credentials:
 
     def __post_init__(self) -> None:
         if not self.user or ":" in self.user or not self.password:
-            raise InvalidValueError("credentials need a user without a colon and a password that is not empty")
+            raise InvalidValueError("credentials need a user without a colon, and a password")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How the dashboard is reached.
+    """Address and access settings of the dashboard.
 
     Attributes:
-        host: Address to listen on. Any but a loopback address needs credentials.
-        port: Port to listen on; 0 for any that is free.
-        credentials: Who may see the pages; `None` for everybody on this machine, and nobody elsewhere.
-        read_only: Show everything, change nothing.
-        names: Host names under which the pages may be asked for, beside `localhost` and addresses.
+        host: Address to listen on. Credentials are required unless it is a loopback address.
+        port: Port to listen on; 0 for any free port.
+        credentials: Login for the pages; with `None`, all users of this machine have access, and no others.
+        read_only: Disable all actions.
+        names: Allowed host names, besides `localhost` and IP addresses.
 
     Raises:
-        InvalidValueError: An address other than a loopback one, and no credentials.
+        InvalidValueError: The address is not a loopback address, and there are no credentials.
     """
 
     host: str = DEFAULT_HOST
@@ -52,11 +52,11 @@ class Settings:
         object.__setattr__(self, "names", frozenset(name.lower().rstrip(".") for name in self.names))
         if self.credentials is None and not is_loopback(self.host):
             raise InvalidValueError(
-                f"host is {self.host}: other machines can reach it, and without a login they can purge topics; "
-                "name a user and a password first"
+                f"host is {self.host}: other machines can reach it, and could purge topics without a login; "
+                "set a user and a password"
             )
 
     def allows(self, host_header: str) -> bool:
-        """Return whether a request that names this host is meant for us; see `rmq._model.hosts`."""
+        """Return whether a request with this host header is accepted; see `rmq._model.hosts`."""
         name = named_host(host_header)
         return name in self.names or is_local_name(name)

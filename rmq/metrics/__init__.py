@@ -1,8 +1,8 @@
 """Metrics for Prometheus. Needs the extra: `pip install 'rmq[metrics]'`.
 
-`serve(client)` answers on a port with all topics' figures, and at `/scale/<topic>` how much work a topic has, for
-autoscalers; `Handlers` adds how long handlers of a worker take. On the command line: `rmq metrics`, and
-`rmq worker --metrics-port`.
+`serve(client)` exports the metrics of all topics on a port, and at `/scale/<topic>` a topic's amount of work, for
+autoscalers. `Handlers` measures the handlers of a worker. On the command line: `rmq metrics`, and `rmq worker
+--metrics-port`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""All topics' figures, read from Redis when Prometheus asks, at most once in a while."""
+"""Metrics of all topics, read from Redis at each scrape, with a short cache."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ T = TypeVar("T")
 log = logging.getLogger("rmq.metrics")
 
 KEEP_S = 2.0
-"""Prometheus servers that ask within this time share one reading."""
+"""Scrapes within this time share one reading."""
 
 
 class TopicsCollector(Collector):
-    """Reads every topic of a client's Redis: sizes, lateness, totals, owners, memory.
+    """Exports all topics of a client's Redis: sizes, lateness, totals, owners and memory.
 
-    Each topic costs one short script a slot; in a slot nothing is scanned.
+    Each topic costs one short script per slot, which scans nothing.
 
     Args:
-        client: Where.
-        keep_s: For how long a reading is handed out again.
+        client: The client to use.
+        keep_s: Seconds for which a reading is reused.
 
     Examples:
         >>> from prometheus_client import CollectorRegistry
@@ -51,11 +51,11 @@ class TopicsCollector(Collector):
         self._unavailable = False  # a part of the last reading
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing: the families depend on what is read."""
+        """Return nothing: the metric families depend on the topics."""
         return []
 
     def collect(self) -> Iterable[Metric]:
-        """Return all metrics that can be read; `rmq_up` and `rmq_unread` say where Redis did not answer."""
+        """Return all metrics that can be read. `rmq_up` is 0 if Redis did not answer; `rmq_unread` has the parts."""
         with self._lock:
             if monotonic_s() >= self._until_s:
                 self._metrics = self._read()
@@ -79,11 +79,11 @@ class TopicsCollector(Collector):
         return figures.all
 
     def _part(self, figures: Figures, part: str, read: Callable[[], T]) -> T | None:
-        """Read a part; where it cannot be read, return `None` and say so: the servers of the other parts may answer."""
+        """Read a part; log an error and return `None` if it fails, since the servers of other parts may answer."""
         try:
             return read()
         except RmqError as error:
-            log.warning("metrics are not complete, %s cannot be read: %s", part, error)
+            log.warning("metrics are incomplete; cannot read %s: %s", part, error)
             figures.unread.add_metric([part], 1)
             self._unavailable = self._unavailable or isinstance(error, RedisUnavailableError) or part != "workers"
             return None
@@ -100,7 +100,7 @@ class TopicsCollector(Collector):
                     count_unowned(figures, stats, workers)
                 take_queries(figures, topic.name, view.spark_queries())
         except RmqError as error:
-            log.warning("no metrics of topic %s: %s", topic.name, error)
+            log.warning("cannot read metrics of topic %s: %s", topic.name, error)
             figures.errors.add_metric([topic.name], 1)
 
     def _read_stream(self, figures: Figures, topic: Topic) -> None:
@@ -128,54 +128,54 @@ def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
 
 
 class Figures:
-    """The metric families, empty."""
+    """The metric families of one reading."""
 
     def __init__(self) -> None:
-        self.up = _gauge("up", "1 where Redis answered all questions, else 0.")
+        self.up = _gauge("up", "1 if Redis answered all requests, else 0.")
         self.unread = _gauge("unread", "1 for a part that could not be read: definitions, workers or memory.", "part")
         self.errors = _gauge("topic_unreadable", "1 for a topic that could not be read.", "topic")
         self.unreadable = _gauge(
             "definitions_unreadable", "Registered definitions that this version of RMQ cannot read."
         )
-        self.backlog = _gauge("backlog", "Messages in store.", "topic")
-        self.due = _gauge("due", "Messages in store that may be delivered now.", "topic")
-        self.in_flight = _gauge("in_flight", "Claimed messages.", "topic")
-        self.waiting = _gauge("waiting", "Failed messages that wait for their retry.", "topic")
+        self.backlog = _gauge("backlog", "Messages in the backlog.", "topic")
+        self.due = _gauge("due", "Messages in the backlog that may be delivered now.", "topic")
+        self.in_flight = _gauge("in_flight", "Messages in flight.", "topic")
+        self.waiting = _gauge("waiting", "Failed messages that wait for a retry.", "topic")
         self.dead = _gauge("dead", "Dead messages.", "topic")
-        late = "For how long the oldest due message has been due; of PRIORITY topics unknown."
+        late = "Seconds since the oldest due message became due; not for PRIORITY topics."
         self.late = _gauge("oldest_due_age_seconds", late, "topic")
-        happened = "What happened to messages since the topic began."
+        happened = "Events of messages since the topic was created."
         self.total = CounterMetricFamily("rmq_messages", happened, labels=["topic", "event"])
-        self.merged = _gauge("merged_ratio", "Sends that merged, of all since the topic began: 0 to 1.", "topic")
+        self.merged = _gauge("merged_ratio", "Share of sends that merged since the topic was created, 0 to 1.", "topic")
         self.slots = _gauge("slots", "Slots of the topic.", "topic")
-        self.paused = _gauge("slots_paused", "Slots from which no worker may claim.", "topic")
-        unowned = "Slots, owned through ZooKeeper before, that no worker that reports has now."
+        self.paused = _gauge("slots_paused", "Paused slots.", "topic")
+        unowned = "Slots that were owned through ZooKeeper before and have no active owner now."
         self.unowned = _gauge("slots_unowned", unowned, "topic")
-        self.unaccounted = _gauge("unaccounted", "Messages that vanished or were invented: 0.", "topic")
-        self.workers = _gauge("workers", "Processes with running listeners that report.")
-        allowed = "Handlers that all workers together may run in parallel now; with Adaptive fewer, and 0 in a pause."
+        self.unaccounted = _gauge("unaccounted", "Messages lost or duplicated, by the topic's counters; 0.", "topic")
+        self.workers = _gauge("workers", "Processes with running listeners.")
+        allowed = "Handlers that all workers together may run in parallel now; Adaptive and pauses reduce it."
         self.allowed = _gauge("handlers_allowed", allowed, "topic")
-        throttled = "Workers whose claims the topic's rate limit has kept back lately."
+        throttled = "Workers whose claims the topic's rate limit has delayed recently."
         self.throttled = _gauge("workers_throttled", throttled, "topic")
-        longest = "For how long the handler runs that runs longest, by the workers' last reports; 0 where none runs."
+        longest = "Run time of the longest running handler, by the workers' last reports; 0 if none runs."
         self.longest = _gauge("longest_handler_seconds", longest, "topic")
-        hung = "Handlers that have run for longer than their listener's timeout, and were given up."
+        hung = "Handlers that have run longer than their listener's timeout and were abandoned."
         self.hung = _gauge("handlers_hung", hung, "topic")
         self.length = _gauge("stream_length", "Entries of a stream topic.", "topic")
-        self.lag = _gauge("group_lag", "Entries that a group has not had yet.", "topic", "group")
-        self.group_in_flight = _gauge("group_in_flight", "Entries in handlers' hands.", "topic", "group")
+        self.lag = _gauge("group_lag", "Entries that a group has not read yet.", "topic", "group")
+        self.group_in_flight = _gauge("group_in_flight", "Entries in flight.", "topic", "group")
         self.group_waiting = _gauge("group_waiting", "Entries that wait for a retry.", "topic", "group")
         self.group_dead = _gauge("group_dead", "Dead entries.", "topic", "group")
         query = ("topic", "role", "query")
-        spark = "What Spark's queries on the topic have done."
+        spark = "Events of Spark queries on the topic."
         self.spark = CounterMetricFamily("rmq_spark", spark, labels=[*query, "event"])
-        waited = "How long Spark's queries have waited for calls to Redis."
+        waited = "Time that Spark queries have spent in calls to Redis."
         self.spark_redis = CounterMetricFamily("rmq_spark_redis_seconds", waited, labels=query)
-        behind = "Messages that are due, and in no batch of the query yet."
+        behind = "Due messages that are not in a batch of the query yet."
         self.spark_behind = _gauge("spark_behind", behind, *query)
-        left = "For how long the leases of the query's batch last."
+        left = "Time until the leases of the query's batch expire."
         self.spark_lease = _gauge("spark_lease_left_seconds", left, *query)
-        self.spark_silent = _gauge("spark_report_age_seconds", "Since the query's last report.", *query)
+        self.spark_silent = _gauge("spark_report_age_seconds", "Time since the query's last report.", *query)
         self.memory_used = _gauge("redis_memory_used_bytes", "Memory that Redis uses.", "server")
         self.memory_limit = _gauge("redis_memory_limit_bytes", "Redis' maxmemory; 0 for none.", "server")
 
@@ -204,7 +204,7 @@ class Figures:
 
 
 def take_queries(figures: Figures, topic: str, queries: Iterable[SparkQuery]) -> None:
-    """Add what Spark's queries on a topic report."""
+    """Add the reports of Spark queries on a topic."""
     for query in queries:
         labels = [topic, query.role, query.name]
         for event, number in query.totals.items():
@@ -218,7 +218,7 @@ def take_queries(figures: Figures, topic: str, queries: Iterable[SparkQuery]) ->
 
 
 def take_listeners(figures: Figures, listeners: Iterable[ListenerInfo]) -> None:
-    """Add what all workers report of their listeners, by topic."""
+    """Add the workers' reports of their listeners, by topic."""
     by_topic: defaultdict[str, list[ListenerInfo]] = defaultdict(list)
     for listener in listeners:
         by_topic[listener.topic].append(listener)
@@ -231,8 +231,8 @@ def take_listeners(figures: Figures, listeners: Iterable[ListenerInfo]) -> None:
 
 
 def count_unowned(figures: Figures, stats: TopicStats, workers: Iterable[WorkerInfo]) -> None:
-    """Count the slots without an owner, where ZooKeeper assigns them: without it every worker claims from all."""
-    if any(slot.epoch for slot in stats.slots):  # then all have owners, also those without an epoch so far
+    """Count unowned slots of a topic whose slots ZooKeeper assigns."""
+    if any(slot.epoch for slot in stats.slots):  # then all slots have owners, even those without an epoch yet
         here = {slot for worker in workers for listener in worker.listeners
                 if listener.topic == stats.topic.name for slot in listener.slots}  # fmt: skip
         figures.unowned.add_metric([stats.topic.name], len({slot.slot for slot in stats.slots} - here))

@@ -1,4 +1,4 @@
-"""How long a worker's handlers take, how many run, what came of them, and how many sends they got at once."""
+"""Metrics of a worker's handlers: durations, number running, outcomes, and sends per delivery."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Distribution:
 
     Args:
         name: Name of the family.
-        text: What it says.
+        text: Help text.
         labels: Names of its labels.
         bounds: Upper bounds of the buckets, ascending; the last bucket has none.
     """
@@ -46,7 +46,7 @@ class _Distribution:
             self._sums[labels] = self._sums.get(labels, 0.0) + value
 
     def family(self) -> Metric:
-        """Return what was counted."""
+        """Return the metric family."""
         name, text, names = self._family
         family = HistogramMetricFamily(name, text, labels=names)
         ends = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
@@ -57,10 +57,10 @@ class _Distribution:
 
 
 class Handlers(Observer, Collector):
-    """Measures the handlers of a client: `client.observers.all.append(Handlers(registry))`, before they start.
+    """Measures the handlers of a client. Add it to `client.observers.all` before listeners start.
 
-    What it counts is of this process, also where `PROMETHEUS_MULTIPROC_DIR` has metrics of `prometheus_client` kept in
-    files: a worker may have inherited the folder of a web server.
+    It counts for this process only, even if `PROMETHEUS_MULTIPROC_DIR` is set: a worker may have inherited the folder
+    of a web server.
 
     Args:
         registry: Where the metrics are registered.
@@ -73,8 +73,8 @@ class Handlers(Observer, Collector):
 
     def __init__(self, registry: CollectorRegistry) -> None:
         labels = "topic", "outcome"
-        self._seconds = _Distribution("rmq_handler_seconds", "How long calls of handlers took.", labels, BUCKETS)
-        stood_for = "How many sends a delivery stood for, on topics with merge; a repeated delivery counts again."
+        self._seconds = _Distribution("rmq_handler_seconds", "Duration of handler calls.", labels, BUCKETS)
+        stood_for = "Sends merged into a delivery, on topics with merge; redeliveries count again."
         self._sends = _Distribution("rmq_delivery_sends", stood_for, ("topic",), SENDS_BUCKETS)
         self._lock = threading.Lock()
         self._running: Counter[str] = Counter()
@@ -83,8 +83,8 @@ class Handlers(Observer, Collector):
 
     def collect(self) -> Iterable[Metric]:
         """Return all metrics."""
-        running = GaugeMetricFamily("rmq_handlers_running", "Calls of handlers that run.", labels=["topic"])
-        text = "Deliveries whose outcome reached Redis."
+        running = GaugeMetricFamily("rmq_handlers_running", "Running handler calls.", labels=["topic"])
+        text = "Deliveries whose outcome is stored in Redis."
         settled = CounterMetricFamily("rmq_deliveries_settled", text, labels=["topic", "outcome"])
         with self._lock:
             for topic, number in self._running.items():
@@ -95,7 +95,7 @@ class Handlers(Observer, Collector):
 
     @contextmanager
     def handling(self, deliveries: Sequence[Delivery]) -> Generator[None]:
-        """Time a call, and note what it stands for."""
+        """Measure a call, and the sends of its deliveries."""
         topic = deliveries[0].topic.name
         if deliveries[0].topic.merge is not None:
             for delivery in deliveries:

@@ -1,4 +1,4 @@
-"""How much work a topic has, as JSON for an autoscaler."""
+"""A topic's amount of work, as JSON for autoscalers."""
 
 from __future__ import annotations
 
@@ -16,25 +16,24 @@ from rmq.client import RmqClient
 from rmq.errors import InvalidValueError, RedisUnavailableError, RmqError, UnknownTopicError
 
 KEEP_S = 2.0
-"""Autoscalers that ask within this time share one reading."""
+"""Requests within this time share one reading."""
 
 PATH = "/scale/"
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much work a topic, or one group of a stream topic, has at one instant.
+    """The amount of work of a topic, or of one group of a stream topic, at one time.
 
     Attributes:
         topic: Name of the topic.
-        group: Name of the group; `None` for a topic that is no stream.
-        due_now: Messages that may be delivered now. A slot that has only ended leases or retries to give out counts as
-            one, since nobody knows their number before a worker claims. Of a group: entries that it has not had yet,
-            and those that wait for a retry. Slots that are paused do not count.
-        lateness_s: For how long the oldest due message has been due, in seconds; `None` for PRIORITY and STREAM topics,
-            which do not know.
-        in_flight: Messages in handlers' hands.
-        work: `due_now` + `in_flight`: what to scale by. It is 0 only when no worker is needed.
+        group: Name of the group; `None` for a topic that is not a stream.
+        due_now: Messages that may be delivered now. A slot that has only expired leases or due retries counts as one,
+            since their number is not known before a claim. For a group: entries that it has not read yet, and those
+            that wait for a retry. Paused slots do not count.
+        lateness_s: Seconds since the oldest due message became due; `None` for PRIORITY and STREAM topics.
+        in_flight: Messages in flight.
+        work: `due_now` + `in_flight`, the value to scale by. It is 0 only if no worker is needed.
 
     Examples:
         >>> jobs = Topic("jobs", TopicType.PRIORITY)
@@ -53,11 +52,11 @@ class Scale:
 
 
 def scale(client: RmqClient, topic: str, group: str | None = None) -> Scale:
-    """Read how much work a topic has, with one short script a slot.
+    """Return a topic's amount of work. Costs one short script per slot.
 
     Args:
-        client: Where the topic is.
-        topic: Its name.
+        client: The client to use.
+        topic: Name of the topic.
         group: The group, for stream topics only.
 
     Raises:
@@ -76,7 +75,7 @@ def scale(client: RmqClient, topic: str, group: str | None = None) -> Scale:
             raise InvalidValueError(f"topic {topic} is {definition.type.name}; only STREAM topics have groups")
         return scale_of(client.inspect(definition).stats())
     if group is None:
-        raise InvalidValueError(f"topic {topic} is STREAM: name a group, as in {PATH}{topic}/GROUP")
+        raise InvalidValueError(f"topic {topic} is STREAM and needs a group, as in {PATH}{topic}/GROUP")
     _, groups = client.stream(definition).with_groups()
     for stats in groups:
         if stats.group == group:
@@ -85,7 +84,7 @@ def scale(client: RmqClient, topic: str, group: str | None = None) -> Scale:
 
 
 def scale_of(stats: TopicStats) -> Scale:
-    """Return how much work figures of a topic show."""
+    """Compute the amount of work from a topic's figures."""
     running = [slot for slot in stats.slots if not slot.paused]
     due = sum(slot.due_now or int(0 < slot.next_due_ms <= slot.now_ms) for slot in running)
     late = stats.lateness_ms / 1000 if stats.topic.type.timed else None
@@ -93,18 +92,18 @@ def scale_of(stats: TopicStats) -> Scale:
 
 
 def scale_of_group(topic: Topic, stats: GroupStats) -> Scale:
-    """Return how much work figures of a group show."""
+    """Compute the amount of work from a group's figures."""
     running = GroupStats(stats.group, tuple(slot for slot in stats.slots if not slot.paused))
     due = None if running.lag is None else running.lag + running.waiting
     return Scale(topic.name, stats.group, due, None, stats.in_flight, None if due is None else due + stats.in_flight)
 
 
 class ScalePages:
-    """Answers `/scale/<topic>` and `/scale/<topic>/<group>`, a WSGI application.
+    """A WSGI application that serves `/scale/<topic>` and `/scale/<topic>/<group>`.
 
     Args:
-        client: Where the topics are.
-        keep_s: For how long a reading is handed out again, and that Redis does not answer.
+        client: The client to use.
+        keep_s: Seconds for which a reading, or the error that Redis does not answer, is reused.
     """
 
     def __init__(self, client: RmqClient, keep_s: float = KEEP_S) -> None:
@@ -115,7 +114,7 @@ class ScalePages:
         self._silent_until_s, self._silence = float("-inf"), ""
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
-        """Answer a request: 404 for an unknown topic, 400 for a wrong question, 503 where Redis does not answer."""
+        """Answer a request: 404 for an unknown topic, 400 for an invalid request, 503 if Redis does not answer."""
         path = str(environ.get("PATH_INFO", ""))
         topic, slash, group = path.removeprefix(PATH).partition("/")
         try:
@@ -135,7 +134,7 @@ class ScalePages:
             self._kept = {key: kept for key, kept in self._kept.items() if kept[0] > now_s}
             kept = self._kept.get((topic, group))
             if kept is None:
-                if now_s < self._silent_until_s:  # else those who wait here would wait for it one after the other
+                if now_s < self._silent_until_s:  # else waiting requests would time out one after the other
                     raise RedisUnavailableError(self._silence)
                 kept = self._kept[topic, group] = (now_s + self._keep_s, self._ask(topic, group))
             return kept[1]

@@ -1,4 +1,4 @@
-"""Answers Prometheus, and autoscalers, over HTTP."""
+"""Serves metrics to Prometheus and autoscalers over HTTP."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from rmq.metrics.scale import PATH, ScalePages
 PORT = 9_460
 TRIED_PORTS = 64
 SILENT_S = 30.0
-"""A connection over which nothing comes for so long is closed: its peer may be gone without a word."""
+"""Seconds without data after which a connection is closed: its peer may have disappeared."""
 
 Application = Callable[[dict[str, Any], Callable[..., object]], Iterable[bytes]]
 """A WSGI application."""
 
 
 class _Threads(ThreadingMixIn, WSGIServer):
-    """Answers each request in a thread of its own, which does not hold up the program's end."""
+    """Answers each request in a daemon thread, which does not delay the program's exit."""
 
     daemon_threads = True
 
 
 class _Quiet(WSGIRequestHandler):
-    """Logs no requests, and waits for none for ever."""
+    """Does not log requests, and has a timeout."""
 
     timeout = SILENT_S
 
     def handle(self) -> None:
-        """Answer one request. Whoever has gone, or says nothing, gets no answer."""
+        """Answer one request. Broken and silent connections are ignored."""
         with suppress(OSError):
             super().handle()
 
@@ -52,13 +52,13 @@ class Server:
     """A running exporter.
 
     Args:
-        registry: The metrics that it answers with, at any path but `/scale/`.
+        registry: The metrics to serve, at any path but `/scale/`.
         host: The address to listen on.
         port: The port; 0 for a free one.
-        client: Whose topics it answers for at `/scale/`; `None` for none.
+        client: The client for `/scale/`; `None` disables it.
 
     Attributes:
-        port: Where it listens.
+        port: The port on which it listens.
 
     Examples:
         >>> from rmq.metrics import serve
@@ -89,18 +89,18 @@ class Server:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop the server."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
     def wait(self) -> None:
-        """Answer until the process is told to end."""
+        """Block forever, while the server answers requests."""
         threading.Event().wait()
 
 
 def _refusal(environ: Mapping[str, Any], host: str) -> str | None:
-    """Return the status with which a request is refused, or `None`; a server that others can reach has any name."""
+    """Return the status to refuse a request with, or `None`. Host names are checked on loopback addresses only."""
     if environ.get("REQUEST_METHOD") != "GET":
         return "405 Method Not Allowed"
     if is_loopback(host) and not is_local_name(named_host(environ.get("HTTP_HOST") or "localhost")):
@@ -109,15 +109,15 @@ def _refusal(environ: Mapping[str, Any], host: str) -> str | None:
 
 
 def serve(client: RmqClient, host: str = "127.0.0.1", port: int = PORT) -> Server:
-    """Export the figures of all topics at `/metrics`, and at `/scale/<topic>` how much work a topic has.
+    """Export the metrics of all topics at `/metrics`, and a topic's amount of work at `/scale/<topic>`.
 
     Args:
-        client: Where they are.
-        host: The address to listen on; there is no login, so think before you open it to others.
+        client: The client to use.
+        host: The address to listen on. There is no login, so do not expose it to untrusted networks.
         port: The port; 0 for a free one.
 
     Raises:
-        InvalidValueError: The port is taken, or the address is not ours.
+        InvalidValueError: The port is in use, or the address is not one of this machine.
 
     Examples:
         >>> from rmq.metrics import serve
@@ -130,15 +130,15 @@ def serve(client: RmqClient, host: str = "127.0.0.1", port: int = PORT) -> Serve
 
 
 def serve_handlers(client: RmqClient, host: str = "127.0.0.1", port: int = PORT) -> Server:
-    """Export how a worker's own handlers do; before its listeners start.
+    """Export the metrics of a worker's handlers. Call it before its listeners start.
 
     Args:
         client: The worker's client.
         host: The address to listen on.
-        port: The port; of several processes of one worker the others take the next free ones.
+        port: The port. Further processes of the worker use the next free ports.
 
     Raises:
-        InvalidValueError: No port from it on is free.
+        InvalidValueError: There is no free port from `port` on.
 
     Examples:
         >>> from rmq.metrics import serve_handlers
@@ -151,21 +151,21 @@ def serve_handlers(client: RmqClient, host: str = "127.0.0.1", port: int = PORT)
 
 
 def _listen(registry: CollectorRegistry, host: str, port: int, tries: int, client: RmqClient | None = None) -> Server:
-    if not host:  # it would stand for all addresses
-        raise InvalidValueError("the host to listen on is empty; name an address, 0.0.0.0 for all")
+    if not host:  # an empty host would mean all addresses
+        raise InvalidValueError("host is empty; it must be an address to listen on, such as 0.0.0.0 for all")
     trouble: Exception | None = None
     for number in range(port, port + tries):
         try:
             return Server(registry, host, number, client)
         except OverflowError:
             trouble = OSError(f"there is no port {number}")
-        except (OSError, ValueError) as error:  # the latter: what can't be a host's name
+        except (OSError, ValueError) as error:  # ValueError: not a valid host name
             trouble = error
     raise InvalidValueError(f"cannot listen on {host}:{port}: {trouble}")
 
 
 def render(client: RmqClient) -> str:
-    """Return the figures of all topics once, as Prometheus reads them.
+    """Return the metrics of all topics in Prometheus' text format.
 
     Examples:
         >>> from rmq.metrics import render

@@ -1,6 +1,7 @@
-"""Traces and metrics for OpenTelemetry. Needs the extra: `pip install 'rmq[otel]'`, and an SDK that you set up.
+"""Traces and metrics for OpenTelemetry. Needs `pip install 'rmq[otel]'`, and an SDK that you configure.
 
-`client.observers.all.append(Telemetry())`, in senders and in workers, before producers are made and listeners start.
+Call `client.observers.all.append(Telemetry())` in senders and workers, before creating producers and starting
+listeners.
 """
 
 from __future__ import annotations

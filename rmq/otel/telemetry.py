@@ -1,4 +1,4 @@
-"""Spans from send over handler to ack, and how long handlers take."""
+"""Spans of sends, handlers and acks, and a histogram of handler durations."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _HEADER = "traceparent"
 
 
 class Telemetry(Observer):
-    """Makes spans and metrics: `send <topic>`, `process <topic>` and `settle <topic>` are of one trace.
+    """Creates spans and metrics. `send <topic>`, `process <topic>` and `settle <topic>` belong to one trace.
 
     The context (W3C traceparent) travels in front of the message's body. Where sends merge, the body that stays keeps
     its own: RANGE_MERGE the first, the other types the last, or as the topic's `merge` says; numbers and items have
     none. A batch continues the trace of its first message, and links the others.
 
     Args:
-        tracers: The SDK's provider of tracers; the global one by default.
-        meters: Its provider of meters; the global one by default.
+        tracers: The SDK's tracer provider; the global one by default.
+        meters: The SDK's meter provider; the global one by default.
 
     Examples:
         >>> from rmq.otel import Telemetry
@@ -39,12 +39,12 @@ class Telemetry(Observer):
         self._tracer = trace.get_tracer("rmq", tracer_provider=tracers)
         meter = metrics.get_meter("rmq", meter_provider=meters)
         self._propagator = TraceContextTextMapPropagator()
-        self._sent = meter.create_counter("messaging.client.sent.messages", "{message}", "Calls that send.")
-        self._seconds = meter.create_histogram("messaging.process.duration", "s", "How long handlers took.")
+        self._sent = meter.create_counter("messaging.client.sent.messages", "{message}", "Send calls.")
+        self._seconds = meter.create_histogram("messaging.process.duration", "s", "Duration of handler calls.")
 
     @contextmanager
     def sending(self, topic: Topic, messages: int) -> Generator[str]:
-        """Make the span of a send."""
+        """Create the span of a send."""
         attributes = {"messaging.system": "rmq", "messaging.operation.type": "send",
                       "messaging.destination.name": topic.name}  # fmt: skip
         self._sent.add(1, {"messaging.destination.name": topic.name})
@@ -53,7 +53,7 @@ class Telemetry(Observer):
 
     @contextmanager
     def handling(self, deliveries: Sequence[Delivery]) -> Generator[None]:
-        """Make the span of a handler's call, a child of the first message's send."""
+        """Create the span of a handler call, a child of the first message's send."""
         first = deliveries[0]
         attributes = {
             "messaging.system": "rmq", "messaging.operation.type": "process", "rmq.slot": first.slot,
@@ -78,7 +78,7 @@ class Telemetry(Observer):
             self._seconds.record(monotonic_s() - began_s, labels)
 
     def settled(self, deliveries: Sequence[Delivery]) -> None:
-        """Make a span for each handler's outcomes once they are in Redis."""
+        """Create a span for each handler's outcomes once they are stored in Redis."""
         for delivery in {delivery.trace: delivery for delivery in deliveries if delivery.trace}.values():
             if delivery.outcome is None:
                 continue
@@ -88,7 +88,7 @@ class Telemetry(Observer):
                 {"messaging.system": "rmq", "messaging.operation.type": "settle", "rmq.outcome": verb},
             )  # fmt: skip
             if verb == "lost":
-                span.set_status(Status(StatusCode.ERROR, "the lease was lost before"))
+                span.set_status(Status(StatusCode.ERROR, "the lease expired before"))
             span.end()
 
     def _current(self) -> str:

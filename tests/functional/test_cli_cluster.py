@@ -15,7 +15,7 @@ from tests.support.cli import Cli
 
 def test_a_cluster_comes_is_shown_and_goes(cli: Cli, tmp_path: Path) -> None:
     folder = str(tmp_path / "c")
-    assert "there is no cluster in" in cli("cluster", "status", "--folder", folder, code=2).err
+    assert "holds no cluster" in cli("cluster", "status", "--folder", folder, code=2).err
     try:
         started = cli("cluster", "up", "--folder", folder, "--workers", "0", "--no-producer", "--json").json
         assert started["phase"] == "ready"

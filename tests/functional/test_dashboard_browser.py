@@ -111,7 +111,7 @@ def test_steering_one_message(open_page: Open, client: RmqClient, shop: dict[str
     assert promoted.priority is not None
     assert promoted.priority >= 5
     press(page, "Cancel …")
-    expect(page.get_by_text("Take job:50 out")).to_be_visible()
+    expect(page.get_by_text("Cancel job:50 in")).to_be_visible()
     page.get_by_role("link", name="Go back").click()
     assert not client.inspect(topic).find("job:50").gone
     press(page, "Cancel …")
@@ -147,7 +147,7 @@ def test_dead_letters(open_page: Open, client: RmqClient, shop: dict[str, Topic]
     assert dead() == 7
     page.get_by_role("button", name="Purge … bad:").first.click()
     press(page, "Purge")
-    said(page, "purge: dropped for good")
+    said(page, "purge: deleted")
     assert dead() == 6
     page.get_by_label("Error type").fill("KeyError")
     press(page, "Show")
@@ -159,19 +159,19 @@ def test_dead_letters(open_page: Open, client: RmqClient, shop: dict[str, Topic]
     press(page, "Redrive all that match …")
     expect(page.get_by_text(f"with error ValueError matching {content}")).to_be_visible()
     press(page, "Redrive")
-    said(page, "has begun")
+    said(page, "started; see")
     wait_until(lambda: dead() == 5, 60)
     page.goto(f"/dead?topic={topic.name}")
     press(page, "Purge all that match …")
     page.get_by_label("Type the topic's name").fill("something else")
     press(page, "Purge")
-    expect(page.get_by_text("The name is wrong.")).to_be_visible()
+    expect(page.get_by_text("The name does not match.")).to_be_visible()
     page.get_by_label("Type the topic's name").fill(topic.name)
     press(page, "Purge")
-    said(page, "has begun")
+    said(page, "started; see")
     wait_until(lambda: dead() == 0, 60)
     page.goto(f"/topic/{topic.name}")
-    said(page, "5 dropped for good")
+    said(page, "5 deleted")
     press(page, "Purge backlog …")
     page.get_by_label("Type the topic's name").fill(topic.name)
     press(page, "Purge")

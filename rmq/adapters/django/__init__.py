@@ -23,27 +23,27 @@ _process = ProcessClient(new_client)
 
 
 def client() -> RmqClient:
-    """Return the client of this process, as the setting `RMQ` says. It is made at first use, and closed at the end.
+    """Return the client of this process, from the setting `RMQ`. It is created at first use and closed at exit.
 
     Raises:
-        ImproperlyConfigured: The setting is wrong.
+        ImproperlyConfigured: The setting is invalid.
         RmqError: As `rmq.RmqClient`.
     """
     return _process.get()
 
 
 def producer(topic: Topic) -> Producer:
-    """Return the topic's producer, which all threads of this process share; raises as `client`."""
+    """Return the topic's producer, shared by all threads of this process. Raises as `client`."""
     return _process.producer(topic)
 
 
 def send_on_commit(topic: Topic, *messages: Message, using: str | None = None, robust: bool = False) -> None:
-    """Send messages once the running transaction is committed; at once where none runs. A rollback sends nothing.
+    """Send messages once the current transaction is committed, or at once without one. A rollback sends nothing.
 
     Args:
-        topic: Where to.
-        messages: What to send.
-        using: The database whose transaction is meant; by default Django's.
+        topic: The topic.
+        messages: The messages.
+        using: Alias of the transaction's database; Django's default by default.
         robust: True if an error of the send is logged, and later callbacks of the commit still run.
 
     Raises:

@@ -19,12 +19,12 @@ class RmqConfig(AppConfig):
     verbose_name = "RMQ"
 
     def ready(self) -> None:
-        """Have `manage.py check` look at the setting."""
+        """Let `manage.py check` check the setting."""
         checks.register(check_setting)
 
 
 def check_setting(**options: object) -> list[checks.CheckMessage]:
-    """Report a wrong setting `RMQ`, and one that names no Redis."""
+    """Report an invalid setting `RMQ`, and one without the URL of a Redis."""
     del options
     try:
         url = client_options().get("url")
@@ -32,6 +32,6 @@ def check_setting(**options: object) -> list[checks.CheckMessage]:
         return [checks.Error(str(error), id="rmq.E001")]
     try:
         chosen_url(url)
-    except InvalidUrlError as error:  # no error: a build, or a migration, needs no Redis
+    except InvalidUrlError as error:  # a warning only: a build or a migration needs no Redis
         return [checks.Warning(str(error), id="rmq.W001")]
     return []

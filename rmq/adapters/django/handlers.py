@@ -1,4 +1,4 @@
-"""The handlers of a Django project: found in the module `rmq_handlers` of each app, run with fresh connections."""
+"""The handlers of a Django project, from the module `rmq_handlers` of each app."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rmq._listening.discovery import scan
 from rmq._listening.listener import Listener
 
 MODULE = "rmq_handlers"
-"""In each app: a module, or a package, with functions marked with `rmq.listener`."""
+"""Module or package of an app that has functions decorated with `rmq.listener`."""
 
 
 def discovered() -> list[Listener]:
@@ -32,7 +32,7 @@ def discovered() -> list[Listener]:
 
 
 def with_fresh_connections(handler: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a handler without database connections that are broken or too old: as Django does around each request."""
+    """Wrap a handler to close broken and old database connections, as Django does around each request."""
 
     @wraps(handler)
     def handle(*args: Any, **kwargs: Any) -> Any:

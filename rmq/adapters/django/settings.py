@@ -1,4 +1,4 @@
-"""The setting `RMQ` of a Django project: options of `rmq.RmqClient` in capitals."""
+"""The setting `RMQ` of a Django project: a dict of options of `rmq.RmqClient`, in capitals."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ OPTIONS = ("URL", "ZOOKEEPER", "DURABILITY", "REPLICAS", "TIMEOUT_S", "DEADLINE_
 
 
 def client_options() -> dict[str, Any]:
-    """Return the options of the client that the setting names.
+    """Return the client options from the setting.
 
     Raises:
-        ImproperlyConfigured: It is no dict, or has another key.
+        ImproperlyConfigured: It is not a dict, or has an unknown key.
     """
     setting: object = getattr(settings, "RMQ", {})
     if not isinstance(setting, dict):
@@ -26,15 +26,17 @@ def client_options() -> dict[str, Any]:
         )
     options = cast("dict[str, Any]", setting)
     if unknown := sorted(map(str, options.keys() - set(OPTIONS))):
-        raise ImproperlyConfigured(f"the setting RMQ has {', '.join(unknown)}; it may have {', '.join(OPTIONS)}")
+        raise ImproperlyConfigured(
+            f"the setting RMQ has unknown keys {', '.join(unknown)}; it may have {', '.join(OPTIONS)}"
+        )
     return {name.lower(): value for name, value in options.items()}
 
 
 def new_client() -> RmqClient:
-    """Return a new client as the setting says.
+    """Return a new client with the options of the setting.
 
     Raises:
-        InvalidUrlError: Neither the setting nor `RMQ_URL` names a Redis.
+        InvalidUrlError: Neither the setting nor the environment variable `RMQ_URL` has a URL.
     """
     options = client_options()
     options["url"] = chosen_url(options.get("url")).url

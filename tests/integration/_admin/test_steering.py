@@ -60,7 +60,7 @@ def test_promote_and_reprioritise_change_the_order(client: RmqClient, make_topic
 
 
 def test_reprioritise_needs_priorities(client: RmqClient, make_topic: MakeTopic) -> None:
-    with pytest.raises(InvalidValueError, match="has due times, no priorities"):
+    with pytest.raises(InvalidValueError, match="has due times, not priorities"):
         client.control(make_topic(TopicType.FIXED_TIME)).reprioritise("a", 100)
 
 

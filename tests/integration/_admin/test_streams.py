@@ -190,7 +190,7 @@ def test_an_id_that_two_slots_have_deletes_neither(
         redis_client.xadd(f"{topic.name}_{slot}", {"content": slot}, id="5-0")
         redis_client.hset(f"meta{{{topic.name}_{slot}}}", "accepted", 1)
     for entry_id in ("5-0", "5"):
-        with pytest.raises(InvalidValueError, match=r"slots 0, 1 of topic \S+ have an entry 5"):
+        with pytest.raises(InvalidValueError, match=r"entry 5\S* of topic \S+ exists in slots 0, 1"):
             view.delete(entry_id)
     assert view.delete("5-0", slot=1) == 1
     assert view.delete("5-0") == 1
@@ -878,7 +878,7 @@ def test_inspection_in_plain_words(client: RmqClient, make_stream: MakeStream) -
         assert all(0 <= row.idle_ms < 50_000 for row in rows)
         slot = next(each for each in view.group("g").slots if each.last_id != "0-0")
         assert (slot.last_id, slot.oldest_id) == (sent[4], sent[0])
-        with pytest.raises(RmqError, match="at work"):
+        with pytest.raises(RmqError, match="has active consumers"):
             view.remove_group("g")
         one.ack(held)
         two.ack(more)

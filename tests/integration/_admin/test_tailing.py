@@ -141,7 +141,7 @@ def test_what_cannot_be_followed_is_refused(
     with RmqClient(redis_url) as other:
         wrong: list[tuple[list[object], str]] = [
             ([], "streams is empty"),
-            ([topics[0]], "each must be what `RmqClient.stream` returns"),
+            ([topics[0]], "each must be a result of `RmqClient.stream`"),
             ([own.stream(topics[0]), other.stream(topics[1])], "several clients"),
         ]
         for streams, says in wrong:

@@ -129,7 +129,7 @@ def test_wrong_questions(client: RmqClient, make_topic: MakeTopic, ask: Ask) -> 
     client.stream(stream).add_group("billing")
     assert [ask(path)[0] for path in ("/scale/nobody", "/scale/", "/scale/a%00b")] == [404, 404, 404]
     status, answer = ask(f"/scale/{stream.name}")
-    assert (status, "name a group" in answer["error"]) == (400, True)
+    assert (status, "needs a group" in answer["error"]) == (400, True)
     assert ask(f"/scale/{stream.name}/nobody")[0] == 404
     assert ask(f"/scale/{jobs.name}/billing")[0] == 400
 

@@ -19,18 +19,24 @@ from rmq.errors import RmqError
 
 
 class Command(BaseCommand):
-    """Runs until SIGTERM or Ctrl-C, then lets running handlers finish."""
+    """Runs the handlers until SIGTERM or Ctrl-C, then waits for running handlers."""
 
-    help = f"Runs RMQ's handlers: functions marked with rmq.listener in the module {MODULE} of each app."
+    help = f"Runs RMQ handlers: functions decorated with rmq.listener in the module {MODULE} of each app."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Take what `rmq worker` takes."""
-        parser.add_argument("--threads", type=int, metavar="N", help="threads of each listener")
-        parser.add_argument("--handlers", type=int, metavar="N", help="handlers in parallel over all listeners")
-        parser.add_argument("--drain", type=float, default=DRAIN_S, metavar="S", help="how long handlers may finish")
-        parser.add_argument("--idle", choices=("normal", "economy"), default="normal", help="how to wait for messages")
-        parser.add_argument("--exit-when-hung", action="store_true", help="end with code 75 once a handler hangs")
-        parser.add_argument("--reload", action="store_true", help="start again when a Python file changes")
+        """Add the options of `rmq worker`."""
+        parser.add_argument("--threads", type=int, metavar="N", help="number of threads per listener")
+        parser.add_argument(
+            "--handlers", type=int, metavar="N", help="maximum number of handlers in parallel over all listeners"
+        )
+        parser.add_argument(
+            "--drain", type=float, default=DRAIN_S, metavar="S", help="seconds to wait for running handlers"
+        )
+        parser.add_argument(
+            "--idle", choices=("normal", "economy"), default="normal", help="economy: fewer Redis commands while idle"
+        )
+        parser.add_argument("--exit-when-hung", action="store_true", help="exit with code 75 if a handler hangs")
+        parser.add_argument("--reload", action="store_true", help="restart when a Python file changes")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the worker."""
@@ -49,7 +55,7 @@ class Command(BaseCommand):
     def _run(self, options: dict[str, Any]) -> None:
         listeners = discovered()
         if not listeners:
-            raise CommandError(f"no app has a module {MODULE} with functions marked with rmq.listener")
+            raise CommandError(f"no app has a module {MODULE} with functions decorated with rmq.listener")
         client = new_client()
         client.add(*listeners)
         self.stderr.write(f"{len(listeners)} listeners on {client.shown_url}")
@@ -61,4 +67,4 @@ class Command(BaseCommand):
             exit_when_hung=options["exit_when_hung"],
         )
         if unfinished:
-            raise CommandError(f"{len(unfinished)} messages were still being handled after {options['drain']:g} s")
+            raise CommandError(f"{len(unfinished)} handlers were still running after {options['drain']:g} s")
