@@ -1,4 +1,4 @@
-"""The work of the demo cluster: prices change, pictures are drawn, each item by one worker at a time.
+"""The workload of the demo cluster: prices change, and workers draw pictures of the items.
 
     python -m rmq.demo.cluster                     # the producer
     rmq worker rmq.demo.cluster:client             # a worker
@@ -43,7 +43,7 @@ def client() -> RmqClient:
 
 
 def main() -> None:
-    """Change prices until SIGTERM or SIGINT. What a failover refuses is logged; the next change sends it again."""
+    """Change prices until SIGTERM or SIGINT. Errors during a failover are logged."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     cluster = os.environ.get("RMQ_URL", "").startswith("redis+cluster://")
     with until_signal() as stop, RmqClient(durability="replicated" if cluster else "memory") as made:

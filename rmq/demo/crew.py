@@ -1,4 +1,4 @@
-"""The worker processes of the demo, as the demo sees them."""
+"""Starts and stops the worker processes of the demo."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _LOG_LINES = 5
 
 
 class Crew:
-    """Worker processes. They get the URL by `RMQ_URL`, like any other, so that a password in it shows nowhere.
+    """Worker processes. They get the URL in `RMQ_URL`, so that a password in it is not visible in the process list.
 
-    At the end of its block they get a moment to finish; then they are killed.
+    At the end of the `with` block they have a moment to finish, and are then killed.
 
     Args:
-        url: Where the topics are.
-        seconds_per_minute: How long a minute of order time takes.
-        folder: Where to draw pictures; `None` for none.
+        url: URL of Redis.
+        seconds_per_minute: Duration of a minute of order time.
+        folder: Folder of the pictures; `None` draws none.
     """
 
     def __init__(self, url: str, seconds_per_minute: float, folder: Path | None = None) -> None:
@@ -50,35 +50,35 @@ class Crew:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 encoding="utf-8",
-                start_new_session=True,  # a Ctrl-C in the terminal is for the demo, which ends them in order
+                start_new_session=True,  # Ctrl-C in the terminal must reach the demo only, which stops them in order
             )
         )
 
     def wait_ready(self) -> None:
-        """Return when all are listening.
+        """Wait until all workers are listening.
 
         Raises:
-            RmqError: One did not start.
+            RmqError: A worker did not start.
         """
         for worker, log in zip(self._workers, self._logs, strict=True):
             if worker.stdout is None or worker.stdout.readline() != "ready\n":
                 raise _failed("did not start", log)
 
     def check(self) -> None:
-        """Raise an error if one ended badly, or before it was told to.
+        """Check that no worker has failed or exited early.
 
         Raises:
-            RmqError: One did.
+            RmqError: A worker has.
         """
         for worker, log in zip(self._workers, self._logs, strict=True):
             if worker.poll() is not None and (worker.returncode or worker.stdin is not None):
                 raise _failed(f"ended with code {worker.returncode}", log)
 
     def dismiss(self) -> list[Handled]:
-        """Let all finish, and return what they wrote down.
+        """Let all workers finish, and return their records.
 
         Raises:
-            RmqError: One did not end, or not well.
+            RmqError: A worker did not end, or failed.
         """
         written = self._end()
         for text, log in zip(written, self._logs, strict=True):
@@ -88,7 +88,7 @@ class Crew:
         return [Handled.from_json(line) for text in written for line in (text or "").splitlines()]
 
     def _end(self) -> list[str | None]:
-        """End all; return what each wrote, `None` where it had to be killed."""
+        """Stop all workers; return their output, `None` for one that had to be killed."""
         for worker in self._workers:
             if worker.stdin is not None:
                 worker.stdin.close()
@@ -116,4 +116,4 @@ def _last_output(worker: subprocess.Popen[str]) -> str | None:
 def _failed(how: str, log: IO[str]) -> RmqError:
     log.seek(0)
     lines = log.read().splitlines()[-_LOG_LINES:]
-    return RmqError(f"a worker of the demo {how}" + "; its last words:\n" * bool(lines) + "\n".join(lines))
+    return RmqError(f"a worker of the demo {how}" + "; the end of its log:\n" * bool(lines) + "\n".join(lines))

@@ -1,4 +1,4 @@
-"""What came of the pictures: as many as deliveries, none with an old price, larger customers first. Pure."""
+"""Checks of the pictures: one per delivery, none with an old price, larger customers first. Pure."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ PICTURE_TOPICS = (PRICE_PICTURE.name, CUSTOMER_PICTURE.name)
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What is in the folder of the pictures when the run has ended.
+    """The pictures in the folder at the end of a run.
 
     Attributes:
         folder: The folder.
         sheet: The contact sheet.
-        prices: Content and price in pence of each picture, as its file has them.
-        newest: The newest price of each item, in pence.
-        asked: How many prices asked for each content's picture.
-        names: What the items are called.
+        prices: Content -> price in pence of each picture, from its file.
+        newest: Item -> newest price in pence.
+        asked: Content -> number of price changes.
+        names: Item -> name.
     """
 
     folder: Path
@@ -34,11 +34,11 @@ class Drawn:
     names: Mapping[str, str]
 
     def old(self) -> list[str]:
-        """Return the contents whose picture shows another price than the newest."""
+        """Return the contents whose picture does not show the newest price."""
         return [content for content, pence in self.prices.items() if pence != self.newest.get(parts_of(content)[0])]
 
     def most_asked(self, records: Iterable[Handled], limit: int, tier: Tier | None = None) -> list[str]:
-        """Return the contents whose pictures were asked for most, of those that were drawn last for a tier."""
+        """Return the contents with the most price changes, of those last drawn for a tier."""
         tiers = {record.content: record.tier for record in records if record.done}
         tier_name = None if tier is None else tier.name
         mine = [each for each in self.prices if each in tiers and tiers[each] == tier_name]
@@ -47,14 +47,14 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """What merging saved in a topic of pictures.
+    """The work that merging saved in a topic of pictures.
 
     Attributes:
         topic: Topic name.
-        asked: How many pictures were asked for.
-        drawn: How many were drawn.
-        saved: How many were not: a picture that waited already took the newer price.
-        render_ms: How long one takes, in the mean.
+        asked: Number of requested pictures.
+        drawn: Number of drawn pictures.
+        saved: Number of merged requests: a waiting picture took the newer price.
+        render_ms: Mean time to draw one.
     """
 
     topic: str
@@ -65,32 +65,32 @@ class Saving:
 
     @property
     def saved_s(self) -> float:
-        """How many seconds of a renderer were saved."""
+        """Saved time of a renderer, in seconds."""
         return self.saved * self.render_ms / 1_000
 
 
 def saving(topic: str, asked: int, merged: int, records: Iterable[Handled]) -> Saving:
-    """Return what merging saved in a topic.
+    """Return the work that merging saved in a topic.
 
     Args:
         topic: Topic name.
-        asked: Its accepted messages.
-        merged: How many of them merged.
-        records: What was handled.
+        asked: Number of its accepted messages.
+        merged: Number of them that merged.
+        records: Records of the workers.
     """
     spans_s = [each.ended_s - each.started_s for each in records if each.topic == topic and each.pictured]
     return Saving(topic, asked, len(spans_s), merged, 1_000 * sum(spans_s) / len(spans_s) if spans_s else 0.0)
 
 
 def renders(records: Iterable[Handled], topic: str) -> int:
-    """Return how many pictures of a topic were drawn."""
+    """Return the number of pictures drawn for a topic."""
     return sum(each.pictured for each in records if each.topic == topic)
 
 
 def claims_by_tier(records: Iterable[Handled]) -> Iterator[list[Tier]]:
-    """Yield, for each claim with customers' pictures of several tiers, the tiers in the order in which they began.
+    """Yield the tiers of customers' pictures in handling order, for each claim with several tiers.
 
-    Only first deliveries count: a retry stands behind every priority.
+    Only first deliveries count: retries come after all priorities.
     """
     first = [each for each in records if each.topic == CUSTOMER_PICTURE.name and each.attempt == 1 and each.tier]
     for _, group in groupby(sorted(first, key=lambda each: (each.claim, each.started_s)), key=lambda each: each.claim):
@@ -100,5 +100,5 @@ def claims_by_tier(records: Iterable[Handled]) -> Iterator[list[Tier]]:
 
 
 def out_of_turn(claims: Iterable[Sequence[Tier]]) -> int:
-    """Return in how many claims a smaller customer's picture began before a larger one's."""
+    """Return the number of claims in which a smaller customer's picture started before a larger one's."""
     return sum(any(a.value < b.value for a, b in pairwise(tiers)) for tiers in claims)

@@ -1,4 +1,4 @@
-"""The folder of the demo's pictures: emptied at the start, judged and put on a contact sheet at the end."""
+"""The folder of the demo's pictures: cleared at the start, checked and put on a contact sheet at the end."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Gallery:
     """The pictures of a run.
 
     Args:
-        folder: Holds the contact sheet, and the pictures in a folder of their own.
+        folder: Folder of the contact sheet, with the pictures in a subfolder.
 
     Attributes:
-        pictures: Where the pictures are drawn.
+        pictures: Folder of the pictures.
         prices: The price list that the renderers read.
         sheet: The contact sheet.
 
     Raises:
-        RmqError: Pillow is missing, or the folder cannot be written.
+        RmqError: Pillow is not installed, or the folder cannot be written.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -49,11 +49,11 @@ class Gallery:
             self.pictures.mkdir(parents=True, exist_ok=True)
             drawing.clear(self.pictures)
         except OSError as error:
-            raise RmqError(f"the folder {str(folder)!r} for the pictures cannot be written: {error}") from error
+            raise RmqError(f"cannot write pictures to folder {str(folder)!r}: {error}") from error
         self.prices = PriceList(self.pictures / drawing.PRICE_LIST)
 
     def open_shop(self, orders: Sequence[OrderLine]) -> None:
-        """Write the prices of the morning."""
+        """Write the opening prices."""
         self.prices.write(opening_prices(orders))
 
     def close(self) -> None:
@@ -61,7 +61,7 @@ class Gallery:
         self.prices.close()
 
     def finish(self, orders: Sequence[OrderLine], day: Sequence[Minute], records: Sequence[Handled]) -> Drawn:
-        """Read what was drawn, and write the contact sheet."""
+        """Read the pictures, and write the contact sheet."""
         asked: Counter[str] = Counter(f"item:{item}" for minute in day for item in minute.repriced)
         asked.update(picture.content for minute in day for picture in minute.pictures)
         names = {line.item: line.name for line in orders if line.name}
@@ -78,7 +78,10 @@ class Gallery:
 
         items = drawn.most_asked(records, ITEM_ROWS * COLUMNS)
         rows = [
-            row("" if start else "Items with the most new prices: the newest is drawn", items[start : start + COLUMNS])
+            row(
+                "" if start else "Items with the most price changes: each shows the newest price",
+                items[start : start + COLUMNS],
+            )
             for start in range(0, len(items), COLUMNS)
         ]
         for tier in reversed(Tier):

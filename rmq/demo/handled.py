@@ -1,4 +1,4 @@
-"""What a worker of the demo writes down for each run of its handler."""
+"""The record that a demo worker keeps of each handler run."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import astuple, dataclass
 
 @dataclass(frozen=True, slots=True)
 class Handled:
-    """One run of a handler, as its worker wrote it down.
+    """The record of one handler run.
 
     Attributes:
         topic: Topic name.
-        content: The content, as text.
-        done: True if it ended without an error.
-        started_s: When it began, on the clock `time.monotonic`, which all processes of a machine share.
-        ended_s: When it ended.
-        late_ms: How long after its due time it began, by Redis' time; `None` for a retry.
+        content: The content as text.
+        done: True if the handler ended without an error.
+        started_s: Start time by `time.monotonic`, which all processes of a machine share.
+        ended_s: End time by the same clock.
+        late_ms: Time from due time to start, by Redis' clock; `None` for a retry.
         early: True if it was claimed before its due time.
         tier: Tier of the customer, for customers' pictures.
-        pence: What it came to, for takings.
-        first_sent_ms: When the first of its sends arrived, for takings: a value that comes back has the same.
-        attempt: Number of the delivery, 1 for the first.
-        claim: The claim that it came with, as slot and stamp.
-        price: The price in pence that was drawn; `None` where nothing was.
+        pence: Amount, for takings.
+        first_sent_ms: Time of the first of its sends, for takings; the same for a redelivery.
+        attempt: Number of the delivery, starting with 1.
+        claim: Slot and stamp of its claim.
+        price: The price drawn, in pence; `None` without a picture.
     """
 
     topic: str
@@ -42,14 +42,14 @@ class Handled:
 
     @property
     def pictured(self) -> bool:
-        """True if it drew a picture and ended well."""
+        """True if it drew a picture without an error."""
         return self.done and self.price is not None
 
     def to_json(self) -> str:
-        """Return it as one line of JSON."""
+        """Encode the record as one line of JSON."""
         return json.dumps(astuple(self))
 
     @classmethod
     def from_json(cls, line: str) -> Handled:
-        """Rebuild it."""
+        """Decode a record."""
         return cls(*json.loads(line))

@@ -1,4 +1,4 @@
-"""What the shop asks for, minute by minute, and which jobs will fail. Pure: the same orders give the same jobs."""
+"""The jobs of the shop, minute by minute, and those that will fail. Pure: the same orders give the same jobs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rmq import ExponentialRetry, Merge, Sum, Topic, TopicType
 from rmq.demo.orders import OrderLine, price_changes
 
 MERGE_WINDOW_MIN = 60
-"""An item's new prices of so many minutes of order time end up in one picture, a customer's takings in one sum."""
+"""Minutes of order time in which an item's prices merge into one picture, and a customer's takings into one sum."""
 
 CLOSE_AFTER_MIN = 30
-"""An order that is not paid after so many minutes is closed."""
+"""Minutes after which an unpaid order is closed."""
 
 TAKINGS_OF = "takings:"
-"""Before a customer's number: the content of what the customer spends."""
+"""Prefix of the contents of takings; the customer's number follows."""
 
 PAID_PERCENT = 70
 SLOWEST_PAYMENT_MIN = 20
@@ -37,7 +37,7 @@ _topic = partial(
     retry=ExponentialRetry(base=timedelta(milliseconds=100), cap=timedelta(seconds=1)),
     lease=timedelta(seconds=10),
 )
-"""Short waits, few retries: a message has to die within a run."""
+"""Short waits and few retries, so that messages die within a run."""
 
 PRICE_PICTURE = _topic("demo.price-picture", TopicType.RANGE_MERGE, slots=8)
 CUSTOMER_PICTURE = _topic("demo.customer-picture", TopicType.PRIORITY, slots=4)
@@ -47,7 +47,7 @@ TOPICS = (PRICE_PICTURE, CUSTOMER_PICTURE, CLOSE_ORDER, TAKINGS)
 
 
 class Tier(Enum):
-    """How large a customer is; the value is the priority of the customer's messages."""
+    """Size of a customer; the value is the priority of the customer's messages."""
 
     BRONZE = 1_000
     SILVER = 2_000
@@ -55,7 +55,7 @@ class Tier(Enum):
 
 
 def tier_of(spent: Decimal) -> Tier:
-    """Return the tier of a customer who has spent so many pounds."""
+    """Return the tier of a customer by the pounds spent."""
     if spent >= 1_000:
         return Tier.GOLD
     return Tier.SILVER if spent >= 400 else Tier.BRONZE
@@ -71,29 +71,29 @@ class Picture:
 
     @property
     def content(self) -> str:
-        """The content of its message: a later price of the same item for the same customer merges into it."""
+        """The content of its message. Later prices of the item for the customer merge into it."""
         return f"item:{self.item} customer:{self.customer}"
 
 
 def parts_of(content: str) -> tuple[str, str | None]:
-    """Return item and customer of a picture's content; `None` for the customer of an item's own picture."""
+    """Return item and customer of a picture's content; the customer is `None` for an item's picture."""
     item, _, customer = content.partition(" customer:")
     return item.removeprefix("item:"), customer or None
 
 
 @dataclass(slots=True)
 class Minute:
-    """What happens in one minute of order time.
+    """The events of one minute of order time.
 
     Attributes:
         number: Minutes since the first order.
-        lines: How many order lines it has.
-        repriced: Items with a new price, once for each change.
-        prices: The newest price of each of them, in pence.
+        lines: Number of order lines.
+        repriced: Items with a new price, once per change.
+        prices: Item -> newest price in pence.
         pictures: Pictures for customers, in the order of the price changes.
-        opened: Orders that wait for their payment from now on.
+        opened: New orders, which wait for payment.
         paid: Orders that are paid.
-        takings: Per order line the content of its customer, and its amount in pence: negative where it is taken back.
+        takings: Content of the customer and amount in pence of each order line; negative for a return.
     """
 
     number: int
@@ -107,7 +107,7 @@ class Minute:
 
 
 def plan(lines: Iterable[OrderLine]) -> list[Minute]:
-    """Return the minutes in which something happens, by time; none for no orders."""
+    """Return the minutes with events, in order of time."""
     minutes: dict[int, Minute] = {}
     spent: defaultdict[str, Decimal] = defaultdict(Decimal)
     buyers: defaultdict[str, dict[str, None]] = defaultdict(dict)
@@ -136,7 +136,7 @@ def plan(lines: Iterable[OrderLine]) -> list[Minute]:
 
 
 def opening_prices(lines: Iterable[OrderLine]) -> dict[str, int]:
-    """Return the first price of each item, in pence: the price list in the morning."""
+    """Return the first price of each item, in pence."""
     prices: dict[str, int] = {}
     for line in lines:
         if line.price > 0:
@@ -145,12 +145,12 @@ def opening_prices(lines: Iterable[OrderLine]) -> dict[str, int]:
 
 
 def newest_prices(lines: Iterable[OrderLine]) -> dict[str, int]:
-    """Return the last price of each item, in pence: what each picture has to show in the evening."""
+    """Return the last price of each item, in pence, which the pictures must show in the end."""
     return {line.item: round(100 * line.price) for line in lines if line.price > 0}
 
 
 def takings_of(minutes: Iterable[Minute]) -> dict[str, int]:
-    """Return what all takings of the day come to, in pence: what the queue's sums have to be."""
+    """Return the sum of the day's takings by content, in pence, which the queue's sums must equal."""
     sums: defaultdict[str, int] = defaultdict(int)
     for minute in minutes:
         for content, pence in minute.takings:
@@ -159,13 +159,13 @@ def takings_of(minutes: Iterable[Minute]) -> dict[str, int]:
 
 
 def payment_delay_min(invoice: str) -> int | None:
-    """Return after how many minutes an order is paid; `None` if it never is."""
+    """Return the minutes until an order is paid; `None` if it is never paid."""
     drawn = _hash(f"paid {invoice}")
     return 1 + drawn // 100 % SLOWEST_PAYMENT_MIN if drawn % 100 < PAID_PERCENT else None
 
 
 class Fate(Enum):
-    """How a job goes."""
+    """Whether a job succeeds."""
 
     FINE = "fine"
     FAILS_ONCE = "fails once"
@@ -173,15 +173,15 @@ class Fate(Enum):
 
 
 class MissingPhotoError(Exception):
-    """There is nothing to draw the price on: no retry will help."""
+    """There is no photo of the item; retries will not help."""
 
 
 class UnknownOrderError(Exception):
-    """An order that the books do not know: no retry will help."""
+    """There is no such order; retries will not help."""
 
 
 def fate_of(content: str) -> Fate:
-    """Return how the job with this content goes, the same on every run; no takings fail for good."""
+    """Return the fate of a job, the same in every run. Takings never fail permanently."""
     drawn = _hash(content) % 1_000
     if drawn < FAILS_ALWAYS_PER_MILLE and not content.startswith(TAKINGS_OF):
         return Fate.FAILS_ALWAYS
@@ -189,21 +189,21 @@ def fate_of(content: str) -> Fate:
 
 
 def fail_if_fated(content: str, attempt: int) -> None:
-    """Fail as the content's fate has it.
+    """Raise an error according to the content's fate.
 
     Args:
         content: Content of the message.
-        attempt: Number of the delivery, 1 for the first.
+        attempt: Number of the delivery, starting with 1.
 
     Raises:
-        TimeoutError: For once.
+        TimeoutError: In the first attempt only.
         MissingPhotoError: Always, for a picture.
         UnknownOrderError: Always, for an order.
     """
     fate = fate_of(content)
     if fate is Fate.FAILS_ALWAYS:
         if content.startswith("order:"):
-            raise UnknownOrderError(f"the books have no {content}")
+            raise UnknownOrderError(f"there is no {content}")
         raise MissingPhotoError(f"no photo for {content}")
     if fate is Fate.FAILS_ONCE and attempt == 1:
         raise TimeoutError("the photo server did not answer in time")

@@ -1,4 +1,4 @@
-"""The orders that the demo plays: a day of real order lines, and what happens in it. Pure but for reading the file."""
+"""The orders that the demo replays: a day of real order lines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class OrderLine:
         at: Minute of the order, without a zone.
         price: Unit price in GBP; 0 or less in a few correction rows.
         customer: Number of the buyer; empty for a guest.
-        name: What the item is called; empty in a few rows.
+        name: Name of the item; empty in a few rows.
     """
 
     invoice: str
@@ -37,12 +37,12 @@ class OrderLine:
 
     @property
     def is_order(self) -> bool:
-        """True if it belongs to an order, not to a cancellation or a correction."""
+        """True for a line of an order; False for a cancellation or correction."""
         return self.invoice.isdecimal() and self.quantity > 0 and self.price > 0
 
 
 def read_orders() -> list[OrderLine]:
-    """Return the order lines that RMQ carries, by time. Their source and licence: `data/README.md`."""
+    """Return the order lines included in RMQ, by time. For their source and licence, see `data/README.md`."""
     with files("rmq.demo").joinpath(_FILE).open("rb") as packed, gzip.open(packed, "rt", encoding="utf-8") as text:
         return [
             OrderLine(
@@ -59,9 +59,9 @@ def read_orders() -> list[OrderLine]:
 
 
 def price_changes(lines: Iterable[OrderLine]) -> Iterator[tuple[OrderLine, bool]]:
-    """Yield each line with whether its price differs from that of the item's previous line.
+    """Yield each line, with True if its price differs from that of the item's previous line.
 
-    A first line of an item has nothing to differ from; lines without a price are no price.
+    The first line of an item is not a change; lines without a price are ignored.
     """
     prices: dict[str, Decimal] = {}
     for line in lines:

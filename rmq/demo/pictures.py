@@ -1,4 +1,4 @@
-"""Draws the demo's pictures with Pillow: an item's name on a motif, and the price that holds. Needs `rmq[demo]`."""
+"""Draws the demo's pictures with Pillow: a motif with an item's name and current price. Needs `rmq[demo]`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SIZE = WIDTH, HEIGHT = 168, 126
 _INK, _PALE, _PAPER = "#1f2328", "#59636e", "#ffffff"
 _RIBBONS = {Tier.GOLD: "#d4a017", Tier.SILVER: "#8c959f", Tier.BRONZE: "#a0673a"}
 _OURS = "item_3a_*"
-"""What the name of a picture's file begins with, see `file_name`."""
+"""Pattern of the pictures' file names; see `file_name`."""
 _CONTENT, _PENCE = "content", "pence"
 _GAP, _CAPTION, _HEADING = 12, 18, 32
 
@@ -40,7 +40,7 @@ def draw(content: str, name: str, pence: int, tier: Tier | None = None) -> Image
 
     Args:
         content: Content of the message: the item and, for a customer's picture, the customer.
-        name: What the item is called.
+        name: Name of the item.
         pence: Its price.
         tier: The customer's tier, for a customer's picture.
     """
@@ -60,7 +60,7 @@ def draw(content: str, name: str, pence: int, tier: Tier | None = None) -> Image
 
 
 def _motif(pen: ImageDraw.ImageDraw, item: str) -> None:
-    """Draw what stands for the item's photo: the same for the same item."""
+    """Draw a motif in place of the item's photo, the same for the same item."""
     drawn = crc32(item.encode())
     hue = drawn % 360
     pen.rectangle((0, 0, WIDTH, 66), fill=ImageColor.getrgb(f"hsl({hue}, 45%, 88%)"))
@@ -76,11 +76,11 @@ def _motif(pen: ImageDraw.ImageDraw, item: str) -> None:
 
 
 class Renderer:
-    """Draws pictures into a folder. Several threads and processes may share the folder, each content in one at a time.
+    """Draws pictures into a folder. Threads and processes may share it, if only one draws a content at a time.
 
     Args:
         folder: The folder; the price list is in it.
-        names: What the items are called.
+        names: Item -> name.
     """
 
     def __init__(self, folder: Path, names: dict[str, str]) -> None:
@@ -88,9 +88,9 @@ class Renderer:
         self._prices = PriceList(folder / PRICE_LIST)
 
     def render(self, content: str, tier: Tier | None = None) -> int:
-        """Draw the picture for a message with the price that holds now, and return that price in pence.
+        """Draw the picture of a message with the current price, and return the price in pence.
 
-        To draw it twice does no harm: a message may come again after a crash.
+        Drawing it twice is harmless: messages may be redelivered after a crash.
         """
         item, _ = parts_of(content)
         pence = self._prices.of(item)
@@ -106,19 +106,19 @@ class Renderer:
 
 
 def file_name(content: str) -> str:
-    """Return the name of a content's file: letters, digits and underlines."""
+    """Return the file name of a content's picture: letters, digits and underscores."""
     return "".join(letter if letter.isalnum() else f"_{ord(letter):x}_" for letter in content) + ".png"
 
 
 def clear(folder: Path) -> None:
-    """Remove what an earlier run left in the folder: pictures and price list, and nothing else."""
+    """Remove the pictures and price list of an earlier run from the folder."""
     for pattern in (_OURS, f"{PRICE_LIST}*"):
         for path in folder.glob(pattern):
             path.unlink()
 
 
 def read_prices(folder: Path) -> dict[str, int]:
-    """Return content and price in pence of each picture in the folder, as the files have them."""
+    """Return content and price in pence of each picture in the folder, from its metadata."""
     prices: dict[str, int] = {}
     for path in sorted(folder.glob(_OURS)):
         with Image.open(path) as picture:
@@ -131,8 +131,8 @@ class Row:
     """A row of the contact sheet.
 
     Attributes:
-        heading: What the row shows.
-        cells: The content of each picture, and the words below it.
+        heading: Heading of the row.
+        cells: Content and caption of each picture.
     """
 
     heading: str
@@ -140,7 +140,7 @@ class Row:
 
 
 def contact_sheet(folder: Path, rows: Iterable[Row], path: Path) -> None:
-    """Put pictures of the folder together in one PNG; a row for each, and no cell for a picture that is not there."""
+    """Combine pictures of the folder into one PNG. Missing pictures are omitted."""
     kept = [
         (row.heading, cells) for row in rows if (cells := [c for c in row.cells if (folder / file_name(c[0])).exists()])
     ]

@@ -1,4 +1,4 @@
-"""The sending side: plays the plan of a day in compressed time."""
+"""The sending side: replays a day in compressed time."""
 
 from __future__ import annotations
 
@@ -23,59 +23,59 @@ from rmq.demo.shop import PriceList
 from rmq.errors import FixedTimePassedError
 
 LEAST_AHEAD_MS = 250
-"""A short demo leaves an order this long at least: its closing must lie ahead when the message arrives."""
+"""Minimum time until an order is closed in a short demo: it must be in the future when the message arrives."""
 
 _ATTEMPTS = 5
 _CLOCK_READINGS = 7
 
 
 def redis_clock(client: RmqClient) -> Callable[[], int]:
-    """Return what tells Redis' time, epoch ms, to a millisecond or so: read a few times, then carried on by ours."""
+    """Return a function for Redis' time, epoch ms, to about a millisecond: read a few times, then extrapolated."""
     view, readings = client.inspect(CLOSE_ORDER), list[tuple[float, float]]()
     for _ in range(_CLOCK_READINGS):
         before_s = time.monotonic()
         now_ms = view.stats([0]).slots[0].now_ms
         after_s = time.monotonic()
         readings.append((after_s - before_s, now_ms - 500 * (before_s + after_s)))
-    ahead_ms = min(readings)[1]  # of the quickest reading
+    ahead_ms = min(readings)[1]  # from the fastest reading
     return lambda: round(1_000 * time.monotonic() + ahead_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast order time goes: a day of `minutes`, more than 0, passes in `seconds`."""
+    """Speed of order time: a day of `minutes`, more than 0, takes `seconds`."""
 
     minutes: int
     seconds: float
 
     def seconds_of(self, minutes: float) -> float:
-        """Return how long so many minutes of order time take."""
+        """Return the duration of minutes of order time, in seconds."""
         return minutes * self.seconds / self.minutes
 
     def ms_of(self, minutes: float) -> int:
-        """Return the same in whole milliseconds, at least 1."""
+        """Return the duration of minutes of order time in ms, at least 1."""
         return max(1, round(1_000 * self.seconds_of(minutes)))
 
     def minute_at(self, elapsed_s: float) -> int:
-        """Return the minute of order time after so many seconds."""
+        """Return the minute of order time after a number of seconds."""
         return int(elapsed_s * self.minutes / self.seconds)
 
 
 class Player(threading.Thread):
-    """Sends what happens in each minute when its time has come; late rather than never.
+    """Sends the events of each minute at their time, or late.
 
     Args:
-        client: Where to send.
-        plan: The day.
-        pace: How fast order time goes.
-        prices: Where renderers look up prices; `None` if none are drawn.
+        client: The client to use.
+        plan: The minutes of the day.
+        pace: Speed of order time.
+        prices: Price list of the renderers; `None` without pictures.
 
     Attributes:
-        lines: Order lines played so far.
-        last_sent_s: Per topic name and content when the last send began, on the clock `time.monotonic`. Orders whose
-            closing was cancelled are not in it.
-        too_late: Payments that came when the order was about to close already.
-        error: What ended the play early.
+        lines: Number of order lines replayed so far.
+        last_sent_s: Topic name and content -> start of the last send by `time.monotonic`, without orders whose closing
+            was cancelled.
+        too_late: Number of payments that arrived when the order was being closed.
+        error: Error that ended the replay early.
     """
 
     def __init__(self, client: RmqClient, plan: Sequence[Minute], pace: Pace, prices: PriceList | None = None) -> None:
@@ -93,17 +93,17 @@ class Player(threading.Thread):
 
     @property
     def minute(self) -> int:
-        """Minute of order time that it is now; goes on after the last order."""
+        """Present minute of order time; it advances after the last order, too."""
         return self._pace.minute_at(time.monotonic() - self._started_s)
 
     def stop(self) -> None:
-        """End the play early; returns when the last send is done."""
+        """Stop the replay; returns when the last send is done."""
         self._stopped.set()
         if self.ident is not None:
             self.join()
 
     def run(self) -> None:
-        """Play the day."""
+        """Replay the day."""
         self._started_s = time.monotonic()
         try:
             for minute in self._plan:
@@ -116,10 +116,10 @@ class Player(threading.Thread):
 
     def _play(self, minute: Minute) -> None:
         if self._price_list is not None and minute.prices:
-            self._price_list.write(minute.prices)  # before the messages: each delivery after them draws this price
+            self._price_list.write(minute.prices)  # before the messages, so that every later delivery draws this price
         self._note(PRICE_PICTURE.name, [f"item:{item}" for item in minute.repriced])
         window_ms = self._pace.ms_of(MERGE_WINDOW_MIN)
-        # no price in the message: it may merge with an earlier one, and the worker looks up the price that holds then
+        # the message has no price: it may merge with an earlier one, and the worker looks up the price
         self._prices.send_many(RangeMergeMessage(f"item:{item}", time_range_ms=window_ms) for item in minute.repriced)
         self._note(CUSTOMER_PICTURE.name, [picture.content for picture in minute.pictures])
         now_ms = self._now_ms()
@@ -147,7 +147,7 @@ class Player(threading.Thread):
             try:
                 self._closings.send(FixedTimeMessage(content, fixed_time_ms=self._now_ms() + ahead_ms))
                 return
-            except FixedTimePassedError:  # this machine stood still in between
+            except FixedTimePassedError:  # this process was suspended in between
                 if not left:
                     raise
 

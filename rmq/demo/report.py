@@ -1,4 +1,4 @@
-"""How the demo looks: a live table, lines where there is no terminal, and the summary."""
+"""Output of the demo: a live table, or lines without a terminal, and the summary."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _STYLES = {"waiting": "yellow", "dead": "red"}
 _WIDEST_FIGURE = len("1,404")
 _CARDS, _CARD_WIDTH = 3, 25
 _DEAD_SHOWN = 2
-"""Of each topic."""
+"""Number of dead letters shown per topic."""
 
 
 def opening(orders: Sequence[OrderLine], seconds: float, url: str) -> RenderableType:
-    """Return what is about to be seen."""
+    """Return the introduction."""
     return Group(
         Text(f"A day of a shop, {orders[0].at:%Y-%m-%d}, in {seconds:g} seconds", "bold"),
         "Each new price of an item has its picture redrawn once an hour (price-picture),",
@@ -47,9 +47,9 @@ def opening(orders: Sequence[OrderLine], seconds: float, url: str) -> Renderable
 
 
 def live_view(now: datetime, lines: int, all_lines: int, accounts: Sequence[Account]) -> RenderableType:
-    """Return the table and the bar while the day is played."""
+    """Return the table and progress bar during the replay."""
     head = Table.grid(padding=(0, 2, 0, 0))
-    state = f"{lines:,} of {all_lines:,} order lines" if lines < all_lines else "all in; finishing the rest"
+    state = f"{lines:,} of {all_lines:,} order lines" if lines < all_lines else "all sent; finishing"
     head.add_row(Text(f"{now:%a %d %b %Y  %H:%M}", "bold"), ProgressBar(all_lines, lines, width=20), state)
     table = _table("topic", *_LIVE)
     for account in accounts:
@@ -60,7 +60,7 @@ def live_view(now: datetime, lines: int, all_lines: int, accounts: Sequence[Acco
 
 
 def live_line(now: datetime, lines: int, all_lines: int, accounts: Sequence[Account]) -> str:
-    """Return the same as one line."""
+    """Return the progress as one line."""
     sum_ = total(accounts)
     return (
         f"{now:%H:%M}  {lines:,} of {all_lines:,} lines; sent {sum_.accepted:,}, merged {sum_.merged:,}, "
@@ -100,7 +100,7 @@ def summary(run: Run) -> RenderableType:
     )
     verdict = Text("Nothing was lost, and nothing is left.", "bold green")
     if run.exit_code:
-        verdict = Text("The accounts are not in order: see above.", "bold red")
+        verdict = Text("Some checks failed: see above.", "bold red")
     return Group(
         "",
         happened,
@@ -121,7 +121,7 @@ def summary(run: Run) -> RenderableType:
 
 
 def _pictures(run: Run) -> list[RenderableType]:
-    """Return what was drawn, with some of it, and what merging saved; nothing for a run that draws none."""
+    """Return figures and samples of the pictures; empty for a run without pictures."""
     if run.drawn is None:
         return []
     saved = _table("real pictures", "asked for", "drawn", "saved", "one takes", "saved time")
@@ -143,7 +143,7 @@ def _card(drawn: Drawn, content: str) -> RenderableType:
 
 
 def _short(topic: str) -> str:
-    """Return a topic's name without the `demo.` that keeps it apart from others on the same Redis."""
+    """Return a topic's name without the prefix `demo.`."""
     return topic.removeprefix("demo.")
 
 
@@ -154,7 +154,7 @@ def _numbers(*figures: int) -> Iterable[str]:
 def _table(title: str, *figures: str) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0, collapse_padding=True, header_style="bold")
     table.add_column(title, vertical="bottom", no_wrap=True)
-    for name in figures:  # a least width, so that columns stay where they are
+    for name in figures:  # a minimum width keeps columns in place
         table.add_column(name, justify="right", vertical="bottom", no_wrap=True, min_width=_WIDEST_FIGURE)
     return table
 
@@ -166,6 +166,6 @@ def _dead(dead: Sequence[DeadMessage]) -> list[RenderableType]:
     lines: list[RenderableType] = ["", Text(f"Dead letters, {len(shown)} of {len(dead)}:", "bold")]
     for message in shown:
         reason = f"{message.error_type}: {message.error_message}"
-        # not cut with an ellipsis, which a terminal without UTF-8 could not show
+        # cropped without an ellipsis, which terminals without UTF-8 cannot show
         lines.append(Text(f"  {_short(message.topic)}: {reason}", no_wrap=True, overflow="crop"))
     return lines

@@ -1,4 +1,4 @@
-"""The demo's shop: the price list that all renderers read when they draw."""
+"""The demo's price list, which renderers read when they draw."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 
 
 class PriceList:
-    """The newest price of each item, in pence, in a file that several processes may open.
+    """The newest price of each item, in pence, in an SQLite file that several processes may open.
 
     Args:
-        path: The file; made if it is not there.
+        path: The file, created if missing.
     """
 
     def __init__(self, path: Path) -> None:
@@ -24,16 +24,16 @@ class PriceList:
         self._connection.execute("CREATE TABLE IF NOT EXISTS prices (item TEXT PRIMARY KEY, pence INTEGER NOT NULL)")
 
     def write(self, prices: Mapping[str, int]) -> None:
-        """Store new prices. When it returns, each renderer reads them."""
+        """Store new prices. All renderers see them when it returns."""
         with self._lock, self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
             self._connection.executemany("INSERT OR REPLACE INTO prices VALUES (?, ?)", prices.items())
 
     def of(self, item: str) -> int:
-        """Return the price of an item that holds now.
+        """Return the current price of an item.
 
         Raises:
-            LookupError: The shop has no such item.
+            LookupError: There is no such item.
         """
         with self._lock, closing(self._connection.execute("SELECT pence FROM prices WHERE item = ?", (item,))) as rows:
             row = rows.fetchone()

@@ -1,4 +1,4 @@
-"""The demo as a whole: workers, player, view, and the check at the end."""
+"""Runs the demo: workers, player, live view, and the checks at the end."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from rmq.demo.summary import Account, Run
 from rmq.errors import InvalidValueError, RmqError
 
 STUCK_AFTER_S = 20.0
-"""Seconds without a send or a delivery, beside the windows of the topics, after which the demo gives up."""
+"""Seconds without a send or delivery, in addition to the merge windows, after which the demo gives up."""
 
 _LOOK_EVERY_S = 0.25
 _LINE_EVERY_S = 2.0
 _INTERRUPTED = 130
-"""Exit code after Ctrl-C. Source: a shell's 128 + number of the signal."""
+"""Exit code after Ctrl-C: 128 + signal number, as in shells."""
 
 
 def run(
@@ -41,24 +41,24 @@ def run(
     console: Console | None = None,
     pictures: Path | None = None,
 ) -> int:
-    """Play a day of orders, show what the queue does with it, and check that nothing was lost.
+    """Replay a day of orders, show the progress, and check that nothing was lost.
 
     Args:
-        url: Where to play it; by default `RMQ_URL`, else on a temporary Redis. It leaves topics named `demo.…` there.
-        seconds: In how many seconds the day passes, 1 to 3,600.
-        json_output: Show nothing but the summary, as one JSON document.
-        console: Where to show it; standard output by default.
-        pictures: A folder to draw real pictures into, with Pillow; `None` draws none.
+        url: URL of Redis; by default `RMQ_URL`, else a temporary Redis. Topics named `demo.…` are left there.
+        seconds: Duration of the replay in seconds, 1 to 3,600.
+        json_output: Print only the summary, as one JSON document.
+        console: Console for the output; standard output by default.
+        pictures: Folder to draw pictures into, with Pillow; `None` draws none.
 
     Returns:
-        The exit code: 0 if all is in order, 1 if a promise was broken or something is left, 130 after Ctrl-C.
+        The exit code: 0 if all checks passed, 1 if not, 130 after Ctrl-C.
 
     Raises:
-        InvalidValueError: `seconds` out of range.
-        RmqError: Redis or a worker process failed, or the pictures cannot be drawn.
+        InvalidValueError: `seconds` is out of range.
+        RmqError: Redis or a worker process failed, or pictures cannot be drawn.
     """
     if not 1 <= seconds <= 3_600:
-        raise InvalidValueError(f"seconds is {seconds!r}; it must lie between 1 and 3,600")
+        raise InvalidValueError(f"seconds is {seconds!r}; it must be from 1 to 3,600")
     url = os.environ.get("RMQ_URL", "embedded://") if url is None else url
     gallery = None if pictures is None else Gallery(pictures)
     console = console or Console(highlight=False)
@@ -82,7 +82,7 @@ def run(
 
 
 def _play(url: str | None, seconds: float, console: Console, gallery: Gallery | None) -> Run:
-    """Play the day from start to end, and leave no process behind."""
+    """Replay the day, and stop all processes."""
     orders = read_orders()
     day = plan(orders)
     pace = Pace(day[-1].number, seconds)
@@ -123,12 +123,12 @@ def _watch(
     accounts: Callable[[], tuple[Account, ...]],
     patience_s: float,
 ) -> None:
-    """Show how it goes until nothing is left, or until nothing has moved for `patience_s`."""
+    """Show the progress until no message is left, or there was no progress for `patience_s`."""
     live = Live(console=console, auto_refresh=False) if console.is_terminal else None
     next_line_s, moved_s, seen = 0.0, time.monotonic(), (0, 0)
     with live or nullcontext():
         while True:
-            ended = not player.is_alive()  # before the reading: what it sends after that is not in it
+            ended = not player.is_alive()  # before reading the accounts, which do not include later sends
             now = accounts()
             progress = (orders[0].at + timedelta(minutes=player.minute), player.lines, len(orders), now)
             if live is not None:

@@ -1,4 +1,4 @@
-"""What a run of the demo came to: figures of Redis, records of the workers, and the promises that it kept. Pure."""
+"""Summary of a demo run: Redis' figures, the workers' records, and the checks. Pure."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from rmq.demo.jobs import CUSTOMER_PICTURE, TAKINGS, Tier
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What a topic took in and what became of it since the demo began, as Redis counted it.
+    """Redis' counts of a topic's messages and their outcomes since the demo began.
 
-    `backlog`, `due`, `in_flight` and `waiting` are there now; `found` are messages that an earlier run had left.
+    `backlog`, `due`, `in_flight` and `waiting` are present numbers; `found` is the number of messages left by an
+    earlier run.
     """
 
     topic: str
@@ -36,10 +37,10 @@ class Account:
 
     @classmethod
     def between(cls, before: TopicStats, now: TopicStats) -> Account:
-        """Return the account from one reading to another."""
+        """Return the account between two readings."""
         names = ("accepted", "merged", "delivered", "retried", "acked", "cancelled", "purged", "trimmed")
         grown = {name: now.total(name) - before.total(name) for name in names}
-        # what somebody removed from the dead meanwhile died as well
+        # dead messages that were removed meanwhile died as well
         dead = now.dead - before.dead + grown.pop("purged") + grown.pop("trimmed")
         found = before.backlog + before.in_flight + before.waiting
         present = {"backlog": now.backlog, "due": now.due_now, "in_flight": now.in_flight, "waiting": now.waiting}
@@ -47,23 +48,23 @@ class Account:
 
     @property
     def left(self) -> int:
-        """Messages that are neither done nor dead: in store, prepare or retry."""
+        """Number of messages in the backlog, in flight or waiting for a retry."""
         return self.backlog + self.in_flight + self.waiting
 
     @property
     def missing(self) -> int:
-        """0, always: accepted - merged = acked + dead + cancelled, once nothing is left."""
+        """Number of missing messages, always 0: accepted - merged = acked + dead + cancelled + left."""
         return self.found + self.accepted - self.merged - self.acked - self.dead - self.cancelled - self.left
 
 
 def total(accounts: Iterable[Account]) -> Account:
-    """Return the sum of some accounts, at least one."""
+    """Return the sum of at least one account."""
     rows = [astuple(account)[1:] for account in accounts]
     return Account("all", *map(sum, zip(*rows, strict=True)))
 
 
 def overlaps(records: Iterable[Handled]) -> int:
-    """Return how often a handler began on a content while another one was still at it."""
+    """Return the number of handler runs that started while another handler had the same content."""
     ends_s: dict[tuple[str, str], float] = {}
     count = 0
     for record in sorted(records, key=lambda each: each.started_s):
@@ -76,12 +77,12 @@ def overlaps(records: Iterable[Handled]) -> int:
 def outdated(
     last_sent_s: Mapping[tuple[str, str], float], records: Iterable[Handled], dead: Collection[tuple[str, str]]
 ) -> list[tuple[str, str]]:
-    """Return the topic and content of messages that no handler has done since they were last sent.
+    """Return topic and content of messages that were not handled after their last send.
 
     Args:
-        last_sent_s: When the last send of each began, on the records' clock.
-        records: What was handled.
-        dead: Topic and content of what is dead, and so need not be done.
+        last_sent_s: Topic and content -> start of the last send, by the records' clock.
+        records: Records of the workers.
+        dead: Topic and content of dead messages, which are exempt.
     """
     last_done_s: dict[tuple[str, str], float] = {}
     for record in records:
@@ -92,9 +93,9 @@ def outdated(
 
 
 def booked(records: Iterable[Handled]) -> dict[str, int]:
-    """Return what the takings of each content come to, in pence, as their handler booked them.
+    """Return the booked takings by content, in pence.
 
-    A delivery that comes back after it was booked has the same first send, and stands in its place.
+    A redelivery after a booking has the same time of its first send, and replaces the booking.
     """
     values: dict[tuple[str, int | None], int] = {}
     for record in sorted(records, key=lambda each: each.started_s):
@@ -108,7 +109,7 @@ def booked(records: Iterable[Handled]) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How late deliveries began: how many were measured, two percentiles, and the mean: it shows what a rush costs."""
+    """Lateness of deliveries: number of measurements, two percentiles, and the mean."""
 
     count: int
     p50_ms: int
@@ -117,7 +118,7 @@ class Spread:
 
 
 def spread(late_ms: Iterable[int | None]) -> Spread:
-    """Return the spread of all that were measured; all 0 without any."""
+    """Return the spread of measurements; all 0 without measurements."""
     known = sorted(each for each in late_ms if each is not None)
     if not known:
         return Spread(0, 0, 0, 0)
@@ -127,7 +128,7 @@ def spread(late_ms: Iterable[int | None]) -> Spread:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A promise, and whether the run kept it."""
+    """A check, and whether the run passed it."""
 
     name: str
     kept: bool
@@ -136,18 +137,18 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Everything that is known about a run when it has ended.
+    """The results of a run.
 
     Attributes:
-        seconds: In how many seconds the day was to pass.
-        elapsed_s: From the first send until nothing was left.
-        lines: Order lines played.
-        accounts: What Redis counted, a topic each.
-        records: What the workers wrote down.
-        last_sent_s: Per topic and content when it was last sent.
-        dead: What died.
-        takings: What the takings of each content are by the orders, in pence.
-        drawn: The pictures; `None` for a run that draws none.
+        seconds: Planned duration in seconds.
+        elapsed_s: Seconds from the first send until no message was left.
+        lines: Number of order lines replayed.
+        accounts: Redis' counts per topic.
+        records: Records of the workers.
+        last_sent_s: Topic and content -> time of the last send.
+        dead: Dead messages.
+        takings: Takings by content according to the orders, in pence.
+        drawn: The pictures; `None` for a run without pictures.
     """
 
     seconds: float
@@ -161,17 +162,17 @@ class Run:
     drawn: Drawn | None = None
 
     def lateness(self, topic: str) -> Spread:
-        """Return how late a topic's first deliveries began."""
+        """Return the lateness of a topic's first deliveries."""
         return spread(record.late_ms for record in self.records if record.topic == topic)
 
     def lateness_of_tier(self, tier: Tier) -> Spread:
-        """Return how long the pictures for customers of a tier waited."""
+        """Return the waiting times of the pictures for customers of a tier."""
         mine = [each for each in self.records if each.topic == CUSTOMER_PICTURE.name and each.tier == tier.name]
         return spread(record.late_ms for record in mine)
 
     @property
     def booked(self) -> dict[str, int]:
-        """What the takings of each content came to in the queue, in pence."""
+        """Booked takings by content, in pence."""
         return booked(self.records)
 
     @property
@@ -189,10 +190,15 @@ class Run:
         old = [content for _, content in outdated(self.last_sent_s, self.records, dead)]
         return [
             _check("accounts", "every accepted message is done, merged, dead or cancelled", wrong, "wrong in"),
-            _check("empty", "nothing in store, prepare or retry", left, "messages left:"),
-            _check("no overlap", "no content was in two hands at once", doubled, "two hands on one content:"),
-            _check("not early", "none before its time", early, "before their time:"),
-            _check("up to date", "each was done after its last send, or died", old, "not done since their last send:"),
+            _check("empty", "no messages in the backlog, in flight or waiting for a retry", left, "messages left:"),
+            _check("no overlap", "no content was handled twice at once", doubled, "handled twice at once:"),
+            _check("not early", "no message was delivered before its due time", early, "delivered early:"),
+            _check(
+                "up to date",
+                "all messages were handled after their last send, or died",
+                old,
+                "not handled since their last send:",
+            ),
             self._sums(),
             self._tiers(),
             *self._pictures(),
@@ -200,10 +206,10 @@ class Run:
 
     def _sums(self) -> Check:
         if any(account.found for account in self.accounts if account.topic == TAKINGS.name):
-            return Check("sums", True, "not compared: an earlier run had left some takings")
+            return Check("sums", True, "not compared: an earlier run has left takings")
         sums = self.booked
         differ = [each for each in sorted({*sums, *self.takings}) if sums.get(each) != self.takings.get(each)]
-        return _check("sums", "each customer's takings are what the orders say", differ, "other sums:")
+        return _check("sums", "each customer's takings equal those of the orders", differ, "differing sums:")
 
     def _tiers(self) -> Check:
         claims = list(claims_by_tier(self.records))
@@ -221,7 +227,7 @@ class Run:
         yield _check("newest price", "no picture is older than its item's newest price", self.drawn.old(), "old:")
 
     def savings(self) -> list[Saving]:
-        """Return what merging saved, for each topic of pictures; none for a run that draws none."""
+        """Return the work that merging saved, per topic of pictures; empty for a run without pictures."""
         if self.drawn is None:
             return []
         mine = [account for account in self.accounts if account.topic in PICTURE_TOPICS]
@@ -229,7 +235,7 @@ class Run:
 
     @property
     def exit_code(self) -> int:
-        """0 if all promises were kept, else 1."""
+        """0 if all checks passed, else 1."""
         return 0 if all(check.kept for check in self.checks()) else 1
 
     def to_json(self) -> dict[str, Any]:
@@ -272,6 +278,6 @@ class Run:
 
 
 def _check(name: str, kept: str, against: int | Sequence[str], broken: str) -> Check:
-    """Return a check that is kept if nothing, or none, speaks against it."""
+    """Return a check that passes if `against` is 0 or empty."""
     violations = f"{against:,}" if isinstance(against, int) else f"{', '.join(against[:3])} ({len(against):,})"
     return Check(name, not against, f"{broken} {violations}" if against else kept)

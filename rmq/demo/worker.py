@@ -1,11 +1,11 @@
-"""A worker process of the demo: draws pictures, closes orders, books takings, and writes down what it did.
+"""A worker process of the demo: draws pictures, closes orders, books takings, and records its handler runs.
 
     RMQ_URL=... python -m rmq.demo.worker SECONDS_PER_MINUTE [FOLDER]
 
-With a folder it draws real pictures into it; without one it only sleeps as long.
+With a folder it draws pictures into it; without one it only sleeps.
 
-Says `ready` when it is listening. Ends when its input ends, so also when the demo was killed, and then writes down its
-`Handled` records, one JSON list a line.
+It prints `ready` when it is listening. It ends when its standard input ends, even if the demo was killed, and then
+prints its `Handled` records, one JSON list per line.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from rmq.demo.orders import read_orders
 from rmq.demo.play import redis_clock
 
 WORK_MIN = {PRICE_PICTURE.name: 0.2, CUSTOMER_PICTURE.name: 0.25, CLOSE_ORDER.name: 0.1, TAKINGS.name: 0.1}
-"""How long a job takes, in minutes of order time; for a picture, how long its photo takes to come."""
+"""Duration of a job in minutes of order time; for a picture, the time to get its photo."""
 
 THREADS = {PRICE_PICTURE.name: 4, CUSTOMER_PICTURE.name: 1, CLOSE_ORDER.name: 1, TAKINGS.name: 1}
-"""Few for the customers' pictures: a big order then makes a queue, and one sees who comes first."""
+"""One thread for the customers' pictures: a big order then makes a queue, which shows the order by priority."""
 
 _DRAIN_S = 5.0
 
 _DEADLINE_S = 5.0
-"""Short: when the demo is killed, its Redis goes as well, and its workers soon after."""
+"""Short, so that the workers end soon when the demo and its Redis are killed."""
 
 
 Render: TypeAlias = Callable[[str, Tier | None], int]
-"""Draws the picture of a content for a tier, and returns the price in pence that it shows."""
+"""A function that draws the picture of a content for a tier, and returns its price in pence."""
 
 
 def handler(
     now_ms: Callable[[], int], seconds_per_minute: float, records: list[Handled], render: Render | None = None
 ) -> Callable[[Delivery], None]:
-    """Return what handles all topics of the demo, and adds to the records."""
+    """Return the handler of all topics of the demo, which appends to `records`."""
 
     def handle(delivery: Delivery) -> None:
         entered_ms, started_s = now_ms(), time.monotonic()
@@ -53,7 +53,7 @@ def handler(
         due_ms = delivery.due_ms
         early = due_ms is not None and delivery.claimed_ms < due_ms
         if due_ms is None and delivery.attempt == 1:
-            due_ms = body.get("sent_ms")  # a priority message is due when it is sent
+            due_ms = body.get("sent_ms")  # a priority message is due at once
         late_ms = None if due_ms is None else max(0, entered_ms - due_ms)
         topic, content, done, price = delivery.topic.name, delivery.text, False, None
         tier, claim = body.get("tier"), f"{delivery.slot}:{delivery.claim_score // 1_000}"
@@ -68,20 +68,20 @@ def handler(
             handled = replace(handled, attempt=delivery.attempt, claim=claim, price=price)
             if summed:
                 handled = replace(handled, pence=delivery.value, first_sent_ms=delivery.first_sent_ms)
-            records.append(handled)  # it is atomic: the threads need no lock
+            records.append(handled)  # append is atomic: the threads need no lock
 
     return handle
 
 
 def renderer(folder: str) -> Render:
-    """Return what draws pictures into a folder."""
-    from rmq.demo.pictures import Renderer  # only here: it needs Pillow
+    """Return a function that draws pictures into a folder."""
+    from rmq.demo.pictures import Renderer  # imports Pillow, which only pictures need
 
     return Renderer(Path(folder), {line.item: line.name for line in read_orders()}).render
 
 
 def main() -> None:
-    """Work until the input ends."""
+    """Run the worker until standard input ends."""
     render = renderer(sys.argv[2]) if len(sys.argv) > 2 else None
     records: list[Handled] = []
     with RmqClient(deadline_s=_DEADLINE_S) as client:

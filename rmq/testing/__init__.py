@@ -1,6 +1,7 @@
-"""Helpers for tests of programs that use RMQ; the fixtures of `pytest_rmq` are made of them.
+"""Helpers for tests of programs that use RMQ, the basis of the fixtures of `pytest_rmq`.
 
-They take a client of either side: what an `rmq.aio.RmqClient` gets is to be awaited. See docs/guide/testing.md.
+They take a synchronous or an asyncio client; with an `rmq.aio.RmqClient` the result must be awaited. See
+docs/guide/testing.md.
 """
 
 from __future__ import annotations
@@ -48,23 +49,24 @@ def run_until_empty(
 def run_until_empty(
     client: RmqClient | aio.RmqClient, *, clock: Clock | None = None, raises: bool = True, limit: int = 10_000
 ) -> Ran | Awaited[Ran]:
-    """Run the handlers of a client here and now, until none of their messages is due, also none that a handler sends.
+    """Run the handlers of a client in this thread until no message is due, including messages that handlers send.
 
-    They run one after the other, with the arguments, outcomes, retries and observers of a worker. There is no worker:
-    leases are not renewed, rate limits do not hold, and a new group of a stream gets all entries from the first one.
+    They run one after the other, with the arguments, outcomes, retries and observers of a worker. Unlike in a worker,
+    leases are not renewed, rate limits do not apply, and a new group of a stream starts with the first entry.
 
     Args:
-        client: Whose listeners. They must not be started.
-        clock: Go on until nothing waits: move this clock to the next due time, retry or end of a lease, over and over.
-        raises: Raise the first error of a handler, once its delivery is nacked. `False` goes on, as a worker does.
-        limit: How many deliveries that may be.
+        client: The client of the listeners, which must not be started.
+        clock: Continue until no message waits: move this clock to the next due time, retry or lease expiry, repeatedly.
+        raises: Raise the first error of a handler, after its delivery is nacked. With `False` the run continues, like a
+            worker.
+        limit: Maximum number of deliveries.
 
     Returns:
-        What came of them.
+        The numbers of outcomes, and the errors.
 
     Raises:
-        AssertionError: More than `limit` were due: a handler that sends to its own topic never ends.
-        RmqError: The client has no listener, or they run already.
+        AssertionError: More than `limit` deliveries were due, as with a handler that sends to its own topic.
+        RmqError: The client has no listeners, or they have been started.
 
     Examples:
         >>> from rmq.testing import run_until_empty
@@ -88,11 +90,11 @@ def run_at_most(
 def run_at_most(
     client: RmqClient | aio.RmqClient, number: int, *, clock: Clock | None = None, raises: bool = True
 ) -> Ran | Awaited[Ran]:
-    """Run handlers as `run_until_empty`, for so many deliveries at most: for handlers that send to their own topic.
+    """Run handlers as `run_until_empty`, but for a limited number of deliveries.
 
     Args:
-        client: Whose listeners.
-        number: How many deliveries at most, 1 or more. A batch gets no more than are left.
+        client: The client of the listeners.
+        number: Maximum number of deliveries, at least 1. A batch is limited to the rest.
         clock: As for `run_until_empty`.
         raises: As for `run_until_empty`.
 
@@ -118,9 +120,9 @@ def sent(client: aio.RmqClient, topic: Topic[PayloadT]) -> Awaited[list[SentMess
 @overload
 def sent(client: aio.RmqClient, topic: str) -> Awaited[list[SentMessage]]: ...
 def sent(client: RmqClient | aio.RmqClient, topic: Topic[Any] | str) -> Any:
-    """Return the backlog of a topic: what was sent, and is not claimed. On a stream: all entries.
+    """Return the backlog of a topic, that is, messages sent and not claimed; on a stream, all entries.
 
-    The order within a slot is that of delivery.
+    Within a slot they are in order of delivery.
 
     Examples:
         >>> from rmq.testing import sent
@@ -166,21 +168,21 @@ def assert_sent(
     body: Payload | None = None,
     priority: int | None = None,
 ) -> Any:
-    """Check that a message is in the backlog of a topic, or in a stream. What is `None` may be anything.
+    """Check that a message is in the backlog of a topic, or in a stream. Arguments that are `None` match any value.
 
     Args:
-        client: Where to look.
-        topic: The topic; one that nobody has used yet is registered.
+        client: The client to use.
+        topic: The topic. It is registered if it was not used before.
         content: Its content.
-        payload: Its payload, an object of the topic's payload class. Of a topic that collects: one of its payloads.
+        payload: Its payload, an object of the topic's payload class; on a topic that collects, one of its payloads.
         body: Its body.
         priority: Its priority.
 
     Returns:
-        The first such message: compare its `due` with `rmq_clock.now`.
+        The first matching message. Compare its `due` with `rmq_clock.now`.
 
     Raises:
-        AssertionError: There is none; it says what there is.
+        AssertionError: There is none. The message lists the backlog.
 
     Examples:
         >>> from rmq.testing import assert_sent
@@ -216,10 +218,10 @@ def assert_not_sent(
     *,
     payload: PayloadT | None = None,
 ) -> Any:
-    """Check that no such message is in the backlog of a topic, or in a stream. The arguments are as for `assert_sent`.
+    """Check that no matching message is in the backlog of a topic, or in a stream. Arguments as for `assert_sent`.
 
     Raises:
-        AssertionError: There is one; it says which.
+        AssertionError: There is a matching message. The error shows it.
 
     Examples:
         >>> from rmq.testing import assert_not_sent
@@ -240,7 +242,7 @@ async def _refuse_sent(client: aio.RmqClient, unexpected: Expected) -> None:
 def _run(client: RmqClient | aio.RmqClient, rules: Rules) -> Ran | Awaited[Ran]:
     if isinstance(client, RmqClient):
         return run(client, client._listeners.added, rules)  # pyright: ignore[reportPrivateUsage]
-    from rmq.testing.awaited import run_async  # without asyncio nobody needs greenlet
+    from rmq.testing.awaited import run_async  # imports greenlet, which only asyncio clients need
 
     return run_async(client, rules)
 

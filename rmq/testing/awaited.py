@@ -1,4 +1,4 @@
-"""What the asyncio side adds: its test client, and its handlers run in the caller's task."""
+"""The test client for asyncio, whose handlers run in the caller's task."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from rmq.testing.sent import Expected, SentMessage, check_sent, sent_to
 
 
 class PlainClientOnClock(PlainClient):
-    """The logic of an asyncio client that goes by the clock of the tests."""
+    """The synchronous core of an asyncio client that uses the test clock."""
 
     _connect = staticmethod(connect_on_clock)
 
 
 class AsyncClientOnClock(RmqClient):
-    """An asyncio client that goes by the clock of the tests."""
+    """An asyncio client that uses the test clock."""
 
     _plain = PlainClientOnClock
 
     @property
     def is_open(self) -> bool:
-        """True if it has been used, and not closed."""
+        """True if the client has been used and not closed."""
         return self._opened is not None
 
 
@@ -35,13 +35,13 @@ async def run_async(client: RmqClient, rules: Rules) -> Ran:
 
 
 async def sent_async(client: RmqClient, expected: Expected) -> list[SentMessage]:
-    """Return what is in the backlog and is wanted."""
+    """Return the matching messages in the backlog."""
     opened, _ = await _opened(client)
     return await opened.tasks.run(sent_to, opened.plain, expected)
 
 
 async def check_sent_async(client: RmqClient, expected: Expected) -> SentMessage:
-    """Return the wanted message, which must be in the backlog."""
+    """Return the first matching message; raise `AssertionError` if there is none."""
     opened, _ = await _opened(client)
     return await opened.tasks.run(check_sent, opened.plain, expected)
 

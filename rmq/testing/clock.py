@@ -1,4 +1,4 @@
-"""A clock that stands still: scripts that read it instead of Redis' time. Only clients of `rmq.testing` have them."""
+"""A clock for tests that does not advance by itself, and scripts that read it. For clients of `rmq.testing` only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rmq._transport.script_library import ScriptLibrary
 from rmq.errors import InvalidValueError
 
 CLOCK_KEY = "rmq:testing:clock"
-"""Holds the time of a clock that stands still, epoch ms. Without this key, Redis' time counts."""
+"""Key of the test clock's time, epoch ms. Without this key, Redis' time applies."""
 
 READ_CLOCK = f"""
 local function read_clock()
@@ -27,7 +27,7 @@ local function read_clock()
   return now_ms, math.floor(now_ms / 1000)
 end
 """
-"""Stands in for lua/includes/common/read_clock.lua."""
+"""Replaces lua/includes/common/read_clock.lua."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -39,17 +39,17 @@ def scripts_on_clock() -> ScriptLibrary:
 
 
 def connect_on_clock(*args: Any, **options: Any) -> Connections:
-    """Return connections whose scripts read the clock of the tests."""
+    """Return connections whose scripts read the test clock."""
     return Connections(*args, scripts=scripts_on_clock(), **options)
 
 
 class Clock:
-    """The time of a test server. It stands still from the moment this is made, at Redis' time of that moment.
+    """The clock of a test server. It stops at Redis' time when it is created, and advances only when told to.
 
-    `Server.clock` and the fixture `rmq_clock` make it. The next `Server.flush`, and so the next test, ends it.
+    `Server.clock` and the fixture `rmq_clock` create it. The next `Server.flush`, and so the next test, removes it.
 
     Args:
-        connections: Where the server is.
+        connections: Connections to the server.
 
     Examples:
         >>> from rmq.testing import Server
@@ -73,12 +73,12 @@ class Clock:
 
     @property
     def now_ms(self) -> int:
-        """The time, epoch ms."""
+        """The present time, epoch ms."""
         return self._now_ms
 
     @property
     def now(self) -> datetime:
-        """The time, in UTC."""
+        """The present time, in UTC."""
         return _EPOCH + timedelta(milliseconds=self._now_ms)
 
     def advance(self, by: Duration) -> None:
@@ -93,7 +93,7 @@ class Clock:
         """Move the clock on to a moment, an aware `datetime`.
 
         Raises:
-            InvalidValueError: No point in time, or an earlier one than the clock shows.
+            InvalidValueError: Not a point in time, or before the clock's present time.
         """
         moment_ms = instant_ms(moment, "moment")
         if moment_ms < self._now_ms:

@@ -1,4 +1,4 @@
-"""Runs the handlers of a client in the caller's thread: what a worker does, one step after the other."""
+"""Runs the handlers of a client in the caller's thread, one after the other."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from rmq.testing.clock import Clock
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What came of the deliveries that were handled.
+    """Outcomes of the deliveries of a run.
 
     Attributes:
-        acked: How many were acked.
-        nacked: How many were nacked: they wait for a retry, or are dead where none was left.
-        buried: How many went to the dead letters at once, for example since their payload did not decode.
+        acked: Number of acked deliveries.
+        nacked: Number of nacked deliveries, which wait for a retry, or are dead if none was left.
+        buried: Number of deliveries that became dead at once, for example because of an invalid payload.
         released: How many were given back as if they had never been claimed.
-        lost: How many had lost their lease before they were settled. They count nowhere else.
-        errors: What the handlers raised, in order; a payload that did not decode adds its `PayloadError`.
+        lost: Number of deliveries whose lease expired before they were settled. They are not in the other numbers.
+        errors: Errors of the handlers, in order, and the `PayloadError` of each invalid payload.
 
     Examples:
         >>> from rmq.testing import run_until_empty
@@ -58,19 +58,19 @@ class Ran:
 
     @property
     def total(self) -> int:
-        """How many deliveries that were."""
+        """Total number of deliveries."""
         return self.acked + self.nacked + self.buried + self.released + self.lost
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How to run.
+    """Settings of a run.
 
     Attributes:
-        most: How many deliveries to handle at most.
-        clock: The clock to move on to the next due time, where nothing is due; `None` to end there.
-        raises: True if the first error ends the run, and is raised.
-        must_end: True if it is an error that more than `most` are due.
+        most: Maximum number of deliveries.
+        clock: The clock to move to the next due time when no message is due; `None` to end then.
+        raises: Raise the first error, which ends the run.
+        must_end: Raise an error if more than `most` deliveries are due.
     """
 
     most: int
@@ -83,24 +83,26 @@ def run(client: RmqClient, added: Sequence[Listener], rules: Rules) -> Ran:
     """Run the handlers of listeners, one after the other.
 
     Args:
-        client: Where their topics are.
+        client: The client of the listeners.
         added: The listeners.
-        rules: How to run.
+        rules: Settings of the run.
 
     Raises:
-        RmqError: No listener, or the listeners run already.
-        AssertionError: More is due than the rules allow.
+        RmqError: There are no listeners, or they have been started.
+        AssertionError: More deliveries are due than the rules allow.
     """
     if client._listeners.runners:  # pyright: ignore[reportPrivateUsage]
-        raise RmqError("the listeners of this client run already; stop it, or do not start it in this test")
+        raise RmqError("the listeners of this client have been started; do not start the client in this test")
     if not added:
-        raise RmqError("this client has no listener; decorate a handler with @client.listener(topic), or add some")
+        raise RmqError(
+            "this client has no listeners; decorate a handler with @client.listener(topic), or call client.add"
+        )
     tally = _Tally()
     with ExitStack() as stack:
         runners = [_Runner(client, each, tally.errors) for each in added]
         for runner in runners:
             stack.callback(runner.close)
-        most = rules.most + rules.must_end  # one more shows that there are too many
+        most = rules.most + rules.must_end  # one more than allowed, to detect that there are too many
         while tally.handled < most:
             if _run_once(runners, tally, most, rules.raises):
                 continue
@@ -108,14 +110,14 @@ def run(client: RmqClient, added: Sequence[Listener], rules: Rules) -> Ran:
                 break
     if tally.handled > rules.most:
         raise AssertionError(
-            f"more than {rules.most} messages were due: does a handler send to its own topic, or fail without end? "
+            f"more than {rules.most} messages were due: does a handler send to its own topic, or always fail? "
             "Use run_at_most, or a larger limit"
         )
     return tally.ran()
 
 
 def _run_once(runners: Sequence[_Runner], tally: _Tally, most: int, raises: bool) -> bool:
-    """Let each listener handle what its handler takes at once; return whether there was anything."""
+    """Run each handler for one claim; return whether there was any message."""
     before = tally.handled
     for runner in runners:
         if (room := most - tally.handled) > 0:
@@ -126,7 +128,7 @@ def _run_once(runners: Sequence[_Runner], tally: _Tally, most: int, raises: bool
 
 
 def _advance(clock: Clock, runners: Sequence[_Runner]) -> bool:
-    """Move the clock to the time when something is due next; return whether there is such a time."""
+    """Move the clock to the next due time; return False if there is none."""
     times = [due_ms for runner in runners for due_ms in runner.due_ms() if due_ms > clock.now_ms]
     if times:
         clock.move_to(moment_at(min(times)))
@@ -135,7 +137,7 @@ def _advance(clock: Clock, runners: Sequence[_Runner]) -> bool:
 
 @dataclass(slots=True)
 class _Tally:
-    """What has come of the deliveries so far."""
+    """Outcomes of the deliveries so far."""
 
     handled: int = 0
     lost: int = 0
@@ -159,7 +161,7 @@ class _Tally:
 
 
 def _decoding_error(delivery: Delivery) -> PayloadError | None:
-    """Return why a listener has buried a delivery before it called its handler."""
+    """Return the error of a delivery that was buried because of its payload, else None."""
     if delivery.outcome is None or delivery.outcome.error_type != PayloadError.__name__:
         return None
     try:
@@ -170,19 +172,19 @@ def _decoding_error(delivery: Delivery) -> PayloadError | None:
 
 
 class _Unlimited(RateLimiter):
-    """Grants all: a rate limit would keep a test waiting."""
+    """Does not limit: a rate limit would make tests wait."""
 
     def follow(self) -> None:
-        """Do not look whether there is a limit."""
+        """Do nothing: the limit is not read."""
 
 
 class _Runner(Consumer[Any]):
-    """Claims for one listener, has its handler called, and settles.
+    """Claims messages of one listener, calls its handler, and settles the deliveries.
 
     Args:
-        client: Where the topic is.
+        client: The client of the listener.
         added: The listener.
-        errors: Gets what the handler raises.
+        errors: Errors of the handler are appended to it.
     """
 
     settle = None  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride] - see Holder
@@ -199,17 +201,17 @@ class _Runner(Consumer[Any]):
         self._calls = HandlerInvoker(ListenerSetup(self._listener, stopping, observers=client.observers))
 
     def step(self, most: int) -> list[Delivery]:
-        """Handle what is due, up to what the handler takes at once; return it, settled."""
+        """Handle due messages, up to what the handler takes at once; return the settled deliveries."""
         listener = self._listener
         part = self._claimed(min(listener.batch or 1, most, MAX_POLL), 0.0, listener.columns)
         if not part:
             return []
         self._calls.handle(part)
         settled = list(spread_some(part, monotonic_s()))
-        while settled:  # a call may take fewer
+        while settled:  # a call may settle fewer
             round_ = self._claims.claim(0, settled, settled)
             if len(round_.unsent) == len(settled) or round_.unconfirmed:
-                raise RedisUnavailableError(f"outcomes of topic {self.topic.name} did not reach Redis")
+                raise RedisUnavailableError(f"could not store outcomes of topic {self.topic.name} in Redis")
             settled = round_.unsent
             for delivery in round_.lost:
                 if listener.on_lost is not None:
@@ -220,13 +222,13 @@ class _Runner(Consumer[Any]):
         return list(ended)
 
     def due_ms(self) -> list[int]:
-        """Ask Redis when slots are due next, epoch ms, and return it."""
+        """Return the next due times of the slots, epoch ms."""
         looks = self._poller.look(self.slots, at_all=True, in_parts=False)
         return [due_ms for times, _, _ in looks for _, due_ms in times]
 
 
 def _source_of(connections: Connections, topic: Topic[Any], listener: Listener) -> Broker | None:
-    """Return the slots of a group of a stream. One that is new gets what was sent before: the test sent it."""
+    """Return the slots of a stream's group. A new group starts with the first entry, since the test has sent all."""
     if listener.group is None:
         return None
     start = "all" if listener.start == "new" else listener.start
@@ -234,7 +236,7 @@ def _source_of(connections: Connections, topic: Topic[Any], listener: Listener) 
 
 
 def _noting_errors(listener: Listener, errors: list[BaseException]) -> Listener:
-    """Return a listener whose handler notes what it raises."""
+    """Wrap a listener's handler to record its errors."""
     handler: Callable[[Any], Any] = with_arguments(
         listener.topic, listener.handler, listener.batch is not None, listener.columns
     )

@@ -1,4 +1,4 @@
-"""What was sent and nobody has claimed, for a test to look at."""
+"""Messages that were sent and not claimed, for assertions of tests."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class SentMessage(Generic[PayloadT]):
         topic: Its topic.
         content: Its content.
         body: Its body; `None` without one.
-        value: What its sends folded into: the body, for `Max`, `Min` and `Sum` a number, for `Collect` the items.
-        due_ms: When it is due, epoch ms; `None` for what is due at once: by priority, rolled back, or on a stream.
+        value: Result of merging its sends: the body; for `Max`, `Min` and `Sum` a number; for `Collect` the items.
+        due_ms: Due time, epoch ms; `None` for a message that is due at once: by priority, rolled back, or on a stream.
         priority: Its priority, on a PRIORITY topic; else `None`.
-        merged: How many sends it stands for, where the topic has `merge=`; else 1.
+        merged: Number of sends merged into it, if the topic has `merge=`; else 1.
 
     Examples:
         >>> from rmq.testing import sent
@@ -53,15 +53,15 @@ class SentMessage(Generic[PayloadT]):
 
     @property
     def due(self) -> datetime | None:
-        """When it is due; `None` as for `due_ms`."""
+        """Due time; `None` as for `due_ms`."""
         return moment_of(self.due_ms)
 
     @property
     def payload(self) -> PayloadT:
-        """What its body holds, an object of its topic's payload class.
+        """The decoded body, an object of the topic's payload class.
 
         Raises:
-            PayloadError: The body holds none.
+            PayloadError: The body cannot be decoded.
             InvalidValueError: The topic has no payload class.
         """
         return self.topic.decode(self.body)
@@ -74,7 +74,7 @@ class SentMessage(Generic[PayloadT]):
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a message has to be like; `None` for whatever it is."""
+    """Properties that a message must have; `None` matches any value."""
 
     topic: Topic[Any] | str
     content: Payload | None = None
@@ -83,7 +83,7 @@ class Expected:
     priority: int | None = None
 
     def matches(self, message: SentMessage[Any]) -> bool:
-        """Return whether a message is like that."""
+        """Return whether a message has these properties."""
         if self.content is not None and message.content != payload_bytes(self.content, "content"):
             return False
         if self.body is not None and message.body != payload_bytes(self.body, "body"):
@@ -92,7 +92,7 @@ class Expected:
             return False
         try:
             return self.payload is None or self.payload in message.payloads
-        except PayloadError:  # it has another one, or none
+        except PayloadError:  # the payload is missing or invalid
             return False
 
     def __str__(self) -> str:
@@ -102,15 +102,15 @@ class Expected:
 
 
 def sent_to(client: RmqClient, expected: Expected) -> list[SentMessage[Any]]:
-    """Return what is wanted of the backlog of a topic, or of a stream, slot by slot."""
+    """Return the matching messages in the backlog of a topic, or in a stream, slot by slot."""
     return [message for message in _all(client, expected.topic) if expected.matches(message)]
 
 
 def check_sent(client: RmqClient, expected: Expected) -> SentMessage[Any]:
-    """Return the first message that is wanted.
+    """Return the first matching message.
 
     Raises:
-        AssertionError: There is none; it says what there is.
+        AssertionError: There is none. The message lists the backlog.
     """
     for message in _all(client, expected.topic):
         if expected.matches(message):
@@ -121,7 +121,7 @@ def check_sent(client: RmqClient, expected: Expected) -> SentMessage[Any]:
 
 
 def refuse_sent(matches: list[SentMessage[Any]], unexpected: Expected) -> None:
-    """Raise `AssertionError` if something was found."""
+    """Raise `AssertionError` if there are matching messages."""
     if matches:
         raise AssertionError(
             f"a {unexpected} is in the backlog of topic {_name_of(unexpected.topic)}:{_listed(matches)}"

@@ -1,4 +1,4 @@
-"""The server of a test run, and clients on it."""
+"""The Redis server of a test run, and its clients."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 class ClientOnClock(RmqClient):
-    """A client that goes by the clock of the tests."""
+    """A client that uses the test clock."""
 
     _connect = staticmethod(connect_on_clock)
 
 
 class Server:
-    """An embedded Redis for tests; start one for many tests, and `flush` it before each. The fixtures do so.
+    """An embedded Redis for tests. Start one for many tests, and `flush` it before each, as the fixtures do.
 
-    It is of this process alone: each worker of pytest-xdist has its own.
+    It belongs to this process alone: each worker of pytest-xdist has its own.
 
     Attributes:
-        url: Its URL, for programs that take one. Only clients that this object makes go by a `clock` that stands still.
+        url: Its URL, for programs that take one. Only clients created by this object use the test clock.
 
     Raises:
         EmbeddedServerError: The server does not start.
@@ -48,25 +48,25 @@ class Server:
         self._connections = Connections(parse_url(self.url))
 
     def client(self, **options: Any) -> RmqClient:
-        """Return a client of this server; it takes the options of `RmqClient`. Close it."""
+        """Return a client of this server, with options of `RmqClient`. The caller closes it."""
         return ClientOnClock(self.url, **options)
 
     def async_client(self, **options: Any) -> aio.RmqClient:
-        """Return an asyncio client of this server; it takes the options of `rmq.aio.RmqClient`. Close it."""
-        from rmq.testing.awaited import AsyncClientOnClock  # without asyncio nobody needs greenlet
+        """Return an asyncio client of this server, with options of `rmq.aio.RmqClient`. The caller closes it."""
+        from rmq.testing.awaited import AsyncClientOnClock  # imports greenlet, which only asyncio clients need
 
         return AsyncClientOnClock(self.url, **options)
 
     def clock(self) -> Clock:
-        """Let the time of this server's clients stand still; return what moves it."""
+        """Stop the time of this server's clients; return the clock that moves it."""
         return Clock(self._connections)
 
     def flush(self) -> None:
-        """Forget all messages and topics, and let the time go on."""
+        """Delete all messages and topics, and return to Redis' time."""
         self._connections.command("FLUSHALL", key=CLOCK_KEY)
 
     def close(self) -> None:
-        """End the server."""
+        """Stop the server."""
         self._connections.close()
         self._server.close()
 

@@ -152,11 +152,11 @@ def test_no_lines_ask_for_nothing(spark: SparkSession, spark_client: RmqClient, 
     ("settings", "error"),
     [
         ({"merge": "some"}, "merge is 'some'; it must be one of partition, all, none"),
-        ({"gold": 0.8, "silver": 0.3}, "gold is 0.8 and silver 0.3; they are shares"),
+        ({"gold": 0.8, "silver": 0.3}, "gold is 0.8 and silver is 0.3; shares must be"),
         ({"gold": float("nan")}, "gold is nan"),
         ({"time_range_ms": 0}, "time_range_ms is 0; it must be 1 or more"),
         ({"slots": 3}, "slots"),
-        ({"customers": "price-picture"}, "both topics are named 'price-picture'"),
+        ({"customers": "price-picture"}, "pictures and customers are both 'price-picture'"),
     ],
 )
 def test_settings_that_break_a_rule_are_named(settings: dict[str, Any], error: str) -> None:
@@ -227,7 +227,7 @@ def test_the_whole_data_set_is_where_the_environment_says(tmp_path: Path, monkey
     monkeypatch.setenv("RMQ_DATA", str(tmp_path))
     assert whole_path() == str(tmp_path)
     monkeypatch.setenv("RMQ_DATA", str(tmp_path / "gone"))
-    with pytest.raises(InvalidValueError, match=r"RMQ_DATA is '.*gone', where nothing is"):
+    with pytest.raises(InvalidValueError, match=r"RMQ_DATA is '.*gone', which does not exist"):
         whole_path()
     monkeypatch.delenv("RMQ_DATA")
     monkeypatch.setattr("rmq.__file__", str(tmp_path / "checkout" / "rmq" / "__init__.py"))

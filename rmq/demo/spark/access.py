@@ -1,4 +1,4 @@
-"""How the audience job reaches ZooKeeper: its own workers by a coordinator, Spark's query by options."""
+"""ZooKeeper access of the audience job: a coordinator for its worker, options for Spark's query."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from rmq.errors import InvalidValueError
 from rmq.spark import option_kinds as kinds
 
 NODES = "/rmq"
-"""Where RMQ's nodes lie in ZooKeeper by default."""
+"""Default parent path of RMQ's nodes in ZooKeeper."""
 
 
 @dataclass(frozen=True)
 class ZooKeeperAccess:
-    """The servers, and the login and the certificates that they ask for.
+    """Servers of ZooKeeper, with login and certificates.
 
-    Passwords come from the variables `RMQ_ZOOKEEPER_PASSWORD` and `RMQ_ZOOKEEPER_KEY_PASSWORD`.
+    Passwords come from the environment variables `RMQ_ZOOKEEPER_PASSWORD` and `RMQ_ZOOKEEPER_KEY_PASSWORD`.
 
     Attributes:
         hosts: Servers as `host:port`, separated by commas.
-        chroot: Path below which RMQ's nodes lie.
-        user: Login, in the `digest` scheme.
-        ca: A file with the certificates that sign the servers', or `system`.
-        cert: A file with our certificate.
-        key: A file with its key.
+        chroot: Parent path of RMQ's nodes.
+        user: User of the `digest` scheme.
+        ca: File with the certificates of the servers' authority, or `system`.
+        cert: File with the client certificate.
+        key: File with its private key.
     """
 
     hosts: str
@@ -41,10 +41,10 @@ class ZooKeeperAccess:
         self.coordinator()
 
     def coordinator(self) -> Coordinator:
-        """Return a coordinator that has not been started.
+        """Return a new coordinator, not started.
 
         Raises:
-            InvalidValueError: A password is missing, a file is not there, or a certificate comes without its key.
+            InvalidValueError: A password, a file or the key of a certificate is missing.
         """
         files = {"zookeeper_ca": self.ca, "zookeeper_cert": self.cert, "zookeeper_key": self.key}
         auth = login(self.user, "zookeeper_user")
@@ -67,10 +67,10 @@ def access_of(
     cert: str | None = None,
     key: str | None = None,
 ) -> ZooKeeperAccess | None:
-    """Return how to reach ZooKeeper; `None` without servers.
+    """Return the access to ZooKeeper; `None` without servers.
 
     Raises:
-        InvalidValueError: Something is said of ZooKeeper, and no servers are named; or as `ZooKeeperAccess`.
+        InvalidValueError: Other arguments are given without servers; or as `ZooKeeperAccess`.
     """
     if hosts is not None:
         return ZooKeeperAccess(hosts, chroot, user, ca, cert, key)
@@ -78,5 +78,7 @@ def access_of(
             "zookeeper_cert": cert, "zookeeper_key": key}  # fmt: skip
     for name, value in rest.items():
         if value is not None:
-            raise InvalidValueError(f"{name} is {value!r} without zookeeper: give its servers, as zk1:2181")
+            raise InvalidValueError(
+                f"{name} is {value!r}, but zookeeper is not set; it must be the servers, such as zk1:2181"
+            )
     return None

@@ -1,11 +1,11 @@
-"""Audience selection: which customers are in which segments, worked out anew for those who changed.
+"""Audience selection: assigns customers to segments, and re-evaluates customers that changed.
 
-Several sources send "customer changed" into one RANGE_MERGE topic, where the changes of a window merge per customer.
-The streaming source drains it; for the customers of a batch the rules are evaluated and their segments written. RMQ
-lets nobody else have a customer meanwhile, and `serial.py` looks whether that was so.
+Several sources send "customer changed" to one RANGE_MERGE topic, where the changes of a window merge per customer. A
+streaming query drains it: for the customers of each batch it evaluates the rules and writes the segments. RMQ gives a
+customer to one consumer at a time, which `serial.py` checks.
 
-A folder `out` belongs to one topic: `segments/batch=N` (Parquet, overwritten when a batch is run again),
-`evaluations/batch=N` (when that was) and `checkpoint`.
+A folder `out` belongs to one topic. It has `segments/batch=N` (Parquet, overwritten if a batch is repeated),
+`evaluations/batch=N` (times of the evaluation) and `checkpoint`.
 """
 
 from __future__ import annotations
@@ -43,27 +43,28 @@ from rmq.spark.sink.writer import BatchWriter, write_counted
 
 _LOOK_EVERY_S = 0.2
 _ANSWER_S = 15.0
-"""How long `check` waits for ZooKeeper to answer."""
+"""Seconds that `check` waits for ZooKeeper."""
 
 
 @dataclass(frozen=True)
 class AudienceSettings:
-    """What the job is to do.
+    """Settings of the job.
 
     Attributes:
-        lines: Order lines: Parquet or CSV, as Spark's processes reach it. They are read anew for each batch.
-        out: Folder for segments and checkpoint, as Spark's processes reach it.
-        url: Where Redis is, as driver and executors reach it; no `embedded://`.
+        lines: Order lines, Parquet or CSV, at a path that Spark's processes can read. They are read again for each
+            batch.
+        out: Folder for segments and checkpoint, at a path that Spark's processes can access.
+        url: URL of Redis, reachable from driver and executors; not `embedded://`.
         rules: Segment -> Spark SQL condition over `audience_rules.FIGURES`.
         topic: Name of the topic.
-        slots: Its number of slots.
-        window_ms: In which time the changes of a customer merge.
-        batch: Most customers in a batch.
-        sources: Which of `SOURCES` send their changes first; none: only drain.
-        until_empty: End when the topic is empty; else run on until told to stop.
-        rival: How many customers a plain consumer takes from the topic beside Spark. It changes each while it has
-            it, so that Spark has to evaluate that customer afterwards.
-        zookeeper: How to reach ZooKeeper: Spark and the rival are workers, and each slot belongs to one of them.
+        slots: Number of slots.
+        window_ms: Merge window of a customer's changes.
+        batch: Maximum number of customers in a batch.
+        sources: Those of `SOURCES` that send changes first; with none, the topic is only drained.
+        until_empty: End when the topic is empty; if False, run until stopped.
+        rival: Number of customers that a plain consumer takes from the topic beside Spark. It changes each of them
+            meanwhile, so that Spark must evaluate them again.
+        zookeeper: Access to ZooKeeper. Spark and the rival are then workers, and each slot belongs to one of them.
     """
 
     lines: str
@@ -103,20 +104,21 @@ class AudienceReport:
     """Figures of one run.
 
     Attributes:
-        lines: Order lines read.
-        without_customer: Those of them that name no customer: no change.
-        sent: Source -> what became of its changes.
-        batches: Batches evaluated.
-        evaluated: Customers in them, as often as they came.
-        passed_over: Messages whose content is no customer.
-        customers: Customers with segments in the folder, those of earlier runs too.
-        members: Segment -> how many of these it has.
-        rival: Customers that the plain consumer had.
-        disorder: What should not be.
-        expired: Leases that ran out.
-        left: Messages still in the topic.
-        died: Messages that died in this run, as of a batch that failed too often: their customers were not evaluated.
-        elapsed_s: From the first send until the topic was drained, the window's waiting included.
+        lines: Number of order lines read.
+        without_customer: Number of lines without a customer, which are no change.
+        sent: Source -> results of its sends.
+        batches: Number of batches evaluated.
+        evaluated: Number of customers in them, counted once per batch.
+        passed_over: Number of messages whose content is not a customer.
+        customers: Number of customers with segments in the folder, including earlier runs.
+        members: Segment -> number of customers.
+        rival: Number of customers that the plain consumer took.
+        disorder: Violations of serial handling.
+        expired: Number of expired leases.
+        left: Number of messages left in the topic.
+        died: Number of messages that died in this run, as of a batch that failed too often. Their customers were not
+            evaluated.
+        elapsed_s: Seconds from the first send until the topic was drained, including the merge window.
     """
 
     lines: int
@@ -136,34 +138,34 @@ class AudienceReport:
 
     @property
     def total(self) -> Counts:
-        """What became of the changes of all sources."""
+        """Results of the sends of all sources."""
         return Counts.total(self.sent.values())
 
     @property
     def merged_share(self) -> float:
-        """The folding rate: which share of the changes became no message of its own; 0 without any."""
+        """Share of the changes that merged into other messages; 0 without changes."""
         total = self.total
         return 1 - total.new / total.rows if total.rows else 0.0
 
     @property
     def serial(self) -> bool:
-        """True if no customer was in two hands at once, and none is out of date."""
+        """True if no customer was handled twice at once, and none is outdated."""
         return self.disorder == Disorder()
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the report as JSON values."""
         derived = {"total": asdict(self.total), "merged_share": round(self.merged_share, 4)}
         return {**asdict(self), **derived, "serial": self.serial, "elapsed_s": round(self.elapsed_s, 1)}
 
 
 def check(settings: AudienceSettings) -> None:
-    """Look, without Spark, whether files, Redis and ZooKeeper fit the settings.
+    """Check files, Redis and ZooKeeper against the settings, without Spark.
 
     Raises:
-        InvalidValueError: The order lines are a file of this machine, and it is no Parquet or lacks a column.
-        TopicMismatchError: The topic is there already, and is another.
-        FencedError: The topic has workers under ZooKeeper, and `zookeeper` is not set.
-        EnsembleMismatchError: Its workers are under another ZooKeeper.
+        InvalidValueError: The order lines are a local file that is not Parquet or lacks a column.
+        TopicMismatchError: The topic is registered with another definition.
+        FencedError: The topic's workers use ZooKeeper, but `zookeeper` is not set.
+        EnsembleMismatchError: The topic's workers use another ZooKeeper ensemble.
         CoordinationError: ZooKeeper does not answer.
     """
     check_file(settings.lines)
@@ -175,20 +177,20 @@ def check(settings: AudienceSettings) -> None:
     others = ", ".join(sorted(stored - {ours, ""}))
     if others and not ours:
         raise FencedError(
-            f"topic {topic.name} has workers under ZooKeeper, and zookeeper is not set: give it their servers, as "
-            "zk1:2181",
+            f"the workers of topic {topic.name} use ZooKeeper, but zookeeper is not set; it must be the same servers, "
+            "such as zk1:2181",
             topic=topic.name,
         )
     if others and settings.zookeeper is not None:
         raise EnsembleMismatchError(
-            f"topic {topic.name} has slots of ensemble {others}, and the ensemble at {settings.zookeeper.hosts} "
-            f"is {ours}: name the one that its workers use",
+            f"topic {topic.name} has slots of ensemble {others}, but the ensemble at {settings.zookeeper.hosts} "
+            f"is {ours}; use the one that its workers use",
             topic=topic.name,
         )
 
 
 def _ensemble(settings: AudienceSettings) -> str:
-    """Return the identity of the ZooKeeper ensemble; empty where none is named."""
+    """Return the identity of the ZooKeeper ensemble; empty without ZooKeeper."""
     if settings.zookeeper is None:
         return ""
     coordinator = settings.zookeeper.coordinator()
@@ -202,17 +204,17 @@ def _ensemble(settings: AudienceSettings) -> str:
 def run(
     spark: SparkSession, settings: AudienceSettings, say: Say = nothing, stop: threading.Event | None = None
 ) -> AudienceReport:
-    """Send the changes, drain the topic, write the segments, and say how it went.
+    """Send the changes, drain the topic, write the segments, and return a report.
 
     Args:
         spark: A session that knows `format("rmq")`; not Spark Connect.
-        settings: What to do.
-        say: Gets a line when a step begins, from several threads.
-        stop: Ends the run after the batch that is being worked on.
+        settings: Settings of the job.
+        say: Called with a line at the start of each step, from several threads.
+        stop: Event that ends the run after the present batch.
 
     Raises:
-        InvalidValueError: A setting, a rule or the order lines are wrong; nothing was sent or written.
-        RmqError: The query failed. A run on the same `out` goes on where it was.
+        InvalidValueError: A setting, a rule or the order lines are invalid; nothing was sent or written.
+        RmqError: The query failed. Another run with the same `out` resumes it.
     """
     say("checking the rules")
     check_rules(spark, settings.rules)
@@ -225,7 +227,7 @@ def run(
 
 
 def current_segments(spark: SparkSession, out: str) -> DataFrame:
-    """Return each customer's figures and segments as the last batch has left them.
+    """Return the latest figures and segments of each customer.
 
     Raises:
         InvalidValueError: The folder has no segments.
@@ -233,11 +235,11 @@ def current_segments(spark: SparkSession, out: str) -> DataFrame:
     try:
         return latest(spark.read.parquet(f"{out}/segments"))
     except SPARK_ERRORS:
-        raise InvalidValueError(f"{out!r} holds no segments: `rmq spark audience` writes them") from None
+        raise InvalidValueError(f"there are no segments in {out!r}; `rmq spark audience` writes them") from None
 
 
 def _check_folder(spark: SparkSession, client: RmqClient, settings: AudienceSettings) -> None:
-    """Refuse a checkpoint that Redis can't know, before all changes are sent to a query that then fails."""
+    """Refuse a checkpoint of a topic that Redis does not have, before the changes are sent: the query would fail."""
     with suppress(UnknownTopicError):
         client.topic(settings.topic)
         return
@@ -246,13 +248,13 @@ def _check_folder(spark: SparkSession, client: RmqClient, settings: AudienceSett
     except InvalidValueError:  # a fresh one
         return
     raise InvalidValueError(
-        f"{settings.out!r} holds the segments of a topic that this Redis does not know as {settings.topic!r}: name "
-        "a fresh folder, or the Redis and topic that it was made with"
+        f"{settings.out!r} has segments of a topic, but topic {settings.topic!r} is not registered in this Redis; use "
+        "a new folder, or the same Redis and topic as before"
     )
 
 
 def _make_folder(spark: SparkSession, out: str) -> None:
-    """Make the folder, before changes are sent that nobody could evaluate then."""
+    """Create the folder before changes are sent."""
     session: Any = spark
     try:
         path = session._jvm.org.apache.hadoop.fs.Path(out)
@@ -261,7 +263,7 @@ def _make_folder(spark: SparkSession, out: str) -> None:
     except SPARK_ERRORS as error:
         reason = one_line(error)
     if reason:
-        raise InvalidValueError(f"folder {out!r} can't be made: {reason}")
+        raise InvalidValueError(f"folder {out!r} can't be created: {reason}")
 
 
 class _Job:
@@ -312,7 +314,7 @@ class _Job:
         return OwningRival(coordinator, client, settings.to_topic(), settings.rival, settings.window_ms, others)
 
     def _send(self, lines: DataFrame) -> dict[str, Counts]:
-        """Send the changes of all sources; return what became of each source's."""
+        """Send the changes of all sources; return the results by source."""
         settings, sent = self._settings, dict[str, Counts]()
         options = {"url": settings.url, "topic": settings.topic, "time_range": f"{settings.window_ms}ms"}
         for source in settings.sources:
@@ -334,15 +336,15 @@ class _Job:
             idle = len(evaluator.batches) == before
             stats = inspection.stats()
             if rival.is_alive():
-                if idle and not stats.backlog and not stats.in_flight:  # Spark has left nothing for it
+                if idle and not stats.backlog and not stats.in_flight:  # there is nothing left for the rival
                     return
-            elif beside:  # it has ended meanwhile: what it had in its slots is Spark's now
+            elif beside:  # the rival has ended: its slots are Spark's now
                 continue
-            elif idle or not stats.backlog:  # what is left is paused, or is due much later
+            elif idle or not stats.backlog:  # the rest is paused, or due much later
                 return
 
     def _wait_for_window(self, inspection: Inspection) -> None:
-        """Wait until all is due, or what was sent before now is."""
+        """Wait until all messages are due, or at least those sent before now."""
         end_s = time.monotonic() + self._settings.window_ms / 1_000
         self._say("waiting for the merge window to end")
         while time.monotonic() < end_s and not self._stop.is_set():
@@ -371,7 +373,7 @@ class _Job:
             query.stop()
 
     def _members(self) -> tuple[int, dict[str, int]]:
-        """Return how many customers there are, and how many of them in each segment."""
+        """Return the number of customers, in total and per segment."""
         try:
             current = current_segments(self._spark, self._settings.out)
         except InvalidValueError:  # nothing was due yet

@@ -1,6 +1,6 @@
 """The rules of an audience: each segment is a name and a Spark SQL condition over a customer's figures.
 
-They are read from a file, and tried on two customers that are made up, before anything is sent or written.
+They are read from a file, and tested on two sample customers before anything is sent or written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FIGURES = (
     "customer", "country", "orders", "turnover", "cancellations", "cancelled_share", "last_order",
     "days_since_last_order",
 )  # fmt: skip
-"""What a condition may speak of; null where a customer has none. `customers.figures` computes them."""
+"""Columns that a condition may use; null if a customer has no value. `customers.figures` computes them."""
 
 DEFAULT_RULES: Mapping[str, str] = {
     "vip": "turnover >= 5000",
@@ -41,7 +41,7 @@ _TRIALS = """
         ('12346', NULL, 0L, CAST(0 AS DECIMAL(38,4)), 0L, 0D, NULL, NULL)
     AS ({})
 """
-"""A customer with all figures, and one with none, on whom `turnover / orders` fails. Spark needs no task for them."""
+"""A customer with all figures, and one with none, for which `turnover / orders` fails. Spark needs no task for them."""
 
 
 def read_rules(path: str | Path) -> dict[str, str]:
@@ -51,7 +51,8 @@ def read_rules(path: str | Path) -> dict[str, str]:
         path: A file `.toml` or `.json`: one table of name -> condition.
 
     Raises:
-        InvalidValueError: No such file, not TOML or JSON, a rule given twice, or an entry that is no text.
+        InvalidValueError: The file does not exist or is not TOML or JSON, a rule is given twice, or a condition is not
+            a string.
     """
     path = Path(path)
     try:
@@ -72,15 +73,15 @@ def read_rules(path: str | Path) -> dict[str, str]:
     rules = cast("dict[str, object]", table)
     for name, condition in rules.items():
         if not isinstance(condition, str):
-            raise InvalidValueError(f"rule {name!r} is {condition!r:.100}; it must be a text with a condition")
+            raise InvalidValueError(f"rule {name!r} is {condition!r:.100}; it must be a string with a condition")
     return cast("dict[str, str]", rules)
 
 
 def check_names(rules: Mapping[str, str]) -> None:
-    """Look at the number of rules and at their names; no Spark is needed.
+    """Check number and names of the rules, without Spark.
 
     Raises:
-        InvalidValueError: There are none or too many, or a name breaks its rule.
+        InvalidValueError: There are no rules or too many, or a name is invalid.
     """
     if not 0 < len(rules) <= MAX_RULES:
         raise InvalidValueError(f"there are {len(rules)} rules; there must be 1 to {MAX_RULES}")
@@ -90,16 +91,16 @@ def check_names(rules: Mapping[str, str]) -> None:
 
 
 def check_rules(spark: SparkSession, rules: Mapping[str, str]) -> None:
-    """Try all rules on made-up customers.
+    """Test all rules on sample customers.
 
     Raises:
-        InvalidValueError: There are none or too many, a name breaks its rule, or Spark can't evaluate a condition.
+        InvalidValueError: There are no rules or too many, a name is invalid, or Spark cannot evaluate a condition.
     """
     check_names(rules)
     trials = spark.sql(_TRIALS.format(", ".join(FIGURES)))
     for name, condition in rules.items():
         try:
-            # WHERE refuses what is no condition on one customer: aggregates, windows, values that are not boolean
+            # WHERE refuses anything but a condition on one customer, such as aggregates, windows and non-boolean values
             trials.where(condition).collect()
         except SPARK_ERRORS as error:
             reason = one_line(error)

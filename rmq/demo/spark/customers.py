@@ -1,6 +1,6 @@
-"""What order lines say about customers: who changed, each customer's figures, and the segments that rules make of them.
+"""Computes changed customers, customers' figures and segments from order lines.
 
-Functions from frames to frames; nothing is read or written here.
+Functions from data frames to data frames, without I/O.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 PREFIX = "customer:"
-"""What the contents of changes begin with; the customer's number follows."""
+"""Prefix of the contents of changes; the customer's number follows."""
 
 _IS_CANCELLATION = "invoice_no LIKE 'C%'"
 _IS_ORDER = "invoice_no RLIKE '^[0-9]+$' AND quantity > 0 AND unit_price > 0"
@@ -21,11 +21,11 @@ SOURCES: Mapping[str, str] = {
     "cancellations": "one for each line of a cancellation",
     "countries": "one for each customer of each country, as when the countries' rules have changed",
 }
-"""Where changes come from."""
+"""Sources of changes, with descriptions."""
 
 
 def changes(lines: DataFrame, source: str) -> DataFrame:
-    """Return the changes that one of `SOURCES` makes of order lines, for the sink: a column `content`."""
+    """Return the changes of one of `SOURCES`, with a column `content` for the sink."""
     known = lines.where("customer_id IS NOT NULL")
     if source == "countries":
         changed = known.select("customer_id", "country").distinct()
@@ -35,22 +35,22 @@ def changes(lines: DataFrame, source: str) -> DataFrame:
 
 
 def customers_of(messages: DataFrame) -> DataFrame:
-    """Return the customers that a batch of messages speaks of; contents of another form are left out."""
+    """Return the customers of a batch of messages. Other contents are ignored."""
     content = F.col("content").cast("string")
     number = F.regexp_extract(content, f"^{PREFIX}([0-9]+)$", 1)
     return messages.select(number.alias("customer")).where("customer <> ''")
 
 
 def figures(lines: DataFrame, customers: DataFrame) -> DataFrame:
-    """Return the figures of some customers, a row each, with the columns of `audience_rules.FIGURES`.
+    """Return a row of figures per customer, with the columns of `audience_rules.FIGURES`.
 
     Args:
         lines: All order lines. Days are counted up to the last of them.
-        customers: A column `customer`, each of them once.
+        customers: Column `customer`, without duplicates.
     """
     mine = lines.withColumn("customer", F.col("customer_id").cast("string"))
     mine = mine.join(F.broadcast(customers), "customer", "left_semi")
-    # exact numbers: sums of doubles would depend on the order of the rows, and a replay would differ
+    # exact decimals: sums of doubles depend on the order of the rows, so that a replay would differ
     worth = F.expr("CAST(unit_price AS DECIMAL(18,4)) * quantity")
     is_order = F.expr(_IS_ORDER)
     invoices = mine.groupBy("customer", "invoice_no").agg(
@@ -84,12 +84,12 @@ def figures(lines: DataFrame, customers: DataFrame) -> DataFrame:
 
 
 def with_segments(figures: DataFrame, rules: Mapping[str, str]) -> DataFrame:
-    """Return customers' figures with a column `segments`: the names of the rules that hold, in the rules' order."""
+    """Add a column `segments` to customers' figures: the names of matching rules, in the rules' order."""
     names = [F.when(F.expr(condition), F.lit(name)) for name, condition in rules.items()]
     return figures.withColumn("segments", F.array_compact(F.array(*names)))
 
 
 def latest(evaluated: DataFrame) -> DataFrame:
-    """Return each customer as the last batch has left it."""
+    """Return the latest row of each customer."""
     newest = Window.partitionBy("customer").orderBy(F.col("batch").desc())
     return evaluated.withColumn("_age", F.row_number().over(newest)).where("_age = 1").drop("_age")

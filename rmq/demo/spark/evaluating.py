@@ -1,4 +1,4 @@
-"""Evaluates the customers of one batch after the other: what the audience's query calls for each."""
+"""Evaluates the customers of each batch of the audience's query."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from rmq.spark.jobs import Say
 
 
 class Evaluator:
-    """Writes the segments of a batch's customers, and between which times it had them.
+    """Writes the segments of a batch's customers, and the time span of the evaluation.
 
     Args:
-        lines: Where the order lines are, read anew for each batch: what came before a change counts.
+        lines: Path of the order lines, which are read again for each batch.
         out: Folder for `segments` and `evaluations`.
         rules: Segment -> condition.
-        inspection: Of the topic.
-        say: Gets a line for each batch, when its customers are claimed.
+        inspection: Inspection of the topic.
+        say: Called with a line for each batch, when its customers are claimed.
 
     Attributes:
         begun: Set when the first customers are claimed.
         batches: Numbers of the batches done.
-        evaluated: Customers in them, as often as they came.
-        passed_over: Messages whose content is no customer.
+        evaluated: Number of customers in them, counted once per batch.
+        passed_over: Number of messages whose content is not a customer.
     """
 
     def __init__(self, lines: str, out: str, rules: Mapping[str, str], inspection: Inspection, say: Say) -> None:
@@ -40,20 +40,20 @@ class Evaluator:
         self.evaluated = self.passed_over = 0
 
     def __call__(self, messages: DataFrame, number: int) -> None:
-        """Evaluate a batch. Guarantee: the same batch, over the same order lines, writes the same."""
+        """Evaluate a batch. Guarantee: the same batch and order lines give the same result."""
         with self._at_work:
             if self._closed:
-                raise RmqError("the run was stopped")  # a return would let Spark commit the batch
+                raise RmqError("the run was stopped")  # raise, since Spark would commit the batch after a return
             batch = messages.select("content").persist()
             try:
-                claimed = batch.count()  # claims them all; from here on nobody else has them
+                claimed = batch.count()  # claims all of them
                 self.begun.set()
                 self._evaluate(batch, claimed, number)
             finally:
                 batch.unpersist()
 
     def close(self) -> None:
-        """Wait for the batch at work; refuse all that come later, before they claim anything."""
+        """Wait for the present batch, and refuse later ones before they claim messages."""
         with self._at_work:
             self._closed = True
 

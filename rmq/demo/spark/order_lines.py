@@ -1,4 +1,4 @@
-"""Reads order lines as a frame: Parquet, or CSV such as the slice that RMQ carries for its demo."""
+"""Reads order lines as a data frame, from Parquet, or from CSV such as the sample included in RMQ."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "customer_id": ("int", "bigint", "string"),
     "country": ("string",),
 }
-"""Column -> the types that it may have. `customer_id` is null for a guest."""
+"""Column -> allowed types. `customer_id` is null for a guest."""
 
 _CSV: Mapping[str, DataType] = {
     "quantity": IntegerType(),
@@ -41,27 +41,27 @@ _CSV: Mapping[str, DataType] = {
     "unit_price": DoubleType(),
     "customer_id": IntegerType(),
 }
-"""What a CSV's columns are read as; the others as text."""
+"""Types of CSV columns; others are strings."""
 
 
 def slice_path() -> str:
-    """Return where the slice lies that RMQ carries: the order lines of one day."""
+    """Return the path of the sample included in RMQ: the order lines of one day."""
     return str(files("rmq.demo").joinpath("data/orders.csv.gz"))
 
 
 def whole_path() -> str | None:
-    """Return where the whole data set is that the slice was cut from; `None` if it is not on this machine.
+    """Return the path of the full data set of the sample; `None` if it is not on this machine.
 
-    `RMQ_DATA` names it, else it is looked for in `../shared/data` beside a checkout of RMQ.
+    It is `RMQ_DATA`, or else a file in `../shared/data` beside a checkout of RMQ.
 
     Raises:
-        InvalidValueError: `RMQ_DATA` leads nowhere.
+        InvalidValueError: The file in `RMQ_DATA` does not exist.
     """
     named = os.environ.get("RMQ_DATA")
     if named:
         if not Path(named).exists():
             raise InvalidValueError(
-                f"RMQ_DATA is {named!r}, where nothing is; it must be a Parquet file of order lines"
+                f"RMQ_DATA is {named!r}, which does not exist; it must be a Parquet file of order lines"
             )
         return named
     beside = Path(rmq.__file__).resolve().parents[2] / "shared" / "data" / "online-retail.parquet"
@@ -69,15 +69,15 @@ def whole_path() -> str | None:
 
 
 def check_file(path: str) -> None:
-    """Look at order lines without Spark, where they are one Parquet file of this machine. Others pass.
+    """Check order lines without Spark, if they are a local Parquet file.
 
     Raises:
-        InvalidValueError: The file is no Parquet, or a column is missing.
+        InvalidValueError: The file is not Parquet, or a column is missing.
     """
     if _is_csv(path) or not Path(path).is_file():
         return
     try:
-        names = parquet.read_schema(path).names  # says no in one line; Spark would with pages of traces
+        names = parquet.read_schema(path).names  # its error is one line; Spark's are pages of traces
     except (pa.ArrowException, OSError) as error:
         raise InvalidValueError(f"order lines {path!r} can't be read: {error}") from None
     for name in COLUMNS:
@@ -98,17 +98,18 @@ def read_lines(spark: SparkSession, path: str, *, numbered: bool = False) -> Dat
 
     Args:
         spark: The session.
-        path: Parquet, or CSV with a header where the name ends in `.csv` or `.csv.gz`, as Spark's processes reach it.
-        numbered: Add a column `line`, by which the lines sort as they stand in their file.
+        path: Parquet, or CSV with a header if it ends in `.csv` or `.csv.gz`, at a path that Spark's processes can
+            read.
+        numbered: Add a column `line`, which sorts the lines in the order of their file.
 
     Raises:
-        InvalidValueError: Nothing there, not such a file, a column is missing or of another type.
+        InvalidValueError: The path does not exist, is not such a file, or a column is missing or of another type.
     """
     check_file(path)
     csv = _is_csv(path)
     try:
         if csv:
-            names = spark.read.csv(path, header=True).columns  # in any order, and more than are needed
+            names = spark.read.csv(path, header=True).columns  # in any order, with others
             schema = StructType([StructField(name, _CSV.get(name, StringType())) for name in names])
             lines = spark.read.csv(path, header=True, schema=schema, enforceSchema=False, mode="FAILFAST")
         else:

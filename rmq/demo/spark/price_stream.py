@@ -1,12 +1,12 @@
-"""Streaming jobs: prices change, the changes of an item merge, and the workers draw its picture once.
+"""Streaming jobs: prices change, the changes of an item merge, and workers draw its picture once.
 
     python -m rmq.demo.spark.price_stream                            # Spark on this machine
     python -m rmq.demo.spark.price_stream spark://spark-master:7077  # on a cluster, whose Python has RMQ
 
-Both run until SIGTERM or Ctrl-C. One query fills the topic `price-change`. The other query drains it by
-`readStream.format("rmq")`, and sends what it reads to the workers of `rmq.demo.cluster`.
+Both run until SIGTERM or Ctrl-C. One query fills the topic `price-change`. The other drains it with
+`readStream.format("rmq")` and sends the items to the workers of `rmq.demo.cluster`.
 
-RMQ_URL says where Redis is, RMQ_CHECKPOINT in which folder the queries keep their places.
+RMQ_URL is the URL of Redis, RMQ_CHECKPOINT the folder of the queries' checkpoints.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rmq.spark.session import open_session
 CHECKPOINT_VARIABLE = "RMQ_CHECKPOINT"
 CHANGES = Topic("price-change", TopicType.RANGE_MERGE, slots=4)
 ROWS_PER_SECOND, ITEMS = 100, 100
-"""Each item has a new price every second, so that the changes of a window merge."""
+"""Each item gets a new price every second, so that the changes of a window merge."""
 
 MERGE_WINDOW = timedelta(seconds=5)
 
@@ -37,12 +37,12 @@ log = logging.getLogger("rmq.stream_demo")
 
 
 def fill(spark: SparkSession, url: str, checkpoint: str) -> StreamingQuery:
-    """Start the query that sends changes of prices, and return it.
+    """Start the query that sends price changes.
 
     Args:
         spark: A session that knows `format("rmq")`.
-        url: Where Redis is, as driver and executors reach it.
-        checkpoint: Folder in which the query keeps its place.
+        url: URL of Redis, reachable from driver and executors.
+        checkpoint: Folder of the query's checkpoint.
     """
     rows = spark.readStream.format("rate").option("rowsPerSecond", ROWS_PER_SECOND).load()
     changes = rows.selectExpr(f"concat('stream-item:', value % {ITEMS}) AS content")
@@ -50,7 +50,7 @@ def fill(spark: SparkSession, url: str, checkpoint: str) -> StreamingQuery:
 
 
 def drain(spark: SparkSession, url: str, checkpoint: str) -> StreamingQuery:
-    """Start the query that reads the merged changes, and asks for a picture of each item; as `fill`."""
+    """Start the query that reads merged changes and requests a picture of each item; arguments as for `fill`."""
     merged = spark.readStream.format("rmq").options(url=url, topic=CHANGES.name).load()
     return _send(merged.select("content"), url, PICTURES, WINDOW, f"{checkpoint}/pictures")
 
@@ -65,12 +65,12 @@ def _send(frame: DataFrame, url: str, topic: Topic, window: timedelta, checkpoin
 def main() -> None:
     """Run both queries until SIGTERM or SIGINT."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("py4j").setLevel(logging.WARNING)  # it logs each call between Python and Java
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # it logs every call between Python and Java
     url = os.environ["RMQ_URL"]
     master = sys.argv[1] if len(sys.argv) > 1 else "local[2]"
     checkpoint = os.environ.get(CHECKPOINT_VARIABLE) or tempfile.mkdtemp(prefix="rmq-checkpoint-")
     with RmqClient(url) as client:
-        client.producer(CHANGES)  # registers it: a query reads no topic that nobody has registered
+        client.producer(CHANGES)  # registers the topic, which a query requires
     with until_signal() as stop, open_session("price stream", master=master) as spark:
         queries = fill(spark, url, checkpoint), drain(spark, url, checkpoint)
         while not stop.wait(1.0):

@@ -1,8 +1,8 @@
-"""Price pictures: which items have new prices, and which customers come first.
+"""Price pictures: finds items with new prices, and ranks customers by turnover.
 
-Order lines become two topics. An item whose price changes asks for a new picture (RANGE_MERGE: the changes of a window
-are one picture). A customer is written to, larger customers first (PRIORITY: the tier decides). The messages name the
-item or the customer only: who handles one looks up what holds then.
+Order lines are sent to two topics. An item whose price changes needs a new picture (RANGE_MERGE: the changes of a
+window are one picture). Customers are contacted, larger ones first (PRIORITY by tier). The messages contain only the
+item or the customer: handlers look up the current data.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ MERGES = ("partition", "all", "none")
 
 _PRICED = "unit_price > 0 AND stock_code IS NOT NULL"
 _BOUGHT = "unit_price > 0 AND quantity <> 0 AND customer_id IS NOT NULL"
-# exact numbers: the sum of doubles depends on the order of the rows
+# exact decimals: sums of doubles depend on the order of the rows
 _WORTH = "CAST(unit_price AS DECIMAL(18,4)) * quantity"
 
 
 @dataclass(frozen=True)
 class PriceSettings:
-    """What the job is to do.
+    """Settings of the job.
 
     Attributes:
-        lines: Order lines: Parquet or CSV, as Spark's processes reach it.
-        url: Where Redis is, as driver and executors reach it; no `embedded://`.
-        time_range_ms: Window in which an item's changes merge.
-        merge: Where Spark folds equal contents before they are sent: `partition`: in each task; `all`: over all of
-            them, which costs a shuffle; `none`: nowhere, so that Redis does it all.
+        lines: Order lines, Parquet or CSV, at a path that Spark's processes can read.
+        url: URL of Redis, reachable from driver and executors; not `embedded://`.
+        time_range_ms: Merge window of an item's changes.
+        merge: Where Spark merges equal contents before the send: `partition`, in each task; `all`, over all tasks,
+            which costs a shuffle; `none`, not at all, so that Redis merges.
         pictures: Name of the topic of items.
         customers: Name of the topic of customers.
-        slots: Number of slots of both.
-        gold: Share of the customers that are gold, 0 to 1: those with the largest turnover.
-        silver: Share of those that come next.
+        slots: Number of slots of both topics.
+        gold: Share of customers in the tier gold, 0 to 1: those with the largest turnover.
+        silver: Share of customers in the tier silver, which come next.
     """
 
     lines: str
@@ -69,29 +69,29 @@ class PriceSettings:
             raise InvalidValueError(f"time_range_ms is {self.time_range_ms}; it must be 1 or more")
         if not (self.gold >= 0 and self.silver >= 0 and self.gold + self.silver <= 1):
             raise InvalidValueError(
-                f"gold is {self.gold:g} and silver {self.silver:g}; they are shares of the customers, 1 at most in all"
+                f"gold is {self.gold:g} and silver is {self.silver:g}; shares must be 0 to 1, and 1 at most in all"
             )
         if self.pictures == self.customers:
-            raise InvalidValueError(f"both topics are named {self.pictures!r}; items and customers need one each")
+            raise InvalidValueError(f"pictures and customers are both {self.pictures!r}; they must be different topics")
         self.to_topics()
 
     def to_topics(self) -> tuple[Topic, Topic]:
-        """Return the definitions of both topics: items, customers."""
+        """Return the definitions of the topics of items and of customers."""
         pictures = Topic(self.pictures, TopicType.RANGE_MERGE, slots=self.slots)
         return pictures, Topic(self.customers, TopicType.PRIORITY, slots=self.slots)
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What became of the messages of one topic.
+    """Results of the messages of one topic.
 
     Attributes:
-        topic: Its name.
-        messages: What the order lines asked for.
-        folded: Those that Spark folded into others before it sent.
-        merged: Those that merged with one in the backlog.
-        new: Those that became an entry of their own.
-        elapsed_s: How long the sending took.
+        topic: Name of the topic.
+        messages: Number of messages from the order lines.
+        folded: Number merged by Spark before the send.
+        merged: Number merged with a message in the backlog.
+        new: Number of new messages.
+        elapsed_s: Duration of the send in seconds.
     """
 
     topic: str
@@ -103,13 +103,13 @@ class Sent:
 
     @property
     def saved(self) -> float:
-        """Return the folding rate: which share of the messages asks for no work of its own; 0 without any."""
+        """Share of the messages that merged into others; 0 without messages."""
         return 1 - self.new / self.messages if self.messages else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class TierReport:
-    """One tier: how many customers it has, and their turnover in whole units of the prices' currency."""
+    """One tier: number of customers, and their turnover in whole units of the prices' currency."""
 
     tier: str
     priority: int
@@ -122,13 +122,13 @@ class PriceReport:
     """Figures of one run.
 
     Attributes:
-        lines: Order lines read.
-        without_price: Those of them that have no item, or no price above 0: left out of the comparison.
-        windows: How many messages would be left of the changes had each been sent when it came: those of an item in the
-            same window, by the clock, are one.
-        pictures: The topic of items.
-        contacts: The topic of customers.
-        tiers: Largest first.
+        lines: Number of order lines read.
+        without_price: Number of lines without an item or a price above 0, which are ignored.
+        windows: Number of messages that would remain if each change had been sent at its time, merged per item and
+            window of the clock.
+        pictures: Results of the topic of items.
+        contacts: Results of the topic of customers.
+        tiers: Figures of the tiers, largest first.
     """
 
     lines: int
@@ -139,20 +139,20 @@ class PriceReport:
     tiers: tuple[TierReport, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the report as JSON values."""
         return asdict(self)
 
 
 def price_changes(lines: DataFrame, window_ms: int = 3_600_000) -> DataFrame:
-    """Return the lines whose unit price differs from that of the item's line before, a row each.
+    """Return the lines whose unit price differs from that of the item's previous line.
 
     Args:
-        lines: With the columns of `read_lines`, and `line`, which orders those of one minute.
+        lines: Lines with the columns of `read_lines`, and `line`, which orders those of one minute.
         window_ms: Length of a window for `opens`.
 
     Returns:
-        `content`, `changed_at`, `unit_price`, `before`, and `opens`: whether it is the item's first change in this
-        window of the clock. A first line of an item has nothing to differ from; one without a price is no price.
+        `content`, `changed_at`, `unit_price`, `before`, and `opens`, which is true for the item's first change in a
+        window of the clock. The first line of an item is not a change; lines without a price are ignored.
     """
     per_item = Window.partitionBy("stock_code").orderBy("invoice_date", "line")
     before = lines.where(_PRICED).withColumn("before", F.lag("unit_price").over(per_item))
@@ -170,22 +170,22 @@ def price_changes(lines: DataFrame, window_ms: int = 3_600_000) -> DataFrame:
 
 
 def turnovers(lines: DataFrame) -> DataFrame:
-    """Return `customer_id` and `turnover`: orders less cancellations, without guests and corrections of the books."""
+    """Return `customer_id` and `turnover`: orders minus cancellations, without guests and corrections."""
     return lines.where(_BOUGHT).groupBy("customer_id").agg(F.sum(F.expr(_WORTH)).alias("turnover"))
 
 
 def tier_of(turnover: str, above: tuple[Any, Any]) -> Column:
-    """Return the name of the tier of a turnover: above the first of two amounts it is gold, above the second silver."""
+    """Return the tier of a turnover: gold above the first of two amounts, silver above the second."""
     gold, silver = (F.col(turnover) > F.lit(amount) for amount in above)
     return F.when(gold, Tier.GOLD.name).when(silver, Tier.SILVER.name).otherwise(Tier.BRONZE.name)
 
 
 def check(settings: PriceSettings) -> None:
-    """Look, without Spark, at what `run` would refuse.
+    """Check the settings of `run` without Spark.
 
     Raises:
-        InvalidValueError: The order lines are a file of this machine, and it is no Parquet or lacks a column.
-        TopicMismatchError: One of the topics is there already, and is another.
+        InvalidValueError: The order lines are a local file that is not Parquet or lacks a column.
+        TopicMismatchError: One of the topics is registered with another definition.
     """
     check_file(settings.lines)
     with closing(connect(settings.url)) as connections:
@@ -194,18 +194,18 @@ def check(settings: PriceSettings) -> None:
 
 
 def run(spark: SparkSession, settings: PriceSettings, say: Say = nothing) -> PriceReport:
-    """Send what order lines ask for, and say what came of it.
+    """Send the messages of the order lines, and return a report.
 
     Args:
         spark: A session.
-        settings: What to do.
-        say: Gets a line when a step begins.
+        settings: Settings of the job.
+        say: Called with a line at the start of each step.
 
     Raises:
-        InvalidValueError: A setting or the columns of the order lines are wrong; nothing was sent.
-        TopicMismatchError: One of the topics is there already, and is another; nothing was sent.
-        RmqError: A line can't be read: nothing was sent. Or Spark or Redis failed: what was sent stays sent; another
-            run sends all of it again, which merges with the backlog.
+        InvalidValueError: A setting or a column of the order lines is invalid; nothing was sent.
+        TopicMismatchError: One of the topics is registered with another definition; nothing was sent.
+        RmqError: A line cannot be read, and nothing was sent; or Spark or Redis failed. Messages sent before remain,
+            and another run sends all again, which merge with the backlog.
     """
     lines = read_lines(spark, settings.lines, numbered=True)
     with plain_errors(), ExitStack() as kept:
@@ -218,7 +218,7 @@ def run(spark: SparkSession, settings: PriceSettings, say: Say = nothing) -> Pri
         tiers = _tiers(turnovers(lines), settings).persist()
         kept.callback(tiers.unpersist)
         reports = _tier_reports(tiers)
-        # nothing is sent before all lines are read and both topics fit
+        # send only after all lines were read and both topics checked
         to_pictures = _Sending(changes.select("content"), settings, TopicType.RANGE_MERGE)
         to_customers = _Sending(_contacts(tiers), settings, TopicType.PRIORITY)
         say("price changes: sending")
@@ -229,10 +229,10 @@ def run(spark: SparkSession, settings: PriceSettings, say: Say = nothing) -> Pri
 
 
 def _tiers(spent: DataFrame, settings: PriceSettings) -> DataFrame:
-    """Return customers with their tier; two quantiles come to the driver, and no sort of all customers is needed."""
+    """Return customers with their tier. Two quantiles are collected in the driver, without sorting all customers."""
     shares = [1 - settings.gold, max(0.0, 1 - settings.gold - settings.silver)]
     amounts = spent.agg(F.percentile_approx("turnover", shares, 10_000).alias("amounts")).collect()[0]["amounts"]
-    # the least of all is above nothing that there is
+    # a share of 0 leaves the smallest amount, which is lowered to include all
     gold, silver = (amount - (share == 0) for amount, share in zip(amounts or (0, 0), shares, strict=True))
     return spent.withColumn("tier", tier_of("turnover", (gold, silver)))
 
@@ -254,7 +254,7 @@ def _tier_reports(tiers: DataFrame) -> tuple[TierReport, ...]:
 
 
 class _Sending:
-    """Sends a frame to one of the topics, which is registered and looked at when this is made."""
+    """Sends a data frame to one of the topics, which is registered and checked on creation."""
 
     def __init__(self, frame: DataFrame, settings: PriceSettings, kind: TopicType) -> None:
         self._topic = settings.pictures if kind is TopicType.RANGE_MERGE else settings.customers
@@ -267,7 +267,7 @@ class _Sending:
         self._frame, self._writer = frame, BatchWriter(frame.schema, parse_options(options))
 
     def send(self, number: int) -> Sent:
-        """Send it; `number` is what the order lines asked for."""
+        """Send the frame. `number` is the number of messages from the order lines."""
         began_s = time.monotonic()
         counts = write_counted(self._frame, self._writer)
         folded, elapsed_s = number - counts.new - counts.merged, time.monotonic() - began_s

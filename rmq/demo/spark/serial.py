@@ -1,4 +1,4 @@
-"""A plain consumer beside Spark, and the check that no customer was in two hands at once, from what both noted."""
+"""A plain consumer beside Spark, and the check from both records that no customer was handled twice at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HOLD_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A plain consumer held a message at least between two times of Redis, and changed its customer meanwhile."""
+    """A message that the plain consumer held between two times of Redis, in which it changed the customer."""
 
     content: str
     began_ms: int
@@ -34,17 +34,18 @@ class Held:
 
 
 class Rival(threading.Thread):
-    """Takes some customers, changes each again while it has them, and acks.
+    """Takes some customers, changes each of them meanwhile, and acks.
 
     Args:
-        client: Where Redis is.
-        topic: What it takes from.
-        most: How many it takes; 0: it does nothing.
-        window_ms: Merge window of the changes that it sends.
-        others: Set when Spark has its first customers: the rival takes a few before, and the others beside it.
+        client: The client to use.
+        topic: The topic.
+        most: Number of customers that it takes; 0 for none.
+        window_ms: Merge window of its changes.
+        others: Event that is set when Spark has its first customers. The rival takes a few before, and the rest beside
+            Spark.
 
     Attributes:
-        held: Whom it had, and when, by Redis' time.
+        held: The customers it held, with times of Redis.
     """
 
     def __init__(self, client: RmqClient, topic: Topic, most: int, window_ms: int, others: threading.Event) -> None:
@@ -57,7 +58,7 @@ class Rival(threading.Thread):
         self.held: list[Held] = []
 
     def run(self) -> None:
-        """Work until `most` were taken, until stopped, or until Redis is gone, which ends Spark's query, too."""
+        """Run until `most` customers are taken, it is stopped, or Redis fails."""
         with suppress(RmqError), self._client.consumer(self._topic) as consumer:
             while len(self.held) < self._most and not self._stopping.is_set():
                 if not self.held or self._others.wait(_HOLD_S):
@@ -69,7 +70,7 @@ class Rival(threading.Thread):
         consumer.ack(deliveries)
 
     def _change(self, deliveries: Sequence[Delivery]) -> None:
-        """Change the customers of some messages, and hold them for a moment."""
+        """Change the customers of deliveries, and hold them for a moment."""
         began_ms = self._now_ms()
         self._producer.send_many(RangeMergeMessage(each.content, time_range_ms=self._window_ms) for each in deliveries)
         self._stopping.wait(_HOLD_S)
@@ -77,7 +78,7 @@ class Rival(threading.Thread):
         self.held += [Held(each.text, began_ms, ended_ms) for each in deliveries]
 
     def stop(self) -> None:
-        """End when what is in hand is done."""
+        """Stop after the present customers."""
         self._stopping.set()
         self.join()
 
@@ -86,11 +87,11 @@ class Rival(threading.Thread):
 
 
 class OwningRival(Rival):
-    """The same as a worker under ZooKeeper: it takes customers of the slots that it owns, and leaves in the end.
+    """A rival that is a worker under ZooKeeper and takes customers of the slots that it owns.
 
     Args:
-        coordinator: It as a worker.
-        rest: As of `Rival`.
+        coordinator: Coordinator of the rival.
+        rest: As for `Rival`.
     """
 
     def __init__(self, coordinator: Coordinator, *rest: Any) -> None:
@@ -98,7 +99,7 @@ class OwningRival(Rival):
         self._coordinator = coordinator
 
     def run(self) -> None:
-        """Work until `most` were taken, until stopped, or until Redis or ZooKeeper is gone."""
+        """Run until `most` customers are taken, it is stopped, or Redis or ZooKeeper fails."""
         with suppress(RmqError), RmqClient(self._client.url, zookeeper=self._coordinator) as worker:
             worker.listener(self._topic, batch=_AT_ONCE)(self._handle)
             worker.start()
@@ -116,12 +117,12 @@ class OwningRival(Rival):
 
 @dataclass(frozen=True, slots=True)
 class Disorder:
-    """What should not be: all 0.
+    """Violations of serial handling; all 0 if there are none.
 
     Attributes:
-        doubled: Customers that came twice in one batch, and so perhaps in two tasks.
-        overlaps: How often somebody began on a customer whom another batch, or the rival, had still.
-        outdated: Customers that changed in the rival's hands and were not evaluated afterwards.
+        doubled: Number of customers that occurred twice in one batch, perhaps in two tasks.
+        overlaps: Number of evaluations that started while another batch or the rival held the customer.
+        outdated: Number of customers that the rival changed and that were not evaluated afterwards.
     """
 
     doubled: int = 0
@@ -132,14 +133,14 @@ class Disorder:
 def disorder(
     spark: SparkSession, out: str, batches: Sequence[int], held: Sequence[Held], *, drained: bool = True
 ) -> Disorder:
-    """Return what went wrong in a run.
+    """Return the violations in a run.
 
     Args:
         spark: The session.
         out: The job's folder.
-        batches: Numbers of the batches that the run has evaluated.
-        held: What the rival had in the same run.
-        drained: True if the topic is empty; else some may be evaluated yet, and none counts as outdated.
+        batches: Numbers of the batches evaluated in the run.
+        held: The customers that the rival held in the run.
+        drained: True if the topic is empty. If not, customers may still be evaluated, and none counts as outdated.
     """
     if not batches:
         return Disorder(outdated=len({each.content for each in held}) if drained else 0)

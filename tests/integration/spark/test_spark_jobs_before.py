@@ -126,9 +126,9 @@ def test_a_topic_that_workers_of_a_zookeeper_own(url: str) -> None:
             (ensemble,) = client.adopt(OWNED).stored
             client.stop()
         line = refused(url, *words, code=1)
-        assert f"topic {OWNED.name} has workers under ZooKeeper, and zookeeper is not set" in line
+        assert f"the workers of topic {OWNED.name} use ZooKeeper, but zookeeper is not set" in line
         with pytest.raises(AssertionError, match="Spark was started"):
             Cli(url)("spark", *words, *own)
         adopt(connections, OWNED, ensemble, "elsewhere")
         line = refused(url, *words, *own, code=1)
-        assert f"topic {OWNED.name} has slots of ensemble elsewhere, and the ensemble at {servers.hosts} is " in line
+        assert f"topic {OWNED.name} has slots of ensemble elsewhere, but the ensemble at {servers.hosts} is " in line

@@ -53,9 +53,9 @@ def test_a_batch_of_customers_is_what_the_source_takes() -> None:
         ),
         ({"hosts": "zk1:2181", "ca": "/nowhere"}, "zookeeper_ca is '/nowhere', but there is no such file"),
         ({"hosts": "zk1:2181", "cert": "/nowhere"}, "zookeeper_cert and zookeeper_key must be given together"),
-        ({"chroot": "/other"}, "chroot is '/other' without zookeeper: give its servers, as zk1:2181"),
-        ({"user": "spark"}, "zookeeper_user is 'spark' without zookeeper: give its servers, as zk1:2181"),
-        ({"key": "key.pem"}, "zookeeper_key is 'key.pem' without zookeeper: give its servers, as zk1:2181"),
+        ({"chroot": "/other"}, "chroot is '/other', but zookeeper is not set"),
+        ({"user": "spark"}, "zookeeper_user is 'spark', but zookeeper is not set"),
+        ({"key": "key.pem"}, "zookeeper_key is 'key.pem', but zookeeper is not set"),
     ],
 )
 def test_an_audience_with_a_wrong_zookeeper_is_refused_before_anything_is_sent(given: dict[str, str], why: str) -> None:
