@@ -536,7 +536,7 @@ def _list_dead(place: Place) -> Call[Any]:
 def _untold_dead(place: Place) -> Call[Any]:
     place.dead(MAX_BATCH)
     place.client.hset(place.keys.meta, mapping=TOLD_BEFORE)
-    return dead_.untold(place.topic, 0, TURN, AT_ONCE)
+    return dead_.undelivered(place.topic, 0, TURN, AT_ONCE)
 
 
 @case("dead_reasons", "the largest sample")

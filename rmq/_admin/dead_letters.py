@@ -255,7 +255,7 @@ class DeadLetters(Dead[DeadMessage]):
         return viewing.stats(self.topic, slot).then(lambda stats: stats.now_ms)
 
     def _unnotified_call(self, slot: int, turn: Turn, limit: int) -> Call[Untold[DeadMessage]]:
-        return dead_.untold(self.topic, slot, turn, limit)
+        return dead_.undelivered(self.topic, slot, turn, limit)
 
     def _purge(self, slot: int, dead: Sequence[DeadMessage]) -> int:
         return self._connections.run(dead_.purge_dead(self.topic, slot, [message.content for message in dead]))

@@ -182,7 +182,7 @@ def test_dead_letters(open_page: Open, client: RmqClient, shop: dict[str, Topic]
 def test_the_question_before_a_purge(open_page: Open, shop: dict[str, Topic], scheme: str) -> None:
     page = open_page(f"/topic/{shop['priority'].name}", 360, scheme)
     press(page, "Purge backlog …")
-    expect(page.get_by_text("for good?")).to_be_visible()
+    expect(page.get_by_text("Permanently delete the backlog")).to_be_visible()
     assert violations(page) == []
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     page.get_by_role("link", name="Go back").click()

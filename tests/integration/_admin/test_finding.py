@@ -180,7 +180,7 @@ def test_dead_by_reason(filled: Inspection) -> None:
     assert filled.dead_reasons(stats=filled.stats()) == reasons
     for wrong in (7, 0, reasons, replace(filled.stats(), topic=replace(filled.topic, name="another"))):
         with pytest.raises(
-            InvalidValueError, match=f"stats is .*; it must be a result of .* for topic {filled.topic.name} "
+            InvalidValueError, match=f"stats is .*; it must be a result of .* for topic {filled.topic.name}"
         ):
             filled.dead_reasons(stats=wrong)  # pyright: ignore[reportArgumentType]
 

@@ -276,7 +276,7 @@ def test_what_cannot_run_is_refused(rmq: RmqClient) -> None:
     with pytest.raises(InvalidValueError, match="number is 0; it must be a whole number of 1 or more"):
         run_at_most(rmq, 0)
     rmq.start()
-    with pytest.raises(RmqError, match="run already"):
+    with pytest.raises(RmqError, match="have been started"):
         run_until_empty(rmq)
 
 
