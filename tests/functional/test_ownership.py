@@ -31,8 +31,10 @@ from tests.support.core import (
     EpochFloors,
     Fetcher,
     Holder,
-    claiming,
     redis_identity,
+)
+from tests.support.core import (
+    claims as claiming,
 )
 from tests.support.ledger import tell
 from tests.support.link import Link

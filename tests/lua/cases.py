@@ -15,14 +15,14 @@ from tests.support.core import (
     Nack,
     Outcomes,
     Turn,
-    claiming,
+    claims,
+    control,
     dead,
     encode,
     named_rpc_id,
-    sending,
-    steering,
+    sends,
+    shared,
     viewing,
-    workers,
 )
 from tests.support.slots import T0, SlotState
 
@@ -61,22 +61,22 @@ NACKS = (Nack(b"held", LIVE, "retry", 1_000, "E", "m"), Nack(b"resent", LIVE, "b
 def _send(topic: Topic) -> Call[Any]:
     value = 2**52 if topic.type.timed else min(2**52, topic.priorities[1])
     messages = [EncodedMessage(0, b"new", value, b"body"), EncodedMessage(0, b"due", value, None)]
-    return sending.send_calls(topic)(0, messages)
+    return sends.send_calls(topic)(0, messages)
 
 
 def _send_many(topic: Topic) -> Call[Any]:
     messages = [EncodedMessage(0, b"new", 2**52, b"body"), EncodedMessage(0, b"due", 2**52, None)]
-    return JoinedSends(topic, sending.send_calls(topic))([Batch.of(messages)])
+    return JoinedSends(topic, sends.send_calls(topic))([Batch.of(messages)])
 
 
 def _send_merged(topic: Topic) -> Call[Any]:
     messages = [encode(topic, RangeMergeMessage(name, body=1)) for name in ("new", "due")]
-    return sending.send_calls(topic)(0, messages, rpc_id=named_rpc_id("case", 1))
+    return sends.send_calls(topic)(0, messages, rpc_id=named_rpc_id("case", 1))
 
 
 def _send_delayed(topic: Topic) -> Call[Any]:
     messages = [EncodedMessage(0, b"new", 5_000, b"body"), EncodedMessage(0, b"due", 5_000, None)]
-    return sending.send_calls(topic, delayed=True)(0, messages)
+    return sends.send_calls(topic, delayed=True)(0, messages)
 
 
 LIMITS: dict[str, dict[str, Any]] = {
@@ -107,35 +107,35 @@ WRITERS: dict[str, tuple[TopicType, Case]] = {
     "send_merged": (TopicType.RANGE_MERGE, _send_merged),
     "claim": (
         TopicType.FIXED_TIME,
-        lambda topic: claiming.claim(
+        lambda topic: claims.claim(
             topic, 0, 10, owner=OWNER, outcomes=Outcomes(acks=[(b"held", LIVE)], nacks=NACKS[1:])
         ),
     ),
-    "ack": (TopicType.FIXED_TIME, lambda topic: claiming.ack(topic, 0, [(b"held", LIVE), (b"resent", LIVE)], OWNER)),
+    "ack": (TopicType.FIXED_TIME, lambda topic: claims.ack(topic, 0, [(b"held", LIVE), (b"resent", LIVE)], OWNER)),
     "nack": (
         TopicType.FIXED_TIME,
-        lambda topic: claiming.nack(topic, 0, (*NACKS, Nack(b"expired", EXPIRED)), OWNER),
+        lambda topic: claims.nack(topic, 0, (*NACKS, Nack(b"expired", EXPIRED)), OWNER),
     ),
     "extend": (
         TopicType.FIXED_TIME,
-        lambda topic: claiming.extend(topic, 0, [(b"held", LIVE), (b"expired", EXPIRED)], OWNER),
+        lambda topic: claims.extend(topic, 0, [(b"held", LIVE), (b"expired", EXPIRED)], OWNER),
     ),
-    "cancel": (TopicType.FIXED_TIME, lambda topic: steering.cancel(topic, 0, [b"due", b"patient", b"resent"], "me")),
+    "cancel": (TopicType.FIXED_TIME, lambda topic: control.cancel(topic, 0, [b"due", b"patient", b"resent"], "me")),
     "reschedule": (
         TopicType.FIXED_TIME,
-        lambda topic: steering.reschedule(topic, 0, [b"due", b"waiting"], ("at", 2**52), "me"),
+        lambda topic: control.reschedule(topic, 0, [b"due", b"waiting"], ("at", 2**52), "me"),
     ),
     "promote": (
         TopicType.FIXED_TIME,
-        lambda topic: steering.promote(topic, 0, [b"due", b"later", b"waiting"], "me"),
+        lambda topic: control.promote(topic, 0, [b"due", b"later", b"waiting"], "me"),
     ),
-    "pause": (TopicType.FIXED_TIME, lambda topic: steering.pause(topic, 0, True, "me")),
-    "purge_backlog": (TopicType.FIXED_TIME, lambda topic: steering.purge_backlog(topic, 0, "store", 10)),
-    "confirm": (TopicType.FIXED_TIME, lambda topic: steering.confirm(topic, 0)),
-    "audit": (TopicType.FIXED_TIME, lambda topic: steering.audit(topic, 0, "me", "purge", "all", "begun")),
-    "worker_beat": (TopicType.FIXED_TIME, lambda topic: workers.worker_beat("w", "{}", 60_000)),
+    "pause": (TopicType.FIXED_TIME, lambda topic: control.pause(topic, 0, True, "me")),
+    "purge_backlog": (TopicType.FIXED_TIME, lambda topic: control.purge_backlog(topic, 0, "store", 10)),
+    "confirm": (TopicType.FIXED_TIME, lambda topic: control.confirm(topic, 0)),
+    "audit": (TopicType.FIXED_TIME, lambda topic: control.audit(topic, 0, "me", "purge", "all", "begun")),
+    "worker_beat": (TopicType.FIXED_TIME, lambda topic: shared.worker_beat("w", "{}", 60_000)),
     "redrive": (TopicType.FIXED_TIME, _redrive),
-    "adopt": (TopicType.FIXED_TIME, lambda topic: steering.adopt(topic, 0, "zk", "other")),
+    "adopt": (TopicType.FIXED_TIME, lambda topic: control.adopt(topic, 0, "zk", "other")),
     "purge_dead": (TopicType.FIXED_TIME, lambda topic: dead.purge_dead(topic, 0, contents=[b"dead"], actor="me")),
 }
 
@@ -144,8 +144,8 @@ READERS: dict[str, tuple[TopicType, Case]] = {
     "find": (TopicType.FIXED_TIME, lambda topic: viewing.find(topic, 0, b"resent")),
     "search": (TopicType.FIXED_TIME, lambda topic: viewing.search(topic, 0, b"*", 10, ("0", "0", "0", "0"))),
     "dead_reasons": (TopicType.FIXED_TIME, lambda topic: dead.dead_reasons(topic, 0, 10)),
-    "workers": (TopicType.FIXED_TIME, lambda topic: workers.workers()),
+    "workers": (TopicType.FIXED_TIME, lambda topic: shared.workers()),
     "peek": (TopicType.FIXED_TIME, lambda topic: viewing.peek(topic, 0, "store", 0, 10)),
-    "look": (TopicType.FIXED_TIME, lambda topic: claiming.look(topic, [0])),
+    "look": (TopicType.FIXED_TIME, lambda topic: claims.look(topic, [0])),
     "stats": (TopicType.FIXED_TIME, lambda topic: viewing.stats(topic, 0)),
 }

@@ -9,7 +9,7 @@ from rmq import Retention, StreamMessage, Topic, TopicType
 from tests.lua import cases, stream_cases
 from tests.lua.test_refused_hints import CASES as SPARK
 from tests.support.bindings import MODULES, bound_in
-from tests.support.core import TOPICS_KEY, Call, default_scripts, definitions, encode, streams
+from tests.support.core import TOPICS_KEY, Call, default_scripts, encode, registry, streams
 from tests.support.slots import SlotUnderTest
 
 NAMES = stream_cases.Seeded(*(f"{number}-1" for number in range(1, 10)))
@@ -29,7 +29,7 @@ def _define(expected: bytes, text: bytes) -> Make:
     def make(slot: SlotUnderTest, full: bool) -> Call[Any]:
         if full:
             slot.client.hset(TOPICS_KEY, "t", "there")
-        return definitions.define("t", expected, text, durable=True)
+        return registry.define("t", expected, text, durable=True)
 
     return make
 

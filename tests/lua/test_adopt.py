@@ -7,7 +7,7 @@ import pytest
 from rmq import Adoption, Owner, TopicType
 from rmq.errors import EnsembleMismatchError, FencedError
 from tests.conftest import MakeSlot, MakeTopic
-from tests.support.core import NO_OWNER, Connections, MovedOwner, adopt, claiming, steering
+from tests.support.core import NO_OWNER, Connections, MovedOwner, adopt, claims, control
 from tests.support.slots import SlotState, SlotUnderTest
 
 OLD, NEW, THIRD = Owner(5_000, "old"), Owner(7, "new"), Owner(9, "third")
@@ -19,13 +19,13 @@ def slot(make_slot: MakeSlot) -> SlotUnderTest:
     return make_slot(TopicType.FIXED_TIME)
 
 
-def moved(slot: SlotUnderTest, from_ensemble: str, to_ensemble: str) -> steering.Adopted:
-    return slot.run(steering.adopt(slot.topic, 0, from_ensemble, to_ensemble))
+def moved(slot: SlotUnderTest, from_ensemble: str, to_ensemble: str) -> control.Adopted:
+    return slot.run(control.adopt(slot.topic, 0, from_ensemble, to_ensemble))
 
 
 def test_without_an_expected_ensemble_it_only_reads(slot: SlotUnderTest) -> None:
     before = slot.seed(SEED)
-    assert moved(slot, "", "new") == steering.Adopted("old", 5_000, moved=False)
+    assert moved(slot, "", "new") == control.Adopted("old", 5_000, moved=False)
     assert slot.state() == before
 
 
@@ -34,7 +34,7 @@ def test_the_named_ensemble_hands_over_and_is_shut_out_at_once(slot: SlotUnderTe
     before = slot.seed(SEED)
     with pytest.raises(EnsembleMismatchError):
         slot.claim(owner=NEW)
-    assert moved(slot, "old", "new") == steering.Adopted("old", 5_000, moved=True)
+    assert moved(slot, "old", "new") == control.Adopted("old", 5_000, moved=True)
     after = slot.state()
     assert after.owner == {"epoch": "1", "ensemble": "new", "token_base": "5000"}
     assert after.totals == {**before.totals, "adopted": 1}
@@ -64,7 +64,7 @@ def test_it_may_be_repeated(slot: SlotUnderTest, to_ensemble: str) -> None:
 
 def test_a_slot_that_nobody_has_owned_is_left_as_it_is(slot: SlotUnderTest) -> None:
     before = slot.seed(SlotState(store={b"a": 1}))
-    assert moved(slot, "old", "new") == steering.Adopted("", 0, moved=False)
+    assert moved(slot, "old", "new") == control.Adopted("", 0, moved=False)
     assert slot.state() == before
 
 
@@ -88,13 +88,13 @@ def test_a_topic_moves_as_a_whole_or_not_at_all(make_topic: MakeTopic, connectio
     topic = make_topic(TopicType.RANGE_MERGE, slots=4)
     owners = {0: OLD, 1: OLD, 2: THIRD}
     for number, owner in owners.items():
-        connections.run(claiming.claim(topic, number, 0, owner=owner))
+        connections.run(claims.claim(topic, number, 0, owner=owner))
     shown = Adoption(topic.name, "new", {"old": 2, "third": 1, "": 1})
     assert adopt(connections, topic, None, "new") == shown
     with pytest.raises(EnsembleMismatchError, match=r"third.*nothing was moved"):
         adopt(connections, topic, "old", "new")
     assert adopt(connections, topic, None, "new") == shown
-    connections.run(steering.adopt(topic, 2, "third", "old"))
+    connections.run(control.adopt(topic, 2, "third", "old"))
     assert adopt(connections, topic, "old", "new").moved == 3
     assert adopt(connections, topic, "old", "new") == Adoption(topic.name, "new", {"new": 3, "": 1})
 

@@ -9,7 +9,7 @@ import pytest
 from rmq import ControlResult, Redriven, SendResult, TopicType, WhenFull
 from rmq.errors import BacklogFullError
 from tests.conftest import MakeSlot
-from tests.support.core import EncodedMessage, Nack, ages_for, claiming, dead, sending, steering
+from tests.support.core import EncodedMessage, Nack, ages_for, claims, control, dead, sends
 from tests.support.slots import T0, SlotState, SlotUnderTest
 
 SCALE, UNIT_MS = 2**33, 100
@@ -26,11 +26,11 @@ def aged(make_slot: MakeSlot, **settings: Any) -> SlotUnderTest:
 
 def send(slot: SlotUnderTest, *messages: tuple[bytes, int], bodies: bool = False, detailed: bool = False) -> SendResult:
     encoded = [EncodedMessage(0, content, priority, content if bodies else None) for content, priority in messages]
-    return slot.run(sending.send_calls(slot.topic)(0, encoded, detailed))
+    return slot.run(sends.send_calls(slot.topic)(0, encoded, detailed))
 
 
 def taken(slot: SlotUnderTest, limit: int = 100) -> list[bytes]:
-    return [message.content for message in slot.run(claiming.claim(slot.topic, 0, limit)).messages]
+    return [message.content for message in slot.run(claims.claim(slot.topic, 0, limit)).messages]
 
 
 @pytest.mark.parametrize("limits", [{}, {"max_backlog": 10, "when_full": WhenFull.DROP}, {"ttl": "11d13h46m40s"}])
@@ -80,7 +80,7 @@ def test_the_clock_of_redis_decides_on_the_age_whatever_the_sender_has_made_of_i
     made = ages.aged([5, second], mark)
     slot.set_clock(T0 + passed_ms)
     values = [made[0], b"a", b"b"] if alike else [made[0], b"a", made[1], b"b"]
-    call = sending.send_calls(slot.topic)(0, batch)
+    call = sends.send_calls(slot.topic)(0, batch)
     args = [*call.args[:7], mark, *values, *([1, b"body"] if bodies else [])]
     assert slot.run(call._replace(args=args)) == SendResult(2, 0)
     assert slot.state().store == {b"a": score(5, T0 + passed_ms), b"b": score(second, T0 + passed_ms)}
@@ -114,19 +114,19 @@ def test_a_send_makes_a_rolled_back_message_fresh_and_young(make_slot: MakeSlot)
 def test_what_was_rolled_back_stays_behind_all_priorities(make_slot: MakeSlot) -> None:
     slot = aged(make_slot)
     send(slot, (b"fails", 9), (b"low", 1))
-    failed = slot.run(claiming.claim(slot.topic, 0, 1)).messages[0]
-    slot.run(claiming.nack(slot.topic, 0, [Nack(failed.content, failed.claim_score, "retry", 0, "E", "m")]))
+    failed = slot.run(claims.claim(slot.topic, 0, 1)).messages[0]
+    slot.run(claims.nack(slot.topic, 0, [Nack(failed.content, failed.claim_score, "retry", 0, "E", "m")]))
     assert taken(slot) == [b"low", b"fails"]
 
 
 def test_what_is_given_back_has_its_turn_again(make_slot: MakeSlot) -> None:
     slot = aged(make_slot)
     send(slot, (b"first", 5))
-    given = slot.run(claiming.claim(slot.topic, 0, 1)).messages[0]
+    given = slot.run(claims.claim(slot.topic, 0, 1)).messages[0]
     slot.set_clock(T0 + UNIT_MS)
     send(slot, (b"second", 5))
     back = Nack(given.content, given.claim_score, "release", given.store_score, "", "")
-    slot.run(claiming.nack(slot.topic, 0, [back]))
+    slot.run(claims.nack(slot.topic, 0, [back]))
     assert taken(slot) == [b"first", b"second"]
 
 
@@ -134,7 +134,7 @@ def test_another_priority_keeps_the_age(make_slot: MakeSlot) -> None:
     slot = aged(make_slot)
     send(slot, (b"a", 5))
     slot.set_clock(T0 + 10_000)
-    assert slot.run(steering.reschedule(slot.topic, 0, [b"a"], ("priority", 7))) == [ControlResult.DONE]
+    assert slot.run(control.reschedule(slot.topic, 0, [b"a"], ("priority", 7))) == [ControlResult.DONE]
     assert slot.state().store == {b"a": score(7)}
 
 
@@ -143,17 +143,17 @@ def test_a_promoted_message_comes_before_all_others_and_keeps_its_age(make_slot:
     send(slot, (b"a", 5))
     slot.set_clock(T0 + 10_000)
     send(slot, (b"b", 9), (b"c", 5))
-    assert slot.run(steering.promote(slot.topic, 0, [b"a"])) == [ControlResult.DONE]
+    assert slot.run(control.promote(slot.topic, 0, [b"a"])) == [ControlResult.DONE]
     assert slot.state().store[b"a"] == score(10)
-    slot.run(steering.reschedule(slot.topic, 0, [b"a"], ("priority", 5)))
+    slot.run(control.reschedule(slot.topic, 0, [b"a"], ("priority", 5)))
     assert taken(slot) == [b"b", b"a", b"c"]
 
 
 def test_a_promoted_message_comes_before_the_highest_priority(make_slot: MakeSlot) -> None:
     slot = aged(make_slot)
     send(slot, (b"top", 2**20 - 1), (b"a", 5), (b"b", 5))
-    slot.run(steering.promote(slot.topic, 0, [b"a"]))
-    slot.run(steering.promote(slot.topic, 0, [b"b"]))
+    slot.run(control.promote(slot.topic, 0, [b"a"]))
+    slot.run(control.promote(slot.topic, 0, [b"b"]))
     assert taken(slot) == [b"b", b"a", b"top"]
 
 

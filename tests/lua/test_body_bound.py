@@ -16,9 +16,9 @@ from tests.support.core import (
     EncodedMessage,
     Member,
     Record,
-    claiming,
+    claims,
     framed,
-    sending,
+    sends,
     slot_keys,
     streams,
     write_record,
@@ -33,12 +33,12 @@ KINDS = [TopicType.PRIORITY, TopicType.FIXED_TIME]
 def send(slot: SlotUnderTest, *sizes: int, first: int = 0) -> None:
     """Send messages with bodies of these sizes, in the order in which they are delivered."""
     batch = [EncodedMessage(0, b"%04d" % (first + n), 9_000 - first - n, b"x" * size) for n, size in enumerate(sizes)]
-    slot.run(sending.send_calls(slot.topic)(0, batch))
+    slot.run(sends.send_calls(slot.topic)(0, batch))
 
 
 def claim(slot: SlotUnderTest, limit: int = 1_000, most_bytes: int = CLAIM_BYTES) -> list[int]:
     """Claim, and return the sizes of the bodies."""
-    reply: ClaimReply = slot.run(claiming.claim(slot.topic, 0, limit, most_bytes=most_bytes))
+    reply: ClaimReply = slot.run(claims.claim(slot.topic, 0, limit, most_bytes=most_bytes))
     return [len(message.body or b"") for message in reply.messages]
 
 
@@ -73,9 +73,9 @@ def test_a_joined_claim_is_as_full_as_may_be(make_topic: MakeTopic, connections:
     topic = make_topic(TopicType.PRIORITY, slots=4)
     for slot in range(4):
         batch = [EncodedMessage(slot, b"%d %03d" % (slot, n), 1_000, b"x" * 20) for n in range(100)]
-        connections.run(sending.send_calls(topic)(slot, batch))
-    parts = [claiming.claim(topic, slot, 100) for slot in range(4)]
-    replies: Any = connections.run(claiming.claim_many(parts, most_bytes=412_000))
+        connections.run(sends.send_calls(topic)(slot, batch))
+    parts = [claims.claim(topic, slot, 100) for slot in range(4)]
+    replies: Any = connections.run(claims.claim_many(parts, most_bytes=412_000))
     assert [len(reply.messages) for reply in replies] == [100] * 4
 
 
@@ -109,7 +109,7 @@ def test_what_has_its_twin_in_flight_takes_no_room(make_slot: MakeSlot, kind: To
 def send_one(slot: SlotUnderTest, number: int, size: int) -> None:
     """Send a message that is delivered before those with larger numbers."""
     due = slot.now_ms + 1_000 + number if slot.topic.type is TopicType.FIXED_TIME else 9_000 - number
-    slot.run(sending.send_calls(slot.topic)(0, [EncodedMessage(0, b"%04d" % number, due, b"x" * size)]))
+    slot.run(sends.send_calls(slot.topic)(0, [EncodedMessage(0, b"%04d" % number, due, b"x" * size)]))
 
 
 def test_a_large_body_as_the_first_one_makes_nothing_known(make_slot: MakeSlot) -> None:
@@ -135,7 +135,7 @@ def test_what_was_not_known_is_found_out(make_slot: MakeSlot) -> None:
     assert claim(slot, 15) == [10] * 15
     assert (asked(slot), known(slot)) == (15, False), "others may be larger"
     send(slot, *[10] * 5, first=100)
-    held = slot.run(claiming.claim(slot.topic, 0, 0)).messages
+    held = slot.run(claims.claim(slot.topic, 0, 0)).messages
     assert held == ()
     assert claim(slot) == [10] * 10
     assert not known(slot), "those in flight have not been asked"
@@ -216,7 +216,7 @@ def test_what_is_known_changes_no_claim(make_slot: MakeSlot, kind: TopicType, se
             slot.client.hincrby(slot.keys.meta, "accepted", len(twins))
         found: list[tuple[Any, ...]] = []
         for limit, most_bytes in plan:
-            reply: ClaimReply = slot.run(claiming.claim(slot.topic, 0, limit, most_bytes=most_bytes))
+            reply: ClaimReply = slot.run(claims.claim(slot.topic, 0, limit, most_bytes=most_bytes))
             found += [(len(found), each.content, each.body) for each in reply.messages]
             found.append((len(reply.messages), reply.next_due_ms))
         seen.append(found)
@@ -269,7 +269,7 @@ def test_values_of_a_topic_that_merges_are_weighed_a_page_at_a_time(
     record = write_record(Record(1, 1, 1, 1, "C", framed([b"x" * size])))
     for first in range(0, 1_000, 500):
         batch = [EncodedMessage(0, b"%04d" % n, 9_000, record) for n in range(first, first + 500)]
-        slot.run(sending.send_calls(slot.topic)(0, batch))
+        slot.run(sends.send_calls(slot.topic)(0, batch))
     assert known(slot)
     asked(slot)
     assert len(claim(slot)) in handed_over, "moving a value counts four times its bytes"

@@ -24,14 +24,13 @@ from tests.support.core import (
     Nack,
     Outcomes,
     StreamWriter,
-    claiming,
-    definitions,
+    claims,
     group_keys,
     read_workers,
     registry,
-    sending,
+    sends,
+    shared,
     streams,
-    workers,
 )
 from tests.support.slots import T0, SlotState
 
@@ -51,7 +50,7 @@ def test_nacks_and_a_sweep_share_what_a_claim_may_do(left: int, make_slot: MakeS
     held = {b"h%03d" % number: HELD for number in range(64)}
     slot.seed(SlotState(prepare=expired | held, store={b"s%04d" % number: 5_000 + number for number in range(600)}))
     nacks = [Nack(name, HELD, "retry", 60_000, "E", "m") for name in held]
-    reply = slot.run(claiming.claim(slot.topic, 0, 1_000, outcomes=Outcomes(nacks=nacks)))
+    reply = slot.run(claims.claim(slot.topic, 0, 1_000, outcomes=Outcomes(nacks=nacks)))
     assert (reply.swept, len(reply.messages)) == (32, 250)
     assert 0 < reply.next_due_ms <= reply.now_ms, "there is more to do at once"
     swept = [slot.claim(0).swept for _ in range(4)]
@@ -65,16 +64,16 @@ def test_each_slot_of_a_joined_claim_sweeps_something(make_topic: MakeTopic, con
     topic = make_topic(TopicType.PRIORITY, slots=4)
     for slot in range(4):
         connections.run(
-            sending.send_calls(topic)(slot, [EncodedMessage(slot, b"%d" % n, 5_000, None) for n in range(60)])
+            sends.send_calls(topic)(slot, [EncodedMessage(slot, b"%d" % n, 5_000, None) for n in range(60)])
         )
-    shorter = {slot: connections.run(claiming.claim(topic, slot, 60)).messages for slot in range(4)}
+    shorter = {slot: connections.run(claims.claim(topic, slot, 60)).messages for slot in range(4)}
     for slot, held in shorter.items():
         nacks = [Nack(each.content, each.claim_score, "retry", 1) for each in held]
-        connections.run(claiming.nack(topic, slot, nacks))
-    parts = [claiming.claim(topic, slot, 0) for slot in range(4)]
+        connections.run(claims.nack(topic, slot, nacks))
+    parts = [claims.claim(topic, slot, 0) for slot in range(4)]
     swept = 0
     for _ in range(10_000):
-        replies = connections.run(claiming.claim_many(parts))
+        replies = connections.run(claims.claim_many(parts))
         swept += sum(reply.swept for reply in replies)  # pyright: ignore
         if swept == 240:
             break
@@ -102,7 +101,7 @@ def test_large_entries_behind_small_ones_are_read_in_parts(make_topic: MakeTopic
 def test_long_definitions_are_read_in_parts(
     redis_client: redis.Redis, connections: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (registry, definitions):
+    for module in (registry, registry):
         monkeypatch.setattr(module, "TOPICS_KEY", "t-long-topics")
     names = [b"t%02d" % number for number in range(50)]
     redis_client.hset("t-long-topics", mapping=dict.fromkeys(names, b"x" * MAX_DEFINITION_BYTES))
@@ -123,12 +122,12 @@ def test_long_reports_of_workers_are_read_in_parts(redis_client: redis.Redis, co
     names = [f"w{number}" for number in range(7)]
     try:
         for name in names:
-            connections.run(workers.worker_beat(name, info, 60_000))
-        first, rest = connections.run(workers.workers())
+            connections.run(shared.worker_beat(name, info, 60_000))
+        first, rest = connections.run(shared.workers())
         assert (len(first), len(rest)) == (1, 6)
         assert [each.name for each in read_workers(connections)] == names
         redis_client.hdel(WORKER_INFOS_KEY, *rest)
-        assert connections.run(workers.workers(rest)) == ([], []), "they have left meanwhile"
+        assert connections.run(shared.workers(rest)) == ([], []), "they have left meanwhile"
     finally:
         redis_client.delete(WORKERS_KEY, WORKER_INFOS_KEY)
 

@@ -8,7 +8,7 @@ import pytest
 
 from rmq import Collect, Fixed, Merge, TopicType
 from tests.conftest import MakeSlot
-from tests.support.core import Nack, Outcomes, Record, claiming, framed, read_record, steering, write_record
+from tests.support.core import Nack, Outcomes, Record, claims, control, framed, read_record, write_record
 from tests.support.slots import T0, SlotState, SlotUnderTest, write_state
 
 HELD = T0 * 1000 + 5
@@ -74,12 +74,12 @@ def test_nacks_beside_fresh_copies_are_looked_at_as_far_as_they_may_cost(
     slot = made(make_slot, shape)
     slot.seed(flights(shape))
     nacks = [Nack(name, HELD, verb, number, "E", "m") for name in NAMES]
-    done = slot.run(claiming.nack(slot.topic, 0, nacks)).done
+    done = slot.run(claims.nack(slot.topic, 0, nacks)).done
     assert slot.state().prepare.keys() == set(NAMES[done:])
     check_folded(slot, shape, done)
     calls = 1
     while done < NUMBER:
-        reply = slot.run(claiming.nack(slot.topic, 0, nacks[done:]))
+        reply = slot.run(claims.nack(slot.topic, 0, nacks[done:]))
         assert (reply.stale, reply.done > 0) == ((), True)
         done, calls = done + reply.done, calls + 1
     assert calls >= 3
@@ -97,7 +97,7 @@ def test_nacks_that_bury_again_are_looked_at_as_far_as_they_may_cost(shape: Shap
             reason={name: {} for name in NAMES},
         )
     )
-    reply = slot.run(claiming.nack(slot.topic, 0, [Nack(name, HELD, "bury", 0, "E", "m") for name in NAMES]))
+    reply = slot.run(claims.nack(slot.topic, 0, [Nack(name, HELD, "bury", 0, "E", "m") for name in NAMES]))
     state = slot.state()
     assert 0 < reply.done <= 8
     assert state.prepare.keys() == set(NAMES[reply.done :])
@@ -108,7 +108,7 @@ def test_nacks_of_a_claim_are_looked_at_as_far_as_they_may_cost(shape: Shape, ma
     slot = made(make_slot, shape)
     slot.seed(flights(shape))
     nacks = [Nack(name, HELD, "release", FAR_MS) for name in NAMES]
-    reply = slot.run(claiming.claim(slot.topic, 0, 0, Outcomes(nacks=nacks)))
+    reply = slot.run(claims.claim(slot.topic, 0, 0, Outcomes(nacks=nacks)))
     assert reply.nacked is not None
     assert reply.next_due_ms == slot.now_ms
     check_folded(slot, shape, reply.nacked)
@@ -180,9 +180,9 @@ def test_who_steers_folds_as_far_as_it_may_cost(promoted: bool, shape: Shape, ma
     state = flights(shape)
     later = dict.fromkeys(NAMES, (T0 // 1000 + 600) * 1000 + 3)
     slot.seed(SlotState(retry=later, held=state.held, store=state.store, body=state.body))
-    call = steering.promote(slot.topic, 0, NAMES)
+    call = control.promote(slot.topic, 0, NAMES)
     if not promoted:
-        call = steering.reschedule(slot.topic, 0, NAMES, ("after", 5_000))
+        call = control.reschedule(slot.topic, 0, NAMES, ("after", 5_000))
     check_folded(slot, shape, len(slot.run(call)))
 
 

@@ -18,9 +18,9 @@ from tests.support.core import (
     Nack,
     Outcomes,
     StreamClaimed,
-    claiming,
+    claims,
     dead,
-    sending,
+    sends,
     streams,
     viewing,
 )
@@ -36,7 +36,7 @@ def names(reply: Any) -> list[bytes]:
 
 
 def claim(slot: SlotUnderTest, limit: int = 1_000, most_bytes: int = 1_000, **settled: Any) -> ClaimReply:
-    return slot.run(claiming.claim(slot.topic, 0, limit, Outcomes(**settled), most_bytes=most_bytes))
+    return slot.run(claims.claim(slot.topic, 0, limit, Outcomes(**settled), most_bytes=most_bytes))
 
 
 def fill(slot: SlotUnderTest, sizes: dict[bytes, int]) -> None:
@@ -85,9 +85,9 @@ def test_a_joined_claim_is_bounded_in_all(make_topic: MakeTopic, connections: Co
     topic = make_topic(TopicType.PRIORITY, slots=4)
     for slot in range(4):
         messages = [EncodedMessage(slot, b"%d %d" % (slot, number), 1_000 + number, b"x" * 600) for number in range(3)]
-        connections.run(sending.send_calls(topic)(slot, messages))
-    parts = [claiming.claim(topic, slot, 3) for slot in range(4)]
-    replies: Any = connections.run(claiming.claim_many(parts, most_bytes=2_000))
+        connections.run(sends.send_calls(topic)(slot, messages))
+    parts = [claims.claim(topic, slot, 3) for slot in range(4)]
+    replies: Any = connections.run(claims.claim_many(parts, most_bytes=2_000))
     assert [len(reply.messages) for reply in replies] == [3, 0, 0, 0]
     assert all(reply.next_due_ms == reply.now_ms for reply in replies[1:])
 
@@ -98,14 +98,14 @@ def test_who_gives_back_tells_the_others(make_slot: MakeSlot) -> None:
     held = slot.claim().messages
     before = len(slot.state().hints)
     nacks = [Nack(message.content, message.claim_score, "release", message.store_score) for message in held]
-    slot.run(with_hints(claiming.claim(slot.topic, 0, 0, outcomes=Outcomes(nacks=nacks[:1]))))
-    slot.run(with_hints(claiming.claim_many([claiming.claim(slot.topic, 0, 0, outcomes=Outcomes(nacks=nacks[1:]))])))
+    slot.run(with_hints(claims.claim(slot.topic, 0, 0, outcomes=Outcomes(nacks=nacks[:1]))))
+    slot.run(with_hints(claims.claim_many([claims.claim(slot.topic, 0, 0, outcomes=Outcomes(nacks=nacks[1:]))])))
     assert slot.state().hints[before:] == [0, 0]
-    slot.run(with_hints(claiming.claim(slot.topic, 0, 1)))
-    held = slot.run(with_hints(claiming.claim(slot.topic, 0, 1))).messages
+    slot.run(with_hints(claims.claim(slot.topic, 0, 1)))
+    held = slot.run(with_hints(claims.claim(slot.topic, 0, 1))).messages
     slot.run(
         with_hints(
-            claiming.claim(slot.topic, 0, 1, outcomes=Outcomes(nacks=[Nack(held[0].content, held[0].claim_score)]))
+            claims.claim(slot.topic, 0, 1, outcomes=Outcomes(nacks=[Nack(held[0].content, held[0].claim_score)]))
         )
     )
     assert len(slot.state().hints) == before + 2, "who claims takes it himself, or knows of it"
@@ -258,10 +258,10 @@ def test_large_contents_are_bounded_wherever_they_stand(make_slot: MakeSlot, kin
         slot.client.zadd(slot.keys.dead, {"dead": T0})
         slot.client.hincrby(slot.keys.meta, "accepted", 1)
     sizes: list[int] = []
-    while messages := slot.run(claiming.claim(slot.topic, 0, 1_000)).messages:
+    while messages := slot.run(claims.claim(slot.topic, 0, 1_000)).messages:
         sizes.append(sum(len(message.content) for message in messages))
     assert len(slot.state().prepare) == 600
-    assert max(sizes) <= claiming.CLAIM_BYTES
+    assert max(sizes) <= claims.CLAIM_BYTES
     assert len(sizes) <= 6, "each is as full as may be"
     assert not slot.state().unaccounted
 
@@ -274,9 +274,9 @@ def test_many_slots_with_large_contents_are_read_only_as_far_as_they_fit(
         messages = [
             EncodedMessage(slot, b"%d %d" % (slot, number) + b"x" * 900, 1_000 + number, None) for number in range(9)
         ]
-        connections.run(sending.send_calls(topic)(slot, messages))
-    parts = [claiming.claim(topic, slot, 9) for slot in range(4)]
-    replies: Any = connections.run(claiming.claim_many(parts, most_bytes=4_000))
+        connections.run(sends.send_calls(topic)(slot, messages))
+    parts = [claims.claim(topic, slot, 9) for slot in range(4)]
+    replies: Any = connections.run(claims.claim_many(parts, most_bytes=4_000))
     assert [len(reply.messages) for reply in replies] == [4, 0, 0, 0]
     assert all(reply.next_due_ms == reply.now_ms for reply in replies)
 
@@ -286,7 +286,7 @@ def test_a_query_reads_large_contents_in_parts(make_slot: MakeSlot) -> None:
     fill(slot, {b"%03d" % number + b"x" * 60_000: 0 for number in range(100)})
     reading = spark_calls.Reading(spark_calls.Driver("q1", 1), 1, 1_000, 9, True)
     chunk = slot.run(spark_calls.read(slot.topic, reading, 0, 0, 1_000))
-    assert len(chunk.contents) == claiming.CLAIM_BYTES // 60_003
+    assert len(chunk.contents) == claims.CLAIM_BYTES // 60_003
 
 
 def test_pages_and_scans_of_large_contents_are_cut(make_slot: MakeSlot) -> None:
@@ -334,7 +334,7 @@ def test_large_contents_are_swept_expired_and_redriven_in_parts(make_slot: MakeS
     assert len(slot.redrive("at", slot.now_ms + 100, limit=256)) == 70
     assert len(slot.redrive("at", slot.now_ms + 100, limit=256)) == 30
     slot.advance(200)
-    while slot.run(claiming.claim(slot.topic, 0, 1_000)).messages:
+    while slot.run(claims.claim(slot.topic, 0, 1_000)).messages:
         pass
     slot.advance(slot.topic.lease_ms + 9)
     assert [slot.claim(0).swept for _ in range(3)] == [70, 30, 0]

@@ -8,7 +8,8 @@ import pytest
 from rmq import Owner, TopicType
 from rmq.errors import EnsembleMismatchError, FencedError
 from tests.conftest import MakeSlot
-from tests.support.core import Claimed, Nack, claiming, steering
+from tests.support.core import Claimed, Nack, control
+from tests.support.core import claims as claiming
 from tests.support.slots import T0, SlotState
 
 NOW_S = T0 // 1000
@@ -496,7 +497,7 @@ def test_what_waits_for_a_retry_does_not_expire_once_the_topic_has_none(
     due_s = T0 // 1000 + (60 if promoted else -1)
     slot.seed(SlotState(retry={b"a": due_s * 1000 + 2}))  # two were left before the definition was changed
     if promoted:
-        slot.run(steering.promote(slot.topic, 0, [b"a"]))
+        slot.run(control.promote(slot.topic, 0, [b"a"]))
     assert [message.content for message in slot.claim(10).messages] == [b"a"]
     state = slot.state()
     assert (state.dead, state.prepare[b"a"] % 1000) == ({}, 0)

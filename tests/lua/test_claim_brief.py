@@ -25,8 +25,10 @@ from tests.support.core import (
     Outcomes,
     ScriptLibrary,
     WholeClaim,
-    claiming,
-    sending,
+    claims,
+)
+from tests.support.core import (
+    sends as sending,
 )
 from tests.support.servers import RedisServer
 from tests.support.slots import (
@@ -135,10 +137,10 @@ class _Pair:
 
     def claim(self, limit: int, outcomes: Outcomes, joined: bool) -> None:
         def do(slot: SlotUnderTest) -> ClaimReply[Any]:
-            call = claiming.claim(slot.topic, 0, limit, outcomes)
+            call = claims.claim(slot.topic, 0, limit, outcomes)
             if not joined:
                 return slot.run(call)
-            [reply] = slot.run(claiming.claim_many([call], [limit == 0]))
+            [reply] = slot.run(claims.claim_many([call], [limit == 0]))
             assert isinstance(reply, ClaimReply)
             return reply
 
@@ -274,8 +276,8 @@ def test_slots_of_a_call_share_its_bytes(make_pair: MakePair, most_bytes: int, b
     pair = _Pair(make_pair(TopicType.FIXED_TIME))
 
     def claimed(slot: SlotUnderTest, most_bytes: int) -> list[object]:
-        calls = [claiming.claim(slot.topic, number, 2) for number in range(SLOTS)]
-        return list(slot.run(claiming.claim_many(calls, most_bytes=most_bytes)))
+        calls = [claims.claim(slot.topic, number, 2) for number in range(SLOTS)]
+        return list(slot.run(claims.claim_many(calls, most_bytes=most_bytes)))
 
     for contents in ([b"w"], [b"xx", b"yy", b"zz"]):
         for slot, number in product(pair.slots, range(SLOTS)):
@@ -293,9 +295,9 @@ def test_where_bytes_are_used_up_few_contents_are_read(redis_url: str, make_topi
         encoded = [EncodedMessage(number, b"%d" % n * 2_048, T0 + 1, None) for n in range(10, 40)]
         slot.run(sending.send_calls(slot.topic)(number, encoded))
     slot.advance(5)
-    calls = [claiming.claim(slot.topic, each, 100) for each in range(8)]
+    calls = [claims.claim(slot.topic, each, 100) for each in range(8)]
     with slot.client.monitor() as monitor:
-        replies = slot.run(claiming.claim_many(calls, most_bytes=100_000))
+        replies = slot.run(claims.claim_many(calls, most_bytes=100_000))
         slot.client.echo("that is all")
         commands = list(iter(lambda: (monitor.next_command() or {})["command"], "ECHO that is all"))
     slot.close()
@@ -406,8 +408,8 @@ def test_a_claim_before_is_acked_briefly(brief: MakeBrief, kind: TopicType, numb
     assert slot.state().prepare == dict(tokens(second))
     assert slot.state().totals["acked"] == number
     slot.advance(LEASE_MS * 2)  # leases are left to the next claim
-    call = claiming.claim(slot.topic, 0, 0, Outcomes(tokens(second)))
-    assert slot.run(claiming.claim_many([call], [True])) == [ClaimReply(slot.now_ms, 0, 0, 0, (), ())]
+    call = claims.claim(slot.topic, 0, 0, Outcomes(tokens(second)))
+    assert slot.run(claims.claim_many([call], [True])) == [ClaimReply(slot.now_ms, 0, 0, 0, (), ())]
     assert slot.state().prepare == {}
 
 

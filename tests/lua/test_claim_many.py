@@ -11,7 +11,7 @@ from rmq import Owner, TopicType
 from rmq.errors import FencedError, ScriptFailedError
 from tests.conftest import MakeSlot
 from tests.lua.cases import EXPIRED, FULL, LIVE, OWNER, USED_UP
-from tests.support.core import Call, ClaimReply, Nack, Outcomes, claiming, slot_keys
+from tests.support.core import Call, ClaimReply, Nack, Outcomes, claims, slot_keys
 from tests.support.slots import T0, SlotState, SlotUnderTest, scripts_under_test
 
 QUIET = SlotState(store={b"a": T0 - 2, b"b": T0 - 1, b"later": T0 + 10**6})
@@ -20,7 +20,7 @@ SPENT = SlotState(prepare={b"old": EXPIRED, b"older": USED_UP})
 
 
 def claim_at(slot: SlotUnderTest, number: int, limit: int = 10) -> Call[ClaimReply]:
-    return claiming.claim(slot.topic, number, limit, owner=OWNER)
+    return claims.claim(slot.topic, number, limit, owner=OWNER)
 
 
 def store(slot: SlotUnderTest, number: int) -> dict[bytes, float]:
@@ -46,8 +46,8 @@ def test_a_slot_fares_as_with_a_call_of_its_own(
     alone, joined = make_slot(kind, **settings), make_slot(kind, slots=1, **settings)
     for slot in (alone, joined):
         slot.seed(state)
-    expected = alone.run(claiming.claim(alone.topic, 0, 10, Outcomes(**settled), owner=OWNER))
-    found = joined.run(claiming.claim_many([claiming.claim(joined.topic, 0, 10, Outcomes(**settled), owner=OWNER)]))
+    expected = alone.run(claims.claim(alone.topic, 0, 10, Outcomes(**settled), owner=OWNER))
+    found = joined.run(claims.claim_many([claims.claim(joined.topic, 0, 10, Outcomes(**settled), owner=OWNER)]))
     assert found == [expected]
     assert joined.state() == alone.state()
 
@@ -56,8 +56,8 @@ def test_a_slot_fares_as_with_a_call_of_its_own(
 def test_a_brief_call_for_a_quiet_slot_settles_and_no_more(owner: Owner, make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.FIXED_TIME)
     slot.seed(HELD)
-    call = claiming.claim(slot.topic, 0, 0, owner=owner, outcomes=Outcomes([(b"h", LIVE), (b"a", LIVE)]))
-    [reply] = slot.run(claiming.claim_many([call], [True]))
+    call = claims.claim(slot.topic, 0, 0, owner=owner, outcomes=Outcomes([(b"h", LIVE), (b"a", LIVE)]))
+    [reply] = slot.run(claims.claim_many([call], [True]))
     assert isinstance(reply, ClaimReply)
     assert (reply.messages, reply.stale) == ((), (b"a",))
     state = slot.state()
@@ -81,8 +81,8 @@ def test_a_brief_call_says_when_the_first_message_is_due(kind: TopicType, make_s
         slot.seed(state)
         if paused:
             slot.client.hset(slot.keys.meta, "paused", "1")
-        call = claiming.claim(slot.topic, 0, 0, outcomes=Outcomes([(b"h", LIVE)]))
-        [reply] = slot.run(claiming.claim_many([call], [True]))
+        call = claims.claim(slot.topic, 0, 0, outcomes=Outcomes([(b"h", LIVE)]))
+        [reply] = slot.run(claims.claim_many([call], [True]))
         assert isinstance(reply, ClaimReply)
         assert reply.next_due_ms == expected
 
@@ -94,7 +94,7 @@ def test_a_broken_slot_does_not_hold_up_the_others(broken: int, name: str, make_
     whole = 1 - broken
     slot.client.zadd(slot_keys(slot.topic.name, whole).store, {b"a": T0 - 1})
     slot.client.set(getattr(slot_keys(slot.topic.name, broken), name), "foreign")
-    replies = slot.run(claiming.claim_many([claim_at(slot, 0), claim_at(slot, 1)]))
+    replies = slot.run(claims.claim_many([claim_at(slot, 0), claim_at(slot, 1)]))
     failed, served = replies[broken], replies[whole]
     assert isinstance(failed, ScriptFailedError)
     assert "WRONGTYPE" in str(failed)
@@ -107,7 +107,7 @@ def test_a_slot_of_a_newer_owner_is_refused_by_itself(make_slot: MakeSlot) -> No
     slot.client.zadd(slot_keys(slot.topic.name, 0).store, {b"kept": T0 - 1})
     slot.client.zadd(slot_keys(slot.topic.name, 1).store, {b"a": T0 - 1})
     slot.client.hset(slot_keys(slot.topic.name, 0).meta, mapping={"epoch": OWNER.epoch + 1, "ensemble": OWNER.ensemble})
-    fenced, served = slot.run(claiming.claim_many([claim_at(slot, 0), claim_at(slot, 1)]))
+    fenced, served = slot.run(claims.claim_many([claim_at(slot, 0), claim_at(slot, 1)]))
     assert isinstance(fenced, FencedError)
     assert fenced.slot == 0
     assert store(slot, 0) == {b"kept": T0 - 1}
@@ -119,10 +119,10 @@ def test_a_full_redis_can_be_drained_of_several_slots(make_slot: MakeSlot) -> No
     slot = make_slot(TopicType.FIXED_TIME, slots=2, checked=False)
     for number in (0, 1):
         slot.client.zadd(slot_keys(slot.topic.name, number).store, {b"a%d" % number: T0 - 1})
-    call = claiming.claim_many([claim_at(slot, 0), claim_at(slot, 1)])
+    call = claims.claim_many([claim_at(slot, 0), claim_at(slot, 1)])
     text = scripts_under_test()["claim_many"]
     slot.client.script_load(text.text)
-    slot.run(claiming.claim_many([claim_at(slot, 0, 0), claim_at(slot, 1, 0)]))  # loads it with the clock of the tests
+    slot.run(claims.claim_many([claim_at(slot, 0, 0), claim_at(slot, 1, 0)]))  # loads it with the clock of the tests
     slot.client.config_set("maxmemory", 1)
     try:
         replies = slot.run(call)
@@ -134,7 +134,7 @@ def test_a_full_redis_can_be_drained_of_several_slots(make_slot: MakeSlot) -> No
 def test_it_touches_the_declared_keys_alone(make_slot: MakeSlot) -> None:  # pitfall 18
     slot = make_slot(TopicType.FIXED_TIME)
     slot.seed(FULL)
-    call = claiming.claim_many([claim_at(slot, 0)])
+    call = claims.claim_many([claim_at(slot, 0)])
     text = scripts_under_test()["claim_many"]
     keys = [f"~{key}" for key in call.keys]
     slot.client.execute_command("ACL", "SETUSER", "narrow", "reset", "on", "nopass", *keys, "+@all")

@@ -8,7 +8,7 @@ import pytest
 
 from rmq import TopicType
 from tests.conftest import MakeSlot
-from tests.support.core import Ack, claiming
+from tests.support.core import Ack, claims
 from tests.support.slots import SlotUnderTest
 
 SHORT_MS, LONG_MS = 3_000, 60_000
@@ -25,17 +25,17 @@ class Process:
 
     def claim(self, limit: int) -> int:
         """Claim; return how many leases ended."""
-        reply = self.slot.run(claiming.claim(self.topic, 0, limit))
+        reply = self.slot.run(claims.claim(self.topic, 0, limit))
         self.held += [(message.content, message.claim_score) for message in reply.messages]
         return reply.swept
 
     def renew(self) -> None:
-        scores = self.slot.run(claiming.extend(self.topic, 0, self.held)).claim_scores if self.held else ()
+        scores = self.slot.run(claims.extend(self.topic, 0, self.held)).claim_scores if self.held else ()
         assert None not in scores, "a lease was lost while both renewed"
         self.held = [(content, score or 0) for (content, _), score in zip(self.held, scores, strict=True)]
 
     def look(self) -> int:
-        return self.slot.run(claiming.look(self.topic, [0]))[1][0]
+        return self.slot.run(claims.look(self.topic, [0]))[1][0]
 
 
 def pair(make_slot: MakeSlot, first_ms: int) -> tuple[SlotUnderTest, Process, Process]:

@@ -6,7 +6,7 @@ import pytest
 
 from rmq import TopicType
 from tests.conftest import MakeSlot
-from tests.support.core import claiming, slot_keys
+from tests.support.core import claims, slot_keys
 from tests.support.slots import T0, SlotState
 
 NOW_S = T0 // 1000
@@ -33,7 +33,7 @@ NOW_S = T0 // 1000
 def test_when_there_is_something_to_do(kind: TopicType, state: SlotState, due_ms: int, make_slot: MakeSlot) -> None:
     slot = make_slot(kind, lease=timedelta(seconds=5))
     before = slot.seed(state)
-    assert slot.run(claiming.look(slot.topic, [0])) == (T0, [due_ms])
+    assert slot.run(claims.look(slot.topic, [0])) == (T0, [due_ms])
     assert slot.state() == before
 
 
@@ -44,4 +44,4 @@ def test_256_slots_in_one_call(make_slot: MakeSlot) -> None:
         slot.client.zadd(slot_keys(slot.topic.name, number).store, {b"a": T0 + number})
         slot.client.hset(slot_keys(slot.topic.name, number).meta, "accepted", 1)
     expected = [T0 + number if number in (3, 200) else 0 for number in range(256)]
-    assert slot.run(claiming.look(slot.topic, range(256))) == (T0, expected)
+    assert slot.run(claims.look(slot.topic, range(256))) == (T0, expected)

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.merging_pictures import FOLDER, FOLDINGS, PICTURES, SENDS_MS, TIMELINES, Folding, Timeline
 from rmq import RangeMergeMessage, TopicType
 from tests.conftest import MakeSlot
-from tests.support.core import ITEMS, NUMBERS, Record, encode, read_record, sending
+from tests.support.core import ITEMS, NUMBERS, Record, encode, read_record, sends
 from tests.support.slots import SlotUnderTest
 
 CONTENT = "c"
@@ -18,7 +18,7 @@ START_MS = 4_000_000_000_000
 
 def send(slot: SlotUnderTest, message: RangeMergeMessage) -> int:
     """Send a message; return how many were dropped."""
-    return slot.run(sending.send_calls(slot.topic)(0, [encode(slot.topic, message)])).dropped
+    return slot.run(sends.send_calls(slot.topic)(0, [encode(slot.topic, message)])).dropped
 
 
 def handled(slot: SlotUnderTest) -> list[Record]:

@@ -13,7 +13,7 @@ from rmq.errors import ScriptFailedError
 from tests.conftest import MakeSlot
 from tests.lua.cases import FULL, WRITERS
 from tests.lua.test_foreign_types import WRITES, commands_of
-from tests.support.core import Call, EncodedMessage, Record, framed, read_record, sending, write_record
+from tests.support.core import Call, EncodedMessage, Record, framed, read_record, sends, write_record
 from tests.support.slots import T0, SlotState, scripts_with_fake_clock
 
 STEPS = ("claim", "ack", "nack", "cancel", "reschedule", "promote", "purge_backlog", "redrive", "purge_dead")
@@ -131,4 +131,4 @@ def test_a_send_that_lacks_a_right_half_way_loses_no_value(make_slot: MakeSlot) 
 def slot_send(topic: Topic) -> Call[SendResult]:
     """A send of what is in store, and of what is not."""
     messages = [EncodedMessage(0, name, 500, value) for name, value in values([b"due", b"new"], b" sent").items()]
-    return sending.send_calls(topic)(0, messages)
+    return sends.send_calls(topic)(0, messages)

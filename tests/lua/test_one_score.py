@@ -6,7 +6,8 @@ import pytest
 
 from rmq import TopicType
 from tests.conftest import MakeSlot
-from tests.support.core import Claimed, claiming
+from tests.support.core import Claimed
+from tests.support.core import claims as claiming
 from tests.support.slots import T0, SlotState, SlotUnderTest
 
 FRESH = T0 * 1000 + 16

@@ -9,7 +9,7 @@ import pytest
 
 from rmq import TopicType
 from tests.conftest import MakeSlot, MakeTopic
-from tests.support.core import Connections, EncodedMessage, claiming, dead, sending, slot_keys
+from tests.support.core import Connections, EncodedMessage, claims, dead, sends, slot_keys
 from tests.support.slots import T0, SlotState, SlotUnderTest
 
 HELD = T0 * 1000 + 16
@@ -48,7 +48,7 @@ def test_a_twin_in_flight_does_not_hide_a_new_message_from_those_who_wait(make_s
     with slot.client.pubsub() as hints:
         hints.subscribe(slot_keys(slot.topic.name, 0).wake)
         assert hints.get_message(timeout=50) is not None  # subscribed
-        slot.run(sending.send_calls(slot.topic)(0, [EncodedMessage(0, b"new", T0 + 1_000, None)]))
+        slot.run(sends.send_calls(slot.topic)(0, [EncodedMessage(0, b"new", T0 + 1_000, None)]))
         told = hints.get_message(timeout=50)
     assert told is not None
     assert told["data"] == str(T0 + 1_000).encode()
@@ -62,16 +62,16 @@ def test_what_does_not_fit_leaves_no_room_for_smaller_ones_of_other_slots(
         messages = [
             EncodedMessage(slot, b"%d" % (9 - number) * size, 9 - number, None) for number, size in enumerate(sizes)
         ]
-        connections.run(sending.send_calls(topic)(slot, messages))
-    parts = [claiming.claim(topic, slot, 3) for slot in range(2)]
-    replies: Any = connections.run(claiming.claim_many(parts, most_bytes=1_000))
+        connections.run(sends.send_calls(topic)(slot, messages))
+    parts = [claims.claim(topic, slot, 3) for slot in range(2)]
+    replies: Any = connections.run(claims.claim_many(parts, most_bytes=1_000))
     assert [len(reply.messages) for reply in replies] == [1, 0]
 
 
 def test_due_messages_are_read_in_pieces(make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.FIXED_TIME)
     slot.seed(SlotState(store={b"%04d" % number: T0 - 5_000 + number for number in range(1_000)}))
-    assert calls_of(slot, ["zrangebyscore"], claiming.claim(slot.topic, 0, 1_000)) >= 4  # 256 at a time
+    assert calls_of(slot, ["zrangebyscore"], claims.claim(slot.topic, 0, 1_000)) >= 4  # 256 at a time
 
 
 @pytest.mark.parametrize("kind", [TopicType.FIXED_TIME, TopicType.PRIORITY])
@@ -84,7 +84,7 @@ def test_large_contents_of_one_score_are_read_once(make_slot: MakeSlot, kind: To
         first = T0 - 1_000 if kind.timed else 5_000
         names = [b"%04d" % number + b"x" * 60_000 for number in range(300)]
         slot.seed(SlotState(store={name: first + step * number for number, name in enumerate(names)}))
-        calls = calls_of(slot, READS, claiming.claim(slot.topic, 0, 300))
+        calls = calls_of(slot, READS, claims.claim(slot.topic, 0, 300))
         assert len(slot.state().prepare) == 69, "4 MiB"
         return calls
 

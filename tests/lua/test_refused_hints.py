@@ -21,10 +21,10 @@ from tests.support.core import (
     Nack,
     Outcomes,
     ScriptLibrary,
-    claiming,
+    claims,
+    control,
     encode,
     parse_url,
-    steering,
 )
 from tests.support.slots import scripts_under_test, scripts_with_fake_clock
 
@@ -45,13 +45,13 @@ CASES: dict[str, tuple[TopicType, Callable[[Topic], Call[Any]]]] = {
     **WRITERS,
     "claim": (
         TopicType.FIXED_TIME,
-        lambda topic: claiming.claim(topic, 0, 0, owner=OWNER, outcomes=Outcomes(nacks=RELEASE)),
+        lambda topic: claims.claim(topic, 0, 0, owner=OWNER, outcomes=Outcomes(nacks=RELEASE)),
     ),
     "claim_many": (
         TopicType.FIXED_TIME,
-        lambda topic: claiming.claim_many([claiming.claim(topic, 0, 0, owner=OWNER, outcomes=Outcomes(nacks=RELEASE))]),
+        lambda topic: claims.claim_many([claims.claim(topic, 0, 0, owner=OWNER, outcomes=Outcomes(nacks=RELEASE))]),
     ),
-    "pause": (TopicType.FIXED_TIME, lambda topic: steering.pause(topic, 0, False, "me")),
+    "pause": (TopicType.FIXED_TIME, lambda topic: control.pause(topic, 0, False, "me")),
     "spark_send": (TopicType.PRIORITY, _send_once),
     "spark_send_merged": (TopicType.RANGE_MERGE, _send_once_merged),
 }

@@ -6,7 +6,7 @@ import pytest
 
 from rmq import Leading, Merge, SendResult, Sum, TopicType, WhenFull
 from tests.conftest import MakeSlot
-from tests.support.core import EncodedMessage, Record, named_rpc_id, sending, write_record
+from tests.support.core import EncodedMessage, Record, named_rpc_id, sends, write_record
 from tests.support.slots import T0, scripts_with_fake_clock
 
 
@@ -92,7 +92,7 @@ def test_windows_begin_anew_without_the_right_to_unlink(make_slot: MakeSlot) -> 
     slot.send(number(b"x", 500), number(b"y", 500))
     slot.advance(-25_000)
     messages = [EncodedMessage(0, *number(b"z", 500))]
-    call, text = sending.send_calls(slot.topic)(0, messages, rpc_id=named_rpc_id("case", 1)), scripts_with_fake_clock()
+    call, text = sends.send_calls(slot.topic)(0, messages, rpc_id=named_rpc_id("case", 1)), scripts_with_fake_clock()
     slot.client.execute_command("ACL", "SETUSER", "bound", "reset", "on", "nopass", "~*", "&*", "+@all", "-unlink")
     with slot.as_user("bound") as client:
         client.script_load(text[call.script].text)

@@ -4,13 +4,13 @@ import pytest
 
 from rmq import SendResult, TopicType, WhenFull
 from tests.conftest import MakeSlot
-from tests.support.core import EncodedMessage, sending
+from tests.support.core import EncodedMessage, sends
 from tests.support.slots import T0, SlotState, SlotUnderTest, with_hints
 
 
 def send(slot: SlotUnderTest, *messages: tuple[bytes, int], body: bytes | None = None) -> SendResult:
     encoded = [EncodedMessage(0, content, delay_ms, body) for content, delay_ms in messages]
-    return slot.run(with_hints(sending.send_calls(slot.topic, delayed=True)(0, encoded)))
+    return slot.run(with_hints(sends.send_calls(slot.topic, delayed=True)(0, encoded)))
 
 
 @pytest.mark.parametrize("options", [{}, {"max_backlog": 9, "when_full": WhenFull.DROP}])

@@ -7,7 +7,7 @@ import pytest
 from rmq import SendResult, TopicType, WhenFull
 from rmq.errors import FixedTimePassedError
 from tests.conftest import MakeSlot
-from tests.support.core import EncodedMessage, PartlySent, QueueSends, sending
+from tests.support.core import EncodedMessage, PartlySent, QueueSends, sends
 from tests.support.slots import T0, SlotState, SlotUnderTest, with_hints
 
 
@@ -33,7 +33,7 @@ def test_a_time_that_does_not_lie_ahead_refuses_the_batch(late_ms: int, make_slo
 
 def parts(slot: SlotUnderTest, *messages: tuple[bytes, int, bytes | None], detailed: bool = False) -> SendResult:
     """Send as `send_many` does."""
-    calls = sending.send_calls(slot.topic)
+    calls = sends.send_calls(slot.topic)
     assert isinstance(calls, QueueSends)
     encoded = [EncodedMessage(0, *message) for message in messages]
     return slot.run(with_hints(calls(0, encoded, detailed, partly=True)))

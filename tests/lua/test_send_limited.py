@@ -7,7 +7,7 @@ import pytest
 from rmq import SendResult, TopicType, WhenFull
 from rmq.errors import BacklogFullError, FixedTimePassedError
 from tests.conftest import MakeSlot
-from tests.support.core import Nack, steering
+from tests.support.core import Nack, control
 from tests.support.slots import T0, SlotState, with_hints
 
 HELD = T0 // 1000 * 1000 + 3
@@ -182,7 +182,7 @@ def test_what_steering_makes_fresh_again_can_grow_too_old(make_slot: MakeSlot, h
     if how == "reschedule":
         slot.reschedule("priority", 60, b"a", b"b")
     else:
-        slot.run(with_hints(steering.promote(slot.topic, 0, [b"a", b"b"])))
+        slot.run(with_hints(control.promote(slot.topic, 0, [b"a", b"b"])))
     assert slot.state().born == {b"a": T0 + 100, b"b": T0}, "steering is no send"
     slot.advance(1_001)
     assert slot.claim().messages == ()
@@ -196,7 +196,7 @@ def test_what_leaves_the_backlog_leaves_no_age_behind(make_slot: MakeSlot, how: 
     if how == "cancel":
         slot.cancel(b"a")
     else:
-        slot.run(steering.purge_backlog(slot.topic, 0, "store", 1))
+        slot.run(control.purge_backlog(slot.topic, 0, "store", 1))
     assert slot.state().born == {b"b": T0}
 
 

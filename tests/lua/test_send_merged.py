@@ -42,7 +42,7 @@ from tests.support.core import (
     framed,
     named_rpc_id,
     read_record,
-    sending,
+    sends,
     wanting,
     write_record,
 )
@@ -58,7 +58,7 @@ def record(kind: str, *items: bytes, count: int = 1, number: float = 0, at_ms: i
 
 def send(slot: SlotUnderTest, rpc_id: RpcId, *messages: tuple[bytes, int, bytes]) -> tuple[int, int]:
     encoded = [EncodedMessage(0, *message) for message in messages]
-    result = slot.run(sending.send_calls(slot.topic)(0, encoded, rpc_id=rpc_id))
+    result = slot.run(sends.send_calls(slot.topic)(0, encoded, rpc_id=rpc_id))
     return result.new, result.merged
 
 
@@ -162,7 +162,7 @@ def test_what_was_refused_is_no_repeat(make_slot: MakeSlot) -> None:
 
 def parts(slot: SlotUnderTest, *messages: tuple[bytes, bytes], number: int = 1) -> SendResult:
     encoded = [EncodedMessage(0, content, 500, body) for content, body in messages]
-    calls = sending.send_calls(slot.topic)
+    calls = sends.send_calls(slot.topic)
     assert isinstance(calls, MergedSends)
     return slot.run(calls(0, encoded, True, RpcId("a", number, 1), partly=True))
 
@@ -190,7 +190,7 @@ def test_what_has_no_room_is_refused_by_itself(kind: TopicType, make_slot: MakeS
 @pytest.mark.parametrize("settings", [{}, {"max_backlog": 9, "when_full": WhenFull.BLOCK}], ids=["refuses", "blocks"])
 def test_times_that_have_passed_are_refused_by_themselves(settings: dict[str, Any], make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.FIXED_TIME, merge=Merge(Sum()), **settings)
-    calls = sending.send_calls(slot.topic)
+    calls = sends.send_calls(slot.topic)
     assert isinstance(calls, MergedSends)
     rows = [(b"x", T0 + 9), (b"y", T0), (b"x", T0 - 1), (b"z", T0 + 5), (b"x", T0 + 7), (b"y", 1)]
     for number, same in enumerate((False, True), 1):
@@ -213,7 +213,7 @@ def test_times_that_have_passed_are_refused_by_themselves(settings: dict[str, An
 
 def test_what_a_call_leaves_is_not_refused_as_times_that_have_passed_are(make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.FIXED_TIME, merge=Merge(Collect()))
-    calls = sending.send_calls(slot.topic)
+    calls = sends.send_calls(slot.topic)
     assert isinstance(calls, MergedSends)
     names = [b"c%02d" % index for index in range(60)]
     for name in names:
@@ -510,7 +510,7 @@ def test_a_key_of_a_foreign_type_is_found_before_anything_is_written(
 ) -> None:
     slot = make_slot(kind, checked=False, **definition)
     unused = {slot.keys.born} if kind.timed else {slot.keys.cool}
-    call = sending.send_calls(slot.topic)(0, [EncodedMessage(0, b"x", 500, record("C", b"1"))])
+    call = sends.send_calls(slot.topic)(0, [EncodedMessage(0, b"x", 500, record("C", b"1"))])
     for key in set(call.keys) - {slot.keys.wake} - unused:
         forget_topic(slot.client, slot.topic.name)
         slot.seed(SlotState(store={b"y": T0}, body={b"y": record("C", b"1", at_ms=T0)}))

@@ -10,7 +10,7 @@ import redis
 from rmq import TopicType
 from rmq.errors import BacklogFullError
 from tests.conftest import MakeSlot
-from tests.support.core import EncodedMessage, sending, wrap
+from tests.support.core import EncodedMessage, sends, wrap
 from tests.support.slots import T0, SlotState
 from tests.support.waiting import wait_until
 
@@ -157,7 +157,7 @@ def test_a_hint_reaches_subscribers(kind: TopicType, make_slot: MakeSlot, redis_
     with redis_client.pubsub(ignore_subscribe_messages=True) as subscriber:
         subscriber.subscribe(slot.keys.wake)
         wait_until(lambda: redis_client.pubsub_numsub(slot.keys.wake)[0][1])
-        slot.run(sending.send_calls(slot.topic)(0, [EncodedMessage(0, b"a", later(kind), None)]))
+        slot.run(sends.send_calls(slot.topic)(0, [EncodedMessage(0, b"a", later(kind), None)]))
         message = wait_until(lambda: subscriber.get_message(timeout=0.1))
     assert message is not None
     assert int(message["data"]) == (0 if kind is TopicType.PRIORITY else T0 + 1_000)

@@ -9,7 +9,7 @@ import redis
 
 from rmq import TopicType
 from tests.conftest import MakeSlot
-from tests.support.core import Ack, Claimed, Outcomes, WholeClaim, claiming
+from tests.support.core import Ack, Claimed, Outcomes, WholeClaim, claims
 from tests.support.slots import T0, SlotUnderTest, scripts_with_fake_clock
 
 HOUR_MS = 3_600_000
@@ -59,7 +59,7 @@ def test_acks_of_a_script_that_broke_off_afterwards_are_repeated_in_vain(make_sl
     first = slot.claim(1).messages
     user = f"user-{slot.topic.name}"
     slot.client.acl_setuser(user, enabled=True, nopass=True, keys=["*"], categories=["+@all"], commands=["-zadd"])
-    call = claiming.claim(slot.topic, 0, 1, outcomes=Outcomes(tokens(first)))
+    call = claims.claim(slot.topic, 0, 1, outcomes=Outcomes(tokens(first)))
     script = scripts_with_fake_clock().text(call.script)
     with slot.as_user(user) as restricted, pytest.raises(redis.ResponseError, match=r"NOPERM|permission|can't run"):
         restricted.eval(script, len(call.keys), *call.keys, *call.args)
@@ -114,7 +114,7 @@ def test_stamps_grow_and_new_leases_end_in_time_whatever_the_clock_does(jump_ms:
     after = slot.claim(1).messages[0]
     assert stamp_of(after) > stamp_of(before)
     slot.advance(60_000)
-    assert slot.run(claiming.look(slot.topic, [0]))[1][0] <= slot.now_ms + 2
+    assert slot.run(claims.look(slot.topic, [0]))[1][0] <= slot.now_ms + 2
     assert [message.content for message in slot.claim().messages if message.store_score == 16] in ([], [b"b"])
     assert after.content in slot.state().prepare
     slot.advance(2)
@@ -131,7 +131,7 @@ def test_a_clock_that_was_ahead_for_a_moment_leaves_no_lease_late(make_slot: Mak
     ahead = slot.claim().messages
     slot.advance(20)
     slot.advance(-HOUR_MS)
-    assert slot.run(claiming.look(slot.topic, [0]))[1] == [slot.now_ms], "a claim has to note it"
+    assert slot.run(claims.look(slot.topic, [0]))[1] == [slot.now_ms], "a claim has to note it"
     assert slot.claim(0).next_due_ms == slot.now_ms + 60_001
     for _ in range(3):
         send_due(slot, b"b")

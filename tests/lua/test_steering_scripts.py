@@ -10,7 +10,7 @@ import pytest
 from rmq import ControlResult, TopicType, WorkerInfo
 from tests.conftest import MakeSlot
 from tests.lua.cases import FAILURE, FULL
-from tests.support.core import WORKER_INFOS_KEY, WORKERS_KEY, Nack, ages_for, steering, viewing, workers
+from tests.support.core import WORKER_INFOS_KEY, WORKERS_KEY, Nack, ages_for, control, shared, viewing
 from tests.support.core import dead as dead_
 from tests.support.slots import T0, SlotState, SlotUnderTest, with_hints
 
@@ -19,7 +19,7 @@ SECOND = T0 // 1000
 
 
 def promote(slot: SlotUnderTest, *contents: bytes, actor: str = "") -> list[ControlResult]:
-    return slot.run(with_hints(steering.promote(slot.topic, 0, contents, actor)))
+    return slot.run(with_hints(control.promote(slot.topic, 0, contents, actor)))
 
 
 def audit_of(slot: SlotUnderTest) -> list[dict[bytes, bytes]]:
@@ -88,11 +88,11 @@ def test_promote_goes_above_the_largest_priority_that_can_be_sent(make_slot: Mak
 def test_pause_and_resume(make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.PRIORITY)
     slot.send((b"a", 50))
-    answers = [slot.run(with_hints(steering.pause(slot.topic, 0, to, "me", "all"))) for to in (True, True)]
+    answers = [slot.run(with_hints(control.pause(slot.topic, 0, to, "me", "all"))) for to in (True, True)]
     assert (answers, slot.state().owner) == ([True, False], {"paused": "1"})
     assert slot.claim().messages == ()
     assert slot.claim().next_due_ms == 0
-    answers = [slot.run(with_hints(steering.pause(slot.topic, 0, to, "me", "all"))) for to in (False, False)]
+    answers = [slot.run(with_hints(control.pause(slot.topic, 0, to, "me", "all"))) for to in (False, False)]
     assert (answers, slot.state().owner, slot.state().hints) == ([True, False], {}, [0, 0, 0]), "one by the send"
     assert len(slot.claim().messages) == 1
     assert [line[b"outcome"] for line in audit_of(slot)] == [b"done", b"unchanged"] * 2
@@ -101,21 +101,21 @@ def test_pause_and_resume(make_slot: MakeSlot) -> None:
 def test_purge_leaves_the_body_of_what_is_elsewhere(make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.FIXED_TIME)
     before = slot.seed(FULL)
-    assert slot.run(steering.purge_backlog(slot.topic, 0, "store", 2)) == 2
+    assert slot.run(control.purge_backlog(slot.topic, 0, "store", 2)) == 2
     body = {name: text for name, text in before.body.items() if name != b"due"}
     assert slot.state() == replace(
         before, store={b"later": before.store[b"later"]}, body=body, totals={**before.totals, "purged": 2}
     )
-    assert slot.run(steering.purge_backlog(slot.topic, 0, "retry", 1_000)) == 2
+    assert slot.run(control.purge_backlog(slot.topic, 0, "retry", 1_000)) == 2
     state = slot.state()
     assert (state.retry, b"waiting" in state.body, b"waiting" in state.error) == ({}, False, False)
-    assert slot.run(steering.purge_backlog(slot.topic, 0, "store", 0)) == 0
+    assert slot.run(control.purge_backlog(slot.topic, 0, "store", 0)) == 0
 
 
 def test_purge_of_a_retry_leaves_the_body_of_its_fresh_copy(make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.FIXED_TIME)
     slot.seed(SlotState(store={b"a": T0 + 5}, retry={b"a": SECOND * 1000 + 9_003}, body={b"a": b"1"}))
-    assert slot.run(steering.purge_backlog(slot.topic, 0, "retry", 10)) == 1
+    assert slot.run(control.purge_backlog(slot.topic, 0, "retry", 10)) == 1
     assert slot.state().body == {b"a": b"1"}
 
 
@@ -123,19 +123,19 @@ def test_1000_are_purged_at_once(make_slot: MakeSlot) -> None:
     # pitfall 12
     slot = make_slot(TopicType.FIXED_TIME)
     slot.seed(SlotState(store={b"%d" % n: T0 for n in range(1_000)}))
-    assert slot.run(steering.purge_backlog(slot.topic, 0, "store", 5_000)) == 1_000
+    assert slot.run(control.purge_backlog(slot.topic, 0, "store", 5_000)) == 1_000
 
 
 def test_every_step_by_content_leaves_a_line_with_its_outcome(make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.FIXED_TIME)
     slot.seed(FULL)
-    slot.run(steering.cancel(slot.topic, 0, [b"due", b"held"], "me"))
-    slot.run(steering.reschedule(slot.topic, 0, [b"later"], ("after", 7), "me", "reprioritise"))
+    slot.run(control.cancel(slot.topic, 0, [b"due", b"held"], "me"))
+    slot.run(control.reschedule(slot.topic, 0, [b"later"], ("after", 7), "me", "reprioritise"))
     promote(slot, b"nothing", actor="me")
     redrive = {"overwrite": False, "contents": [b"dead"], "actor": "me"}
     slot.run(dead_.redrive(slot.topic, 0, ("after", 0), **redrive))
     slot.run(dead_.purge_dead(slot.topic, 0, contents=[b"long dead"], actor="me"))
-    slot.run(steering.audit(slot.topic, 0, "me", "purge", "all", "begun"))
+    slot.run(control.audit(slot.topic, 0, "me", "purge", "all", "begun"))
     lines = [tuple(line[name] for name in (b"action", b"content", b"outcome")) for line in audit_of(slot)]
     assert lines == [
         (b"cancel", b"due", b"done"),
@@ -158,7 +158,7 @@ def test_the_audit_keeps_the_beginning_of_a_long_content(make_slot: MakeSlot) ->
         (b"\x80" * 2_000, 1_020),
     ):
         slot.client.delete(slot.keys.audit)
-        slot.run(steering.cancel(slot.topic, 0, [long], "me"))
+        slot.run(control.cancel(slot.topic, 0, [long], "me"))
         line = audit_of(slot)[0]
         assert line[b"content"] == long[:kept]
         assert line[b"detail"] == (b"the content has %d bytes" % len(long) if len(long) > 1_024 else b"")
@@ -249,25 +249,25 @@ def test_workers_come_and_go(make_slot: MakeSlot) -> None:
     info = WorkerInfo("", "h", 1, 2, 0, 0, True, ()).to_json()
     try:
         for name in ("a", "b"):
-            slot.run(workers.worker_beat(name, info, 60_000))
+            slot.run(shared.worker_beat(name, info, 60_000))
         slot.advance(59_999)
-        slot.run(workers.worker_beat("b", info, 60_000))
-        assert [(each.name, each.seen_ms, each.stale) for each in slot.run(workers.workers())[0]] == [
+        slot.run(shared.worker_beat("b", info, 60_000))
+        assert [(each.name, each.seen_ms, each.stale) for each in slot.run(shared.workers())[0]] == [
             ("b", slot.now_ms, False),
             ("a", T0, True),
         ]
         slot.advance(1)
-        slot.run(workers.worker_beat("b", info, 60_000))
-        assert [each.name for each in slot.run(workers.workers())[0]] == ["b"]
-        slot.run(workers.worker_beat("c", info, 60_000))
+        slot.run(shared.worker_beat("b", info, 60_000))
+        assert [each.name for each in slot.run(shared.workers())[0]] == ["b"]
+        slot.run(shared.worker_beat("c", info, 60_000))
         slot.advance(-3_600_000)
-        slot.run(workers.worker_beat("b", info, 60_000))
-        assert {each.seen_ms for each in slot.run(workers.workers())[0]} == {slot.now_ms}, "the clock was ahead"
+        slot.run(shared.worker_beat("b", info, 60_000))
+        assert {each.seen_ms for each in slot.run(shared.workers())[0]} == {slot.now_ms}, "the clock was ahead"
         slot.advance(60_000)
-        slot.run(workers.worker_beat("b", info, 60_000))
-        assert [each.name for each in slot.run(workers.workers())[0]] == ["b"]
-        slot.run(workers.worker_beat("b", "", 60_000))
-        assert slot.run(workers.workers())[0] == []
+        slot.run(shared.worker_beat("b", info, 60_000))
+        assert [each.name for each in slot.run(shared.workers())[0]] == ["b"]
+        slot.run(shared.worker_beat("b", "", 60_000))
+        assert slot.run(shared.workers())[0] == []
         assert slot.client.hlen(WORKER_INFOS_KEY) == 0
     finally:
         slot.client.delete(WORKERS_KEY, WORKER_INFOS_KEY)

@@ -8,7 +8,7 @@ import pytest
 
 from rmq import TopicType
 from tests.conftest import MakeSlot
-from tests.support.core import MAX_SCORE, claiming, viewing
+from tests.support.core import MAX_SCORE, claims, viewing
 from tests.support.slots import T0, SlotUnderTest
 
 STRANGE = (float("inf"), float("-inf"), 1e300, -1e300, 2.0**60, 500.5, 3.5, 0.5, 0.0, -7.0, 1.79e15 + 0.25)
@@ -51,7 +51,7 @@ def test_in_store(kind: TopicType, score: float, make_slot: MakeSlot) -> None:
 @pytest.mark.parametrize(("kind", "score"), [*product(KINDS, STRANGE)])
 def test_in_prepare(kind: TopicType, score: float, make_slot: MakeSlot) -> None:
     slot = with_strange(make_slot, kind, "prepare", score)
-    assert slot.run(claiming.look(slot.topic, [0]))[1] != [0]
+    assert slot.run(claims.look(slot.topic, [0]))[1] != [0]
     found = slot.run(viewing.find(slot.topic, 0, b"strange")).in_flight
     assert found is not None
     assert 0 <= (found.retries_left or 0) <= 16

@@ -15,7 +15,8 @@ from tests.lua.test_spark_scripts import ack as ack_chunk
 from tests.lua.test_spark_scripts import contents as contents_of
 from tests.lua.test_spark_scripts import read as read_chunk
 from tests.stateful.tiers import chosen, in_order, place_of
-from tests.support.core import Claimed, ClaimReply, Connections, EncodedMessage, Nack, claiming, sending
+from tests.support.core import Claimed, ClaimReply, Connections, EncodedMessage, Nack, sends
+from tests.support.core import claims as claiming
 from tests.support.slots import T0, SlotState, SlotUnderTest, scripts_under_test
 
 SMALLEST, LARGEST = b"\x00", b"\xff" * 9
@@ -103,7 +104,7 @@ def test_where_bytes_end_a_claim_each_message_is_delivered(bodied: bool, make_sl
     filler = b"" if bodied else b"x" * 400
     tier = [b"%02d" % number + filler for number in range(30)]
     body = b"y" * 400 if bodied else None
-    slot.run(sending.send_calls(slot.topic)(0, [EncodedMessage(0, content, 50, body) for content in tier]))
+    slot.run(sends.send_calls(slot.topic)(0, [EncodedMessage(0, content, 50, body) for content in tier]))
     missing = set(tier)
     for _ in range(60):
         slot.advance(1)
@@ -135,7 +136,7 @@ def test_slots_that_are_claimed_from_together_turn_too(make_topic: MakeTopic, co
     topic = make_topic(TopicType.PRIORITY, slots=2, ties="any")
     tier = [b"%02d" % number for number in range(20)]
     for slot in (0, 1):
-        connections.run(sending.send_calls(topic)(slot, [EncodedMessage(slot, content, 50, None) for content in tier]))
+        connections.run(sends.send_calls(topic)(slot, [EncodedMessage(slot, content, 50, None) for content in tier]))
     missing = {(slot, content) for slot in (0, 1) for content in tier}
     for _ in range(300):
         replies: Any = connections.run(claiming.claim_many([claiming.claim(topic, slot, 2) for slot in (0, 1)]))
@@ -202,7 +203,7 @@ def test_what_does_not_fit_stays(seed: int, make_slot: MakeSlot) -> None:
         EncodedMessage(0, content, scores[content], None if size is None else b"b" * size)
         for content, size in sizes.items()
     ]
-    slot.run(sending.send_calls(slot.topic)(0, messages))
+    slot.run(sends.send_calls(slot.topic)(0, messages))
     left, order = set(sizes), list[int]()
     while left:
         slot.advance(1)

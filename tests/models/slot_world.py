@@ -14,7 +14,7 @@ from rmq import Topic, TopicType
 from rmq.errors import FixedTimePassedError
 from tests.stateful.clock import SlotClock
 from tests.stateful.model import Model
-from tests.support.core import NO_OWNER, Call, EncodedMessage, Nack, ages_for, claiming, sending
+from tests.support.core import NO_OWNER, Call, EncodedMessage, Nack, ages_for, claims, sends
 from tests.support.slots import T0, SlotState, with_hints
 
 TICK_MS = 1_000
@@ -107,7 +107,7 @@ class SlotAlphabet:
         self._first, self._last, self._several = contents[0], contents[-1], len(contents) > 1
         self.timed = topic.type.timed
         self.scale = 1 if self.timed else ages_for(topic.max_priority).scale
-        self._send_call = sending.send_calls(topic)
+        self._send_call = sends.send_calls(topic)
         self.played: dict[Hashable, Played] = {}
         self._here: Hashable = None
 
@@ -178,7 +178,7 @@ class SlotAlphabet:
     def _claim(self, world: World, limit: int) -> Iterator[tuple[str, World]]:
         claimed = world.copy()
         reply = claimed.model.claim(limit, NO_OWNER)
-        call = claiming.claim(self.topic, 0, limit)
+        call = claims.claim(self.topic, 0, limit)
         self._play(Played(f"claim {limit}", world.model, call, reply, claimed.model, limit))
         for message in reply.messages:
             claimed.owed[message.content] = "flying"
@@ -195,7 +195,7 @@ class SlotAlphabet:
     def _sweep(self, world: World) -> Iterator[tuple[str, World]]:
         after = world.copy()
         reply = after.model.claim(0, NO_OWNER)
-        self._play(Played("sweep", world.model, claiming.claim(self.topic, 0, 0), reply, after.model))
+        self._play(Played("sweep", world.model, claims.claim(self.topic, 0, 0), reply, after.model))
         yield "a sweep", after
 
     def _settle(self, world: World, number: int, content: bytes, token: Token) -> Iterator[tuple[str, World]]:
@@ -205,17 +205,17 @@ class SlotAlphabet:
             done = world.copy()
             if verb == "extend":
                 reply: Any = done.model.extend([(content, token.score)], NO_OWNER)
-                call: Call[Any] = claiming.extend(self.topic, 0, [(content, token.score)])
+                call: Call[Any] = claims.extend(self.topic, 0, [(content, token.score)])
             elif verb == "ack":
                 reply = done.model.ack([(content, token.score)], NO_OWNER)
-                call = claiming.ack(self.topic, 0, [(content, token.score)])
+                call = claims.ack(self.topic, 0, [(content, token.score)])
                 if live and done.owed.get(content) == "flying":
                     del done.owed[content]
             else:
                 delay_ms = 0 if verb == "nack" else TICK_MS
                 nacks = [Nack(content, token.score, "retry", delay_ms, "ValueError", "no")]
                 reply = done.model.nack(nacks, NO_OWNER)
-                call = with_hints(claiming.nack(self.topic, 0, nacks)).then(lambda answer: answer.stale)
+                call = with_hints(claims.nack(self.topic, 0, nacks)).then(lambda answer: answer.stale)
             self._play(Played(f"{verb} {what}", world.model, call, reply, done.model))
             if verb == "extend":
                 renewed = reply.claim_scores[0]

@@ -37,7 +37,7 @@ from rmq.spark.sink.columns import layout_of
 from rmq.spark.sink.encoding import encode_rows
 from rmq.spark.sink.holding import held_rows, in_order
 from rmq.spark.sink.sender import HELD_BYTES, cut
-from tests.support.core import EncodedMessage, Reducer, Rows, sending, slot_keys
+from tests.support.core import EncodedMessage, Reducer, Rows, sends, slot_keys
 from tests.support.servers import RedisServer
 from tests.support.slots import T0, SlotState, SlotUnderTest, read_state
 
@@ -162,7 +162,7 @@ def test_rows_that_a_task_folds_leave_what_rows_leave_that_are_sent_one_by_one(
     topic = Topic("folded", write.kind, merge=write.merge)
 
     def one_by_one() -> None:
-        send = sending.send_calls(topic)
+        send = sends.send_calls(topic)
         for message in encoded(topic, write.rows):
             slot.run(send(0, [message]))
 

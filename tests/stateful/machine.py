@@ -25,11 +25,13 @@ from tests.support.core import (
     Nack,
     Outcomes,
     WholeClaim,
-    claiming,
-    sending,
+    control,
+    sends,
     slot_keys,
-    steering,
     viewing,
+)
+from tests.support.core import (
+    claims as claiming,
 )
 from tests.support.core import dead as dead_
 from tests.support.slots import CLOCK_KEY, T0, read_state, with_hints
@@ -76,7 +78,7 @@ class SlotMachine(RuleBasedStateMachine):
     def begin(self, lease_s: int, with_bodies: bool, **settings: Any) -> None:
         self.with_bodies = with_bodies
         self.topic = Topic("t", self.type, lease=timedelta(seconds=lease_s), **settings, **self.definition)
-        self.send_call = sending.send_calls(self.topic)  # one sender: it makes scores with the age that it expects
+        self.send_call = sends.send_calls(self.topic)  # one sender: it makes scores with the age that it expects
         self.keys = slot_keys("t", 0)
         self.client.flushdb()
         self.model = self.of_topic(self.topic, T0)
@@ -292,10 +294,10 @@ class SlotMachine(RuleBasedStateMachine):
         names = self._names(picked)
         if choice is not None:
             kind, value = self._new_score(choice)
-            call = with_hints(steering.reschedule(self.topic, 0, names, (kind, value)))
+            call = with_hints(control.reschedule(self.topic, 0, names, (kind, value)))
             self._both(call, lambda: self.model.reschedule(names, kind, value))
             return
-        answers = self._both(steering.cancel(self.topic, 0, names), lambda: self.model.cancel(names))
+        answers = self._both(control.cancel(self.topic, 0, names), lambda: self.model.cancel(names))
         for name, answer in zip(names, answers or (), strict=True):
             if answer is ControlResult.DONE:
                 self.owed.discard(name)
@@ -303,7 +305,7 @@ class SlotMachine(RuleBasedStateMachine):
     @rule(picked=some)
     def promote(self, picked: list[int]) -> None:
         names = self._names(picked)
-        self._both(with_hints(steering.promote(self.topic, 0, names)), lambda: self.model.promote(names))
+        self._both(with_hints(control.promote(self.topic, 0, names)), lambda: self.model.promote(names))
         for name in names:
             found = self.connections.run(viewing.find(self.topic, 0, name))
             assert self.model.find(name) == (
@@ -315,11 +317,11 @@ class SlotMachine(RuleBasedStateMachine):
 
     @rule(paused=st.sampled_from([True, False, False, False]))
     def pause(self, paused: bool) -> None:
-        self._both(with_hints(steering.pause(self.topic, 0, paused)), lambda: self.model.pause(paused))
+        self._both(with_hints(control.pause(self.topic, 0, paused)), lambda: self.model.pause(paused))
 
     @rule(place=st.sampled_from(["store", "retry"]), limit=st.sampled_from([0, 1, 1, 10]))
     def purge_backlog(self, place: str, limit: int) -> None:
-        call = steering.purge_backlog(self.topic, 0, place, limit)
+        call = control.purge_backlog(self.topic, 0, place, limit)
         if self._both(call, lambda: self.model.purge_backlog(place, limit)):
             self.owed &= self.model.slot.store.keys()
 
@@ -381,7 +383,7 @@ class SlotMachine(RuleBasedStateMachine):
         """Every accepted send is followed by a delivery: a good worker can empty the slot whatever happened."""
         if not hasattr(self, "model"):
             return
-        self._both(with_hints(steering.pause(self.topic, 0, False)), lambda: self.model.pause(False))
+        self._both(with_hints(control.pause(self.topic, 0, False)), lambda: self.model.pause(False))
         self.epoch += 1
         for _ in range(3 * len(CONTENTS)):
             self._set_clock(max(self.model.now_ms, self.latest_ms) + LONGEST_DELAY_MS + 4_000)

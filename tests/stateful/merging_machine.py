@@ -44,9 +44,9 @@ from tests.support.core import (
     MergedSends,
     PartlySent,
     Reducer,
-    claiming,
+    claims,
     read_record,
-    sending,
+    sends,
 )
 from tests.support.slots import read_state, with_hints
 
@@ -160,7 +160,7 @@ class MergingMachine(SlotMachine):
             EncodedMessage(0, content, score, record(self.model.kind, (send,))) for content, score, send in batch
         ]
         named = self._rpc_id(*rpc_id)
-        send = cast("MergedSends", sending.send_calls(self.topic))
+        send = cast("MergedSends", sends.send_calls(self.topic))
         call = with_hints(send(0, encoded, detailed, named, partly=True))
         self.calls.append(SendCall(call, batch, detailed, named))
         self._carry_out(self.calls[-1])
@@ -225,8 +225,8 @@ class MergingMachine(SlotMachine):
         """The second consumer claims from many slots at once."""
         if consumer == 0:
             return self.connections.run(call)
-        other = claiming.claim(self.topic, 1, 1, owner=self._owner())
-        nothing, reply = self.connections.run(claiming.claim_many([other, call]))
+        other = claims.claim(self.topic, 1, 1, owner=self._owner())
+        nothing, reply = self.connections.run(claims.claim_many([other, call]))
         assert isinstance(nothing, ClaimReply)
         assert isinstance(reply, ClaimReply)
         assert nothing.messages == ()

@@ -35,7 +35,7 @@ from tests.support.core import (
     fold_messages,
     framed,
     read_record,
-    sending,
+    sends,
     slot_keys,
     wanting,
     wrap,
@@ -177,7 +177,7 @@ def test_messages_that_fold_before_they_are_sent_leave_the_same(
     found: list[SlotState] = []
     for folded in (False, True):
         topic = Topic("folded" if folded else "plain", kind, merge=merge)
-        send = sending.send_calls(topic)
+        send = sends.send_calls(topic)
         slot.client.flushdb()
         slot.set_clock(T0)
         for call in calls:

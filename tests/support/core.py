@@ -173,12 +173,6 @@ from rmq._transport.urls import Address as Address
 from rmq._transport.urls import Topology as Topology
 from rmq._transport.urls import parse_url as parse_url
 
-claiming = claims
-sending = sends
-definitions = registry
-workers = shared
-steering = control
-
 
 def encode(topic: Topic, message: Message) -> EncodedMessage:
     """Check a message, and return what is sent of it."""

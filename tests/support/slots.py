@@ -32,11 +32,13 @@ from tests.support.core import (
     ScriptLibrary,
     SlotKeys,
     WholeClaim,
-    claiming,
+    control,
     parse_url,
-    sending,
+    sends,
     slot_keys,
-    steering,
+)
+from tests.support.core import (
+    claims as claiming,
 )
 from tests.support.core import dead as dead_
 
@@ -283,7 +285,7 @@ class SlotUnderTest:
         encoded = [
             EncodedMessage(0, message[0], message[1], message[2] if len(message) > 2 else None) for message in messages
         ]
-        return self.run(with_hints(sending.send_calls(self.topic)(0, encoded, detailed)))
+        return self.run(with_hints(sends.send_calls(self.topic)(0, encoded, detailed)))
 
     def claim(
         self,
@@ -317,10 +319,10 @@ class SlotUnderTest:
         return self.run(claiming.extend(self.topic, 0, claims, owner))
 
     def cancel(self, *contents: bytes) -> list[ControlResult]:
-        return self.run(steering.cancel(self.topic, 0, contents))
+        return self.run(control.cancel(self.topic, 0, contents))
 
     def reschedule(self, kind: str, value: int, *contents: bytes) -> list[ControlResult]:
-        return self.run(with_hints(steering.reschedule(self.topic, 0, contents, (kind, value))))
+        return self.run(with_hints(control.reschedule(self.topic, 0, contents, (kind, value))))
 
     def redrive(
         self,

@@ -16,7 +16,8 @@ import pytest
 from rmq import Consumer, DelayedQueue, Delivery, PriorityMessage, RmqClient, StreamMessage, Topic, TopicType
 from rmq.errors import DurabilityError, RedisUnavailableError, ReplyLostError, RmqError, SendError
 from tests.support.clients import limits_of, stats_of
-from tests.support.core import ClaimReply, Connections, Message, PrefetchSize, claiming, parse_url, slot_keys
+from tests.support.core import ClaimReply, Connections, Message, PrefetchSize, parse_url, slot_keys
+from tests.support.core import claims as claiming
 from tests.support.servers import RedisServer
 from tests.support.sides import SIDES, Side
 from tests.support.topologies import RedisClusterServers

@@ -16,11 +16,11 @@ from rmq.errors import RedisUnavailableError, ReplyLostError, RmqError
 from rmq.spark.slots import QuerySlots
 from rmq.spark.source import owning
 from tests.conftest import MakeTopic
-from tests.integration.spark.test_spark_driver import MakeQuery, Query, fill, make_query, sender
-from tests.support.core import Connections, claiming, parse_url, slot_keys
+from tests.integration.spark.test_spark_driver import MakeQuery, Query, fill, make_query
+from tests.support.core import Connections, claims, parse_url, slot_keys
 from tests.support.waiting import wait_until
 
-__all__ = ["make_query", "sender"]
+__all__ = ["make_query"]
 
 LIMIT_S = 30
 ENSEMBLE = "zk"
@@ -106,7 +106,7 @@ def fail_once(monkeypatch: pytest.MonkeyPatch, name: str, error: RmqError, *, af
 
 def earlier_owner_claims(redis_url: str, topic: Topic, slot: int, epoch: int = 4) -> None:
     connections = Connections(parse_url(redis_url))
-    connections.run(claiming.claim(topic, slot, 1, owner=Owner(epoch, ENSEMBLE)))
+    connections.run(claims.claim(topic, slot, 1, owner=Owner(epoch, ENSEMBLE)))
     connections.close()
 
 
