@@ -367,19 +367,19 @@ class Fetcher:
 
     def _take_earlier(self) -> tuple[FetchResult | None, RmqError | None]:
         """Take what has come of earlier rounds whose replies were owed, and an error; the rest stays for later."""
-        result, self._kept = self._kept, None
+        earlier, self._kept = self._kept, None
         error_: RmqError | None = None
         try:
             for _ in range(len(self._pending)):
                 pending = self._pending.popleft()
                 result, unused, failed = self._take_pending(pending)
-                result, error_ = merged_results(result, result), failed or error_
+                earlier, error_ = merged_results(earlier, result), failed or error_
                 self._keep_pending(pending)
                 self._rate_limiter.refund(unused)
         except BaseException:
-            self._kept = result
+            self._kept = earlier
             raise
-        return result, error_
+        return earlier, error_
 
     def _take_pending(self, pending: PendingFetch) -> tuple[FetchResult, int, RmqError | None]:
         """Take what has come of a round; return that, the tokens of a rate limit that it left unused, and an error."""

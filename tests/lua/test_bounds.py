@@ -101,8 +101,7 @@ def test_large_entries_behind_small_ones_are_read_in_parts(make_topic: MakeTopic
 def test_long_definitions_are_read_in_parts(
     redis_client: redis.Redis, connections: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (registry, registry):
-        monkeypatch.setattr(module, "TOPICS_KEY", "t-long-topics")
+    monkeypatch.setattr(registry, "TOPICS_KEY", "t-long-topics")
     names = [b"t%02d" % number for number in range(50)]
     redis_client.hset("t-long-topics", mapping=dict.fromkeys(names, b"x" * MAX_DEFINITION_BYTES))
     try:

@@ -152,7 +152,7 @@ def test_a_claim_that_breaks_off_while_it_gives_tokens_back_keeps_its_messages(
 ) -> None:
     """Ctrl-C, or a cancellation on the asyncio side: they came back with their lease only."""
     topic = make_topic(TopicType.PRIORITY, slots=1, max_rate=1_000)
-    refund, armed = RateLimiter.give_back, list[bool]()
+    refund, armed = RateLimiter.refund, list[bool]()
 
     def break_off(rate_limiter: RateLimiter, unused: int) -> None:
         if armed:

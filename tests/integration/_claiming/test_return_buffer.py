@@ -212,7 +212,7 @@ def test_what_is_kept_when_the_program_ends_goes_back_whenever_that_is(client: R
         care._flush = end_then  # pyright: ignore[reportPrivateUsage]
         consumer._return_buffer.keep(consumer.poll(SENT))  # pyright: ignore[reportPrivateUsage]
         assert looked.wait(60)
-        care.leave(monotonic_s() + 60)
+        care.finish(monotonic_s() + 60)
         assert client.inspect(topic).stats().in_flight == 0
     check_rest(client, topic, [])
 
