@@ -127,7 +127,7 @@ class LanesMachine(HoldingMachine):
         for _ in range(10 + 2 * len(self.sent)):
             if in_tasks.round() or in_tasks._changed.is_set():
                 continue
-            for_lanes = in_tasks._full or not in_tasks._free(in_tasks._most_lanes)
+            for_lanes = in_tasks._full or not in_tasks._free(in_tasks._max_tasks)
             if for_lanes or self.worker.planner.wait_s(1.0):
                 return
         raise AssertionError("rounds without end")
