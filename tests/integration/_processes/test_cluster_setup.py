@@ -143,7 +143,7 @@ def test_it_waits_for_servers_that_load_their_data(blank: list[RedisServer], mon
         def waiting(lacking: str) -> None:
             """Let it load for longer than the limit, as far as the set-up can see: that does not count."""
             nonlocal late_s, told
-            if "LOADING" in lacking:
+            if "is loading its data" in lacking:
                 late_s, told = late_s + 200, told + 1
                 if told == 2:
                     assert_others_are_asked(blank)

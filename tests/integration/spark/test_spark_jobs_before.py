@@ -85,7 +85,7 @@ def refused(url: str, *words: str, code: int) -> str:
         ((*AUDIENCE, "--rules", "/nowhere.toml"), 2, "rules file '/nowhere.toml' can't be read"),
         ((*AUDIENCE, "--zookeeper", "zk1"), 2, "zookeeper is 'zk1'; it must be servers as host:port"),
         ((*AUDIENCE, "--zookeeper", "zk1:2181", "--chroot", "rmq"), 2, "chroot is 'rmq'; it must be a path like /rmq"),
-        ((*AUDIENCE, "--chroot", "/other"), 2, "chroot is '/other' without zookeeper"),
+        ((*AUDIENCE, "--chroot", "/other"), 2, "chroot is '/other', but zookeeper is not set"),
     ],
 )
 def test_what_does_not_fit_is_one_line_and_no_spark(url: str, words: tuple[str, ...], code: int, why: str) -> None:
@@ -112,7 +112,7 @@ def test_order_lines_that_lack_a_column(url: str, tmp_path: Path) -> None:
 def test_a_zookeeper_that_does_not_answer(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audience, "_ANSWER_S", 0.5)
     line = refused(url, *AUDIENCE, "--zookeeper", "127.0.0.1:1", code=1)
-    assert line.startswith("rmq: No ZooKeeper server has answered within 0.5 s (")
+    assert line.startswith("rmq: No ZooKeeper server answered within 0.5 s (")
 
 
 def test_a_topic_that_workers_of_a_zookeeper_own(url: str) -> None:
