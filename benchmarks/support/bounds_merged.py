@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.support.bounds_cases import FAILURE, FAR, Case, P, Place, R, part_call
+from benchmarks.support.bounds_cases import DRIVER, FAILURE, FAR, Case, P, Place, R, part_call, run
 from rmq import Collect, Fixed, Merge, TopicType
 from rmq._broker import claims as claiming
 from rmq._broker import control as steering
@@ -18,7 +18,10 @@ from rmq._model.merging import MAX_UNIQUE_ITEMS
 from rmq._model.records import Record, framed, new_record, write_record
 from rmq._sending.batch_sender import batch_size
 from rmq._transport.call import Call
+from rmq.spark import calls as spark_calls
+from rmq.spark.calls import Driver, Reading
 from rmq.spark.marks import Mark, send_once
+from rmq.spark.refusal_calls import How, refuse_contents
 
 FOLDED = 100
 """Most messages that a slot is filled with: more than a call may fold, of any shape."""
@@ -174,6 +177,53 @@ def _spark_send(place: Place, shape: Shape) -> Call[Any]:
     short = Shape(shape.what, shape.collect, shape.items - 1, shape.item_bytes, 0)
     _fresh(place, short, names, FAR)
     return send_once(place.topic, 0, _sends(shape, names, 1), Mark("q", 1, 0, 1_000, 0, "d"))
+
+
+# --- Spark's reads
+
+
+def _chunk(place: Place, driver: Driver = DRIVER, max_replays: int = 10) -> Call[Any]:
+    reading = Reading(driver, 1, spark_calls.CHUNK, max_replays, True)
+    return spark_calls.read(place.topic, reading, 0, 0, spark_calls.CHUNK)
+
+
+def _read(place: Place, shape: Shape) -> list[bytes]:
+    """Let a query read a chunk; return its contents."""
+    _fresh(place, shape, _names(shape, MAX_BATCH))
+    return run(place.client, _chunk(place)).contents
+
+
+@merged("spark_read", "a chunk")
+def _spark_read(place: Place, shape: Shape) -> Call[Any]:
+    _fresh(place, shape, _names(shape, MAX_BATCH))
+    return _chunk(place)
+
+
+@merged("spark_read", "a replay")
+def _spark_replay(place: Place, shape: Shape) -> Call[Any]:
+    _read(place, shape)
+    return _chunk(place, Driver("q", 2))
+
+
+@merged("spark_read", "a replay that puts half back beside fresh copies")
+def _spark_halved(place: Place, shape: Shape) -> Call[Any]:
+    _fresh(place, shape, _read(place, shape), FAR)
+    return _chunk(place, Driver("q", 2), 0)
+
+
+@merged("spark_settle", "an ack")
+def _spark_ack(place: Place, shape: Shape) -> Call[Any]:
+    _read(place, shape)
+    return spark_calls.settle(place.topic, 0, DRIVER, 1, 0, "ack")
+
+
+@merged("spark_settle", "an ack of what was refused beside fresh copies")
+def _spark_refused(place: Place, shape: Shape) -> Call[Any]:
+    names = _read(place, shape)
+    how = How(5_000, "ValueError", "bad")
+    run(place.client, refuse_contents(place.topic, 0, spark_calls.Claim(DRIVER, 1, 0), how, names))
+    _fresh(place, shape, names, FAR)
+    return spark_calls.settle(place.topic, 0, DRIVER, 1, 0, "ack")
 
 
 # --- claiming
