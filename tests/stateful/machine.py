@@ -70,9 +70,9 @@ class SlotMachine(RuleBasedStateMachine):
         lease_s=st.integers(1, 3),
         max_backlog=st.sampled_from([None, None, 1, 2]),
         when_full=st.sampled_from([WhenFull.REFUSE, WhenFull.DROP]),
-        ttl=st.sampled_from([None, None, 300, 2_000]),
+        ttl=st.sampled_from([None, None, "300ms", "2s"]),
         max_dead=st.sampled_from([1, 2, 100]),
-        max_dead_age=st.sampled_from([2_000, 10**9]),
+        max_dead_age=st.sampled_from(["2s", "11d13h46m40s"]),
         with_bodies=st.booleans(),
     )
     def begin(self, lease_s: int, with_bodies: bool, **settings: Any) -> None:

@@ -121,7 +121,7 @@ class MergingMachine(SlotMachine):
             max_retries=bounds[0],
             max_backlog=bounds[1],
             when_full=drawn["when_full"],
-            ttl=age[0],
+            ttl=age[0] and f"{age[0]}ms",
             max_dead=age[1],
             max_dead_age="11d13h46m40s",
         )
