@@ -28,7 +28,9 @@ MAX_DUE_MS = max(int(time.time() * 1000), 1_767_225_600_000) + MAX_DURATION_MS
 
 _FINER = (("microseconds", 1_000), ("nanoseconds", 1_000_000))
 
-DURATION_RULE = "a text such as 250ms, 5s, 1m30s, 2h or 7d"
+_EXAMPLES = "such as 250ms, 5s, 1m30s, 2h or 7d"
+DURATION_RULE = f"a duration {_EXAMPLES}"
+"""What the text of an option must be."""
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PART = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)(ms|s|min|m|h|d)", re.ASCII)
 _DURATION = re.compile(rf"(?:{_PART.pattern})+", re.ASCII)
@@ -73,6 +75,19 @@ def duration_ms(value: Duration, name: str) -> int:
     return milliseconds
 
 
+def typed_duration_ms(text: str, name: str) -> int:
+    """Turn the text of an option into whole milliseconds, as `duration_ms`; errors do not suggest a `timedelta`.
+
+    Raises:
+        InvalidValueError: Not such a text, or out of range; it names the value and `name`.
+    """
+    if is_duration(text):
+        return duration_ms(text, name)
+    if len(text) <= 40 and is_number(text):
+        raise InvalidValueError(f"{name} is {text!r}: is it '{text}ms' or '{text}s'? A duration needs a unit")
+    raise InvalidValueError(f"{name} is {brief(text)}; it must be {DURATION_RULE}")
+
+
 def usual_ms(value: object) -> int:
     """Return a duration in ms, at no more than the cost of a look; -1 for what `duration_ms` has to look at."""
     kind = type(value)
@@ -99,7 +114,7 @@ def _no_duration(value: object, name: str) -> str:
     if len(text) <= 40 and is_number(text):
         said = text if number else repr(text)
         return f"{name} is {said}: is it '{text}ms' or '{text}s'? A duration is a timedelta, or a text with its unit"
-    return f"{name} is {brief(value)}; it must be a timedelta, or {DURATION_RULE}"
+    return f"{name} is {brief(value)}; it must be a timedelta, or a text {_EXAMPLES}"
 
 
 def duration_text(milliseconds: int) -> str:

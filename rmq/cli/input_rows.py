@@ -25,7 +25,7 @@ from rmq._model.messages import (
     StreamMessage,
 )
 from rmq._model.records import ITEMS, NUMBERS
-from rmq._model.times import duration_ms
+from rmq._model.times import typed_duration_ms
 from rmq._model.topics import Topic, TopicType
 from rmq.cli.parsing import parse_instant_ms
 from rmq.errors import InvalidValueError
@@ -264,7 +264,7 @@ _PARSERS: dict[str, tuple[str, Callable[[object, str], object]]] = {
     "content": ("content", _payload),
     "body": ("body", _body),
     "slot_basis": ("slot_basis", _payload),
-    "time_range": ("time_range_ms", _whole_or(duration_ms)),
+    "time_range": ("time_range_ms", _whole_or(typed_duration_ms)),
     "priority": ("priority", _whole),
     "fixed_time": ("fixed_time_ms", _whole_or(parse_instant_ms)),
     "fields": ("fields", _fields),

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rmq._model.times import duration_ms
+from rmq._model.times import typed_duration_ms
 from rmq.cli.parsing import parse_instant_ms, parse_rate
 
 
@@ -19,7 +19,7 @@ def typed(parse: Callable[[str, str], Any]) -> Callable[[str], partial[Any]]:
     return lambda text: partial(parse, text)
 
 
-duration, instant = typed(duration_ms), typed(parse_instant_ms)
+duration, instant = typed(typed_duration_ms), typed(parse_instant_ms)
 
 
 def span_of(milliseconds: int | None) -> timedelta | None:

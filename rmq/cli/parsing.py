@@ -14,7 +14,7 @@ from typing import TypeVar
 from rmq._model.display import dashed
 from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy
 from rmq._model.scores import Ties
-from rmq._model.times import duration_ms, epoch_number_ms, instant_ms, is_duration, moment_at
+from rmq._model.times import epoch_number_ms, instant_ms, is_duration, moment_at, typed_duration_ms
 from rmq._model.topics import TopicType, WhenFull
 from rmq.errors import InvalidValueError
 
@@ -43,7 +43,7 @@ def parse_instant_ms(text: str, name: str) -> int:
 def parse_past_ms(text: str, name: str, now_ms: int) -> int:
     """Return a time, or an age such as `2h` counted back from `now_ms`, as epoch ms."""
     if is_duration(text):
-        return max(1, now_ms - duration_ms(text, name))
+        return max(1, now_ms - typed_duration_ms(text, name))
     try:
         return parse_instant_ms(text, name)
     except InvalidValueError as error:
@@ -57,7 +57,7 @@ def parse_past(text: str, name: str, now_ms: int) -> datetime:
 
 def parse_duration(text: str, name: str) -> timedelta:
     """Return a duration such as `5s` or `1h30m`."""
-    return timedelta(milliseconds=duration_ms(text, name))
+    return timedelta(milliseconds=typed_duration_ms(text, name))
 
 
 def parse_rate(text: str, name: str) -> float:

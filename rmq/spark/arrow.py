@@ -1,4 +1,4 @@
-"""pyarrow, and what of pyspark has no types because of it, at the one place where they come in."""
+"""The untyped imports, pyarrow and the parts of pyspark that depend on it, in one place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The batch reader: backlog, in flight, waiting and dead as a frame, without claiming anything."""
+"""The batch reader: reads the backlog, in flight, waiting or dead messages as a frame. It claims nothing."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ PLACES: dict[str, AnyPlace] = {"backlog": "store", "inflight": "prepare", "waiti
 
 @dataclass
 class SlotsPartition(InputPartition):
-    """What one task reads: the definition, so that tasks need not ask for it, and the task's slots."""
+    """The slots that one task reads, and the topic's definition, so that tasks need not fetch it."""
 
     topic: Topic
     slots: tuple[int, ...]
@@ -63,7 +63,7 @@ class SlotsPartition(InputPartition):
 
 @dataclass
 class EntriesPartition(InputPartition):
-    """What one task reads of a STREAM topic: its slots, each with the ids of the first and the last entry there."""
+    """The slots of a STREAM topic that one task reads, each with the ids of its first and last entry."""
 
     topic: Topic
     ranges: tuple[tuple[int, str, str], ...]
@@ -73,11 +73,11 @@ class EntriesPartition(InputPartition):
 
 
 class RmqReader(DataSourceReader):
-    """Reads one place of a topic, or a range of a STREAM topic.
+    """Reads one state of a topic's messages, or a range of a STREAM topic.
 
-    Guarantee: claims nothing. `scan`: what is in the place from the first page of its slot to the last is read exactly
-    once; `atomic`: each slot at one instant of its own. A range ends at the last entry that was there when the tasks
-    were planned.
+    Guarantee: claims nothing. `scan`: a message that keeps its state while its slot is read is read exactly once.
+    `atomic`: each slot is read at one instant. A range ends at the last entry that existed when the tasks were
+    planned.
     """
 
     def __init__(self, schema: StructType, options: Options) -> None:
@@ -85,7 +85,7 @@ class RmqReader(DataSourceReader):
         self._filters: list[Filter] = []
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the tasks: one for each slot, or several slots in one where there are more than `maxPartitions`."""
+        """Return the tasks: one per slot, or several slots per task if there are more slots than `maxPartitions`."""
         with closing(self._options.connections()) as connections:
             topics = topics_of(connections, self._options)
             for topic in topics:
@@ -100,7 +100,7 @@ class RmqReader(DataSourceReader):
             return found
 
     def _tasks(self, connections: Connections, topic: Topic, slots: list[int], most: int) -> Sequence[InputPartition]:
-        number = max(1, min(len(slots), most))  # Spark wants one at least, even without a slot
+        number = max(1, min(len(slots), most))  # Spark needs at least one partition, even without a slot
         if topic.type is not TopicType.STREAM:
             return [SlotsPartition(topic, tuple(slots[first::number])) for first in range(number)]
         ranges = self._ranges(connections, topic, slots)
@@ -110,7 +110,7 @@ class RmqReader(DataSourceReader):
         return [slot for slot in range(topic.slots) if all(allows(each, slot) for each in self._filters)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Read some slots, a page at a time."""
+        """Read the slots of a partition, a page at a time."""
         with closing(self._options.connections()) as connections:
             if isinstance(partition, EntriesPartition):
                 yield from self._entries(connections, partition)
@@ -134,14 +134,15 @@ class RmqReader(DataSourceReader):
                 entries.check_there(connections, topic, slot, first)
 
     def _ranges(self, connections: Connections, topic: Topic, slots: Sequence[int]) -> list[tuple[int, str, str]]:
-        """Return what is read of each slot; without those of which nothing is."""
+        """Return the range to read of each slot; slots without entries are omitted."""
         if self._options.ranges is None:
             lasts = _last_entries(connections, topic, slots, self._options.last)
             return [(slot, self._options.first or "-", last) for slot, last in lasts]
         for slot, _, _ in self._options.ranges:
             if not 0 <= slot < topic.slots:
                 raise InvalidValueError(
-                    f"ranges names slot {slot}; topic {topic.name} has 0 to {topic.slots - 1}", topic=topic.name
+                    f"ranges names slot {slot}; the slots of topic {topic.name} are 0 to {topic.slots - 1}",
+                    topic=topic.name,
                 )
         return [each for each in self._options.ranges if each[0] in slots]
 
@@ -162,10 +163,10 @@ class RmqReader(DataSourceReader):
 
 
 class PruningReader(RmqReader):
-    """The reader under `pushdown`: leaves slots out that a filter excludes. Spark still applies all filters."""
+    """The reader with `pushdown`: skips slots that a filter excludes. Spark still applies all filters."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Note the filters on `slot`, and leave all of them to Spark, too."""
+        """Store the filters on `slot`, and return all filters, so that Spark applies them too."""
         self._filters = [each for each in filters if getattr(each, "attribute", None) == ("slot",)]
         return filters
 
@@ -178,14 +179,14 @@ def topic_columns(topic: Topic, options: Options) -> StructType:
 
 
 def check_columns(topics: Sequence[Topic], options: Options, schema: StructType) -> None:
-    """Refuse columns that no read of these topics has, with `InvalidValueError`."""
+    """Raise `InvalidValueError` for a column that no read of these topics has."""
     check_topic_has(names_of(topics), offered(topics[0], options, columns_of_topics(topics, options)), schema)
 
 
 def columns_of_topics(topics: Sequence[Topic], options: Options) -> StructType:
-    """Return the columns of a read of some topics: those that any of them has.
+    """Return the columns of a read of several topics: the union of their columns.
 
-    By a pattern they are those of all kinds of topics: a query finds new topics while its columns stay.
+    With a pattern, the columns of all types of topics: the query may find new topics, but its columns are fixed.
     """
     found = [topic_columns(topic, options) for topic in topics]
     return together([*found, every_column(options.queue)] if options.topic_pattern is not None else found)
@@ -194,7 +195,7 @@ def columns_of_topics(topics: Sequence[Topic], options: Options) -> StructType:
 def _last_entries(
     connections: Connections, topic: Topic, slots: Sequence[int], last: str | None
 ) -> list[tuple[int, str]]:
-    """Return up to which entry each slot is read; without those that are empty."""
+    """Return the id of the last entry to read in each slot; empty slots are omitted."""
     found: list[tuple[int, str]] = []
     for slot in slots:
         newest = connections.run(streams.stats(topic, slot)).last_id
@@ -215,24 +216,24 @@ _PASSES: dict[type[Filter], Callable[[Any, Any], bool]] = {
 
 
 def allows(condition: Filter, slot: int) -> bool:
-    """Return whether rows of a slot can pass a filter on `slot`; one of a kind not known here lets all pass."""
+    """Return whether rows of a slot can pass a filter on `slot`; True for unknown kinds of filters."""
     passes = _PASSES.get(type(condition))
     return passes is None or passes(slot, cast("Any", condition).value)
 
 
 MOST_SEEN = 200_000
-"""So many contents are kept in memory to tell those that a scan finds twice, some 40 MB."""
+"""Maximum number of contents in memory, about 40 MB, for removing the duplicates of a scan."""
 
 MOST_FILES = 256
-"""Most files that a task writes where a slot has more messages."""
+"""Maximum number of files that a task writes for a slot with more messages."""
 
 
 def _at_once(
     connections: Connections, topic: Topic, slot: int, place: AnyPlace, most: int, parts: Parts = BOTH
 ) -> Page:
-    """Read a place at one instant; of one with more than `most` messages only the size.
+    """Read the messages of one state at one instant; only their number if there are more than `most`.
 
-    Not in a script: Lua takes a second and more to keep 100,000 contents that are alike.
+    Not in a script: Lua needs more than a second to intern 100,000 similar contents.
     """
     keys = place_keys(topic, slot, place)
     size = int(connections.command("ZCARD", keys.zset, key=keys.zset))
@@ -240,7 +241,7 @@ def _at_once(
         return Page("", size, [])
     wanted = {keys.body: parts.bodies, keys.reason: parts.reasons and place == "dead"}
     hashes = [key for key, needed in wanted.items() if needed]
-    ranged = ("ZRANGE", keys.zset, 0, most, "WITHSCORES")  # one more than may be there
+    ranged = ("ZRANGE", keys.zset, 0, most, "WITHSCORES")  # one more than the limit
     reads = (("HGETALL", key) for key in hashes)
     size, items, *found = connections.read_at_once(keys.zset, ("ZCARD", keys.zset), ranged, *reads)
     if size > most:
@@ -261,10 +262,10 @@ def _fields(flat: list[bytes]) -> dict[bytes, bytes]:
 def _scan(
     connections: Connections, topic: Topic, slot: int, place: AnyPlace, most: int, parts: Parts = BOTH
 ) -> Iterator[Page]:
-    """Read a place page by page, each message once.
+    """Read the messages of one state page by page, each message once.
 
-    A cursor means something only to the server that gave it: where another one answers meanwhile, or the same after a
-    restart, what is there is gone over once more.
+    A cursor is valid only on the server that returned it. If another server answers meanwhile, or the same server
+    after a restart, the scan starts again.
     """
 
     def pages() -> Iterator[Page]:
@@ -305,9 +306,9 @@ def _fresh(pages: Iterable[Page]) -> Iterator[Page]:
 
 
 def _sorted_out(pages: Iterable[Page], size: int) -> Iterator[Page]:
-    """Yield the messages of many pages once each, with the contents of a part of them in memory at a time.
+    """Yield the messages of many pages without duplicates, with only a part of the contents in memory at a time.
 
-    Messages go into files by a hash of their content, as Spark spills what it joins: equal ones meet in one file.
+    Messages are written to files by a hash of their content, so that duplicates meet in one file.
     """
     number = min(MOST_FILES, -(-size // (MOST_SEEN // 4)))
     with ExitStack() as files:
@@ -330,7 +331,7 @@ def _pages_of(file: IO[bytes], size: int) -> Iterator[Page]:
 
 
 def _server_of(connections: Connections, key: str) -> bytes:
-    """Return what names the run of the server that has a key; empty where this user may not ask."""
+    """Return the run id of the server that has a key; empty if this user may not read it."""
     try:
         found = re.search(rb"run_id:(\w+)", connections.command("INFO", "server", key=key))
     except ScriptFailedError:
@@ -349,7 +350,7 @@ def to_arrow(schema: StructType, topic: Topic, slot: int, queue: str, page: Page
     columns |= more_of(names, topic, PLACES[queue], scores, [trace for _, trace in sent], sends)
     columns |= {"content": contents, "topic": [topic.name] * len(contents), "slot": [slot] * len(contents)}
     form = spark_types.to_arrow_schema(schema, timezone="UTC")
-    nothing = [None] * len(contents)  # of columns of other topics of the read
+    nothing = [None] * len(contents)  # a column of other topics of the read
     arrays: list[Any] = [pa.array(columns.get(name, nothing), form.field(name).type) for name in schema.names]
     return pa.RecordBatch.from_arrays(arrays, schema=form)
 
@@ -357,7 +358,7 @@ def to_arrow(schema: StructType, topic: Topic, slot: int, queue: str, page: Page
 def _of_queue(topic: Topic, queue: str, scores: Sequence[int]) -> dict[str, Sequence[Any]]:
     place = PLACES[queue]
     if place == "dead":
-        raise AssertionError("the dead have columns of their own")
+        raise AssertionError("internal error: dead messages are converted by _of_dead")
     dues, lefts = zip(*(meaning_of(topic, place, score) for score in scores), strict=True)
     return {
         "score": scores,

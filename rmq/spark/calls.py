@@ -1,4 +1,4 @@
-"""The scripts of the reader and of streaming queries: the same batch read again."""
+"""Calls of the scripts of the batch reader and of streaming queries, which can read a batch again."""
 
 from __future__ import annotations
 
@@ -26,25 +26,26 @@ def _refused(error: type[RmqError], text: str) -> Callable[[Call[Any], Sequence[
 REFUSALS = {
     "RMQ_ACKED": _refused(
         BatchAckedError,
-        "this query's batches are acked up to {}; a reader of an earlier batch comes too late, or works from an old "
-        "copy of the checkpoint",
+        "this query's batches are acked up to {}. The task belongs to an earlier batch, or the "
+        "checkpoint is an old copy",
     ),
     "RMQ_COPIES": _refused(
         BatchLostError,
-        "Redis has dropped copies of bodies of {} messages of this batch, as it does at maxmemory under a volatile-* "
-        "policy; set maxmemory-policy to noeviction and restart the query: they come again after their leases",
+        "Redis has evicted the bodies of {} messages of this batch, as it does at maxmemory under a "
+        "volatile-* policy. Set maxmemory-policy to noeviction and restart the query; the messages "
+        "are delivered again after their leases",
     ),
     "RMQ_DRIVER": _refused(
         DriverReplacedError,
-        "a newer driver ({}) runs this query; only one may run from a checkpoint or a copy of it",
+        "a newer driver ({}) runs this query; only one driver may run from a checkpoint or a copy of it",
     ),
     "RMQ_LOST": _refused(
         BatchLostError,
-        "the leases of {} messages ran out while their batch ran, and others took them; restart the query, or set "
-        "failOnLeaseLost to false to go on without them",
+        "the leases of {} messages expired while their batch was running, and other workers took "
+        "them. Restart the query, or set failOnLeaseLost to false to continue without them",
     ),
 }
-"""Errors of the scripts of queries."""
+"""Error codes of the queries' scripts, and the errors they become."""
 
 _ENTER, _READ, _SETTLE = (
     BoundScript("spark_enter"),
@@ -54,22 +55,22 @@ _ENTER, _READ, _SETTLE = (
 _SCAN, _FORGET = BoundScript("spark_scan"), BoundScript("spark_forget", REFUSALS)
 
 CHUNK = MAX_BATCH
-"""Most messages in a chunk, the part of a batch that one call reads, acks or renews."""
+"""Maximum number of messages in a chunk, the part of a batch that one call reads, acks or renews."""
 
 KEEP_S = 30 * 86_400
-"""How long Redis remembers a query that does nothing, seconds."""
+"""Lifetime of an idle query's record in Redis, seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """The process that plans a query's batches: the identity in its checkpoint, and a number that grows with each."""
+    """The process that plans a query's batches: the identity in its checkpoint, and a growing generation."""
 
     query: str
     generation: int
 
 
 class Claim(NamedTuple):
-    """The claims of a chunk of a batch, as one of its drivers has read them."""
+    """A claim on a chunk of a batch by one driver."""
 
     driver: Driver
     seq: int
@@ -83,17 +84,17 @@ class Claim(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a driver's batch is read: the same for all its chunks.
+    """The settings with which a driver reads a batch, the same for all its chunks.
 
     Attributes:
         driver: The driver that planned the batch.
         seq: Number of the batch.
         size: Most messages in the batch.
         max_replays: After this number of replays each further replay halves the batch.
-        strict: Refuse where this driver lost messages of a chunk.
+        strict: Raise an error if messages of a chunk were lost.
         chunk_bytes: Most bytes of contents and bodies that a chunk claims; a single message may have more.
-        bodies: Whether Redis shall send the bodies.
-        owners: Slot -> who reads it as its owner; none without ZooKeeper.
+        bodies: Whether to read the bodies.
+        owners: Slot -> its owner; empty without ZooKeeper.
     """
 
     driver: Driver
@@ -107,9 +108,9 @@ class Reading:
 
 
 class Entered(NamedTuple):
-    """What a driver learns when it begins: its generation, the last acked batch (0: none), and if Redis knew the query.
+    """The reply to a driver's start: its generation, the last acked batch (0: none), and if Redis knew the query.
 
-    The generation is 0 where the query is not known and was needed.
+    The generation is 0 if the record was required and is missing.
     """
 
     generation: int
@@ -119,17 +120,17 @@ class Entered(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A chunk as it is read; its messages by columns, in the order of delivery.
+    """A chunk that was read; its messages as columns, in the order of delivery.
 
     Attributes:
-        claimed: How many messages it had at first.
-        left_out: How many are left out now, since others have taken or settled them.
-        buried: How many died now: retries used up, or the one that a batch was narrowed down to.
+        claimed: Number of messages at its first read.
+        left_out: Number of messages omitted now, because other workers took or settled them.
+        buried: Number of messages that died in this read: no retries left, or isolated as the cause of failures.
         contents: The contents.
         scores: Their store scores.
-        bodies: Their bodies, `None` for one that has none; `None` where no message has one, or none was asked for.
-        traces: The trace contexts that came with them, as the bodies; empty for one that has none.
-        claim: What names this read of the chunk in its rows, see `Claim`.
+        bodies: Their bodies, `None` for a message without one; `None` if none has a body or bodies were not read.
+        traces: Their trace contexts, in the same form; empty for a message without one.
+        claim: Identifies this read of the chunk in its rows, see `Claim`.
     """
 
     claimed: int
@@ -148,7 +149,7 @@ class Chunk:
 
 
 class Settled(NamedTuple):
-    """How many messages of a chunk were acked or renewed, taken by others, put back by its last replay, and refused."""
+    """Numbers of a chunk's messages: acked or renewed, taken by others, returned by its last replay, refused."""
 
     done: int
     lost: int
@@ -157,13 +158,13 @@ class Settled(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A part of one place of a slot, or all of it.
+    """A page of the messages of one state in a slot.
 
     Attributes:
-        cursor: Where the next part begins; empty at the end.
-        size: Messages in the place.
-        rows: (content, score, body, reason) each; the body as it is stored; the reason only of the dead.
-        rest: Contents of this part that are still to be read by name (`named`), since they are large.
+        cursor: Start of the next page; empty at the end.
+        size: Number of messages in this state.
+        rows: (content, score, body, reason) per message; the body as stored, the reason of dead messages only.
+        rest: Contents of this page that must be read by name (`named`), because they are large.
     """
 
     cursor: str
@@ -173,7 +174,7 @@ class Page(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What is read of messages beside contents and scores."""
+    """The parts of messages to read beside contents and scores."""
 
     bodies: bool
     reasons: bool
@@ -183,7 +184,7 @@ BOTH = Parts(bodies=True, reasons=True)
 
 
 class PlaceKeys(NamedTuple):
-    """The keys of a place of a slot: its messages, their bodies, and why they died."""
+    """The keys of a state in a slot: its messages, their bodies, and their reasons of death."""
 
     zset: str
     body: str
@@ -191,7 +192,7 @@ class PlaceKeys(NamedTuple):
 
 
 def place_keys(topic: Topic, slot: int, place: AnyPlace) -> PlaceKeys:
-    """Return the keys that a read of a place takes."""
+    """Return the keys for a read of one state."""
     keys = slot_keys(topic.name, slot)
     body = keys.dead_body if place == "dead" else keys.body
     if topic.merge is not None and place in ("prepare", "retry"):
@@ -209,18 +210,18 @@ def read_place(
     contents: Sequence[bytes] = (),
     parts: Parts = BOTH,
 ) -> Call[Page]:
-    """Build the reading of a part of a place.
+    """Build the read of a page of one state.
 
     Args:
         topic: The definition.
         slot: The slot.
-        place: The section.
-        how: `scan`: about `most` from the cursor on. `named`: up to `MAX_BATCH` contents, without those that have left
-            the place.
-        cursor: Where a scan goes on.
+        place: The state.
+        how: `scan`: about `most` from the cursor on. `named`: up to `MAX_BATCH` contents, except those that have left
+            the state.
+        cursor: Where a scan continues.
         most: Most messages.
         contents: The named ones.
-        parts: What is read beside contents and scores.
+        parts: The parts to read beside contents and scores.
     """
     keys, reasoned = place_keys(topic, slot, place), place == "dead" and parts.reasons
 
@@ -237,7 +238,7 @@ def read_place(
 
 
 def enter(topic: Topic, query: str, *, needed: bool = False) -> Call[Entered]:
-    """Build the beginning of a driver's work, on slot 0; `needed`: not of a query that Redis does not know."""
+    """Build a driver's start, on slot 0; `needed`: fail if Redis has no record of the query."""
 
     def parse(reply: list[bytes]) -> Entered:
         return Entered(int(reply[0]), int(reply[1]), reply[2] == b"1")
@@ -247,11 +248,11 @@ def enter(topic: Topic, query: str, *, needed: bool = False) -> Call[Entered]:
 
 
 def read(topic: Topic, reading: Reading, slot: int, chunk: int, limit: int, before: int = 0) -> Call[Chunk]:
-    """Build the reading of a chunk of up to `limit` (1 to `CHUNK`) messages.
+    """Build the read of a chunk of up to `limit` (1 to `CHUNK`) messages.
 
     Args:
         topic: The definition.
-        reading: How its batch is read.
+        reading: The settings of its batch.
         slot: The slot.
         chunk: Number of the chunk in the slot's part of the batch.
         limit: Most messages in it.
@@ -298,7 +299,7 @@ def settle(
     verb: Literal["ack", "renew"],
     owner: Owner = NO_OWNER,
 ) -> Call[Settled]:
-    """Build the ack of a chunk, or the renewal of its leases; chunk -1: only note that the batch is acked."""
+    """Build the ack of a chunk or the renewal of its leases; chunk -1 only records that the batch is acked."""
 
     def parse(reply: list[bytes]) -> Settled:
         return Settled(*map(int, reply))
@@ -320,7 +321,7 @@ def settle(
 
 
 def forget(topic: Topic, slot: int, driver: Driver, seq: int, chunk: int) -> Call[int]:
-    """Build what makes a query forget a chunk, without asking an owner; it returns how many messages that had."""
+    """Build the removal of a chunk's record, without an owner check; returns the number of its messages."""
     args = _FORGET.args(generation=driver.generation, seq=seq, chunk=chunk, keep_s=KEEP_S)
     own = query_keys(topic.name, slot, driver.query)
     return _FORGET.call(topic, slot, int, args, query=own.query, query_body=own.body)

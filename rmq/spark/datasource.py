@@ -1,4 +1,4 @@
-"""`format("rmq")`: hands each use to its module. A read asks for its topic's definition to know its columns."""
+"""`format("rmq")`: passes each use on to its module. The columns of a read depend on the topic's definition."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RmqDataSource(DataSource):
     """RMQ as a Spark data source.
 
     Args:
-        options: As given with `.option`.
+        options: The options set with `.option`.
 
     Raises:
         InvalidValueError: An unknown option, or a value that breaks its rule.
@@ -44,11 +44,11 @@ class RmqDataSource(DataSource):
         return "rmq"
 
     def schema(self) -> StructType:
-        """Return the columns of a read: those of a topic that merges tell of its sends.
+        """Return the columns of a read; those of a topic that merges include counts and times of its sends.
 
         Raises:
             InvalidValueError: The topic is missing.
-            UnknownTopicError: Nobody has registered it.
+            UnknownTopicError: The topic is not registered.
         """
         from rmq.spark.batch_reader import columns_of_topics
         from rmq.spark.selection import chosen
@@ -61,7 +61,7 @@ class RmqDataSource(DataSource):
         return chosen(topics, self._parsed, columns_of_topics(topics, self._parsed))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the batch reader; only under `pushdown` one that Spark may hand filters to.
+        """Return the batch reader; with `pushdown`, one that accepts filters from Spark.
 
         Raises:
             InvalidValueError: An option of the sinks, or a column that a read does not have.
@@ -73,11 +73,11 @@ class RmqDataSource(DataSource):
         check_schema(self._parsed.queue, schema)
         check_chosen(self._parsed, schema)
         if "claim" in schema.names:
-            raise InvalidValueError("column claim is of readStream only: a batch read claims nothing")
+            raise InvalidValueError("column claim is available with readStream only: a batch read claims no messages")
         return (PruningReader if self._parsed.pushdown else RmqReader)(schema, self._parsed)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return the streaming source; of a STREAM topic one that follows it as a group.
+        """Return the streaming source; for a STREAM topic, one that reads it with a consumer group.
 
         Raises:
             InvalidValueError: An option that the source does not take, or a column that it does not have.
@@ -98,7 +98,7 @@ class RmqDataSource(DataSource):
             return LogStreamReader(schema, self._parsed, topics[0])
         for topic in topics:
             check_topic(topic, self._parsed)
-            if self._parsed.topic_pattern is None:  # else the query leaves it out
+            if self._parsed.topic_pattern is None:  # otherwise the query omits it
                 check_replays(topic, self._parsed)
         check_columns(topics, self._parsed, schema)
         if self._parsed.several:
@@ -112,7 +112,7 @@ class RmqDataSource(DataSource):
             InvalidValueError: `mode("overwrite")`, or columns that do not fit the topic.
         """
         if overwrite:
-            raise InvalidValueError('mode("overwrite") would empty a live queue; write with mode("append")')
+            raise InvalidValueError('mode("overwrite") would delete the messages of a live queue; use mode("append")')
         check_sink(self._parsed)
         from rmq.spark.sink.redrive_writer import RedriveWriter
         from rmq.spark.sink.writer import BatchWriter
@@ -126,9 +126,13 @@ class RmqDataSource(DataSource):
             InvalidValueError: `outputMode("complete")`, or columns that do not fit the topic.
         """
         if overwrite:
-            raise InvalidValueError('outputMode("complete") would empty a live queue; write with "append" or "update"')
+            raise InvalidValueError(
+                'outputMode("complete") would delete the messages of a live queue; use "append" or "update"'
+            )
         if self._parsed.redrive:
-            raise InvalidValueError("redrive works with write only: read the dead with spark.read")
+            raise InvalidValueError(
+                "redrive is not available with writeStream: read the dead messages with spark.read and use write"
+            )
         check_sink(self._parsed)
         from rmq.spark.sink.writer import StreamWriter
 

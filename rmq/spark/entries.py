@@ -1,4 +1,4 @@
-"""STREAM topics as frames: the entries of a range, and what a group has done with each."""
+"""STREAM topics as frames: the entries of a range, and the state of each entry in a group."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rmq.errors import BatchLostError
 from rmq.spark.arrow import pa, spark_types
 
 State = tuple[str, str | None, int | None, int | None]
-"""What a group has done with an entry: the state, who holds it, how often it was delivered, ms since."""
+"""The state of an entry in a group, its consumer, its number of deliveries, and its idle time in ms."""
 
 
 def pages(
@@ -38,30 +38,30 @@ def pages(
 
 
 def check_there(connections: Connections, topic: Topic, slot: int, first: str) -> None:
-    """Make sure that a range was whole while it was read: trimming begins with the oldest entry.
+    """Check that a range was complete while it was read: trimming removes the oldest entry first.
 
     Raises:
         BatchLostError: Its first entry is gone.
     """
     if not connections.run(streams.read_range(topic, slot, first, first, 1, down=False)):
         raise BatchLostError(
-            f"topic {topic.name}: entries of slot {slot} from {first} on were trimmed or deleted since the ranges were "
-            "named: name them anew, or call whole_stream again",
+            f"topic {topic.name}: entries of slot {slot} from {first} on were trimmed or deleted after the "
+            "ranges were determined. Determine the ranges again, or call whole_stream again",
             topic=topic.name,
             slot=slot,
         )
 
 
 class GroupStates:
-    """Tells what a group has done with the entries of a slot, asked in the order of their ids.
+    """Looks up the state in a group of a slot's entries, in the order of their ids.
 
-    It goes along the group's pending list at the same time, page by page, so that no list is kept.
+    It reads the group's pending list in parallel, page by page, so that the list is never held in memory.
 
     Args:
         connections: Where the slot is.
         topic: The definition.
         slot: The slot.
-        group: Name of the group; where the slot has no such group, nothing is read.
+        group: Name of the group; if it does not exist in the slot, all entries are unread.
     """
 
     def __init__(self, connections: Connections, topic: Topic, slot: int, group: str) -> None:
@@ -106,17 +106,17 @@ class GroupStates:
 
 
 def for_group(entries: Iterable[StreamEntry], group: str | None) -> list[StreamEntry]:
-    """Return the entries that a group gets: not the copies that were redriven into others; all without a group."""
+    """Return the entries for a group, without copies redriven into other groups; all entries without a group."""
     return [entry for entry in entries if group is None or entry.only_group in (None, group)]
 
 
 def to_arrow(schema: StructType, entries: Sequence[StreamEntry], states: Sequence[State] = ()) -> Any:
-    """Return entries of one topic as a record batch with the columns that Spark asks for.
+    """Return entries of one topic as a record batch with the requested columns.
 
     Args:
         schema: These columns.
         entries: At least one.
-        states: What a group has done with each; without one, there is no such column.
+        states: Returns the state of each entry in a group; `None` for reads without a group.
     """
     form = spark_types.to_arrow_schema(schema, timezone="UTC")
     arrays: list[Any] = [pa.array(list(_column(name, entries, states)), form.field(name).type) for name in schema.names]

@@ -1,4 +1,4 @@
-"""What went wrong in Spark, in one line: its own messages come with the traces of two languages."""
+"""Reduces errors of Spark, which carry Python and Java tracebacks, to one line."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def _spark_errors() -> tuple[type[Exception], ...]:
 
 
 SPARK_ERRORS = _spark_errors()
-"""What Spark's own calls raise."""
+"""The exceptions that calls of Spark raise."""
 
 # as the last line of a Python traceback names it
 _OURS = re.compile(r"^rmq\.(\w+): (.*)", re.MULTILINE)
 _LAST_PYTHON = re.compile(r"^([\w.]+(?:Error|Exception)): (.*)", re.MULTILINE)
-# of a Java exception that Spark has no class of its own for: first the call that failed, which says nothing
+# a Java exception without a class in PySpark; the name of the failed call says nothing
 _JAVA = re.compile(r"An error occurred while calling [^\n]*\n: (?:([\w.$]+)(?:: |$))?(.*)", re.MULTILINE)
 _CAUSE = re.compile(r"^Caused by: [\w.$]+: (.*)", re.MULTILINE)
 _ERROR_CLASS = re.compile(r"^\[[A-Z0-9_.]+\] ")
@@ -33,7 +33,7 @@ _STATE = re.compile(r" SQLSTATE: \w+")
 
 
 def one_line(error: Exception) -> str:
-    """Return what an error of Spark says: RMQ's own words where its Python workers raised them."""
+    """Return the message of an error of Spark; RMQ's own message if a Python worker raised it."""
     text = str(error)
     if found := list(_OURS.finditer(text)):
         return found[-1][2]
@@ -55,11 +55,11 @@ def _plain(line: str) -> str:
 
 @contextmanager
 def plain_errors() -> Generator[None]:
-    """Turn errors of Spark into errors of RMQ that say the same in one line.
+    """Convert errors of Spark into errors of RMQ with the same message in one line.
 
     Raises:
-        InvalidValueError: What was asked for does not fit: a file, a column, a rule of RMQ.
-        RmqError: All else.
+        InvalidValueError: A file, a column or a value is invalid.
+        RmqError: Any other error.
     """
     try:
         yield

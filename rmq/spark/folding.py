@@ -1,7 +1,6 @@
-"""What is done with a frame before it is written, over all its partitions: a sink sees one of them at a time.
+"""Operations on a whole frame before it is written. A sink only sees one partition at a time.
 
-Columns count by their names in small letters, as in the sinks, and equal contents are those of equal bytes, whatever a
-collation says.
+Column names are case-insensitive, as in the sinks. Contents are compared by their bytes, whatever their collation.
 """
 
 from __future__ import annotations
@@ -38,20 +37,20 @@ def with_slot(frame: DataFrame, slots: int) -> DataFrame:
 
 
 def keyed(frame: DataFrame, partitions: int, order_by: str | Column | None = None) -> DataFrame:
-    """Return a frame that a restart cuts as before, whatever cores, files and batches there are then.
+    """Return a frame whose partitions are the same after a restart, whatever the cores, files and batches.
 
-    Rows are parted by their content, into as many partitions as told, and sorted in each. So a task that is run again,
-    in the same job or in a later one, sends the same messages in the same calls, and the marks in Redis tell which of
-    them were sent. A named write or a stream to a topic on which each send counts (`Sum`, `Collect`,
-    `priority="sum"`) takes no other frame.
+    Rows are partitioned by content into a fixed number of partitions, and sorted within each. A task that is retried,
+    in the same job or a later one, therefore sends the same messages in the same calls, and marks in Redis show which
+    were sent. A named write or a stream to a topic on which each send counts (`Sum`, `Collect`, `priority="sum"`)
+    requires such a frame.
 
     Args:
-        frame: With the columns of a sink. Call this last: whatever moves rows to other partitions behind it makes a
-            frame that the sink refuses.
-        partitions: How many, 1 to 16,384. Keep the number for as long as a batch may be run again: the sink refuses a
-            batch that was begun with another one.
-        order_by: What decides about the order of a content's rows, say that of the items of a `Collect`; by default
-            their values do. A stream has no order: take `foreachBatch` where it matters.
+        frame: With the columns of a sink. Call this last: the sink refuses
+            the frame if a later step moves rows to other partitions.
+        partitions: Number of partitions, 1 to 16,384. Keep it for as long as a batch may be run again: the sink refuses
+            a batch that was started with another number.
+        order_by: Order of the rows of a content, such as the items of a `Collect`; by default they are ordered by
+            value. A stream has no order: use `foreachBatch` if it matters.
 
     Returns:
         The columns of the frame, their names in small letters, and `partition`. Costs a shuffle of the frame.
@@ -63,9 +62,11 @@ def keyed(frame: DataFrame, partitions: int, order_by: str | Column | None = Non
     if type(partitions) is not int or not 1 <= partitions <= MAX_SLOTS:
         raise InvalidValueError(f"partitions is {partitions!r:.80}; it must be a whole number from 1 to {MAX_SLOTS}")
     if order_by is not None and frame.isStreaming:
-        raise InvalidValueError("order_by is given for a stream, which has no order: call keyed in foreachBatch")
+        raise InvalidValueError(
+            "order_by cannot be used on a streaming frame, whose rows have no order: call keyed in foreachBatch"
+        )
     frame = _lowered(frame, "keyed").drop(PARTITION)
-    content, sorts = bytes_of("content"), not frame.isStreaming  # Spark sorts no streams; there the sink does
+    content, sorts = bytes_of("content"), not frame.isStreaming  # Spark cannot sort streams; the sink sorts their rows
     number = F.pmod(F.hash(content), F.lit(partitions)).cast("int")
     told = {PARTITIONS: partitions, SORTED: sorts}
     parted = frame.select("*", number.alias(PARTITION, metadata=told)).repartition(partitions, content)
@@ -73,25 +74,25 @@ def keyed(frame: DataFrame, partitions: int, order_by: str | Column | None = Non
         return parted
     first = [bytes_of("topic")] if "topic" in frame.columns else []
     order = [] if order_by is None else [_order(order_by)]
-    # all values: rows that differ come in one order only
+    # all values, so that the order is unambiguous
     rest = [column_of(field.name) for field in frame.schema.fields if not isinstance(field.dataType, MapType)]
     return parted.sortWithinPartitions(*first, content, *order, *rest)
 
 
 def merged(frame: DataFrame, topic_type: Topic | TopicType | str, order_by: str | Column | None = None) -> DataFrame:
-    """Return a frame with one row for each content of a slot, as the topic would merge them.
+    """Return a frame with one row per content and slot, merged as the topic would merge them.
 
     Args:
         frame: With the columns of a sink. Rows of one content, and of one `topic` and one `slot` or `slot_basis` where
             there are such columns, are folded into one. Drop `topic` where all rows go to one topic.
         topic_type: RANGE_MERGE keeps the first row; PRIORITY and FIXED_TIME keep the last one. All of them keep the
-            body of the last row that has one. A `Topic` with `merge=` folds by its reducer: then a column `weight` says
-            how many rows a row stands for.
+            body of the last row that has one. A `Topic` with `merge=` folds by its reducer; a column `weight` then has
+            the number of rows that a row stands for.
             Items of `Collect` are not folded here: all rows of a content come into one partition, in their order, where
             the sink folds them within the topic's bounds.
-        order_by: What tells which row is the first or the last one; PRIORITY, FIXED_TIME and a column `body` need it.
-            On RANGE_MERGE without it any row may count as the first: the one with the smallest `time_range` does. With
-            `merge=` it is needed where the first or the last row decides about something.
+        order_by: Order of the rows, for the first and the last one; required for PRIORITY, FIXED_TIME and `body`.
+            On RANGE_MERGE without it, the row with the smallest `time_range` counts as the first. With `merge=` it is
+            required if the result depends on the first or the last row.
 
     Returns:
         The same columns, their names in small letters; with `merge=` also `weight`. Costs a shuffle of the frame.
@@ -104,7 +105,7 @@ def merged(frame: DataFrame, topic_type: Topic | TopicType | str, order_by: str 
         TopicType[topic_type] if isinstance(topic_type, str) else topic.type if topic else cast("TopicType", topic_type)
     )
     if kind is TopicType.STREAM:
-        raise InvalidValueError("entries of a STREAM topic never merge")
+        raise InvalidValueError("merged cannot be used for a STREAM topic: its entries are never merged")
     frame = _lowered(frame, "merged")
     columns = frame.columns
     keys = [bytes_of(name) for name in ("topic",) if name in columns]
@@ -118,17 +119,17 @@ def merged(frame: DataFrame, topic_type: Topic | TopicType | str, order_by: str 
         return reduced(frame, topic, topic.merge, keys, order)
     if order is None and "body" in columns:
         raise InvalidValueError(
-            f"merging for {kind.name} needs order_by: it keeps the newest body, and the order of rows is unknown"
+            f"merging for {kind.name} needs order_by: it keeps the newest body, and the rows of a frame have no order"
         )
     whole_row = F.struct(*map(column_of, columns))
     if kind is TopicType.RANGE_MERGE:
         chosen = F.min_by(whole_row, _earliest(frame, order))
     elif order is None:
         raise InvalidValueError(
-            f"merging for {kind.name} needs order_by: it keeps the last row, and rows have no order"
+            f"merging for {kind.name} needs order_by: it keeps the last row, and the rows of a frame have no order"
         )
     else:
-        chosen = F.max_by(whole_row, F.struct(order))  # a struct is never null: no row is passed over
+        chosen = F.max_by(whole_row, F.struct(order))  # a struct is never null, so no row is ignored
     if order is None or "body" not in columns:
         return frame.groupBy(*keys).agg(chosen.alias("_row")).select("_row.*")
     folded = frame.groupBy(*keys).agg(chosen.alias("_row"), newest_body(F.struct(order)).alias("body"))
@@ -136,15 +137,17 @@ def merged(frame: DataFrame, topic_type: Topic | TopicType | str, order_by: str 
 
 
 def _lowered(frame: DataFrame, what: str) -> DataFrame:
-    """Return a frame with names in small letters, as the sinks take them; refuse one without a content."""
+    """Return a frame with lower-case column names, as the sinks use; raise if it has no column `content`."""
     names = lowered(frame.schema).names
     if "content" not in names:
-        raise InvalidValueError(f"{what} needs a column content; the frame has {', '.join(names) or 'no columns'}")
+        raise InvalidValueError(
+            f"{what} needs a column content; the columns of the frame are {', '.join(names) or 'none'}"
+        )
     return frame if names == frame.columns else frame.toDF(*names)
 
 
 def _basis(frame: DataFrame) -> Column:
-    """Return what the slot of each row comes from."""
+    """Return the column from which the slot of each row is computed."""
     content = bytes_of("content")
     return F.coalesce(bytes_of("slot_basis"), content) if "slot_basis" in frame.columns else content
 
@@ -159,5 +162,5 @@ def _earliest(frame: DataFrame, order: Column | None) -> Column:
     value = F.col("time_range")
     interval = isinstance(frame.schema["time_range"].dataType, DayTimeIntervalType)
     nothing = F.expr("INTERVAL '0' SECOND") if interval else F.lit(0)
-    # a value that breaks the rule does not win over one that keeps it
+    # an invalid value does not win over a valid one
     return F.struct(F.coalesce(value <= nothing, F.lit(True)), value)

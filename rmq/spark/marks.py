@@ -1,4 +1,4 @@
-"""Sends of Spark's tasks that leave a mark, so that a task that is repeated does not send again."""
+"""Marks of the chunks that Spark's tasks have sent, so that a retried task does not send them again."""
 
 from __future__ import annotations
 
@@ -20,30 +20,31 @@ from rmq._transport.connections import Connections
 from rmq.errors import BatchChangedError
 
 COUNTED = frozenset("SC")
-"""Kinds of records of which a second send of the same makes another value."""
+"""Kinds of records whose value changes if the same send is repeated."""
 
 CUT = "cut"
-"""Field of a query's marks on slot 0 that says how a batch was cut into calls, see `Cut`."""
+"""Field of a query's marks on slot 0 with the cut of a batch into calls, see `Cut`."""
 
 
 class Hash(Protocol):
-    """Takes bytes, piece by piece."""
+    """A hash object, as of `hashlib`."""
 
     def update(self, data: bytes, /) -> None:
-        """Take some."""
+        """Add bytes."""
 
 
 def _changed(call: Call[Any], words: Sequence[str]) -> BatchChangedError:
     return BatchChangedError(
-        f"{call.target}: a task of batch {words[0]} that is run again sends other rows than before, or others "
-        "together, and here each send counts: write rmq.spark.keyed(frame, partitions=n) of a source that can be read "
-        "again, with the same n and options each time; idempotent=false sends them again",
+        f"{call.target}: a retry of a task of batch {words[0]} produced other rows than its first "
+        "attempt, or grouped them differently, and this topic counts every send. Write "
+        "rmq.spark.keyed(frame, partitions=n) of a source that can be read again, with the same n and "
+        "options each time, or set idempotent=false to accept double counting",
         topic=call.topic,
         slot=call.slot,
     )
 
 
-_AGAIN = "Where Spark repeats the task, they count once"
+_AGAIN = "If Spark retries the task, they are counted once"
 _SEND = BoundScript("spark_send", durable=_AGAIN)
 _SEND_MERGED = BoundScript("spark_send_merged", {"RMQ_CHANGED": _changed}, durable=_AGAIN)
 
@@ -54,7 +55,7 @@ def counts(topic: Topic) -> bool:
 
 
 class Cut(NamedTuple):
-    """How the tasks of a batch cut their rows into calls: cut otherwise, the marks of the calls mean nothing.
+    """How the tasks of a batch cut their rows into calls. Marks of calls are valid only for the same cut.
 
     Attributes:
         partitions: How many tasks there are.
@@ -68,7 +69,7 @@ class Cut(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """The cut as a mark has it."""
+        """The cut as it is stored in a mark."""
         return "".join(f"{number:08x}" for number in self)
 
     @classmethod
@@ -84,7 +85,7 @@ class Cut(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Names a task of a query's batch, and with `of` each chunk that it sends to a slot.
+    """Identifies a task of a query's batch and, with `of`, each chunk that it sends to a slot.
 
     Attributes:
         query: Identity of the query, or of the write.
@@ -93,7 +94,7 @@ class Mark:
         keep_s: How long the mark is kept after the query's last send to the slot, seconds.
         chunk: Number of the chunk among those that the task sends to the slot.
         digest: Of its messages.
-        first: How many of these were sent before, where a call has taken the first ones only.
+        first: Number of its messages that were sent before, if a call accepted only the first ones.
     """
 
     query: str
@@ -191,10 +192,10 @@ def send_once(topic: Topic, slot: int, messages: Sequence[EncodedMessage], mark:
 
 
 def note_cut(connections: Connections, topic: Topic, mark: Mark, cut: Cut) -> None:
-    """Note how a batch is cut into calls, before a task sends the first of its own.
+    """Store how a batch is cut into calls, before a task sends its first call.
 
     Raises:
-        BatchChangedError: It was begun with another cut; nothing was sent with this one.
+        BatchChangedError: The batch was started with another cut; nothing was sent with this one.
     """
     try:
         connections.run(_send_merged(topic, 0, (), replace(mark, digest=cut.digest), CUT))
@@ -202,9 +203,9 @@ def note_cut(connections: Connections, topic: Topic, mark: Mark, cut: Cut) -> No
         key = sent_key(topic.name, 0, mark.query)
         known = Cut.of(connections.command("HGET", key, CUT, key=key) or b"")
         raise BatchChangedError(
-            f"batch {mark.batch} was begun with {known}, and now has {cut}: each send to topic {topic.name} counts, "
-            "and only a batch that is cut as before can tell what it has sent. Write "
-            f"rmq.spark.keyed(frame, partitions={known.partitions}) with the same options as then",
+            f"batch {mark.batch} was started with {known}, and is now run with {cut}. Each send to topic "
+            f"{topic.name} counts, and rows already sent can be recognised only with the same settings: "
+            f"write rmq.spark.keyed(frame, partitions={known.partitions}) with the same options as then",
             topic=topic.name,
         ) from error
 

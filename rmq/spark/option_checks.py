@@ -1,4 +1,4 @@
-"""Which options a use of `format("rmq")` has no use for: told before anything is read."""
+"""Refuses options that would have no effect on a use of `format("rmq")`, before anything is read."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def check_read(options: Options) -> None:
         InvalidValueError: An option of the sinks, other than by default.
     """
     for name in given(options, _OF_SINKS):
-        raise InvalidValueError(f"{name} is an option of the sinks, and a read has no use for it: leave it out")
+        raise InvalidValueError(f"{name} is an option of writes and has no effect on a read: remove it")
 
 
 def check_sink(options: Options) -> None:
@@ -52,11 +52,11 @@ def check_sink(options: Options) -> None:
         InvalidValueError: An option of reads, other than by default.
     """
     for name in given(options, _OF_READS):
-        raise InvalidValueError(f"{name} is an option of reads, and a write has no use for it: leave it out")
+        raise InvalidValueError(f"{name} is an option of reads and has no effect on a write: remove it")
     for name in given(options, _OF_FRAMES):
         raise InvalidValueError(
-            f"{name} is an option of reads; a write goes to one topic, or each row to that of its column topic, and "
-            "takes the columns of its frame"
+            f"{name} is an option of reads. A write goes to the topic of option topic, or each row to the "
+            "topic in its column topic, and uses the columns of its frame"
         )
 
 
@@ -68,55 +68,55 @@ def check_batch(options: Options) -> None:
     """
     check_read(options)
     for name in given(options, _OF_SOURCES | _OF_OWNERS):
-        raise InvalidValueError(f"{name} is an option of readStream, and spark.read has no use for it: leave it out")
+        raise InvalidValueError(f"{name} is an option of readStream and has no effect on spark.read: remove it")
     if given(options, _OF_GROUPS):
         raise InvalidValueError(
-            "group and start are options of readStream; with spark.read, statesOf tells what a group has done, and "
-            "first is where a range begins"
+            "group and start are options of readStream. With spark.read, use statesOf for the state of "
+            "each entry in a group, and first for the first entry of a range"
         )
     if options.ranges is not None and given(options, ("first", "last")):
-        raise InvalidValueError("ranges says where each slot begins and ends: leave first and last out")
+        raise InvalidValueError("ranges already sets the first and last entry of each slot: remove first and last")
     if options.ranges is not None and given(options, ("topics", "topic_pattern")):
-        raise InvalidValueError("ranges names slots of one topic: give topic, and leave topics and topicPattern out")
+        raise InvalidValueError("ranges needs a single topic: set topic, and remove topics and topicPattern")
 
 
 def check_source(options: Options) -> None:
-    """Refuse what the streaming source cannot do.
+    """Refuse options that the streaming source does not support.
 
     Raises:
         InvalidValueError: An option that it does not take, or the topic is missing.
     """
     check_read(options)
     for name in given(options, {*_OF_BATCH_READS, "chunk_size"}):
-        raise InvalidValueError(f"{name} is an option of spark.read, and readStream has no use for it: leave it out")
+        raise InvalidValueError(f"{name} is an option of spark.read and has no effect on readStream: remove it")
     if options.queue != "backlog":
-        raise InvalidValueError(f"readStream drains the backlog, not {options.queue}; spark.read reads that")
+        raise InvalidValueError(f"readStream reads the backlog only; use spark.read for queue {options.queue}")
     if not options.several:
         options.needed_topic()
     zookeeper_access(options)
 
 
 def zookeeper_access(options: Options) -> tuple[DigestAuth | None, Tls | None]:
-    """Return the login and the encryption that a query needs for ZooKeeper. Their files are the driver's.
+    """Return the login and the TLS settings of a query for ZooKeeper. Their files are on the driver.
 
     Raises:
-        InvalidValueError: The driver's environment has no password, or there is no such file.
+        InvalidValueError: The environment of the driver has no password, or a file does not exist.
     """
     names = {"zookeeperCa": options.zookeeper_ca, "zookeeperCert": options.zookeeper_cert}
     return login(options.zookeeper_user, "zookeeperUser"), encryption({**names, "zookeeperKey": options.zookeeper_key})
 
 
 def check_topic(topic: Topic, options: Options) -> None:
-    """Refuse options that no read of this type of topic has a use for.
+    """Refuse options that have no effect on reads of this type of topic.
 
     Raises:
-        InvalidValueError: It names the option.
+        InvalidValueError: An option has no effect.
     """
     stream = topic.type is TopicType.STREAM
     if stream and options.queue != "backlog":
         raise InvalidValueError(
-            f"topic {topic.name} is STREAM and has no queue {options.queue}: leave option queue out; with statesOf a "
-            "read tells which entries are in flight, waiting or dead for a group",
+            f"topic {topic.name} is STREAM and has no queue {options.queue}: remove option queue. With "
+            "statesOf, a read shows which entries are in flight, waiting or dead for a group",
             topic=topic.name,
         )
     for name in given(options, _OF_QUEUES if stream else _OF_STREAMS):
@@ -126,7 +126,7 @@ def check_topic(topic: Topic, options: Options) -> None:
 
 
 def check_log_source(topic: Topic, options: Options) -> None:
-    """Refuse what the streaming source of STREAM topics cannot do.
+    """Refuse options that the streaming source of STREAM topics does not support.
 
     Raises:
         InvalidValueError: An option that it does not take, or the group is missing.
@@ -135,11 +135,11 @@ def check_log_source(topic: Topic, options: Options) -> None:
     check_topic(topic, options)
     options.needed_group(topic)
     for name in given(options, _NOT_OF_LOGS):
-        raise InvalidValueError(f"readStream of a STREAM topic takes no {name}: leave it out", topic=topic.name)
+        raise InvalidValueError(f"readStream of a STREAM topic has no option {name}: remove it", topic=topic.name)
 
 
 def check_replays(topic: Topic, options: Options) -> None:
-    """Refuse more replays of a whole batch than its messages have retries for.
+    """Refuse more replays of a whole batch than its messages have retries.
 
     Raises:
         InvalidValueError: They would die before the batch is halved.
@@ -147,20 +147,21 @@ def check_replays(topic: Topic, options: Options) -> None:
     most = max(0, topic.max_retries - 1)
     if options.max_replays is not None and options.max_replays > most:
         raise InvalidValueError(
-            f"maxReplays is {options.max_replays}, and topic {topic.name} has max_retries {topic.max_retries}: its "
-            f"messages would die before their batch is halved; it must be from 0 to {most}",
+            f"maxReplays is {options.max_replays}, but topic {topic.name} has max_retries "
+            f"{topic.max_retries}: the messages would die before their batch is halved; it must be from 0 "
+            f"to {most}",
             topic=topic.name,
         )
 
 
 def check_values(topic: Topic, options: Options) -> None:
-    """Refuse the option of another type of topics, where all rows go to this one.
+    """Refuse an option for another type of topic, if all rows go to this topic.
 
     Raises:
         InvalidValueError: `time_range` or `priority` on a topic without.
     """
     ranged, ranked = (topic.type is kind for kind in (TopicType.RANGE_MERGE, TopicType.PRIORITY))
-    what = f"and topic {topic.name} is {topic.type.name}: the option is for"
+    what = f"but topic {topic.name} is {topic.type.name}: the option is for"
     if options.time_range_ms is not None and not ranged:
         text = f"time_range is {options.time_range_ms} ms, {what} RANGE_MERGE topics"
         raise InvalidValueError(text, topic=topic.name)

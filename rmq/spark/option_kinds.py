@@ -1,4 +1,4 @@
-"""Turns the text of an option into its value; an error names the option, the text as it was typed, and the rule."""
+"""Converts the text of an option into its value; an error names the option, its text, and the rule."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ LAST_SEQUENCE = 2**64 - 1
 """The last entry of a millisecond."""
 
 MOST_QUOTED = 60
-"""So much of a text is quoted, characters."""
+"""Maximum length of a text quoted in an error, characters."""
 
 NAME_RULE = "it must be 1 to 128 of A-Z a-z 0-9 . _ -"
 _INSTANT = "an entry's id, epoch ms, or a time with its zone such as 2026-11-20T08:00:00Z"
 
 Convert = Callable[[str, str], Any]
-"""Turns the text of an option into its value; the second argument is the option's name, for errors."""
+"""Converts the text of an option into its value; the second argument is the option's name, for errors."""
 
 
 def quoted(text: str) -> str:
@@ -61,8 +61,9 @@ def folder(value: str, name: str) -> str:
     login = urlsplit(text(value, name)).netloc.rpartition("@")[0]
     if ":" in login:
         raise InvalidValueError(
-            f"{name} has a password in it, and Spark shows options in its plans: leave it out, and give it to the "
-            "executors as the file system takes it, say in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            f"{name} contains a password, and Spark shows options in its plans. Remove it, and give the "
+            "password to the executors as the file system expects it, such as in AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY"
         )
     return value
 
@@ -75,7 +76,7 @@ def flag(text: str, name: str) -> bool:
 
 
 def whole(low: int, high: int) -> Convert:
-    """Make what reads whole numbers from `low` to `high`."""
+    """Return a converter for whole numbers from `low` to `high`."""
 
     def convert(text: str, name: str) -> int:
         if not re.fullmatch("[0-9]{1,18}", text) or not low <= int(text) <= high:
@@ -88,7 +89,7 @@ def whole(low: int, high: int) -> Convert:
 def duration_ms(text: str, name: str) -> int:
     """Return a duration in ms: `5s`, `500 ms`, `2h`."""
     try:
-        return times.duration_ms(text.replace(" ", "", 1), name)
+        return times.typed_duration_ms(text.replace(" ", "", 1), name)
     except InvalidValueError as error:
         if times.is_number(text):
             raise InvalidValueError(str(error)) from None
@@ -96,7 +97,7 @@ def duration_ms(text: str, name: str) -> int:
 
 
 def seconds(low: int, high: int) -> Convert:
-    """Make what reads seconds from `low` to `high`: a plain number, or a duration with a unit."""
+    """Return a converter for seconds from `low` to `high`: a plain number, or a duration with a unit."""
 
     def convert(text: str, name: str) -> int:
         in_s = -1
@@ -105,7 +106,9 @@ def seconds(low: int, high: int) -> Convert:
         elif re.fullmatch("[0-9]{1,18}", text):
             in_s = int(text)
         if not low <= in_s <= high:
-            raise _wrong(name, text, f"it must be from {low} to {high} seconds: a whole number, or as 90s or 5m")
+            raise _wrong(
+                name, text, f"it must be from {low} to {high} seconds: a whole number, or a duration such as 90s or 5m"
+            )
         return in_s
 
     return convert
@@ -131,7 +134,7 @@ def time_range(text: str, name: str) -> int:
 
 
 def choice(*choices: str) -> Convert:
-    """Make what reads one of some words."""
+    """Return a converter for a choice of words."""
 
     def convert(text: str, name: str) -> str:
         if text.lower() not in choices:
@@ -169,14 +172,15 @@ def chroot(text: str, name: str) -> str:
 def no_lease(_text: str, name: str) -> None:
     """Refuse it."""
     raise InvalidValueError(
-        f"format rmq takes no {name}: the topic's lease counts, and a query's driver renews it; leave the option out"
+        f"format rmq has no option {name}: leases have the topic's length, and the query's driver "
+        "renews them; remove the option"
     )
 
 
 def topic(value: str, name: str) -> str:
     """The name of one topic."""
     if not is_name(text(value, name)):
-        raise _wrong(name, value, NAME_RULE + ("; option topics of a read names several" if "," in value else ""))
+        raise _wrong(name, value, NAME_RULE + ("; to read several topics, use option topics" if "," in value else ""))
     return value
 
 
@@ -234,7 +238,7 @@ def columns(text: str, name: str) -> tuple[str, ...]:
     """Names of columns."""
     names = tuple(each.strip().lower() for each in text.split(","))
     if "" in names or len(set(names)) < len(names):
-        rule = "it must be names of columns, each once, separated by commas; * stands for the usual ones"
+        rule = "it must be a list of column names separated by commas, without duplicates; * means the default columns"
         raise _wrong(name, text, rule)
     return names
 
@@ -243,7 +247,7 @@ def topics(text: str, name: str) -> tuple[str, ...]:
     """Names of topics."""
     names = tuple(each.strip() for each in text.split(","))
     if len(set(names)) < len(names) or not all(map(is_name, names)):
-        raise _wrong(name, text, "it must be names of topics, each once, separated by commas")
+        raise _wrong(name, text, "it must be a list of topic names separated by commas, without duplicates")
     return names
 
 

@@ -26,7 +26,7 @@ _OF_SPARK = frozenset(
 """Options that Spark itself adds, or that other sources share with us."""
 
 _OF_FRAMES = frozenset("content body slot slot_basis fixed_time fields weight version value items part of".split())
-"""Columns that people take for options."""
+"""Columns that are often mistaken for options."""
 
 _OF_KAFKA = {
     "kafka.bootstrap.servers": "url",
@@ -47,13 +47,13 @@ _OF_WORKERS = (
 """Options of a query that owns slots."""
 
 _PATHS = frozenset(("path", "paths"))
-"""What `load`, `save` and `start` make of an argument."""
+"""How `load`, `save` and `start` convert an argument."""
 
 PLAN_S = 10.0
-"""How long a program waits for an answer before it reads or writes, seconds: a wrong address shall show soon."""
+"""Timeout of the first call of a read or write, seconds: a wrong address should fail soon."""
 
 TRIGGER_DELAY_MS = 900_000
-"""How long a batch waits for its fewest messages unless told: as long as in Spark's Kafka source."""
+"""Default of `maxTriggerDelay`, as in Spark's Kafka source."""
 
 MOST_PARTITIONS = 200
 """Most partitions of a read where no option says how many."""
@@ -62,57 +62,61 @@ MOST_PARTITIONS = 200
 def _option(name: str, convert: Convert, default: Any, doc: str, *, told: bool = True) -> Any:
     """Declare an option: its name in the documentation, what turns its text into its value, its default, its effect.
 
-    One that may hold a password is not `told` where the options are printed.
+    An option that may contain a password is not printed (`told=False`).
     """
     return field(default=default, repr=told, metadata={"name": name, "convert": convert, "doc": doc})
 
 
 @dataclass(frozen=True)
 class Options:
-    """All options; which of them count depends on what is read or written."""
+    """All options; which of them apply depends on the read or write."""
 
     url: str = _option("url", kinds.text, "", "Address of Redis; by default `RMQ_URL` of the driver.", told=False)
     zookeeper: str | None = _option("zookeeper", kinds.hosts, None, "Servers of ZooKeeper: a query owns slots.")
-    zookeeper_chroot: str = _option("zookeeperChroot", kinds.chroot, "/rmq", "Path below which RMQ's nodes lie.")
-    zookeeper_user: str | None = _option("zookeeperUser", kinds.text, None, "Login; the environment has its password.")
-    zookeeper_ca: str | None = _option("zookeeperCa", kinds.text, None, "TLS: who signs the servers' certificates.")
-    zookeeper_cert: str | None = _option("zookeeperCert", kinds.text, None, "TLS: the driver's certificate.")
-    zookeeper_key: str | None = _option("zookeeperKey", kinds.text, None, "TLS: its key.")
+    zookeeper_chroot: str = _option("zookeeperChroot", kinds.chroot, "/rmq", "Path of RMQ's nodes in ZooKeeper.")
+    zookeeper_user: str | None = _option(
+        "zookeeperUser", kinds.text, None, "User name; the password is read from the environment."
+    )
+    zookeeper_ca: str | None = _option("zookeeperCa", kinds.text, None, "TLS: file of CA certificates.")
+    zookeeper_cert: str | None = _option("zookeeperCert", kinds.text, None, "TLS: certificate of the driver.")
+    zookeeper_key: str | None = _option("zookeeperKey", kinds.text, None, "TLS: key of that certificate.")
     zookeeper_session_s: int = _option(
-        "zookeeperSessionSeconds", kinds.seconds(1, 3_600), 10, "How long ZooKeeper waits for a silent driver."
+        "zookeeperSessionSeconds", kinds.seconds(1, 3_600), 10, "ZooKeeper session timeout."
     )
-    worker_weight: int = _option("workerWeight", kinds.whole(1, 1_000), 1, "Its share of the slots against others'.")
+    worker_weight: int = _option("workerWeight", kinds.whole(1, 1_000), 1, "Weight of this query's share of the slots.")
     drain_s: int = _option(
-        "drainSeconds", kinds.seconds(1, 86_400), 600, "How long a slot waits for the batch that has it."
+        "drainSeconds", kinds.seconds(1, 86_400), 600, "Maximum time before a slot in use is handed over."
     )
-    topic: str | None = _option("topic", kinds.topic, None, "Topic name; beats the column `topic` of a sink.")
+    topic: str | None = _option("topic", kinds.topic, None, "Topic name; overrides the column `topic` of a sink.")
     topics: tuple[str, ...] | None = _option("topics", kinds.topics, None, "Several topics of a read.")
-    topic_pattern: str | None = _option("topicPattern", kinds.pattern, None, "Topics of a read by their names.")
+    topic_pattern: str | None = _option(
+        "topicPattern", kinds.pattern, None, "Regular expression of topic names for a read."
+    )
     type: TopicType | None = _option("type", kinds.topic_type, None, "Type of a topic that is not registered yet.")  # noqa: RUF009 - a field
     slots: int | None = _option("slots", kinds.whole(1, MAX_SLOTS), None, "Number of slots of such a topic.")
     durability: str = _option(
         "durability", kinds.choice("memory", "replicated", "fsync"), "memory", "As for `RmqClient`."
     )
-    replicas: int | None = _option("replicas", kinds.whole(0, 100), None, "How many replicas have to confirm.")
-    deadline_s: int = _option(
-        "deadlineSeconds", kinds.seconds(1, 86_400), 60, "How long a task repeats what it may repeat."
-    )
+    replicas: int | None = _option("replicas", kinds.whole(0, 100), None, "Number of replicas that must confirm.")
+    deadline_s: int = _option("deadlineSeconds", kinds.seconds(1, 86_400), 60, "How long a task retries a call.")
     queue: str = _option(
-        "queue", kinds.choice("backlog", "inflight", "waiting", "dead"), "backlog", "What a read reads."
+        "queue", kinds.choice("backlog", "inflight", "waiting", "dead"), "backlog", "State of the messages to read."
     )
-    columns: tuple[str, ...] | None = _option("columns", kinds.columns, None, "Columns of a read; `*`: the usual ones.")
+    columns: tuple[str, ...] | None = _option(
+        "columns", kinds.columns, None, "Columns of a read; `*`: the default columns."
+    )
     snapshot: str = _option(
         "snapshot", kinds.choice("scan", "atomic"), "scan", "`atomic` reads each slot at one instant."
     )
-    group: str | None = _option("group", kinds.group, None, "Group as which a query follows a STREAM topic.")
-    start: str = _option("start", kinds.start, "new", "Where a group begins that is new.")
-    states_of: str | None = _option("statesOf", kinds.group, None, "Group of which a read tells what it has done.")
+    group: str | None = _option("group", kinds.group, None, "Consumer group of a query on a STREAM topic.")
+    start: str = _option("start", kinds.start, "new", "Where a new group starts.")
+    states_of: str | None = _option("statesOf", kinds.group, None, "Group whose state of each entry a read returns.")
     first: str | None = _option(
         "first", kinds.position, None, "First entry of a read of a STREAM topic: an id or a time."
     )
     last: str | None = _option("last", kinds.position, None, "Last entry of such a read.")
     ranges: tuple[tuple[int, str, str], ...] | None = _option(
-        "ranges", kinds.ranges, None, "Entries of each slot of it."
+        "ranges", kinds.ranges, None, "First and last entry of each slot for such a read."
     )
     atomic_limit: int = _option(
         "atomicLimit", kinds.whole(1, 10_000_000), 100_000, "Most messages of a slot in one read."
@@ -127,22 +131,24 @@ class Options:
         "minMessagesPerTrigger", kinds.whole(1, MOST_MESSAGES), 1, "Fewest messages of a batch."
     )
     max_delay_ms: int | None = _option(
-        "maxTriggerDelay", kinds.time_range, None, "How long a batch waits for that many."
+        "maxTriggerDelay", kinds.time_range, None, "Maximum wait for that many messages."
     )
-    max_bytes: int | None = _option("maxBytesPerTrigger", kinds.size_bytes, None, "Most bytes of a micro-batch, about.")
+    max_bytes: int | None = _option(
+        "maxBytesPerTrigger", kinds.size_bytes, None, "Approximate maximum size of a micro-batch."
+    )
     lease_s: None = _option("leaseSeconds", kinds.no_lease, None, "Refused.")
     fail_on_lease_lost: bool = _option(
-        "failOnLeaseLost", kinds.flag, True, "Fail a batch that lost leases before its read."
+        "failOnLeaseLost", kinds.flag, True, "Fail a batch whose leases expired before it was read."
     )
-    fail_on_data_loss: bool = _option("failOnDataLoss", kinds.flag, True, "Fail a query that Redis has forgotten.")
+    fail_on_data_loss: bool = _option("failOnDataLoss", kinds.flag, True, "Fail a query whose record in Redis is gone.")
     max_replays: int | None = _option(
         "maxReplays", kinds.whole(0, 999), None, "Replays of a batch before it is halved."
     )
     time_range_ms: int | None = _option(
-        "time_range", kinds.time_range, None, "Merge window of all rows, not of a column."
+        "time_range", kinds.time_range, None, "Merge window of all rows, instead of a column."
     )
     priority: int | None = _option(
-        "priority", kinds.whole(1, 2**53 - 1), None, "Priority of all rows, not of a column."
+        "priority", kinds.whole(1, 2**53 - 1), None, "Priority of all rows, instead of a column."
     )
     chunk_size: int = _option("chunkSize", kinds.whole(1, 1_000), 1_000, "Most messages in one script call.")
     pipeline_depth: int = _option(
@@ -164,14 +170,16 @@ class Options:
     redrive: bool = _option("redrive", kinds.flag, False, "Move rows that were read from the dead into the backlog.")
     trust_slot: bool = _option("trustSlot", kinds.flag, False, "Take the column `slot` without checking it.")
     max_rate: float | None = _option("maxRate", kinds.rate, None, "Most messages a second of all tasks together.")
-    bad_rows: str = _option("badRows", kinds.choice("fail", "collect"), "fail", "`collect` puts bad rows aside.")
+    bad_rows: str = _option(
+        "badRows", kinds.choice("fail", "collect"), "fail", "`collect` writes rows that cannot be sent to a folder."
+    )
     when_passed: str | None = _option(
-        "whenPassed", kinds.choice("fail", "now", "collect"), None, "Times that have passed."
+        "whenPassed", kinds.choice("fail", "now", "collect"), None, "What happens to rows whose time is in the past."
     )
     bad_rows_path: str | None = _option("badRowsPath", kinds.folder, None, "Folder for those rows, as Parquet.")
 
     def new_topic(self) -> Topic | None:
-        """Return the definition of the topic as the options give it; `None` when they only name it.
+        """Return the definition of the topic from the options; `None` if they only name it.
 
         Raises:
             InvalidValueError: Only one of `type` and `slots` is given, or `topic` is not.
@@ -181,7 +189,7 @@ class Options:
         if self.topic is None or self.type is None or self.slots is None:
             given = {"topic": self.topic, "type": self.type, "slots": self.slots}
             missing = " and ".join(name for name, value in given.items() if value is None)
-            raise InvalidValueError(f"a new topic needs options topic, type and slots: give {missing}, too")
+            raise InvalidValueError(f"a new topic needs options topic, type and slots: {missing} is missing")
         return Topic(self.topic, self.type, slots=self.slots)
 
     @property
@@ -190,7 +198,7 @@ class Options:
         return self.topics is not None or self.topic_pattern is not None
 
     def needed_topic(self, otherwise: str = "") -> str:
-        """Return the topic's name; `otherwise` says what could stand in its place.
+        """Return the topic's name; `otherwise` is the alternative to name in an error.
 
         Raises:
             InvalidValueError: Not given.
@@ -200,14 +208,14 @@ class Options:
         return self.topic
 
     def needed_group(self, topic: Topic) -> str:
-        """Return the group as which a query follows a STREAM topic.
+        """Return the consumer group of a query on a STREAM topic.
 
         Raises:
             InvalidValueError: Not given.
         """
         if self.group is None:
             raise InvalidValueError(
-                f'topic {topic.name} is STREAM: name the group as which the query reads it, .option("group", "name")',
+                f'topic {topic.name} is STREAM: set the consumer group of the query with .option("group", "name")',
                 topic=topic.name,
             )
         return self.group
@@ -216,7 +224,7 @@ class Options:
         """Return connections, for the caller to close.
 
         Args:
-            sending: Sends are confirmed as `durability` says.
+            sending: Confirm sends according to `durability`.
             most_s: Longest deadline, whatever `deadlineSeconds` says.
         """
         durability = parse_durability(self.durability, self.replicas) if sending else Durability()
@@ -224,7 +232,7 @@ class Options:
 
     @property
     def bad_rows_folder(self) -> str | None:
-        """Where bad rows go; `None` where the first one ends the job."""
+        """Folder for bad rows; `None` if the first one fails the job."""
         return self.bad_rows_path if self.bad_rows == "collect" else None
 
     @property
@@ -250,19 +258,20 @@ def parse_options(options: Mapping[str, str]) -> Options:
     given: dict[str, str] = {}
     for key, text in options.items():
         if (twin := given.setdefault(key.lower(), key)) != key:
-            raise InvalidValueError(f"options {shown(twin, 40)} and {shown(key, 40)} are the same one: give it once")
+            raise InvalidValueError(f"options {shown(twin, 40)} and {shown(key, 40)} are the same option: set it once")
         if option := _OPTIONS.get(key.lower()):
             values[option.name] = option.metadata["convert"](text.strip(), option.metadata["name"])
         elif key.lower().startswith("option."):
             raise InvalidValueError(
-                f"format rmq cannot be a stored table: Spark hands such a table its options as {shown(key, 40)}, and "
-                "none at all when it is read; CREATE TEMPORARY VIEW ... USING rmq OPTIONS (...) works"
+                "format rmq cannot be stored as a table: Spark passes the options of such a table as "
+                f"{shown(key, 40)} on a write, and not at all on a read. CREATE TEMPORARY VIEW ... USING rmq "
+                "OPTIONS (...) works"
             )
         elif key.lower() not in (*_OF_SPARK, *_PATHS):
             raise _unknown(key)
     for key, text in options.items():  # last: Spark adds the path of a stored table
         if key.lower() in _PATHS:
-            raise InvalidValueError(f"{key} is {quoted(text)}; format rmq has no paths: option topic names a topic")
+            raise InvalidValueError(f"{key} is {quoted(text)}; format rmq has no paths: use option topic")
     values["url"] = _url(values.get("url"))
     parsed = Options(**values)
     parse_durability(parsed.durability, parsed.replicas)
@@ -278,8 +287,8 @@ def _unknown(key: str) -> InvalidValueError:
         return InvalidValueError(f"{text}: it is a column of the frame that is written")
     if key.lower().startswith("zookeeper") and "password" in key.lower():
         return InvalidValueError(
-            f"{text}, so that no plan shows a password: set the variable {PASSWORD} of the driver, "
-            f"or {KEY_PASSWORD} for that of a key"
+            f"{text}, because Spark would show the password in its plans. Set the variable {PASSWORD} of "
+            f"the driver, or {KEY_PASSWORD} for the password of a key"
         )
     near = difflib.get_close_matches(key.lower(), _OPTIONS, 1)
     meant = _OF_KAFKA.get(key.lower()) or (_OPTIONS[near[0]].metadata["name"] if near else None)
@@ -287,45 +296,55 @@ def _unknown(key: str) -> InvalidValueError:
 
 
 def _check_pairs(parsed: Options) -> None:
-    """Refuse an option without the one that it needs, with `InvalidValueError`."""
+    """Raise `InvalidValueError` for an option without the one that it needs."""
     if parsed.bad_rows_path is not None and parsed.bad_rows != "collect":
         path = quoted(parsed.bad_rows_path)
-        raise InvalidValueError(f"badRowsPath is {path}, and badRows is {parsed.bad_rows}: rows go there with collect")
+        raise InvalidValueError(
+            f"badRowsPath is {path}, but badRows is {parsed.bad_rows}: the folder is used with badRows=collect only"
+        )
     if parsed.merge == "none" and parsed.merge_rows != Options.merge_rows:
-        raise InvalidValueError(f"mergeRows is {parsed.merge_rows}, and merge is none: it bounds what is folded")
+        raise InvalidValueError(
+            f"mergeRows is {parsed.merge_rows}, but merge is none: it limits the messages held for folding"
+        )
     if parsed.atomic_limit != Options.atomic_limit and parsed.snapshot != "atomic":
         limit, snapshot = parsed.atomic_limit, parsed.snapshot
-        raise InvalidValueError(f"atomicLimit is {limit}, and snapshot is {snapshot}: it bounds snapshot=atomic")
+        raise InvalidValueError(
+            f"atomicLimit is {limit}, but snapshot is {snapshot}: it is the limit of snapshot=atomic"
+        )
     if parsed.bad_rows == "collect" and not parsed.bad_rows_path:
-        raise InvalidValueError("badRows=collect needs badRowsPath, the folder that bad rows are written to")
+        raise InvalidValueError("badRows=collect needs badRowsPath, the folder for rows that cannot be sent")
     if parsed.when_passed == "collect" and parsed.bad_rows != "collect":
-        raise InvalidValueError("whenPassed=collect needs badRows=collect and badRowsPath, the folder of such rows")
+        raise InvalidValueError(
+            "whenPassed=collect needs badRows=collect and badRowsPath, the folder for rows that cannot be sent"
+        )
     named = {"topic": parsed.topic, "topics": parsed.topics, "topicPattern": parsed.topic_pattern}
     if parsed.several and len(given := [name for name, value in named.items() if value is not None]) > 1:
-        raise InvalidValueError(f"{' and '.join(given)} are given; a read names its topics by one of them")
+        raise InvalidValueError(f"{' and '.join(given)} exclude each other; set one of them")
     if (parsed.txn_app is None) != (parsed.txn_version is None):
-        raise InvalidValueError("txnAppId and txnVersion name a version together: give both")
+        raise InvalidValueError("txnAppId and txnVersion are needed together: set both")
     if parsed.txn_app is not None and (parsed.once is not None or parsed.idempotent is False):
         raise InvalidValueError("txnAppId cannot be combined with once, or with idempotent=false")
     if parsed.max_delay_ms is not None and parsed.min_messages == 1:
-        raise InvalidValueError("maxTriggerDelay says how long a batch waits for minMessagesPerTrigger: give both")
+        raise InvalidValueError("maxTriggerDelay is the longest wait for minMessagesPerTrigger messages: set both")
 
 
 def _check_worker(parsed: Options, values: Mapping[str, Any]) -> None:
-    """Refuse options of a worker where no ZooKeeper is named, with `InvalidValueError`."""
+    """Raise `InvalidValueError` for options of a worker without option `zookeeper`."""
     options = [_OPTIONS[name.lower()] for name in _OF_WORKERS]
     given = [option.metadata["name"] for option in options if option.name in values]
     if parsed.zookeeper is None and given:
-        raise InvalidValueError(f"{', '.join(given)} without zookeeper: give its servers, as zk1:2181,zk2:2181")
+        raise InvalidValueError(
+            f"{', '.join(given)} without option zookeeper: set its servers, such as zk1:2181,zk2:2181"
+        )
 
 
 def _check_bounds(parsed: Options) -> None:
-    """Refuse a least that exceeds the most, with `InvalidValueError`."""
+    """Raise `InvalidValueError` for a minimum that exceeds its maximum."""
     partitions = "minPartitions", parsed.min_partitions, "maxPartitions", parsed.max_partitions
     messages = "minMessagesPerTrigger", parsed.min_messages, "maxMessagesPerTrigger", parsed.max_messages
     for low, least, high, most in (partitions, messages):
         if least is not None and most is not None and least > most:
-            raise InvalidValueError(f"{low} is {least} and {high} {most}; the least must not exceed the most")
+            raise InvalidValueError(f"{low} is {least} and {high} is {most}; the minimum must not exceed the maximum")
     for name, first in (("first", parsed.first), ("start", parsed.start)):
         if first is not None and parsed.last is not None and first not in ("new", "all"):
             _check_order(f"{name} is {first} and last {parsed.last}", first, parsed.last)
@@ -336,7 +355,7 @@ def _check_bounds(parsed: Options) -> None:
 def _check_order(what: str, first: str, last: str) -> None:
     """Refuse a range of entries that ends before it begins: a time without a number stands for its whole ms."""
     if id_key(first) > id_key(last if "-" in last else f"{last}-{LAST_SEQUENCE}"):
-        raise InvalidValueError(f"{what}; the last entry must not be before the first")
+        raise InvalidValueError(f"{what}; the last entry must not precede the first")
 
 
 def _url(given: str | None) -> str:
@@ -345,13 +364,13 @@ def _url(given: str | None) -> str:
         found = "option `url` is missing, and RMQ_URL is " + ("not set" if url is None else "empty")
         found = found if given is None else "option `url` is empty"
         raise InvalidValueError(
-            f'{found}: .option("url", "redis://host:6379"). Spark reads the variable where its JVM starts, and '
-            "rmq.spark.register(spark) where it is called"
+            f'{found}: set .option("url", "redis://host:6379"). RMQ_URL must be set before Spark\'s JVM '
+            "starts, or before rmq.spark.register(spark) is called"
         )
     parsed = parse_url(url)
     if parsed.topology is Topology.EMBEDDED:
         raise InvalidUrlError(
-            f"url is {parsed.shown}: each executor would start a Redis of its own; start one with "
-            "RmqClient() in the driver and pass its client.url, or give the address of a server"
+            f"url is {parsed.shown}: each executor would start its own Redis. Start one with RmqClient() "
+            "in the driver and pass its client.url, or give the address of a server"
         )
     return url

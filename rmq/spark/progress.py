@@ -1,4 +1,4 @@
-"""How far a session's work is: a thread looks at it from time to time while it runs."""
+"""The progress of a session: a thread reads it from time to time while a job runs."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _TASKS_EVERY_S = 0.5
 
 @contextmanager
 def watching(look: Callable[[], None], every_s: float) -> Generator[None]:
-    """Call a function again and again in a thread of its own; errors of the function are ignored.
+    """Call a function repeatedly in a separate thread; errors of the function are ignored.
 
     Args:
-        look: Looks at the progress and shows it.
+        look: Reads the progress and shows it.
         every_s: Pause before each call, seconds.
     """
     stopped = threading.Event()
 
     def run() -> None:
         while not stopped.wait(every_s):
-            with suppress(Exception):  # progress that cannot be shown ends no job
+            with suppress(Exception):  # a job must not fail because its progress cannot be shown
                 look()
 
     thread = threading.Thread(target=run, name="rmq-spark-progress", daemon=True)
@@ -42,7 +42,7 @@ def watch_tasks(session: SparkSession, show: Callable[[int, int], None]) -> Gene
 
     Args:
         session: The session; a remote one (Spark Connect) shows nothing.
-        show: Gets the tasks done and the tasks in all; called only while a stage runs.
+        show: Called with the number of finished tasks and of all tasks, only while a stage runs.
     """
     try:
         tracker = session.sparkContext.statusTracker()

@@ -1,4 +1,4 @@
-"""How long calls to Redis take, added up."""
+"""Total time of calls to Redis."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RedisTime:
 
     @contextmanager
     def counted(self) -> Generator[None]:
-        """Count what is done within."""
+        """Add the time of the block."""
         began_s = monotonic_s()
         try:
             yield
@@ -31,7 +31,7 @@ class RedisTime:
 
     @contextmanager
     def left_out(self) -> Generator[None]:
-        """Leave out what is done within, in what is counted."""
+        """Exclude the time of the block from a surrounding `counted`."""
         began_s = monotonic_s()
         try:
             yield

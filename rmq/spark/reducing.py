@@ -1,4 +1,4 @@
-"""Folds the rows of a frame by the reducer of a topic that merges, as operations of Spark."""
+"""Folds the rows of a frame by the reducer of a topic with `merge=`, with operations of Spark."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from rmq.errors import InvalidValueError
 
 
 def reduced(frame: DataFrame, topic: Topic, merge: Merge, keys: Sequence[Column], order: Column | None) -> DataFrame:
-    """Return a frame with the rows of one key folded, see `rmq.spark.merged`.
+    """Return a frame with the rows of each key folded, see `rmq.spark.merged`.
 
     Args:
         frame: With the columns of a sink, their names in small letters.
         topic: The definition.
         merge: How it merges.
-        keys: What tells messages apart, as bytes.
-        order: What tells which row is the last one.
+        keys: The columns that identify a message, as bytes.
+        order: Order of the rows.
 
     Raises:
-        InvalidValueError: No `order` where the first or the last row decides.
+        InvalidValueError: `order` is missing, and the result depends on the first or the last row.
     """
     kind, columns = merge.kind, frame.columns
     if kind in ITEMS or (kind == "N" and merge.priority is not PriorityRule.LAST):
@@ -51,7 +51,7 @@ def reduced(frame: DataFrame, topic: Topic, merge: Merge, keys: Sequence[Column]
 
 
 def column_of(name: str) -> Column:
-    """Return a column by its whole name, dots and all."""
+    """Return a column by its full name, which may contain dots."""
     return F.col("`" + name.replace("`", "``") + "`")
 
 
@@ -61,23 +61,23 @@ def newest_body(order: Column) -> Column:
 
 
 def bytes_of(name: str) -> Column:
-    """Return a column as bytes, which Redis compares: a collation may take different ones for the same."""
+    """Return a column as bytes, as Redis compares them; a collation may consider different texts equal."""
     return F.col(name).cast("binary")
 
 
 def _together(frame: DataFrame, keys: Sequence[Column], order: Column | None) -> DataFrame:
-    """Bring the rows of one key into one partition, beside one another and in their order."""
+    """Move the rows of one key into one partition, next to each other and in their order."""
     sorting = [*keys] if order is None else [*keys, order]
     return frame.repartition(*keys).sortWithinPartitions(*sorting)
 
 
 def _of_all(column: Column, folded: Column) -> Column:
-    """Return null where one of the values is: it breaks the rule, and must not vanish among the others."""
+    """Return null if one of the values is null: it is invalid, and the fold must not hide it."""
     return F.when(F.count(column) == F.count(F.lit(1)), folded)
 
 
 def _last(kind: str, order: Column | None) -> Column | None:
-    """Return what is largest in the row that came last, of versions in the newest one; `None` where nothing tells."""
+    """Return the sort key of the last row, or of the newest version; `None` if there is no order."""
     if kind == "N":
         return F.struct(F.col("version")) if order is None else F.struct(F.col("version"), order)
     return None if order is None else F.struct(order)
@@ -86,13 +86,14 @@ def _last(kind: str, order: Column | None) -> Column | None:
 def _needed(order: Column | None, topic: Topic, column: str) -> Column:
     if order is None:
         raise InvalidValueError(
-            f"merging for topic {topic.name} needs order_by: the order of rows decides about {column}, and is unknown"
+            f"merging for topic {topic.name} needs order_by: {column} depends on the order of the rows, "
+            "and the rows of a frame have no order"
         )
     return F.struct(order)
 
 
 def _due_of(topic: Topic, merge: Merge, due: str, order: Column | None, last: Column | None) -> Column:
-    """Return when the folded row is due, or its priority, as the sends of its rows would make it."""
+    """Return the due time or priority of the folded row, as the sends of its rows would produce it."""
     value = F.col(due)
     if topic.type is TopicType.PRIORITY and merge.priority is not PriorityRule.LAST:
         if merge.priority is PriorityRule.SUM:

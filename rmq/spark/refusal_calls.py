@@ -1,4 +1,4 @@
-"""What names a chunk of a streaming query's batch in its rows, and the script that notes which of them are refused."""
+"""The column `claim`, which identifies a row's chunk, and the call of the script that stores refusals."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _CLAIM = re.compile("([0-9a-f]{32}):([0-9]{1,15}):([0-9]{1,15}):([0-9]{1,9})")
 
 
 class How(NamedTuple):
-    """What becomes of messages that are refused, and why.
+    """What happens to refused messages, and the reason.
 
     Attributes:
-        delay_ms: They come back after this time; `None`: they die.
-        error_type: Why, e.g. `ValueError`; may be empty.
-        error_message: Why, in words, at most 1,000 characters.
+        delay_ms: Delay until their retry; `None` makes them dead messages.
+        error_type: Type of the error, e.g. `ValueError`; may be empty.
+        error_message: Message of the error, at most 1,000 characters.
     """
 
     delay_ms: int | None
@@ -32,11 +32,11 @@ class How(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """What came of a refusal.
+    """The result of a refusal.
 
     Attributes:
-        noted: Rows that the ack of their batch leaves out.
-        missing: Rows that their batch does not hold.
+        noted: Rows that the ack of their batch excludes.
+        missing: Rows that are not in their batch.
     """
 
     noted: int
@@ -44,14 +44,16 @@ class Refused(NamedTuple):
 
 
 def read_claim(text: str) -> Claim:
-    """Read a value of the column `claim`.
+    """Parse a value of the column `claim`.
 
     Raises:
-        InvalidValueError: It is none.
+        InvalidValueError: The text is not such a value.
     """
     found = _CLAIM.fullmatch(text)
     if found is None:
-        raise InvalidValueError(f"claim is {text!r:.100}; it must be the column claim of readStream, as it was read")
+        raise InvalidValueError(
+            f"claim is {text!r:.100}; it must be a value of the column claim of readStream, unchanged"
+        )
     return Claim(Driver(found[1], int(found[2])), int(found[3]), int(found[4]))
 
 

@@ -1,4 +1,4 @@
-"""Refuses single rows of a streaming query's batch: the ack of the batch buries them, or has them come back later."""
+"""Refuses single rows of a streaming query's batch: with the ack of the batch they become dead, or are retried."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TOGETHER = 64
 """Calls in a round trip."""
 
 _AT_ONCE = 10_000
-"""Rows that are put together into calls."""
+"""Number of rows that are grouped into calls."""
 
 
 def refuse(
@@ -37,29 +37,29 @@ def refuse(
     delay: Duration | None = None,
     url: str | None = None,
 ) -> Refused:
-    """Refuse all rows of a frame, in `foreachBatch`: the ack of their batch leaves them out.
+    """Refuse all rows of a frame, in `foreachBatch`: the ack of their batch excludes them.
 
     Args:
         frame: Rows of `readStream`, with `topic`, `slot`, `content` and `claim`, which `columns` adds.
-        error: Why; a column tells it for each row.
-        delay: They come back after it, as a retry; one without retries dies. By default all die.
-        url: Redis, as executors reach it; by default `RMQ_URL`.
+        error: The reason; a column gives the reason of each row.
+        delay: Delay until their retry; a message without retries left dies. By default all die.
+        url: URL of Redis as the executors reach it; by default `RMQ_URL`.
 
     Returns:
-        How many rows were noted, and how many their batch does not hold.
+        The number of rows refused, and of rows that are not in their batch.
 
     Raises:
         InvalidValueError: A column is missing, or `delay` is not more than 0.
-        PySparkException: A task failed: the batch is acked, a newer driver reads the topic, another worker has got a
-            slot, or Redis does not answer.
+        PySparkException: A task failed: the batch is already acked, a newer driver reads the topic, another worker
+            owns a slot, or Redis does not answer.
 
-    Guarantee: safe to repeat; the last refusal of a row counts. Nothing moves before Spark has committed the batch, so
-    that the batch can be read again. A run of the batch after a restart decides anew.
+    Guarantee: safe to repeat; the last refusal of a row counts. No message moves before Spark has committed the batch,
+    so the batch can be read again. If the batch runs again after a restart, its rows must be refused again.
     """
     for name in _NEEDED:
         if name not in map(str.lower, frame.columns):
             raise InvalidValueError(
-                f"column {name} is missing; refuse needs {', '.join(_NEEDED)}, and claim has to be asked for: "
+                f"column {name} is missing; refuse needs {', '.join(_NEEDED)}. Column claim is read with "
                 '.option("columns", "*, claim")'
             )
     delay_ms, options = _checked(delay), _options(url)
@@ -78,22 +78,22 @@ def refuse_rows(
     delay: Duration | None = None,
     url: str | None = None,
 ) -> Refused:
-    """Refuse rows where they are, in a task or on the driver: as `refuse` does for a frame.
+    """Refuse rows in a task or on the driver, as `refuse` does for a frame.
 
     Args:
         rows: Rows of `readStream`, such as `Row.asDict()`, with `topic`, `slot`, `content` (bytes or text) and `claim`.
-        error: Why.
-        delay: They come back after it, as a retry; one without retries dies. By default all die.
+        error: The reason.
+        delay: Delay until their retry; a message without retries left dies. By default all die.
         url: Redis; by default `RMQ_URL`.
 
     Returns:
-        How many rows were noted, and how many their batch does not hold.
+        The number of rows refused, and of rows that are not in their batch.
 
     Raises:
         InvalidValueError: A value is missing, or `delay` is not more than 0.
-        BatchAckedError: The rows are of a batch that is acked.
+        BatchAckedError: The batch of the rows is already acked.
         DriverReplacedError: A newer driver of the query reads the topic.
-        FencedError: Another worker under ZooKeeper has got the slot since the read, and the batch fails at its next
+        FencedError: Another worker under ZooKeeper has owned the slot since the read, so the batch fails at its next
             read there. With `failOnLeaseLost=false` such rows count as missing.
         UnknownTopicError: The topic of a row is not registered.
         RedisUnavailableError: No answer until the deadline; some of the rows may be noted.
@@ -110,14 +110,16 @@ def refuse_rows(
 def _value(row: Mapping[str, Any], name: str) -> Any:
     value = row.get(name)
     if value is None:
-        raise InvalidValueError(f"a row that is refused has no {name}; it needs {', '.join(_NEEDED)}")
+        raise InvalidValueError(f"a row to refuse has no {name}; refuse needs {', '.join(_NEEDED)}")
     return value.encode() if name == "content" and isinstance(value, str) else value
 
 
 def _checked(delay: Duration | None) -> int | None:
     delay_ms = None if delay is None else duration_ms(delay, "delay")
     if delay_ms == 0:
-        raise InvalidValueError(f"delay is {delay!r}; it must be more than 0, or left out: then the rows die")
+        raise InvalidValueError(
+            f"delay is {delay!r}; it must be more than 0, or omitted to make the rows dead messages"
+        )
     return delay_ms
 
 
@@ -126,7 +128,7 @@ def _options(url: str | None) -> Options:
 
 
 class _Refusal:
-    """Notes which rows are refused, some thousands at a time."""
+    """Stores refusals, some thousands of rows at a time."""
 
     def __init__(self, connections: Connections, delay_ms: int | None, error_type: str) -> None:
         self._connections, self._delay_ms, self._type = connections, delay_ms, error_type
@@ -149,7 +151,7 @@ class _Refusal:
         alike: dict[tuple[str, int, str, str], list[bytes]] = {}
         for topic, slot, content, claim, why in rows:
             if claim is None:
-                raise InvalidValueError("a row that is refused has no claim: it was not read by readStream")
+                raise InvalidValueError("a row to refuse has a null claim: it was not read by readStream")
             alike.setdefault((topic, slot, claim, why), []).append(content)
         for (name, slot, claim, why), contents in alike.items():
             if name not in self._topics:

@@ -1,4 +1,4 @@
-"""A write that says what became of its rows: Spark's own `save()` returns nothing."""
+"""A write that returns counts of its rows: Spark's own `save()` returns nothing."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from rmq.spark.sink.writer import BatchWriter, write_parts
 
 @dataclass(frozen=True, slots=True)
 class SaveResult:
-    """What became of the rows of a write.
+    """Counts of the rows of a write.
 
     Attributes:
         rows: Rows of the frame.
         folded: Of these, folded into another row of their task before they were sent.
-        new: Messages that became an entry of their own.
+        new: Messages that were added as new entries.
         merged: Messages that merged with one in the backlog.
-        skipped: Messages that were sent before, by a task or a job that broke off; of a redrive, those that were gone.
+        skipped: Messages already sent by a failed task or job; of a redrive, messages that were no longer dead.
         bad: Rows put aside, with `badRows=collect`.
-        redis_s: How long all tasks together have waited for calls to Redis, seconds.
+        redis_s: Total time that all tasks waited for calls to Redis, seconds.
 
     Examples:
         >>> from rmq.spark import SaveResult
@@ -52,14 +52,14 @@ def save(frame: DataFrame, topic: str | None = None, **options: str | float | bo
     Args:
         frame: With the columns of a sink.
         topic: Name of the topic; without it, each row goes to the topic that its column `topic` names.
-        options: Those of the sink, by their names: `url`, `merge`, `txnAppId` and so on.
+        options: Options of the sink by name: `url`, `merge`, `txnAppId` and so on.
 
     Returns:
-        What became of the rows, each task as its last attempt saw it.
+        The counts, of each task's last attempt.
 
     Raises:
         InvalidValueError: An unknown option, a value that breaks its rule, or columns that do not fit the topic.
-        UnknownTopicError: Nobody has registered the topic, and no option says what it is.
+        UnknownTopicError: The topic is not registered, and no options define it.
 
     Guarantee: as `write`: at least once, or once where the topic merges by `merge=`, or with `txnAppId`.
     """

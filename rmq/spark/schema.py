@@ -1,4 +1,4 @@
-"""What rows look like that come out of RMQ. Content and body are bytes: `CAST(content AS STRING)` shows text."""
+"""The schemas of reads. Content and body are binary: `CAST(content AS STRING)` returns text."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ QUEUE = StructType(
         StructField("retries_left", IntegerType(), True),
     ]
 )
-"""Backlog, in flight and waiting. `due`: when it is due, its lease ends, or its retry starts; null where at once."""
+"""Backlog, in flight and waiting. `due`: due time, end of the lease, or time of the retry; null if due at once."""
 
 DEAD = StructType(
     [
@@ -65,7 +65,7 @@ ENTRIES = StructType(
         StructField("only_group", StringType(), True),
     ]
 )
-"""Entries of a STREAM topic. `sent`: when Redis took it; `only_group`: into which group this copy was redriven."""
+"""Entries of a STREAM topic. `sent`: time of its addition; `only_group`: the group of a redriven copy."""
 
 _STATE = (
     StructField("state", StringType(), False),
@@ -96,17 +96,17 @@ _MORE = (
 _PAYLOADS = frozenset(("body", "items", "value"))
 
 MORE = frozenset(field.name for field in _MORE)
-"""Columns that a read of a queue has only where they are asked for."""
+"""Columns that a read of a queue has on request only."""
 
 
 def more_columns(queue: str) -> tuple[StructField, ...]:
-    """Return the columns that a read has where they are asked for; `claim` is of `readStream`, so of the backlog."""
+    """Return the columns that a read has on request only; `claim` is a column of `readStream`, so of the backlog."""
     missing = {"dead": ("attempt", "claim"), "backlog": ()}.get(queue, ("claim",))
     return tuple(field for field in _MORE if field.name not in missing)
 
 
 def entry_columns(*, grouped: bool) -> StructType:
-    """Return the columns of a read of a STREAM topic; `grouped`: with what a group has done with each entry."""
+    """Return the columns of a read of a STREAM topic; `grouped`: with the state of each entry in a group."""
     return StructType([*ENTRIES.fields, *_STATE]) if grouped else ENTRIES
 
 
@@ -115,7 +115,7 @@ def columns_of(queue: str, merge: Merge | None) -> StructType:
 
     Args:
         queue: What is read: `backlog`, `inflight`, `waiting` or `dead`.
-        merge: How the topic merges. Then a row also says how many sends it stands for and when these were, and has a
+        merge: How the topic merges. A row then also has the number and times of its sends, and a
             `value` of numbers, `items`, the number of parts `wanted`, or a `version`.
     """
     columns = DEAD if queue == "dead" else QUEUE
@@ -134,57 +134,58 @@ def columns_of(queue: str, merge: Merge | None) -> StructType:
 
 
 def every_column(queue: str) -> StructType:
-    """Return the columns that reads of queues have, of topics that merge and of others."""
+    """Return all columns of reads of queues, of topics that merge and of others."""
     columns = columns_of(queue, None)
     return StructType([*columns.fields, *_SENDS, _VALUE, _ITEMS, _WANTED, _VERSION])
 
 
 def check_payload(topic: Topic, names: Collection[str]) -> None:
-    """Refuse a topic whose payloads are in none of these columns, where those of other topics are.
+    """Refuse a topic whose payloads are in none of these columns, in a read that has the payloads of other topics.
 
     Raises:
-        InvalidValueError: A query would ack them unread.
+        InvalidValueError: A query would ack the payloads unread.
     """
     kind = "" if topic.merge is None else topic.merge.kind
     own = {"items"} if kind in ITEMS else {"body", "value"} if kind in NUMBERS else {"body"}
     if own.isdisjoint(names) and not _PAYLOADS.isdisjoint(names):
         raise InvalidValueError(
-            f"topic {topic.name} has its payloads in column {' or '.join(sorted(own))}, which the read is without: it "
-            f"has {', '.join(names)}",
+            f"the payloads of topic {topic.name} are in column {' or '.join(sorted(own))}, which this read "
+            f"does not have, so they would be acked unread. Its columns are {', '.join(names)}",
             topic=topic.name,
         )
 
 
 def check_topic_has(topic: str, columns: StructType, schema: StructType) -> None:
-    """Refuse columns that reads of other topics have, with `InvalidValueError`.
+    """Raise `InvalidValueError` for a column that only reads of other topics have.
 
     Args:
         topic: Name of the topic.
-        columns: What a read of it has.
-        schema: What is asked for.
+        columns: The columns of its reads.
+        schema: The requested columns.
     """
     for name in schema.names:
         if name not in columns.names:
             raise InvalidValueError(
-                f"column {shown(name, 60)} is not one of a read of topic {topic}: {told(name, columns)}", topic=topic
+                f"a read of topic {topic} has no column {shown(name, 60)}; its columns are {told(name, columns)}",
+                topic=topic,
             )
 
 
 def told(name: str, columns: StructType) -> str:
-    """Return what columns there are, for an error about one that is not there."""
+    """Return the list of columns for an error about a missing one."""
     of_state = name in [field.name for field in _STATE] and "only_group" in columns.names
-    return ", ".join(columns.names) + ("; with spark.read, option statesOf adds it" if of_state else "")
+    return ", ".join(columns.names) + ("; option statesOf of spark.read adds it" if of_state else "")
 
 
 _ALIKE = ((BinaryType, StringType), (IntegerType, LongType))
 
 
 def check_schema(queue: str, schema: StructType) -> None:
-    """Refuse a schema of the user's own that a read cannot give: some of its columns, content and body also as text.
+    """Refuse a user's schema that a read cannot have. It may have some of the columns, content and body also as text.
 
     Args:
-        queue: What is read.
-        schema: What `schema()` was given.
+        queue: The state to read.
+        schema: The argument of `schema()`.
 
     Raises:
         InvalidValueError: An unknown column, or a type that a column cannot have.
@@ -206,16 +207,17 @@ def check_schema(queue: str, schema: StructType) -> None:
             usual = ", ".join(columns_of(queue, None).names)
             near = difflib.get_close_matches(field.name.lower(), known, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
-            raise InvalidValueError(f"column {name} is not one of a read of {queue}: {usual}{hint}")
+            raise InvalidValueError(f"a read of {queue} has no column {name}; its columns are {usual}{hint}")
         alike = any(isinstance(kind, pair) and isinstance(field.dataType, pair) for pair in _ALIKE)
         if not alike and not _same(kind, field.dataType):
             raise InvalidValueError(
-                f"column {field.name} of a read is {kind.simpleString()}; it can't be {field.dataType.simpleString()}"
+                f"column {field.name} of a read has type {kind.simpleString()}; it cannot be read as "
+                f"{field.dataType.simpleString()}"
             )
 
 
 def _same(kind: DataType, asked: DataType) -> bool:
-    """Return whether two types are the same but for nulls within: a schema in words, as `map<...>`, allows them."""
+    """Return whether two types are equal except for nullability inside: a DDL schema allows nulls there."""
     if isinstance(kind, MapType) and isinstance(asked, MapType):
         return (kind.keyType, kind.valueType) == (asked.keyType, asked.valueType)
     if isinstance(kind, ArrayType) and isinstance(asked, ArrayType):
@@ -224,22 +226,22 @@ def _same(kind: DataType, asked: DataType) -> bool:
 
 
 PARTITION, PARTITIONS, SORTED = "partition", "rmq.partitions", "rmq.sorted"
-"""The column that `rmq.spark.keyed` adds, and what its metadata tell: how many partitions there are, and whether the
-rows of each are sorted."""
+"""The column that `rmq.spark.keyed` adds, and its metadata: the number of partitions, and whether the rows of each are
+sorted."""
 
 
 def lowered(schema: StructType) -> StructType:
-    """Return a frame's columns in small letters: Spark does not care about their case.
+    """Return a schema with lower-case names: Spark ignores their case.
 
     Raises:
-        InvalidValueError: Two differ in nothing else, which Spark allows under `spark.sql.caseSensitive`.
+        InvalidValueError: Two names differ only in case, which Spark allows under `spark.sql.caseSensitive`.
     """
     known: dict[str, str] = {}
     for name in schema.names:
         if name.lower() in known:
             raise InvalidValueError(
-                f"columns {shown(known[name.lower()], 60)} and {shown(name, 60)} have the same name, since capital "
-                "letters make no difference: drop or rename one"
+                f"columns {shown(known[name.lower()], 60)} and {shown(name, 60)} differ only in upper and "
+                "lower case, which RMQ does not distinguish: drop or rename one"
             )
         known[name.lower()] = name
     return StructType(
@@ -253,7 +255,7 @@ _OF_SENDS = frozenset(field.name for field in (*_SENDS, _VALUE, _ITEMS, _WANTED,
 
 
 def of_reads(names: Collection[str]) -> frozenset[str]:
-    """Return the columns of reads that a sink passes over where it does not take them: what was read can be written.
+    """Return the columns of reads that a sink ignores, so that a frame that was read can be written.
 
     Args:
         names: Columns of the frame: only where it tells of topics and slots, of sends, as a read of a topic that

@@ -1,4 +1,4 @@
-"""Which columns a read has, which it offers beside them, and what Redis has to send for them."""
+"""The default and the optional columns of a read, and the parts of messages that they need from Redis."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from rmq.spark.schema import more_columns, told
 from rmq.spark.subscription import names_of
 
 USUAL = "*"
-"""Stands for the usual columns in the option `columns`."""
+"""Means the default columns in the option `columns`."""
 
 _OF_BODIES = frozenset("body trace merged first_sent last_sent value items wanted version".split())
 _OF_REASONS = frozenset("error_type error_message attempts first_failed last_failed".split())
 
 
 def offered(topic: Topic, options: Options, usual: StructType) -> StructType:
-    """Return the columns that a read can give: the usual ones, and those that have to be asked for."""
+    """Return all columns that a read can have: the default and the optional ones."""
     if topic.type is TopicType.STREAM:
         return usual
     return StructType(
@@ -34,10 +34,10 @@ def offered(topic: Topic, options: Options, usual: StructType) -> StructType:
 
 
 def chosen(topics: Sequence[Topic], options: Options, usual: StructType) -> StructType:
-    """Return the columns of a read of some topics: the usual ones, unless the option `columns` names others.
+    """Return the columns of a read of topics: the default ones, unless the option `columns` names others.
 
     Raises:
-        InvalidValueError: One that a read of this topic does not have.
+        InvalidValueError: A read of this topic has no such column.
     """
     if options.columns is None:
         return usual
@@ -46,33 +46,33 @@ def chosen(topics: Sequence[Topic], options: Options, usual: StructType) -> Stru
     for name in names:
         if name not in there.names:
             raise InvalidValueError(
-                f"option columns names {shown(name, 60)}, which is not a column of a read of topic "
-                f"{names_of(topics)}: {told(name, there)}"
+                f"option columns names {shown(name, 60)}, but a read of topic {names_of(topics)} has no such "
+                f"column; its columns are {told(name, there)}"
             )
     return StructType([there[name] for name in dict.fromkeys(names)])
 
 
 def check_chosen(options: Options, schema: StructType) -> None:
-    """Refuse a schema of the user's own beside the option `columns`, where the two differ.
+    """Refuse a user's schema that differs from the option `columns`.
 
     Raises:
-        InvalidValueError: It names the column.
+        InvalidValueError: The option names a column that the schema does not have.
     """
     for name in options.columns or ():
         if name not in (USUAL, *schema.names):
             raise InvalidValueError(
-                f"option columns names {name}, and schema() is without it: give one of the two, columns or schema()"
+                f"option columns names {name}, which schema() does not have: use one of the two, columns or schema()"
             )
 
 
 def parts_of(topic: Topic, names: Collection[str]) -> Parts:
-    """Return what has to be read for columns with these names, beside contents and scores."""
+    """Return the parts to read for columns with these names, beside contents and scores."""
     bodies = not _OF_BODIES.isdisjoint(names) or (topic.merge is not None and "sent" in names)
     return Parts(bodies=bodies, reasons=not _OF_REASONS.isdisjoint(names))
 
 
 def attempt_of(topic: Topic, place: AnyPlace, score: int) -> int | None:
-    """Return the number of a message's delivery, from 1: of the one in flight, else of the next one."""
+    """Return the number of a message's delivery, from 1: the current one if it is in flight, otherwise the next one."""
     if place == "dead":
         return None
     left = meaning_of(topic, place, score)[1]
@@ -80,7 +80,7 @@ def attempt_of(topic: Topic, place: AnyPlace, score: int) -> int | None:
 
 
 def sent_of(topic: Topic, place: AnyPlace, scores: Sequence[int]) -> list[int | None]:
-    """Return when messages were sent, in microseconds, where their scores in store say so; else `None` for each."""
+    """Return the send times of messages, in microseconds, if their scores contain them; otherwise `None` for each."""
     if topic.type is not TopicType.PRIORITY or place != "store":
         return [None] * len(scores)
     sent_ms = ages_for(topic.max_priority).sent_ms
@@ -96,15 +96,15 @@ def more_of(
     traces: Sequence[str | None],
     sends: Mapping[str, Sequence[Any]] | None,
 ) -> dict[str, Sequence[Any]]:
-    """Return those of the columns that have to be asked for which are among `names`.
+    """Return the optional columns that are among `names`.
 
     Args:
-        names: The columns that are wanted.
+        names: The requested columns.
         topic: The definition.
-        place: Where the messages lie.
-        scores: Their scores there.
-        traces: The trace contexts that came with them, empty for none.
-        sends: Of a topic that merges: what its records say, see `sends_of`.
+        place: The state of the messages.
+        scores: Their scores.
+        traces: Their trace contexts, empty for none.
+        sends: Columns from the records of a topic that merges, see `sends_of`.
     """
     found: dict[str, Sequence[Any]] = {}
     if "attempt" in names:

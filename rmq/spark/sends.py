@@ -1,4 +1,4 @@
-"""What the records of a topic that merges say, column by column."""
+"""The columns that are decoded from the records of a topic that merges."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rmq._model.records import BODIES, ITEMS, NOTHING, NUMBERS, Record, read_rec
 
 
 def sends_of(bodies: Iterable[bytes | None]) -> dict[str, list[Any]]:
-    """Return the columns that rows of a topic that merges have, from what is stored for each, `None` for nothing."""
+    """Return the additional columns of a topic that merges, from the stored record of each row, or `None`."""
     records = [read_record(body) or NOTHING for body in bodies]
     return {
         "body": [_said(record)[0] for record in records],

@@ -1,4 +1,4 @@
-"""The session that a job runs in: the one that is there, else one that is started."""
+"""The session of a job: the existing one, or a new one."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ SETTINGS: Mapping[str, str] = {
     "spark.log.level": "ERROR",
     "spark.sql.session.timeZone": "UTC",
 }
-"""Of each session that is started here."""
+"""Settings of every session that is started here."""
 
 LOCAL_SETTINGS: Mapping[str, str] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    # tasks of one machine: Spark's 200 would be mostly overhead
+    # on one machine Spark's default of 200 would be mostly overhead
     "spark.sql.shuffle.partitions": "8",
 }
-"""Of one on this machine alone; the executors of a cluster have to reach the driver."""
+"""Settings of a session on this machine only; the executors of a cluster must reach the driver."""
 
 _LISTENING: WeakSet[SparkSession] = WeakSet()
 
@@ -43,18 +43,18 @@ _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 def register(spark: SparkSession) -> None:
     """Make `format("rmq")` known to a session, classic or Spark Connect, and to this Python thread. Safe to repeat.
 
-    In a classic session a listener also tells the drivers of queries which batches Spark has committed, so that these
-    are acked at once, and not only by the next trigger. `RMQ_URL`, as it is now, counts where no option `url` is given.
+    In a classic session, a listener also notifies the drivers of queries of committed batches, which are then acked at
+    once instead of at the next trigger. The current value of `RMQ_URL` is the default of option `url`.
     """
     spark.dataSource.register(_source_for(os.environ.get("RMQ_URL")))
     _hear_commits(spark)
     if type(spark).getActiveSession() is None and hasattr(spark, "sparkContext"):
-        # a write looks the format up in the session of its thread, and a new thread has none until a call like this
+        # a write looks the format up in the session of its thread, and a new thread has none before such a call
         cast("Any", spark).createDataFrame([], "none int")
 
 
 def _source_for(url: str | None) -> type[RmqDataSource]:
-    """Return the format with a default for the option `url`: Spark's processes have the environment of its JVM."""
+    """Return the format with a default for option `url`: Spark's processes have the environment of the JVM."""
     if url is None:
         return RmqDataSource
 
@@ -66,7 +66,7 @@ def _source_for(url: str | None) -> type[RmqDataSource]:
 
 
 def _hear_commits(spark: SparkSession) -> None:
-    """Listen in a session for what its queries commit; a client of Spark Connect is on another machine than these."""
+    """Listen for the commits of a session's queries. Not with Spark Connect, whose queries run on another machine."""
     if hasattr(spark, "sparkContext") and spark not in _LISTENING:
         spark.streams.addListener(CommitListener())
         _LISTENING.add(spark)
@@ -76,28 +76,28 @@ def _hear_commits(spark: SparkSession) -> None:
 def open_session(
     name: str, *, master: str = "local[*]", settings: Mapping[str, str] | None = None, quiet: bool = False
 ) -> Generator[SparkSession]:
-    """Give a session that knows `format("rmq")`.
+    """Context manager: a session in which `format("rmq")` is registered.
 
-    One that is there already, whichever thread made it, is used as it is and stays open. Under `spark-submit`, or with
-    `SPARK_REMOTE` set, what they say rules. Else one is started: Java found as `_processes.java` does it, tasks in
+    An existing session of any thread is used unchanged and stays open. Under `spark-submit`, or with `SPARK_REMOTE`
+    set, their settings apply. Otherwise a session is started: with the Java that `_processes.java` finds, with tasks in
     this Python, in UTC; it logs errors only.
 
     Args:
         name: The application's name.
         master: Where its tasks run: on this machine, such as `local[2]`, or on a cluster, such as
             `spark://master:7077`, whose machines have this Python at the same path.
-        settings: More of Spark's settings for one that is started; they beat `SETTINGS` and `LOCAL_SETTINGS`.
-        quiet: One that is started prints nothing to stderr, unless it fails to start.
+        settings: Settings of a session that is started; they override `SETTINGS` and `LOCAL_SETTINGS`.
+        quiet: A session that is started prints nothing to stderr, unless it fails to start.
 
     Raises:
-        RmqError: No Java found, or Spark does not start.
+        RmqError: Java was not found, or Spark does not start.
     """
     there = _session_there()
     if there is not None:
         register(there)
         yield there
         return
-    # spark-submit has started the JVM before Python; a remote server has its own
+    # spark-submit starts the JVM before Python; a remote server has its own
     if "PYSPARK_GATEWAY_PORT" in os.environ or "SPARK_REMOTE" in os.environ:
         session = SparkSession.builder.appName(name).getOrCreate()
     else:
@@ -117,7 +117,7 @@ def _session_there() -> SparkSession | None:
         made = SparkSession.active()  # by another thread
     except PySparkException:
         return None
-    context: Any = getattr(made, "sparkContext", None)  # Spark Connect has none, and names no session that is over
+    context: Any = getattr(made, "sparkContext", None)  # Spark Connect has no JVM; a stopped session is not active
     return made if context is None or context._jsc is not None else None
 
 
@@ -143,7 +143,7 @@ def _start(name: str, master: str, settings: Mapping[str, str], quiet: bool) -> 
 
 @contextmanager
 def _stderr_to(descriptor: int) -> Generator[None]:
-    """Let processes that are started write their errors elsewhere; they go on to do so."""
+    """Redirect stderr of the processes started in the block; it stays redirected for them."""
     kept = os.dup(2)
     try:
         os.dup2(descriptor, 2)

@@ -1,4 +1,4 @@
-"""A topic as Spark uses it: its definition, and the acks and renewals of a streaming query's batches in its slots."""
+"""A topic in Spark: its definition, and the acks and lease renewals of a streaming query's batches."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from rmq.spark.calls import Driver
 T = TypeVar("T")
 
 WINDOW = 64
-"""Most calls under way at once: they bound the memory, and keep the servers busy."""
+"""Maximum number of concurrent calls, which limits the memory and keeps the servers busy."""
 
 PIECE = 4
-"""Most acks or renewals under way at once. Each takes a millisecond or more of Redis, which works off what one client
-has sent without a break: in between others have their turn."""
+"""Maximum number of concurrent acks or renewals. Each takes Redis a millisecond or more, and Redis executes
+the pipeline of one client without a break; pieces let other clients in between."""
 
 
 def queue_topic(connections: Connections, name: str, no_stream: str) -> Topic:
-    """Return a registered topic that is no STREAM.
+    """Return a registered topic that is not a STREAM.
 
     Args:
         connections: Where it is.
         name: Its name.
-        no_stream: Why it must not be a STREAM.
+        no_stream: The reason why it must not be a STREAM, for the error.
 
     Raises:
         UnknownTopicError: Nobody has registered it.
@@ -50,15 +50,15 @@ def queue_topic(connections: Connections, name: str, no_stream: str) -> Topic:
 
 
 class SettledBatch(NamedTuple):
-    """As `Settled`, of a batch, by slots.
+    """The result of an ack or renewal of a batch, by slot.
 
     Attributes:
-        found: Slot -> messages that the batch had claimed there.
-        lost: How many others have taken.
-        put_back: Slot -> messages that the last replay has put back.
-        refused: How many the query has refused.
-        done: Slot -> how many were acked or renewed.
-        fenced: Slot -> epoch of the newer owner that has it.
+        found: Slot -> number of messages that the batch had claimed there.
+        lost: Number of messages that other workers took.
+        put_back: Slot -> number of messages that the last replay returned to the backlog.
+        refused: Number of messages that the query refused.
+        done: Slot -> number of messages acked or renewed.
+        fenced: Slot -> epoch of its newer owner.
     """
 
     found: dict[int, int]
@@ -69,7 +69,7 @@ class SettledBatch(NamedTuple):
     fenced: Mapping[int, int] = MappingProxyType({})
 
     def then(self, other: SettledBatch) -> SettledBatch:
-        """Return this with what has come of the fenced slots in a second try."""
+        """Return this result combined with that of a second try in the fenced slots."""
         return SettledBatch(
             self.found | other.found,
             self.lost + other.lost,
@@ -81,16 +81,16 @@ class SettledBatch(NamedTuple):
 
 
 class Pace:
-    """Spreads the renewals of a batch over some time: one after the other, with breaths between, while that is in time.
+    """Spreads the renewals of a batch over the available time, with pauses, so that they do not block Redis.
 
     Args:
-        renewals: How many there are.
-        time_s: Time for them, in seconds. Half of it is for breaths: a server that is slow may take the rest.
-        stopping: Ends the breaths, and what is left of the batch.
-        least: Fewest under way at once. In a cluster `PIECE`: one call alone waits long for a master that is down.
+        renewals: Their number.
+        time_s: Time available, in seconds. Half of it is used for pauses; the rest is a reserve for a slow server.
+        stopping: Ends the pauses and the remaining renewals.
+        least: Minimum number of concurrent renewals; `PIECE` in a cluster, where a failed master delays a call.
 
     Attributes:
-        piece: How many renewals are under way at once, `least` to `PIECE`: more where an answer takes long.
+        piece: Number of concurrent renewals, `least` to `PIECE`; it grows if replies are slow.
     """
 
     def __init__(self, renewals: int, time_s: float, stopping: Event, least: int = 1) -> None:
@@ -99,7 +99,7 @@ class Pace:
         self._pieces, self._busy_s, self._since_s = 0, 0.0, monotonic_s()
 
     def breathe(self) -> bool:
-        """Wait behind a piece; return whether the rest is not needed."""
+        """Pause after a piece; return whether to stop."""
         self._pieces += 1
         self._busy_s += monotonic_s() - self._since_s
         mean_s = self._busy_s / self._pieces
@@ -113,11 +113,11 @@ class QuerySlots:
     """Acks and renews the batches of queries on one topic.
 
     Args:
-        connections: Where the slots are.
+        connections: Connections to Redis.
         topic: The registered definition.
 
     Attributes:
-        pace: Spreads the acks or renewals of the next batch; without it a piece follows the other.
+        pace: Spreads the renewals of the next batch; without it there are no pauses.
     """
 
     def __init__(self, connections: Connections, topic: Topic) -> None:
@@ -138,11 +138,11 @@ class QuerySlots:
             driver: The query's driver.
             seq: Number of the batch.
             chunks: The parts.
-            verb: What to do.
-            owners: Who owns each of their slots; by default all that has an owner is an error.
+            verb: Ack or renew.
+            owners: Owners of the slots; by default a slot with an owner is an error.
 
         Raises:
-            RmqError: The first that a part met; the others are done. With `owners` a slot of a newer owner is none.
+            RmqError: The first error; the other parts are processed. With `owners`, a newer owner is not an error.
         """
         known, fenced = owners or {}, None if owners is None else dict[int, int]()
         parts = (

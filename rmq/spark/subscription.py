@@ -46,8 +46,8 @@ def topics_of(connections: Connections, options: Options, *, whole: bool = True)
         found = fitting(known, options)
         if not found:
             raise InvalidValueError(
-                f"topicPattern {quoted(options.topic_pattern or '')} fits the name of none of {len(known)} registered "
-                "topics; it has to fit the whole name"
+                f"topicPattern {quoted(options.topic_pattern or '')} matches none of {len(known)} registered "
+                "topics; it must match the whole name"
             )
         if not whole:
             found = [topic for topic in found if topic.type is not TopicType.STREAM][:MOST_TOPICS] or found[:1]
@@ -66,7 +66,7 @@ def check_several(topic: Topic) -> None:
     """Refuse a topic that no read of several topics can have, with `InvalidValueError`."""
     if topic.type is TopicType.STREAM:
         raise InvalidValueError(
-            f"topic {topic.name} is STREAM, and a read of several topics has none of these: read it by itself",
+            f"topic {topic.name} is STREAM, and a read of several topics cannot include a STREAM topic: read it alone",
             topic=topic.name,
         )
 
@@ -75,15 +75,15 @@ def check_room(topic: Topic, number: int) -> None:
     """Refuse a topic beside so many others of one read, with `InvalidValueError`."""
     if number >= MOST_TOPICS:
         raise InvalidValueError(
-            f"topic {topic.name} is one too many: the query reads {number} topics, the most of one read; read some "
-            "apart, by a narrower pattern",
+            f"topic {topic.name} cannot be added: the query reads {number} topics, the maximum of one "
+            "read. Use a narrower pattern, or split the query",
             topic=topic.name,
         )
 
 
 def _check_number(number: int) -> None:
     if number > MOST_TOPICS:
-        raise InvalidValueError(f"{number} topics are named, and a read has up to {MOST_TOPICS}: read some apart")
+        raise InvalidValueError(f"{number} topics are named; a read can have at most {MOST_TOPICS}: split the read")
 
 
 def fits(options: Options, name: str) -> bool:

@@ -116,7 +116,7 @@ def test_bad_values_name_value_and_rule(cli: Cli, topic_name: str) -> None:
     def refused(*args: str) -> str:
         return cli("send", topic_name, *args, code=2).err
 
-    assert "--time-range is '5'" in refused("a", "--time-range", "5")
+    assert "--time-range is '5': is it '5ms' or '5s'?" in refused("a", "--time-range", "5")
     assert "--at is '2030-01-01T00:00', which has no zone" in refused("a", "--at", "2030-01-01T00:00")
     assert "--type is 'fifo'; it must be one of" in refused("a", "--type", "fifo")
     assert "slots of topic" in refused("a", "--type", "priority", "--slots", "3")

@@ -125,7 +125,7 @@ def test_a_stream_is_created_with_its_bounds(cli: Cli, client: RmqClient, topic_
     [
         (("--merge", "total"), "--merge is 'total'; it must be one of keep, replace, newest, max"),
         (("--merge", "sum", "--window", "sliding 5s"), "--window is 'sliding 5s'; it must be \"fixed 5s\""),
-        (("--merge", "sum", "--window", "fixed 5"), "--window is 'fixed 5': fixed is '5'; it must be a duration"),
+        (("--merge", "sum", "--window", "fixed 5"), "--window is 'fixed 5': fixed is '5': is it '5ms' or '5s'?"),
         (("--merge", "sum", "--window", "sliding 5s max 2s"), "it must be at least quiet"),
         (("--merge", "sum", "--max-count", "many"), "--max-count is 'many'; it must be a whole number from 1 to"),
         (("--merge", "sum", "--max-count", "0"), "--max-count is '0'; it must be a whole number from 1 to 2147483648"),

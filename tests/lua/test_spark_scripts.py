@@ -167,7 +167,7 @@ def test_bodies_whose_copies_redis_has_dropped_are_not_given_out_as_none(make_sl
     slot.client.delete(query_of(slot).body)  # an eviction
     assert rows_of(read(slot, chunk=1)) == (Row(b"c", 3_000, b"other"),), "there are copies again, not of these two"
     for strict in (True, False):
-        with pytest.raises(BatchLostError, match="copies of bodies of 2 messages"):
+        with pytest.raises(BatchLostError, match="evicted the bodies of 2 messages"):
             read(slot, limit=2, strict=strict)
     again = read(slot, SECOND, limit=2)
     assert (again.claimed, again.left_out, rows_of(again)) == (2, 2, ())

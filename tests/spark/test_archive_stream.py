@@ -170,10 +170,10 @@ def test_folders_that_do_not_fit_are_refused(
         archive_stream.run(spark, settings)
     with pytest.raises(InvalidValueError, match=f"is the archive of topic {log.name}"):
         whole_stream(spark, spark_client.url, other.name, str(tmp_path / "archive"))
-    with pytest.raises(InvalidValueError, match="by group archive; take another folder"):
+    with pytest.raises(InvalidValueError, match="by group archive; use another folder"):
         archive(group="other")
     shutil.rmtree(tmp_path / "archive" / "checkpoint")
-    with pytest.raises(InvalidValueError, match="has entries and no checkpoint"):
+    with pytest.raises(InvalidValueError, match="has entries but no checkpoint"):
         archive()
 
 
@@ -200,7 +200,7 @@ def test_as_it_is_typed(spark: SparkSession, spark_client: RmqClient, log: Topic
         (("{topic}", "--out", "/dev/null/x", "--older-than", "1h"), 1, "/dev/null"),
         (("{topic}", "--out", "nowhere://x", "--older-than", "1h"), 2, "nowhere"),
         (("nobody-knows", "--out", "{out}", "--older-than", "1h"), 1, "nobody-knows"),
-        (("{queue}", "--out", "{out}", "--older-than", "1h"), 2, "only STREAM topics have a history"),
+        (("{queue}", "--out", "{out}", "--older-than", "1h"), 2, "only STREAM topics can be archived"),
         (("{unacked}", "--out", "{out}", "--older-than", "1h"), 2, "unacked in its retention"),
     ],
 )
@@ -232,5 +232,5 @@ def test_a_second_run_is_told_that_one_is_at_work(spark_client: RmqClient, log: 
             archive()
         turn.check()
     assert archive().archived == OLD
-    with pytest.raises(DriverReplacedError, match="has begun since this one paused"):
+    with pytest.raises(DriverReplacedError, match="was started while this one was paused"):
         turn.check()

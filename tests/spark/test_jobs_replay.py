@@ -194,7 +194,11 @@ def test_a_topic_that_takes_no_marks_is_sent_again(
     ("columns", "more", "message"),
     [
         (("id",), {}, "has no column content"),
-        (("'a' content", "now() sent"), {}, "name the column with the time; its timestamps are: sent, drained"),
+        (
+            ("'a' content", "now() sent"),
+            {},
+            "set time_column to the column with the time; the timestamp columns are: sent, drained",
+        ),
         (("'a' content",), {"time_column": "content"}, "column content is string"),
         (("'a' content",), {"time_column": "when"}, "column when is missing"),
         (("id content",), {}, "column content is bigint; it must be string or binary"),
@@ -202,7 +206,7 @@ def test_a_topic_that_takes_no_marks_is_sent_again(
         (("'a' content", "4 slot"), {}, "slot must be 0 to 3"),
         (("'a' content",), {"from_topic": "b"}, "has no column topic"),
         (("'a' content",), {"fixed_time_ms": 2**41}, "RANGE_MERGE"),
-        (("'a' content",), {"again": Again(rate=1.0, priority=99)}, "it has no priorities"),
+        (("'a' content",), {"again": Again(rate=1.0, priority=99)}, "priority is for PRIORITY topics"),
     ],
 )
 def test_what_is_wrong_with_an_archive_is_said_before_anything_is_sent(
@@ -248,7 +252,7 @@ def test_what_is_wrong_with_the_settings(spark: SparkSession, spark_client: RmqC
         replace(good, again=Again())
     with pytest.raises(InvalidValueError, match="rate is 0"):
         Again(rate=0.0)
-    with pytest.raises(InvalidValueError, match="time_column is for an archive"):
+    with pytest.raises(InvalidValueError, match="time_column can be used with an archive only"):
         replace(good, time_column="drained")
     with pytest.raises(InvalidValueError, match="day is 0001-01-01"):
         replace(good, day=date.min)

@@ -80,7 +80,7 @@ def test_a_write_that_broke_off_goes_on_with_other_cores_and_counts_each_row_onc
     sent = found_in(spark_client, topic)
     assert 0 < len(sent) < 300
     chunk = 64 if reducer == WIDE else 1_000  # each row of a chunk may bring an item as large as the bound
-    other = f"was begun with 4 partitions, mergeRows=20 and chunkSize={chunk}, and now has 2"
+    other = f"was started with 4 partitions, mergeRows=20 and chunkSize={chunk}, and is now run with 2"
     with pytest.raises(Exception, match=other):
         sink_of(keyed(rows_of(spark, topic, 2), partitions=2), url, topic, mergeRows=20, **names).save()
     assert found_in(spark_client, topic) == sent, "refused before the first send"
@@ -131,7 +131,7 @@ def test_a_batch_of_a_stream_that_broke_off_counts_each_row_once(
             (checkpoint / "commits" / name).unlink()
         spark.conf.set("spark.sql.files.maxPartitionBytes", 20_000)
     spark.conf.unset("spark.sql.files.maxPartitionBytes")
-    with pytest.raises(Exception, match="was begun with 4 partitions"):
+    with pytest.raises(Exception, match="was started with 4 partitions"):
         drain(2)
     assert found_in(spark_client, topic) == expected(topic)
 
@@ -144,7 +144,7 @@ def test_rows_that_moved_since_are_refused(
     assert frame.schema["partition"].metadata == {"rmq.partitions": 4, "rmq.sorted": True}
     wrong = frame.select((F.col("partition") != F.spark_partition_id()).alias("wrong")).where("wrong").count()
     assert (frame.rdd.getNumPartitions(), wrong) == (4, 0)
-    with pytest.raises(Exception, match="let keyed be the last step"):
+    with pytest.raises(Exception, match="make keyed the last step"):
         sink_of(frame.coalesce(2), url, topic, once="moved").save()
     assert stored(spark_client, topic) == {}
     for options in ({"once": "n"}, {"txnAppId": "n", "txnVersion": 1}):
@@ -175,7 +175,7 @@ def test_rows_that_name_their_topics_count_once_each(
         values = stored(spark_client, topic)
         assert len(values) == 25
         assert {(value.count, value.number) for value in values.values()} == {(40, 40)}
-    with pytest.raises(Exception, match="was begun with 3 partitions"):
+    with pytest.raises(Exception, match="was started with 3 partitions"):
         write(2, 4)
 
 
@@ -187,10 +187,12 @@ def test_keyed_keeps_an_order_and_refuses_what_it_cannot_key(spark: SparkSession
     for partitions in (0, 16_385, True, 2.0):
         with pytest.raises(InvalidValueError, match=r"partitions is .*; it must be a whole number from 1 to 16384"):
             keyed(frame, partitions)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(InvalidValueError, match="keyed needs a column content; the frame has body"):
+    with pytest.raises(InvalidValueError, match="keyed needs a column content; the columns of the frame are  body"):
         keyed(frame.select("body"), 2)
     stream = spark.readStream.format("rate").load().selectExpr("cast(value as string) content")
-    with pytest.raises(InvalidValueError, match="a stream, which has no order: call keyed in foreachBatch"):
+    with pytest.raises(
+        InvalidValueError, match="a streaming frame, whose rows have no order: call keyed in foreachBatch"
+    ):
         keyed(stream, 2, order_by="content")
 
 

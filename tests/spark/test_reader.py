@@ -202,7 +202,7 @@ def test_leases_are_kept_until_the_ack_is_done(spark_client: RmqClient, monkeypa
 def test_a_redis_that_has_forgotten_the_query_is_noticed(spark_client: RmqClient, topic: Topic) -> None:
     start = {"v": 1, "qid": "forgotten", "seq": 7, "q": {"0": 5}}
     for _ in range(2):  # it stays so: who restarts the query does not talk it out of this
-        with pytest.raises(BatchError, match="knows nothing of query forgotten"):
+        with pytest.raises(BatchError, match="has no record of query forgotten"):
             reader_of(spark_client, topic).latestOffset(start, ALL)
     reader = reader_of(spark_client, topic, fail_on_data_loss=False)
     end = reader.latestOffset({**start, "qid": "forgotten2"}, ALL)

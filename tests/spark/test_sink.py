@@ -183,7 +183,7 @@ def test_what_does_not_fit_is_refused(
 
 
 def test_overwriting_a_live_queue_is_refused(spark: SparkSession, spark_client: RmqClient) -> None:
-    with pytest.raises(Exception, match="would empty a live queue"):
+    with pytest.raises(Exception, match="would delete the messages of a live queue"):
         sink_of(messages(spark, 1, "100L priority"), spark_client.url, topic_of()).mode("overwrite").save()
 
 

@@ -58,7 +58,7 @@ def test_the_dead_are_counted_by_error_and_day(
 def test_a_view_cannot_have_options_of_the_sinks(spark: SparkSession, statements: list[str]) -> None:
     view = statements[0].replace("queue 'dead'", "queue 'dead', mergeRows '5'")
     spark.sql(view)
-    with pytest.raises(PySparkException, match="mergeRows is an option of the sinks"):
+    with pytest.raises(PySparkException, match="mergeRows is an option of writes"):
         spark.sql("SELECT * FROM dead").collect()
 
 

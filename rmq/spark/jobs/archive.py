@@ -54,7 +54,7 @@ class Archive:
         """
         frame, names = self.frame, self.frame.columns
         if from_topic is not None and "topic" not in names:
-            raise InvalidValueError(f"from_topic is {from_topic}; the archive has no column topic to choose by")
+            raise InvalidValueError(f"from_topic is {from_topic}, but the archive has no column topic to filter on")
         if "topic" in names:
             frame = frame.where(F.col("topic") == (from_topic or topic.name))
         time = F.col(self.time)
@@ -75,13 +75,13 @@ class Archive:
         longest = topic.max_content_bytes
         found = (
             F.when(F.col("content").isNull(), F.lit("content is null"))
-            .when(~length.between(1, longest), F.lit(f"content must have 1 to {longest} bytes"))
+            .when(~length.between(1, longest), F.lit(f"content must be 1 to {longest} bytes long"))
             .when(F.col("slot").isNull(), F.lit("slot is null"))
             .when(~F.col("slot").between(0, topic.slots - 1), F.lit(f"slot must be 0 to {topic.slots - 1}"))
         )
         if "body" in self.frame.columns and _has_body(topic):
             too_long = F.length("body") > topic.max_body_bytes
-            found = found.when(too_long, F.lit(f"body must have up to {topic.max_body_bytes} bytes"))
+            found = found.when(too_long, F.lit(f"body must be at most {topic.max_body_bytes} bytes long"))
         if topic.merge is not None:
             found = record_problem(topic, topic.merge, self.frame.columns, found)
         if topic.type is TopicType.PRIORITY:
@@ -109,7 +109,7 @@ def open_archive(spark: SparkSession, path: str, time_column: str | None = None)
     except SPARK_ERRORS as error:
         raise InvalidValueError(f"archive {path!r} can't be read: {one_line(error)}") from None
     if "content" not in types:
-        raise InvalidValueError(f"archive {path!r} has no column content; there are {', '.join(types)}")
+        raise InvalidValueError(f"archive {path!r} has no column content; its columns are {', '.join(types)}")
     for name, kinds in _COLUMNS.items():
         if name in types and types[name] not in kinds:
             raise InvalidValueError(
@@ -119,7 +119,9 @@ def open_archive(spark: SparkSession, path: str, time_column: str | None = None)
     if time_column is None:
         if len(times) != 1:
             there = ", ".join(times) or "none"
-            raise InvalidValueError(f"archive {path!r}: name the column with the time; its timestamps are: {there}")
+            raise InvalidValueError(
+                f"archive {path!r}: set time_column to the column with the time; the timestamp columns are: {there}"
+            )
         time_column = times[0]
     elif types.get(time_column := time_column.lower()) not in ("timestamp", "bigint"):
         kind = types.get(time_column, "missing")
@@ -144,13 +146,13 @@ def check_values(topic: Topic, again: Again, fixed_time_ms: int | None) -> None:
         InvalidValueError: There is one.
     """
     if again.priority is not None and topic.type is not TopicType.PRIORITY:
-        raise InvalidValueError(f"topic {topic.name} is {topic.type.name}: it has no priorities")
+        raise InvalidValueError(f"topic {topic.name} is {topic.type.name}; priority is for PRIORITY topics")
     if again.due_in_ms is not None and topic.type is not TopicType.RANGE_MERGE:
         raise InvalidValueError(f"due_in_ms is for RANGE_MERGE topics; topic {topic.name} is {topic.type.name}")
     if (fixed_time_ms is not None) != (topic.type is TopicType.FIXED_TIME):
         raise InvalidValueError(
-            f"topic {topic.name} is {topic.type.name}: an archive goes to a FIXED_TIME topic with a fixed_time_ms, "
-            "the time when all of it is due, and to the others without"
+            f"topic {topic.name} is {topic.type.name}: fixed_time_ms, the time when all messages of an "
+            "archive become due, is needed on a FIXED_TIME topic and not allowed on others"
         )
 
 

@@ -82,7 +82,7 @@ class ArchiveSettings:
             if getattr(self, name) < 0:
                 raise InvalidValueError(f"{name} is {getattr(self, name)}; it must be 0 or more")
         if self.trim_after_ms and not self.trim:
-            raise InvalidValueError("trim_after_ms says when to trim, and trim is false: give one of the two")
+            raise InvalidValueError("trim_after_ms cannot be combined with trim=False")
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,9 @@ def last_commit(spark: SparkSession, out: str, until_s: float | None = None) -> 
             found = json.loads(line)
             if isinstance(found, dict) and "qid" in found:
                 return Commit(number, LogBatch.from_offset(found))  # pyright: ignore[reportUnknownArgumentType]
-    raise InvalidValueError(f"folder {out!r} is no archive of a STREAM topic: its checkpoint is of another query")
+    raise InvalidValueError(
+        f"folder {out!r} is not an archive of a STREAM topic: its checkpoint belongs to another query"
+    )
 
 
 def _commits(spark: SparkSession, out: str) -> dict[int, float]:
@@ -243,7 +245,7 @@ def _day() -> Column:
 def _stream_topic(connections: Connections, name: str) -> Topic:
     topic = Registry(connections).get(name)
     if topic.type is not TopicType.STREAM:
-        raise InvalidValueError(f"topic {name} is {topic.type.name}; only STREAM topics have a history", topic=name)
+        raise InvalidValueError(f"topic {name} is {topic.type.name}; only STREAM topics can be archived", topic=name)
     return topic
 
 
@@ -252,8 +254,8 @@ def _kept_topic(connections: Connections, settings: ArchiveSettings) -> Topic:
     topic = _stream_topic(connections, settings.topic)
     if (topic.retention or Retention()).unacked and not settings.accept_loss:
         raise InvalidValueError(
-            f"topic {topic.name} also drops what groups have not acked (unacked in its retention), so that an "
-            "archive may miss entries: change that, or accept the loss",
+            f"the retention of topic {topic.name} also drops entries that groups have not acked (unacked), "
+            "so the archive may miss entries. Change the retention, or accept the loss",
             topic=topic.name,
         )
     return topic
@@ -266,7 +268,7 @@ def _check_archive(commit: Commit | None, topic: Topic, out: str, group: str | N
     batch = commit.batch
     if batch.topic != topic.name or group not in (None, batch.group):
         raise InvalidValueError(
-            f"folder {out!r} is the archive of topic {batch.topic} by group {batch.group}; take another folder",
+            f"folder {out!r} is the archive of topic {batch.topic} by group {batch.group}; use another folder",
             topic=topic.name,
         )
 
@@ -326,8 +328,8 @@ class _Run:
             with suppress(*SPARK_ERRORS):
                 if not self._spark.read.schema(_STORED).parquet(_entries(out)).isEmpty():
                     raise InvalidValueError(
-                        f"folder {out!r} has entries and no checkpoint: bring its checkpoint back, or take another "
-                        "folder and another group"
+                        f"folder {out!r} has entries but no checkpoint: restore the checkpoint, or use another folder "
+                        "and another group"
                     ) from None
 
     def _archive(self, before_ms: int) -> None:

@@ -56,11 +56,11 @@ class DeadAuditSettings:
 
     def __post_init__(self) -> None:
         if not self.topics:
-            raise InvalidValueError("there is no topic; name one or more")
+            raise InvalidValueError("topics is empty; name at least one topic")
         if len(set(self.topics)) < len(self.topics):
-            raise InvalidValueError(f"a topic is named twice: {', '.join(self.topics)}")
+            raise InvalidValueError(f"topics names a topic twice: {', '.join(self.topics)}")
         if (self.redrive or self.dry_run) and self.where is None:
-            raise InvalidValueError("a redrive needs a condition: where='true' takes all the dead")
+            raise InvalidValueError("redrive needs a condition; where='true' selects all dead messages")
 
 
 @dataclass(frozen=True)

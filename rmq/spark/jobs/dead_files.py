@@ -45,7 +45,7 @@ def check_files(form: str, folder: str) -> None:
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InvalidValueError(f"folder {folder!r} can't be made: {error.strerror}") from None
+        raise InvalidValueError(f"folder {folder!r} can't be created: {error.strerror}") from None
     _figure()
 
 

@@ -29,12 +29,17 @@ def record_problem(topic: Topic, merge: Merge, names: Sequence[str], found: Colu
         found = found.when(~_holds("version", 0, MAX_WHOLE), F.lit("version must be from 0 to 2^53 - 1"))
     if merge.kind in NUMBERS and "value" in names:
         most = float(MAX_WHOLE) if merge.kind == "S" else 1.7976931348623157e308
-        found = found.when(~_holds("value", -most, most), F.lit("value must be a number that the topic takes"))
+        found = found.when(
+            ~_holds("value", -most, most), F.lit("value must be a finite number within the topic's bounds")
+        )
     if isinstance(merge.reduce, Collect) and "items" in names:
         number = F.size("items")
         size = F.aggregate("items", F.lit(0), lambda total, item: total + F.length(item) + 4)
         fits = number.between(1, merge.reduce.max_items) & (size <= merge.reduce.max_bytes)
-        rule = f"items must be 1 to {merge.reduce.max_items}, of up to {merge.reduce.max_bytes} bytes, 4 more each"
+        rule = (
+            f"the number of items must be 1 to {merge.reduce.max_items}, and their size at most "
+            f"{merge.reduce.max_bytes} bytes, each item counting 4 bytes more than its size"
+        )
         found = found.when(~F.coalesce(fits, F.lit(False)), F.lit(rule))
         longest = F.aggregate("items", F.lit(0), lambda most, item: F.greatest(most, F.length(item)))
         found = found.when(longest > topic.max_body_bytes, F.lit(f"an item has more than {topic.max_body_bytes} bytes"))

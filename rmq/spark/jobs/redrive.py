@@ -89,7 +89,7 @@ class Redriver:
             plain_errors(),
         ):
             counts = write_counted(rows, writer)
-            note(f"{counts.new} done, {counts.merged} merged, {counts.skipped} absent")
+            note(f"{counts.new} redriven, {counts.merged} merged, {counts.skipped} absent")
         return counts
 
     def check(self, dead: DataFrame) -> tuple[DataFrame, RedriveWriter]:
@@ -133,7 +133,7 @@ def connect(url: str) -> Connections:
 
 def dead_topic(connections: Connections, name: str) -> Topic:
     """Return a registered topic, unless it is a STREAM, whose dead belong to groups."""
-    return queue_topic(connections, name, "its dead belong to groups; see rmq dead list --group")
+    return queue_topic(connections, name, "its dead entries belong to groups; see rmq dead list --group")
 
 
 def dead_of(spark: SparkSession, url: str, topic: str) -> DataFrame:

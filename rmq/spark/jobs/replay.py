@@ -82,13 +82,15 @@ class ReplaySettings:
 
     def __post_init__(self) -> None:
         if self.again.rate is None:
-            raise InvalidValueError("a replay needs a rate: messages a second")
+            raise InvalidValueError("a replay needs rate, in messages a second")
         if not 1970 <= self.day.year < 3000:
-            raise InvalidValueError(f"day is {self.day}; it must lie between 1970 and 3000")
+            raise InvalidValueError(f"day is {self.day}; it must be between 1970 and 3000")
         if self.archive is None:
             for name in ("time_column", "from_topic", "fixed_time_ms", "run"):
                 if getattr(self, name) not in (None, ""):
-                    raise InvalidValueError(f"{name} is for an archive; the dead are chosen by their time of death")
+                    raise InvalidValueError(
+                        f"{name} can be used with an archive only; dead messages are selected by their time of death"
+                    )
 
     @property
     def begin(self) -> datetime:
@@ -244,9 +246,9 @@ class _ArchiveReplay:
             return
         if slots != self._topic.slots:
             raise InvalidValueError(
-                f"archive {self._settings.archive!r}: its column slot is of topic {name}, which has {slots} slots; "
-                f"topic {self._topic.name} has {self._topic.slots}: leave the column out, and name what the slots came "
-                "from slot_basis where that was not the content"
+                f"archive {self._settings.archive!r}: its column slot was computed for topic {name} with "
+                f"{slots} slots, but topic {self._topic.name} has {self._topic.slots}. Drop the column; if the "
+                "slots were not computed from content, name the column they were computed from slot_basis"
             )
 
     def _look(self, archive: Archive, rows: DataFrame) -> tuple[dict[int, int], int]:

@@ -58,7 +58,7 @@ class Turn:
             DriverReplacedError: It has lost it, as after a pause that was longer than the turn.
         """
         if self._ask(HOLD_MS, keep=True)[0] != self._holder:
-            raise self._at_work("has begun since this one paused")
+            raise self._at_work("was started while this one was paused")
 
     def _take(self, say: Say) -> None:
         before: tuple[str, int] | None = None
@@ -67,9 +67,9 @@ class Turn:
             if found[0] == self._holder:
                 return
             if before is None:
-                say(f"waiting: run {found[0]} has not ended")
+                say(f"waiting for run {found[0]} to end")
             elif found != before:  # it was renewed, so that its holder is alive
-                raise self._at_work(f"({found[0]}) is at work")
+                raise self._at_work(f"({found[0]}) is active")
             before = found
             time.sleep(_LOOK_S)
 
@@ -81,6 +81,6 @@ class Turn:
 
     def _at_work(self, what: str) -> DriverReplacedError:
         return DriverReplacedError(
-            f"topic {self._topic.name}: another run of archive group {self._group} {what}; only one may",
+            f"topic {self._topic.name}: another run of archive group {self._group} {what}; only one run may be active",
             topic=self._topic.name,
         )

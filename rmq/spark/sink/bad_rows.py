@@ -28,8 +28,8 @@ def open_folder(folder: str) -> tuple[Any, str]:
         a_file = isinstance(files, fs.LocalFileSystem) and files.get_file_info(path).type == fs.FileType.File
     except (pa.ArrowException, OSError) as error:
         raise InvalidValueError(
-            f"badRowsPath is {quoted(folder)}; it must be an absolute path, or a URI as pyarrow takes it (file, s3, "
-            f"gs, hdfs, abfs): {str(error).splitlines()[0]:.100}"
+            f"badRowsPath is {quoted(folder)}; it must be an absolute path, or a URI that pyarrow supports "
+            f"(file, s3, gs, hdfs, abfs): {str(error).splitlines()[0]:.100}"
         ) from None
     if a_file:
         raise InvalidValueError(f"badRowsPath is {quoted(folder)}, which is a file; it must be a folder, or not exist")
@@ -72,7 +72,7 @@ class BadRows:
             index = min(bad)
             row = batch.slice(index, 1).to_pylist()[0]
             raise InvalidMessageError(
-                f"row {row!r:.400}: {bad[index]}. It ends the job; badRows=collect puts such rows aside",
+                f"row {row!r:.400}: {bad[index]}. The job fails; badRows=collect writes such rows to a folder instead",
                 topic=self._layout.topic.name,
             )
         indices = sorted(bad)

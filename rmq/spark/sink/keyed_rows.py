@@ -21,7 +21,7 @@ from rmq.spark.schema import PARTITION, PARTITIONS, SORTED
 PAGE = 10_000
 """So many rows of a stream are handed on at once."""
 
-_REMEDY = "let keyed be the last step before the sink, and leave its column partition as it is"
+_REMEDY = "make keyed the last step before the write, and do not change its column partition"
 
 
 class Keyed(NamedTuple):
@@ -71,8 +71,8 @@ class KeyedRows:
         if pc.any(wrong).as_py():
             row = batch.filter(wrong).slice(0, 1).to_pylist()[0]
             raise InvalidValueError(
-                f"row {row!r:.400} is of partition {row[PARTITION]} of {self._keyed.partitions}, and came in partition "
-                f"{self._partition}: rows were moved behind rmq.spark.keyed; {_REMEDY}"
+                f"row {row!r:.400} belongs to partition {row[PARTITION]} of {self._keyed.partitions}, but is "
+                f"in partition {self._partition}: rows were moved after rmq.spark.keyed; {_REMEDY}"
             )
         return batch.select(self._names)
 
@@ -87,7 +87,7 @@ class KeyedRows:
             same = pc.and_kleene(same, pc.equal(before, behind))
         if pc.any(falls).as_py():
             raise InvalidValueError(
-                f"rows of partition {self._partition} are not sorted by content any more: {_REMEDY}"
+                f"the rows of partition {self._partition} are no longer sorted by content: {_REMEDY}"
             )
         self._last = keys.slice(max(0, keys.num_rows - 1))
 

@@ -152,8 +152,8 @@ def _plain(value: Any, content: bytes) -> Any:
     plain = int(value) if value == value.to_integral_value() else float(value)
     if Decimal(repr(plain)) != value:
         raise InvalidMessageError(
-            f"value of {content!r:.80} is {value}; a number of Redis holds some 15 digits: round it, or send whole "
-            "numbers of a smaller unit"
+            f"value of {content!r:.80} is {value}; numbers in Redis have about 15 significant digits: "
+            "round it, or send whole numbers of a smaller unit"
         )
     return plain
 
@@ -161,10 +161,12 @@ def _plain(value: Any, content: bytes) -> Any:
 def _join_of(encoder: Encoder, content: bytes, value: Any, wanted: Any, weight: Any) -> bytes:
     parts = cast("list[Any]", value) if isinstance(value, list) else [value]
     if type(wanted) is not int or wanted < 1:
-        raise InvalidMessageError(f"of of {content!r:.80} is {wanted!r}; it must be a whole number from 1")
+        raise InvalidMessageError(
+            f"column of is {wanted!r} for content {content!r:.80}; it must be a whole number of 1 or more"
+        )
     if type(weight) is not int or not 1 <= weight <= MAX_COUNT:
         raise InvalidMessageError(f"weight of {content!r:.80} is {weight!r}; it must be from 1 to {MAX_COUNT}")
     if not parts or not all(parts):
-        raise InvalidMessageError(f"part of {content!r:.80} is {parts!r:.80}; none may be null or empty")
+        raise InvalidMessageError(f"part of {content!r:.80} is {parts!r:.80}; parts must not be null or empty")
     records = [cast("Record", read_record(encoder.join(content, part, wanted))) for part in parts]
     return write_record(replace(reduce(fold, records), count=weight))

@@ -60,12 +60,12 @@ class RedriveWriter(Reporting, DataSourceArrowWriter):
         refused = given(replace(options, idempotent=options.idempotent or None), _NOT_OF_REDRIVES)
         if refused:
             raise InvalidValueError(
-                f"redrive cannot be combined with {', '.join(refused)}: it moves the dead as they are"
+                f"redrive cannot be combined with {', '.join(refused)}: it moves dead messages unchanged"
             )
         self._options = options
         with closing(options.connections(sending=True, most_s=PLAN_S)) as connections:
             name = options.needed_topic()
-            self.topic = queue_topic(connections, name, "its dead are redriven with rmq dead redrive")
+            self.topic = queue_topic(connections, name, "redrive its dead entries with rmq dead redrive")
         self.where = f"topic {name}"
         self._names = [name.lower() for name in schema.names]
         _check_columns(lowered(schema), self.topic)
@@ -122,8 +122,8 @@ def _check_columns(schema: StructType, topic: Topic) -> None:
         if not isinstance(types.get(name), kinds):
             found = types[name].simpleString() if name in types else "missing"
             raise InvalidValueError(
-                f"column {name} is {found}: a redrive on topic {topic.name} needs slot, content and died as a read "
-                "with queue=dead gives them"
+                f"column {name} is {found}: a redrive on topic {topic.name} needs columns slot, content and "
+                "died as spark.read with queue=dead returns them"
             )
 
 
@@ -139,8 +139,8 @@ def _by_slot(topic: Topic, batch: Any) -> dict[int, list[tuple[bytes, int]]]:
     for row in zip(content, slot, died_us, topics, strict=True):
         if None in row or not 0 <= row[1] < topic.slots or row[3] != topic.name:
             raise InvalidMessageError(
-                f"row (content, slot, died in us, topic) {row!r:.400} is not a dead message of this topic, which has "
-                f"slots 0 to {topic.slots - 1}",
+                f"row (content, slot, died in us, topic) {row!r:.400} is not a dead message of this topic, "
+                f"whose slots are 0 to {topic.slots - 1}",
                 topic=topic.name,
             )
         found.setdefault(row[1], []).append((row[0], row[2] // 1_000))

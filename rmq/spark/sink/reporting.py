@@ -38,4 +38,4 @@ def report_batch(options: Options, role: str, name: str, batch: int, topics: Ite
                 redis_s = totals.pop("redis_us") / 1_000_000
                 SparkQueries(connections, topic).add(role, name, batch, totals, redis_s)
     except RmqError as error:
-        log.info("batch %d of %s %s is not reported: %s", batch, role, name, error)
+        log.info("the metrics of batch %d of %s %s could not be stored: %s", batch, role, name, error)

@@ -60,11 +60,11 @@ def target_of(schema: StructType, topic: Topic, options: Options, limit: Limit |
     layout = layout_of(schema, topic, options)
     stream = topic.type is TopicType.STREAM
     if stream and options.merge == "partition":
-        raise InvalidValueError(f"topic {topic.name} is STREAM: its entries never merge; leave option merge out")
+        raise InvalidValueError(f"topic {topic.name} is STREAM, and its entries are never merged: remove option merge")
     if options.when_passed is not None and topic.type is not TopicType.FIXED_TIME:
         raise InvalidValueError(
-            f"whenPassed is {options.when_passed!r}, and topic {topic.name} is {topic.type.name}: the option is for "
-            "FIXED_TIME topics"
+            f"whenPassed is {options.when_passed!r}, but topic {topic.name} is {topic.type.name}: the "
+            "option is for FIXED_TIME topics"
         )
     chunk = options.chunk_size if limit is None else min(options.chunk_size, limit.burst)
     if blocks(topic) and topic.merge is not None:  # a marked chunk waits for room as a whole

@@ -123,7 +123,7 @@ class _Sink(Reporting, ABC):
         if routes(self._schema, options):
             check_routed(self._schema, options)
             return
-        name, new = options.needed_topic(", or a column topic names it for each row"), options.new_topic()
+        name, new = options.needed_topic(", or add a column topic with the topic of each row"), options.new_topic()
         # where a `foreachBatch` writes, Redis was there before, and may be away for a while
         most_s = PLAN_S if options.txn_app is None else inf
         with closing(options.connections(sending=True, most_s=most_s)) as connections:
@@ -156,9 +156,9 @@ class _Sink(Reporting, ABC):
         """Refuse rows that may come in other tasks when they are sent again, where each send counts."""
         if self._keyed is None and self.again and self._marks(topic) and counts(topic):
             raise InvalidValueError(
-                f"each send to topic {topic.name} counts, and {self.again} may send rows again in other partitions: "
-                "write rmq.spark.keyed(frame, partitions=n), with the same n each time, as the last step before the "
-                "sink"
+                f"each send to topic {topic.name} counts, and {self.again} may send rows again from other "
+                "partitions. Write rmq.spark.keyed(frame, partitions=n), with the same n each time, as the "
+                "last step before the write"
             )
 
     @abstractmethod
@@ -290,7 +290,9 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
                 elif self._options.once is None:
                     self._forget_soon(connections, marked)
         except RmqError as error:  # the write has succeeded; its marks tell the same, and go by themselves, later
-            log.warning("%s: marks of a write are not brought up to date: %s", self.where, error)
+            log.warning(
+                "%s: the marks of a finished write were not updated; they expire by themselves: %s", self.where, error
+            )
 
     def _note_done(self, connections: Connections, marked: dict[str, frozenset[int]]) -> None:
         version = self._options.txn_version or 0
@@ -320,7 +322,7 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
     def __init__(self, schema: StructType, options: Options) -> None:
         if options.once is not None or options.txn_app is not None:
             raise InvalidValueError(
-                "once and txnAppId are for write: a stream is named by its checkpoint; set idempotent"
+                "once and txnAppId are options of write. A stream is identified by its checkpoint: use idempotent"
             )
         super().__init__(schema, options)
 
@@ -351,7 +353,7 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
         batch = context.getLocalProperty("streaming.sql.batchId")
         query = context.getLocalProperty("sql.streaming.queryId")
         if batch is None or query is None:
-            raise InvalidValueError("Spark does not say which batch this is: idempotent needs micro-batches")
+            raise InvalidValueError("idempotent needs micro-batches: Spark passed no batch number")
         return Mark(query, int(batch), context.partitionId(), self._options.mark_ttl_s)
 
 
@@ -369,8 +371,8 @@ def _last_done(connections: Connections, topic: str, name: str) -> int:
 
 def _no_marks(topic: Topic, option: str) -> InvalidValueError:
     return InvalidValueError(
-        f"topic {topic.name} waits for room, drops what is too much, or is PRIORITY with a ttl: it cannot be combined "
-        f"with {option}"
+        f"{option} cannot be used on topic {topic.name}: it blocks or drops sends when it is full, or "
+        "is PRIORITY with a ttl"
     )
 
 
@@ -388,11 +390,13 @@ def _check_names(options: Options, *, merges: bool) -> None:
     """Refuse options that name the calls of a `write` where they can't be named."""
     if options.idempotent and not merges and options.txn_app is None:
         raise InvalidValueError(
-            "idempotent is for writeStream, and for topics with merge=: only in a stream a batch that is run again has "
-            "the same number as before; in foreachBatch set txnAppId, and txnVersion to the number of the batch"
+            "idempotent is for writeStream, and for topics with merge=: only a stream numbers a repeated "
+            "batch as before. In foreachBatch set txnAppId, and set txnVersion to the number of the batch"
         )
     if options.once is not None and (not merges or options.idempotent is False):
-        raise InvalidValueError(f"once is {options.once!r}; it is for topics with merge=, without idempotent=false")
+        raise InvalidValueError(
+            f"once is {options.once!r}; it can be used only on topics with merge=, and not with idempotent=false"
+        )
 
 
 def _digest(name: str) -> str:
@@ -407,7 +411,7 @@ def task_context() -> TaskContext:
     """
     context = TaskContext.get()
     if context is None:
-        raise InvalidValueError("a sink can write only in a task of Spark")
+        raise InvalidValueError("the sink must be called in a Spark task")
     return context
 
 

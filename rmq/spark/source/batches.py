@@ -1,4 +1,4 @@
-"""What a streaming query's batch is: its offset, its share of each slot, its cut into partitions. Pure."""
+"""The batch of a streaming query: its offset, its quota of each slot, and its division into partitions. Pure."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Batch:
     """One batch of a query, as its end offset names it.
 
     Attributes:
-        query: Identity of the query: born with its first offset, kept in its checkpoint.
+        query: Identity of the query, created with its first offset and stored in its checkpoint.
         seq: Number of the batch, from 1; 0 before the first.
-        quotas: Slot -> most messages that the batch takes from it.
-        wary: Whether it is halved with its first replay: it may hold what the batch before it has put back.
-        topic: Name of the query's topic; `None` where its offset stands beside that.
+        quotas: Slot -> maximum number of messages that the batch takes from it.
+        wary: Whether it is halved at its first replay: it may contain messages that the previous batch returned.
+        topic: Name of the query's topic; `None` in offsets of several topics, which have the name as the key.
     """
 
     query: str
@@ -72,8 +72,8 @@ class Batch:
         """
         if self.topic not in (None, topic):
             raise InvalidValueError(
-                f"the checkpoint is of topic {self.topic}, and option topic names {topic}: a query of another topic "
-                "needs a new checkpoint",
+                f"the checkpoint belongs to topic {self.topic}, but option topic is {topic}: use a new "
+                "checkpoint for a query of another topic",
                 topic=topic,
             )
         return replace(self, topic=topic)
@@ -93,24 +93,24 @@ class Batch:
                 before += limit
 
     def chunk_bytes(self, most: int | None) -> int:
-        """Return how many bytes each chunk may claim, so that the batch has up to `most`; `None`: no such bound."""
+        """Return the maximum bytes of each chunk, so that the batch has up to `most`; `None` for no limit."""
         number = sum(1 for _ in self.chunks())
         return CLAIM_BYTES if most is None or number == 0 else max(1, min(CLAIM_BYTES, most // number))
 
     def chunks(self) -> Iterator[tuple[int, int]]:
-        """Return slot and number of its chunks."""
+        """Return the slot and number of each of its chunks."""
         return ((slot, chunk) for slot, chunk, _, _ in self.parts())
 
 
 def share(due: Mapping[int, int], limit: int | None) -> dict[int, int]:
-    """Split a read limit over the slots in proportion to what is due there.
+    """Divide a read limit among the slots in proportion to their due messages.
 
     Args:
-        due: Slot -> messages that are due.
-        limit: Most messages in all, `None` for all.
+        due: Slot -> number of due messages.
+        limit: Maximum number of messages in total, `None` for all.
 
     Returns:
-        Slot -> quota, at most what is due, together `limit` or all that is due; slots without one are left out.
+        Slot -> quota, at most the due messages; the sum is `limit`, or all due messages. Others are omitted.
     """
     total = sum(due.values())
     if limit is None or limit >= total:
@@ -124,12 +124,12 @@ def share(due: Mapping[int, int], limit: int | None) -> dict[int, int]:
 
 
 def cut(batch: Batch, least: int = 1, most: int = 200) -> list[tuple[Part, ...]]:
-    """Cut a batch into partitions: whole slots together while that gives `least` of them, else runs of chunks.
+    """Divide a batch into partitions: groups of whole slots if that yields `least` of them, otherwise runs of chunks.
 
     Args:
         batch: The batch.
         least: Fewest partitions; there are never more than chunks.
-        most: Most partitions; in between, one for each `CHUNK` messages, and at most one for each slot.
+        most: Maximum number of partitions; in between, one for each `CHUNK` messages, and at most one per slot.
 
     Returns:
         The partitions' parts, the largest first; none for an empty batch.
@@ -152,5 +152,5 @@ def cut(batch: Batch, least: int = 1, most: int = 200) -> list[tuple[Part, ...]]
 
 
 def default_replays(max_retries: int) -> int:
-    """Return how often a batch is begun anew as a whole unless told: few times, and while its messages have retries."""
+    """Return the default number of replays of a whole batch: a few, and at most the retries of its messages."""
     return min(3, max(0, max_retries - 1))

@@ -1,8 +1,8 @@
-"""Tells a query's driver at once that Spark has committed a batch: else it learns that only by the next trigger.
+"""Notifies a query's driver at once of a committed batch, which it would otherwise learn at the next trigger.
 
-Spark tells of a commit in the program that runs the query. The driver of the source is another process on the same
-machine, which Spark has started; it listens on a socket in a folder that only this user may enter. What gets lost on
-the way costs time only: the next trigger, or the next driver, acks the batch.
+Spark reports a commit in the program that runs the query. The driver of the source is a separate process that Spark
+starts on the same machine; it listens on a socket in a directory that only this user can access. A lost notification
+only costs time: the next trigger, or the next driver, acks the batch.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PATIENCE_S = 1.0
 
 
 def _folder() -> Path | None:
-    """Return the folder of the sockets, `None` where it can't be this user's alone."""
+    """Return the directory of the sockets, `None` if it cannot be private to this user."""
     if not hasattr(socket, "AF_UNIX"):
         return None
     folder = Path(tempfile.gettempdir()) / f"rmq-spark-{os.getuid()}"
@@ -55,11 +55,11 @@ def _place(query: str) -> str | None:
 
 
 class CommitReceiver:
-    """Calls back with the number of each batch of a query of which `tell` says that Spark has committed it.
+    """Receives the numbers of committed batches of a query, which `tell` sends, and passes them to a callback.
 
     Args:
         query: Identity of the query.
-        committed: Called in a thread of its own.
+        committed: Called in a separate thread.
     """
 
     def __init__(self, query: str, committed: Callable[[int], None]) -> None:
@@ -69,13 +69,15 @@ class CommitReceiver:
         try:
             place = _place(query)
             if place is None:
-                raise OSError("no folder for it that is this user's alone")
+                raise OSError("there is no directory that only this user can access")
             _forget_ended(Path(place))
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             self._socket.bind(place)
         except OSError as error:
             self.close()
-            log.info("query %s acks with its next trigger, and hears of no commit before: %s", query, error)
+            log.info(
+                "query %s acks each batch at its next trigger, since it cannot listen for commits: %s", query, error
+            )
             return
         self._thread = threading.Thread(
             target=self._receive, args=(self._socket,), name="rmq-spark-commits", daemon=True
@@ -83,7 +85,7 @@ class CommitReceiver:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening; nobody listens any more when this returns, but for a call that is under way."""
+        """Stop listening. When this returns, no new call starts; one may still be running."""
         if self._socket is not None:
             with suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
@@ -104,7 +106,7 @@ class CommitReceiver:
 
 
 def _forget_ended(place: Path) -> None:
-    """Remove the socket of this query's last driver, and those that nobody listens on any more."""
+    """Remove the socket of this query's previous driver, and sockets without a listener."""
     for path in place.parent.iterdir():
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as knocking, suppress(OSError):
             try:
@@ -117,17 +119,17 @@ def _forget_ended(place: Path) -> None:
 
 
 def tell(offset: object) -> bool:
-    """Tell the driver of a query on this machine that Spark has committed the batch that ends at an offset.
+    """Notify the driver of a query on this machine that the batch ending at an offset is committed.
 
     Args:
-        offset: As Spark's progress report gives it; of another source it is passed over.
+        offset: The end offset in Spark's progress report; offsets of other sources are ignored.
 
     Returns:
-        Whether a driver was told.
+        True if a driver was notified.
     """
     try:
         batch = json.loads(cast("str", offset))
-        if "topics" in batch:  # a query on each of them
+        if "topics" in batch:  # one query per topic
             return any([_tell(each) for each in batch["topics"].values()])
         return _tell(batch)
     except (AttributeError, KeyError, TypeError, ValueError):
@@ -149,13 +151,13 @@ def _tell(batch: dict[str, Any]) -> bool:
 
 
 class CommitListener(StreamingQueryListener):
-    """Hears in the program that runs queries which batches Spark has committed."""
+    """Receives the commits of Spark in the program that runs queries."""
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Do nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Tell the driver of each source of the query: Spark reports a batch once it is committed."""
+        """Notify the driver of each source of the query: Spark reports a batch once it is committed."""
         for source in cast("Any", event).progress.sources:
             tell(source.endOffset)
 

@@ -40,17 +40,17 @@ from rmq.spark.source.waiting import IDLE_S, Waiting
 log = logging.getLogger("rmq.spark")
 
 RENEW_DEADLINE_S = 1.0
-"""How long a renewal is repeated: the next round comes soon, and the other servers' leases can't wait."""
+"""Timeout of a renewal: the next round follows soon, and leases on other servers must not wait for it."""
 
 CHECK_S = 10.0
-"""How often an idle query looks whether Redis still has its topic and knows the query, seconds."""
+"""Interval at which an idle query checks that Redis still has its topic and its record, seconds."""
 
 NO_CHUNK = ((0, -1),)
-"""On slot 0 a query keeps the mark of its last acked batch, whether or not the batch had messages there."""
+"""The slot where a query stores the number of its last acked batch, even if the batch had no messages there."""
 
 
 class Opened(NamedTuple):
-    """A batch as it is read: without slots that others own; `owners` are empty where the query owns no slots."""
+    """A batch that is read, without slots of other owners; `owners` is empty for a query without ZooKeeper."""
 
     driver: Driver
     batch: Batch
@@ -58,13 +58,13 @@ class Opened(NamedTuple):
 
 
 class QueryDriver:
-    """Plans and settles the batches of one query. Its lease keeper is a thread of this process.
+    """Plans and acks the batches of one query. Its lease keeper is a thread of this process.
 
     Args:
-        options: Those of the query.
+        options: The options of the query.
 
     Attributes:
-        figures: What it reports.
+        figures: The metrics that it reports.
     """
 
     def __init__(self, options: Options) -> None:
@@ -72,11 +72,11 @@ class QueryDriver:
         self._owning: OwnedSlots | None = None
         self._connections, name = options.connections(), options.needed_topic()
         with ExitStack() as undo:
-            undo.callback(self._connections.close)  # nobody has this driver to close it
+            undo.callback(self._connections.close)  # the caller cannot close this driver
             try:
-                self.topic = queue_topic(self._connections, name, "it is read as a group, by LogStreamReader")
+                self.topic = queue_topic(self._connections, name, "internal error: it is read by LogStreamReader")
             except UnknownTopicError as error:
-                raise UnknownTopicError(f"{error}; send to it before a query reads it", topic=name) from None
+                raise UnknownTopicError(f"{error} (a query needs a registered topic)", topic=name) from None
             undo.pop_all()
         self._slots = QuerySlots(self._connections, self.topic)
         timeout_s = min(5.0, max(1.0, self.topic.lease_s / 6))
@@ -104,7 +104,7 @@ class QueryDriver:
         self._reporter: Reporter | None = None
 
     def join(self, query: str) -> None:
-        """Take part as a worker, where the options name a ZooKeeper; the first time, wait for the slots.
+        """Join the cluster as a worker, if the options name a ZooKeeper. The first call waits for slots.
 
         Raises:
             CoordinationError: ZooKeeper does not answer, or workers of another Redis consume the topic there.
@@ -119,11 +119,11 @@ class QueryDriver:
             self.freeze()
 
     def begin(self, batch: Batch, *, known: bool) -> Driver:
-        """Return what names this driver to Redis; the first time, shut out the query's earlier drivers.
+        """Return this driver's identity in Redis; the first call fences the query's earlier drivers.
 
         Args:
             batch: A batch of the query.
-            known: Whether the checkpoint shows that the query has run before.
+            known: Whether the query has run before, according to its checkpoint.
         """
         if self._driver is not None and self._driver.query == batch.query:
             return self._driver
@@ -131,12 +131,13 @@ class QueryDriver:
         entered = self._connections.run(enter(self.topic, batch.query, needed=known and self._fail_on_data_loss))
         if known and not entered.known:
             text = (
-                f"Redis knows nothing of query {batch.query} on topic {self.topic.name}, whose checkpoint is at batch "
-                f"{batch.seq}: Redis was emptied or replaced, or the query rested for more than 30 days"
+                f"Redis has no record of query {batch.query} on topic {self.topic.name}, whose checkpoint is "
+                f"at batch {batch.seq}: Redis was emptied or replaced, or the query did not run for more than "
+                "30 days"
             )
             if self._fail_on_data_loss:
-                raise BatchError(f"{text}; set failOnDataLoss to false to go on", topic=self.topic.name)
-            log.warning("%s; going on, since failOnDataLoss is false", text)
+                raise BatchError(f"{text}; set failOnDataLoss to false to continue", topic=self.topic.name)
+            log.warning("%s; continuing, since failOnDataLoss is false", text)
         self._driver = Driver(batch.query, entered.generation)
         self._acked = entered.acked
         if self._reporter is None:
@@ -148,8 +149,8 @@ class QueryDriver:
         """Ack a batch that Spark has committed. Safe to repeat.
 
         Raises:
-            BatchAckedError: A later batch is acked already: this checkpoint is an old copy.
-            FencedError: The topic has got owners, and the options name no ZooKeeper. They get the batch once more.
+            BatchAckedError: A later batch is already acked: this checkpoint is an old copy.
+            FencedError: The topic now has owners, which receive the batch again; the options name no ZooKeeper.
             DriverReplacedError: Another driver runs the query.
         """
         with self._acking, self.figures.time.counted():
@@ -161,9 +162,9 @@ class QueryDriver:
             return
         driver = self.begin(batch, known=True)
         if self._forgotten(driver):
-            self._lost(f"it had forgotten query {batch.query} before batch {batch.seq} was acked")
+            self._lost(f"the record of query {batch.query} was gone before batch {batch.seq} was acked")
             driver = self.begin(batch, known=False)
-        # slot 0 has the mark before all of the batch is acked: an earlier driver may have ended in between
+        # slot 0 is marked before the rest is acked, so an earlier driver may have ended in between
         if self._settled < batch.seq and self._acked <= batch.seq:
             try:
                 settled = self._settle(self._slots, driver, batch, "ack")
@@ -171,12 +172,13 @@ class QueryDriver:
                 raise unnamed(self.topic, error) from error
             if settled.lost:
                 log.warning(
-                    "batch %d of topic %s: the leases of %d messages ran out while it ran; others have them, too",
+                    "batch %d of topic %s: the leases of %d messages expired while it was running; other workers "
+                    "received these messages, too",
                     batch.seq,
                     self.topic.name,
                     settled.lost,
                 )
-            # large messages: the batch could take fewer of them than planned; one that was acked before has none at all
+            # with large messages a batch takes fewer than planned; one that was acked before has none
             if self._target is not None and any(settled.found.values()):
                 for slot, quota in batch.quotas.items():
                     missing = max(0, quota - settled.found.get(slot, 0))
@@ -187,62 +189,63 @@ class QueryDriver:
         self._acked = self._settled = batch.seq
         if self._owning is not None:
             self._owning.release()
-        with self._lock:  # only now: until it is acked, the leases of what is left must not run out
+        with self._lock:  # only now: until the batch is acked, its remaining leases must not expire
             if self._open is not None and self._open.seq <= batch.seq:
                 self._open = None
                 self.figures.kept(None)
 
     def _forgotten(self, driver: Driver) -> bool:
-        """Return whether Redis knows nothing of a driver that has begun: it was emptied, or has gone back in time."""
+        """Return whether Redis has lost the record of a started driver: it was emptied, or restored from a backup."""
         key = query_keys(self.topic.name, 0, driver.query).query
         found: bytes | None = self._connections.command("HGET", key, "generation", key=key)
         return found is None or int(found) < driver.generation
 
     def _lost(self, what: str) -> None:
-        """Tell that Redis has lost data under the query.
+        """Report that Redis has lost data of the query.
 
         Raises:
-            BatchError: Unless that shall be passed over.
+            BatchError: Unless `failOnDataLoss` is false.
         """
         text = f"Redis was emptied, or replaced by an older copy, under a query of topic {self.topic.name}: {what}"
         if self._fail_on_data_loss:
-            raise BatchError(f"{text}; set failOnDataLoss to false to go on", topic=self.topic.name)
-        log.warning("%s; going on, since failOnDataLoss is false", text)
+            raise BatchError(f"{text}; set failOnDataLoss to false to continue", topic=self.topic.name)
+        log.warning("%s; continuing, since failOnDataLoss is false", text)
         self._driver, self._accepted = None, {}
 
     def _check(self) -> None:
-        """Hold what the query goes by against what Redis has.
+        """Compare the query's topic and record with those in Redis.
 
         Raises:
             BatchError: Redis has lost the topic or the query; not with `failOnDataLoss=false`.
-            TopicMismatchError: The topic is another one by now.
+            TopicMismatchError: The topic was registered again with another definition.
         """
         self._check_s = monotonic_s() + CHECK_S
         topic = self.topic
         try:
             registered = Registry(self._connections).get(topic.name)
         except UnknownTopicError:
-            self._lost("the topic is not registered any more")
+            self._lost("the topic is no longer registered")
             return
         if (registered.type, registered.slots) != (topic.type, topic.slots) or not same_merging(
             registered.merge, topic.merge
         ):
             raise TopicMismatchError(
-                f"topic {topic.name} was registered anew while a query read it, as {registered.type.name} with "
-                f"{registered.slots} slots and merge={registered.merge!r}; the query began with {topic.type.name}, "
-                f"{topic.slots} and {topic.merge!r}: restart it",
+                f"topic {topic.name} was registered again while the query was running, as "
+                f"{registered.type.name} with {registered.slots} slots and merge={registered.merge!r}; the "
+                f"query started with {topic.type.name}, {topic.slots} slots and merge={topic.merge!r}: restart "
+                "it",
                 topic=topic.name,
             )
         if self._driver is not None and self._forgotten(self._driver):
-            self._lost(f"it has forgotten query {self._driver.query}")
+            self._lost(f"the record of query {self._driver.query} is gone")
 
     def committed(self, batch: Batch) -> None:
-        """Ack a batch, unless that is done: Spark may tell late, and again after a restart."""
+        """Ack a batch, unless it is acked: a notification may be late, or repeated after a restart."""
         if self._driver is None or batch.seq > self._acked:
             self.ack(batch)
 
     def _committed(self, seq: int) -> None:
-        """Ack the open batch, of which Spark tells that it is committed; the next trigger does what fails here."""
+        """Ack the open batch after a commit notification; the next trigger repeats a failed ack."""
         with self._lock:
             batch = self._open
         if batch is None or batch.seq != seq:
@@ -250,10 +253,10 @@ class QueryDriver:
         try:
             self.ack(batch)
         except RmqError as error:
-            log.info("batch %d of topic %s is acked with the next trigger: %s", seq, self.topic.name, error)
+            log.info("batch %d of topic %s will be acked at the next trigger: %s", seq, self.topic.name, error)
 
     def plan(self, limit: int | None) -> dict[int, int]:
-        """Return the quotas of a next batch of up to `limit` messages; empty when nothing is due, or too little.
+        """Return the quotas of the next batch, of up to `limit` messages; empty if no or too few messages are due.
 
         Raises:
             FencedError: The topic has owners, and the options name no ZooKeeper.
@@ -269,10 +272,9 @@ class QueryDriver:
         return self.take(due, limit)
 
     def look(self, patience_s: float) -> dict[int, int]:
-        """Return how many messages are due in each slot, for a query that ends with what is available of those.
+        """Return the number of due messages in each slot, for a query with Trigger.AvailableNow.
 
-        Where nothing was due the last time, it waits up to `patience_s` for something to come, and asks Redis only
-        then.
+        If nothing was due the last time, it first waits up to `patience_s` for a message.
 
         Raises:
             FencedError: The topic has owners, and the options name no ZooKeeper.
@@ -294,7 +296,7 @@ class QueryDriver:
         return due
 
     def probe(self) -> None:
-        """Sweep the slots once.
+        """Sweep the slots: return expired leases to the backlog.
 
         Raises:
             FencedError: The topic has owners, and the options name no ZooKeeper.
@@ -302,19 +304,19 @@ class QueryDriver:
         self._swept()
 
     def awaits_leases(self) -> bool:
-        """Wait where some of what is available lies in slots that wait for leases; return whether to look again."""
+        """Wait if available messages are in slots that wait for leases to expire; return whether to look again."""
         target = self._target or {}
         return self._owning is not None and self._owning.awaits(self._slots, target)
 
     def sleep(self, seconds: float) -> None:
-        """Wait, as its connections do."""
+        """Wait with the clock of its connections."""
         self._connections.runtime.sleep(seconds)
 
     def take(self, due: Mapping[int, int], limit: int | None) -> dict[int, int]:
-        """Return the quotas of a next batch of up to `limit` of what `look` has found."""
+        """Return the quotas of the next batch, of up to `limit` of the messages that `look` counted."""
         quotas = share({slot: min(number, self._suspects.get(slot, 0)) for slot, number in due.items()}, limit)
         if not quotas:
-            self._suspects = {}  # none, or others have taken them
+            self._suspects = {}  # none, or other workers have taken them
             quotas = share(due, limit)
         if self._owning is not None and quotas:
             quotas = self._owning.keep(quotas)
@@ -327,7 +329,7 @@ class QueryDriver:
         return quotas
 
     def _swept(self) -> dict[int, int]:
-        """Sweep all slots, or those that this driver owns, and return what is due in each."""
+        """Sweep all slots, or those that this driver owns, and return the number of due messages in each."""
         if self._owning is not None:
             return self._due(self._owning.ready(self._slots, self._driver))
         try:
@@ -335,12 +337,12 @@ class QueryDriver:
         except FencedError as error:
             raise unnamed(self.topic, error) from error
         except ReplyLostError:
-            pass  # what it settles, it settles; the next trigger sweeps the rest
+            pass  # a partial sweep is valid; the next trigger sweeps the rest
         return self._due()
 
     @property
     def wary(self) -> bool:
-        """Whether the next batch may hold what the last one has put back."""
+        """Whether the next batch may contain messages that the last one returned to the backlog."""
         return bool(self._suspects)
 
     @property
@@ -349,27 +351,27 @@ class QueryDriver:
         return self._target is not None
 
     def freeze(self) -> None:
-        """Take what is due now, also of leases that have ended, as all there is: for a query that ends with that.
+        """Limit the query to the messages that are due now, including expired leases, as Trigger.AvailableNow requires.
 
         Raises:
             FencedError: The topic has owners, and the options name no ZooKeeper.
         """
-        if self._owning is not None or self._options.zookeeper is None:  # else again when it has joined
+        if self._owning is not None or self._options.zookeeper is None:  # otherwise again after it has joined
             self._target = self._swept()
         if self._options.zookeeper is not None:
-            self._target = self._due()  # of all slots: it may get more of them
+            self._target = self._due()  # in all slots: it may become the owner of more of them
 
     def open(self, batch: Batch) -> Opened:
-        """Keep the leases of a batch from now on.
+        """Start renewing the leases of a batch.
 
         Raises:
-            BatchAckedError: The batch is acked already: this checkpoint is an old copy.
+            BatchAckedError: The batch is already acked: this checkpoint is an old copy.
         """
         driver = self.begin(batch, known=batch.seq > 1)
         if batch.seq <= self._acked:
             raise BatchAckedError(
-                f"batch {batch.seq} of query {batch.query} on topic {self.topic.name} is acked, as are all up to "
-                f"{self._acked}: this checkpoint is an old copy",
+                f"batch {batch.seq} of query {batch.query} on topic {self.topic.name} is already acked, as are "
+                f"all batches up to {self._acked}: this checkpoint is an old copy",
                 topic=self.topic.name,
             )
         owners: Mapping[int, Owner] = {}
@@ -390,7 +392,7 @@ class QueryDriver:
         return Opened(driver, batch, owners)
 
     def close(self) -> None:
-        """Stop renewing, and give owned slots back. A lease, or the next driver, settles what is claimed."""
+        """Stop renewing leases and release owned slots. Claimed messages wait for the next driver or their leases."""
         self._stopping.set()
         if self._commits is not None:
             self._commits.close()
@@ -403,11 +405,12 @@ class QueryDriver:
         self._renewing.close()
 
     def _suspect(self, batch: Batch, put_back: dict[int, int]) -> None:
-        """Look closer at what the last replay of a batch has put back, slot by slot, when it is read again."""
+        """Halve the next batches of slots to which the last replay of a batch returned messages."""
         self._suspects = put_back
         if put_back:
             log.warning(
-                "batch %d of topic %s went through after its last replay had put %d messages back; they come next",
+                "batch %d of topic %s succeeded after its last replay had returned %d messages to the "
+                "backlog; they are delivered next",
                 batch.seq,
                 self.topic.name,
                 sum(put_back.values()),
@@ -416,14 +419,14 @@ class QueryDriver:
                 self.freeze()
 
     def _due(self, slots: Collection[int] | None = None) -> dict[int, int]:
-        """Return what is due in each slot, or in each of some."""
+        """Return the number of due messages in each slot, or in the given slots."""
         mine = [each for each in self._inspection.stats().slots if slots is None or each.slot in slots]
         accepted = {each.slot: each.totals.get("accepted", 0) for each in mine}
-        # a failover may lose the last sends, and ends no query by that
+        # a failover may lose the last sends, which is no reason to fail the query
         gone = [slot for slot, number in accepted.items() if 2 * number < self._accepted.get(slot, 0)]
         self._accepted |= accepted
         if gone:
-            self._lost(f"of what was sent to slots {', '.join(map(str, gone))} most is forgotten")
+            self._lost(f"most of the messages that were sent to slots {', '.join(map(str, gone))} are gone")
         self.figures.behind = {
             "behind": sum(each.due_now for each in mine),
             "backlog": sum(each.backlog for each in mine),
@@ -443,12 +446,12 @@ class QueryDriver:
             began_s = monotonic_s()
             try:
                 wait_s = (every_s if self._renew() else every_s / 4) - (monotonic_s() - began_s)
-            except Exception:  # whatever it is, the next round comes
+            except Exception:  # after any error, the next round tries again
                 log.exception("leases of topic %s were not renewed", self.topic.name)
             wait_s = max(0.0, wait_s)
 
     def _renew(self) -> bool:
-        """Renew the leases of the open batch; return whether all could be asked for."""
+        """Renew the leases of the open batch; return True if all calls succeeded."""
         with self._lock:
             batch, driver = self._open, self._driver
         if batch is None or driver is None:
@@ -466,5 +469,5 @@ class QueryDriver:
             return not isinstance(error, RedisUnavailableError)
         if lost and self._warned < batch.seq:
             self._warned = batch.seq
-            log.warning("batch %d of topic %s: others took %d messages", batch.seq, self.topic.name, lost)
+            log.warning("batch %d of topic %s: other workers took %d messages", batch.seq, self.topic.name, lost)
         return True

@@ -1,4 +1,4 @@
-"""What a streaming query reports: in Spark's progress, and to the dashboard and Prometheus through Redis."""
+"""The metrics of a streaming query, for Spark's progress and, through Redis, for the dashboard and Prometheus."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ ROLE = "source"
 
 
 REPORT_DEADLINE_S = 1.0
-"""How long a report is tried: the next one comes soon."""
+"""Timeout of a report, seconds: the next one follows soon."""
 
 
 class Figures:
-    """What a driver has done since it began.
+    """The metrics of a driver since its start.
 
     Attributes:
-        batch: Number of the last batch that has ended.
-        time: How long the driver has waited for calls to Redis.
-        totals: `acked` messages; `refused` by the query; of both, `redelivered`: those of batches that an earlier
-            driver had begun; `lost`: without an ack by this query.
+        batch: Number of the last finished batch.
+        time: Total time that the driver waited for calls to Redis.
+        totals: Numbers of messages: `acked`; `refused` by the query; `redelivered`, those of both in batches
+            started by an earlier driver; `lost`, not acked by this query.
     """
 
     def __init__(self) -> None:
@@ -46,18 +46,18 @@ class Figures:
         self._planned = self._again = False
 
     def planned(self) -> None:
-        """Note that the next batch is this driver's own."""
+        """Record that the next batch was planned by this driver."""
         self._planned = True
 
     def opened(self, batch: int) -> bool:
-        """Note that a batch is read; return whether it is another one than before."""
+        """Record that a batch is read; return whether it is a new one."""
         if batch == self._open:
             return False
         self._open, self._again, self._planned = batch, not self._planned, False
         return True
 
     def ended(self, batch: int, acked: int, *, lost: int = 0, refused: int = 0) -> None:
-        """Note what has come of a batch."""
+        """Add the results of a batch."""
         again = acked + refused if self._again and batch == self._open else 0
         found = {"acked": acked, "refused": refused, "redelivered": again, "lost": lost}
         self.totals = {event: number + found[event] for event, number in self.totals.items()}
@@ -65,13 +65,13 @@ class Figures:
 
 
 class QueryFigures(Figures):
-    """Those of a query that claims messages, and what it has left.
+    """The metrics of a query that claims messages, and its remaining messages.
 
     Args:
         topic: The definition.
 
     Attributes:
-        behind: What is not in the batches planned so far: messages due (`behind`), in store, and in other hands.
+        behind: Messages in no planned batch: due (`behind`), in the backlog, and in flight elsewhere.
     """
 
     def __init__(self, topic: Topic) -> None:
@@ -81,22 +81,22 @@ class QueryFigures(Figures):
         self._kept_s: float | None = None
 
     def kept(self, since_s: float | None) -> None:
-        """Note that the leases of the open batch began, or were renewed, at this time or later; `None`: no batch."""
+        """Record the earliest time at which leases of the open batch were started or renewed; `None`: no batch."""
         self._kept_s = since_s
 
     def settled(self, batch: int, settled: SettledBatch) -> None:
-        """Note an ack."""
+        """Add the results of an ack."""
         ended = sum(settled.found.values()) - settled.lost - sum(settled.put_back.values())
         self.ended(batch, ended - settled.refused, lost=settled.lost, refused=settled.refused)
 
     @property
     def lease_left_s(self) -> float | None:
-        """For how long the leases of the open batch last without a renewal, seconds; `None` without a batch."""
+        """Remaining time of the open batch's leases, seconds; `None` without a batch."""
         kept_s = self._kept_s
         return None if kept_s is None else max(0.0, self._topic.lease_s - (monotonic_s() - kept_s))
 
     def progress(self) -> dict[str, Any]:
-        """Return them for Spark's progress report."""
+        """Return the metrics for Spark's progress report."""
         left_s = self.lease_left_s
         return {
             "topic": self._topic.name,
@@ -107,38 +107,38 @@ class QueryFigures(Figures):
         }
 
     def report(self, query: str) -> SparkQuery:
-        """Return them as they are kept in Redis."""
+        """Return the metrics as they are stored in Redis."""
         own = self.time.seconds, self.behind["behind"], self.lease_left_s
         return SparkQuery(ROLE, query, self.batch, 0, 0, self.totals, *own)
 
 
 class LogFigures(Figures):
-    """Those of a query that follows a STREAM topic as a group; it refuses nothing, and has no leases."""
+    """The metrics of a query on a STREAM topic, which has no leases and cannot refuse messages."""
 
     def committed(self, batch: LogBatch) -> None:
-        """Note a commit, once."""
+        """Count a commit, once."""
         if batch.seq > self.batch:
             spans = batch.spans.values()
             self.ended(batch.seq, sum(span.number for span in spans), lost=sum(span.missing for span in spans))
 
     def progress(self) -> dict[str, Any]:
-        """Return them for Spark's progress report."""
+        """Return the metrics for Spark's progress report."""
         own = {event: number for event, number in self.totals.items() if event != "refused"}
         return {**own, "redis_s": round(self.time.seconds, 3)}
 
     def report(self, group: str, behind: int | None) -> SparkQuery:
-        """Return them as they are kept in Redis."""
+        """Return the metrics as they are stored in Redis."""
         return SparkQuery(ROLE, group, self.batch, 0, 0, self.totals, self.time.seconds, behind)
 
 
 def report_task(connections: Connections, topic: str, query: str, time: RedisTime) -> None:
-    """Add what a task of a query has waited for Redis to its report; figures are no reason for a task to fail."""
+    """Add a task's waiting time for Redis to its query's report; errors are ignored, so that metrics fail no task."""
     with suppress(RmqError):
         SparkQueries(connections, topic).add_time(ROLE, query, time.seconds)
 
 
 class Reporter:
-    """Keeps the report of a query in Redis up to date, in a thread of its own.
+    """Keeps the report of a query in Redis up to date, in a separate thread.
 
     Args:
         url: Where Redis is.
@@ -155,7 +155,7 @@ class Reporter:
         self._thread.start()
 
     def close(self) -> None:
-        """Report once more, and end."""
+        """Report a last time, and stop the thread."""
         self._stopping.set()
         self._thread.join()
         self._publish()
@@ -173,4 +173,4 @@ class Reporter:
         try:
             self._reports.publish(self._report())
         except RmqError as error:
-            log.info("the query on topic %s is not reported: %s", self._topic, error)
+            log.info("the metrics of the query on topic %s could not be stored: %s", self._topic, error)

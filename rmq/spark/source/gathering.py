@@ -1,4 +1,4 @@
-"""Holds a batch back until enough messages are due for it, or it has been held back for long enough."""
+"""Delays a batch until enough messages are due for it, or the maximum delay is over."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Callable
 from rmq._model.times import monotonic_s
 
 LOOK_EVERY_S = 1.0
-"""How often what is due is counted meanwhile."""
+"""Interval at which due messages are counted meanwhile, seconds."""
 
 SLOTS_A_SECOND = 50
-"""Slots that are counted so: more of them are counted less often."""
+"""Number of slots for that interval; with more slots it grows."""
 
 
 class Gathering:
-    """Says whether a batch is held back. For one thread.
+    """Decides whether a batch is delayed. Not thread-safe.
 
     Args:
-        least: Fewest messages of a batch; 1 or less holds none back.
-        delay_s: How long after the last batch, or after the start, fewer are taken, seconds.
-        slots: How many slots are counted.
+        least: Minimum number of messages of a batch; 1 or less delays none.
+        delay_s: Time after the last batch, or after the start, when fewer are accepted, seconds.
+        slots: Number of slots that are counted.
     """
 
     def __init__(self, least: int, delay_s: float, slots: int) -> None:
@@ -36,7 +36,7 @@ class Gathering:
         return pause_s <= 0
 
     def holds(self, due: int) -> bool:
-        """Return whether a batch is held back where this many messages are due; else one begins now."""
+        """Return whether a batch is delayed with this number of due messages; otherwise one starts now."""
         now_s = monotonic_s()
         left_s = self._batch_s + self._delay_s - now_s
         if due < self._least and left_s > 0:

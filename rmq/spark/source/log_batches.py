@@ -1,4 +1,4 @@
-"""What a batch of a query is that follows a STREAM topic: its offset, and its cut into partitions. Pure."""
+"""The batch of a query on a STREAM topic: its offset, and its division into partitions. Pure."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from rmq.errors import InvalidValueError
 VERSION = 1
 
 MESSAGES = 1_000
-"""There are no more partitions than one for each so many entries, unless told."""
+"""Minimum number of entries per partition, unless `minPartitions` asks for more."""
 
 
 class Span(NamedTuple):
-    """What a batch has of one slot.
+    """The entries of one slot in a batch.
 
     Attributes:
         after: Id of the entry before the first one.
-        number: How many entries there are up to the batch's end.
-        missing: How many were trimmed or deleted before they were read.
+        number: Number of entries up to the batch's end.
+        missing: Number of entries trimmed or deleted before they were read.
     """
 
     after: str
@@ -37,9 +37,9 @@ class LogBatch:
         topic: Name of the topic.
         group: Name of its group.
         seq: Number of the batch, from 1; 0 before the first.
-        ends: Slot -> id of the last entry of this batch, or of the ones before; none before the first.
-        reads: The same slots -> how many entries the group has read or passed over by then, from its beginning.
-        spans: Slot -> what the batch has of it; only slots that it has something of.
+        ends: Slot -> id of the last entry of this batch or an earlier one; empty before the first.
+        reads: The same slots -> number of entries that the group has read or skipped by then.
+        spans: Slot -> its entries in the batch; only slots with entries.
     """
 
     query: str
@@ -86,9 +86,9 @@ class LogBatch:
         """Return the batch that follows this one.
 
         Args:
-            before: Each slot of the topic -> where the group stands before it: the id, and how many it has read.
-            ends: Slot -> id of the last entry; only slots that the batch has something of.
-            spans: The same slots -> what it has of them.
+            before: Each slot of the topic -> the group's position before the batch: id, and number of entries read.
+            ends: Slot -> id of the last entry; only slots with entries in the batch.
+            spans: The same slots -> their entries in the batch.
         """
         reads = {slot: read for slot, (_, read) in before.items()}
         for slot, span in spans.items():
@@ -98,7 +98,7 @@ class LogBatch:
 
 
 def cut_slots(batch: LogBatch, least: int, most: int) -> list[list[int]]:
-    """Share the slots of a batch between partitions, each about as many entries.
+    """Divide the slots of a batch among partitions with about the same number of entries.
 
     Args:
         batch: The batch.
@@ -120,7 +120,7 @@ def cut_slots(batch: LogBatch, least: int, most: int) -> list[list[int]]:
 
 
 def shares(slots: Sequence[int], left: int) -> dict[int, int]:
-    """Return how many entries each slot may give next, so that all get about the same; at least one for each named."""
+    """Return the number of entries that each slot may contribute next: about the same for all, and at least one."""
     if left < len(slots):
         return dict.fromkeys(slots[:left], 1)
     return dict.fromkeys(slots, left // len(slots))

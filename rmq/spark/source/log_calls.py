@@ -1,4 +1,4 @@
-"""The scripts of queries that follow STREAM topics."""
+"""Calls of the scripts of queries on STREAM topics."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from rmq.errors import DriverReplacedError, InvalidValueError, RmqError
 
 
 def _replaced(call: Call[Any], words: Sequence[str]) -> RmqError:
-    text = f"{call.target}: another driver ({words[0]}) follows the topic as this group; only one may"
+    text = f"{call.target}: another driver ({words[0]}) reads the topic with this group; a group can have one driver"
     return call.error(DriverReplacedError, text)
 
 
 def _consumed(call: Call[Any], words: Sequence[str]) -> RmqError:
     text = (
-        f"{call.target}: the group has {words[0]} consumers, and a query needs a group of its own; "
-        "choose another group, or remove the consumers"
+        f"{call.target}: the group has {words[0]} consumers, but a query needs a group without "
+        "consumers; use another group, or remove the consumers"
     )
     return call.error(InvalidValueError, text)
 
@@ -30,13 +30,13 @@ _TRIM, _TURN = BoundScript("spark_trim", {"RMQ_DRIVER": _replaced}), BoundScript
 
 
 class Standing(NamedTuple):
-    """Where a group stands in a slot.
+    """The position of a group in a slot.
 
     Attributes:
-        position: Id of the last entry that it has committed; empty where the group is not.
-        newest: Id of the newest entry; empty where there is none.
-        sent: Entries that were ever there for the group; `None` where that is not known: it began at an id.
-        read: How many entries it has read or passed over.
+        position: Id of the last entry that it has committed; empty if the group does not exist.
+        newest: Id of the newest entry; empty if there is none.
+        sent: Number of entries ever added for the group; `None` if unknown, since it started at an id.
+        read: Number of entries that it has read or skipped.
     """
 
     position: str
@@ -46,7 +46,7 @@ class Standing(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """Which entries of a slot are counted.
+    """The range of entries of a slot to count.
 
     Attributes:
         after: Id of the entry before the first one.
@@ -67,7 +67,7 @@ class Walked(NamedTuple):
     """The next entries of a slot.
 
     Attributes:
-        position: Id of the last entry that the group has committed; empty where the group is not.
+        position: Id of the last entry that the group has committed; empty if it does not exist.
         last: Id of the last entry counted; empty for none.
         number: Entries counted.
         size_bytes: Bytes of their fields.
@@ -84,12 +84,12 @@ class Walked(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """What the trimming of a slot did.
+    """The result of trimming a slot.
 
     Attributes:
         number: Entries dropped.
-        more: Whether there is more to drop than one call may.
-        held: Whether a group still needs entries that were to go.
+        more: Whether more entries can be dropped than one call may drop.
+        held: Whether a group still needs entries in the range.
     """
 
     number: int
@@ -102,7 +102,7 @@ def _count(text: bytes) -> int | None:
 
 
 def position(topic: Topic, slot: int, group: str, driver: str) -> Call[Standing]:
-    """Build the beginning of a driver's work on a slot."""
+    """Build a driver's start on a slot."""
 
     def parse(reply: list[bytes]) -> Standing:
         return Standing(reply[0].decode(), reply[1].decode(), _count(reply[2]), int(reply[3]))
@@ -123,23 +123,23 @@ def walk(topic: Topic, slot: int, group: str, reach: Reach) -> Call[Walked]:
 
 
 def advance(topic: Topic, slot: int, group: str, driver: str, upto: str, read: int, missing: int) -> Call[bool]:
-    """Build the commit of a slot up to an id; answers whether the group has moved.
+    """Build the commit of a slot up to an id; returns whether the group has moved.
 
     Args:
         topic: The definition.
         slot: The slot.
         group: Name of the group.
-        driver: Names the driver.
+        driver: Identity of the driver.
         upto: Id of the last entry that is committed.
-        read: How many entries the group has read or passed over by then, from its beginning.
-        missing: How many of the last batch were trimmed or deleted before they were read.
+        read: Number of entries that the group has read or skipped by then.
+        missing: Number of entries of the last batch that were trimmed or deleted before they were read.
     """
     args = _ADVANCE.args(group=group, driver=driver, upto=upto, read=read, missing=missing)
     return _ADVANCE.call(topic, slot, is_one, args, group=group)
 
 
 def trim(topic: Topic, slot: int, group: str, driver: str, upto: str) -> Call[Dropped]:
-    """Build the trimming of a slot up to an id, of what this group has committed and no other needs."""
+    """Build the trimming of a slot up to an id: entries that this group has committed and no other group needs."""
 
     def parse(reply: list[bytes]) -> Dropped:
         return Dropped(int(reply[0]), is_one(reply[1]), is_one(reply[2]))
@@ -148,7 +148,7 @@ def trim(topic: Topic, slot: int, group: str, driver: str, upto: str) -> Call[Dr
 
 
 def turn(topic: Topic, group: str, holder: str, hold_ms: int, *, keep: bool) -> Call[tuple[str, int]]:
-    """Build the taking, keeping or ending of an archive's turn; answers who has it, and until when, epoch ms."""
+    """Build the acquire, renewal or release of an archive's run lock; returns its holder and its end, epoch ms."""
 
     def parse(reply: list[bytes]) -> tuple[str, int]:
         return reply[0].decode(), int(reply[1])

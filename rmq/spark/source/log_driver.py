@@ -1,4 +1,4 @@
-"""The driver's side of a query that follows a STREAM topic: plans ranges of ids, moves its group on Spark's commits."""
+"""The driver of a query on a STREAM topic: plans ranges of ids, and moves its group when Spark commits."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ log = logging.getLogger("rmq.spark")
 
 
 class LogDriver:
-    """Plans and commits the batches of one query that follows a STREAM topic.
+    """Plans and commits the batches of one query on a STREAM topic.
 
     Args:
-        options: Those of the query; they name a group.
+        options: The options of the query, with a group.
         topic: The registered definition.
 
     Attributes:
-        figures: What it has done.
+        figures: Its metrics.
     """
 
     def __init__(self, options: Options, topic: Topic) -> None:
@@ -55,17 +55,17 @@ class LogDriver:
 
     @property
     def behind(self) -> int | None:
-        """Entries that are not in the batches planned so far; `None` where that is not known."""
+        """Number of entries that are not in a planned batch; `None` if unknown."""
         lags = list(self._lag.values())
         return None if None in lags else sum(lag or 0 for lag in lags)
 
     def begin(self, batch: LogBatch) -> None:
-        """Enter the group on all slots, and make it where it is new; earlier drivers can commit nothing any more.
+        """Take over the group in all slots, or create it; earlier drivers can no longer commit.
 
         Raises:
             InvalidValueError: The group has consumers.
-            BatchAckedError: The group stands beyond the batch: the checkpoint is an old copy.
-            BatchError: The group is gone, or the checkpoint is of another topic or group.
+            BatchAckedError: The group's position is after the batch: the checkpoint is an old copy.
+            BatchError: The group is gone, or the checkpoint belongs to another topic or group.
         """
         if self._standing:
             return
@@ -73,7 +73,7 @@ class LogDriver:
         standing = self._enter(range(self.topic.slots))
         gone = [slot for slot, each in standing.items() if not each.position]
         if gone and batch.seq > 0:
-            self._lost(f"group {self.group}, whose checkpoint is at batch {batch.seq}, is gone from {len(gone)} slots")
+            self._lost(f"group {self.group}, whose checkpoint is at batch {batch.seq}, is missing in {len(gone)} slots")
         if gone:
             starts = {slot: batch.ends.get(slot, self._options.start) for slot in gone}
             starts |= {slot: span.after for slot, span in batch.spans.items()}  # this batch may not be committed yet
@@ -91,21 +91,22 @@ class LogDriver:
     def _check_checkpoint(self, batch: LogBatch) -> None:
         if (batch.topic, batch.group) != (self.topic.name, self.group):
             raise BatchError(
-                f"this checkpoint is of topic {batch.topic} and group {batch.group}, and the options name topic "
-                f"{self.topic.name} and group {self.group}: give each query a checkpoint of its own",
+                f"this checkpoint belongs to topic {batch.topic} and group {batch.group}, but the options name "
+                f"topic {self.topic.name} and group {self.group}: use a separate checkpoint for each query",
                 topic=self.topic.name,
             )
         if batch.ends and len(batch.ends) != self.topic.slots:
             raise BatchError(
-                f"topic {self.topic.name} has {self.topic.slots} slots, and had {len(batch.ends)} when this checkpoint "
-                "was written: begin with a new checkpoint and a new group",
+                f"topic {self.topic.name} has {self.topic.slots} slots, but had {len(batch.ends)} when this "
+                "checkpoint was written: start with a new checkpoint and a new group",
                 topic=self.topic.name,
             )
 
     def _ahead(self, slot: int, position: str, end: str) -> BatchAckedError:
         return BatchAckedError(
-            f"group {self.group} of topic {self.topic.name} stands in slot {slot} at {position}, beyond {end}, where "
-            "this query has committed: its checkpoint is an old copy, or others consume as this group",
+            f"the position of group {self.group} of topic {self.topic.name} in slot {slot} is {position}, "
+            f"after {end}, the last commit of this query. Its checkpoint is an old copy, or another "
+            "consumer uses this group",
             topic=self.topic.name,
             slot=slot,
         )
@@ -126,7 +127,7 @@ class LogDriver:
                 end, read = batch.ends[slot], batch.reads[slot]
                 return log_calls.advance(self.topic, slot, self.group, self._token, end, read, missing)
 
-            # the first time all slots: a failover may have put some back
+            # the first time, all slots: a failover may have moved some back
             call_slots(self._connections, list(batch.ends if self._acked == 0 else batch.spans), build)
             self._acked = batch.seq
             self.figures.committed(batch)
@@ -141,15 +142,15 @@ class LogDriver:
             try:
                 self.ack(batch)
             except RmqError as error:
-                log.info("batch %d of topic %s is noted with the next trigger: %s", seq, self.topic.name, error)
+                log.info("batch %d of topic %s will be committed at the next trigger: %s", seq, self.topic.name, error)
 
     def plan(self, last: LogBatch, limit: int | None) -> LogBatch | None:
-        """Return the batch after `last`, of up to `limit` entries; `None` where there is nothing.
+        """Return the batch after `last`, of up to `limit` entries; `None` if there are none.
 
-        Where there was nothing the last time, it waits a little for something to come, and asks Redis only then.
+        If there were none the last time, it first waits a short time for an entry.
 
         Raises:
-            BatchError: Entries were trimmed or deleted before the query has read them.
+            BatchError: Entries were trimmed or deleted before the query read them.
         """
         if self._target is None and not self._waiting.is_over(IDLE_S):
             return None
@@ -167,11 +168,11 @@ class LogDriver:
         return last.next(before, ends, spans)
 
     def freeze(self) -> None:
-        """Take what is there now as all there is: for a query that ends with what is available."""
+        """Limit the query to the entries that exist now, as Trigger.AvailableNow requires."""
         self._target = self._enter(range(self.topic.slots))
 
     def open(self, batch: LogBatch) -> None:
-        """Note which batch runs: Spark may tell of its commit."""
+        """Record the running batch, for its commit notification."""
         with self._lock:
             self.begin(batch)
             self.figures.opened(batch.seq)
@@ -180,14 +181,14 @@ class LogDriver:
                 self._commits = CommitReceiver(batch.query, self._committed)
 
     def trim(self, ends: Mapping[int, str], say: Callable[[str], None]) -> tuple[int, int]:
-        """Drop the entries of each slot up to an id, as far as they are committed and no other group needs them.
+        """Drop the entries of each slot up to an id that are committed and that no other group needs.
 
         Args:
-            ends: Slot -> id of the last entry that may go.
-            say: Gets a line after each piece.
+            ends: Slot -> id of the last entry that may be dropped.
+            say: Called with a line after each piece.
 
         Returns:
-            How many were dropped, and how many slots have entries that a group still needs.
+            The number of dropped entries, and of slots with entries that a group still needs.
 
         Raises:
             DriverReplacedError: Another driver follows the topic as this group.
@@ -209,7 +210,7 @@ class LogDriver:
         return dropped, len(held)
 
     def close(self) -> None:
-        """Stop listening. The group stays where it is."""
+        """Stop listening. The group keeps its position."""
         if self._commits is not None:
             self._commits.close()
         self._waiting.close()
@@ -227,11 +228,11 @@ class LogDriver:
     def _walk(
         self, before: Mapping[int, tuple[str, int]], limit: int | None, seq: int
     ) -> tuple[dict[int, str], dict[int, Span]]:
-        """Return by slot the id of the last entry of the next batch, and what the batch has of the slot."""
+        """Return by slot the id of the last entry of the next batch, and the batch's entries of the slot."""
         after = {slot: end for slot, (end, _) in before.items()}
         ends, numbers, missing = dict[int, str](), dict.fromkeys(after, 0), dict[int, int]()
         left, bytes_left = inf if limit is None else limit, self._options.max_bytes or inf
-        # with each batch another slot is the first, where not all have room
+        # each batch starts with another slot, if not all slots fit
         active = sorted(after, key=lambda slot: (slot - seq) % self.topic.slots)
         if self._target is not None:
             active = [slot for slot in active if id_key(self._target[slot].newest or "0") > id_key(after[slot])]
@@ -239,7 +240,7 @@ class LogDriver:
             share = shares(active, int(min(left, MAX_BATCH * len(active))))
             most_bytes = int(max(1, min(CLAIM_BYTES, bytes_left // len(share))))
             more: list[int] = []
-            # until something was found, an entry may have any size: else a large one would never be read
+            # the first entry may have any size: otherwise a large one would never be read
             for slot, found in self._count(after | ends, share, most_bytes, any_size=not ends):
                 left, bytes_left = left - found.number, bytes_left - found.size_bytes
                 numbers[slot] += found.number
@@ -274,29 +275,29 @@ class LogDriver:
         return last if last is not None and (newest == "+" or id_key(last) < id_key(newest)) else newest
 
     def _note(self, slot: int, found: Walked, before: tuple[str, int], number: int) -> int:
-        """Note what is left behind a batch in a slot; return how many entries before its end have vanished."""
+        """Record the entries after a batch in a slot; return the number of entries that vanished before its end."""
         after, read = before
         if not found.position:
-            self._standing = {}  # the next trigger makes it anew
-            self._lost(f"group {self.group} is gone from slot {slot}")
+            self._standing = {}  # the next trigger creates it again
+            self._lost(f"group {self.group} no longer exists in slot {slot}")
             return 0
         if id_key(found.position) > id_key(after):
             raise self._ahead(slot, found.position, after)
         if id_key(found.position) < id_key(after):
-            self._acked = 0  # a failover has put the group back: the next trigger puts all slots right
+            self._acked = 0  # a failover has moved the group back: the next trigger corrects all slots
         sent = found.sent if self._target is None else self._target[slot].sent
         if self._options.last is not None:
-            sent = None  # nobody has counted the entries up to there
+            sent = None  # the number of entries up to there is unknown
         behind = None if sent is None else max(0, sent - read - number)
         self._lag[slot] = behind
         if found.more or not behind:
             return 0
-        self._lost(f"{behind} entries of slot {slot} were trimmed or deleted before group {self.group} has read them")
+        self._lost(f"{behind} entries of slot {slot} were trimmed or deleted before group {self.group} read them")
         self._lag[slot] = 0
         return behind
 
     def _lost(self, what: str) -> None:
         text = f"topic {self.topic.name}: {what}"
         if self._options.fail_on_data_loss:
-            raise BatchError(f"{text}; set failOnDataLoss to false to go on", topic=self.topic.name)
-        log.warning("%s; going on, since failOnDataLoss is false", text)
+            raise BatchError(f"{text}; set failOnDataLoss to false to continue", topic=self.topic.name)
+        log.warning("%s; continuing, since failOnDataLoss is false", text)

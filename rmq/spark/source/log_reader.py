@@ -123,12 +123,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _lost(self, slot: int, number: int, after: str, end: str) -> None:
         text = (
-            f"topic {self._topic.name}: {number} entries of slot {slot} after {after} up to {end} were trimmed or "
-            "deleted after this batch was planned"
+            f"topic {self._topic.name}: {number} entries of slot {slot} between {after} and {end} were "
+            "trimmed or deleted after this batch was planned"
         )
         if self._options.fail_on_data_loss:
-            raise BatchLostError(f"{text}; set failOnDataLoss to false to go on", topic=self._topic.name, slot=slot)
-        log.warning("%s; going on, since failOnDataLoss is false", text)
+            raise BatchLostError(f"{text}; set failOnDataLoss to false to continue", topic=self._topic.name, slot=slot)
+        log.warning("%s; continuing, since failOnDataLoss is false", text)
 
 
 def _next(pages: Iterator[list[StreamEntry]], time: RedisTime) -> list[StreamEntry]:

@@ -54,8 +54,8 @@ def from_offset(offset: Mapping[str, Any]) -> dict[str, Batch]:
         return {str(name): Batch.from_offset(each) for name, each in offset["topics"].items()}
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InvalidValueError(
-            f"the checkpoint's offset {offset!r:.200} is not of a source of several topics: {error!r}; a query that "
-            "reads other topics by another option needs a new checkpoint"
+            f"the checkpoint's offset {offset!r:.200} was not written by a read of several topics: "
+            f"{error!r}; use a new checkpoint"
         ) from error
 
 
@@ -174,11 +174,11 @@ class ManyStreamReader(RmqStreamReader):
         except UnknownTopicError as error:
             if self._given.fail_on_data_loss:
                 raise UnknownTopicError(
-                    f"topic {name}, which this checkpoint has read, is not registered any more; set failOnDataLoss to "
-                    "false to go on without it",
+                    f"topic {name}, which is part of this checkpoint, is no longer registered; set failOnDataLoss "
+                    "to false to continue without it",
                     topic=name,
                 ) from error
-            log.warning("topic %s is not registered any more; going on, since failOnDataLoss is false", name)
+            log.warning("topic %s is no longer registered; continuing without it, since failOnDataLoss is false", name)
             return None
 
     def _find(self, last: Collection[str]) -> None:
@@ -196,13 +196,13 @@ class ManyStreamReader(RmqStreamReader):
             if name not in known and (why := self._refusal(topic)):
                 left_out[name] = why
             elif name not in known:
-                log.info("the query reads topic %s from now on", name)
+                log.info("the query now also reads topic %s", name)
                 self._names.append(name)
         self._left_out, before = left_out, self._left_out
         for name, why in left_out.items() - before.items():
-            log.warning("topic %s is left out of what topicPattern reads: %s", name, why)
+            log.warning("topic %s matches topicPattern, but cannot be read: %s", name, why)
         if left_out and not self._names:
-            raise InvalidValueError(f"of the topics that topicPattern fits none can be read: {left_out}")
+            raise InvalidValueError(f"none of the topics that match topicPattern can be read: {left_out}")
         self._find_s = monotonic_s() + FIND_S
 
     def _refusal(self, topic: Topic) -> str:

@@ -115,7 +115,7 @@ class OwnedSlots:
             if monotonic_s() >= until_s:
                 owned, waits = len(self.owned()), len(self._coordinator.awaited(self.place))
                 if owned or waits:
-                    log.warning("topic %s: this query owns %d slots so far, and waits for %d", self.place, owned, waits)
+                    log.warning("topic %s: this query owns %d slots and is waiting for %d", self.place, owned, waits)
                 else:
                     text = "topic %s: this query owns no slot: the topic has more workers than slots (%d)"
                     log.warning(text, self.place, self.topic.slots)
@@ -218,7 +218,7 @@ class OwnedSlots:
             self._coordinator.fenced(epoch, owners[slot].ensemble)
             if self._fenced.get(slot) != owners[slot]:
                 self._fenced[slot] = owners[slot]
-                text = "slot %d of topic %s has a newer owner, of epoch %d; this query had it in epoch %d"
+                text = "slot %d of topic %s has a newer owner (epoch %d); this query owned it in epoch %d"
                 log.info(text, slot, self.place, epoch, owners[slot].epoch)
 
     def keep(self, quotas: Mapping[int, int]) -> dict[int, int]:
@@ -305,7 +305,7 @@ class OwnedSlots:
         except (RedisUnavailableError, ReplyLostError):
             return False
         except RmqError as error:
-            log.info("batch %d of topic %s is not acked in slot %d: %s", seq, self.place, slot, error)
+            log.info("batch %d of topic %s could not be acked in slot %d: %s", seq, self.place, slot, error)
         del self._owed[slot]
         return True
 
@@ -345,8 +345,8 @@ class OwnedSlots:
             if isinstance(answer, Exception):
                 raise answer
         log.warning(
-            "batch %d of topic %s goes without slots %s, which this driver does not own: %d messages that it had read "
-            "there come to their owners after their leases",
+            "batch %d of topic %s continues without slots %s, which this driver no longer owns; the %d "
+            "messages read from them are delivered to the new owners after their leases",
             batch.seq,
             self.place,
             ", ".join(map(str, lost)),
@@ -357,9 +357,9 @@ class OwnedSlots:
 def unnamed(topic: Topic, error: FencedError) -> FencedError:
     """Return what a query is told that names no ZooKeeper, on a topic with owners."""
     return FencedError(
-        f"topic {topic.name} has workers under ZooKeeper, and this query names none: give it their servers as option "
-        "zookeeper, so that it takes part as a worker; or stop them, and move the topic away with "
-        f"`rmq adopt {topic.name} --no-zookeeper`",
+        f"topic {topic.name} has workers under ZooKeeper, but this query has no option zookeeper. Set "
+        "it to their servers so that the query shares the slots with them, or stop the workers and "
+        f"run `rmq adopt {topic.name} --no-zookeeper`",
         topic=topic.name,
         slot=error.slot,
     )

@@ -161,11 +161,14 @@ def test_the_usual_columns_and_more(redis_url: str, sender: RmqClient, make_topi
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"columns": "content, colour"}, "columns names colour, which is not a column of a read of topic .*: topic, "),
-        ({"columns": "content,,body"}, "columns is 'content,,body'; it must be names of columns, each once"),
-        ({"columns": "body, Body"}, "each once, separated by commas"),
-        ({"columns": "attempt", "queue": "dead"}, "columns names attempt, which is not a column"),
-        ({"columns": "value"}, "columns names value, which is not a column"),
+        (
+            {"columns": "content, colour"},
+            "columns names colour, but a read of topic .* has no such column; its columns are topic, ",
+        ),
+        ({"columns": "content,,body"}, "columns is 'content,,body'; it must be a list of column names"),
+        ({"columns": "body, Body"}, "separated by commas, without duplicates"),
+        ({"columns": "attempt", "queue": "dead"}, "columns names attempt, but a read of topic"),
+        ({"columns": "value"}, "columns names value, but a read of topic"),
     ],
 )
 def test_columns_that_a_read_does_not_have(
@@ -184,7 +187,7 @@ def test_columns_and_a_schema_must_not_differ(redis_url: str, sender: RmqClient,
     schema = RmqDataSource({**given, "columns": "content"}).schema()
     source = RmqDataSource({**given, "columns": "content, slot"})
     for reader in (source.reader, source.streamReader):
-        with pytest.raises(InvalidValueError, match=r"columns names slot, and schema\(\) is without it"):
+        with pytest.raises(InvalidValueError, match=r"columns names slot, which schema\(\) does not have"):
             reader(schema)
 
 
@@ -214,9 +217,9 @@ def test_rows_are_refused_where_they_are(
 @pytest.mark.parametrize(
     ("row", "delay", "message"),
     [
-        ({"claim": None}, None, "a row that is refused has no claim"),
-        ({"claim": "mine"}, None, "claim is 'mine'; it must be the column claim of readStream"),
-        ({}, "0s", "delay is '0s'; it must be more than 0, or left out"),
+        ({"claim": None}, None, "a row to refuse has no claim"),
+        ({"claim": "mine"}, None, "claim is 'mine'; it must be a value of the column claim of readStream"),
+        ({}, "0s", "delay is '0s'; it must be more than 0, or omitted"),
         ({}, timedelta(-1), r"delay is datetime.timedelta\(days=-1\); it must lie between 0 and 100 years"),
         ({}, 5, "delay is 5: is it '5ms' or '5s'?"),
     ],
@@ -234,5 +237,7 @@ def test_what_cannot_be_refused(
 def test_a_batch_read_has_no_claims(redis_url: str, sender: RmqClient, make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.PRIORITY)
     sender.producer(topic)
-    with pytest.raises(InvalidValueError, match="column claim is of readStream only: a batch read claims nothing"):
+    with pytest.raises(
+        InvalidValueError, match="column claim is available with readStream only: a batch read claims no messages"
+    ):
         read(redis_url, topic, columns="content, claim")

@@ -161,7 +161,7 @@ def test_where_the_path_of_a_socket_is_too_long_a_driver_hears_of_no_commit(
     monkeypatch.setattr(commits.tempfile, "gettempdir", lambda: str(long))
     with caplog.at_level("INFO", "rmq.spark"):
         receiver = CommitReceiver(query := uuid.uuid4().hex, lambda _: None)
-    assert "hears of no commit before: AF_UNIX path too long" in caplog.text
+    assert "cannot listen for commits: AF_UNIX path too long" in caplog.text
     assert not tell(json.dumps({"qid": query, "seq": 3}))
     receiver.close()
 
@@ -351,7 +351,7 @@ def test_a_batch_that_redis_forgot_is_told_of_and_not_acked_in_silence(
                 redis_client.hset(query_key, "generation", int(generation or 0) - 1)
             if options:
                 break
-            with pytest.raises(BatchError, match=r"had forgotten query .* before batch 1 was acked; set fail"):
+            with pytest.raises(BatchError, match=r"the record of query .* was gone before batch 1 was acked; set fail"):
                 query.plan()
             redis_client.restore(query_key, 0, older or b"", replace=True)
         query.plan()
@@ -391,19 +391,19 @@ def test_an_idle_query_learns_that_its_topic_is_gone_or_another_one(
 
         wait_until(told, LIMIT_S)
 
-    raises(strict, BatchError, "the topic is not registered any more; set failOnDataLoss to false")
-    wait_until(lambda: not lenient.plan() and "not registered any more; going on" in caplog.text, LIMIT_S)
+    raises(strict, BatchError, "the topic is no longer registered; set failOnDataLoss to false")
+    wait_until(lambda: not lenient.plan() and "no longer registered; continuing" in caplog.text, LIMIT_S)
     with RmqClient(sender.url) as other:
         other.producer(replace(topic, slots=8))
-    raises(strict, TopicMismatchError, "was registered anew while a query read it, as PRIORITY with 8 slots")
-    raises(lenient, TopicMismatchError, "the query began with PRIORITY, 2 and None: restart it")
+    raises(strict, TopicMismatchError, "was registered again while the query was running, as PRIORITY with 8 slots")
+    raises(lenient, TopicMismatchError, "the query started with PRIORITY, 2 slots and merge=None: restart it")
     redis_client.hset("rmq:topics", topic.name, kept)
     assert strict.plan() == 0
     meta = [slot_keys(topic.name, slot).meta for slot in range(2)]
     totals = [redis_client.dump(key) for key in meta]
     redis_client.delete(*meta)
     fill(sender, topic, 1)
-    raises(strict, BatchError, "most is forgotten")
+    raises(strict, BatchError, "most of the messages that were sent to slots")
     redis_client.delete(*(slot_keys(topic.name, slot).store for slot in range(2)))
     for key, dump in zip(meta, totals, strict=True):
         redis_client.restore(key, 0, dump or b"", replace=True)
@@ -420,7 +420,7 @@ def test_a_checkpoint_knows_its_topic(redis_url: str, sender: RmqClient, make_to
         readers.append(reader)
     offset = readers[0].initialOffset()
     limit = readers[1].getDefaultReadLimit()
-    with pytest.raises(InvalidValueError, match=f"is of topic {one.name}, and option topic names {other.name}"):
+    with pytest.raises(InvalidValueError, match=f"belongs to topic {one.name}, but option topic is {other.name}"):
         readers[1].latestOffset(offset, limit)
     without = {name: value for name, value in offset.items() if name != "topic"}
     assert readers[1].latestOffset(without, limit) == without, "one of an older version"

@@ -110,9 +110,9 @@ def test_a_batch_that_goes_on_elsewhere_counts_each_row_once(
     begun = accepted()
     assert begun == len(first[1])
     for partitions, more, words in (
-        (2, {}, "and now has 2 partitions, mergeRows=5 and chunkSize=4"),
-        (3, {"mergeRows": "6"}, "was begun with 3 partitions, mergeRows=5 and chunkSize=4"),
-        (3, {"chunkSize": "5"}, r"Write rmq.spark.keyed\(frame, partitions=3\) with the same options"),
+        (2, {}, "and is now run with 2 partitions, mergeRows=5 and chunkSize=4"),
+        (3, {"mergeRows": "6"}, "was started with 3 partitions, mergeRows=5 and chunkSize=4"),
+        (3, {"chunkSize": "5"}, r"write rmq.spark.keyed\(frame, partitions=3\) with the same options"),
     ):
         with pytest.raises(BatchChangedError, match=words):
             write(rows_of(topic, partitions), names, 10, partitions, **{**options, **more})
@@ -131,11 +131,11 @@ def test_rows_of_other_tasks_and_out_of_order_are_refused(
     sender.producer(topic)
     options, names = {"topic": topic.name}, {"once": "n"}
     parts = rows_of(topic)
-    with pytest.raises(InvalidValueError, match=r"is of partition 1 of 3, and came in partition 0: rows were moved"):
+    with pytest.raises(InvalidValueError, match=r"belongs to partition 1 of 3, but is in partition 0: rows were moved"):
         write({0: [*parts[0], *parts[1]]}, names, 50, **options)
     unsorted = [*parts[0][10:], *parts[0][:10]]
     for size in (10, 1_000):
-        with pytest.raises(InvalidValueError, match="rows of partition 0 are not sorted by content any more"):
+        with pytest.raises(InvalidValueError, match="the rows of partition 0 are no longer sorted by content"):
             write({0: unsorted}, names, size, **options)
     assert sender.inspect(topic).stats().total("accepted") == 0
     without = [{**row, "content": None} for row in parts[0][:1]]
@@ -152,7 +152,7 @@ def test_rows_that_name_topics_come_topic_by_topic(make_topic: MakeTopic, sender
     for size in (50, 7, 1_000):
         write({1: rows}, {"once": "n"}, size, mergeRows="6")
         assert [sender.inspect(topic).stats().total("accepted") for topic in topics] == [number] * 3
-    with pytest.raises(InvalidValueError, match="not sorted"):
+    with pytest.raises(InvalidValueError, match="no longer sorted"):
         write({1: rows[::-1]}, {"once": "other"}, 1_000)
 
 
@@ -241,8 +241,8 @@ def test_the_format_that_is_registered_knows_the_url_of_then(monkeypatch: pytest
     parsed = source({"topic": "t", "URL": "redis://:secret@now:2"})._parsed
     assert parsed.url == "redis://:secret@now:2"
     assert "secret" not in repr(parsed)
-    with pytest.raises(InvalidValueError, match="options topic and Topic are the same one: give it once"):
+    with pytest.raises(InvalidValueError, match="options topic and Topic are the same option: set it once"):
         source({"topic": "t", "Topic": "u"})
-    with pytest.raises(InvalidValueError, match="badRowsPath has a password in it, and Spark shows options") as found:
+    with pytest.raises(InvalidValueError, match="badRowsPath contains a password, and Spark shows options") as found:
         source({"topic": "t", "badRows": "collect", "badRowsPath": "s3://key:hidden@bucket/rows"})
     assert "hidden" not in str(found.value)

@@ -214,14 +214,14 @@ def test_columns_of_topics_that_merge_are_null_for_the_others(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"topics": "a,,b"}, "topics is 'a,,b'; it must be names of topics, each once, separated by commas"),
-        ({"topics": "a,a"}, "each once"),
-        ({"topics": "a b"}, "names of topics"),
-        ({"topics": "a", "topic": "a"}, "topic and topics are given; a read names its topics by one of them"),
-        ({"topics": "a", "topicPattern": "a"}, "topics and topicPattern are given"),
+        ({"topics": "a,,b"}, "topics is 'a,,b'; it must be a list of topic names separated by commas"),
+        ({"topics": "a,a"}, "without duplicates"),
+        ({"topics": "a b"}, "a list of topic names"),
+        ({"topics": "a", "topic": "a"}, "topic and topics exclude each other; set one of them"),
+        ({"topics": "a", "topicPattern": "a"}, "topics and topicPattern exclude each other"),
         ({"topicPattern": "a("}, r"topicPattern is 'a\('; it must be a regular expression: missing \)"),
         ({"topicPattern": ""}, "topicPattern is empty"),
-        ({"topicPattern": "no-such-.*"}, "topicPattern 'no-such-.*' fits the name of none of [0-9]+ registered topics"),
+        ({"topicPattern": "no-such-.*"}, "topicPattern 'no-such-.*' matches none of [0-9]+ registered topics"),
     ],
 )
 def test_what_names_no_topics(redis_url: str, options: dict[str, str], message: str) -> None:
@@ -239,7 +239,9 @@ def test_topics_that_cannot_be_read_together(
     log = make_topic(TopicType.STREAM)
     for topic in (*topics, log):
         sender.producer(topic)
-    with pytest.raises(InvalidValueError, match=f"topic {log.name} is STREAM, and a read of several topics has none"):
+    with pytest.raises(
+        InvalidValueError, match=f"topic {log.name} is STREAM, and a read of several topics cannot include"
+    ):
         RmqDataSource({"url": redis_url, "topics": f"{topics[0].name},{log.name}"}).schema()
     with pytest.raises(UnknownTopicError, match="no-such-topic"):
         RmqDataSource({"url": redis_url, "topics": f"{topics[0].name},no-such-topic"}).schema()
@@ -247,7 +249,7 @@ def test_topics_that_cannot_be_read_together(
     with pytest.raises(InvalidValueError, match="option first is for STREAM topics"):
         RmqDataSource({**names, "first": "1-0"}).schema()
     with mock.patch("rmq.spark.subscription.MOST_TOPICS", 1):
-        with pytest.raises(InvalidValueError, match="2 topics are named, and a read has up to 1: read some apart"):
+        with pytest.raises(InvalidValueError, match="2 topics are named; a read can have at most 1: split the read"):
             RmqDataSource(names).schema()
 
 
@@ -256,7 +258,7 @@ def test_sinks_have_no_several_topics(redis_url: str) -> None:
     for option, value in (("topics", "a,b"), ("topicPattern", "a.*"), ("columns", "content")):
         source = RmqDataSource({"url": redis_url, option: value})
         for make in (source.writer, source.streamWriter):
-            with pytest.raises(InvalidValueError, match=f"{option} is an option of reads; a write goes to one topic"):
+            with pytest.raises(InvalidValueError, match=f"{option} is an option of reads. A write goes to the topic"):
                 make(schema, False)
 
 
@@ -270,7 +272,7 @@ def test_a_checkpoint_of_one_topic_is_not_one_of_several(
     source = RmqDataSource({"url": redis_url, "topic": topics[0].name})
     alone = source.streamReader(source.schema())
     assert isinstance(alone, RmqStreamReader)
-    with pytest.raises(InvalidValueError, match="is not of a source of several topics"):
+    with pytest.raises(InvalidValueError, match="was not written by a read of several topics"):
         query.reader.latestOffset(alone.initialOffset(), query.reader.getDefaultReadLimit())
     with pytest.raises(InvalidValueError, match="was not written by RMQ"):
         alone.latestOffset(query.start, alone.getDefaultReadLimit())
@@ -291,7 +293,7 @@ def test_a_topic_of_the_checkpoint_that_is_gone_is_told_of(
     assert kept is not None
     redis_client.hdel("rmq:topics", topics[1].name)
     query.restart(topics=topics[0].name)
-    with pytest.raises(UnknownTopicError, match="which this checkpoint has read, is not registered any more; set fail"):
+    with pytest.raises(UnknownTopicError, match="which is part of this checkpoint, is no longer registered; set fail"):
         query.plan()
     query.restart(failOnDataLoss="false")
     assert query.plan() == {}
@@ -370,7 +372,9 @@ def test_a_pattern_meets_ten_kinds_of_new_topics(
     reasons = {log.name: "is STREAM", owned.name: "zookeeper", brief.name: "maxReplays is 3"}
     for name, words in reasons.items():
         [told] = [
-            record.getMessage() for record in caplog.records if f"topic {name} is left out" in record.getMessage()
+            record.getMessage()
+            for record in caplog.records
+            if f"topic {name} matches topicPattern, but" in record.getMessage()
         ]
         assert words in told
     progress = query.reader.reportLatestOffset()
@@ -393,7 +397,7 @@ def test_a_pattern_meets_ten_kinds_of_new_topics(
         assert query.plan() == {}, "those of the checkpoint stay"
         told = query.reader.reportLatestOffset()
         assert told is not None
-        assert "one too many: the query reads" in told["left_out"][late.name]
+        assert "cannot be added: the query reads" in told["left_out"][late.name]
 
 
 def test_at_once_a_pattern_leaves_out_no_topic_of_its_checkpoint(
@@ -446,7 +450,7 @@ def test_a_pattern_reads_no_topic_without_its_payloads(
     assert query.plan() == {plain.name: 1}
     told = query.reader.reportLatestOffset()
     assert told is not None
-    assert "has its payloads in column items, which the read is without" in told["left_out"][lists.name]
+    assert "are in column items, which this read does not have" in told["left_out"][lists.name]
     query.read()
     query.restart(columns="topic, content")
     assert query.plan() == {lists.name: 1}, "no payloads were asked for"
@@ -454,5 +458,5 @@ def test_a_pattern_reads_no_topic_without_its_payloads(
     assert query.plan() == {}
     alone = Query(redis_url, redis_client, topicPattern=lists.name, columns="topic, body")
     queries.append(alone)
-    with pytest.raises(InvalidValueError, match="of the topics that topicPattern fits none can be read"):
+    with pytest.raises(InvalidValueError, match="none of the topics that match topicPattern can be read"):
         alone.plan()

@@ -219,7 +219,7 @@ def test_other_rows_are_refused_where_each_send_counts(
     topic = make_topic(TopicType.PRIORITY, slots=1, merge=Merge(Sum()))
     send(topic, rows_of(topic))
     before = values(redis_client, topic)
-    with pytest.raises(BatchChangedError, match="sends other rows than before"):
+    with pytest.raises(BatchChangedError, match="produced other rows than its first attempt"):
         send(topic, rows_of(topic, seed=2))
     assert values(redis_client, topic) == before
 
@@ -324,7 +324,7 @@ def test_columns_become_records(make_topic: MakeTopic) -> None:
     assert [records[0].number for records, _ in found[:5]] == [1, 2.5, 3.5, 4, 0.1]
     assert all("must be a number" in bad[0] for _, bad in found[5:])
     _, bad = encoded(sums, body=pa.array([Decimal("12345678901234567.89")]), priority=[5_000])
-    assert "is 12345678901234567.89; a number of Redis holds some 15 digits" in bad[0]
+    assert "is 12345678901234567.89; numbers in Redis have about 15 significant digits" in bad[0]
     lists = layout(make_topic(TopicType.PRIORITY, merge=Merge(Collect())), body=ArrayType(text), priority=whole)
     records, bad = encoded(lists, body=[["x", "y"], [], None, ["z", None]], priority=[5_000] * 4)
     assert [record.items for record in records] == [(b"x", b"y")]

@@ -271,7 +271,7 @@ def test_mistakes_are_told_before_anything_is_read(site: Site, redis_url: str) -
     with site.worker():
         wait_until(lambda: len(site.handled) == NUMBER, LIMIT_S)
         plain = Query(redis_url, site.topic)
-        with pytest.raises(FencedError, match="has workers under ZooKeeper, and this query names none: give it"):
+        with pytest.raises(FencedError, match="has workers under ZooKeeper, but this query has no option zookeeper"):
             plain.plan()
         plain.close()
     with probe(site) as zookeeper:

@@ -27,32 +27,35 @@ BOTH: Mistakes = {
         M("format rmq has no option badrow; did you mean badRows\\?", {"badRow": "collect"}),
         M("format rmq has no option content: it is a column of the frame", {"content": "item:7"}),
         M("path is '/queues/images'; format rmq has no paths", {"path": "/queues/images"}),
-        M("queue is an option of reads, and a write has no use for it", {"queue": "dead"}),
+        M("queue is an option of reads and has no effect on a write", {"queue": "dead"}),
         M("maxMessagesPerTrigger is an option of reads", {"maxMessagesPerTrigger": 9}),
         M("failOnDataLoss is an option of reads", {"failOnDataLoss": False}),
-        M("format rmq takes no leaseSeconds", {"leaseSeconds": 9}),
-        M("columns is an option of reads; a write goes", {"columns": "content"}),
+        M("format rmq has no option leaseSeconds", {"leaseSeconds": 9}),
+        M("columns is an option of reads. A write goes", {"columns": "content"}),
         M("registered as RANGE_MERGE with 8 slots, not as PRIORITY with 8", {**PLAIN, "type": "PRIORITY"}),
         M("registered as RANGE_MERGE with 8 slots, not .* with 16", {**PLAIN, "slots": 16}),
         M("time_range is '5 seconds'; it must be a duration such as", {"time_range": "5 seconds"}, TEXT),
         M("time_range is '-5s'; it must be a duration", {"time_range": "-5s"}, TEXT),
         M("time_range is '0'; it must be more than 0", {"time_range": 0}, TEXT),
         M("time_range is '200000d'; .* up to 100 years", {"time_range": "200000d"}, TEXT),
-        M("priority is 5, and topic typed-image is RANGE_MERGE: .* PRIORITY topics", {"priority": 5}),
+        M("priority is 5, but topic typed-image is RANGE_MERGE: .* PRIORITY topics", {"priority": 5}),
         M("merge is 'all': a sink cannot move rows between partitions", {"merge": "all"}),
         M("merge is 'yes'; it must be one of partition, none", {"merge": "yes"}),
-        M("mergeRows is 9, and merge is none: it bounds what is folded", {"merge": "none", "mergeRows": 9}),
+        M(
+            "mergeRows is 9, but merge is none: it limits the messages held for folding",
+            {"merge": "none", "mergeRows": 9},
+        ),
         M("chunkSize is '1001'; it must be a whole number from 1 to 1000", {"chunkSize": 1001}),
         M("pipelineDepth is '65'; it must be a whole number from 1 to 64", {"pipelineDepth": 65}),
         M("maxRate is '100/s'; it must be a number of messages a second", {"maxRate": "100/s"}),
         M("maxRate is '0'; it must be a number of messages a second, 0.001 to", {"maxRate": 0}),
         M("badRows is 'ignore'; it must be one of fail, collect", {"badRows": "ignore"}),
         M("badRows=collect needs badRowsPath", {"badRows": "collect"}),
-        M("badRowsPath is '/tmp/bad', and badRows is fail: rows go there", {"badRowsPath": "/tmp/bad"}),
+        M("badRowsPath is '/tmp/bad', but badRows is fail: the folder", {"badRowsPath": "/tmp/bad"}),
         M("badRowsPath is 'b/d'; it must be an absolute path", {"badRows": "collect", "badRowsPath": "b/d"}),
         M("badRowsPath is 's3a://b/d'; it must be", {"badRows": "collect", "badRowsPath": "s3a://b/d"}),
         M("badRowsPath is '.*', which is a file", {"badRows": "collect", "badRowsPath": __file__}),
-        M("whenPassed is 'now', and topic typed-image is RANGE_MERGE", {"whenPassed": "now"}),
+        M("whenPassed is 'now', but topic typed-image is RANGE_MERGE", {"whenPassed": "now"}),
         M("durability is 'sync'; it must be one of memory, replicated, fsync", {"durability": "sync"}),
         M("durability replicated needs at least 1 replica", {"durability": "replicated", "replicas": 0}),
         M("replicas is 2, but durability memory waits for no replica", {"replicas": 2}),
@@ -60,7 +63,7 @@ BOTH: Mistakes = {
         M("deadlineSeconds is '0'; it must be from 1 to 86400 seconds", {"deadlineSeconds": 0}),
         M("markTtlSeconds is '5'; it must be from 60 to", {"idempotent": True, "markTtlSeconds": 5}),
         M("idempotent is 'yes'; it must be true or false", {"idempotent": "yes"}),
-        M("txnAppId and txnVersion name a version together: give both", {"txnAppId": "mail"}),
+        M("txnAppId and txnVersion are needed together: set both", {"txnAppId": "mail"}),
         M("txnVersion is '7.0'; it must be a whole number from 0", {"txnAppId": "mail", "txnVersion": 7.0}),
         M("trustSlot is 'maybe'; it must be true or false", {"trustSlot": "maybe"}),
         M("trustSlot needs a column slot", {"trustSlot": True}),
@@ -85,7 +88,7 @@ BOTH: Mistakes = {
         M("column slot_basis is int;", {}, f"{RANGED}, slot_basis int"),
     ],
     MAIL: [
-        M("time_range is 5000 ms, and topic typed-mail is PRIORITY", {"time_range": "5s"}),
+        M("time_range is 5000 ms, but topic typed-mail is PRIORITY", {"time_range": "5s"}),
         M("priority is 'high'; it must be a whole number from 1", {"priority": "high"}, TEXT),
         M("option priority is 2000000; on topic typed-mail it must be from", {"priority": 2_000_000}, TEXT),
         M("column priority is missing for topic typed-mail, which is PRIORITY", {}, TEXT),
@@ -102,7 +105,7 @@ BOTH: Mistakes = {
     ],
     CLICKS: [
         M("group is an option of reads", {"group": "billing"}),
-        M("topic typed-clicks is STREAM: its entries never merge", {"merge": "partition"}),
+        M("topic typed-clicks is STREAM, and its entries are never merged", {"merge": "partition"}),
         M(
             "column fields is map<string,int>; .* it must be map from string to string or binary",
             {},
@@ -119,18 +122,18 @@ BOTH: Mistakes = {
     ],
     STATE: [M("column version is missing", {}, f"{RANKED}, body string")],
     None: [
-        M("option `topic` is missing: .*, or a column topic names it"),
+        M("option `topic` is missing: .*, or add a column topic"),
         M("topic typed-images is not registered; .*, or a write with type and slots", {"topic": "typed-images"}),
-        M("topics is an option of reads; a write goes to one topic", {"topics": "typed-image"}),
+        M("topics is an option of reads. A write goes to the topic", {"topics": "typed-image"}),
         M("topicPattern is an option of reads", {"topicPattern": "typed-.*"}),
-        M("a new topic needs options topic, type and slots: give slots, too", {"topic": "new", "type": "STREAM"}),
-        M("options topic, type and slots: give type, too", {"topic": "new", "slots": 8}),
+        M("a new topic needs options topic, type and slots: slots is missing", {"topic": "new", "type": "STREAM"}),
+        M("options topic, type and slots: type is missing", {"topic": "new", "slots": 8}),
         M("type is 'FIFO'; it must be one of RANGE_MERGE, PRIORITY", {**PLAIN, "topic": "new", "type": "FIFO"}),
         M("slots of topic new is 6; it must be a power of two", {**PLAIN, "topic": "new", "slots": 6}),
         M("slots is '0'; it must be a whole number from 1", {**PLAIN, "topic": "new", "slots": 0}),
         M("column time_range is missing", {**PLAIN, "topic": "new"}, TEXT),
         M("column 'prio' is not a column of topic new", {**PLAIN, "topic": "new"}, f"{RANGED}, prio int"),
-        M("priority is 7, and topic new is RANGE_MERGE", {**PLAIN, "topic": "new", "priority": 7}),
+        M("priority is 7, but topic new is RANGE_MERGE", {**PLAIN, "topic": "new", "priority": 7}),
         # rows that name their topics
         M("column topic is int; it must be string", {}, f"topic int, {TEXT}"),
         M("`type` and `slots` define one topic", PLAIN, NAMED),
@@ -145,7 +148,7 @@ BOTH: Mistakes = {
 WRITES: Mistakes = {
     IMAGE: [
         M("idempotent is for writeStream, and for topics with merge=", {"idempotent": True}),
-        M("once is 'load'; it is for topics with merge=", {"once": "load"}),
+        M("once is 'load'; it can be used only on topics with merge=", {"once": "load"}),
         M("column died is missing: a redrive on topic typed-image needs", REDRIVE, "slot int, content string"),
         M("column died is string: a redrive", REDRIVE, "slot int, content string, died string"),
         M("redrive cannot be combined with merge: it moves", {**REDRIVE, "merge": "none"}, DEAD),
@@ -154,9 +157,9 @@ WRITES: Mistakes = {
         M("redrive is '1'; it must be true or false", {"redrive": 1}, DEAD),
     ],
     MAIL: [M("typed-mail is PRIORITY: it has priorities, not due times", {**REDRIVE, "time_range": "5s"}, DEAD)],
-    CLICKS: [M("topic typed-clicks is STREAM: its dead are redriven with", REDRIVE, DEAD)],
+    CLICKS: [M("topic typed-clicks is STREAM: redrive its dead entries with", REDRIVE, DEAD)],
     STOCK: [
-        M("once is 'load'; .* without idempotent=false", {"once": "load", "idempotent": False}),
+        M("once is 'load'; .* not with idempotent=false", {"once": "load", "idempotent": False}),
         M(
             r"each send to topic typed-stock counts, and a write with once .*rmq\.spark\.keyed",
             {"once": "load"},
@@ -164,20 +167,20 @@ WRITES: Mistakes = {
         ),
         M("a write with txnAppId may send rows again", {"txnAppId": "a", "txnVersion": 1}, STOCKED),
     ],
-    FULL: [M("topic typed-full waits for room.* txnAppId", {"txnAppId": "a", "txnVersion": 1})],
+    FULL: [M("txnAppId cannot be used on topic typed-full", {"txnAppId": "a", "txnVersion": 1})],
     None: [M("topic typed-imag is not registered", {**REDRIVE, "topic": "typed-imag"}, DEAD)],
 }
 
 STREAM_WRITES: Mistakes = {
     IMAGE: [
-        M("redrive works with write only", REDRIVE, DEAD),
-        M("once and txnAppId are for write", {"txnAppId": "a", "txnVersion": 1}),
+        M("redrive is not available with writeStream", REDRIVE, DEAD),
+        M("once and txnAppId are options of write", {"txnAppId": "a", "txnVersion": 1}),
     ],
     STOCK: [
-        M("once and txnAppId are for write", {"once": "load"}),
+        M("once and txnAppId are options of write", {"once": "load"}),
         M("each send to topic typed-stock counts, and a stream may send rows again", {}, STOCKED),
     ],
-    FULL: [M("topic typed-full waits for room.* idempotent", {"idempotent": True})],
+    FULL: [M("idempotent cannot be used on topic typed-full", {"idempotent": True})],
 }
 
 
@@ -197,9 +200,14 @@ def test_a_streaming_write(driver: Driver, topic: Topic | None, mistake: M) -> N
 
 
 def test_a_live_queue_is_not_overwritten(driver: Driver) -> None:
-    way_out = 'mode\\("overwrite"\\) would empty a live queue; write with mode\\("append"\\)'
+    way_out = 'mode\\("overwrite"\\) would delete the messages of a live queue; use mode\\("append"\\)'
     driver.refuses(Driver.write, IMAGE, M(way_out), overwrite=True)
-    driver.refuses(Driver.write_stream, IMAGE, M('outputMode\\("complete"\\) would empty a live queue'), overwrite=True)
+    driver.refuses(
+        Driver.write_stream,
+        IMAGE,
+        M('outputMode\\("complete"\\) would delete the messages of a live queue'),
+        overwrite=True,
+    )
 
 
 @pytest.mark.parametrize("topic", [IMAGE, MAIL, OFFER, CLICKS, STOCK, STATE, FULL], ids=case_name)

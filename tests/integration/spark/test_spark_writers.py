@@ -126,11 +126,11 @@ def test_a_late_commit_of_an_earlier_version_does_not_open_a_later_one(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"txnAppId": "a"}, "give both"),
-        ({"txnVersion": 1}, "give both"),
+        ({"txnAppId": "a"}, "set both"),
+        ({"txnVersion": 1}, "set both"),
         ({"txnAppId": "a", "txnVersion": 1, "once": "x"}, "cannot be combined with once"),
         ({"txnAppId": "a", "txnVersion": -1}, "whole number"),
-        ({"stream": 0, "txnAppId": "a", "txnVersion": 1}, "named by its checkpoint"),
+        ({"stream": 0, "txnAppId": "a", "txnVersion": 1}, "identified by its checkpoint"),
         ({"idempotent": "true"}, "set txnAppId"),
         ({"whenPassed": "now"}, "for FIXED_TIME topics"),
         ({"whenPassed": "collect"}, "needs badRows=collect"),

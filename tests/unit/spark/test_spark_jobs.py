@@ -31,7 +31,7 @@ from rmq.spark.options import parse_options
 )
 def test_what_is_for_an_archive_is_refused_where_there_is_none(given: dict[str, object]) -> None:
     [name] = given
-    with pytest.raises(InvalidValueError, match=f"^{name} is for an archive"):
+    with pytest.raises(InvalidValueError, match=f"^{name} can be used with an archive only"):
         ReplaySettings("t", date(2026, 11, 20), "redis://localhost", Again(rate=5.0), **given)  # pyright: ignore[reportArgumentType]
 
 

@@ -28,7 +28,7 @@ class Servers:
         self.seen: list[tuple[list[int], float | None]] = []
         self.unresponsive_nodes = ["node"] if silent else []
 
-    def silent(self, key: str) -> bool:
+    def unresponsive(self, key: str) -> bool:
         return key.startswith(("t_2", "t_3"))
 
     def run_many(self, calls: Sequence[Call[Any]], patience_s: float | None = None) -> list[Any]:

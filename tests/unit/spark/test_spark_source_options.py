@@ -110,8 +110,8 @@ def test_a_write_to_a_wrong_address_ends_soon(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"leaseSeconds": "5"}, "takes no leaseSeconds"),
-        ({"queue": "dead"}, "drains the backlog"),
+        ({"leaseSeconds": "5"}, "has no option leaseSeconds"),
+        ({"queue": "dead"}, "reads the backlog only"),
     ],
 )
 def test_what_the_source_cannot_do_is_named(options: dict[str, str], message: str) -> None:
@@ -126,7 +126,7 @@ def test_what_the_source_cannot_do_is_named(options: dict[str, str], message: st
 def test_options_of_the_sinks_are_not_passed_over_by_reads(name: str, value: str) -> None:
     options = parse_options({**LEAST, name: value})
     for check in (check_read, check_source):
-        with pytest.raises(InvalidValueError, match=f"{name} is an option of the sinks"):
+        with pytest.raises(InvalidValueError, match=f"{name} is an option of writes"):
             check(options)
 
 
@@ -143,10 +143,15 @@ def test_save_takes_no_options_of_reads() -> None:
 @pytest.mark.parametrize(
     ("queue", "column", "kind", "message"),
     [
-        ("backlog", "contents", StringType(), "contents is not one of a read of backlog: topic, slot, content"),
-        ("backlog", "error_type", StringType(), "error_type is not one of a read of backlog"),
-        ("dead", "died", StringType(), "died of a read is timestamp; it can't be string"),
-        ("backlog", "slot", DoubleType(), "slot of a read is int; it can't be double"),
+        (
+            "backlog",
+            "contents",
+            StringType(),
+            "a read of backlog has no column contents; its columns are topic, slot, content",
+        ),
+        ("backlog", "error_type", StringType(), "a read of backlog has no column error_type"),
+        ("dead", "died", StringType(), "died of a read has type timestamp; it cannot be read as string"),
+        ("backlog", "slot", DoubleType(), "slot of a read has type int; it cannot be read as double"),
     ],
 )
 def test_columns_that_a_read_does_not_have_are_named(queue: str, column: str, kind: DataType, message: str) -> None:
@@ -187,11 +192,11 @@ def test_columns_that_were_asked_for_can_be_written_back() -> None:
         ({"minMessagesPerTrigger": "0"}, "minMessagesPerTrigger is '0'; it must be a whole number from 1"),
         (
             {"minMessagesPerTrigger": "10", "maxMessagesPerTrigger": "9"},
-            "minMessagesPerTrigger is 10 and maxMessagesPerTrigger 9; the least must not exceed the most",
+            "minMessagesPerTrigger is 10 and maxMessagesPerTrigger is 9; the minimum must not exceed the maximum",
         ),
-        ({"maxTriggerDelay": "10m"}, "maxTriggerDelay says how long a batch waits for minMessagesPerTrigger"),
+        ({"maxTriggerDelay": "10m"}, "maxTriggerDelay is the longest wait for minMessagesPerTrigger"),
         ({"minMessagesPerTrigger": "5", "maxTriggerDelay": "0s"}, "maxTriggerDelay is '0s'; it must be more than 0"),
-        ({"minPartitions": "3", "maxPartitions": "2"}, "minPartitions is 3 and maxPartitions 2"),
+        ({"minPartitions": "3", "maxPartitions": "2"}, "minPartitions is 3 and maxPartitions is 2"),
     ],
 )
 def test_least_and_most_of_a_batch(options: dict[str, str], message: str) -> None:
