@@ -295,7 +295,7 @@ def test_a_login_keeps_the_nodes_for_those_who_have_it(
     monkeypatch.setenv(PASSWORD, "a wrong one")
     said = ""
     for options in ({"zookeeperUser": "shop"}, {}):
-        denied = rf"denies access: the ACL of {site.chroot} does not let this worker look at .*; log in as the other"
+        denied = rf"denies access: the ACL of {site.chroot} does not allow this worker to look at .*Use the same login"
         with pytest.raises(CoordinationError, match=denied) as refused:
             site.query(**options).plan()
         said += str(refused.value)
