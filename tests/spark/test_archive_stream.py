@@ -201,7 +201,7 @@ def test_as_it_is_typed(spark: SparkSession, spark_client: RmqClient, log: Topic
         (("{topic}", "--out", "nowhere://x", "--older-than", "1h"), 2, "nowhere"),
         (("nobody-knows", "--out", "{out}", "--older-than", "1h"), 1, "nobody-knows"),
         (("{queue}", "--out", "{out}", "--older-than", "1h"), 2, "only STREAM topics can be archived"),
-        (("{unacked}", "--out", "{out}", "--older-than", "1h"), 2, "unacked in its retention"),
+        (("{unacked}", "--out", "{out}", "--older-than", "1h"), 2, "entries that groups have not acked (unacked)"),
     ],
 )
 def test_what_is_typed_wrongly(

@@ -31,9 +31,9 @@ def test_capital_letters_make_no_difference(spark: SparkSession) -> None:
     ]
     slots = with_slot(spark.sql("select 'a' Content, 'b' Slot_Basis union all select 'b', null"), 64).collect()
     assert slots[0].slot == slots[1].slot
-    with pytest.raises(InvalidValueError, match="merged needs a column content; the columns of the frame are  id"):
+    with pytest.raises(InvalidValueError, match="merged needs a column content; the columns of the frame are id"):
         merged(spark.range(3), "RANGE_MERGE")
-    with pytest.raises(InvalidValueError, match="with_slot needs a column content; the columns of the frame are  id"):
+    with pytest.raises(InvalidValueError, match="with_slot needs a column content; the columns of the frame are id"):
         with_slot(spark.range(3), 2)
     spark.conf.set("spark.sql.caseSensitive", True)
     try:

@@ -144,7 +144,7 @@ def test_slots_of_a_topic_that_has_another_number_are_refused(
         spark_client.producer(each)
     columns = ("concat('m', id) content", f"'{wider.name}' topic")
     archive = write_archive(spark, tmp_path / "a", *columns, "cast(id % 4 as int) slot", rows=20)
-    with pytest.raises(InvalidValueError, match=f"topic {wider.name}, which has 8 slots; topic {topic.name} has 4"):
+    with pytest.raises(InvalidValueError, match=f"for topic {wider.name} with 8 slots, but topic {topic.name} has 4"):
         run(spark, settings_of(spark_client, topic, archive, from_topic=wider.name))
     assert stored(spark_client, topic) == {}
     archive = write_archive(spark, tmp_path / "b", *columns, rows=20)
@@ -248,7 +248,7 @@ def test_what_is_wrong_with_the_settings(spark: SparkSession, spark_client: RmqC
     (tmp_path / "text").write_text("no parquet at all")
     with pytest.raises(InvalidValueError, match=r"archive '.*text' can't be read: (?!An error occurred)"):
         run(spark, replace(good, archive=str(tmp_path / "text")))
-    with pytest.raises(InvalidValueError, match="needs a rate"):
+    with pytest.raises(InvalidValueError, match="needs rate"):
         replace(good, again=Again())
     with pytest.raises(InvalidValueError, match="rate is 0"):
         Again(rate=0.0)
