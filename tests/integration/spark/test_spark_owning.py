@@ -221,7 +221,7 @@ def test_an_epoch_that_fences_is_passed_on_and_logged_once(
             query.driver._waiting.stir()
     assert set(view.fenced) == {99}
     assert len(view.fenced) == 3
-    assert caplog.text.count("has a newer owner, of epoch 99; this query had it in epoch 5") == 1
+    assert caplog.text.count("has a newer owner (epoch 99); this query owned it in epoch 5") == 1
 
 
 def test_a_restart_counts_nothing_as_lost_that_it_never_had(
@@ -257,12 +257,12 @@ def test_a_batch_without_some_slots_is_renewed_without_warnings(
     query.read()
     for _ in range(2):
         query.driver._renew()
-    assert "others took" not in caplog.text
+    assert "other workers took" not in caplog.text
     view.slots = {}
     taken(redis_client, topic, 7)
     for _ in range(2):
         query.driver._renew()
-    assert caplog.text.count("others took") == 1
+    assert caplog.text.count("other workers took") == 1
 
 
 @pytest.mark.parametrize("error", [RedisUnavailableError("no answer"), ReplyLostError("no reply")])
