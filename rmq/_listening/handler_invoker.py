@@ -19,7 +19,7 @@ from rmq._model.delivery_columns import DeliveryColumns
 from rmq._model.handlers import refuse_unfinished
 from rmq._model.observers import Observers
 from rmq._model.reports import reporter, traced
-from rmq._model.retry_after import RetryAfterError
+from rmq._model.retry_after import retry_after_ms
 from rmq._model.times import monotonic_s
 from rmq._model.typed import Typed
 from rmq._model.workers import TimesCounter
@@ -159,8 +159,8 @@ class HandlerInvoker:
 
     def _count(self, ready: Sequence[Delivery], started_s: float, error: BaseException | None) -> None:
         """Count a call and its duration; log a failure or a `RetryAfterError`."""
-        if isinstance(error, RetryAfterError):
-            delay_s = error.delay_ms / 1000
+        if (delay_ms := retry_after_ms(error)) is not None:
+            delay_s = delay_ms / 1000
             self._hold_back(delay_s)
             text = "topic %s: a handler raised RetryAfterError; this process claims no messages of it for %g s: %s"
             log.warning(text, self._listener.topic.name, delay_s, describe(error)[1])
@@ -314,7 +314,7 @@ class HandlerInvoker:
 
 def _outcome_of(error: BaseException) -> Outcome:
     """Return the outcome of the messages of a call that raised."""
-    return RELEASED if isinstance(error, RetryAfterError) else Outcome(Verb.NACK, None, *describe(error))
+    return Outcome(Verb.NACK, None, *describe(error)) if retry_after_ms(error) is None else RELEASED
 
 
 def _is_marked(delivery: Delivery) -> bool:

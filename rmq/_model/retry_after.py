@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from rmq._model.times import Duration, duration_ms
 from rmq.errors import InvalidValueError
 
@@ -37,3 +39,11 @@ class RetryAfterError(Exception):
 
 
 RetryAfterError.__module__ = "rmq"  # where users import it from
+
+
+def retry_after_ms(error: BaseException | None) -> int | None:
+    """Return the delay of a `RetryAfterError`, ms; `None` for another error, or none.
+
+    `isinstance` would read the error's `__class__`, which may be a property that raises.
+    """
+    return cast("RetryAfterError", error).delay_ms if issubclass(type(error), RetryAfterError) else None

@@ -147,7 +147,7 @@ class OwnContext:
                 try:
                     value = yield step
                 except BaseException as error:
-                    if isinstance(error, asyncio.CancelledError) and self._given_up():
+                    if issubclass(type(error), asyncio.CancelledError) and self._given_up():
                         log.warning("a handler went on after it was cancelled, and is ended where it waits: %s", steps)
                         with suppress(RuntimeError):  # it goes on even now
                             run(steps.close)

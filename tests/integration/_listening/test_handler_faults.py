@@ -195,11 +195,11 @@ def test_a_gate_that_fails_leaks_no_delivery(
 
         return fail
 
-    monkeypatch.setattr(ListenerPermits, "handling", failing("handling"))
-    monkeypatch.setattr(ListenerPermits, "handled", failing("handled"))
+    monkeypatch.setattr(ListenerPermits, "call_started", failing("call_started"))
+    monkeypatch.setattr(ListenerPermits, "call_ended", failing("call_ended"))
     send(client, topic)
     tried(client, topic, handlers=1)
-    assert calls["handled"] == 23
+    assert calls["call_ended"] == 23
 
 
 def test_a_stream_delivery_is_not_leaked_either(client: RmqClient, make_topic: MakeTopic) -> None:
