@@ -7,14 +7,14 @@
 -- KEYS[5]  wake     channel
 -- ARGV[1]  publish      command for the wake hint: PUBLISH or SPUBLISH
 -- ARGV[2]  max_backlog  most messages in this slot's store; 0 for no bound
--- ARGV[3]  detailed     '1': say per message whether it was new; with `+` behind it: of several messages refuse only those
---   whose time has passed
+-- ARGV[3]  detailed     '1': say per message whether it was new; with `+` behind it: of several messages refuse only
+--   those whose time has passed
 -- ARGV[4]  number       of messages, 1 to 1,000
 -- ARGV[5]  values       `number`; or 1: all messages have the same
 -- ARGV[6]  lowest       earliest fixed time of the batch, epoch ms
 -- ARGV[7..] messages  fixed time in epoch ms and content, alternating, see paired; then index (from 1) and body
--- Returns: { number of new ones, '1' or '0' per message if detailed or with bodies, else '' }; 4 for a message whose time
---   has passed: then there are outcomes
+-- Returns: { number of new ones, '1' or '0' per message if detailed or with bodies, else '' }; 4 for a message whose
+--   time has passed: then there are outcomes
 -- Errors: RMQ_PAST now_ms lowest when `lowest` does not lie ahead, with `+` when no time does; RMQ_FULL size
 --   max_backlog; OOM; nothing was written
 -- Complexity: O(n log N)

@@ -21,7 +21,8 @@
 -- ARGV[11]  unit_ms     PRIORITY, oldest first: of the ages; else 1
 -- ARGV[12..] messages  value (ms, epoch ms, priority) and content, alternating; then index (from 1) and body
 -- Returns: { number of new ones, '1' or '0' per message if detailed or with bodies, else '', number dropped }
--- Errors: RMQ_PAST now_ms lowest when `lowest` does not lie ahead, see `send_fixed_time`; RMQ_FULL size max_backlog; OOM; nothing was written
+-- Errors: RMQ_PAST now_ms lowest when `lowest` does not lie ahead, see `send_fixed_time`; RMQ_FULL size max_backlog;
+--   OOM; nothing was written
 -- Complexity: O(n log N)
 -- Notes: atomic. A repeated send merges. A message just sent may be the one that is dropped.
 -- @include read_clock
@@ -34,7 +35,8 @@ local slot = {
   store = KEYS[1], prepare = KEYS[2], body = KEYS[3], meta = KEYS[4], wake = KEYS[5], retry = KEYS[6], error = KEYS[7],
 }
 local born = KEYS[8]
-local publish, max_backlog, detailed, number = ARGV[1], tonumber(ARGV[2]), string.sub(ARGV[3], 1, 1) == '1', tonumber(ARGV[4])
+local publish, max_backlog, number = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[4])
+local detailed, each = string.sub(ARGV[3], 1, 1) == '1', #ARGV[3] > 1
 local lowest, kind, drop, max_retries = tonumber(ARGV[5]), ARGV[6], ARGV[7] == '1', tonumber(ARGV[8])
 local ttl, scale, unit_ms = ARGV[9] == '1', tonumber(ARGV[10]), tonumber(ARGV[11])
 
@@ -52,9 +54,10 @@ if scale > 1 then
   age_messages(slot, scale, unit_ms, now_ms, ARGV, 12, number)
 end
 
-local keep_first, bound, reply = kind == 'RANGE_MERGE', drop and 0 or max_backlog, nil
+local keep_first, bound = kind == 'RANGE_MERGE', drop and 0 or max_backlog
+local reply
 if kind == 'FIXED_TIME' then
-  reply = send_ahead(slot, publish, bound, detailed, number, ARGV, 12, lowest, now_ms, #ARGV[3] > 1)
+  reply = send_ahead(slot, publish, bound, detailed, number, ARGV, 12, lowest, now_ms, each)
 else
   reply = send_batch(slot, publish, bound, detailed, number, ARGV, 12, keep_first, whole(lowest), now_ms)
 end

@@ -10,8 +10,8 @@
 -- ARGV[7]   mark         see `send_aged`; '-1' with scale 0
 -- ARGV[8..] sends  of each slot how many values follow, and how many messages; of each message priority, time range in
 --   ms or fixed time in epoch ms, and content; then index (from 1) and body of those that have one
--- Returns: { now_ms, per slot the reply of `send_priority`, or the text of the error that it met }; fixed times that have
---   passed are refused as by `send_fixed_time` with `+`
+-- Returns: { now_ms, per slot the reply of `send_priority`, or the text of the error that it met }; fixed times that
+--   have passed are refused as by `send_fixed_time` with `+`
 -- Errors: OOM at maxmemory, and a server that takes no writes: nothing was written; a server that cannot write its AOF
 -- Complexity: O(n log N)
 -- Notes: each slot is sent to as by a call of its own: atomic, and safe to repeat as that is.

@@ -39,8 +39,8 @@
 -- ARGV[24]  values       1 where all messages have the same value, else `number`
 -- ARGV[25..] messages  contents; then values (ms, epoch ms, priorities); then records, a single one where all are alike
 -- Returns: { number of new ones, a digit per message or '', number dropped }. Digits: 1 new, 0 merged, 2 refused as
---   with RMQ_ITEMS, 3 as with RMQ_RANGE, 4 as with RMQ_PAST. They are there if detailed, if some were refused, and if there are fewer than
---   messages: those before cost as much as a call may; the others were not looked at
+--   with RMQ_ITEMS, 3 as with RMQ_RANGE, 4 as with RMQ_PAST. They are there if detailed, if some were refused, and if
+--   there are fewer than messages: those before cost as much as a call may; the others were not looked at
 -- Errors: RMQ_PAST now_ms lowest; RMQ_FULL size max_backlog; RMQ_ITEMS index, RMQ_RANGE index (of the message, from 1);
 --   RMQ_REPEATED number floor; RMQ_OTHER lane (a call of this name had other messages); OOM at maxmemory; nothing was
 --   written

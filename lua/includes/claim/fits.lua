@@ -93,8 +93,8 @@ local function held_of(slot, page)
   return not slot.unheld and #names > 0 and redis.call('ZMSCORE', slot.prepare, unpack(names)) or {}
 end
 
--- Whether a page fits whose values are known to be small: all of them are read, and taken off as large as they are. Where
--- they do not fit, nothing is taken off. `held`: see held_of.
+-- Whether a page fits whose values are known to be small: all of them are read, and taken off as large as they are.
+-- Where they do not fit, nothing is taken off. `held`: see held_of.
 -- @include contents_of
 local function all_fit(slot, page, held)
   local bytes, bodies = 0, redis.call('HMGET', slot.body, unpack(contents_of(page)))

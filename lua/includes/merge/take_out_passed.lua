@@ -1,5 +1,6 @@
--- Takes those of `number` sends, as `plan_sends` takes them, out of ARGV whose fixed time does not lie ahead. Returns how
--- many are left, and by place among all their places now. Where all have one value, that is that of none, or of all.
+-- Takes those of `number` sends, as `plan_sends` takes them, out of ARGV whose fixed time does not lie ahead. Returns
+-- how many are left, and by place among all their places now. Where all have one value, that is that of none, or of
+--   all.
 local function take_out_passed(at, number, values, now_ms)
   local contents, times, records, places = {}, {}, {}, {}
   local first_value, first_record = at + number, at + number + values

@@ -1,6 +1,6 @@
 -- As `send_batch`, for fixed times (score, content, ... from messages[at]), which have to lie ahead: `lowest` is the
--- earliest. With `each` those that have passed are refused by themselves: their outcome is 4, and nothing comes of them.
--- If none lies ahead, or without `each`, the batch is refused.
+-- earliest. With `each` those that have passed are refused by themselves: their outcome is 4, and nothing comes of
+-- them. If none lies ahead, or without `each`, the batch is refused.
 -- @include whole
 -- @include send_batch
 

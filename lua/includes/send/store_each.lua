@@ -1,7 +1,7 @@
 -- Like store_batch, one message at a time, where outcomes are asked for or the slot has bodies: the body goes with the
 -- entry. Behind the messages, `messages` holds index (from 1) and body of those that have one. Returns how many were
--- new, and per message '1' for new or '0' for merged. `keep_first` is about scores: of the bodies the newest stands, and
--- a message without one leaves the one that is there. A body above 4 KiB ends what `body_bound` of meta promises to
+-- new, and per message '1' for new or '0' for merged. `keep_first` is about scores: of the bodies the newest stands,
+-- and a message without one leaves the one that is there. A body above 4 KiB ends what `body_bound` of meta promises to
 -- claims.
 -- @include with_own_age
 -- @include only_trace

@@ -1,7 +1,7 @@
 -- Whether the entries from ARGV[at] on may get the ids that they ask for, if any does: all of a call have one then, and
 -- they rise. An id up to the last one of the stream is right only where that very entry stands there: it was sent
--- before, and the reply was lost. An id such as `5-*` gets its second number here, and stands in ARGV as a whole one from
--- then on: the number after that of the last id, 0 where the first ones differ. Redis itself does so from 7.0 on.
+-- before, and the reply was lost. An id such as `5-*` gets its second number here, and stands in ARGV as a whole one
+-- from then on: the number after that of the last id, 0 where the first ones differ. Redis itself does so from 7.0 on.
 -- Returns an error or nil, and how many entries at the beginning are there already.
 -- @include ids_in_order
 -- @include whole
