@@ -28,7 +28,7 @@ from tests.support.slots import T0, SlotState, SlotUnderTest, with_hints
 
 MIB = 1_048_576
 KINDS = [TopicType.PRIORITY, TopicType.FIXED_TIME]
-HELD = T0 // 1000 * 1000 + 16
+HELD = T0 * 1000 + 16
 
 
 def names(reply: Any) -> list[bytes]:
@@ -151,7 +151,7 @@ def test_what_dies_with_a_large_body_dies_in_parts(make_slot: MakeSlot) -> None:
     assert (len(slot.state().dead), first.messages, first.next_due_ms) == (4, (), slot.now_ms)
     slot.claim()
     assert len(slot.state().dead) == 6
-    used_up = {b"u%d" % number: (T0 // 1000 - 100) * 1000 for number in range(6)}
+    used_up = {b"u%d" % number: (T0 - 100_000) * 1000 for number in range(6)}
     slot.client.zadd(slot.keys.prepare, used_up)  # pyright: ignore[reportArgumentType]
     slot.client.hset(slot.keys.body, mapping=dict.fromkeys(used_up, b"x" * MIB))  # pyright: ignore[reportArgumentType]
     slot.client.hincrby(slot.keys.meta, "accepted", 6)

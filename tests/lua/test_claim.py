@@ -480,9 +480,9 @@ def test_the_next_due_time_is_that_of_the_first_one_that_is_not_due(later: int, 
     assert slot.claim(10).next_due_ms == T0 + 5_000  # and where nothing is due
 
 
-def test_what_an_earlier_second_claimed_is_skipped(make_slot: MakeSlot) -> None:
+def test_what_is_in_flight_since_an_earlier_claim_is_skipped(make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.FIXED_TIME)
-    earlier = (T0 // 1000 - 5) * 1000 + slot.topic.max_retries
+    earlier = (T0 - 5_000) * 1000 + slot.topic.max_retries
     slot.seed(SlotState(store={b"a": T0 - 2, b"b": T0 - 1}, prepare={b"a": earlier}))
     assert [message.content for message in slot.claim(10).messages] == [b"b"]
     assert slot.state().prepare[b"a"] == earlier

@@ -9,7 +9,7 @@ from rmq.errors import FixedTimePassedError
 from tests.conftest import MakeSlot
 from tests.support.slots import T0, SlotState
 
-HELD = T0 // 1000 * 1000 + 3
+HELD = T0 * 1000 + 3
 DONE, IN_FLIGHT, ABSENT = ControlResult.DONE, ControlResult.IN_FLIGHT, ControlResult.ABSENT
 SEEDED = SlotState(
     store={b"stored": T0 + 9, b"twice": T0 + 9, b"resent": T0 + 9},

@@ -10,7 +10,7 @@ from tests.conftest import MakeSlot
 from tests.support.core import Nack, control
 from tests.support.slots import T0, SlotState, with_hints
 
-HELD = T0 // 1000 * 1000 + 3
+HELD = T0 * 1000 + 3
 
 
 def test_the_lowest_priority_is_dropped(make_slot: MakeSlot) -> None:

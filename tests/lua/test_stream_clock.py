@@ -52,7 +52,7 @@ class Group:
 def group(make_topic: MakeTopic, redis_url: str, redis_client: Any) -> Iterator[Group]:
     scripts = scripts_under_test(SimulatedScripts, read_clock=READ_FAKE_CLOCK)
     connections = Connections(parse_url(redis_url), scripts=scripts)
-    topic = make_topic(TopicType.STREAM, checked=False, slots=1, lease=LEASE_MS)
+    topic = make_topic(TopicType.STREAM, checked=False, slots=1, lease=f"{LEASE_MS}ms")
     yield Group(connections, redis_client, topic)
     connections.close()
     for key in redis_client.scan_iter(f"{TIMES_KEY}*"):

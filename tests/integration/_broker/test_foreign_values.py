@@ -153,7 +153,7 @@ def test_a_record_of_a_stranger_in_the_history_is_left_out(
 ) -> None:
     topic = make_topic(TopicType.PRIORITY)
     client.producer(topic)
-    for record in (b"9" * 4_000, b"29000000 " + b"9" * 400, b"\xff", b"29000001 5"):
+    for record in (b"9" * 4_000, b"29000000 " + b"9" * 400, b"\xff", b"29000001" + b" 5" * 11, b"29000002 5"):
         redis_client.rpush(history_key(topic.name), record)
     assert [each.minute for each in client.history().last(topic.name)] == [29_000_001]
 

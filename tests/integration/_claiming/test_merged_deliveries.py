@@ -109,7 +109,7 @@ def test_a_name_stands_for_the_same_messages(client: RmqClient, make_topic: Make
     producer = client.producer(topic)
     producer.send(RangeMergeMessage("a", body=1), once="daily")
     with pytest.raises(
-        CallChangedError, match=r"once is 'daily', and but an earlier call of that name to .* sent other messages"
+        CallChangedError, match=r"once is 'daily', but an earlier call of that name to .* sent other messages"
     ):
         producer.send(RangeMergeMessage("a", body=2), once="daily")
 
@@ -139,7 +139,7 @@ def test_folding_before_the_send_leaves_what_single_sends_leave(client: RmqClien
 def test_without_merge_there_is_neither_fold_nor_once(client: RmqClient, make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.PRIORITY)
     producer = client.producer(topic)
-    with pytest.raises(InvalidValueError, match=r"once is 'a'; topic .* has no merge"):
+    with pytest.raises(InvalidValueError, match=r"once is 'a': it needs a topic with merge=; topic .* has none"):
         producer.send(PriorityMessage("a", 10), once="a")
     with pytest.raises(InvalidValueError, match=r"fold is True, and topic .* has no merge"):
         producer.send_many([PriorityMessage("a", 10)], fold=True)
