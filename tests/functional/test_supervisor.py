@@ -186,7 +186,7 @@ from rmq import RmqClient, Topic, TopicType
 
 client = RmqClient()
 
-@client.listener(Topic({topic!r}, TopicType.PRIORITY), threads=2, timeout=300)
+@client.listener(Topic({topic!r}, TopicType.PRIORITY), threads=2, timeout="300ms")
 def handle(delivery):
     if delivery.content == b"hang" and not Path("hung").exists():
         Path("hung").touch()

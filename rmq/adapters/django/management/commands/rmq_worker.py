@@ -67,4 +67,4 @@ class Command(BaseCommand):
             exit_when_hung=options["exit_when_hung"],
         )
         if unfinished:
-            raise CommandError(f"{len(unfinished)} handlers were still running after {options['drain']:g} s")
+            raise CommandError(f"{len(unfinished)} messages were still being handled after {options['drain']:g} s")
