@@ -94,7 +94,7 @@ class Idling:
 
     def _client(self, process: Process, *, owned: bool = True) -> RmqClient:
         backend = Simulated(self.world, process, self.network)
-        kind = type("SimulatedClient", (RmqClient,), {"_blocking": backend})
+        kind = type("SimulatedClient", (RmqClient,), {"_runtime": backend})
         coordinator = None
         if self.ensemble is not None and owned:
             coordinator = new_coordinator(self.ensemble, backend, process.name)

@@ -163,7 +163,7 @@ class Simulation:
     def client(self, process: Process, *, owns: bool = False) -> RmqClient:
         """Return a client of a process: the real one, whose waits are simulated."""
         backend = self.backend(process)
-        kind = type("SimulatedClient", (RmqClient,), {"_blocking": backend})
+        kind = type("SimulatedClient", (RmqClient,), {"_runtime": backend})
         coordinator = new_coordinator(self.ensemble, backend, process.name) if owns else None
         return kind(
             "redis://simulated",
