@@ -35,7 +35,7 @@ MODULE = """if True:
 
     @client.listener(Topic("{topic}", TopicType.PRIORITY, slots=2))
     def handle(delivery):
-        stopping = client._listeners.runtimes[0].stopping
+        stopping = client._listeners.runners[0].stopping
         Path("begun-" + delivery.text).touch()
         while not Path("go-on").exists():
             if stopping.is_set():

@@ -58,7 +58,7 @@ def test_what_a_program_says_is_compared_and_applied(
     ran = cli("topics", "diff", shop, code=3)
     assert ran.out == (
         f"{known.name}\n  registered: max_retries 16, not 3\n  registered: lease 1 m, not 30 s\n"
-        "  registered: retry ExponentialRetry(base=1000, cap=600000), not ImmediateRetry()\n"
+        "  registered: retry ExponentialRetry(base='1s', cap='10m'), not ImmediateRetry()\n"
         + "".join(f"{each}  is not registered\n" for each in others)
     )
     assert ran.err == f"4 of 4 topics of {shop} differ\n"
@@ -74,7 +74,7 @@ def test_what_a_program_says_is_compared_and_applied(
     applied = cli("topics", "apply", shop)
     assert applied.out.splitlines()[0] == (
         f"{known.name}  max_retries 16, now 3; lease 1 m, now 30 s; "
-        "retry ExponentialRetry(base=1000, cap=600000), now ImmediateRetry()"
+        "retry ExponentialRetry(base='1s', cap='10m'), now ImmediateRetry()"
     )
     assert "keep the old settings until they restart" in applied.err
     now = client.topic(known.name)
