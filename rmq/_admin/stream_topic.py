@@ -108,7 +108,7 @@ class StreamTopic(StreamView):
         """
         for entry_id in ids:
             if not is_id(entry_id):
-                raise InvalidValueError(f"id is {entry_id!r}; it must be an entry id, such as '1700000000000-0'")
+                raise InvalidValueError(f"id is {entry_id!r}; it must be an entry's id, such as '1700000000000-0'")
         if not ids:
             return 0
         deleted, chosen = 0, checked_slots(self.topic, None if slot is None else [slot])

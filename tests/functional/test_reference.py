@@ -27,7 +27,7 @@ MODULES = (
     "rmq.testing",
 )
 
-AS_THE_OTHER_SIDE = "the example of rmq's class shows it, and that of rmq.aio.RmqClient how to await it"
+AS_THE_OTHER_SIDE = "the example of the same name in rmq shows it, and that of rmq.aio.RmqClient how to await it"
 BY_SPARK = "needs Spark: docs/guide/spark*.md have programs, and tests/spark/ runs them"
 IN_A_PROJECT = "needs a Django project: examples/django_shop is one, and tests/functional/test_adapters.py runs it"
 RAISED = "raised by RMQ, and never by its users; RmqError, InvalidValueError and SendError show how to catch it"
@@ -50,6 +50,7 @@ REASONS = {
     "rmq.aio.Producer": AS_THE_OTHER_SIDE,
     "rmq.aio.StreamDelivery": AS_THE_OTHER_SIDE,
     "rmq.aio.StreamTopic": AS_THE_OTHER_SIDE,
+    "rmq.aio.tail_all": AS_THE_OTHER_SIDE,
     "rmq.spark.RmqDataSource": BY_SPARK,
     "rmq.spark.Refused": BY_SPARK,
     "rmq.spark.keyed": BY_SPARK,

@@ -119,7 +119,7 @@ def test_the_error_says_what_comes_of_sending_again(pair: Pair, topic: Topic) ->
             with pytest.raises(DurabilityError, match=re.escape(said)) as caught:
                 act(client)
             if "element" in said:
-                assert caught.value.unknown == (("a", 60_000),), "what the user has offered"
+                assert caught.value.unknown == (("a", "1m"),), "what the user has offered"
     pair.replica.resume()
 
 
