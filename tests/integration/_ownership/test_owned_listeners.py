@@ -133,9 +133,8 @@ def test_tokens_go_on_growing_after_zookeeper_was_rebuilt(
             client.start()
             wait_until(lambda: len(owner.owned()) == 2, 120)
             epochs = [each.epoch for each in owner.owned().values()]
-            message = StreamMessage if kind == "stream" else partial(PriorityMessage, priority=1)
-            client.producer(topic).send_many(message(f"{len(tokens)}-{number}") for number in range(10))
-            before = len(tokens)
+            message, before = StreamMessage if kind == "stream" else partial(PriorityMessage, priority=1), len(tokens)
+            client.producer(topic).send_many(message(f"{before}-{number}") for number in range(10))
             wait_until(lambda: len(tokens) == before + 10, 120)
             return max(epochs), owner.ensemble or ""
 
