@@ -37,7 +37,7 @@ def test_capital_letters_make_no_difference(spark: SparkSession) -> None:
         with_slot(spark.range(3), 2)
     spark.conf.set("spark.sql.caseSensitive", True)
     try:
-        with pytest.raises(InvalidValueError, match="columns content and Content have the same name"):
+        with pytest.raises(InvalidValueError, match="columns content and Content differ only in upper and lower case"):
             with_slot(spark.sql("select 'a' content, 'b' Content"), 2)
     finally:
         spark.conf.unset("spark.sql.caseSensitive")

@@ -334,7 +334,7 @@ def test_wrong_settings_and_files_are_refused(shop: Shop, tmp_path: Path) -> Non
         ("r.json", "{", "is not valid JSON"),
         ("r.json", '{"vip": "orders > 1", "vip": "orders > 2"}', "rule 'vip' is given twice"),
         ("r.json", "[1]", "must be one table"),
-        ("r.toml", "vip = 5", "rule 'vip' is 5; it must be a text"),
+        ("r.toml", "vip = 5", "rule 'vip' is 5; it must be a string with a condition"),
         ("r.yaml", "vip: orders > 1", r"must end in \.toml or \.json"),
     ],
 )

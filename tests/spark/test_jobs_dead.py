@@ -117,7 +117,7 @@ def test_a_condition_picks_what_is_redriven_and_a_second_run_finds_nothing(
     assert [accounts(spark_client, topic) for topic in topics] == [(35, 35), (16, 16)]
     lines = spark_client.inspect(pictures).audit()
     assert [(line.action, line.outcome) for line in lines][:2] == [
-        ("redrive", "29 done, 0 merged, 0 absent"), ("redrive", "begun")
+        ("redrive", "29 redriven, 0 merged, 0 absent"), ("redrive", "begun")
     ]  # fmt: skip
     again = run(spark, settings_of(spark_client, *topics, where=where, redrive=True))
     assert (again.chosen, again.redriven) == (0, {})
@@ -154,7 +154,7 @@ def test_with_a_priority_and_a_rate(spark: SparkSession, spark_client: RmqClient
         ({"where": "count(*) > 1"}, "condition"),
         ({"where": "cast(error_message as int) = 1"}, "late"),
         ({}, "needs a condition"),
-        ({"where": "true", "again": Again(priority=900)}, "no priorities"),
+        ({"where": "true", "again": Again(priority=900)}, "not priorities"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_moved(
@@ -172,7 +172,7 @@ def test_topics_that_have_no_dead_of_their_own(spark: SparkSession, spark_client
         run(spark, settings_of(spark_client, stream))
     with pytest.raises(UnknownTopicError, match="nobody-knows"):
         run(spark, DeadAuditSettings(("nobody-knows",), spark_client.url))
-    with pytest.raises(InvalidValueError, match="named twice"):
+    with pytest.raises(InvalidValueError, match="names a topic twice"):
         DeadAuditSettings(("a", "a"), spark_client.url)
 
 

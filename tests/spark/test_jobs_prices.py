@@ -204,7 +204,7 @@ def test_the_command_prints_what_came_of_it(spark_client: RmqClient) -> None:
         ((str(ROOT / "README.md"),), "README.md' can't be read: "),
         (("--time-range", "soon"), "--time-range is 'soon'; it must be a duration"),
         (("--time-range", "0"), "--time-range is 0"),
-        (("--gold", "80"), "gold is 0.8 and silver 0.3"),
+        (("--gold", "80"), "gold is 0.8 and silver is 0.3"),
         (("--merge", "some"), "merge is 'some'"),
     ],
 )

@@ -82,13 +82,15 @@ def test_one_that_died_again_since_it_was_read_stays(spark: SparkSession, spark_
     assert accounts(spark_client, topic) == (3 - 1, 2)
 
 
-def test_a_fresh_copy_stands_unless_a_time_is_given(spark: SparkSession, spark_client: RmqClient) -> None:
+def test_a_fresh_copy_keeps_its_body_and_its_time_unless_a_time_is_given(spark: SparkSession, spark_client: RmqClient) -> None:
     topic = topic_of()
     for options, replaced in (({}, False), ({"time_range": "2h"}, True)):
         kill(spark_client, topic, ["x"], TimeoutError("late"))
         spark_client.producer(topic).send(RangeMergeMessage("x", time_range_ms=3_600_000, body="fresh"))
         redrive(dead_frame(spark, spark_client, topic), spark_client, topic, **options)
-        assert stored(spark_client, topic)[b"x"][2] == (b"body of x" if replaced else b"fresh")
+        _, due_ms, body = stored(spark_client, topic)[b"x"]
+        assert body == b"fresh"
+        assert (due_ms > time.time() * 1000 + 5_000_000) == replaced
         assert spark_client.inspect(topic).stats().dead == 0
         spark_client.control(topic).cancel("x")
 
@@ -105,7 +107,7 @@ def test_a_job_that_breaks_in_the_middle_loses_nothing_and_is_finished_by_a_seco
     broken = broken.withColumn("slot", expr("if(content = 'm999', 100, slot)"))  # the last row that is read
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "400")
     try:
-        with pytest.raises(RmqError, match="slots 0 to 1"):
+        with pytest.raises(RmqError, match="slots are 0 to 1"):
             redrive(broken, spark_client, topic)
     finally:
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
@@ -124,7 +126,7 @@ def test_a_job_that_breaks_in_the_middle_loses_nothing_and_is_finished_by_a_seco
         ("slot, content, cast(died as string) died", {}, "column died is string"),
         ("slot, content, died", {"priority": "99"}, "it has due times, not priorities"),
         ("slot, content, died", {"merge": "none"}, "cannot be combined with"),
-        ("slot + 100 slot, content, died", {}, "slots 0 to 3"),
+        ("slot + 100 slot, content, died", {}, "slots are 0 to 3"),
         ("'other' topic, slot, content, died", {}, "not a dead message of this topic"),
     ],
 )
@@ -146,7 +148,7 @@ def test_rows_read_are_written_back_into_the_slot_they_came_from(spark: SparkSes
     spark_client.producer(target)
     rows = spark.read.format("rmq").option("url", spark_client.url).option("topic", source.name).load()
     writer = rows.write.format("rmq").mode("append").option("url", spark_client.url).option("topic", target.name)
-    writer = writer.option("time_range", 1)
+    writer = writer.option("time_range", "1ms")
     with pytest.raises(RmqError, match="slot is"), plain_errors():
         writer.save()
     assert stored(spark_client, target) == {}
@@ -156,7 +158,7 @@ def test_rows_read_are_written_back_into_the_slot_they_came_from(spark: SparkSes
     with pytest.raises(InvalidValueError, match="trustSlot needs a column slot"), plain_errors():
         rows.drop("slot").write.format("rmq").mode("append").option("url", spark_client.url).option(
             "topic", target.name
-        ).option("time_range", 1).option("trustSlot", True).save()
+        ).option("time_range", "1ms").option("trustSlot", True).save()
 
 
 def test_a_rate_holds_over_all_tasks(spark: SparkSession, spark_client: RmqClient) -> None:
@@ -165,7 +167,7 @@ def test_a_rate_holds_over_all_tasks(spark: SparkSession, spark_client: RmqClien
     rows = spark.range(0, 300, 1, 2).selectExpr("concat('m', id) content")
     writer = rows.write.format("rmq").mode("append").option("url", spark_client.url).option("topic", topic.name)
     began_s = time.monotonic()
-    writer.option("time_range", 1).option("maxRate", 100).save()
+    writer.option("time_range", "1ms").option("maxRate", 100).save()
     # 10 pass at once; a slower machine only takes longer
     assert time.monotonic() - began_s >= 290 / 100 - 0.1
     assert len(stored(spark_client, topic)) == 300

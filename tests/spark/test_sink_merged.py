@@ -173,11 +173,11 @@ def test_merged_needs_an_order_where_the_first_or_the_last_row_decides(
     spark: SparkSession, make: Callable[..., Topic]
 ) -> None:
     frame = spark.sql("select 'a' content, 1L body, 5000L priority")
-    with pytest.raises(InvalidValueError, match="order of rows decides about priority"):
+    with pytest.raises(InvalidValueError, match="priority depends on the order of the rows"):
         merged(frame, make(Sum()))
     summed = merged(frame.union(frame), make(Sum(), priority="sum")).collect()
     assert [tuple(row) for row in summed] == [("a", 2, 10_000, 2)]
-    with pytest.raises(InvalidValueError, match="decides about body"):
+    with pytest.raises(InvalidValueError, match="body depends on the order of the rows"):
         merged(frame.drop("priority"), make(Replace()))
     nothing = spark.sql("select 'a' content, null :: bigint body, 5000L priority")
     [row] = merged(frame.union(nothing), make(Max(), priority="lowest")).collect()

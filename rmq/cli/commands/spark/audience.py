@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from rmq._model.display import counted
-from rmq._model.times import duration_ms
+from rmq._model.times import typed_duration_ms
 from rmq._processes.signals import until_signal
 from rmq.cli.commands.spark.session import LOCAL, Master, needs_spark, spark_running
 from rmq.cli.console import FAILED, Session, cut, new_table
@@ -54,7 +54,7 @@ def audience(
     """Send changes of customers from order lines, and evaluate rules for the customers that changed."""
     if no_send and sources:
         raise InvalidValueError(f"--no-send cannot be combined with --source {sources[0]}")
-    window_ms = duration_ms(window, "--window")
+    window_ms = typed_duration_ms(window, "--window")
     with needs_spark():
         from rmq.demo.spark.access import access_of
         from rmq.demo.spark.audience import SOURCES, AudienceSettings, check, run

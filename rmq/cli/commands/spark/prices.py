@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rmq._model.display import shown
-from rmq._model.times import duration_ms
+from rmq._model.times import typed_duration_ms
 from rmq.cli.commands.spark.session import LOCAL, Master, needs_spark, spark_running
 from rmq.cli.console import Session, new_table
 from rmq.errors import InvalidValueError
@@ -36,7 +36,7 @@ def prices(
     master: Master = LOCAL,
 ) -> None:
     """Send new prices of items to a merge topic, and customers by their turnover to a priority topic."""
-    window_ms = duration_ms(time_range, "--time-range")
+    window_ms = typed_duration_ms(time_range, "--time-range")
     if not window_ms:
         raise InvalidValueError("--time-range is 0; changes merge in a window of 1ms or more")
     with needs_spark():
