@@ -165,7 +165,7 @@ def test_what_a_killed_worker_held_folds_into_what_was_sent_since(
     proxy: Proxy, server: RedisServer, reduce: Reducer
 ) -> None:
     del proxy
-    topic = topic_of(reduce, lease=timedelta_s(1))
+    topic = topic_of(reduce, lease="1s")
     with RmqClient(server.url) as client:
         producer = client.producer(topic)
         producer.send_many(message(number, reduce) for number in range(1_000))
@@ -182,11 +182,6 @@ def test_what_a_killed_worker_held_folds_into_what_was_sent_since(
             producer.send_many(message(number, reduce) for number in range(first, first + 1_000))
         assert wait_until(lambda: _in_flight_over(client, topic), timeout=60)
         assert drained(client, topic) == every_send_once(4_000, reduce)
-
-
-def timedelta_s(seconds: int) -> int:
-    """A duration as topics take it: ms."""
-    return seconds * 1000
 
 
 def _in_flight_over(client: RmqClient, topic: Topic) -> bool:

@@ -31,8 +31,8 @@ TOPIC = Topic(
     "rival",
     TopicType.RANGE_MERGE,
     lease=LEASE,
-    retry=LadderRetry((CASE.retry_ms // 1000,)),
-    merge=Merge(reduce=REDUCERS[CASE.kind], window=Sliding(CASE.quiet_ms, max_wait=CASE.max_wait_ms)),
+    retry=LadderRetry((f"{CASE.retry_ms}ms",)),
+    merge=Merge(reduce=REDUCERS[CASE.kind], window=Sliding(f"{CASE.quiet_ms}ms", max_wait=f"{CASE.max_wait_ms}ms")),
 )
 client = RmqClient(CASE.url)
 
