@@ -120,7 +120,7 @@ def work(hosts: str, name: str, said: str, session_bytes: str, session_s: str, *
     worker.start(60)
     for topic in topics:
         place, _, slots = topic.partition("=")
-        worker.register_topic(place, f'{{"slots":{slots}}}')
+        worker.register_topic(place, f'{{"slots":{slots},"version":4,"min_reader":4}}')
         worker.consume(place, int(slots))
     with open(said, "a") as out:
         while True:
