@@ -1,1 +1,1 @@
-"""When a slot is due, claims, settlements, leases and prefetch."""
+"""Claiming: when slots are due, claims, settlements, leases and prefetched deliveries."""

@@ -1,4 +1,4 @@
-"""Carries out what became of a consumer's deliveries, in all slots at once."""
+"""Sends the outcomes of a consumer's deliveries to Redis: all slots in one round trip."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ _slot, _claim_score, _individually = attrgetter("slot"), attrgetter("claim_score
 
 @dataclass(slots=True)
 class SettleResult:
-    """What came of outcomes.
+    """The result of sending outcomes.
 
     Attributes:
-        untried: Deliveries whose outcome certainly did not reach Redis.
-        stale: Those whose lease had been lost.
-        slots: Where something was carried out.
-        trouble: The first error.
+        untried: Deliveries whose outcome did not reach Redis, for certain.
+        stale: Deliveries whose lease had been lost before.
+        slots: The slots in which at least one outcome was recorded.
+        trouble: The first error, if there was one.
     """
 
     untried: list[Delivery] = field(default_factory=list[Delivery])
@@ -50,7 +50,7 @@ class SettleResult:
 
 
 class _SettleCall(NamedTuple):
-    """Deliveries of a slot that one call settles; `whole`: the call does not name them, and answers claim scores."""
+    """Deliveries of a slot that one call settles. If `whole`, the call names claims instead of messages."""
 
     call: Call[Any]
     deliveries: Sequence[Delivery]
@@ -60,8 +60,8 @@ class _SettleCall(NamedTuple):
 class Acknowledger:
     """Settles deliveries, and renews their leases: one round trip for all slots.
 
-    A server that does not answer holds up the others' outcomes not at all, and the caller for a sixth of a lease:
-    other deliveries in the caller's hands wait meanwhile.
+    A server that does not answer does not delay outcomes on other servers. It delays the caller by at most a sixth of
+    a lease, since the caller's other deliveries wait meanwhile.
 
     Args:
         connections: Where the topic is.
@@ -75,7 +75,7 @@ class Acknowledger:
         self._by_name_until_s = 0.0
 
     def settle(self, deliveries: Sequence[Delivery], outcome: Outcome, settled: SettleResult) -> None:
-        """Carry out an outcome, and note what came of it while it does."""
+        """Send an outcome, and record its result."""
         settled.untried = list(deliveries)
         parts = [
             part for slot, each in _group_by(_slot, deliveries).items() for part in self._parts(slot, each, outcome)
@@ -135,7 +135,7 @@ class Acknowledger:
             yield _SettleCall(self._broker.ack_call(slot, _claims_of(part)), part)
 
     def _carry_out(self, parts: Sequence[_SettleCall], settled: SettleResult) -> list[Delivery]:
-        """Carry out calls; return the deliveries that need another one: acks by name, and nacks not looked at."""
+        """Run calls; return the deliveries that need another call: acks by name, and nacks not processed."""
         left: list[Delivery] = []
         for part, reply in zip(parts, self._results(parts), strict=True):
             if isinstance(reply, RmqError):
@@ -157,7 +157,7 @@ class Acknowledger:
         return left
 
     def _results(self, parts: Sequence[_SettleCall]) -> Sequence[Any]:
-        """Carry out calls; return per call its reply or its error."""
+        """Run calls; return the reply or the error of each."""
         if not parts:
             return []
         try:

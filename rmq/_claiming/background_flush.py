@@ -1,4 +1,4 @@
-"""Looks after deliveries that are still to be settled, also for a bounded time when the program ends."""
+"""Settles deliveries in the background, and for a bounded time when the program ends."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ CLOSE_S = 3.0
 
 
 class BackgroundFlush:
-    """Runs a job as long as something is left to settle. Thread-safe.
+    """Runs a background job while something is left to settle. Thread-safe.
 
     Args:
         runtime: How to wait.
         name: Name of the job.
-        is_left: Tells whether something is left; called while `lock` is held.
+        is_left: Returns whether something is left; called while `lock` is held.
         tidy: Settles what is due; takes whether nobody looks later, so that everything has to be settled.
         every_s: Pause between two calls of `tidy`.
 
     Attributes:
-        lock: Guards what is left; nothing waits while it is held.
-        ending: Set when the job has to end, whatever is left.
+        lock: Guards the deliveries that are left. No holder waits for anything.
+        ending: Set when the job has to end, even if something is left.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class BackgroundFlush:
 
     @property
     def forked(self) -> bool:
-        """Whether this process is a fork: it has no job, and a lock may be held for ever."""
+        """True in a forked process: the job's thread does not exist there, and a lock may stay held for ever."""
         return os.getpid() != self._pid
 
     def begin(self) -> None:
-        """Have a job call `tidy` until nothing is left; settle everything now where no job can be had."""
+        """Start a job that calls `tidy` until nothing is left. If no job can be started, settle everything now."""
         with self.lock:
             if self._is_running:
                 return
@@ -115,7 +115,7 @@ def _finish_all() -> None:
 
 @contextmanager
 def held(lock: Lock, timeout_s: float) -> Generator[bool]:
-    """Hold a lock, if it is free in time; yield whether it is held."""
+    """Acquire a lock if it becomes free in time; yield whether it was acquired."""
     is_held = lock.acquire(timeout=timeout_s)
     try:
         yield is_held

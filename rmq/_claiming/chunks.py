@@ -1,4 +1,4 @@
-"""How many bytes deliveries have, and portions of them whose names fit into one script call. Pure."""
+"""Sizes of deliveries in bytes, and portions whose names fit into one script call. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FREED_BYTES = 64 * 1_048_576
 
 
 def bytes_of(deliveries: Iterable[Delivery]) -> int:
-    """Return how many bytes deliveries have in memory: contents, and bodies or items."""
+    """Return the size of deliveries in bytes: contents, and bodies or items."""
     return sum(map(_size_of, deliveries))
 
 

@@ -1,4 +1,4 @@
-"""The calls of a round of claims: slots that share a server share calls, too, and replies may be waited for later."""
+"""The script calls of a round of claims. Slots of one server share calls; replies may be awaited later."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ Reply = ClaimReply[Any] | RmqError | Awaited
 
 @dataclass(slots=True)
 class PendingFetch:
-    """A round of which a server still owes replies: those of visits without a reply.
+    """A round some of whose replies have not arrived: those of requests without a `reply`.
 
     Attributes:
         requests: Its parts.
         calls: Their calls.
-        groups: Where slots share calls, the first and the one after the last visit of each call; else `None`.
+        groups: If slots share calls, the range of requests of each call, end exclusive; else `None`.
         dispatch: The calls on their way.
-        sent_s: When they were sent, on the clock of `monotonic_s`.
-        patience_s: How long the next look waits for a server that sends nothing.
+        sent_s: When the calls were sent, on the clock of `monotonic_s`.
+        patience_s: How long the next check waits for a silent server.
     """
 
     requests: Sequence[ClaimRequest]

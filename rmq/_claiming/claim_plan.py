@@ -1,4 +1,4 @@
-"""What a round of claims is to do, how it is cut into calls, and what it brings. Pure."""
+"""The plan of a round of claims, its division into calls, and its result. Pure."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class ClaimRequest:
 
     Attributes:
         slot: The slot.
-        owner: In whose name it is called.
+        owner: The owner in whose name the call is made.
         limit: Most messages to claim there.
-        start: Where to go on with an earlier search.
+        start: Where to continue an earlier search.
         picked: Whether the slot was picked to be claimed from; else it is only settled.
-        settlements: The outcomes that go along; `None` for none.
-        reply: What came of it; `None` until it is known.
+        settlements: The outcomes that the call carries; `None` for none.
+        reply: The reply; `None` until it has arrived.
     """
 
     slot: int
@@ -44,17 +44,17 @@ class ClaimRequest:
 
     @property
     def settled(self) -> list[Delivery]:
-        """The deliveries whose outcomes go along."""
+        """The deliveries whose outcomes the call carries."""
         return [] if self.settlements is None else self.settlements.deliveries
 
 
 @dataclass(slots=True)
 class ClaimPlan:
-    """What a round of claims is to do.
+    """The plan of a round of claims.
 
     Attributes:
-        requests: The slots that were picked; nobody else picks them until the replies are known.
-        busy: Whether this round or one soon after it claims something, so that acks may wait for a claim.
+        requests: The slots that were picked. No other thread picks them until their replies are known.
+        busy: Whether this round, or one soon after it, claims messages: acks may wait for a claim that carries them.
         tokens: How many tokens of the topic's rate limit were taken for it.
     """
 
@@ -65,16 +65,16 @@ class ClaimPlan:
 
 @dataclass(slots=True)
 class FetchResult:
-    """What a round of claims brought.
+    """The result of a round of claims.
 
     Attributes:
-        deliveries: What was claimed.
-        unsent: Settled deliveries whose outcomes certainly did not reach Redis: to be sent again.
+        deliveries: The claimed messages.
+        unsent: Settled deliveries whose outcomes did not reach Redis, for certain: they have to be sent again.
         unconfirmed: Settled deliveries whose outcomes may or may not be carried out, since the reply was lost. Their
             leases settle it.
-        doubtful: How many messages may have been claimed by calls of which the reply was lost, or is still awaited.
-        arrived: Settled deliveries of earlier rounds of which it is known by now what became of them.
-        lost: Settled deliveries whose lease had been lost.
+        doubtful: Number of messages that calls may have claimed whose reply was lost or has not arrived.
+        arrived: Settled deliveries of earlier rounds whose replies have now arrived.
+        lost: Settled deliveries whose lease had been lost before.
     """
 
     deliveries: list[Delivery]
@@ -85,7 +85,7 @@ class FetchResult:
     lost: list[Delivery] = field(default_factory=list[Delivery])
 
     def add(self, other: FetchResult) -> None:
-        """Take what another round brought, too."""
+        """Add the result of another round."""
         self.deliveries.extend(other.deliveries)
         self.unsent.extend(other.unsent)
         self.unconfirmed.extend(other.unconfirmed)
@@ -95,7 +95,7 @@ class FetchResult:
 
 
 def merged_results(first: FetchResult | None, second: FetchResult | None) -> FetchResult | None:
-    """Return what two rounds have brought; either may be none."""
+    """Return the results of two rounds as one; either may be `None`."""
     if first is None or second is None:
         return first or second
     first.add(second)
@@ -103,7 +103,7 @@ def merged_results(first: FetchResult | None, second: FetchResult | None) -> Fet
 
 
 def group_calls(calls: Sequence[Call[ClaimReply[Any]]], requests: Sequence[ClaimRequest]) -> list[tuple[int, int]]:
-    """Put claims into groups of a script call each, as first and after last: a script holds up all other clients."""
+    """Divide claims into groups, one script call each, as ranges: a script blocks all other clients while it runs."""
     groups: list[tuple[int, int]] = []
     room = 0
     for index, (call, request) in enumerate(zip(calls, requests, strict=True)):

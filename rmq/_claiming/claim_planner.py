@@ -50,15 +50,15 @@ class ClaimPlanner:
         connections: Where the topic is.
         topic: The registered definition.
         slots: The slots to claim from.
-        may_claim: Asked right before each claim whether the slot still is this owner's; yes by default.
-        source: The slots themselves; those of the topic's own type by default.
+        may_claim: Called right before each claim: returns whether this owner still owns the slot. True by default.
+        source: The broker of the slots; by default that of the topic's type.
         on_fenced: Called with the epoch of a newer owner of one of these slots, and the ensemble that gave it.
 
     Attributes:
-        joins: Whether claims from several slots share a call.
+        joins: Whether claims from several slots may share a call.
         schedule: When each slot is due; read and changed only while `changed` is held.
-        troubles: Logs what goes wrong again and again.
-        regained: Slots that came back in a newer epoch; the holder may have something of the one before.
+        troubles: Logs problems that repeat.
+        regained: Slots that are owned again, in a newer epoch. The holder may have deliveries of an older one.
         foreign: Slots that belong to another ZooKeeper ensemble in Redis, with the error of the last claim.
         changed: Guards the schedule; notified when threads in `wait` have to look again.
     """
@@ -96,7 +96,7 @@ class ClaimPlanner:
         self._held_back_until_s = 0.0
 
     def set_owned(self, owners: Mapping[int, Owner]) -> None:
-        """Claim from exactly these slots from now on, as these owners."""
+        """From now on, claim from exactly these slots, as these owners."""
         with self.changed:
             if owners != self._owners:
                 self.schedule.set_slots(owners)
@@ -108,16 +108,16 @@ class ClaimPlanner:
                 self.changed.notify_all()
 
     def hold_back(self, delay_s: float) -> None:
-        """Plan no claim for so long, in seconds, or for longer if that was asked for before."""
+        """Plan no claim for some seconds, or for longer if an earlier call said so."""
         with self.changed:
             self._held_back_until_s = max(self._held_back_until_s, monotonic_s() + delay_s)
 
     def held_back_s(self) -> float:
-        """Return for how long `hold_back` still keeps it from claims, in seconds."""
+        """Return how many seconds are left of `hold_back`."""
         return max(0.0, self._held_back_until_s - monotonic_s()) if self._held_back_until_s else 0.0
 
     def wake_all(self) -> None:
-        """Let threads in `wait` look again."""
+        """Wake the threads in `wait`, so that they check again."""
         with self.changed:
             self.changed.notify_all()
 
@@ -126,7 +126,7 @@ class ClaimPlanner:
 
         Args:
             longest_s: Seconds.
-            unless: Do not wait where this holds. Who makes it hold calls `wake_all` afterwards.
+            unless: Do not wait if this returns true. Code that makes it true calls `wake_all` afterwards.
         """
         with self.changed:
             if unless() or (timeout_s := self._wait_s(longest_s)) <= 0:
@@ -139,7 +139,7 @@ class ClaimPlanner:
                 self._sleeping.remove(until_s)
 
     def wait_s(self, longest_s: float) -> float:
-        """Return for how long nothing may be claimed, in seconds, at most `longest_s`."""
+        """Return how many seconds pass until something may be claimed, at most `longest_s`."""
         with self.changed:
             return self._wait_s(longest_s)
 
@@ -163,14 +163,14 @@ class ClaimPlanner:
             return self.schedule.slots
 
     def take_wakeups(self, hints: Wakeups) -> None:
-        """Take what a hint reader has heard; hints for slots of others do no harm."""
+        """Process wake-up hints. Hints for slots of other owners are harmless."""
         self._poller.missed = self._poller.missed or hints.missed
         if hints.due:
             self._hint(hints.due)
 
     @property
     def parts(self) -> int:
-        """In how many parts `look` looks at the slots where it is asked to."""
+        """Number of parts into which `look` divides the slots with `in_parts`."""
         return self._poller.parts(len(self._owners))
 
     def look(self, *, at_all: bool = False, in_parts: bool = False) -> None:
@@ -179,13 +179,13 @@ class ClaimPlanner:
         In a cluster each slot costs a call of its own. There only some are looked at in turn, as long as hints arrive.
 
         Args:
-            at_all: Look at all slots even so.
-            in_parts: Look at a part of many slots, of which there are `parts`, and at the next one with the next call:
-                to look at all of them at once would keep messages waiting.
+            at_all: Check all slots in a cluster, too.
+            in_parts: Check only the next of `parts` parts of the slots: checking all of them at once would delay
+                messages.
 
         Raises:
             RedisUnavailableError: No answer until the deadline.
-            ScriptFailedError: A slot is broken; the others were looked at.
+            ScriptFailedError: A slot's data cannot be read; the other slots were checked.
         """
         self.rate_limiter.refresh()
         for times, now_ms, asked_s in self._poller.look(self.slots, at_all, in_parts):
@@ -207,7 +207,7 @@ class ClaimPlanner:
         return missed
 
     def expect(self, slot: int) -> None:
-        """Take a slot for due: something has changed there that no claim has seen yet."""
+        """Treat a slot as due: something has changed there since the last claim."""
         self._hint([(slot, 0)])
 
     def _hint(self, times: Iterable[tuple[int, int]]) -> None:
@@ -264,19 +264,19 @@ class ClaimPlanner:
         return ClaimPlan(requests, bool(requests) or self.wait_s(IDLE_S) < IDLE_S, tokens)
 
     def postpone(self, slots: Iterable[int]) -> None:
-        """Leave slots alone for a moment: something has to be done there before the next claim."""
+        """Plan no claim from these slots for a moment: something else has to happen first."""
         with self.changed:
             for slot in slots:
                 self.schedule.postpone(slot, monotonic_s(), POSTPONE_S)
             self._wake_for_due()
 
     def learn(self, requests: Sequence[ClaimRequest], sent_s: float, slots: int) -> None:
-        """Learn from replies when slots are due, what Redis' time is, and how large messages are.
+        """Learn from replies when slots are due, the time of Redis, and the size of messages.
 
         Args:
-            requests: Those whose replies have come.
+            requests: Requests whose replies have arrived.
             sent_s: When their calls were sent, on the clock of `monotonic_s`.
-            slots: From how many slots their round claims; some replies may still be owed.
+            slots: Number of slots of their round; some of its replies may not have arrived.
         """
         now_ms, asked, received_s = 0, 0, monotonic_s()
         times: list[tuple[int, int]] = []
@@ -309,7 +309,7 @@ class ClaimPlanner:
                 self._wake_for_due()
 
     def open_drained(self, requests: Sequence[ClaimRequest]) -> None:
-        """Look whether slots that came from an earlier owner may be claimed from."""
+        """Check whether slots taken over from an earlier owner may be claimed from."""
         self._handover_gate.open_drained([(request.slot, request.owner) for request in requests])
         with self.changed:
             for request in requests:
@@ -321,15 +321,15 @@ class ClaimPlanner:
                     self._wake_for_due()
 
     def all_unresponsive(self) -> bool:
-        """Return whether no server of the slots answers at the moment."""
+        """Return whether all servers of the slots are unresponsive."""
         return bool(self.connections.unresponsive_nodes) and all(map(self.is_unresponsive, list(self._owners)))
 
     def is_unresponsive(self, slot: int) -> bool:
-        """Return whether the server of a slot does not answer at the moment. Asks nobody."""
+        """Return whether the server of a slot is unresponsive, without a request."""
         return self.connections.unresponsive(slot_keys(self.topic.name, slot).store)
 
     def _without_unresponsive(self, slots: list[int], most: int) -> list[int]:
-        """Put off the slots of servers that do not answer, so that they cost no round; return others that are due."""
+        """Postpone slots of unresponsive servers, which would cost a round; return other slots that are due."""
         now_s, pause_s = monotonic_s(), max(TROUBLE_PAUSE_S, len(self._owners) / UNRESPONSIVE_SLOTS_PER_S)
         while silent := [slot for slot in slots if self.is_unresponsive(slot)]:
             for slot in silent:
@@ -338,7 +338,7 @@ class ClaimPlanner:
         return slots
 
     def _without_unsettled(self, slots: Sequence[int], held: Iterable[Delivery]) -> list[int]:
-        """Put off slots of which the holder has what it claimed as an owner before: a claim would fence its ack."""
+        """Postpone slots of which the holder has deliveries of an earlier epoch: a claim would fence their acks."""
         owners, regained = self._owners, self.regained
         older = [
             each for each in held if each.slot in regained and not each.lost and each.owner != owners.get(each.slot)
@@ -350,7 +350,7 @@ class ClaimPlanner:
         return [slot for slot in slots if slot not in regained]
 
     def _settled_too(self, held: Iterable[Delivery], picked: Sequence[int]) -> list[int]:
-        """Return the slots that are settled in their present owner's name, and are not picked yet."""
+        """Return the slots with outcomes in the name of their present owner that are not picked yet."""
         settled = [delivery for delivery in held if delivery.outcome is not None and not delivery.under_way]
         owners = dict.fromkeys((delivery.slot, delivery.owner) for delivery in settled)
         slots = [slot for slot, owner in owners if self._owners.get(slot) == owner and slot not in picked]

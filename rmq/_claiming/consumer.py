@@ -1,4 +1,4 @@
-"""The pull side: for scripts, tests and other runtimes."""
+"""Consumers: claim messages on request, for scripts, tests and other frameworks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From how many slots a round claims, and how many messages: learned from what rounds bring. Pure."""
+"""Number of slots and messages of a round of claims, learned from earlier rounds. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WEIGHT = 0.3
 
 
 class FetchSize:
-    """From how many slots a round claims, and how many messages: no more than one round may return.
+    """Number of slots and messages of a round, so that it returns no more bytes than allowed.
 
     Args:
         most_bytes: Most contents and bodies in one round.
@@ -35,7 +35,7 @@ class FetchSize:
         self._bytes_per_message = 0.0
 
     def messages(self, limit: int) -> int:
-        """Return how many messages to ask for, at most `wanted`, at least 1 of them."""
+        """Return how many messages to claim, 1 to `wanted`."""
         if limit * self._bytes_per_message <= self._most_bytes:
             return limit
         return max(1, int(self._most_bytes / self._bytes_per_message))

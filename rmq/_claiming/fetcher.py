@@ -1,4 +1,4 @@
-"""Carries out planned claims: sends outcomes along, and takes what the slots answer."""
+"""Runs planned claims, with outcomes in the same calls, and processes their replies."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ PENDING_CHECK_S = 0.05
 
 
 class Fetcher:
-    """Carries out a planner's plans for one holder of deliveries, and keeps what servers owe it. For one thread.
+    """Runs the plans of a planner for one holder of deliveries, and tracks replies that are late. For one thread.
 
     Args:
         planner: Plans the claims, and learns from the replies.
-        holder: What the deliveries turn to.
-        columns: Whether messages of a claim may come as one delivery: see `ClaimColumns`.
+        holder: The object through which deliveries are settled.
+        columns: Whether the messages of a claim may arrive as one delivery: see `ClaimColumns`.
     """
 
     def __init__(self, planner: ClaimPlanner, holder: Holder, *, columns: bool = False) -> None:
@@ -52,16 +52,16 @@ class Fetcher:
 
     @property
     def has_earlier(self) -> bool:
-        """Whether earlier claims may have brought something that the holder has not been given."""
+        """True if earlier claims may have deliveries that the holder has not received."""
         return bool(self._pending) or self._kept is not None
 
     @property
     def is_ahead(self) -> bool:
-        """Whether a claim is on its way that `collect` waits for."""
+        """True if a claim was sent that `collect` has to wait for."""
         return any(pending.patience_s for pending in self._pending)
 
     def pending_slots(self) -> set[int]:
-        """Return the slots of which a server still owes the reply to a claim."""
+        """Return the slots whose reply to a claim has not arrived."""
         if not self._pending:
             return set()
         return {request.slot for pending in self._pending for request in pending.requests if request.reply is None}
@@ -79,7 +79,7 @@ class Fetcher:
         held: Sequence[Delivery] | None = None,
         deadline_s: float | None = None,
     ) -> FetchResult:
-        """Claim as planned, and settle on the way, in one round trip.
+        """Run the planned claims and the given outcomes in one round trip.
 
         Args:
             plan: What to claim.
@@ -88,15 +88,15 @@ class Fetcher:
             deadline_s: How long to repeat what may be repeated; the client's deadline by default.
 
         Returns:
-            The deliveries, and the settled ones that certainly did not reach Redis. In a cluster, what a server owes
-            after `PATIENCE_S` comes with a later claim; the settled ones are `under_way` until then.
+            The deliveries, and the settled ones that did not reach Redis, for certain. In a cluster, a reply that takes
+            longer than `PATIENCE_S` is part of a later claim; its settled deliveries are `under_way` until then.
 
         Raises:
             RedisUnavailableError: No answer until the deadline.
             CoordinationError: A newer owner has touched a slot.
 
-        An error is only raised where nothing was settled and nothing claimed: else the outcomes and the claims of the
-        other slots would be lost with it. It is logged then.
+        An error is raised only if nothing was settled and nothing claimed; else it is logged, so that the results of
+        the other slots are not lost.
         """
         earlier = self._take_earlier()[0] if self._pending or self._kept is not None else None
         result: FetchResult | None = None
@@ -118,7 +118,7 @@ class Fetcher:
     def begin(
         self, plan: ClaimPlan, settled: Sequence[Delivery] = (), held: Sequence[Delivery] | None = None
     ) -> FetchResult:
-        """Claim as planned, and settle on the way, without waiting: `collect` gives what it brings.
+        """Send the planned claims and the given outcomes without waiting: `collect` returns the result.
 
         The settled deliveries are `under_way` until then.
 
@@ -128,7 +128,7 @@ class Fetcher:
             held: All deliveries that the holder has, the settled ones too; just these by default.
 
         Returns:
-            No deliveries; the settled ones that were not sent, and wait for a later call.
+            No deliveries, but the settled ones that were not sent and wait for a later call.
         """
         sent_s = monotonic_s()
         requests, unsent = self._requests(plan, settled, held, sent_s)
@@ -147,12 +147,12 @@ class Fetcher:
         return FetchResult([], unsent, doubtful=doubtful)
 
     def collect(self, begin_next: Callable[[int, int], object] | None = None) -> FetchResult:
-        """Wait for the claims that `begin` has sent, and return what they and earlier ones bring.
+        """Wait for the claims sent by `begin`; return their result and that of earlier ones.
 
-        In a cluster, what a server owes after `PATIENCE_S` comes with a later claim.
+        In a cluster, a reply that takes longer than `PATIENCE_S` is part of a later claim.
 
         Args:
-            begin_next: Called with how many messages have come, and how many slots answered; may `begin` a claim.
+            begin_next: Called with the number of messages and the number of slots that answered; may `begin` a claim.
 
         Raises:
             RedisUnavailableError: Nothing was carried out, since a server did not answer until the deadline.
@@ -193,7 +193,7 @@ class Fetcher:
         return result
 
     def _open_drained(self, requests: Iterable[ClaimRequest]) -> None:
-        """Look whether slots may be claimed from by now that came from an earlier owner."""
+        """Check whether slots taken over from an earlier owner may be claimed from by now."""
         closed = [each for each in requests if each.picked and not each.limit and isinstance(each.reply, ClaimReply)]
         if closed:
             self._planner.open_drained(closed)
@@ -201,10 +201,10 @@ class Fetcher:
     def _overtaking_slots(
         self, requests: Sequence[ClaimRequest], held: Sequence[Delivery], waiting: Sequence[Delivery]
     ) -> list[int]:
-        """Return the slots from which a claim would bring what comes behind a message that the holder still has.
+        """Return the slots from which a claim would overtake a message that the holder still has.
 
-        That message was not begun, and goes back with a later call: else it would be handled after the others. Or it
-        comes with a reply that a server still owes.
+        Such a message was not begun and is given back with a later call, or arrives with a late reply. Messages claimed
+        meanwhile would be handled before it.
 
         Args:
             requests: What is planned in the names of owners.
@@ -228,7 +228,7 @@ class Fetcher:
     def _requests(
         self, plan: ClaimPlan, settled: Sequence[Delivery], held: Sequence[Delivery] | None, sent_s: float
     ) -> tuple[list[ClaimRequest], list[Delivery]]:
-        """Return a plan's visits with the outcomes that go along, further ones that only settle, and what waits."""
+        """Return a plan's requests with their outcomes, further ones that only settle, and outcomes that wait."""
         waiting: list[Delivery] = []
         if self._connections.unresponsive_nodes:  # outcomes for servers that do not answer are sent once they do
             silent = {slot for slot in {delivery.slot for delivery in settled} if self._planner.is_unresponsive(slot)}
@@ -251,9 +251,9 @@ class Fetcher:
     def _send(
         self, requests: Sequence[ClaimRequest], sent_s: float, deadline_s: float | None
     ) -> tuple[FetchResult, RmqError | None]:
-        """Send one round; return what it brings, and an error.
+        """Send one round; return its result, and an error.
 
-        In a cluster the replies that a server owes are left for a later round.
+        In a cluster, replies that have not arrived are left for a later round.
         """
         replies, pending = self._calls.send(requests, sent_s, deadline_s)
         result, error_ = self._take(requests, replies, sent_s)
@@ -264,7 +264,7 @@ class Fetcher:
     def _take(
         self, requests: Sequence[ClaimRequest], replies: Sequence[ClaimReply[Any] | RmqError | Awaited], sent_s: float
     ) -> tuple[FetchResult, RmqError | None]:
-        """Take the replies that have come; return what they bring, and an error."""
+        """Process the replies that have arrived; return their result, and an error."""
         answered: list[ClaimRequest] = []
         for request, reply in zip(requests, replies, strict=True):
             if request.reply is None and not isinstance(reply, Awaited):
@@ -294,7 +294,7 @@ class Fetcher:
         return result, self._take_failed(failed, result) if failed else None
 
     def _begin_next(self, requests: Iterable[ClaimRequest]) -> None:
-        """Let the next claim begin. Where that fails, what these visits have brought must not get lost over it."""
+        """Begin the next claim. If that fails, the result of the present requests is kept."""
         begin_next, self._next = self._next, None
         if begin_next is None or self._planner.regained or self._rate_limiter.limited:
             return  # it has to be known what is held of slots that came back; and tokens may take a while
@@ -305,7 +305,7 @@ class Fetcher:
             log.warning("topic %s: the next claim did not begin: %s", self._topic.name, error)
 
     def _take_failed(self, requests: Iterable[ClaimRequest], result: FetchResult) -> RmqError | None:
-        """Note what became of visits that failed; return an error after which nothing was carried out."""
+        """Record failed requests; return an error if nothing was carried out."""
         error_: RmqError | None = None
         lost: dict[int, ReplyLostError] = {}
         for request in requests:
@@ -330,7 +330,7 @@ class Fetcher:
         return error_
 
     def _take_fenced(self, request: ClaimRequest, error: CoordinationError, result: FetchResult) -> None:
-        """A newer owner has touched the slot: nothing that this one does counts. ZooKeeper reports it, too."""
+        """Record that a newer owner claimed from the slot; calls of this one are refused. ZooKeeper reports it too."""
         slot, owner, settled = request.slot, request.owner, request.settled
         note_lost(settled, result)
         logged = self._fenced_logged.get(slot) == owner and not settled
@@ -352,10 +352,10 @@ class Fetcher:
         )
 
     def _keep_pending(self, pending: PendingFetch) -> int:
-        """Leave the replies that are owed for a later round; what goes along with them is under way until then.
+        """Keep the calls whose replies have not arrived for a later round; their outcomes are under way until then.
 
         Returns:
-            How many messages they may bring.
+            How many messages they may have claimed.
         """
         unanswered = [request for request in pending.requests if request.reply is None]
         for request in unanswered:
@@ -366,7 +366,7 @@ class Fetcher:
         return sum(request.limit for request in unanswered)
 
     def _take_earlier(self) -> tuple[FetchResult | None, RmqError | None]:
-        """Take what has come of earlier rounds whose replies were owed, and an error; the rest stays for later."""
+        """Process late replies of earlier rounds that have arrived; return their result, and an error."""
         earlier, self._kept = self._kept, None
         error_: RmqError | None = None
         try:
@@ -382,7 +382,7 @@ class Fetcher:
         return earlier, error_
 
     def _take_pending(self, pending: PendingFetch) -> tuple[FetchResult, int, RmqError | None]:
-        """Take what has come of a round; return that, the tokens of a rate limit that it left unused, and an error."""
+        """Process the arrived replies of a round; return its result, its unused rate-limit tokens, and an error."""
         patience_s, pending.patience_s = pending.patience_s, 0.0
         try:
             replies = self._calls.replies(pending, patience_s)
@@ -411,7 +411,7 @@ class Fetcher:
 
 
 def note_lost(deliveries: Iterable[Delivery], result: FetchResult) -> None:
-    """Note lost leases; those go into `lost` that were not known to be lost."""
+    """Record lost leases; append those to `lost` that were not known to be lost."""
     for delivery in spread(deliveries):
         if not delivery.lost:
             delivery.lost = True
@@ -419,7 +419,7 @@ def note_lost(deliveries: Iterable[Delivery], result: FetchResult) -> None:
 
 
 def _ack_individually(deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
-    """Note that these cannot be acked as whole claims: some are gone, or bodies and failures have to go with them."""
+    """Mark deliveries that cannot be acked as whole claims: some are gone, or have bodies or failures to delete."""
     for delivery in deliveries:
         delivery.ack_individually = True
     return deliveries

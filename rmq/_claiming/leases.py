@@ -1,4 +1,4 @@
-"""Keeps the leases of running handlers alive, and tells a handler when its lease is lost."""
+"""Renews the leases of running handlers, and reports leases that were lost."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ log = reporter("rmq.leases")
 
 
 class InFlight:
-    """The deliveries that one listener thread holds: claimed, and their outcome not yet in Redis.
+    """The deliveries of one listener thread that are claimed and whose outcome has not reached Redis.
 
     The thread holds `lock` during claims and settlements. The keeper never takes it: a server may hold up a claim.
     Instead `marks` guards who sends the claim score of a delivery: the thread those in `settling`, the keeper those
-    marked `under_way`. So neither sends a score that the other is replacing. Nobody waits while `marks` is held.
+    marked `under_way`. So neither sends a score that the other is replacing. No holder of `marks` waits for anything.
 
-    Acks may wait for the next claim from their slot, which carries them for little. They are in `deferred` then, by
-    slot, and not in `deliveries`.
+    Acks may wait for the next claim from their slot, which carries them at little cost. Until then they are in
+    `deferred`, by slot, and not in `deliveries`.
 
     Args:
         lease_s: The lease of the topic.
@@ -52,17 +52,17 @@ class InFlight:
         self.deferred: dict[int, list[Delivery]] = {}
 
     def all(self) -> list[Delivery]:
-        """Return all that is held. Other threads call it without the lock, so the answer may be outdated at once."""
+        """Return all deliveries. Other threads call it without the lock, so the result may be outdated at once."""
         return [*self.deliveries, *chain.from_iterable(list(self.deferred.values()))]
 
     def settled(self) -> list[Delivery]:
-        """Return those with an outcome to send, but for those whose claim score is on its way."""
+        """Return the deliveries with an outcome to send whose claim score is not being renewed."""
         if self._columns:
             self.deliveries = list(spread_some(self.deliveries, monotonic_s()))
         return [each for each in self.deliveries if each.outcome is not None and not each.under_way]
 
     def to_renew(self, before_s: float) -> list[Delivery]:
-        """Mark and return those whose lease ends before a moment of `monotonic_s` and whose score nobody is sending."""
+        """Mark and return those whose lease ends before a moment of `monotonic_s` and whose score is not in use."""
         with self.marks:
             settling = set(map(id, self.settling))
             due = [
@@ -75,7 +75,7 @@ class InFlight:
         return due
 
     def _renewable(self, before_s: float, settling: set[int]) -> list[Delivery]:
-        """Return what is held, with those columns spread whose lease ends before a moment: each has its own lease."""
+        """Return all. Columns whose lease ends before a moment are split into rows, each with its own lease."""
         found: list[Delivery] = []
         for each in self.all():
             if not isinstance(each, ClaimColumns):
@@ -127,7 +127,7 @@ class InFlight:
 
 
 class Renewals(Protocol):
-    """Renewals on their way."""
+    """Renewals that were sent."""
 
     def results(self, patience_s: float | None = None, *, leave: bool = False) -> Sequence[Any]:
         """Return per renewal its `ExtendReply`, its `RmqError`, or `AWAITED`; see `Dispatch`."""
@@ -135,7 +135,7 @@ class Renewals(Protocol):
 
 
 class Slots(Protocol):
-    """What the keeper asks of a topic's slots."""
+    """The calls that the keeper needs of a topic's slots."""
 
     topic: Topic
 
@@ -164,9 +164,9 @@ class _RenewalRound:
 
 
 class LeaseKeeper(Background):
-    """Renews the leases of held deliveries once a third of the lease has passed: all that are due in one round.
+    """Renews the leases of deliveries once a third of the lease has passed: all that are due in one round.
 
-    A server that does not answer holds up no others: its replies are taken in later rounds.
+    A server that does not answer does not delay the others: its replies are processed in later rounds.
 
     Args:
         slots: The topic's slots.
@@ -192,7 +192,7 @@ class LeaseKeeper(Background):
         self._failed: dict[int, RmqError] = {}
 
     def run(self) -> None:
-        """Look after the leases until `stop`."""
+        """Renew leases until `stop`."""
         while not self._stop_requested.wait(self._pause_s()):
             try:
                 self.renew()
@@ -204,7 +204,7 @@ class LeaseKeeper(Background):
         self._stop_requested.set()
 
     def renew(self) -> None:
-        """Renew the leases that are due, and take late replies of earlier rounds."""
+        """Renew the leases that are due, and process late replies of earlier rounds."""
         before, self._failed = self._failed, {}
         pending, self._pending = self._pending, []
         for round_ in pending:
@@ -216,7 +216,7 @@ class LeaseKeeper(Background):
             log.warning("leases in slots %s of topic %s were not renewed: %s", slots, self._slots.topic.name, error)
 
     def _pause_s(self) -> float:
-        """Return the pause; it is shorter after a failure, since the server may answer before the leases end."""
+        """Return the pause, s; shorter after a failure, since the server may answer before the leases end."""
         return min(self._lease_s / 30, 1.0) if self._pending or self._failed else min(self._lease_s / 6, 5.0)
 
     def _due_batches(self) -> list[_RenewalBatch]:
@@ -243,7 +243,7 @@ class LeaseKeeper(Background):
             raise
 
     def _take(self, round_: _RenewalRound, patience_s: float) -> None:
-        """Take the replies that have come; the others are taken in later rounds."""
+        """Process the replies that have arrived; the others are processed in later rounds."""
         waiting = [batch for batch in round_.batches if not batch.answered]
         try:
             replies = round_.renewals.results(patience_s, leave=True)
@@ -274,7 +274,7 @@ class LeaseKeeper(Background):
 
 
 def take_renewal(deliveries: Sequence[Delivery], reply: ExtendReply | RmqError, started_s: float) -> list[Delivery]:
-    """Note the new claim scores of deliveries whose lease was renewed; return those whose lease was lost before."""
+    """Record the new claim scores of renewed deliveries; return those whose lease had been lost before."""
     if not isinstance(reply, ExtendReply):
         for delivery in deliveries:
             delivery.ack_individually = True  # renewed or not: its score may no longer be the one we know
@@ -294,7 +294,7 @@ def _unmark(batches: Iterable[_RenewalBatch]) -> None:
 
 
 class LeaseLostNotifier(Background):
-    """Calls `on_lost` in a thread of its own: a slow call must not hold up other renewals.
+    """Calls `on_lost` in a thread of its own, so that a slow call does not delay renewals.
 
     Args:
         topic: Name of the topic.
@@ -311,12 +311,12 @@ class LeaseLostNotifier(Background):
         self._stop_requested = False
 
     def notify(self, delivery: Delivery) -> None:
-        """Have `on_lost` called with a delivery; does not wait."""
+        """Queue a call of `on_lost` with a delivery; does not wait."""
         self._waiting.append(delivery)
         self._notified.set()
 
     def stop(self) -> None:
-        """End after the calls that are waiting."""
+        """End after the queued calls."""
         self._stop_requested = True
         self._notified.set()
 

@@ -1,4 +1,4 @@
-"""Outcomes of deliveries on their way to Redis, packed so that they cost little there. Pure."""
+"""Packs the outcomes of deliveries into the calls that cost Redis least. Pure."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ SlotOwner = tuple[int, Owner]
 
 
 class OutcomeBatch:
-    """What is to be settled in one slot.
+    """The outcomes of one slot.
 
     Attributes:
         deliveries: All deliveries to settle.
-        nacked: Those of them to roll back.
-        nacks: The same, as the script takes them.
-        acked: Those to ack, by their claim score.
+        nacked: Deliveries to nack, bury or release.
+        nacks: The same, as arguments of the script.
+        acked: Deliveries to ack, by claim score.
         named: Claim scores whose acks have to name the deliveries: some of the claim is open, or its lease has ended.
     """
 
@@ -48,8 +48,8 @@ class OutcomeBatch:
     def outcomes(self, is_whole: Callable[[int, int], bool]) -> Outcomes:
         """Return what a claim takes: the acks to be named stand side by side where they are of one claim.
 
-        Whole are those of which every delivery is acked; what is nacked leaves them before. To name a single delivery
-        costs least. `is_whole` may refuse one, by its claim score and the number of its deliveries.
+        A claim is acked as a whole if every delivery of it is acked; those nacked leave it before. Naming a single
+        delivery costs least. `is_whole` may refuse one, by its claim score and the number of its deliveries.
         """
         named: list[Ack] = []
         whole: list[WholeClaim] = []
@@ -68,7 +68,7 @@ class OutcomeBatch:
 
 
 def stale_among(deliveries: Sequence[Delivery], names: Sequence[bytes]) -> list[Delivery]:
-    """Return the deliveries that a script means by the names of those whose claim was stale.
+    """Return the stale deliveries, of which a script replied the names.
 
     Two deliveries of one message may be settled in one call: one whose lease has ended, and the one after it. The reply
     names the message for each of them that was stale; of the two that is the one that was claimed first.
@@ -143,7 +143,7 @@ def _name_incomplete(batches: Mapping[SlotOwner, OutcomeBatch], open_: Iterable[
 
 
 def _may_exceed_freed_bytes(settled: Sequence[Delivery]) -> bool:
-    """Return whether the bodies of these may be larger than one round is to delete: mostly their number says no."""
+    """Return whether the bodies may be larger than one round may delete: often their number already excludes it."""
     topic = settled[0].topic if settled else None
     if topic is None or topic.type is TopicType.STREAM:
         return False
@@ -173,7 +173,7 @@ def _defer_named(parts: Iterable[OutcomeBatch]) -> list[Delivery]:
 
 
 def nack_of(delivery: Delivery, outcome: Outcome) -> Nack:
-    """Return what the script needs to know of a nack, a burial or a release."""
+    """Return the script's arguments for a nack, a burial or a release."""
     number, verb, topic = 0, outcome.verb.value, delivery.topic
     if outcome.verb is Verb.RELEASE:
         spared_ms = outcome.delay_ms

@@ -1,4 +1,4 @@
-"""Deliveries are claimed ahead and taken one by one, so that one trip to Redis serves many takes."""
+"""Claims deliveries ahead and returns them one by one, so that one round trip serves many calls."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ SETTLE_EVERY_S = 0.05
 
 
 class Prefetch:
-    """Hands deliveries out one by one. Thread-safe; one thread at a time waits at Redis.
+    """Returns prefetched deliveries one by one. Thread-safe; only one thread at a time waits for Redis.
 
-    It claims as many as are taken in a tenth of a second, so one at a time for a slow caller.
+    Claims as many as the caller takes in a tenth of a second: one at a time for a slow caller.
 
     Args:
-        consumer: Claims; nobody else may poll it.
+        consumer: Claims the deliveries; it must not be polled by others.
         runtime: How to wait.
     """
 
@@ -79,7 +79,7 @@ class Prefetch:
                 return []
 
     def done(self, deliveries: Sequence[Delivery]) -> None:
-        """Ack deliveries a moment later, together with their neighbours. Does not wait.
+        """Ack deliveries a moment later, several in one call. Does not wait.
 
         The delay protects a caller that is interrupted before it has the values.
         """
@@ -97,12 +97,12 @@ class Prefetch:
             raise
 
     def contents(self) -> list[bytes]:
-        """Return what is claimed and nobody has taken yet."""
+        """Return the contents that are claimed and not taken yet."""
         with self._flush.lock:
             return [delivery.content for delivery in self._ready]
 
     def remove(self, wanted: Callable[[bytes], bool]) -> bool:
-        """Ack a delivery that nobody has taken yet, by its content; return whether there was one."""
+        """Ack a delivery that is not taken yet, by its content; return whether there was one."""
         with self._flush.lock:
             found = next((delivery for delivery in self._ready if wanted(delivery.content)), None)
             if found is None:
@@ -111,7 +111,7 @@ class Prefetch:
         return found.ack()
 
     def close(self) -> None:
-        """Send the last acks, and give back what nobody has taken. Waiting calls raise `ClientClosedError`."""
+        """Send the last acks, and release deliveries that were not taken. Waiting calls raise `ClientClosedError`."""
         self._closed = True
         self._consumer.close()
         with held(self._turn, CLOSE_S):
@@ -157,7 +157,7 @@ class Prefetch:
         return first
 
     def _settle(self) -> None:
-        """Ack what was taken."""
+        """Ack the deliveries that were taken."""
         with self._flush.lock:
             taken, self._taken = self._taken, []
         if not taken:
@@ -181,7 +181,7 @@ class Prefetch:
             self._consumer.release(left)
 
     def _settle_and_release(self, everything: bool) -> None:
-        """Ack what was taken, and give back everything else, or what is held for too long."""
+        """Ack the deliveries that were taken; release all others, or those held for too long."""
         with held(self._settling, CLOSE_S):
             self._try(self._settle)
             if everything or self._closed or monotonic_s() - self._claimed_s > self._hold_s:

@@ -1,4 +1,4 @@
-"""How many messages are claimed ahead: as many as are handled in a tenth of a second. Pure."""
+"""Number of messages to claim ahead: as many as are handled in a tenth of a second. Pure."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class PrefetchSize:
 
     @property
     def is_known(self) -> bool:
-        """Whether anything is known of the handler's speed."""
+        """True once a duration of the handler is known."""
         return self._per_message_s is not None
 
     def takes_s(self, messages: int) -> float:
-        """Return for how long so many messages are handled, in seconds; 0 while nothing is known."""
+        """Return how many seconds it takes to handle so many messages; 0 while that is unknown."""
         return (self._per_message_s or 0.0) * messages

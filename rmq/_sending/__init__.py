@@ -1,1 +1,1 @@
-"""Producers, and what they wait for when a backlog is full."""
+"""Sending: producers, and waiting while a backlog is full."""

@@ -1,4 +1,4 @@
-"""Sends that wait for room where a topic asks for it: `WhenFull.BLOCK`."""
+"""Sends that wait while the backlog is full: topics with `WhenFull.BLOCK`."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def send_patiently(
     *,
     each: bool = False,
 ) -> tuple[SendResult, RmqError | None]:
-    """Store messages of one slot as room comes free, in their order, a part at a time.
+    """Store messages of one slot in order, part by part, as the backlog gets room for them.
 
     Args:
-        slots: The topic, which says for how long: `full_timeout` after the last part that found room.
+        slots: The topic; its `full_timeout` limits the wait since the last part that was stored.
         slot: Number of the slot.
         messages: What to store; of one slot, at most `MAX_BATCH`.
-        sleep: How to wait so many seconds.
+        sleep: Waits a number of seconds.
         detailed: Also say per message whether it was new.
         each: Refuse messages whose time has passed by themselves: the result is a `PartlySent` then.
 
     Returns:
-        What came of the first ones, and why the others were not stored; `None` where there are no others.
+        The result of the stored messages, and the error that kept the rest from being stored, or `None`.
     """
     timeout_s = slots.topic.full_timeout_s
     stored, size = SendResult(0, 0), len(messages)
@@ -70,10 +70,10 @@ def send_patiently(
 
 
 def wait_for_room(send: Callable[[], T], timeout_s: float, sleep: Sleep) -> T:
-    """Repeat a send until it finds room for all that it sends.
+    """Repeat a send until the backlog has room for all of its messages.
 
     Raises:
-        BacklogFullError: It has found none for `timeout_s`.
+        BacklogFullError: The backlog had no room for `timeout_s`.
     """
     until_s, pause_s = monotonic_s() + timeout_s, _SHORTEST_PAUSE_S
     while True:
@@ -87,7 +87,7 @@ def wait_for_room(send: Callable[[], T], timeout_s: float, sleep: Sleep) -> T:
 
 
 def add_up(first: SendResult, second: SendResult) -> SendResult:
-    """Return the result of two sends, of the second one's messages behind the first one's, as one."""
+    """Return the results of two sends as one, the first one's messages first."""
     total = SendResult(
         first.new + second.new,
         first.merged + second.merged,

@@ -1,4 +1,4 @@
-"""The course of one `send_many`: batches by slot, their answers, and what is left where it ends early."""
+"""Runs one `send_many`: batches by slot, their results, and the messages left if it ends early."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ ROUND = RoundLimits(CALLS_IN_FLIGHT * BATCH, CALLS_IN_FLIGHT * BATCH_BYTES)
 
 @dataclass(frozen=True, slots=True)
 class SendOptions:
-    """How messages go into calls.
+    """Options of the calls of one `send_many`.
 
     Attributes:
         once: Name of all the calls together, for repeats in other processes.
-        fold: Whether messages of one content are folded before.
-        method: Who sends, and what it calls a message, for errors.
+        fold: Whether messages of one content are folded before they are sent.
+        method: Name of the method and its word for a message, for errors.
     """
 
     once: str | None = None
@@ -105,15 +105,15 @@ class BatchSender:
         self.collect = self._pipeline.collect
 
     def take(self, messages: Iterable[M], encode: Callable[[M], Row], first: int = 0) -> None:
-        """Take messages over, and send them as batches fill.
+        """Encode messages, and send them as batches fill.
 
         Args:
             messages: Any iterable.
-            encode: Checks a message, and turns it into what is sent.
-            first: Number of the first one, of all that are sent.
+            encode: Checks a message and encodes it.
+            first: Number of the first message within the whole call.
 
         Raises:
-            InvalidBatchError: A message breaks a rule; those behind it stay in the iterable.
+            InvalidBatchError: A message breaks a rule; those after it stay in the iterable.
         """
         batches, full, fold, detailed = self._open, self._batch_size, self._fold, self._detailed
         held = held_bytes = 0  # in open batches
@@ -145,14 +145,14 @@ class BatchSender:
                 self._stop_sending()
 
     def take_rows(self, rows: Rows) -> None:
-        """Take all rows of some columns over, and send them as batches fill; numbers of rows stand for messages."""
+        """Encode all rows of columns, and send them as batches fill; errors name row numbers."""
         for first in range(0, len(rows), CHUNK):
             last = min(first + CHUNK, len(rows))
             self._rows_left = range(last, len(rows))
             self._take_chunk(rows[first:last], first, last)
 
     def _take_chunk(self, rows: Rows, first: int, last: int) -> None:
-        """Sort a chunk of rows by slot, and send them; one column after the other, so that no row costs a call."""
+        """Sort a chunk of rows by slot, and send them. Works column by column, so that no row costs a function call."""
         if rows.longest * self._batch_size > BATCH_BYTES:  # where a batch ends depends on its bytes
             numbers, messages = iter(range(first, last)), iter(rows)
             self._rows_left = chain(numbers, self._rows_left)
@@ -183,9 +183,9 @@ class BatchSender:
             self._pipeline.send(queue)
 
     def _stop_sending(self) -> None:
-        """Send what others than the server that has failed can store, and raise the error.
+        """Send the batches of all servers but the failed one, then raise the error.
 
-        The batches of a named call end where those of its repeat will end, which else would take for sent what was not.
+        Batches of a named call end where those of its repeat end: else a repeat would skip messages that were not sent.
         """
         self._flush(unfinished=self._once is None)
         self.collect()
@@ -201,7 +201,7 @@ class BatchSender:
         return SendResult(self._new, self._stored - self._new, outcomes, ids, self._dropped)
 
     def _invalid_batch(self, error: InvalidMessageError, message: object, number: int) -> InvalidBatchError:
-        """Stop before an invalid message and say what was stored."""
+        """Stop before an invalid message; the error says which messages were stored."""
         self.collect()
         method, what = self._method
         return InvalidBatchError(
@@ -226,7 +226,7 @@ class BatchSender:
         return self._broker.send_part_call(batch.slot, batch, self._detailed, batch.completion)
 
     def _settle(self, batch: Batch, result: SendResult | RmqError) -> bool:
-        """Note what came of a batch, and send what its call has left, until all of it is stored or refused."""
+        """Record the result of a batch, and send its remaining messages until all are stored or refused."""
         first = part = 0
         while isinstance(result, SendResult):
             first = self._record(batch, result, first)
@@ -243,7 +243,7 @@ class BatchSender:
         return self._fail(result, batch.originals(first))
 
     def _settle_patiently(self, batch: Batch, first: int, part: int) -> bool:
-        """Send a batch from one of its messages on, as room comes free."""
+        """Send a batch, from one of its messages on, as the backlog gets room."""
         sleep, slots = self._connections.runtime.sleep, self._broker
         while first < len(batch):
             if batch.completion is None:
@@ -276,7 +276,7 @@ class BatchSender:
         return self._broker.send_part_call(batch.slot, batch[first:], self._detailed, rpc_id)
 
     def _record(self, batch: Batch, result: SendResult, first: int = 0) -> int:
-        """Note what a call has stored and refused; return the place of the first message that it has left."""
+        """Record the stored and refused messages of a call; return the index of the first message that remains."""
         refused: Mapping[int, str] = result.refused if isinstance(result, PartlySent) else {}
         last = first + result.accepted + len(refused)
         for place, code in refused.items():
@@ -300,9 +300,9 @@ class BatchSender:
         return error_of(call, f"{code} {value}")
 
     def _refuse(self, error: RmqError, messages: list[Any], noted: list[Any] | None = None) -> None:
-        """Note messages that were refused by themselves: the others are sent all the same, unless these are many.
+        """Record messages that were refused individually: the others are sent, unless too many were refused.
 
-        A named call is sent to its end all the same: its repeat would meet the same refusals, and end as early.
+        A named call is always sent to its end: its repeat would meet the same refusals and end as early.
         """
         noted = self._not_stored if noted is None else noted
         self._refusal = self._refusal or error
@@ -317,7 +317,7 @@ class BatchSender:
         return False
 
     def _left(self) -> Iterator[Any]:
-        """Yield what was taken and not sent, and the rows behind it."""
+        """Yield the messages that were taken and not sent, and the rows after them."""
         for batch in chain(self._pipeline.unsent(), self._open.values()):
             yield from batch.originals()
         yield from self._rows_left
@@ -331,10 +331,10 @@ class BatchSender:
 
 
 def batch_size(topic: Topic) -> int:
-    """Return how many messages go into one script call.
+    """Return the maximum number of messages of a script call.
 
-    Of each slot one call is under way. Where a topic has few slots, calls are larger, to keep its server at work.
-    A bounded backlog refuses a call as a whole, and messages that merge cost several times as much: there they are not.
+    One call per slot is under way at a time. Topics with few slots get larger calls, to keep the server busy, except
+    with a bounded backlog, which refuses a call as a whole, and with `merge`, whose messages cost several times more.
     """
     if topic.merge is not None and isinstance(topic.merge.reduce, Collect):
         return max(16, min(BATCH, COLLECTED_BYTES // topic.merge.reduce.max_bytes))  # a call reads what is collected

@@ -1,4 +1,4 @@
-"""Sends batches to many slots: to each server a round at a time, and to each slot one batch after the other."""
+"""Sends batches to many slots: one round at a time per server, one batch at a time per slot."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ QUEUED, QUEUED_BYTES = 50_000, 67_108_864
 
 @dataclass(frozen=True, slots=True)
 class RoundLimits:
-    """What one round trip carries at most, unless its first batch alone is larger.
+    """Limits of one round trip; its first batch alone may exceed them.
 
     Attributes:
         messages: Messages.
         size_bytes: Their contents and bodies.
-        calls: Script calls, each to another slot.
+        calls: Script calls, each for a different slot.
     """
 
     messages: int
@@ -47,14 +47,14 @@ class RoundLimits:
 
 @dataclass(slots=True)
 class ServerQueue:
-    """The batches for one server: they wait for no other server.
+    """The batches for one server; they do not wait for other servers.
 
     Attributes:
         waiting: The batches of each slot, in the order of their slots' turns.
         number: Number of these batches.
         round: The batches that are under way, by the calls that they share.
-        held: The batches of a round that is put together, or that was not sent since the round before it failed.
-        failed: Whether a batch was not stored: none is sent behind it.
+        held: The batches of the round that is being built, or that was not sent because the previous one failed.
+        failed: Whether a batch was not stored: no further batch is sent.
     """
 
     waiting: deque[deque[Batch]] = field(default_factory=deque["deque[Batch]"])
@@ -77,7 +77,7 @@ class ServerQueue:
     def take_round(self, size: RoundLimits) -> list[Batch]:
         """Take the next batch of each slot whose turn it is, as many as one round carries.
 
-        A batch may be refused and repeated, whatever the cause: none of its slot may be under way behind it.
+        A batch may be refused and repeated: no other batch of its slot may be under way after it.
         """
         round_: list[Batch] = []
         again: list[deque[Batch]] = []
@@ -100,22 +100,22 @@ class ServerQueue:
         return round_
 
     def is_free(self) -> bool:
-        """Take what has come of the round under way; return whether it is over."""
+        """Process the replies of the current round that have arrived; return whether it is complete."""
         return self.dispatch is None or self.dispatch.step()
 
 
 class Pipeline:
-    """Keeps one round of calls under way to each server, and puts the next together meanwhile. Not thread-safe.
+    """Keeps one round of calls under way per server, and builds the next one meanwhile. Not thread-safe.
 
     Args:
         connections: Where the topic is.
         topic: The registered definition.
         size: What a round carries.
         call: Returns the call that sends a batch.
-        settle: Gets a batch with its call's result or error; returns whether more may be sent to its server.
-        wait: Waits until this number of messages may be sent; all servers then share one lane.
-        join: Returns a call that sends small batches to several slots of a server, and brings the result, or error, of
-            each; `None` where each needs a call of its own.
+        settle: Called with a batch and the result or error of its call; returns whether its server may get more.
+        wait: Waits until this number of messages may be sent; with it, all servers share one queue.
+        join: Returns a call that sends small batches to several slots of a server, with a result or an error for
+            each; `None` if each batch needs a call of its own.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Pipeline:
         self._queued = self._queued_bytes = 0
 
     def enqueue(self, batch: Batch) -> ServerQueue:
-        """Append a batch to those that wait for its server."""
+        """Queue a batch for its server."""
         queue = self._queue_of.get(batch.slot)
         if queue is None:
             key = slot_keys(self._topic.name, batch.slot).store
@@ -159,12 +159,12 @@ class Pipeline:
             pass
 
     def flush(self) -> None:
-        """Send all that waits for servers on which nothing has failed."""
+        """Send all queued batches, except those for servers on which a batch failed."""
         while self._send_to_free_servers():
             pass
 
     def collect(self) -> None:
-        """Wait for the rounds under way and settle them."""
+        """Wait for the rounds under way, and process their results."""
         in_flight = [queue.dispatch for queue in self._queues.values() if queue.dispatch is not None]
         while len(in_flight) > 1 and (in_flight := [dispatch for dispatch in in_flight if not dispatch.step()]):
             wait_for_any(in_flight, self._connections.runtime)
@@ -172,7 +172,7 @@ class Pipeline:
             self._collect(queue)
 
     def close(self) -> None:
-        """Wait for the rounds under way without settling them: no reply stays behind."""
+        """Wait for the rounds under way and discard their results, so that no reply stays unread."""
         for queue in self._queues.values():
             dispatch, queue.dispatch = queue.dispatch, None
             if dispatch is not None:
@@ -186,7 +186,7 @@ class Pipeline:
                 yield from batches
 
     def _send_to_free_servers(self) -> bool:
-        """Send a round to each server that is free, or wait until one is; return whether anything was to be sent."""
+        """Send a round to each idle server, or wait until one is idle; return whether there was anything to send."""
         waiting = [queue for queue in self._queues.values() if queue.waiting and not queue.failed]
         if len(self._queues) == 1:
             free = waiting  # to collect waits for its round
@@ -233,7 +233,7 @@ class Pipeline:
 
 
 def grouped(batches: Sequence[Batch]) -> list[list[Batch]]:
-    """Put batches together that share a call: small ones, as far as one call may carry them; the order stays."""
+    """Group small batches that may share a call, in order."""
     groups: list[list[Batch]] = []
     bytes_left = room = 0
     for batch in batches:

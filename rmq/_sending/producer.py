@@ -1,4 +1,4 @@
-"""Sends messages: one at a time, or millions in a stream."""
+"""Producers: send messages one at a time, or any number in bounded memory."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Producer:
     Args:
         connections: Where the topic is.
         topic: The registered definition.
-        observers: Who watches.
-        slots: The slots themselves; those of the topic by default.
+        observers: Observers of sends.
+        slots: The broker of the slots; that of the topic by default.
 
     Examples:
         >>> producer = client.producer(Topic("jobs", TopicType.PRIORITY, slots=8))
@@ -96,7 +96,7 @@ class Producer:
             return self._send(self._encoder.traced(encoded, trace), message, rpc_id)
 
     def _checked(self, once: str) -> str:
-        """Return the name of a call if it is one, and the topic needs it."""
+        """Return the name of a call if it is valid and the topic takes one."""
         if not isinstance(once, str) or not 1 <= len(once) <= MAX_ONCE:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidValueError(f"once is {brief(once, 80)}; it must be a name of 1 to {MAX_ONCE} characters")
         payload_bytes(once, "once")
@@ -229,12 +229,12 @@ class Producer:
 def send_from(
     producer: Producer, source: Source, outcomes: bool, calls: SendOptions, make: Callable[[Any], Message] | None = None
 ) -> SendResult:
-    """Send what a source returns, as `send_many`; `make` turns each of that into a message, or raises its error."""
+    """Send what a source yields, as `send_many`. `make` turns each element into a message, or raises its error."""
     return producer._send_from(source, outcomes, calls, make)  # pyright: ignore[reportPrivateUsage]
 
 
 def _sent(sender: BatchSender, take: Callable[[], None]) -> SendResult:
-    """Send what a stream takes, and return what came of all of it."""
+    """Take all messages, send them, and return the result."""
     try:
         take()
         return sender.finish()
