@@ -1,1 +1,1 @@
-"""What RMQ has in Redis: its keys, its scripts as calls, and who may change what."""
+"""The broker: RMQ's keys in Redis, its scripts as calls, the registry of topics, and the audit log."""

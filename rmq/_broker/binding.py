@@ -1,4 +1,4 @@
-"""Binds keys and arguments to a script by the names in its header, which alone knows their order."""
+"""Binds keys and arguments to a script by name. Only the header of the script has their order."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ FILLED_IN = {"publish": PUBLISH}
 
 
 class BoundScript:
-    """A script, to be called by the names in its header, which is read at the first call.
+    """A script that is called by the names in its header. The header is read at the first call.
 
     Args:
         name: Name of the script.
-        refusals: Code of an error reply -> what makes the caller's error of it, for codes of this script's own.
+        refusals: Code of an error reply -> function that returns the caller's error, for the script's own codes.
         repeatable: Whether a call may be sent again when its reply was lost.
         durable: See `Call`. All paths of a durable script write something: see docs/internals/contract.md.
     """
@@ -49,21 +49,21 @@ class BoundScript:
 
     @cached_property
     def args(self) -> Callable[..., list[Argument]]:
-        """Returns the arguments in the script's order; takes all of them by name, the tail as a sequence.
+        """Function that returns the arguments in the script's order; takes all of them by name, the tail as a sequence.
 
-        Raises `TypeError` for a name that is missing, and for one that the header does not have.
+        Raises `TypeError` for a missing name, and for one that is not in the header.
         """
         return _binder(self.name, default_scripts()[self.name].args, "[{}]")
 
     def args_with(self, **known: Argument) -> Callable[..., list[Argument]]:
-        """Return `args` without those names whose values are known already: the function takes the others.
+        """Return `args` as a function of the remaining names: the values of the others are fixed.
 
-        It is compiled: to be made once, and not for each call. Raises `TypeError` for a name that the header lacks.
+        Compiles the function: do it once, not per call. Raises `TypeError` for a name that is not in the header.
         """
         return _binder(self.name, default_scripts()[self.name].args, "[{}]", known)
 
     def places(self, names: Sequence[str]) -> list[int]:
-        """Return where arguments stand that every call has; the name of the tail stands for its first value.
+        """Return the positions of arguments that every call has. For the tail it is the position of its first value.
 
         Raises `ValueError` for another name.
         """
@@ -73,16 +73,16 @@ class BoundScript:
 
     @cached_property
     def names(self) -> Callable[..., tuple[str, ...]]:
-        """As `args`, for the keys, with the optional ones."""
+        """As `args`, for the keys, including the optional ones."""
         return _binder(self.name, self._keys, "({},)")
 
     @cached_property
     def keys(self) -> Callable[[Any], tuple[str, ...]]:
-        """Returns the keys in the script's order from an object that has them as attributes; not the optional ones."""
+        """Function that returns the keys in the script's order from attributes of an object; not the optional ones."""
         return _getter(self._keys.required)
 
     def _optional(self, born: bool, merges: bool) -> tuple[str, ...]:
-        """Return the names of the optional keys of topics that keep times of sending, or merge."""
+        """Return the names of the optional keys that topics have which keep times of sending, or merge."""
         return tuple(name for name in self._keys.optional if (born if name == "born" else merges))
 
     @cached_property
@@ -90,7 +90,7 @@ class BoundScript:
         return default_scripts()[self.name].keys
 
     def keys_of(self, topic: Topic, slot: int) -> tuple[str, ...]:
-        """Return the keys in a slot of a topic, of the optional ones those that such a topic has."""
+        """Return the keys of a slot of a topic, with the optional ones that such a topic has."""
         keys = slot_keys(topic.name, slot)
         born, merges = topic.ttl is not None and not topic.type.timed, topic.merge is not None
         if not born and not merges:
@@ -101,7 +101,7 @@ class BoundScript:
         return getter(keys)
 
     def keys_with(self, topic: Topic, slot: int, **others: str) -> tuple[str, ...]:
-        """As `keys_of`, where some keys of the script are others than those of the slot that have their names."""
+        """As `keys_of`, with other keys in place of some of the slot's."""
         names, keys = self._keys.required, slot_keys(topic.name, slot)
         names += self._optional(topic.ttl is not None and not topic.type.timed, topic.merge is not None)
         if unknown := others.keys() - set(names):
@@ -125,10 +125,10 @@ class BoundScript:
             topic: The definition.
             slot: The slot.
             parse: Turns the reply into a value.
-            args: What `args` has returned.
-            group: Take the keys of this group of a stream topic, and not those of the slot.
-            durable: False where nobody relies on this call of a durable script.
-            others: Keys of the script, by name, that are not those of the slot that have these names.
+            args: The result of `args`.
+            group: Use the keys of this group of a stream topic instead of the slot's.
+            durable: False if no caller relies on this call of a durable script.
+            others: Keys, by name, that replace those of the slot.
         """
         if group is not None:
             keys = self.keys(group_keys(topic.name, slot, group))
@@ -139,7 +139,7 @@ class BoundScript:
 
 
 def ages_of(topic: Topic) -> dict[str, Argument]:
-    """Return the arguments `scale` and `unit_ms` of scripts that make store scores."""
+    """Return the arguments `scale` and `unit_ms` of scripts that compute store scores."""
     ages = ages_for(topic.max_priority)
     return {"scale": ages.scale, "unit_ms": ages.unit_ms}
 
@@ -149,12 +149,12 @@ def _binder(script: str, names: Names, brackets: str, known: Mapping[str, Argume
 
     Args:
         script: Name of the script.
-        names: What it takes.
-        brackets: What the values stand in.
-        known: Values that are known already: the function does not take them.
+        names: Its parameters.
+        brackets: Brackets around the values.
+        known: Fixed values: not parameters of the function.
 
     Raises:
-        TypeError: It has no name that is known.
+        TypeError: A fixed name is not in `names`.
     """
     all_ = names.required + names.optional
     filled: Mapping[str, Argument] = {**{name: FILLED_IN[name] for name in all_ if name in FILLED_IN}, **known}

@@ -1,4 +1,4 @@
-"""What claims and settlements ask of a topic's slots: `QueueBroker` and `StreamBroker` are the two answers."""
+"""The protocol through which messages are claimed and settled; `QueueBroker` and `StreamBroker` implement it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ MANY_SLOTS = 16
 
 
 class Broker(Protocol):
-    """The slots of a topic, as a consumer of the queue, or of a group of the stream, claims from them.
+    """The slots of a topic, as a consumer of a queue, or of a group of a stream, claims from them.
 
-    Methods that end in `_call` build a call and carry out nothing.
+    Methods whose names end in `_call` build a call without running it.
 
     Attributes:
         topic: The registered definition.
         group: The group, on a stream topic. The owner of a slot gets the entries of a group in their order.
-        upkeep_s: How often each slot is to be looked after, in seconds; `None` for never.
+        upkeep_s: Interval of the clean-up of a slot, in seconds; `None` for never.
     """
 
     topic: Topic
@@ -52,29 +52,29 @@ class Broker(Protocol):
     def claim_many_call(
         self, claims: Sequence[Call[ClaimReply[Any]]], settle_only: Sequence[bool], most_bytes: int
     ) -> Call[list[ClaimReply[Any] | RmqError]]:
-        """Build one call of several claims, where one script may touch all of their slots; it answers each by itself.
+        """Build one call of several claims whose slots one script may touch; each has its own reply.
 
         Args:
-            claims: What `claim_call` has built.
-            settle_only: Of each, whether it need not look for anything to claim or to sweep.
-            most_bytes: Most bytes that all of them together hand over; the first message may have more.
+            claims: Calls that `claim_call` has built.
+            settle_only: For each, whether it only settles, without a search for messages to claim or to sweep.
+            most_bytes: Maximum of bytes that all claims together return; the first message may have more.
         """
         ...
 
     def ack_call(self, slot: int, acks: Sequence[Ack]) -> Call[tuple[bytes, ...]]:
-        """Build the ack of up to `MAX_BATCH` deliveries; answers the names of those whose claim was stale."""
+        """Build the ack of up to `MAX_BATCH` deliveries; returns the names of those whose claim was stale."""
         ...
 
     def whole_call(self, slot: int, whole: Sequence[WholeClaim]) -> Call[tuple[int, ...]]:
-        """Build the ack of up to `WHOLE_BATCH` claims as a whole; answers the scores of those to be acked by name."""
+        """Build the ack of up to `WHOLE_BATCH` claims as a whole; returns the scores of those to be acked by name."""
         ...
 
     def nack_call(self, slot: int, nacks: Sequence[Nack]) -> Call[NackReply]:
-        """Build the nack of up to `NACK_BATCH` deliveries; it may answer for fewer, the first ones."""
+        """Build the nack of up to `NACK_BATCH` deliveries; the reply may cover only the first ones."""
         ...
 
     def extend_call(self, slot: int, claims: Sequence[Ack], owner: Owner = NO_OWNER) -> Call[ExtendReply]:
-        """Build the renewal of up to `RENEWALS` leases; answers the new claim scores, `None` where one was lost."""
+        """Build the renewal of up to `RENEWALS` leases; returns the new claim scores, `None` for a lost lease."""
         ...
 
     def look_call(self, slots: Sequence[int]) -> Call[tuple[int, list[int]]]:
@@ -82,7 +82,7 @@ class Broker(Protocol):
         ...
 
     def begin_extend(self, renewals: Sequence[Renewal]) -> Dispatch:
-        """Send renewals of leases in several slots at once; a server that is down does not hold up the others."""
+        """Send renewals of leases in several slots at once; a server that is down does not delay the others."""
         ...
 
     def may_claim(
@@ -97,41 +97,41 @@ class Broker(Protocol):
         Args:
             slot: The slot.
             owner: Its owner through ZooKeeper.
-            handed_over: Says whether nothing of an earlier owner is in flight in the slot. The claim of a queue has to
-                wait for that; the claim of a group sees to it itself.
-            returns: Says whether the holder still has a message of the slot to give back. The claim of a group has to
-                wait for that, or entries behind it would be handled before it.
+            handed_over: Returns whether nothing of an earlier owner is in flight in the slot. A claim from a queue has
+                to wait for that; a claim for a group checks it itself.
+            returns: Returns whether the holder still has a message of the slot to release. A claim for a group has to
+                wait for that: else later entries would be handled before it.
         """
         ...
 
     def is_whole(self, slot: int, claim_score: int, number: int) -> bool:
-        """Return whether Redis may be asked to ack a claim as a whole, of which these are so many deliveries."""
+        """Return whether a claim of which the holder has so many deliveries may be acked as a whole."""
         ...
 
     def takes_long(self, number: int, slots: int) -> bool:
-        """Return whether decoding and acking this claim takes the client long enough to fetch the next one meanwhile.
+        """Return whether decoding and acking this claim takes so long that the next one should be fetched meanwhile.
 
         Args:
             number: How many messages.
-            slots: How many slots it has visited.
+            slots: Number of slots of the claim.
         """
         ...
 
     def deliveries(
         self, slot: int, reply: ClaimReply[Any], lease_until_s: float, holder: Holder, owner: Owner
     ) -> list[Delivery]:
-        """Return what a claim brought, for handlers."""
+        """Return the deliveries of a claim."""
         ...
 
     def columns(
         self, slot: int, reply: ClaimReply[Any], lease_until_s: float, holder: Holder, owner: Owner
     ) -> list[Delivery]:
-        """Return what a claim brought, for handlers that take columns: where it can be, several messages in one."""
+        """Return the deliveries of a claim for handlers that take columns: several messages in one, if possible."""
         ...
 
     def look_after(self, slot: int) -> bool:
-        """Keep a slot within its bounds if it is time, one step; return whether there is more to do at once.
+        """Run one step of the clean-up of a slot, if it is due; return whether there is more to do at once.
 
-        Every process that listens or polls calls it; the slot itself knows when it was done last.
+        Every process that listens or polls calls it; the time of the last clean-up is kept in the slot.
         """
         ...

@@ -1,4 +1,4 @@
-"""The scripts that claim, settle and renew, for one slot or several in a call, and the one that looks what is due."""
+"""The scripts that claim, settle and renew, for one or several slots in a call, and the one that reads due times."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from rmq.errors import RmqError
 
 
 class JoinedClaims(Generic[M]):
-    """Builds the joined claims of one kind of topic. A call answers each of its claims by itself.
+    """Builds calls of several claims for one kind of topic. Each claim has its own reply.
 
     Args:
         one: The script that claims from one slot. Its last argument is `settlements`.
-        many: The script that does so in several: `width`, what is shared, `most_bytes`, and in `claims` how many
-            values follow for each slot, then these.
-        shared: Names of the arguments that all claims have in common.
-        per_slot: Names of those that each slot has, `limit` among them, in the order of `many`.
+        many: The script that claims from several: `width`, the shared arguments, `most_bytes`, and in `claims` for
+            each slot the number of its values, then these.
+        shared: Names of the arguments that all claims share.
+        per_slot: Names of the arguments of each slot, `limit` among them, in the order of `many`.
     """
 
     def __init__(self, one: BoundScript, many: BoundScript, shared: Sequence[str], per_slot: Sequence[str]) -> None:
@@ -37,7 +37,7 @@ class JoinedClaims(Generic[M]):
 
     @cached_property
     def _places(self) -> tuple[list[int], list[int], int, int]:
-        """Where the shared and the own arguments stand in a claim, the settlements, and the limit among the own."""
+        """Positions in a claim of the shared arguments, the slot's own ones, the settlements, and the limit."""
         [tail] = self._one.places(["settlements"])
         return self._one.places(self._shared), self._one.places(self._per_slot), tail, self._per_slot.index("limit") + 1
 
@@ -47,11 +47,11 @@ class JoinedClaims(Generic[M]):
         """Build one call of claims of one topic.
 
         Args:
-            claims: What `one` would do.
-            most_bytes: Most bytes that all of them together hand over.
-            limits: Other limits than those of the claims, where not `None`.
+            claims: Calls of `one`.
+            most_bytes: Maximum of bytes that all claims together return.
+            limits: Limits that replace those of the claims, unless `None`.
 
-        What claims share is taken from the last one.
+        The shared arguments are those of the last claim.
         """
         first = claims[0]
         shared_at, per_slot_at, tail, limit_at = self._places
@@ -124,15 +124,15 @@ SWEEP_LIMIT = 256
 
 @dataclass(frozen=True, slots=True)
 class Nack:
-    """A delivery to roll back.
+    """A delivery to nack, bury or release.
 
     Attributes:
         content: The content.
         claim_score: Token of the claim.
         verb: `retry`, `spare`, `bury` or `release`.
         number: `retry`: delay in ms, 0 for at once; `release`: the store score it had; else 0.
-        error_type: Why, e.g. `ValueError`.
-        error_message: Why, in words.
+        error_type: Class of the error, such as `ValueError`.
+        error_message: Text of the error.
     """
 
     content: bytes
@@ -160,12 +160,12 @@ WholeClaim = tuple[int, int]
 
 
 class Outcomes(NamedTuple):
-    """What came of earlier deliveries of a slot.
+    """Outcomes of earlier deliveries of a slot.
 
     Attributes:
-        acks: Those that are done, by name.
-        nacks: Those to roll back.
-        whole: Claims of which every delivery is done: without names, which is cheaper for all sides.
+        acks: Acked deliveries, by name.
+        nacks: Deliveries to nack, bury or release.
+        whole: Claims of which every delivery is acked. They need no names, which costs less.
     """
 
     acks: Iterable[Ack] = ()
@@ -177,7 +177,7 @@ NO_OUTCOMES = Outcomes()
 
 
 class Claims:
-    """Builds the claims of one topic: what is the same for all of them is worked out once.
+    """Builds the claims of one topic. Arguments that are the same for all of them are computed once.
 
     Args:
         topic: The registered definition.
@@ -213,8 +213,8 @@ class Claims:
 
         The reply's `unmatched` are the claim scores of `outcomes.whole` that have to be acked by name.
 
-        Guarantee: a whole claim is acked only if all of it is still there; else nothing changes for it. Nobody else's
-        can be meant: no two claims or renewals of a slot have a score in common.
+        Guarantee: a whole claim is acked only if all of it is still there; else nothing changes for it. It cannot be
+        mistaken for another: no two claims or renewals of a slot have the same score.
         """
         acks, nacks, whole = outcomes
         settlements = nack_args(nacks) if nacks else [0]
@@ -254,9 +254,9 @@ def claim(
 def claim_many(
     claims: Sequence[Call[ClaimReply[Claimed]]], settle_only: Sequence[bool] = (), most_bytes: int = CLAIM_BYTES
 ) -> Call[list[ClaimReply[Claimed] | RmqError]]:
-    """Build one call of several claims of a topic, where a script may touch several slots; it answers each by itself.
+    """Build one call of several claims of a topic, if a script may touch several slots; each has its own reply.
 
-    `settle_only`: which of them, with limit 0, need not sweep, where that saves something; by default none.
+    `settle_only`: which claims, with limit 0, need not sweep, if that saves work; by default none.
     `most_bytes` is for all of them together.
     """
     limits = [-1 if each else None for each in settle_only] or None
@@ -264,13 +264,13 @@ def claim_many(
 
 
 def ack(topic: Topic, slot: int, acks: Iterable[Ack], owner: Owner = NO_OWNER) -> Call[tuple[bytes, ...]]:
-    """Build the ack of deliveries; answers the contents whose claim was stale."""
+    """Build the ack of deliveries; returns the contents whose claim was stale."""
     args = _ACK.args(epoch=owner.epoch, ensemble=owner.ensemble, acks=ack_args(acks))
     return _ACK.call(topic, slot, tuple, args)
 
 
 def nack(topic: Topic, slot: int, nacks: Sequence[Nack], owner: Owner = NO_OWNER) -> Call[NackReply]:
-    """Build the nack of deliveries; it may answer for fewer than it was given: the first ones."""
+    """Build the nack of deliveries; the reply may cover only the first ones."""
     args = _NACK.args(
         epoch=owner.epoch,
         ensemble=owner.ensemble,
@@ -309,12 +309,12 @@ def due_times(reply: list[bytes]) -> tuple[int, list[int]]:
 
 
 def order_of(topic: Topic) -> str:
-    """Return which messages of a topic go first, as scripts take it."""
+    """Return the delivery order of a topic, as an argument of scripts."""
     return "low" if topic.type.timed else "high"
 
 
 def claim_order_of(topic: Topic) -> str:
-    """Return in which order a topic's messages are claimed, as scripts take it; `any`: contents do not decide."""
+    """Return the claim order of a topic, as an argument of scripts; `any`: contents do not matter."""
     return "any" if topic.ties is Ties.ANY else order_of(topic)
 
 
@@ -322,7 +322,7 @@ _claim_score = itemgetter(1)
 
 
 def ack_args(acks: Iterable[Ack]) -> list[Argument]:
-    """Return acks as settle_acks takes them: those of a claim side by side cost least."""
+    """Return acks as arguments of settle_acks: adjacent acks of a claim cost least."""
     args: list[Argument] = [0]
     for claim_score, group in groupby(acks, key=_claim_score) if acks else ():
         contents = [content for content, _ in group]
@@ -333,12 +333,12 @@ def ack_args(acks: Iterable[Ack]) -> list[Argument]:
 
 
 def renewal_args(claims: Sequence[Ack]) -> list[Argument]:
-    """Return deliveries as the scripts that renew leases take them."""
+    """Return deliveries as arguments of the scripts that renew leases."""
     return [part for content, claim_score in claims for part in (claim_score, content)]
 
 
 def nack_args(nacks: Sequence[Nack]) -> list[Argument]:
-    """Return nacks as settle_nacks takes them."""
+    """Return nacks as arguments of settle_nacks."""
     args: list[Argument] = [len(nacks)]
     for nack in nacks:
         args += (nack.content, nack.claim_score, nack.verb, nack.number, nack.error_type, nack.error_message)
@@ -372,6 +372,6 @@ def _parse_claim(max_retries: int, reply: list[Any]) -> ClaimReply[Claimed]:
 
 
 def rest_of(values: Sequence[bytes | None]) -> tuple[int | None, int]:
-    """Parse what seldom stands at the end of a claim's reply: how many nacks were looked at, and the tokens' base."""
+    """Parse the optional end of a claim's reply: the number of processed nacks, and the base of the tokens."""
     nacked = int(values[0]) if values and values[0] is not None else None
     return nacked, int(values[1] or 0) if len(values) > 1 else 0

@@ -1,4 +1,4 @@
-"""The scripts that control topics, and who did what: a line in Redis beside the change, and one in the log.
+"""The scripts that control topics, and their audit: a line in Redis, written with the change, and one in the log.
 
 The logger is `rmq.audit`.
 """
@@ -34,7 +34,7 @@ _AUDIT = BoundScript("audit")
 
 
 def promote(topic: Topic, slot: int, contents: Sequence[bytes], actor: str = "") -> Call[list[ControlResult]]:
-    """Build making up to `CONTROL_BATCH` contents due now. An empty `actor`, here and below, leaves no audit line."""
+    """Build the call that makes up to `CONTROL_BATCH` contents due now. An empty `actor` writes no audit line."""
     args = _PROMOTE.args(
         order=order_of(topic),
         max_retries=topic.max_retries,
@@ -48,13 +48,13 @@ def promote(topic: Topic, slot: int, contents: Sequence[bytes], actor: str = "")
 def pause(
     topic: Topic, slot: int, paused: bool, actor: str = "", detail: str = "", group: str | None = None
 ) -> Call[bool]:
-    """Build the pause or the resumption of a slot, or of a stream group on it; answers whether that changed it."""
+    """Build the pause or the resumption of a slot, or of a stream group on it; returns whether it changed."""
     args = _PAUSE.args(pause=int(paused), actor=actor, detail=detail)
     return _PAUSE.call(topic, slot, is_one, args, meta=_meta_key(topic, slot, group))
 
 
 def purge_backlog(topic: Topic, slot: int, place: str, limit: int) -> Call[int]:
-    """Build dropping up to `limit` messages of `store` or `retry`; answers how many."""
+    """Build the removal of up to `limit` messages from `store` or `retry`; returns the number."""
     keys = slot_keys(topic.name, slot)
     source = {"store": keys.store, "retry": keys.retry}[place]
     return _PURGE_BACKLOG.call(topic, slot, int, _PURGE_BACKLOG.args(limit=limit), source=source)
@@ -87,11 +87,11 @@ def reschedule(
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """Whose a slot was, and whether it was moved.
+    """The last owner of a slot, and whether the slot was moved.
 
     Attributes:
-        ensemble: Identity of the ensemble that counted its epochs; empty when nobody has owned it.
-        epoch: The highest epoch that has touched it.
+        ensemble: Identity of the ensemble that counted its epochs; empty for a slot without an owner so far.
+        epoch: The highest epoch that has claimed from it.
         moved: Whether this call moved it.
     """
 
@@ -101,7 +101,7 @@ class Adopted:
 
 
 def adopt(topic: Topic, slot: int, from_ensemble: str, to_ensemble: str, group: str | None = None) -> Call[Adopted]:
-    """Build the move of a slot, or of a group's part of it, to another ensemble; without `from_ensemble` it reads."""
+    """Build the move of a slot, or of a group's part of it, to another ensemble; a read without `from_ensemble`."""
 
     def parse(reply: list[bytes]) -> Adopted:
         return Adopted(reply[0].decode(), int(reply[1]), is_one(reply[2]))
@@ -112,7 +112,7 @@ def adopt(topic: Topic, slot: int, from_ensemble: str, to_ensemble: str, group: 
 
 
 def control_results(reply: list[bytes]) -> list[ControlResult]:
-    """Parse what became of contents."""
+    """Parse the results of contents."""
     return [ControlResult(answer.decode()) for answer in reply]
 
 
@@ -142,12 +142,12 @@ def _is_actor(actor: object) -> bool:
 
 
 class Audit:
-    """Writes down what one actor does on one topic.
+    """Writes the audit lines of one actor on one topic.
 
     Args:
         connections: Where the topic is.
         topic: The registered definition.
-        actor: Who, 1 to 256 characters; `None` for `user@host`.
+        actor: Name of the actor, 1 to 256 characters; `None` for `user@host`.
 
     Raises:
         InvalidValueError: `actor` is empty or too long.
@@ -161,16 +161,16 @@ class Audit:
         self.actor = actor or default_actor()
 
     def report(self, action: str, outcome: str, content: bytes | None = None, detail: str = "") -> None:
-        """Tell the logger; the script has written its own line."""
+        """Log a change; the script has written its own audit line."""
         what = detail if content is None else f"{shown(content)} {detail}".rstrip()
         log.info("%s: %s on topic %s: %s: %s", shown(self.actor), action, self._topic.name, what, outcome)
 
     @contextmanager
     def step(self, action: str, detail: str) -> Generator[Callable[[str], None]]:
-        """Put a line before a step of many calls and one behind it; the function given takes its outcome so far.
+        """Write a line before and after a step of many calls; call the yielded function with the outcome so far.
 
-        Even a step that is killed has left its first line. A last line that cannot be written changes nothing of what
-        was done: that is logged.
+        A step that is killed has left its first line. If the last line cannot be written, the step is done all the
+        same, and the failure is logged.
         """
         outcome = "nothing done"
 

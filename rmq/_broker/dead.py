@@ -1,4 +1,4 @@
-"""The scripts for dead letters, and the one that tells of them."""
+"""The scripts for dead letters and their notices."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def redrive(
 
 
 def redriven(reply: list[bytes]) -> list[Redriven]:
-    """Parse what became of dead messages."""
+    """Parse the results of a redrive."""
     return [Redriven(answer.decode()) for answer in reply]
 
 
 def purge_dead(topic: Topic, slot: int, contents: Sequence[bytes], actor: str = "") -> Call[int]:
-    """Build the purge of contents; answers how many were dead."""
+    """Build the purge of contents; returns how many were dead."""
     return _PURGE_DEAD.call(topic, slot, int, _PURGE_DEAD.args(actor=actor, contents=contents))
 
 
@@ -78,14 +78,14 @@ def dead_page(topic: Topic, slot: int, page: list[Any], reasons: list[Any], bodi
 def dead_message(
     topic: Topic, slot: int, content: bytes, died: bytes, reason: bytes | None, stored: bytes | None
 ) -> DeadMessage:
-    """Return a dead message from what its keys hold."""
+    """Return a dead message from the values of its keys."""
     died_ms = score_of(died)
     body, sends = told(topic, stored)
     return DeadMessage(topic.name, slot, content, body, died_ms, *why_dead(reason, died_ms), **sends)
 
 
 def undelivered(topic: Topic, slot: int, turn: Turn, limit: int) -> Call[Untold[DeadMessage]]:
-    """Build the reading of a slot's next dead of whom nobody was told; it notes up to where that has been done."""
+    """Build the reading of a slot's next dead messages without a notice; it records the position reached."""
 
     def parse(reply: list[Any]) -> Untold[DeadMessage]:
         return untold_of(int(reply[0]), dead_page(topic, slot, *reply[1:]))
@@ -94,7 +94,7 @@ def undelivered(topic: Topic, slot: int, turn: Turn, limit: int) -> Call[Untold[
 
 
 def dead_reasons(topic: Topic, slot: int, sample: int) -> Call[tuple[int, Counter[str]]]:
-    """Build counting a slot's dead by type of error: how many there are, and the counts of the sample."""
+    """Build the count of a slot's dead messages by type of error: their number, and the counts of a sample."""
 
     def parse(reply: list[bytes]) -> tuple[int, Counter[str]]:
         pairs = zip(reply[1::2], reply[2::2], strict=True)

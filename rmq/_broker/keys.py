@@ -40,11 +40,11 @@ class SlotKeys:
         body: HASH content -> body of a message that is not dead; on topics that merge, record of one in store.
         meta: HASH: owner's epoch and ensemble, paused, totals.
         error: HASH content -> JSON: the last failure of a message that is not dead.
-        reason: HASH content -> JSON: why a dead message died.
+        reason: HASH content -> JSON: the failure of a dead message.
         dead_body: HASH content -> body of a dead message.
         wake: channel: a hint that something became due earlier than before.
         born: ZSET content -> time of its last send, ms; only on PRIORITY topics with a time to live.
-        audit: STREAM: who steered what in this slot, the last thousand lines.
+        audit: STREAM: control actions on this slot, the last thousand lines.
         sizes: HASH, only on stream topics: how long the stream was at the last shrinking.
         held: HASH content -> record of a message in flight, or waiting for a retry; only on topics that merge.
         marks: HASH lane -> replies of calls that may be repeated; only on topics that merge; unused, it expires.

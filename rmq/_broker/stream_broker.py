@@ -1,4 +1,4 @@
-"""A stream topic's slots as seen by one consumer of a group. All writes to the stream go through here."""
+"""A stream topic's slots as seen by one consumer of a group, and changes of its groups."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class StreamWriter:
         self.topic = topic
 
     def join(self, group: str, start: str, slots: Iterable[int] | None = None) -> None:
-        """Register a group on all slots, or the given ones; where it is registered, it stays where it is.
+        """Register a group on all slots, or the given ones; a registered group keeps its position.
 
         Raises:
             TooManyGroupsError: The topic has its most groups.
@@ -68,7 +68,7 @@ class StreamWriter:
         call_slots(self._connections, chosen_slots, lambda slot: streams.join(self.topic, slot, group, start))
 
     def resume(self, member: Member, slots: Iterable[int] | None = None) -> int:
-        """Give back what an earlier process of this name held, on all slots or the given ones; return how many.
+        """Release deliveries of an earlier process of this name, on all slots or the given ones; return their number.
 
         Guarantee: atomic per call of up to `RESUME_BATCH` entries; safe to repeat until the new process claims.
         """
@@ -88,19 +88,19 @@ class StreamWriter:
         return number
 
     def drop_group(self, group: str) -> bool:
-        """Remove a group with all that it has; return whether it was there."""
+        """Remove a group and all of its state; return whether it existed."""
         slots = range(self.topic.slots)
         there = any(call_slots(self._connections, slots, lambda slot: streams.drop_group(self.topic, slot, group)))
         self._connections.command("UNLINK", group_rate_key(self.topic.name, group))
         return there
 
     def move_group(self, slot: int, group: str, start: str, *, through: bool) -> bool:
-        """Let a group read on a slot after the id that `start` is, or from it on; return whether it is there."""
+        """Set the position of a group on a slot, after or at the id `start`; return whether the group exists."""
         place = f"{start}-0" if start.isdecimal() else start  # of a range, an id without its number is the last one
         return bool(self._connections.run(streams.move_group(self.topic, slot, group, place, through=through)))
 
     def pause(self, group: str, paused: bool, actor: str, detail: str) -> int:
-        """Pause or resume a group on all slots; return on how many that changed it. Atomic per slot; safe to repeat."""
+        """Pause or resume a group on all slots; return how many changed. Atomic per slot; safe to repeat."""
 
         def build(slot: int) -> Call[bool]:
             by = "" if slot else actor
@@ -109,7 +109,7 @@ class StreamWriter:
         return sum(call_slots(self._connections, range(self.topic.slots), build, finish_all=True))
 
     def trim(self, slot: int, *, now: bool = False, retention: Retention | None = None) -> Trimmed:
-        """Clean up a slot as far as one call may: where it is time for it, or `now`. Atomic; safe to repeat."""
+        """Trim a slot, as far as one call may, if it is due, or `now`. Atomic; safe to repeat."""
         retention = retention or self.topic.retention
         if retention is None or not retention.bounded:
             return Trimmed(slot, False, 0, False, 0)
@@ -117,24 +117,23 @@ class StreamWriter:
         return self._connections.run(call) if now else self._connections.run_once(call, CONNECT_PATIENCE_S)
 
     def delete(self, slot: int, ids: Sequence[str]) -> int:
-        """Delete entries, whoever may still need them; return how many were there."""
+        """Delete entries, also those that groups have not acked; return how many existed."""
         deleted = 0
         for first in range(0, len(ids), MAX_BATCH):
             deleted += self._connections.run(streams.delete(self.topic, slot, ids[first : first + MAX_BATCH]))
         return deleted
 
     def forget(self, slot: int, group: str, consumer: str, idle_ms: int, limit: int = NACK_BATCH) -> tuple[int, int]:
-        """Remove a consumer, or all that hold nothing: how many, and how many deliveries were given back."""
+        """Remove a consumer, or all without deliveries; return how many, and how many deliveries were released."""
         return self._connections.run(streams.forget(self.topic, slot, group, consumer, idle_ms, limit))
 
 
 class NewestDeliveries:
-    """Knows the deliveries of one consumer of a group that somebody still has. Thread-safe.
+    """The newest delivery of each entry that a consumer of a group holds. Thread-safe.
 
-    The token of a delivery is its consumer and its number. Redis keeps both in the pending list, and so they cost
-    nothing. But a server that forgets its last writes gives the same number anew, and a release takes it back. Then a
-    late settlement of the delivery before would settle the one after it. So the one before loses its token once the
-    next one is here.
+    The token of a delivery is its consumer and its delivery count, which Redis keeps in the pending entries list. A
+    server that lost its last writes may give the same count again, and so does a release. Then a late settlement of
+    the earlier delivery would settle the later one. So the earlier one loses its token once the later one arrives.
     """
 
     def __init__(self) -> None:
@@ -146,7 +145,7 @@ class NewestDeliveries:
         return len(self._newest)
 
     def add(self, deliveries: Sequence[StreamDelivery]) -> None:
-        """Take new deliveries; those before them of the same entries count no more."""
+        """Add new deliveries; earlier ones of the same entries lose their token."""
         with self._lock:
             newest = self._newest
             for delivery in deliveries:
@@ -182,7 +181,7 @@ class StreamBroker:
         )
 
     def look_after(self, slot: int) -> bool:
-        """Trim a slot if it is time, and forget consumers of the group that are gone."""
+        """Trim a slot if it is due, and remove consumers of the group whose processes are gone."""
         writer = StreamWriter(self._connections, self.topic)
         trimmed = writer.trim(slot)
         if trimmed.due and not trimmed.more:
@@ -203,7 +202,7 @@ class StreamBroker:
         return returns is None or not returns(slot)
 
     def is_whole(self, slot: int, claim_score: int, number: int) -> bool:
-        """Return whether these are all entries that this claim has read: what Redis does not check."""
+        """Return whether these are all entries that this claim has read, which Redis does not check."""
         return self._own.get((slot, claim_score)) == number
 
     def claim_call(
@@ -231,7 +230,7 @@ class StreamBroker:
     def deliveries(
         self, slot: int, reply: ClaimReply[StreamClaimed], lease_until_s: float, holder: Holder, owner: Owner
     ) -> list[Delivery]:
-        """Return what a claim brought, for handlers; report what had vanished."""
+        """Return the deliveries of a claim; report entries that had been deleted."""
         topic, now_ms, group = self.topic, reply.now_ms, self.member.group
         log_lost(topic, slot, group, reply.lost)
         if reply.messages:
@@ -297,17 +296,17 @@ def join_group(
     slots: Iterable[int] | None = None,
     resume_as: str | None = None,
 ) -> StreamBroker:
-    """Register a group where it is new, and return the slots as seen by one of its consumers.
+    """Register a group if it is new, and return the slots as seen by one of its consumers.
 
     Args:
         connections: Where the topic is.
         topic: The registered definition.
         group: Name of the group.
-        start: Where it begins if it is new: `new`, `all`, or after an id.
-        name: Name of the consumer; one that nobody else has by default.
+        start: Position of a new group: `new`, `all`, or the id after which it starts.
+        name: Name of the consumer; by default a unique one.
         slots: Only on these slots; all by default.
-        resume_as: Name of the consumer, instead of `name`; the process that had it is gone. What that one held on
-            these slots is given back first.
+        resume_as: Name of the consumer, instead of `name`; the process that had it is gone. Its deliveries on these
+            slots are released first.
 
     Raises:
         InvalidValueError: A name breaks its rule, or both names are given.

@@ -152,7 +152,7 @@ def send(topic: Topic, slot: int, messages: Sequence[EncodedMessage], detailed: 
 
 
 def entry_args(messages: Iterable[EncodedMessage]) -> list[Argument]:
-    """Return entries as append_entries takes them."""
+    """Return entries as arguments of append_entries."""
     args: list[Argument] = []
     for message in messages:
         if message.fields:
@@ -166,7 +166,7 @@ def entry_args(messages: Iterable[EncodedMessage]) -> list[Argument]:
 
 
 def join(topic: Topic, slot: int, group: str, start: str) -> Call[bool]:
-    """Build the registration of a group; answers whether it is new."""
+    """Build the registration of a group; returns whether it is new."""
     args = _JOIN.args(group=group, start=start, max_groups=MAX_GROUPS)
     return _JOIN.call(topic, slot, is_one, args, group=group)
 
@@ -184,8 +184,8 @@ def claim(
 ) -> Call[ClaimReply[StreamClaimed]]:
     """Build the claim of up to `limit` entries (0 to `MAX_BATCH`), which first settles earlier deliveries.
 
-    `own`, if not 0: it reads new entries in a name of its own, with this stamp at least. Then they can be acked as a
-    whole: see `ClaimReply.own`. A consumer names a stamp that it has not seen: a server may have forgotten a claim.
+    `own`, if not 0: new entries are read under a consumer name of the claim, with at least this stamp, so that they can
+    be acked as a whole: see `ClaimReply.own`. The stamp must be a new one, since a server may have lost a claim.
     """
     whole = [len(outcomes.whole), *chain.from_iterable(outcomes.whole)]
     args = _CLAIM.args(
@@ -210,14 +210,14 @@ def claim(
 def claim_many(
     claims: Sequence[Call[ClaimReply[StreamClaimed]]], most_bytes: int = CLAIM_BYTES
 ) -> Call[list[ClaimReply[StreamClaimed] | RmqError]]:
-    """Build one call of several claims of a consumer; it answers each by itself. `most_bytes` is for all together."""
+    """Build one call of several claims of a consumer; each has its own reply. `most_bytes` is for all together."""
     return _JOINED(claims, most_bytes)
 
 
 def ack_whole(
     topic: Topic, slot: int, member: Member, whole: Sequence[WholeClaim], owner: Owner = NO_OWNER
 ) -> Call[tuple[int, ...]]:
-    """Build the ack of all entries of claims that read in names of their own; answers those to be acked by name."""
+    """Build the ack of all entries of claims with their own consumer name; returns those to be acked by name."""
     args = _ACK_WHOLE.args(
         epoch=owner.epoch,
         ensemble=owner.ensemble,
@@ -255,7 +255,7 @@ def look(topic: Topic, slots: Sequence[int], group: str) -> Call[tuple[int, list
 
 
 def trim(topic: Topic, slot: int, retention: Retention, *, now: bool = False) -> Call[Trimmed]:
-    """Build a clean-up: where it is time for one, or `now`."""
+    """Build the trimming of a slot: if it is due, or `now`."""
     length, age_ms = retention.max_length_of_slot(topic.slots), retention.max_age_ms
     args = _TRIM.args(
         every_ms=0 if now else retention.every_ms,
@@ -300,7 +300,7 @@ def stats(topic: Topic, slot: int) -> Call[StreamSlot]:
 
 
 def group_stats(topic: Topic, slot: int, group: str) -> Call[GroupSlot]:
-    """Build the reading of what a group has done and has left to do in one slot."""
+    """Build the reading of a group's position, lag and totals in one slot."""
 
     def parse(reply: list[Any]) -> GroupSlot:
         last_id, pending, waiting, dead, lag, epoch, paused, oldest, totals = reply
@@ -328,7 +328,7 @@ def consumers(topic: Topic, slot: int, group: str) -> Call[list[tuple[str, int, 
 def pending(
     topic: Topic, slot: int, group: str, first: str, limit: int, consumer: str, idle_ms: int = 0
 ) -> Call[list[PendingEntry]]:
-    """Build the reading of a page of what a group has not acked, from `first` on, as XPENDING takes it."""
+    """Build the reading of a page of a group's pending entries, from `first` on, as XPENDING takes it."""
 
     def parse(reply: list[Any]) -> list[PendingEntry]:
         return [PendingEntry(slot, entry_id.decode(), _holder(name), idle, n) for entry_id, name, idle, n in reply]
@@ -343,15 +343,15 @@ def _holder(name: bytes) -> str | None:
 
 
 def forget(topic: Topic, slot: int, group: str, consumer: str, idle_ms: int, limit: int) -> Call[tuple[int, int]]:
-    """Build the removal of consumers: how many were removed, and how many deliveries were given back."""
+    """Build the removal of consumers; returns how many were removed, and how many deliveries were released."""
     args = _FORGET.args(group=group, consumer=consumer, idle_ms=idle_ms, limit=limit)
     return _FORGET.call(topic, slot, tuple, args, group=group)
 
 
 def resume(topic: Topic, slot: int, member: Member, limit: int) -> Call[tuple[bool, int, tuple[bytes, ...]]]:
-    """Build the giving back of what an earlier process of this name held.
+    """Build the release of the deliveries of an earlier process of this name.
 
-    The answer: whether there may be more; entries met; ids of those that had vanished.
+    Returns whether there may be more, the number of entries, and the ids of deleted ones.
     """
     args = _RESUME.args(
         group=member.group,
@@ -369,7 +369,7 @@ def resume(topic: Topic, slot: int, member: Member, limit: int) -> Call[tuple[bo
 
 
 def drop_group(topic: Topic, slot: int, group: str) -> Call[bool]:
-    """Build the removal of a group with all that it has; answers whether it was there."""
+    """Build the removal of a group and all of its state; returns whether it existed."""
     return _DROP_GROUP.call(topic, slot, is_one, _DROP_GROUP.args(group=group), group=group)
 
 
@@ -395,7 +395,7 @@ def dead_entries(topic: Topic, slot: int, group: str, rows: list[Any]) -> list[D
 
 
 def untold_entries(topic: Topic, slot: int, group: str, turn: Turn, limit: int) -> Call[Untold[DeadEntry]]:
-    """Build the reading of the next dead of a group of whom nobody was told; see `dead.untold`."""
+    """Build the reading of the next dead entries of a group without a notice; see `dead.undelivered`."""
 
     def parse(reply: list[Any]) -> Untold[DeadEntry]:
         return untold_of(int(reply[0]), dead_entries(topic, slot, group, reply[1]))
@@ -446,7 +446,7 @@ def claimed_entries(reply: list[Any]) -> ClaimReply[StreamClaimed]:
 
 
 def _entries(items: Sequence[Any], own: int) -> list[StreamClaimed]:
-    """Parse entries with all of their fields; `own` is the score of those in the claim's own name."""
+    """Parse entries with all of their fields; `own` is the score of those under the claim's own consumer name."""
     messages: list[StreamClaimed] = []
     at = 0
     while at < len(items):

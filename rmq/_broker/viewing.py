@@ -1,4 +1,4 @@
-"""The scripts that only look at messages, and at what has been done to them."""
+"""The scripts that read messages and audit lines without changing anything."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MOST_REASONS = 500
 
 
 def find(topic: Topic, slot: int, content: bytes) -> Call[Whereabouts]:
-    """Build the reading of where a content is."""
+    """Build the reading of the place of a content."""
 
     def parse(reply: list[Any]) -> Whereabouts:
         now_ms = int(reply[0])
@@ -86,12 +86,12 @@ def search(topic: Topic, slot: int, pattern: bytes, count: int, cursors: Sequenc
 
 
 def _beginning(topic: Topic, size: int, read: bytes) -> tuple[bytes | None, int, Sends]:
-    """Return the beginning of a body, how long it is in all, and what is known of its sends.
+    """Return the beginning of a body, its length, and the record of its sends.
 
     Args:
         topic: The definition.
-        size: How many bytes are stored, -1 for none.
-        read: The first of them; none where the page held too many.
+        size: Number of stored bytes, -1 for none.
+        read: The first bytes; `None` if the page had too many.
     """
     if topic.merge is not None and size > 0 and not read:
         return b"", max(0, size - HEAD_BYTES - before_value(topic.merge.kind)), {"merged": 0}
@@ -125,8 +125,8 @@ def peek(
 ) -> Call[tuple[int, list[tuple[bytes, int, bytes | None]], bool]]:
     """Build the reading of a page of `store`, `prepare` or `retry`.
 
-    It answers Redis' time, (content, score, what is stored as its body) of each, and whether the page has more, since
-    these are large.
+    Returns the time of Redis, (content, score, stored body) of each message, and whether there are more that did not
+    fit, since bodies can be large.
     """
     keys = slot_keys(topic.name, slot)
     zset: str = getattr(keys, place)
@@ -144,7 +144,7 @@ def peek(
 def peeked_message(
     topic: Topic, slot: int, place: Place, now_ms: int, row: tuple[bytes, int, bytes | None]
 ) -> PeekedMessage:
-    """Return a message where it lies, from a row of `peek`."""
+    """Return a message and its place, from a row of `peek`."""
     content, score, stored = row
     body, sends = told(topic, stored)
     meaning, priority = meaning_of(topic, place, score), priority_of(topic, place, score)

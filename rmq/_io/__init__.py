@@ -1,1 +1,1 @@
-"""How to wait, in threads or in an event loop, and one socket."""
+"""Waiting, in threads or in an event loop, and the connection to one server."""

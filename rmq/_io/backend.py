@@ -24,11 +24,11 @@ class Lock(Protocol):
     """As `threading.Lock`."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Take it; False where it was not free in time."""
+        """Acquire the lock; return False if it did not become free in time."""
         ...
 
     def release(self) -> None:
-        """Give it back."""
+        """Release the lock."""
         ...
 
     def __enter__(self) -> object: ...
@@ -42,11 +42,11 @@ class Condition(Protocol):
     """As `threading.Condition`. Nothing may wait while it is held but its own `wait`."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until told; False where nobody did in time."""
+        """Wait for a notification; return False after the timeout."""
         ...
 
     def notify_all(self) -> None:
-        """Tell all that wait."""
+        """Wake all waiting threads."""
         ...
 
     def __enter__(self) -> object: ...
@@ -68,16 +68,16 @@ class Event(Protocol):
         ...
 
     def clear(self) -> None:
-        """Take it back."""
+        """Unset it."""
         ...
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set; False where it was not in time."""
+        """Wait until it is set; return False after the timeout."""
         ...
 
 
 class Job(Protocol):
-    """As `threading.Thread`: something that runs beside its maker."""
+    """As `threading.Thread`."""
 
     def start(self) -> None:
         """Begin."""
@@ -93,26 +93,26 @@ class Job(Protocol):
 
 
 class Runtime(Protocol):
-    """How to wait.
+    """The operations that wait.
 
     Attributes:
-        cancellations: What a wait of a job raises where its program ends, and the job may still call Redis.
-        outlives_main: Whether jobs still run when the program's last functions are called (`atexit`).
+        cancellations: Exceptions that a wait of a job raises at the end of the program. The job may still call Redis.
+        outlives_main: Whether jobs still run while functions registered with `atexit` are called.
     """
 
     cancellations: tuple[type[BaseException], ...]
     outlives_main: bool
 
     def sleep(self, seconds: float) -> None:
-        """Do nothing for so long."""
+        """Wait for some seconds."""
         ...
 
     def lock(self, *, long: bool = False) -> Lock:
         """Return a new lock.
 
         Args:
-            long: Whether it is held while its holder waits for messages. Who waits for it may give up then; for others,
-                which are held in the midst of calls to Redis, nobody does.
+            long: Whether it may be held while its holder waits for messages. A waiter for such a lock may be
+                interrupted; a waiter for another one, held during calls to Redis, is not.
         """
         ...
 
@@ -129,26 +129,26 @@ class Runtime(Protocol):
         ...
 
     def finish_within(self, action: Callable[[], object], longest_s: float) -> None:
-        """Do something in a job that was interrupted, for so long at most."""
+        """Run an action in a job that was interrupted, for a limited time."""
         ...
 
     def call(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call what waits by means of its own, such as ZooKeeper's client."""
+        """Call a function that waits by itself, such as ZooKeeper's client."""
         ...
 
     def wait_readable(self, wires: Iterable[Wire], timeout_s: float) -> None:
-        """Wait until one of some wires has something to read, or has ended."""
+        """Wait until one of several wires has data to read, or was closed."""
         ...
 
     def wait_progress(self, wires: Iterable[Wire], timeout_s: float) -> None:
-        """Wait until more arrives over one of some wires, or one takes more of what was posted.
+        """Wait until one of several wires has more data, or can send more of what was posted.
 
-        What has arrived and was not a whole reply does not count: call each wire's `read` without `wait` first.
+        Call each wire's `read` without `wait` first: a partial reply that has arrived does not count.
         """
         ...
 
     def wire_factory(self, url: str, timeout_s: float, connect_s: float | None = None) -> Callable[[], Wire]:
-        """Return what makes unconnected wires to a server; see `rmq._io.wire.wire_factory`."""
+        """Return a factory of unconnected wires to a server; see `rmq._io.wire.wire_factory`."""
         ...
 
 
@@ -197,7 +197,7 @@ class Threads:
 
 
 class _LongLock:
-    """A lock that nobody keeps who was interrupted while asking for it: a signal may come right after it was given."""
+    """A lock that is released if its acquisition is interrupted: a signal may arrive right after it was acquired."""
 
     def __init__(self) -> None:
         self._lock: Any = threading.RLock()  # knows whose it is; nobody takes it twice
@@ -226,10 +226,10 @@ THREADS = Threads()
 
 
 class Background(ABC):
-    """Work beside its maker's; it does `run`.
+    """A job that runs its method `run`.
 
     Args:
-        runtime: How to wait, and so what it runs in.
+        runtime: The runtime, which decides what the job runs in.
         name: Its name.
     """
 
@@ -238,14 +238,14 @@ class Background(ABC):
 
     @abstractmethod
     def run(self) -> None:
-        """Work until told to end."""
+        """Run until the job is asked to end."""
 
     def start(self) -> None:
         """Begin."""
         self._job.start()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for its end; not where it was never begun, or is the caller itself: a handler may stop its client."""
+        """Wait for its end, unless it was never started or is the caller itself: a handler may stop its client."""
         if self._job.is_alive() and self._job is not threading.current_thread():
             self._job.join(timeout)
 

@@ -47,7 +47,7 @@ packed = cast("Callable[[tuple[Argument, ...]], bytes]", hiredis.pack_command)  
 
 
 class _Select:
-    """What RMQ needs of `select.poll`, where there is none: eventlet takes it out of the module."""
+    """The part of `select.poll` that RMQ needs, for systems without it: eventlet removes it from the module."""
 
     def __init__(self) -> None:
         self._events: dict[Any, int] = {}
@@ -63,7 +63,7 @@ class _Select:
 
 
 def poller() -> Any:
-    """Return a new `select.poll`, or what stands for it."""
+    """Return a new `select.poll`, or its replacement."""
     return select.poll() if hasattr(select, "poll") else _Select()
 
 
@@ -82,13 +82,13 @@ class ReplyError(RmqError):
 class Wire:
     """A connection of one thread. After `WireBrokenError`, or any other interruption, it must be closed.
 
-    redis-py connects and logs in; then commands and replies pass it by, which halves what a single call costs.
+    redis-py connects and logs in; commands and replies then bypass it, which halves the cost of a single call.
 
     Args:
         connection: redis-py's connection, not yet connected.
 
     Attributes:
-        received: Bytes that have arrived; of replies in full or in part.
+        received: Number of bytes that have arrived.
     """
 
     def __init__(self, connection: redis.Connection) -> None:
@@ -128,17 +128,17 @@ class Wire:
             raise _broken(error) from error
 
     def post(self, request: bytes) -> None:
-        """Send of a packed request what goes without waiting; `push` sends the rest."""
+        """Send as much of a packed request as possible without waiting; `push` sends the rest."""
         self._unsent = memoryview(request)
         self.push()
 
     @property
     def unsent(self) -> bool:
-        """Whether something posted is still to be sent."""
+        """True while part of a posted request is not sent."""
         return bool(self._unsent)
 
     def push(self) -> None:
-        """Send what was posted, as far as it goes without waiting; raises as `send`."""
+        """Send as much of the posted request as possible without waiting; raises as `send`."""
         try:
             while self._unsent and self._ready(select.POLLOUT):
                 self._unsent = self._unsent[self._at_once(self._socket.send, self._unsent[:_PIECE_BYTES]) or 0 :]
@@ -150,7 +150,7 @@ class Wire:
         self.send(pack(*args))
 
     def read(self, *, wait: bool = True) -> Any:
-        """Read one reply; without `wait` return `NOTHING` where it has not arrived.
+        """Read one reply; without `wait`, return `NOTHING` if it has not arrived.
 
         Raises:
             ReplyError: The reply is an error; the connection is still good.
@@ -185,26 +185,26 @@ class Wire:
 
     @property
     def has_data(self) -> bool:
-        """Whether something is here already, a part of a reply at least; asks nobody."""
+        """True if at least part of a reply has been read from the socket; makes no system call."""
         return self._reader.has_data()
 
     def can_read(self, timeout_s: float = 0.0) -> bool:
-        """Wait up to `timeout_s` for something to read; also true once the server has hung up."""
+        """Wait up to `timeout_s` for data to read; also true once the server has closed the connection."""
         if self._reader.has_data() or (isinstance(self._socket, ssl.SSLSocket) and self._socket.pending()):
             return True
         return bool(self._poller.poll(timeout_s * 1000))
 
     def interrupt(self) -> None:
-        """Let whoever waits for something to read find that it has ended; from any thread."""
+        """Make a wait for data in another thread end, as if the server had closed the connection."""
         with suppress(OSError, AttributeError):  # closed, or not yet connected
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # of TLS, too: its own would touch what is read
 
     def fileno(self) -> int:
-        """Return the socket's number, for `select`; -1 when closed. Ask `can_read` first: some may be read already."""
+        """Return the file descriptor for `select`; -1 if closed. Call `can_read` first: data may be read already."""
         return cast("int", self._socket.fileno())
 
     def close(self) -> None:
-        """Close it; what is still on its way is dropped."""
+        """Close the connection; data in transit is lost."""
         self._connection.disconnect()
 
     def _ready(self, event: int) -> bool:
@@ -218,7 +218,7 @@ class Wire:
         return bool(one.poll(0))
 
     def _at_once(self, action: Callable[[Any], Any], argument: Any) -> Any:
-        """Call a method of the socket that is ready; `None` where TLS has to wait for more all the same."""
+        """Call a method of a socket that is ready; `None` if TLS still has to wait for data."""
         if not isinstance(self._socket, ssl.SSLSocket):
             return action(argument)
         timeout_s = self._socket.gettimeout()
@@ -245,12 +245,12 @@ class Wire:
 
 
 def wire_factory(url: str, timeout_s: float, connect_s: float | None = None) -> Callable[[], Wire]:
-    """Return what makes unconnected wires to a standalone server.
+    """Return a factory of unconnected wires to a standalone server.
 
     Args:
         url: `redis://`, `rediss://` or `unix://`, with the options that redis-py takes.
         timeout_s: How long to wait for a reply.
-        connect_s: How long to wait for a connection; as long by default.
+        connect_s: How long to wait for a connection; by default `timeout_s`.
 
     Raises:
         InvalidUrlError: redis-py can't use the URL.
@@ -275,16 +275,16 @@ _UNKNOWN_OPTION = re.compile(r"unexpected keyword argument '(\w+)'")
 
 
 def unusable(error: Exception) -> InvalidUrlError:
-    """Return the error for a URL that redis-py has refused."""
+    """Return the error for a URL that redis-py does not accept."""
     unknown = _UNKNOWN_OPTION.search(str(error))
     why = f"redis-py has no option {unknown[1]}" if unknown else str(error)
     return InvalidUrlError(f"this Redis URL cannot be used: {why}")
 
 
 def checked_maker(pool: Any, retry: Any) -> Callable[[], Any]:
-    """Return what makes a pool's connections; one is made now, since redis-py looks at a URL's options only then.
+    """Return a factory of a pool's connections. Makes one now, since redis-py checks a URL's options only then.
 
-    Options of the URL win over those of the pool, except for what RMQ relies on.
+    Options of the URL override those of the pool, except those that RMQ relies on.
     """
     make, options = pool.connection_class, dict(pool.connection_kwargs)
     if objects := sorted(_OBJECTS & options.keys()):
@@ -302,7 +302,7 @@ _OBJECTS = frozenset(
 
 
 def pack(*args: Argument) -> bytes:
-    """Return a command in the protocol's form."""
+    """Return a command encoded in the Redis protocol."""
     return packed(args)
 
 
@@ -311,7 +311,7 @@ def _broken(error: OSError) -> WireBrokenError:
 
 
 def _text(error: Exception) -> str:
-    """Return an error reply's text with its code in front, which redis-py takes off the ones it knows."""
+    """Return the text of an error reply with its code in front, which redis-py strips from errors that it knows."""
     for kind, code in _CODES:
         if isinstance(error, kind):
             return f"{code} {error}"
