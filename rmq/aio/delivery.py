@@ -1,4 +1,4 @@
-"""A claimed message in an async handler's hands."""
+"""Deliveries of async handlers and consumers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Delivery(Generic[PayloadT]):
     """A claimed message: `await` its `ack` when done, its `nack` to have it retried, or let the lease run out.
 
-    It has all that `rmq.Delivery` has; only what ends it is awaited. Cancelled, that goes on to its end by itself.
+    Has all members of `rmq.Delivery`; methods that settle it are awaited. If cancelled, they still run to their end.
     """
 
     __slots__ = ("_plain", "_tasks")
@@ -110,7 +110,7 @@ class StreamDelivery(Delivery[PayloadT]):
 class DeliveryColumns:
     """Deliveries as columns: `await` their `ack` when all is done, or `nack` some rows and ack the rest.
 
-    They have all that `rmq.DeliveryColumns` have; only what ends them is awaited.
+    Has all members of `rmq.DeliveryColumns`; the methods that settle it are awaited.
     """
 
     __slots__ = ("_plain", "_tasks")
@@ -141,7 +141,7 @@ class DeliveryColumns:
 
     @property
     def deliveries(self) -> list[Delivery]:
-        """A `Delivery` for each row. They cost what columns save."""
+        """A `Delivery` for each row, at the cost that columns avoid."""
         return wrap_deliveries(self._plain.deliveries, self._tasks)
 
     def __len__(self) -> int:
@@ -155,17 +155,17 @@ class DeliveryColumns:
 
 
 def wrap_delivery(delivery: plain.Delivery, tasks: TaskGroup) -> Delivery:
-    """Return a delivery's awaited face."""
+    """Return the async object of a delivery."""
     return (StreamDelivery if isinstance(delivery, PlainStreamDelivery) else Delivery)(delivery, tasks)
 
 
 def wrap_deliveries(deliveries: Iterable[plain.Delivery], tasks: TaskGroup) -> list[Delivery]:
-    """Return deliveries' awaited faces."""
+    """Return the async objects of deliveries."""
     plain_deliveries = list(deliveries)
     kind = StreamDelivery if plain_deliveries and isinstance(plain_deliveries[0], PlainStreamDelivery) else Delivery
     return [kind(delivery, tasks) for delivery in plain_deliveries]
 
 
 def unwrap_deliveries(deliveries: Iterable[Delivery]) -> list[plain.Delivery]:
-    """Return what the faces stand for; what is none is left as it is, and refused by who gets it."""
+    """Return the plain deliveries of async ones. Other values are returned unchanged, and refused later."""
     return [getattr(delivery, "_plain", delivery) for delivery in deliveries]  # pyright: ignore[reportReturnType]

@@ -1,4 +1,4 @@
-"""What one does with a topic: send, claim, look, steer. The logic and the rules are those of the plain classes."""
+"""The async classes of a topic: send, claim, inspect, control. Logic and rules are those of the plain classes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Producer(TopicProxy[plain_producer.Producer]):
         self._send_semaphore, self._bulk_semaphore = tasks.send_semaphores[name], tasks.bulk_semaphores[name]
 
     async def send(self, message: Message, *, once: str | None = None) -> SendResult:
-        """Send one message; see `Producer.send`. Of many at once 64 are under way, the others wait."""
+        """Send one message; see `Producer.send`. Of many concurrent calls 64 run at a time."""
         return await self._tasks.run(self._send, message, once)
 
     async def send_many(
@@ -67,8 +67,8 @@ class Producer(TopicProxy[plain_producer.Producer]):
             fold: Fold messages of one content before they are sent.
             once: A name for this call: one of that name within an hour of it changes nothing.
 
-        Guarantee: other tasks run at each trip to Redis, at the latest after 20,000 messages. Of many calls for a topic
-            at once, 64 are under way, the others wait. A call that waits for its async iterable is not among them.
+        Guarantee: other tasks run at each round trip, at the latest after 20,000 messages. Of many concurrent calls
+            for a topic, 64 run at a time, not counting those that wait for their async iterable.
         """
         return await self._tasks.run(self._send_many, messages, outcomes, fold, once)
 
@@ -109,7 +109,7 @@ class Consumer(Closing, TopicProxy[plain_consumer.Consumer[Any]], Generic[Payloa
     async def poll(self, max_messages: int = 100, timeout: float | timedelta = 0.0) -> list[Delivery[PayloadT]]:
         """Claim due messages; wait for the first one if there is none. See `Consumer.poll`.
 
-        Guarantee: cancelled, it loses nothing: what it has claimed, or is about to, goes back at once.
+        Guarantee: a cancelled call loses nothing: messages that it has claimed, or is claiming, are released at once.
         """
         claimed = await self._tasks.finish(partial(self._plain.poll, max_messages, timeout), self._plain.release)
         return wrap_deliveries(claimed, self._tasks)
@@ -117,7 +117,7 @@ class Consumer(Closing, TopicProxy[plain_consumer.Consumer[Any]], Generic[Payloa
     async def poll_columns(self, max_messages: int = 100, timeout: float | timedelta = 0.0) -> DeliveryColumns:
         """Claim due messages as columns. See `Consumer.poll_columns`.
 
-        Guarantee: cancelled, it loses nothing: what it has claimed, or is about to, goes back at once.
+        Guarantee: a cancelled call loses nothing: messages that it has claimed, or is claiming, are released at once.
         """
         claimed = await self._tasks.finish(
             partial(self._plain.poll_columns, max_messages, timeout), plain_columns.DeliveryColumns.release
@@ -125,11 +125,11 @@ class Consumer(Closing, TopicProxy[plain_consumer.Consumer[Any]], Generic[Payloa
         return DeliveryColumns(claimed, self._tasks)
 
     async def ack(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
-        """Ack several deliveries, one call per slot; see `Consumer.ack`. Goes on even if cancelled."""
+        """Ack several deliveries, one call per slot; see `Consumer.ack`. Runs to its end even if cancelled."""
         return await self._finish(self._plain.ack, deliveries)
 
     async def release(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
-        """Give back several deliveries that were not begun. Returns and raises like `ack`."""
+        """Release several deliveries that were not begun. Returns and raises like `ack`."""
         return await self._finish(self._plain.release, deliveries)
 
     async def extend(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
@@ -145,13 +145,13 @@ class Consumer(Closing, TopicProxy[plain_consumer.Consumer[Any]], Generic[Payloa
 
 
 class DeadNotices(Closing, AsyncProxy[plain_notices.DeadNotices]):
-    """Calls a function with what dies, until it is closed: `async with`. See `rmq.DeadNotices`."""
+    """Calls a function with new dead messages until it is closed: `async with`. See `rmq.DeadNotices`."""
 
     close = async_method(plain_notices.DeadNotices.close)
 
     @property
     def failures(self) -> int:
-        """Calls of the function that failed in a row."""
+        """Number of calls of the function that failed in a row."""
         return self._plain.failures
 
 
@@ -166,7 +166,7 @@ class DeadLetters(TopicProxy[plain_dead.DeadLetters]):
     async def on_dead(
         self, tell: Callable[[builtins.list[DeadMessage]], object], *, name: str = "on_dead", every_s: float = 5.0
     ) -> DeadNotices:
-        """Have a function called with what dies; see `rmq.DeadLetters.on_dead`.
+        """Call a function with new dead messages; see `rmq.DeadLetters.on_dead`.
 
         An async function is awaited in a task of its own; any other, such as a `Webhook`, is called in a thread.
         """
@@ -188,7 +188,7 @@ class Inspection(TopicProxy[plain_inspection.Inspection]):
 
 
 class Control(TopicProxy[plain_control.Control]):
-    """Steers a topic: by content, as a whole. See `rmq.Control`."""
+    """Controls a topic: single contents, or the whole topic. See `rmq.Control`."""
 
     cancel = async_method(plain_control.Control.cancel)
     reschedule = async_method(plain_control.Control.reschedule)
@@ -202,13 +202,13 @@ class Control(TopicProxy[plain_control.Control]):
 
 
 class History(AsyncProxy[plain_history.History]):
-    """The last day of all topics. See `rmq.History`."""
+    """Figures of all topics during the last day. See `rmq.History`."""
 
     last = async_method(plain_history.History.last)
 
 
 class GroupDead(TopicProxy[plain_dead.GroupDead]):
-    """The dead of one group of a stream topic. See `rmq.GroupDead`."""
+    """The dead entries of one group of a stream topic. See `rmq.GroupDead`."""
 
     list = async_iterator(plain_dead.GroupDead.list)
     count = async_method(plain_dead.GroupDead.count)
@@ -218,7 +218,7 @@ class GroupDead(TopicProxy[plain_dead.GroupDead]):
     async def on_dead(
         self, tell: Callable[[builtins.list[DeadEntry]], object], *, name: str = "on_dead", every_s: float = 5.0
     ) -> DeadNotices:
-        """Have a function called with what dies; see `rmq.GroupDead.on_dead`.
+        """Call a function with new dead entries; see `rmq.GroupDead.on_dead`.
 
         An async function is awaited in a task of its own; any other, such as a `Webhook`, is called in a thread.
         """
@@ -232,7 +232,7 @@ class GroupDead(TopicProxy[plain_dead.GroupDead]):
 
 
 class StreamTopic(TopicProxy[plain_stream.StreamTopic]):
-    """A stream topic to read, to follow and to look after. See `rmq.StreamTopic`."""
+    """Reads, follows and manages a stream topic. See `rmq.StreamTopic`."""
 
     range = async_iterator(plain_stream.StreamTopic.range)
     pending = async_iterator(plain_stream.StreamTopic.pending)
@@ -256,7 +256,7 @@ class StreamTopic(TopicProxy[plain_stream.StreamTopic]):
     remove_gone_consumers = async_method(plain_stream.StreamTopic.remove_gone_consumers)
 
     def dead(self, group: str, actor: str | None = None) -> GroupDead:
-        """Return the dead of a group; `actor` is who redrives and purges, for the audit."""
+        """Return the dead entries of a group; `actor` is the name for the audit of redrives and purges."""
         return GroupDead(self._plain.dead(group, actor), self._tasks)
 
     async def tail(
@@ -284,12 +284,12 @@ async def tail_all(
 
 
 def iterate_async(messages: AsyncIterable[T], place: Permit, collect: Callable[[], None]) -> Iterator[T]:
-    """Yield in plain logic what an async iterable yields.
+    """Yield the elements of an async iterable, in plain logic.
 
     Args:
         messages: The iterable. It may wait for hours, or for another call that needs a place.
-        place: Left while the iterable is waited for.
-        collect: Waits for the calls under way, so that no connection is taken meanwhile.
+        place: The permit of the call; returned while it waits for the iterable.
+        collect: Waits for the calls under way, so that no connection stays in use meanwhile.
     """
     entries = aiter(messages)
     while True:
@@ -305,7 +305,7 @@ def iterate_async(messages: AsyncIterable[T], place: Permit, collect: Callable[[
 
 
 def call_async(function: Callable[..., object]) -> Callable[..., object]:
-    """Return what calls a function from plain logic without holding up the event loop."""
+    """Return a function that calls another from plain logic without blocking the event loop."""
     if kind_of(function) == ASYNC:
         return lambda *args: wait(cast("Any", function(*args)))
     check_plain(function, "tell")

@@ -1,7 +1,7 @@
 """Runs the library's plain logic in an event loop: in a greenlet, whose waits a task awaits.
 
 A greenlet can be suspended in the middle of a call and resumed. So the logic, written once for threads, calls `wait`
-where it would block. Its task awaits what `wait` was given, while the loop does other work, and resumes the logic with
+where it would block. Its task awaits the argument of `wait`, while the loop does other work, and resumes the logic with
 the result. SQLAlchemy's asyncio side works the same way.
 """
 
@@ -39,7 +39,7 @@ def wait(awaitable: Awaitable[T], *, breakable: bool = False) -> T:
 
     Args:
         awaitable: What to wait for.
-        breakable: Whether the logic may end here once nobody waits for its result.
+        breakable: Whether the logic may end here once no task waits for its result.
     """
     current = getcurrent()
     parent = current.parent
@@ -51,7 +51,7 @@ def wait(awaitable: Awaitable[T], *, breakable: bool = False) -> T:
 
 
 def wait_until(done: asyncio.Future[bool], timeout_s: float | None, *, breakable: bool = False) -> bool:
-    """Wait for a future; False where it was not done in time."""
+    """Wait for a future; return False after the timeout."""
     if timeout_s is None:
         return wait(done, breakable=breakable)
     timer = asyncio.get_running_loop().call_later(timeout_s, resolve, done, False)
@@ -62,13 +62,13 @@ def wait_until(done: asyncio.Future[bool], timeout_s: float | None, *, breakable
 
 
 def resolve(future: asyncio.Future[bool], value: bool = True) -> None:
-    """Give a future its result, if it has none."""
+    """Set the result of a future, unless it is done."""
     if not future.done():
         future.set_result(value)
 
 
 class GreenletTask:
-    """Plain logic under way.
+    """Plain logic that a task runs.
 
     Args:
         action: The logic.
@@ -110,28 +110,28 @@ class GreenletTask:
         return step
 
     def _is_driven(self) -> bool:
-        """Return whether the loop still runs this task; else nothing can be awaited any more."""
+        """Return whether the loop still runs this task; if not, nothing can be awaited."""
         task = _current_task()
         return task is not None and task is self._driven_in
 
     def start(self, name: str) -> asyncio.Task[Any]:
-        """Run it in a task of its own, which begins when the caller waits, whatever the loop's task factory does."""
+        """Run it in a task of its own, which begins once the caller waits, also with an eager task factory."""
         self._task = asyncio.Task(self.drive(), name=name)
         return self._task
 
     def break_off(self) -> None:
-        """End the logic at its next breakable wait, or at the present one: nobody waits for the result."""
+        """End the logic at its current or next breakable wait, since no task waits for its result."""
         self._broken = True
         if self._breakable and self._task is not None:
             self._task.cancel()
 
 
 class OwnContext:
-    """An awaitable whose steps run in a context of their own: a copy of the present one.
+    """An awaitable whose steps run in a copy of the current context.
 
     Args:
         awaitable: What to wait for.
-        given_up: Tells whether to end it where it waits although it goes on after a cancellation.
+        given_up: Returns whether to end it at its current wait if it ignores a cancellation.
     """
 
     def __init__(self, awaitable: Awaitable[Any], given_up: Callable[[], bool]) -> None:
@@ -163,14 +163,14 @@ class TaskGroup:
     """The tasks of one client; it waits for them before it closes.
 
     Args:
-        new_semaphore: Makes what lets so many calls in at once as may have connections under way.
+        new_semaphore: Returns a semaphore for the number of calls that may use connections at a time.
 
     Attributes:
         ack_semaphore: Held while the outcome of a single delivery is sent.
-        client_semaphore: Held while a call of the client itself is under way, such as the making of a producer.
+        client_semaphore: Held during a call of the client itself, such as the creation of a producer.
         send_semaphores: By topic, held while a single message is sent.
         bulk_semaphores: By topic, held while many messages are sent.
-        given_up: Whether handlers that go on after their cancellation end where they wait.
+        given_up: Whether handlers that ignore their cancellation are ended at their current wait.
     """
 
     def __init__(self, new_semaphore: Callable[[], Lock]) -> None:
@@ -183,7 +183,7 @@ class TaskGroup:
         self._ending = self.given_up = False
 
     async def run(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run plain logic. Cancelled, it ends where it waits, and drops the connection that a reply may come on."""
+        """Run plain logic. If cancelled, it ends at its current wait and closes a connection that awaits a reply."""
         return cast("T", await GreenletTask(functools.partial(action, *args, **kwargs)).drive())
 
     async def finish(self, action: Callable[[], T], unclaimed: Callable[[T], object] | None = None) -> T:
@@ -209,11 +209,11 @@ class TaskGroup:
             raise
 
     def give_up(self) -> None:
-        """From now on end handlers where they wait that go on after their cancellation."""
+        """From now on, end handlers that ignore their cancellation at their current wait."""
         self.given_up = True
 
     async def settled(self) -> None:
-        """End all breakable waits, now and from now on, and wait until all tasks have finished."""
+        """End all breakable waits, current and later ones, and wait until all tasks have finished."""
         self._ending = True
         for driver in self._finishing.values():
             driver.break_off()

@@ -33,7 +33,7 @@ _Done: TypeAlias = Coroutine[Any, Any, R]
 
 
 class HandlerDecorator(Protocol[PayloadT]):
-    """Takes an async handler of a topic: what its first parameter may be, for type checkers."""
+    """Decorator of an async handler; its overloads tell type checkers the types of the first parameter."""
 
     @overload
     def __call__(
@@ -58,7 +58,7 @@ class HandlerDecorator(Protocol[PayloadT]):
 
 
 class ListenerOptions(TypedDict, total=False):
-    """What an async listener may be told beside its topic. `RmqClient.listener` explains each option."""
+    """Options of an async listener besides its topic. `RmqClient.listener` explains them."""
 
     batch: int | None
     columns: bool
@@ -74,7 +74,7 @@ class ListenerOptions(TypedDict, total=False):
 
 
 def plain_options(options: ListenerOptions) -> dict[str, Any]:
-    """Return the options as a plain listener takes them: there the concurrency is called threads."""
+    """Return the options of a plain listener, where `concurrency` is called `threads`."""
     rest = {**options}
     return {"threads": rest.pop("concurrency", 1), **rest}
 
@@ -90,9 +90,9 @@ CANCEL_S = 5.0
 class TaskExecutor(ThreadExecutor):
     """Up to `listener.threads` handlers run at a time, in lanes: tasks that call the handler with one part at a time.
 
-    With ZooKeeper the messages of a slot run one after the other: a slot is in one lane at a time. Where handlers are
-    limited, a lane works in a turn of the listener. The turns are taken before the claim, so that no more is claimed
-    than may begin; those that it brought nothing for are given back at once.
+    With ZooKeeper the messages of a slot run one after the other: a slot is in one lane at a time. If the number of
+    handlers is limited, a lane needs a permit of the listener. Permits are taken before the claim, so that no more is
+    claimed than may start; unused ones are returned at once.
     """
 
     survived = Exception
@@ -123,12 +123,12 @@ class TaskExecutor(ThreadExecutor):
 
     @staticmethod
     def threads_of(listener: Listener) -> int:
-        """Return one: it claims for all lanes."""
+        """Return one thread, which claims for all lanes."""
         del listener
         return 1
 
     def round(self) -> bool:
-        """Do a round with as many turns as there are."""
+        """Run a round with as many permits as there are."""
         try:
             busy = self.thread.round()
         finally:
@@ -138,7 +138,7 @@ class TaskExecutor(ThreadExecutor):
         return busy
 
     def room(self) -> int | None:
-        """Return how many messages to claim; `None` where nothing has changed and all lanes have enough."""
+        """Return how many messages to claim; `None` if nothing has changed and all lanes have enough."""
         changed = self._changed.is_set()
         self._changed.clear()  # before looking: what ends from now on sets it anew
         if self._busy:
@@ -168,12 +168,12 @@ class TaskExecutor(ThreadExecutor):
             thread.runtime.job(partial(self._run_task, permit_s), f"rmq-{thread.setup.listener.topic.name}").start()
 
     def _may_begin(self) -> int:
-        """Return in how many lanes there may be something to begin: none for what waits behind its slot's message."""
+        """Return the number of lanes that may have a message to start, not one that waits for its slot."""
         waiting = self.thread.waiting
         return len({delivery.slot for delivery in waiting} - self._busy.keys()) if self._owned else len(waiting)
 
     def wait(self) -> None:
-        """Wait until a lane has ended its part, or until something may be claimed if there is room for it."""
+        """Wait until a lane is done, or until something may be claimed if there is room for it."""
         if self._changed.is_set():
             return
         if self._request is None and not self._full and self._free(self._max_tasks):
@@ -185,14 +185,14 @@ class TaskExecutor(ThreadExecutor):
             self._changed.set()  # look now and then even if nothing has ended
 
     def return_stalled(self) -> None:
-        """Give back what waits while all lanes are held up. What one call does not take goes with the next rounds."""
+        """Release waiting messages while all lanes are blocked: as many as a call takes, the others in later rounds."""
         if self.thread.waiting and monotonic_s() - self._begun_s > SLOW_S:
             self._held_up = True
             self.thread.release_waiting(lambda: False)
             self._note_change()
 
     def finish(self) -> None:
-        """Begin no more, wait for the lanes while their outcomes go to Redis, and let the thread finish."""
+        """Start no more messages, wait for the lanes while their outcomes are sent, and let the thread finish."""
         self.thread.stop_starting()
         self._cancel_request()
         while self._task_count:
@@ -203,16 +203,16 @@ class TaskExecutor(ThreadExecutor):
         self.thread.finish()
 
     def join_others(self, timeout_s: float) -> None:
-        """Wait for the handlers beside the one that asks for it."""
+        """Wait for all handlers but the calling one."""
         until_s = monotonic_s() + timeout_s
         while self.calls.others_run and (left_s := until_s - monotonic_s()) > 0:
             self._ended.clear()
             self._ended.wait(left_s)
 
     def _leave_slow_slots(self) -> None:
-        """Claim nothing that would wait behind a slow message of its slot, and give back what does.
+        """Stop claiming from slots with a slow message, and release the messages that wait behind it.
 
-        It can begin in no other lane, and would take the place of what can.
+        They cannot start in another lane, and would take the place of messages that can.
         """
         since_s = monotonic_s() - SLOW_S
         if slow := [slot for slot, began_s in self._busy.items() if began_s < since_s]:
@@ -220,7 +220,7 @@ class TaskExecutor(ThreadExecutor):
             self.thread.planner.postpone(slow)
 
     def _acquire_permits(self) -> None:
-        """Take a turn for each lane that may start; leave a wish where there are fewer."""
+        """Take a permit for each lane that may start; leave a request if there are fewer."""
         permits = self._permits
         if permits is None:
             return
@@ -233,7 +233,7 @@ class TaskExecutor(ThreadExecutor):
             self._request = None
 
     def _release_permits(self) -> None:
-        """Give back the turns that no lane needs, and then want no further one."""
+        """Return the permits that no lane needs, and cancel the request for further ones."""
         if self._permits is not None and self._permits_held:
             permits, self._permits_held = self._permits_held, []
             self._cancel_request()
@@ -246,7 +246,7 @@ class TaskExecutor(ThreadExecutor):
             self._permits.cancel(request)
 
     def _free(self, parallel: int | None = None) -> int:
-        """Return how many messages so many lanes may get; by default those that run or have a turn."""
+        """Return how many messages a number of lanes may get; by default those that run or have a permit."""
         if parallel is None:
             parallel = self._max_tasks if self._permits is None else self._task_count + len(self._permits_held)
         parallel -= len(self.calls.hung)
@@ -265,7 +265,7 @@ class TaskExecutor(ThreadExecutor):
 
     @property
     def _may_not_start(self) -> bool:
-        """Whether nothing more may begin: the listener stops, or a handler holds it back."""
+        """True if nothing more may start: the listener stops, or a handler holds it back."""
         return self._stopping.is_set() or self.thread.planner.held_back_s() > 0
 
     @property
@@ -273,7 +273,7 @@ class TaskExecutor(ThreadExecutor):
         return self._permits is not None and self._permits.one_at_a_time
 
     def _run_task(self, permit_s: float | None) -> None:
-        """Work, in a turn where turns are limited."""
+        """Run a lane, with a permit if handlers are limited."""
         task, last_s, permits = asyncio.current_task(), monotonic_s(), self._permits
         try:
             while part := self._take_ready():
@@ -308,7 +308,7 @@ class TaskExecutor(ThreadExecutor):
             self._note_change()
 
     def _take_ready(self) -> Sequence[PlainDelivery]:
-        """Take what a lane may begin now."""
+        """Take the messages that a lane may start now."""
         if self._may_not_start:
             self.thread.stop_starting()
             return ()
@@ -357,7 +357,7 @@ async def _limited(call: Awaitable[R], timeout_s: float) -> R:
     """Await a call of a handler, and cancel it after `timeout_s`.
 
     Raises:
-        TimeoutError: It was cancelled, and has ended; also one that took no notice, and returned.
+        TimeoutError: The call was cancelled and has ended, even if it ignored the cancellation and returned.
     """
     limit, ended = asyncio.timeout(timeout_s), f"the handler was cancelled after its timeout of {timeout_s:g} s"
     result: Any = None

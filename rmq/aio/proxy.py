@@ -1,4 +1,4 @@
-"""The awaited faces of the plain classes: each method once more, with its signature and its text, to be awaited."""
+"""The base of the async classes: each method of a plain class, with its signature and docstring, as a coroutine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _END = object()
 
 
 class AsyncProxy(Generic[PlainT]):
-    """What an awaited object consists of: the plain one, and the tasks that run its logic.
+    """An async object: a plain object, and the tasks that run its methods.
 
     Args:
         plain: The plain object.
@@ -40,7 +40,7 @@ class Closing:
         close: Any
 
     async def _open(self) -> object:
-        """Get ready at the beginning of the block."""
+        """Open the object at the beginning of the block."""
 
     async def __aenter__(self) -> Self:
         await self._open()
@@ -62,7 +62,7 @@ OfTopicT = TypeVar("OfTopicT", bound=HasTopic)
 
 
 class TopicProxy(AsyncProxy[OfTopicT]):
-    """The awaited face of what works on one topic."""
+    """An async object that works on one topic."""
 
     @property
     def topic(self) -> Topic:
@@ -71,7 +71,7 @@ class TopicProxy(AsyncProxy[OfTopicT]):
 
 
 class _ProxyMethod(Generic[P, T]):
-    """A method of a plain object as it shows on its mirror."""
+    """A method of a plain object, as a descriptor of the async class."""
 
     def __init__(self, method: Callable[Concatenate[Any, P], T]) -> None:
         self.method = method
@@ -79,13 +79,13 @@ class _ProxyMethod(Generic[P, T]):
 
 
 class async_method(_ProxyMethod[P, T]):
-    """To be awaited; its object's `_run` runs it.
+    """Return the async form of a method, which the object's `_run` runs.
 
-    Cancelled, it ends where it waits; what was sent may have been carried out.
+    If cancelled, it ends at its current wait; a request that was sent may have been carried out.
 
     Args:
         method: The plain method.
-        wrap: Makes what is returned of the method's result; the result itself by default.
+        wrap: Converts the result of the method; by default it is returned unchanged.
     """
 
     @overload
@@ -113,7 +113,7 @@ class async_method(_ProxyMethod[P, T]):
 
 
 class shielded_method(_ProxyMethod[P, T]):
-    """To be awaited. Cancelled, it goes on to its end by itself."""
+    """Return the async form of a method that runs to its end even if cancelled."""
 
     @overload
     def __get__(self, instance: None, owner: Any) -> shielded_method[P, T]: ...
@@ -135,7 +135,7 @@ class shielded_method(_ProxyMethod[P, T]):
 
 
 class async_iterator(_ProxyMethod[P, Iterator[T]]):
-    """To be gone through with `async for`."""
+    """Return the async form of a method that returns an iterator, for `async for`."""
 
     @overload
     def __get__(self, instance: None, owner: Any) -> async_iterator[P, T]: ...
@@ -154,7 +154,7 @@ class async_iterator(_ProxyMethod[P, Iterator[T]]):
 
 
 async def iterate(tasks: TaskGroup, entries: Iterator[T]) -> AsyncIterator[T]:
-    """Yield what a plain iterator yields."""
+    """Yield the elements of a plain iterator."""
     try:
         while (entry := await tasks.run(_next, entries)) is not _END:
             yield entry  # pyright: ignore[reportReturnType]

@@ -29,7 +29,7 @@ from rmq.aio.greenlets import resolve, wait, wait_until
 
 
 class _Replies(asyncio.Protocol):
-    """What has arrived over one connection, and who waits for it."""
+    """The data that has arrived over one connection, and its waiters."""
 
     def __init__(self) -> None:
         self._reader: Any = hiredis.Reader(replyError=ReplyError, notEnoughData=NOTHING)
@@ -59,7 +59,7 @@ class _Replies(asyncio.Protocol):
         return self._reader.gets()
 
     def any(self) -> bool:
-        """Return whether there is something to read, or nothing will ever come."""
+        """Return whether there is data to read, or the connection has ended."""
         return bool(self.ended) or bool(self._reader.has_data())
 
     def _tell(self) -> None:
@@ -107,18 +107,18 @@ class AsyncWire(Wire):
             self.push()
 
     def post(self, request: bytes) -> None:
-        """Hand over a packed request, to be sent without waiting."""
+        """Queue a packed request, which is sent without waiting."""
         if not self._replies.ended:
             self._transport.write(request)
         self.push()
 
     @property
     def unsent(self) -> bool:
-        """Whether so much is still to be sent that more should wait."""
+        """True if so much is queued that further requests should wait."""
         return not self._replies.writable and not self._replies.ended
 
     def push(self) -> None:
-        """Raise `WireBrokenError` once the connection has ended; what was posted is sent by itself."""
+        """Raise `WireBrokenError` once the connection has ended; posted requests are sent by the event loop."""
         if self._replies.ended:
             raise WireBrokenError(self._replies.ended)
 
@@ -143,32 +143,32 @@ class AsyncWire(Wire):
 
     @property
     def has_data(self) -> bool:
-        """Whether a reply is here already; asks nobody."""
+        """True if a reply has arrived; makes no system call."""
         return self._replies.any()
 
     def can_read(self, timeout_s: float = 0.0) -> bool:
-        """Wait up to `timeout_s` for something to read; also true once the server has hung up."""
+        """Wait up to `timeout_s` for data to read; also true once the server has closed the connection."""
         if timeout_s > 0 and not self._replies.any():
             with contextlib.suppress(WireBrokenError):
                 self._wait("", timeout_s)
         return self._replies.any()
 
     def watch_arrivals(self, waiter: asyncio.Future[bool]) -> None:
-        """Tell when something has happened from now on; what has arrived before does not count."""
+        """Notify of data that arrives from now on, not of data that has arrived."""
         self._replies.waiters.add(waiter)
 
     def watch(self, waiter: asyncio.Future[bool]) -> None:
-        """Tell when there is something to read."""
+        """Notify once there is data to read."""
         self._replies.waiters.add(waiter)
         if self._replies.any():
             resolve(waiter)
 
     def unwatch(self, waiter: asyncio.Future[bool]) -> None:
-        """Tell no more."""
+        """Stop notifying."""
         self._replies.waiters.discard(waiter)
 
     def interrupt(self) -> None:
-        """Let whoever waits for something to read find that it has ended."""
+        """Make a wait for data end, as if the server had closed the connection."""
         self._replies.connection_lost(None)
 
     def fileno(self) -> int:
@@ -176,7 +176,7 @@ class AsyncWire(Wire):
         return -1
 
     def close(self) -> None:
-        """Close it; what is still on its way is dropped."""
+        """Close the connection; data in transit is lost."""
         if self._transport is not None:
             _abort(self._transport)
         elif self._connection._writer is not None:  # interrupted while it logged in
@@ -197,7 +197,7 @@ class AsyncWire(Wire):
 
 
 def async_wire_factory(url: str, timeout_s: float, connect_s: float | None = None) -> Callable[[], Wire]:
-    """Return what makes unconnected wires to a standalone server; see `rmq._io.wire.wire_factory`."""
+    """Return a factory of unconnected wires to a standalone server; see `rmq._io.wire.wire_factory`."""
     try:
         pool: Any = redis.asyncio.ConnectionPool.from_url(  # pyright: ignore[reportUnknownMemberType]
             url,
