@@ -1,4 +1,4 @@
-"""The slots of a topic that is no stream: what is sent there, claimed and settled."""
+"""Sends, claims and settlements of the topics that are not streams."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class QueueBroker:
     Args:
         connections: Where the slots are.
         topic: The registered definition.
-        delayed: Messages are sent with delays, in ms, as their scores: Redis' clock makes times of them.
+        delayed: Messages have delays, in ms, as scores, which the script turns into times by the clock of Redis.
 
     Attributes:
         send_call: Builds a send of up to `MAX_BATCH` messages of one slot, for callers that keep several in flight.
-        send_part_call: The same; where the topic merges, or has fixed times, it may answer with a `PartlySent`.
-        send_first_call: The same, too, but no message is refused by itself: it stores the first ones, or none.
-        send_many_call: Builds a call of small sends to several slots; `None` where they need calls of their own.
+        send_part_call: The same; if the topic merges, or has fixed times, its result may be a `PartlySent`.
+        send_first_call: The same, but no message is refused individually: it stores the first ones, or none.
+        send_many_call: Builds a call of small sends to several slots; `None` if each slot needs a call of its own.
     """
 
     group: str | None = None
@@ -59,10 +59,10 @@ class QueueBroker:
     def send(
         self, slot: int, messages: Sequence[EncodedMessage], detailed: bool = False, *, each: bool = False
     ) -> SendResult:
-        """Store up to `MAX_BATCH` messages of one slot. Atomic; repeated by itself where the reply was lost.
+        """Store up to `MAX_BATCH` messages of one slot. Atomic; repeated automatically if the reply was lost.
 
-        Where the topic merges it may store the first ones only, which the result counts: the others cost too much. With
-        `each` messages that must not be stored are refused by themselves, see `send_part_call`.
+        If the topic merges, it may store only the first ones, which the result counts, to limit the cost of a call.
+        With `each`, messages that must not be stored are refused individually, see `send_part_call`.
         """
         build = self.send_part_call if each else self.send_first_call
         return self._connections.run(build(slot, messages, detailed))

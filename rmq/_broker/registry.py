@@ -78,23 +78,23 @@ _passed_over = PassedOver(logging.getLogger("rmq.registry"))
 
 
 def read(names: Sequence[bytes]) -> Call[list[bytes | int | None]]:
-    """Build the reading of definitions by name: the text of each, its length where it is too long, or `None`.
+    """Build the reading of definitions by name: the text of each, its length if it is too long, or `None`.
 
-    The answer is shorter than `names` where they are long: the rest is left to further calls.
+    If definitions are long, the reply is shorter than `names`: read the rest with further calls.
     """
     args = _READ.args(most_bytes=MAX_DEFINITION_BYTES, names=names)
     return Call(_READ.name, _READ.names(topics=TOPICS_KEY), args, list, True, TOPICS_KEY, 0)
 
 
 def define(topic: str, expected: bytes, text: bytes, *, durable: bool) -> Call[bool]:
-    """Build the writing of a definition where the expected one is; answers whether it was."""
+    """Build the replacement of a definition if it is the expected one; returns whether it was."""
     args = _DEFINE.args(name=topic, expected=expected, text=text)
     confirmed = _DEFINE.durable if durable else ""
     return Call(_DEFINE.name, _DEFINE.names(topics=TOPICS_KEY), args, is_one, True, topic, 0, confirmed)
 
 
 def check_name(name: str) -> None:
-    """Refuse what is no text that Redis can hold, with `InvalidValueError`: no topic has such a name."""
+    """Raise `InvalidValueError` for a name that is not a string that can be encoded: no topic has such a name."""
     try:
         str.encode(name)
     except (TypeError, UnicodeEncodeError):
@@ -105,14 +105,14 @@ class Registry:
     """The definitions in Redis, in the HASH `rmq:topics`.
 
     Args:
-        connections: Where they are.
+        connections: The connections to Redis.
     """
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
 
     def register(self, topic: Topic) -> Topic:
-        """Register a topic at first use; return the definition that rules.
+        """Register a topic at first use; return the registered definition.
 
         Raises:
             TopicMismatchError: Registered with another type, number of slots, or `merge` beyond windows and bounds.
@@ -133,7 +133,7 @@ class Registry:
         return stored.topic
 
     def check(self, topic: Topic) -> bool:
-        """Tell whether a topic is registered. It registers nothing.
+        """Return whether a topic is registered, without registering it.
 
         Raises:
             TopicMismatchError: Registered with another type, number of slots, or `merge` beyond windows and bounds.
@@ -155,9 +155,9 @@ class Registry:
         return self._existing(name).topic
 
     def change(self, topic: Topic) -> Topic:
-        """Put settings in place of the registered ones: those that `Topic.changed` has changed, else all of them.
+        """Replace registered settings: those that `Topic.changed` has changed, or all of any other definition.
 
-        Running processes keep theirs until they restart, but `max_rate` and `max_burst` count within seconds.
+        Running processes keep the old ones until they restart; `max_rate` and `max_burst` take effect within seconds.
 
         Returns:
             The definition that is registered now.
@@ -168,7 +168,7 @@ class Registry:
             MemoryFullError: Redis is at its maxmemory.
             DurabilityError: It is changed, but not as safe as the client's durability level asks. Repeat it.
 
-        Guarantee: of two clients that change different settings at once both win; of the same setting the last one.
+        Guarantee: if two clients change different settings at once, both take effect; of the same setting the last.
         """
         if not isinstance(topic, Topic):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidValueError(f"{brief(topic)} is not a Topic; client.topic(name) returns a registered one")
@@ -182,11 +182,11 @@ class Registry:
         return self.update(topic.name, put)
 
     def update(self, name: str, change: Callable[[Topic], Topic]) -> Topic:
-        """Change a definition by what it is; raises as `change`.
+        """Change a definition by a function of the registered one; raises as `change`.
 
         Args:
             name: The topic's name.
-            change: Makes the new definition from the registered one. It is called again where somebody else was faster.
+            change: Returns the new definition for the registered one. It is called again if another client was faster.
         """
         for _ in range(MOST_TRIES):
             stored = self._existing(name)
@@ -221,7 +221,7 @@ class Registry:
         raise RmqError(f"topic {name} was changed by others {MOST_TRIES} times meanwhile; try again", topic=name)
 
     def restore_rate(self, known: Topic) -> bool:
-        """Put the registered rate into a bucket that was made from another one; return whether it was another."""
+        """Set the registered rate in a token bucket that has another one; return whether it had."""
         try:
             stored = self._find(known.name)
         except UnreadableTopicError as error:  # whoever runs goes on with what he has read when he could
@@ -234,7 +234,7 @@ class Registry:
         return differs
 
     def _set_rate(self, name: str) -> None:
-        """Put the registered rate into the bucket, until it is the registered one after that, too."""
+        """Set the registered rate in the bucket; repeat if the registered rate has changed meanwhile."""
         topic = self.get(name)
         for _ in range(MOST_TRIES):
             self._put_rate(topic)
@@ -247,7 +247,7 @@ class Registry:
         self._connections.command("HSET", rate_key(topic.name), "rate", rate, "burst", burst)
 
     def definitions(self) -> Definitions:
-        """Return all registered definitions. One that can't be read hides no other; it is logged once."""
+        """Return all registered definitions. One that cannot be read is omitted, and logged once."""
         topics: list[Topic] = []
         unreadable: list[UnreadableTopic] = []
         for name, stored_text in self._read_all():
@@ -288,27 +288,27 @@ class Registry:
         return stored
 
     def _confirm(self, stored: Stored) -> None:
-        """Have replicas, or the disk, confirm a new definition, whoever has registered it; then note that they have."""
+        """Have replicas, or the disk, confirm a new definition, whichever client registered it; then record that."""
         self._define(stored.topic, stored.text, stored.text, durable=True)
         fields = {name: value for name, value in stored.document.fields.items() if name != UNCONFIRMED}
         with suppress(RmqError):  # the next one who needs it has it confirmed once more
             self._define(stored.topic, stored.text, replace(stored.document, fields=fields).to_json().encode())
 
     def _add(self, topic: Topic, text: bytes) -> None:
-        """Write a definition where none is; a plain command, so that registering needs no right to scripts."""
+        """Write a definition if there is none; a plain command, so that registering needs no right to run scripts."""
         _check_length(topic.name, text)
         with refusals_named(topic.name):
             self._connections.command("HSETNX", TOPICS_KEY, topic.name, text)
 
     def _define(self, topic: Topic, expected: bytes, text: bytes, durable: bool = False) -> bool:
-        """Write a definition if the expected one is there; return whether it was."""
+        """Replace a definition if it is the expected one; return whether it was."""
         _check_length(topic.name, text)
         with refusals_named(topic.name):
             return self._connections.run(define(topic.name, expected, text, durable=durable))
 
 
 def check_same(registered: Topic, topic: Topic) -> None:
-    """Refuse a topic that is registered with what can't be changed being different."""
+    """Raise if a topic is registered with other values of settings that cannot be changed."""
     if (registered.type, registered.slots) != (topic.type, topic.slots):
         raise TopicMismatchError(
             f"topic {topic.name} is registered as {registered.type.name} with {registered.slots} slots, "
@@ -324,7 +324,7 @@ def check_same(registered: Topic, topic: Topic) -> None:
 
 
 def _ordered_as(other: Topic, topic: Topic) -> Topic:
-    """Return a definition with another one's order of equal priorities, if it is of the same type."""
+    """Return a definition with the order of equal priorities of another, if both have the same type."""
     same = other.type is topic.type
     return replace(topic, ties=other.ties, max_priority=other.max_priority) if same else topic
 
@@ -340,7 +340,7 @@ def _check_length(name: str, text: bytes) -> None:
 
 @contextmanager
 def refusals_named(name: str) -> Generator[None]:
-    """Let a refused write tell that it was the definition of this topic, and why."""
+    """Name the topic in the error of a refused write of its definition."""
     try:
         yield
     except DurabilityError as error:
@@ -386,16 +386,16 @@ def _refused_reads_named() -> Generator[None]:
 class KnownTopics(Registry):
     """The registered definitions of a client's topics, each read at its first use and then kept.
 
-    The registry can forget: FLUSHALL, a restart without persistence, a failover, a backup of before. So each client
-    looks now and then, beside its calls, whether the topics that it uses are registered, and registers them again where
-    they are not. Else nobody would see them, and a new process with another number of slots would not be refused. Where
-    such a process was faster, the two work past each other: that is logged as an error for as long as it lasts.
+    Redis may lose the registry: FLUSHALL, a restart without persistence, a failover, an old backup. So each client
+    checks at intervals whether the topics that it uses are registered, and registers them again if they are not. Else
+    nothing would list them, and a new process with another number of slots would not be refused. If such a process was
+    faster, the two use different slots: this is logged as an error for as long as it lasts.
 
     Args:
-        connections: Where they are registered.
+        connections: The connections to Redis.
 
     Attributes:
-        look_s: Seconds between two looks.
+        look_s: Interval of the checks, in seconds.
     """
 
     def __init__(self, connections: Connections) -> None:
@@ -408,7 +408,7 @@ class KnownTopics(Registry):
         connections.check_periodically(self._look, LOOK_S)
 
     def registered(self, topic: Topic[PayloadT]) -> Topic[PayloadT]:
-        """Register a topic at its first use; return the definition that rules. Raises as `Registry.register`."""
+        """Register a topic at its first use; return the registered definition. Raises as `Registry.register`."""
         if not isinstance(topic, Topic):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidValueError(f"{brief(topic)} is not a Topic; client.topic(name) returns a registered one")
         registered = self._known.get(topic)
@@ -420,7 +420,7 @@ class KnownTopics(Registry):
         return registered.with_payload_of(topic)
 
     def _look(self) -> float:
-        """Look whether the topics in use are registered as this client knows them; return when to look again."""
+        """Check whether the topics in use are registered as this client knows them; return when to check again."""
         names = list(self._used)[self._turn : self._turn + LOOKED_AT]
         self._turn = self._turn + LOOKED_AT if len(names) == LOOKED_AT else 0
         if names and not self._connections.unresponsive(TOPICS_KEY):
@@ -462,7 +462,7 @@ class KnownTopics(Registry):
         return stored_text
 
     def resolved(self, topic: Topic | str) -> Topic:
-        """Return the definition that rules, of a topic or of the name of one that is registered."""
+        """Return the registered definition of a topic or of a topic name."""
         return self.named(topic) if isinstance(topic, str) else self.registered(topic)
 
     def merging(self, topic: Topic | str, instead: str) -> Topic:
@@ -473,7 +473,7 @@ class KnownTopics(Registry):
         return resolved
 
     def update(self, name: str, change: Callable[[Topic], Topic]) -> Topic:
-        """Change a definition by what it is, with lines in the audit. Raises as `Registry.update`."""
+        """Change a definition by a function of the registered one, with audit lines. Raises as `Registry.update`."""
         registered = self.get(name)
         changed_to = change(registered)
         if changed_to == registered:  # a try before may still have to be confirmed
@@ -495,7 +495,7 @@ class KnownTopics(Registry):
 
 
 def _warn_ignored_settings(where: str, registered: Topic, topic: Topic) -> None:
-    """Warn that a program's settings do not count, once a process for each set of them."""
+    """Warn that a program's settings differ from the registered ones, once per process for each set of settings."""
     text = "; ".join(each.worded() for each in differences(registered, topic))
     if (where, text) in _warned or len(_warned) >= MOST_TOLD:
         return

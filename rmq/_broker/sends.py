@@ -48,19 +48,19 @@ class SendCall(Protocol):
         Args:
             slot: The slot.
             messages: What to send; of one slot.
-            detailed: Say of each message whether it was new.
-            rpc_id: Topics that merge: what names the call for its repeats. Others need none: a repeat merges.
+            detailed: Also return for each message whether it was new.
+            rpc_id: Topics that merge: id of the call, the same for its repeats. Others need none: a repeat merges.
         """
         ...
 
 
 def send_calls(topic: Topic, *, delayed: bool = False, rpc_ids: RpcIdAllocator | None = None) -> SendCall:
-    """Return what builds the sends of a topic.
+    """Return the builder of a topic's sends.
 
     Args:
         topic: The registered definition.
         delayed: FIXED_TIME, with delays in ms as scores.
-        rpc_ids: Numbers the calls of a client to topics that merge; by default calls have numbers of their own.
+        rpc_ids: Source of the ids of calls to topics that merge; by default a new one.
     """
     if topic.type is TopicType.STREAM:
         return partial(_append, topic)
@@ -77,7 +77,7 @@ def _append(
 
 
 class QueueSends:
-    """Builds the sends of one topic: what is the same for all of them is worked out once."""
+    """Builds the sends of one topic. Arguments that are the same for all of them are computed once."""
 
     def __init__(self, topic: Topic, delayed: bool) -> None:
         ages = topic.ttl is not None and not topic.type.timed
@@ -163,10 +163,10 @@ NO_MARK = -1
 
 
 class PredictedAges:
-    """Makes scores of priorities with the age that their call will probably find, so that the script need not.
+    """Computes scores of priorities with the age expected at the time of the call, so that the script need not.
 
-    The script's clock decides: it makes them again where the age is another one by then. How far that clock is ahead
-    is known from the call before: with the time for which a call waits until it is carried out.
+    The clock of Redis decides: the script computes them again if the age differs. The difference of the clocks,
+    including the time until a call is run, is known from the previous call.
     """
 
     def __init__(self, topic: Topic) -> None:
@@ -174,7 +174,7 @@ class PredictedAges:
         self._ahead_ms: float | None = None
 
     def predict(self, priorities: Sequence[int], built_ms: float) -> tuple[int, Sequence[int]]:
-        """Return the age mark and scores; as long as the clock is not known, `NO_MARK` and the priorities.
+        """Return the age mark and scores; `NO_MARK` and the priorities while the clock is unknown.
 
         Args:
             priorities: The priorities.
@@ -186,7 +186,7 @@ class PredictedAges:
         return mark, self._ages.aged(priorities, mark)
 
     def observe(self, carried_out_ms: int, built_ms: float) -> None:
-        """Note when a call was carried out by Redis' clock, and when it was built."""
+        """Record when a call was run by the clock of Redis, and when it was built."""
         self._ahead_ms = carried_out_ms - built_ms
 
 
@@ -197,7 +197,7 @@ def _script_of(topic: Topic) -> BoundScript:
 
 
 def message_args(messages: Sequence[EncodedMessage]) -> list[Argument]:
-    """Return messages as send_batch takes them: scores and contents, then index and body of those that have one."""
+    """Return messages as arguments of send_batch: scores and contents, then index and body of those with a body."""
     columns = Batch.of(messages)
     return _paired(columns.values, columns.contents) + _body_args(columns)
 
@@ -227,7 +227,7 @@ class MergedSends:
 
     Args:
         topic: The registered definition.
-        rpc_ids: Numbers the calls.
+        rpc_ids: Source of the ids of calls.
     """
 
     def __init__(self, topic: Topic, rpc_ids: RpcIdAllocator) -> None:
@@ -250,11 +250,11 @@ class MergedSends:
         Args:
             slot: The slot.
             messages: What to send; of one slot.
-            detailed: Say of each whether it was new.
-            rpc_id: What names the call for its repeats; by default it has a number of this client's own.
-            partly: Whether it may be carried out in part: then it may answer with a `PartlySent`.
-            each: Then also whether a message is refused by itself whose time has passed, or that has no room, unless
-                the topic waits for room.
+            detailed: Also return for each message whether it was new.
+            rpc_id: Id of the call, the same for its repeats; by default a new one.
+            partly: Whether the call may store only part of the messages; then its result may be a `PartlySent`.
+            each: With `partly`, whether a message is refused individually if its time has passed, or if it has no room
+                and the topic does not wait for room.
         """
         number, topic = len(messages), self._topic
         rpc_id = rpc_id or self._rpc_ids.draw(topic.name, slot)
@@ -285,7 +285,7 @@ class MergedSends:
 
 
 def _digest_of(messages: Sequence[EncodedMessage]) -> str:
-    """Return what tells the messages of a named call from others, by contents and values: times may be another."""
+    """Return a digest of the messages of a named call: their contents and values, not their times."""
     digest = 0
     for message in messages:
         digest = crc32(untraced(cast("bytes", message.body)), crc32(message.content, digest))
@@ -293,7 +293,7 @@ def _digest_of(messages: Sequence[EncodedMessage]) -> str:
 
 
 def merge_args(topic: Topic) -> dict[str, Argument]:
-    """Return how a topic merges, as the scripts that send to it take it, but for `lowest`."""
+    """Return the merge settings of a topic as arguments of the scripts that send to it, without `lowest`."""
     merge = cast("Merge", topic.merge)
     collect = merge.reduce if isinstance(merge.reduce, Collect) else None
     window = merge.window
@@ -316,7 +316,7 @@ def merge_args(topic: Topic) -> dict[str, Argument]:
 
 
 def record_args(messages: Sequence[EncodedMessage]) -> tuple[int, list[Argument]]:
-    """Return how many values the messages have, 1 where they are alike, and the messages as plan_sends takes them."""
+    """Return the number of values, 1 if all are equal, and the messages as arguments of plan_sends."""
     values: list[Argument] = [message.value for message in messages]
     records: list[Argument] = [cast("bytes", message.body) for message in messages]
     if values.count(values[0]) == len(values):
@@ -327,7 +327,7 @@ def record_args(messages: Sequence[EncodedMessage]) -> tuple[int, list[Argument]
 
 
 def lowest_of(topic: Topic, messages: Sequence[EncodedMessage]) -> int:
-    """Return the earliest fixed time of a batch, 0 on topics without."""
+    """Return the earliest fixed time of a batch; 0 on other topics."""
     return min(message.value for message in messages) if topic.type.value == "FIXED_TIME" else 0
 
 
@@ -335,13 +335,13 @@ _ONE, _MANY = BoundScript("send_priority"), BoundScript("send_many", durable=MER
 
 
 def joins_sends(topic: Topic) -> bool:
-    """Return whether sends to several slots of a topic can be one call: not if it merges, drops, or ends in a TTL."""
+    """Return whether sends to several slots of a topic may share a call: not with `merge`, dropping, or a TTL."""
     aged_out = topic.ttl is not None and not topic.type.timed
     return topic.type is not TopicType.STREAM and topic.merge is None and not topic.drops and not aged_out
 
 
 class JoinedSends:
-    """Builds the joined sends of one topic that `joins_sends`. A call answers for each slot by itself.
+    """Builds calls of sends to several slots, for a topic that `joins_sends`. Each slot has its own reply.
 
     Args:
         topic: The registered definition.
@@ -359,8 +359,8 @@ class JoinedSends:
         """Build one call of sends to different slots.
 
         Args:
-            parts: What to send, a few messages for each slot.
-            detailed: Say of each message whether it was new.
+            parts: The messages, a few for each slot.
+            detailed: Also return for each message whether it was new.
         """
         keys: list[str] = []
         sends: list[Argument] = []

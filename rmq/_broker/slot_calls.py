@@ -1,4 +1,4 @@
-"""Calls on each of a topic's slots."""
+"""Calls on several slots of a topic."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROUND_TRIP_SLOTS = 64
 
 
 def checked_slots(topic: Topic, slots: Iterable[int] | None) -> tuple[int, ...]:
-    """Return the slots that are meant, each once; all for `None`.
+    """Return the given slots without duplicates; all slots for `None`.
 
     Raises:
         InvalidValueError: A slot that the topic does not have.
@@ -39,16 +39,16 @@ def checked_slots(topic: Topic, slots: Iterable[int] | None) -> tuple[int, ...]:
 def call_slots(
     connections: Connections, places: Sequence[P], build: Callable[[P], Call[T]], *, finish_all: bool = False
 ) -> list[T]:
-    """Carry out a call on each slot, `TRIP` of them in one round trip; return the replies in the order of the slots.
+    """Run a call on each slot, `TRIP` of them in one round trip; return the replies in the order of the slots.
 
     Args:
-        connections: Carries them out.
-        places: The slots, or what else names one call.
-        build: Makes the call from that.
-        finish_all: Make the later trips even where an earlier one has met an error.
+        connections: The connections to Redis.
+        places: The slots, or other arguments of `build`.
+        build: Returns the call for one of them.
+        finish_all: Make the later round trips even if an earlier one has failed.
 
     Raises:
-        RmqError: The first error. The slots of the same trip were called all the same.
+        RmqError: The first error. The other slots of the same round trip were called.
     """
     replies_: list[Any] = []
     for first in range(0, len(places), ROUND_TRIP_SLOTS):
@@ -61,9 +61,9 @@ def call_slots(
 
 
 def confirm_all(connections: Connections, topic: Topic) -> None:
-    """Have confirmed, where the client asks for it, what all slots hold: for steps that look before they change.
+    """Have the state of all slots confirmed, as the client's durability requires, before a step that reads first.
 
-    What they do not find, another client may have taken out a moment ago.
+    Another client may just have removed what the step does not find, and that must be durable, too.
 
     Raises:
         DurabilityError: Too few replicas, or no disk, confirmed it in time.
@@ -73,7 +73,7 @@ def confirm_all(connections: Connections, topic: Topic) -> None:
 
 
 def call_in_parts(connections: Connections, build: Callable[[int], Call[list[T]]], number: int) -> list[T]:
-    """Carry out a call that may answer for fewer than it was given; `build` makes the one for those not done yet."""
+    """Repeat a call whose reply may cover only the first arguments; `build` returns the call for the rest."""
     answers: list[T] = []
     while True:
         done = len(answers)

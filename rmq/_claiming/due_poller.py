@@ -1,4 +1,4 @@
-"""Polls when each slot is due, beside hints and replies of claims: finds what these have missed."""
+"""Polls the due times of slots, to find messages that hints and the replies of claims have missed."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ DueTimes = tuple[Iterable[tuple[int, int]], int, float]
 
 
 class DuePoller:
-    """Asks Redis when each slot is due.
+    """Reads the due times of slots from Redis.
 
     Args:
         connections: Where the topic is.
         source: Its slots.
 
     Attributes:
-        missed: Whether hints may have been missed since the last look at all slots.
+        missed: Whether hints may have been missed since all slots were last checked.
     """
 
     def __init__(self, connections: Connections, source: Broker) -> None:
@@ -39,15 +39,15 @@ class DuePoller:
         self._next = 0
 
     def parts(self, slots: int) -> int:
-        """Return in how many parts `look` looks at so many slots of one server."""
+        """Return the number of parts in which `look` checks a number of slots of one server."""
         return 1 if self._connections.multi_node else max(1, -(-slots // LOOK_SLOTS))
 
     def look(self, slots: Sequence[int], at_all: bool, in_parts: bool = False) -> Iterator[DueTimes]:
-        """Look at the next slots of the rotation, or at all. Raises as `ClaimPlanner.look`, after the last reply."""
+        """Check the next slots of the rotation, or all. Raises as `ClaimPlanner.look`, after the last reply."""
         yield from self.look_at(self._in_turn(slots, at_all, in_parts))
 
     def look_at(self, slots: Sequence[int]) -> Iterator[DueTimes]:
-        """Look at these slots; raises as `look`."""
+        """Check these slots; raises as `look`."""
         failed: list[RmqError] = []
         for first in range(0, len(slots), LOOK_SLOTS):
             part = slots[first : first + LOOK_SLOTS]
@@ -73,9 +73,9 @@ class DuePoller:
         return (*slots[first:], *slots[:first])[:size]
 
     def _look_one_by_one(self, slots: Sequence[int]) -> Generator[DueTimes, None, list[RmqError]]:
-        """Look at slots of a cluster; return the errors of those whose node is down, if none of them answers.
+        """Check slots of a cluster; return the errors if no node answers.
 
-        Slots of a node that does not answer are left out until it does.
+        Slots of an unresponsive node are omitted until it answers.
         """
         failed: list[RmqError] = []
         if self._connections.unresponsive_nodes:

@@ -1,4 +1,4 @@
-"""Slots that came from an earlier owner: claimed from only once nothing that it had in flight is left."""
+"""Opens slots taken over from an earlier owner once nothing that it had in flight is left."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = reporter("rmq.claimer")
 
 
 class HandoverGate:
-    """Which slots a planner may claim from after a handover.
+    """The slots that a planner may claim from after a handover.
 
     Args:
         connections: Where the topic is.
@@ -35,11 +35,11 @@ class HandoverGate:
         return self._open.get(slot) == owner.epoch
 
     def open_drained(self, slots: Sequence[SlotOwner]) -> None:
-        """Open the slots where nothing is in flight any more.
+        """Open the slots in which nothing of an earlier owner is in flight.
 
-        The owner before may still be at work: paused, cut off, or slower than a handover waits. Our epoch, which the
-        slot has by now, fences what it does to Redis, but not its handler. So we claim only once all that it had in
-        flight is settled or its lease has ended: the messages of a slot run one after the other as long as leases hold.
+        The earlier owner's handler may still run: paused, disconnected, or slower than the drain timeout. The new epoch
+        fences its calls to Redis, but not the handler. So nothing is claimed until all it had in flight is settled or
+        its lease has ended. As long as leases hold, the messages of a slot are handled one after the other.
         """
         sizes = self._connections.run_many([viewing.stats(self._topic, slot) for slot, _ in slots], PATIENCE_S)
         for (slot, owner), size in zip(slots, sizes, strict=True):

@@ -1,6 +1,6 @@
 """A topic's rate limit over the whole cluster: tokens from a bucket in Redis, taken in batches before a claim.
 
-The bucket lies in a key of its own, in a cluster on another server than the slots. Only Redis' clock counts.
+The bucket has a key of its own, which in a cluster may be on another server than the slots. The clock is that of Redis.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class RateLimiter:
 
     Args:
         connections: Where the topic is.
-        topic: The registered definition; what the limit in Redis says goes before it.
-        group: The group, on a stream topic: each has the topic's rate for itself.
+        topic: The registered definition; a limit in Redis takes precedence.
+        group: The group, on a stream topic: each group has the whole rate of the topic.
 
-    Guarantee: without an answer from Redis nothing is granted, so that the limit holds.
+    Guarantee: without a reply from Redis no token is granted, so that the limit holds.
     """
 
     def __init__(self, connections: Connections, topic: Topic, group: str | None = None) -> None:
@@ -50,11 +50,11 @@ class RateLimiter:
         self._next_look_s = monotonic_s() if topic.max_rate is None else float("inf")
 
     def dry_s(self) -> float:
-        """Return for how long it is not worth asking for tokens, in seconds; 0 without a limit."""
+        """Return the seconds until there may be tokens; 0 without a limit."""
         return max(0.0, self._empty_until_s - monotonic_s()) if self.limited else 0.0
 
     def take(self, messages: int) -> int:
-        """Return for how many of the wanted messages there are tokens; take them."""
+        """Take a token for each of a number of messages, as far as there are any; return how many were taken."""
         if not self.limited:
             return messages
         if self.dry_s() > 0:
@@ -72,13 +72,13 @@ class RateLimiter:
         return granted
 
     def refund(self, unused: int) -> None:
-        """Return tokens for which no message was claimed."""
+        """Give back tokens for which no message was claimed."""
         if unused > 0 and self.limited:
             self._empty_until_s = 0.0
             self._take_tokens(-unused, REFUND_S)
 
     def refresh(self) -> None:
-        """Look, now and then, whether a topic without a limit has got one."""
+        """Check, at intervals, whether a topic without a limit has been given one."""
         if self.limited or monotonic_s() < self._next_look_s:
             return
         self._next_look_s = monotonic_s() + LIMIT_LOOK_S

@@ -1,4 +1,4 @@
-"""Deliveries that a poll has claimed and not returned: they wait for the next poll, and go back if none comes."""
+"""Deliveries that a poll has claimed and not returned: kept for the next poll, and released if none comes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ LOOK_EVERY_S = 1.0
 class ReturnBuffer:
     """Keeps deliveries between two polls. Thread-safe.
 
-    They go back uncounted when it is closed, when the program ends, and when no poll has come in half a lease.
+    They are released without using up a retry when the buffer is closed, when the program ends, and when no poll has
+    come within half a lease.
 
     Args:
         runtime: How to wait.
         topic: The registered definition.
-        release: Gives deliveries back.
+        release: Releases deliveries.
     """
 
     def __init__(self, runtime: Runtime, topic: Topic, release: Callable[[Sequence[Delivery]], object]) -> None:
@@ -39,7 +40,7 @@ class ReturnBuffer:
         )
 
     def take(self) -> list[Delivery]:
-        """Return what was kept and still has its lease."""
+        """Return the kept deliveries whose lease has not ended."""
         if not self._deliveries:
             return []
         with self._flush.lock:
@@ -48,9 +49,9 @@ class ReturnBuffer:
         return [delivery for delivery in deliveries if now_s < delivery.lease_until_s]
 
     def keep(self, deliveries: Sequence[Delivery]) -> None:
-        """Keep deliveries for the next `take`, which may be that of another method, each for itself.
+        """Keep deliveries for the next `take`, also of another method. Columns are split into single deliveries.
 
-        Gives them back where it is closed.
+        Releases them if it is closed.
         """
         if not deliveries:
             return
@@ -63,13 +64,13 @@ class ReturnBuffer:
             self._flush.begin()
 
     def close(self) -> None:
-        """Give back what is kept, and keep nothing from now on. Does nothing after a fork."""
+        """Release all deliveries, and keep none from now on. Does nothing after a fork."""
         if not self._flush.forked:
             self._flush.ending.set()
             self._release_stale(True)
 
     def _release_stale(self, all_: bool) -> None:
-        """Release everything, or what is kept for too long; what cannot be released comes back with its lease."""
+        """Release all deliveries, or those kept too long. If that fails, they are delivered again after their lease."""
         if not all_ and monotonic_s() - self._kept_s <= self._topic.lease_s / 2:
             return
         try:

@@ -1,7 +1,7 @@
-"""When each slot has to be looked at: state in, decision out, no I/O and no clock of its own.
+"""The due times of slots: decides which to claim from next. No I/O, and no clock of its own.
 
-Level-triggered: what is due is worked out anew each time from what is known of every slot, so that no lost timer
-or hint can stop delivery for good.
+Level-triggered: the due slots are computed each time from the known state of every slot, so that no lost timer or hint
+can stop delivery for good.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ STALE_ENTRIES = 64
 
 
 class Schedule:
-    """What a consumer knows of its slots. Times are Redis' epoch milliseconds, mapped to a monotonic clock.
+    """The due times of a consumer's slots, as epoch milliseconds of Redis, mapped to a monotonic clock.
 
     `_due_ms` is the truth. The heap of times only tells which slots have become due since: an entry of which the slot
     has another time by now means nothing, and each new time gets an entry of its own. The heap of turns is the same for
     the slots that are due: the one claimed from longest ago is in front.
 
     Args:
-        slots: The slots to watch; each is due at once until a claim says otherwise.
+        slots: The slots to watch; each is due at once until a reply says otherwise.
     """
 
     def __init__(self, slots: Iterable[int]) -> None:
@@ -41,7 +41,7 @@ class Schedule:
         return list(self._due_ms)
 
     def due_ms(self, slot: int) -> int:
-        """Return when a slot is due as far as is known; 0 for never."""
+        """Return the known due time of a slot; 0 for never."""
         return self._due_ms.get(slot, 0)
 
     def set_slots(self, slots: Iterable[int]) -> None:
@@ -61,8 +61,8 @@ class Schedule:
         clocks. The latest start of all spans is kept: it is never early, and late by the shortest of the trips only.
 
         Args:
-            redis_now_ms: What the reply says.
-            received_s: When it came, on the monotonic clock.
+            redis_now_ms: The time in the reply.
+            received_s: When the reply arrived, on the monotonic clock.
             sent_s: When its call was sent; by default when the reply came.
         """
         least_ms = redis_now_ms - received_s * 1000
@@ -79,9 +79,9 @@ class Schedule:
         """Learn from replies when slots are due; return whether a slot is due now.
 
         Args:
-            times: Slots, and when each is due; 0 for never. A hint that has come since the call counts as well.
-            now_ms: Redis' time; 0 where no reply tells.
-            received_s: When the replies came, on the monotonic clock.
+            times: Slots, and when each is due; 0 for never. Hints that arrived since the call still apply.
+            now_ms: The time of Redis; 0 if no reply has it.
+            received_s: When the replies arrived, on the monotonic clock.
             sent_s: When their calls were sent.
         """
         known = self._due_ms
@@ -96,14 +96,14 @@ class Schedule:
         return bool(self._ready)
 
     def hint(self, slot: int, due_ms: int) -> None:
-        """Take a wake hint: due at this time at the latest, 0 for at once."""
+        """Process a wake-up hint: the slot is due at this time at the latest, 0 for at once."""
         known = self._due_ms.get(slot)
         due_ms = due_ms or 1
         if known is not None and (known == 0 or due_ms < known):
             self._set(slot, due_ms)
 
     def postpone(self, slot: int, monotonic_s: float, pause_s: float) -> None:
-        """Leave a slot alone for a while, since a claim failed there; due then, whatever is known of it."""
+        """Postpone a slot after a failed claim; afterwards it is due, whatever its known due time."""
         if self._offset_ms is None:
             self.sync_clock(1, monotonic_s)  # any clock will do until Redis has told its own
         if slot in self._due_ms:
@@ -122,7 +122,7 @@ class Schedule:
         return [slot for _, slot in entries]
 
     def picked(self, slots: Iterable[int]) -> None:
-        """Note that slots are claimed from now: not due until somebody says when, and behind the others then."""
+        """Record that slots are being claimed from: not due until a reply or a hint says so, and last in turn then."""
         for slot in slots:
             if slot in self._due_ms:
                 self._due_ms[slot] = 0
@@ -130,7 +130,7 @@ class Schedule:
                 self._turn[slot] = next(self._turns)
 
     def served(self, slots: Iterable[int]) -> None:
-        """Note that these slots had their turn: the others go first next time."""
+        """Record that these slots had their turn: the others come first next time."""
         for slot in slots:
             if slot in self._turn:
                 self._turn[slot] = next(self._turns)
@@ -138,7 +138,7 @@ class Schedule:
                     heappush(self._queue, (self._turn[slot], slot))
 
     def wait_s(self, monotonic_s: float, longest_s: float) -> float:
-        """Return how long nothing is due, in seconds, at most `longest_s`."""
+        """Return the seconds until a slot is due, at most `longest_s`."""
         now_ms = self._advance(monotonic_s)
         if self._ready:
             return 0.0

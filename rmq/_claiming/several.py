@@ -1,4 +1,4 @@
-"""One read of several topics: their claims are on their way at the same time, and one wait is for the hints of all."""
+"""Reads several topics at once: their claims run in parallel, and one wait covers the hints of all."""
 
 # pyright: reportPrivateUsage=false
 # A read of several consumers does what `Consumer.poll` does, step by step for all of them.
@@ -99,7 +99,7 @@ def _prepare(consumer: Consumer, timeout_s: float) -> None:
 
 
 def _claim(consumers: Sequence[Consumer], most: int) -> list[Delivery]:
-    """Claim from all that have something due, round by round; what one has brought is lost over no other one."""
+    """Claim from all consumers with due slots, round by round. An error of one does not lose the messages of others."""
     deliveries_of: dict[Consumer, list[Delivery]] = {}
     trouble: Exception | None = None
     number = size_bytes = empty_rounds = 0
@@ -138,7 +138,7 @@ def _claim(consumers: Sequence[Consumer], most: int) -> list[Delivery]:
 
 
 def _begin(consumers: Sequence[Consumer], most: int) -> None:
-    """Send the claims of all, in equal shares."""
+    """Send the claims of all consumers, in equal shares."""
     share, extra = divmod(most, len(consumers))
     for index, each in enumerate(consumers):
         if limit := share + (index < extra):
@@ -146,7 +146,7 @@ def _begin(consumers: Sequence[Consumer], most: int) -> None:
 
 
 def _first(deliveries_of: dict[Consumer, list[Delivery]], most: int) -> list[Delivery]:
-    """Return up to `most` of what was found; the rest is for the next poll: a late reply may bring more than asked."""
+    """Return up to `most` deliveries, and keep the rest for the next poll: a late reply may bring more."""
     taken: list[Delivery] = []
     for each, deliveries in deliveries_of.items():
         room = most - len(taken)

@@ -1,6 +1,6 @@
-"""Wake hints: a message was sent that is due earlier than an idle consumer knows.
+"""Wake-up hints: published when a message is due earlier than idle consumers know.
 
-A hint may get lost, which costs time, but never a message: consumers look by themselves as well.
+A lost hint costs time, but never a message: consumers also poll.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Wakeups:
     """The hints of one reading.
 
     Attributes:
-        due: (slot, due ms) of each hint; 0 ms for at once. Of a reader of several topics, the number of the place.
-        missed: Whether hints may have been missed since the last reading: look at all slots.
+        due: (slot, due ms) of each hint; 0 ms for at once. A reader of several topics has indexes instead of slots.
+        missed: Whether hints may have been missed since the last read, so that all slots have to be checked.
     """
 
     due: tuple[tuple[int, int], ...]
@@ -81,14 +81,14 @@ class _Subscription:
 
 
 class WakeupSubscriber:
-    """Subscribes to the wake channels of slots, in a cluster on each node to its own.
+    """Subscribes to the wake-up channels of slots; in a cluster, on the node of each slot.
 
     One thread reads; any may close it.
 
     Args:
         connections: Where the topic is.
         topic: Topic name.
-        slots: The slots to hear of.
+        slots: The slots.
     """
 
     def __init__(self, connections: Connections, topic: str, slots: Iterable[int]) -> None:
@@ -105,7 +105,7 @@ class WakeupSubscriber:
 
     @classmethod
     def of_places(cls, connections: Connections, places: Sequence[tuple[str, int]]) -> WakeupSubscriber:
-        """Return a reader of slots of several topics: in its hints the number of a place stands for its slot."""
+        """Return a reader of slots of several topics: its hints have the index of a place instead of a slot."""
         reader = cls(connections, ", ".join(dict.fromkeys(topic for topic, _ in places)), ())
         reader._slots = {slot_keys(*place).wake.encode(): number for number, place in enumerate(places)}
         return reader
@@ -114,7 +114,7 @@ class WakeupSubscriber:
         """Wait up to `timeout_s` for a hint and return all that have arrived.
 
         Returns:
-            No hints after the timeout, or at once where the connection is broken or closed: then `missed` tells.
+            No hints after the timeout, or at once if the connection is broken or closed: then `missed` is set.
         """
         self._closing = False
         try:
@@ -157,7 +157,7 @@ class WakeupSubscriber:
 
     @staticmethod
     def wait_for_any(readers: Sequence[WakeupSubscriber], timeout_s: float) -> None:
-        """Wait up to `timeout_s` until one of several has something to read; to `read` each with 0 s then takes it."""
+        """Wait up to `timeout_s` until one of several readers has data; then call `read` of each with 0 s."""
         with ExitStack() as reading:
             for reader in readers:
                 # a concurrent close() interrupts the wait; we release the connection ourselves
@@ -172,11 +172,11 @@ class WakeupSubscriber:
 
     @property
     def connected(self) -> bool:
-        """Whether hints can arrive."""
+        """True while hints can arrive."""
         return bool(self._subscriptions)
 
     def max_wait_s(self) -> float:
-        """Return how long a reading may wait at most for connections to be looked after."""
+        """Return the longest time that a read may take, in seconds, so that connections are checked in time."""
         if self._connections.multi_node or not self.connected:
             return TOPOLOGY_CHECK_S
         return (
@@ -186,15 +186,15 @@ class WakeupSubscriber:
         )
 
     def probe(self, every_s: float) -> float | None:
-        """Prove now and then that hints arrive: publish a message on a channel of each server, which has to come back.
+        """Check at intervals that hints arrive: publish a message on a channel of each server, and expect it back.
 
-        For the thread that reads.
+        To be called by the reading thread.
 
         Args:
-            every_s: How often. Of several servers each gets its turn.
+            every_s: Interval in seconds. Several servers are checked in turn.
 
         Returns:
-            Since when hints are proven to arrive from all channels, on the monotonic clock; `None` while they are not.
+            Since when hints are known to arrive from all channels, on the monotonic clock; `None` if they are not.
         """
         now_s = monotonic_s()
         subscriptions = list(self._subscriptions.values())
@@ -214,7 +214,7 @@ class WakeupSubscriber:
         return max(proven_s, default=None) if complete else None
 
     def probe_wait_s(self, every_s: float) -> float:
-        """Return for how long `probe` has nothing to do, in seconds."""
+        """Return the seconds until the next call of `probe` is due."""
         at_s = [
             subscription.probed_s + PROOF_S
             if subscription.probe and subscription.proven_s is not None
@@ -242,12 +242,12 @@ class WakeupSubscriber:
             log.debug("topic %s: no probe of its wake hints: %s", self._topic, error)
 
     def end(self) -> None:
-        """Close for good: a reading under way ends, and later ones return at once."""
+        """Close for good: a current read ends, and later ones return at once."""
         self._ended = True
         self.close()
 
     def close(self) -> None:
-        """Unsubscribe by closing the connections; reading again subscribes anew. A reading under way ends."""
+        """Unsubscribe by closing the connections; the next read subscribes again. A current read ends."""
         self._closing = True
         if self._reading.acquire(blocking=False):
             try:
@@ -264,7 +264,7 @@ class WakeupSubscriber:
         self._subscriptions.clear()
 
     def _subscribe(self) -> None:
-        """Subscribe to channels that are not heard yet, and to those that have moved."""
+        """Subscribe to channels without a subscription, and to those that have moved."""
         version = self._connections.topology_version
         heard = sum(
             len(subscription.confirmed) + len(subscription.unconfirmed) for subscription in self._subscriptions.values()
@@ -310,10 +310,10 @@ class WakeupSubscriber:
             self._lose(node)
 
     def _take_all(self, hints: list[tuple[int, int]]) -> bool:
-        """Take the replies that have arrived; return whether there were any.
+        """Process the replies that have arrived; return whether there were any.
 
-        The socket is asked once: each time that this thread asks the system, another one may keep Python's lock for 5
-        ms. What comes meanwhile is for the next reading.
+        Reads from the socket once: at each system call another thread may take Python's lock for 5 ms. Data that
+        arrives meanwhile is left for the next read.
         """
         any_taken = False
         for node, subscription in list(self._subscriptions.items()):
@@ -372,12 +372,12 @@ class WakeupSubscriber:
             self._missed = True
 
     def _lose(self, node: Node) -> None:
-        """Drop a connection that broke: its channels may be elsewhere now."""
+        """Drop a broken connection: its channels may have moved to another server."""
         self._drop(node)
         self._connections.invalidate()
 
     def _ping(self) -> None:
-        """Find connections that are dead, though they have not broken."""
+        """Find connections whose server no longer answers, although they are not closed."""
         now_s = monotonic_s()
         for node, subscription in list(self._subscriptions.items()):
             try:
@@ -397,6 +397,6 @@ class WakeupSubscriber:
 
 
 def _due_ms(rest: list[Any]) -> int | None:
-    """Return the due time of a hint; `None` for any other message: other clients may publish there, too."""
+    """Return the due time of a hint; `None` for other messages, which other clients may publish."""
     payload = rest[0] if len(rest) == 1 else None
     return int(payload) if isinstance(payload, bytes) and payload.isdigit() and len(payload) <= MOST_DIGITS else None

@@ -159,7 +159,7 @@ class HandlerInvoker:
 
     def _count(self, ready: Sequence[Delivery], started_s: float, error: BaseException | None) -> None:
         """Count a call and its duration; log a failure or a `RetryAfterError`."""
-        if (delay_ms := retry_after_ms(error)) is not None:
+        if error is not None and (delay_ms := retry_after_ms(error)) is not None:
             delay_s = delay_ms / 1000
             self._hold_back(delay_s)
             text = "topic %s: a handler raised RetryAfterError; this process claims no messages of it for %g s: %s"

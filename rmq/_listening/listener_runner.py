@@ -311,10 +311,10 @@ class ListenerRunner:
         return bool(revoking or lingering)
 
     def _lingering(self, present: Collection[int]) -> set[int]:
-        """Return the slots that are gone and may still have a handler here.
+        """Return the slots that were lost and may still have a running handler here.
 
         They keep their thread: a broken connection to ZooKeeper takes all slots away and gives them back a moment
-        later, and another thread would then run beside the one that is still at it.
+        later, and another thread would then run a handler in parallel with the present one.
         """
         gone = {slot: number for slot, number in self._spread.items() if slot not in present}
         busy = {number: self._busy(number) for number in set(gone.values())}

@@ -120,7 +120,7 @@ class ZstdCodec:
 
     Args:
         inner: The other codec; JSON by default.
-        level: How hard it tries, 1 to 22.
+        level: Compression level, 1 to 22.
 
     Raises:
         InvalidValueError: `level` is out of range.

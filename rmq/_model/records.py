@@ -133,7 +133,7 @@ def read_record(stored: bytes | None) -> Record | None:
 
 
 def new_record(kind: str, value: bytes, number: float = 0, count: int = 1) -> bytes:
-    """Return a record as it is sent: without times, which Redis knows."""
+    """Return a record as it is sent: without times, which the script adds."""
     return _HEAD.pack(MARK, count, 0, 0, number, kind.encode()) + value
 
 

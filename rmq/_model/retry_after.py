@@ -41,8 +41,8 @@ class RetryAfterError(Exception):
 RetryAfterError.__module__ = "rmq"  # where users import it from
 
 
-def retry_after_ms(error: BaseException | None) -> int | None:
-    """Return the delay of a `RetryAfterError`, ms; `None` for another error, or none.
+def retry_after_ms(error: BaseException) -> int | None:
+    """Return the delay of a `RetryAfterError`, ms; `None` for another error.
 
     `isinstance` would read the error's `__class__`, which may be a property that raises.
     """

@@ -319,7 +319,7 @@ def _is_required(parameter: inspect.Parameter) -> bool:
 
 
 def _not_required(parameter: inspect.Parameter) -> inspect.Parameter:
-    """Return an option that typer takes without a value: whoever leaves it out gets one line of ours, and no box."""
+    """Return an option that typer does not require: if it is missing, RMQ prints one line of error instead of a box."""
     plain, *rest = get_args(parameter.annotation)
     option = copy.copy(_option_of(parameter))
     option.help = f"{option.help}  \\[required]"

@@ -98,7 +98,7 @@ class Row:
         return make(self.content, **{name: value}, **extras)
 
     def _check_merging(self, topic: Topic) -> None:
-        """Refuse what the topic's merge does not take, and what it needs and lacks."""
+        """Raise for fields that the topic's merge does not take, and for missing ones that it needs."""
         merge = topic.merge
         kind = "" if merge is None else merge.kind
         joins = kind == "J"

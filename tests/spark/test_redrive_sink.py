@@ -82,7 +82,9 @@ def test_one_that_died_again_since_it_was_read_stays(spark: SparkSession, spark_
     assert accounts(spark_client, topic) == (3 - 1, 2)
 
 
-def test_a_fresh_copy_keeps_its_body_and_its_time_unless_a_time_is_given(spark: SparkSession, spark_client: RmqClient) -> None:
+def test_a_fresh_copy_keeps_its_body_and_its_time_unless_a_time_is_given(
+    spark: SparkSession, spark_client: RmqClient
+) -> None:
     topic = topic_of()
     for options, replaced in (({}, False), ({"time_range": "2h"}, True)):
         kill(spark_client, topic, ["x"], TimeoutError("late"))

@@ -355,7 +355,7 @@ class OwnedSlots:
 
 
 def unnamed(topic: Topic, error: FencedError) -> FencedError:
-    """Return what a query is told that names no ZooKeeper, on a topic with owners."""
+    """Return the error for a query without option `zookeeper` on a topic whose slots have owners."""
     return FencedError(
         f"topic {topic.name} has workers under ZooKeeper, but this query has no option zookeeper. Set "
         "it to their servers so that the query shares the slots with them, or stop the workers and "
