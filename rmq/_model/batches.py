@@ -1,9 +1,9 @@
-"""Messages on their way to their slots. Pure.
+"""Encoded messages, and batches of them for one call. Pure.
 
 An `EncodedMessage` is one of them, as its topic's `Encoder` has checked it. A `Batch` has those of one slot that go
 into one call, and `Rows` has messages of any slots, in the order in which they were given, before they are sorted by
-slot. Both are kept column by column: what is done with all messages costs little for one. In a batch, the columns of
-bodies and of fields end with the last message that has any.
+slot. Both are stored as columns, so that operations on all messages cost little per message. In a batch, the columns
+of bodies and of fields end with the last message that has any.
 
 Messages of one content fold before they are sent as their sends would merge; see `fold_messages`.
 """
@@ -52,21 +52,21 @@ _new = cast("Callable[[type[EncodedMessage], Row], EncodedMessage]", tuple.__new
 
 
 class Batch(Sequence[EncodedMessage]):
-    """Messages of one slot on their way into one call, as a sequence that holds no object for each of them.
+    """Messages of one slot for one call: a sequence without an object for each message.
 
     Args:
         slot: Number of the slot.
         contents: Contents.
-        values: As many values.
+        values: Values, one for each content.
         bodies: Bodies, up to the last message that has one.
         fields: Fields of stream entries, up to the last one that was made of fields.
 
     Attributes:
         size_bytes: Size of contents and bodies.
         messages: The messages as the caller gave them, or the numbers of their rows.
-        positions: Their positions in the call of the user, where outcomes are asked for.
+        positions: Their positions in the user's call, if outcomes are requested.
         folded: Index in the batch -> the caller's messages that were folded into that one.
-        completion: What names the call for its repeats, `None` where a repeat merges.
+        completion: Id of the call for its repeats; `None` if a repeat merges.
     """
 
     __slots__ = (
@@ -96,7 +96,7 @@ class Batch(Sequence[EncodedMessage]):
 
     @classmethod
     def of(cls, messages: Sequence[EncodedMessage]) -> Batch:
-        """Return some messages, at least one, which are of one slot, as a batch."""
+        """Return messages of one slot, at least one, as a batch."""
         if isinstance(messages, Batch):
             return messages
         _, contents, values, bodies, fields = zip(*messages, strict=True)
@@ -109,7 +109,7 @@ class Batch(Sequence[EncodedMessage]):
         )
 
     def add(self, row: Row, message: object = None) -> int:
-        """Append a message, with what the caller gave for it; return the bytes that it adds."""
+        """Append a message and the caller's object for it; return the number of bytes added."""
         _, content, value, body, fields = row
         self.contents.append(content)
         self.values.append(value)
@@ -128,7 +128,7 @@ class Batch(Sequence[EncodedMessage]):
         return size_bytes
 
     def extend(self, rows: Rows, places: list[int]) -> None:
-        """Append the rows at some places, at least one."""
+        """Append the rows at the given positions, at least one."""
         before = len(self.contents)
         contents = gathered(rows.contents, places)
         self.contents += contents
@@ -144,7 +144,7 @@ class Batch(Sequence[EncodedMessage]):
         self.size_bytes += _size_of(contents, bodies)
 
     def fold(self, topic: Topic, encoded: EncodedMessage, message: object) -> int | None:
-        """Fold a message into the last one of its content; return the bytes that it adds, `None` if it stands alone."""
+        """Fold a message into the last one of its content; return the bytes added, `None` if it was not folded."""
         place = self._places.get(encoded.content)
         together = None if place is None else fold_pair(topic, self[place], encoded)
         if place is None or together is None:
@@ -158,11 +158,11 @@ class Batch(Sequence[EncodedMessage]):
 
     @property
     def taken(self) -> int:
-        """How many of the caller's messages it holds."""
+        """Number of the caller's messages in it."""
         return len(self.messages) + sum(map(len, self.folded.values()))
 
     def originals(self, first: int = 0, last: int | None = None) -> list[Any]:
-        """Return the caller's messages behind those of the batch from one index to before another."""
+        """Return the caller's messages that were folded into those of the batch from one index to before another."""
         if not self.folded:
             return self.messages[first:last]
         originals: list[Any] = []
@@ -197,14 +197,14 @@ class Batch(Sequence[EncodedMessage]):
 
 
 class Rows(Sequence[EncodedMessage]):
-    """Messages of any slots, in the order in which they were given, as a sequence that holds no object for each.
+    """Messages of any slots, in the given order: a sequence without an object for each message.
 
     Args:
         slots: Their slots.
         contents: Contents.
         values: Values.
-        bodies: Bodies; empty where no message has one.
-        fields: Fields of stream entries; empty where no entry was made of fields.
+        bodies: Bodies; empty if no message has one.
+        fields: Fields of stream entries; empty if no entry has fields.
     """
 
     __slots__ = ("bodies", "contents", "fields", "slots", "values")
@@ -221,13 +221,13 @@ class Rows(Sequence[EncodedMessage]):
 
     @classmethod
     def of(cls, messages: Sequence[EncodedMessage]) -> Rows:
-        """Return some messages as columns."""
+        """Return messages as columns."""
         if isinstance(messages, Rows):
             return messages
         return cls(*map(list, zip(*messages, strict=True))) if messages else cls((), (), ())
 
     def without(self, left_out: Collection[int]) -> Rows:
-        """Return the messages but for those at some places."""
+        """Return all messages except those at the given positions."""
         if not left_out:
             return self
         kept = [index not in left_out for index in range(len(self))]
@@ -243,13 +243,13 @@ class Rows(Sequence[EncodedMessage]):
 
     @property
     def longest(self) -> int:
-        """No message has more bytes than this, fields left out."""
+        """Upper bound of the bytes of a message, without fields."""
         bodies = [0 if body is None else len(body) for body in self.bodies]
         return max(map(len, self.contents), default=0) + max(bodies, default=0)
 
     @property
     def places(self) -> dict[int, list[int]]:
-        """The places of the messages by their slots, both in the order in which they come."""
+        """Positions of the messages by slot, both in the given order."""
         slots = self.slots
         if slots and slots[0] == slots[-1] and slots.count(slots[0]) == len(slots):
             return {slots[0]: list(range(len(slots)))}
@@ -293,7 +293,7 @@ def slots_of(bases: Iterable[bytes], slots: int) -> list[int]:
 
 
 def gathered(column: Sequence[Any], places: list[int]) -> Sequence[Any]:
-    """Return the values at some places, at least one."""
+    """Return the values at the given positions, at least one."""
     if len(places) == len(column):  # all of them: places stand in their order
         return column
     return itemgetter(*places)(column) if len(places) > 1 else (column[places[0]],)
@@ -327,7 +327,7 @@ def fold_messages(topic: Topic, encoded: Iterable[EncodedMessage]) -> list[Encod
 
 
 def fold_pair(topic: Topic, older: EncodedMessage, newer: EncodedMessage) -> EncodedMessage | None:
-    """Return one message of two of one content, `None` where it is better not to fold them: see `fold_messages`."""
+    """Return two messages of one content as one; `None` if they must not be folded: see `fold_messages`."""
     merge, first, second = cast("Merge", topic.merge), _record_of(older), _record_of(newer)
     together = _together(merge, first, second)
     if together is None:
@@ -342,7 +342,7 @@ def _record_of(message: EncodedMessage) -> Record:
 
 
 def _together(merge: Merge, older: Record, newer: Record) -> Record | None:
-    """Return the fold of two sends, `None` where it is better not to fold them."""
+    """Return the fold of two sends; `None` if they must not be folded."""
     if newer.kind == "N" and merge.priority is not PriorityRule.LAST:
         return None  # an older version leaves the priority: which one is older the message in store says, too
     if newer.kind == "J" and older.wanted != newer.wanted:

@@ -1,4 +1,4 @@
-"""Messages of one claim that are held as one delivery, column by column, until one of them needs to be on its own."""
+"""Messages of one claim held as one delivery, as columns, until one of them needs a delivery of its own."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _SPREADING = Lock()
 
 
 class ClaimColumns(Delivery):
-    """All messages of a claim that have one claim score. Acked as a whole, they cost no object each.
+    """All messages of a claim with one claim score. If they are acked as a whole, no object is made for each.
 
-    Where a message has an outcome, a lease or an error of its own, `each` makes a delivery of every one. These take the
-    place of the columns from then on, and have their outcome unless they have one of their own.
+    If a message gets an outcome, a lease or an error of its own, `each` makes a delivery of every one. They replace the
+    columns from then on, and have the outcome of the columns unless they have one of their own.
 
     Attributes:
-        rows: What the claim handed over.
+        rows: The claimed rows.
     """
 
     __slots__ = ("_each", "_outcome", "rows")
@@ -49,7 +49,7 @@ class ClaimColumns(Delivery):
 
     @property
     def outcome(self) -> Outcome | None:
-        """How all of them were settled that have no outcome of their own."""
+        """Outcome of all messages without one of their own."""
         return self._outcome
 
     @outcome.setter
@@ -59,18 +59,18 @@ class ClaimColumns(Delivery):
 
     @property
     def is_spread(self) -> bool:
-        """Whether there is a delivery for each message."""
+        """True once there is a delivery for each message."""
         return self._each is not None
 
     def must_spread(self, now_s: float) -> bool:
-        """Return whether these cannot be settled as a whole: Redis acks so, and only while the lease runs."""
+        """Return whether these cannot be settled as a whole: only acks can be, and only while the lease runs."""
         if self._each is not None:
             return True
         whole = self._outcome is ACKED and not self.ack_individually and self.lease_until_s >= now_s
         return self._outcome is not None and not (whole and len(self.rows) > 1)
 
     def each(self) -> list[Delivery]:
-        """Return a delivery for each message; always the same ones."""
+        """Return a delivery for each message, always the same objects."""
         if self._each is not None:
             return self._each
         with _SPREADING:
@@ -111,7 +111,7 @@ def spread(deliveries: Iterable[Delivery]) -> list[Delivery]:
 
 
 def spread_some(deliveries: Sequence[Delivery], now_s: float) -> Sequence[Delivery]:
-    """Return deliveries with those columns spread that cannot be settled as a whole; what is under way stays."""
+    """Return deliveries, with columns that cannot be settled as a whole split into rows, unless they are under way."""
     if not _has_columns(deliveries):
         return deliveries
     found: list[Delivery] = []
@@ -124,7 +124,7 @@ def spread_some(deliveries: Sequence[Delivery], now_s: float) -> Sequence[Delive
 
 
 def take_up_to(waiting: deque[Delivery], most: int) -> list[Delivery]:
-    """Take up to so many messages of what waits; the first columns even if they have more. Others may take, too."""
+    """Take up to a number of waiting messages; the first columns even if they have more. Thread-safe."""
     taken: list[Delivery] = []
     number = 0
     try:
@@ -151,7 +151,7 @@ def number_of(deliveries: Sequence[Delivery]) -> int:
 
 
 def size_of(deliveries: Sequence[Delivery]) -> tuple[int, int]:
-    """Return how many messages there are, and of how many slots."""
+    """Return the number of messages, and of their slots."""
     return number_of(deliveries), len({delivery.slot for delivery in deliveries})
 
 

@@ -1,4 +1,4 @@
-"""A claimed message in a handler's hands."""
+"""Deliveries: claimed messages, and their outcomes."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class Verb(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a delivery ends, and why.
+    """The outcome of a delivery, and its reason.
 
     Attributes:
-        verb: What to do with it.
+        verb: The action.
         delay_ms: For a nack: wait before the retry; `None` for the topic's retry policy. For a release: it has failed,
             uses up no retry, and comes again after this time; `None`: it was not begun, and goes back as it was.
-        error_type: Why, e.g. `ValueError`.
-        error_message: Why, in words, at most 1,000 characters.
+        error_type: Class of the error, such as `ValueError`.
+        error_message: Text of the error, at most 1,000 characters.
 
     Examples:
         >>> Outcome(Verb.NACK, delay_ms=5_000).verb.name
@@ -70,14 +70,14 @@ class Holder(Protocol):
 
     @property
     def settle(self) -> Callable[[Delivery, Outcome], bool] | None:
-        """Carries out an outcome at once, and returns False where the claim was stale.
+        """Carry out an outcome at once; return False if the claim was stale.
 
-        `None` where the delivery's note of it is enough: a listener's thread settles with its next claim.
+        `None` if the outcome only has to be recorded: a thread of a listener settles with its next claim.
         """
         ...
 
     def still_owner(self, delivery: Delivery) -> bool:
-        """Return whether nobody else can own the delivery's slot yet; True without ZooKeeper."""
+        """Return whether no other worker can own the delivery's slot yet; True without ZooKeeper."""
         ...
 
 
@@ -94,7 +94,7 @@ class Delivery(Generic[PayloadT]):
         claimed_ms: Redis' time of the claim, epoch ms.
         lease_until_s: When the lease ends at the earliest, on the clock of `rmq._model.times.monotonic_s`.
         owner: Epoch and ensemble under which it was claimed.
-        lost: True once the lease is known to be lost: someone else may have the message.
+        lost: True once the lease is known to be lost: another consumer may have the message.
         outcome: How it was settled; `None` while it is open.
         ack_individually: Whether its ack has to name it: Redis could not ack its claim as a whole.
         under_way: Whether its claim score is on the way to Redis, in a renewal or an ack that was not answered yet.
@@ -150,12 +150,12 @@ class Delivery(Generic[PayloadT]):
 
     @property
     def name(self) -> bytes:
-        """What names it within its slot: the content, on a stream topic the id."""
+        """Its key within its slot: the content; on a stream topic the id."""
         return self.content
 
     @property
     def retries_left(self) -> int:
-        """How many retries are left if this delivery fails, 0 when it would be dead."""
+        """Number of retries left if this delivery fails; 0 if the message would be dead."""
         return retries_left_of(self.claim_score)
 
     @property
@@ -177,21 +177,21 @@ class Delivery(Generic[PayloadT]):
 
     @property
     def merged(self) -> int:
-        """How many sends this delivery stands for, 1 for one; always 1 without the topic's `merge`: nobody counts."""
+        """Number of sends merged into this delivery; always 1 without the topic's `merge`: they are not counted."""
         return 1
 
     @property
     def value(self) -> Any:
-        """What its sends folded into: the body, for `Max`, `Min` and `Sum` a number, for `Collect` the items."""
+        """The result of its sends: the body, for `Max`, `Min` and `Sum` a number, for `Collect` the items."""
         return self.body
 
     @property
     def payload(self) -> PayloadT:
-        """What its body holds, an object of its topic's payload class. It is decoded once.
+        """The decoded body: an object of the topic's payload class. It is decoded once.
 
         Raises:
-            PayloadError: The body holds none. A listener buries such a message before it calls its handler.
-            InvalidValueError: The topic has no payload class; or it collects, then there are `payloads`.
+            PayloadError: The body cannot be decoded. A listener buries such a message without calling its handler.
+            InvalidValueError: The topic has no payload class; or it collects: use `payloads`.
         """
         if self.topic.collects:
             raise InvalidValueError(f"topic {self.topic.name} collects: take payloads", topic=self.topic.name)
@@ -212,7 +212,7 @@ class Delivery(Generic[PayloadT]):
         return self.decode() if found is _NOT_DECODED else found
 
     def decode(self) -> Any:
-        """Decode its payload, or all of them, once more, and return it. Raises as `payload`; for RMQ itself."""
+        """Decode its payload, or all of them, again, and return it. Raises as `payload`. Internal."""
         topic = self.topic
         many = [decode_payload(topic.typed, topic.name, item) for item in self.items] if topic.collects else None
         found: Any = decode_payload(topic.typed, topic.name, self.body) if many is None else many
@@ -220,7 +220,7 @@ class Delivery(Generic[PayloadT]):
         return found
 
     def forget_payload(self) -> None:
-        """Drop the payload, which is decoded again for whom asks; for RMQ itself."""
+        """Drop the decoded payload; a later access decodes it again. Internal."""
         with suppress(AttributeError):
             del self.decoded
 
@@ -251,35 +251,35 @@ class Delivery(Generic[PayloadT]):
 
     @property
     def version(self) -> int | None:
-        """The largest `version=` of its sends, where the topic keeps `Newest`: that of its body. Else `None`."""
+        """The largest `version=` of its sends, which is that of its body, if the topic keeps `Newest`; else `None`."""
         return None
 
     @property
     def wanted(self) -> int:
-        """How many parts a join waits for; 0 where it is none."""
+        """Number of parts that a join waits for; 0 if it is not a join."""
         return 0
 
     @property
     def complete(self) -> bool:
-        """Whether all parts of a join are there; True where it is none."""
+        """True if all parts of a join have arrived, or if it is not a join."""
         return True
 
     def fold(self, function: Fold, initial: Any = None) -> Any:
-        """Return what the items come to, for example `fold(json_merge_patch)`: `functools.reduce` over `items`.
+        """Reduce the items to one value, as `functools.reduce` does: for example `fold(json_merge_patch)`.
 
         Args:
-            function: Takes what the items before came to, and an item.
-            initial: What comes before the first item; by default the fold begins with that item.
+            function: Called with the result so far and an item.
+            initial: The initial result; by default the first item.
 
         Returns:
-            `initial` where there are no items.
+            The result; `initial` if there are no items.
         """
         del function
         return initial
 
     @property
     def fencing_token(self) -> int | None:
-        """A number that other stores compare, to refuse what a late owner writes; `None` without owners.
+        """A number that other stores compare, to refuse late writes of a former owner; `None` without owners.
 
         Guarantee: larger for every later owner of the slot, also after `RmqClient.adopt`, and the same for all that one
             owner claims; below 2^63. A Redis that was emptied, or that lost its last writes in a failover, may have
@@ -290,17 +290,17 @@ class Delivery(Generic[PayloadT]):
     def still_owner(self) -> bool:
         """Return whether no other worker can have this message, or own its slot, yet.
 
-        Guarantee: by this machine's clock, so a process that is paused right after this call may be wrong; against
-        that stands the epoch, which fences its late ack, and, for other stores, `fencing_token`.
+        Guarantee: valid by this machine's clock at the time of the call. If the process is paused right afterwards, the
+        epoch fences its late ack; for other stores, use `fencing_token`.
         """
         return not self.lost and monotonic_s() < self.lease_until_s and self._holder.still_owner(self)
 
     def ack(self) -> bool:
-        """Done: the message leaves the queue.
+        """Acknowledge: the message is done and leaves the queue.
 
         Returns:
-            False where the lease was lost before: nothing changed, the message is or will be delivered again.
-            A listener collects outcomes and carries them out with its next call; there it is always True.
+            False if the lease was lost before: nothing changed, and the message is or will be delivered again.
+            In a listener always True: it collects outcomes and sends them with its next call.
 
         Raises:
             AlreadySettledError: Settled before.
@@ -309,15 +309,15 @@ class Delivery(Generic[PayloadT]):
         return self._end(ACKED)
 
     def nack(self, delay: Duration | None = None, error: BaseException | str = "") -> bool:
-        """Failed: back into the queue with one retry less, or dead when none is left.
+        """Report a failure: the message is retried, or dead if no retry is left.
 
         Args:
             delay: Wait before the retry: a `timedelta` or a text such as "30s"; "0s" for at once, `None` for the
                 topic's policy.
-            error: Why, for the dead letters.
+            error: The reason, for the dead letters.
 
         Returns:
-            False where the lease was lost before, as for `ack`.
+            False if the lease was lost before, as for `ack`.
 
         Raises:
             InvalidValueError: The delay is negative or over 100 years.
@@ -328,15 +328,15 @@ class Delivery(Generic[PayloadT]):
         return self._end(Outcome(Verb.NACK, delay_ms, *describe(error)))
 
     def bury(self, error: BaseException | str = "") -> bool:
-        """Hopeless: into the dead letters at once, whatever retries are left. Returns and raises like `nack`."""
+        """Move to the dead letters at once, even if retries are left. Returns and raises like `nack`."""
         return self._end(Outcome(Verb.BURY, 0, *describe(error)))
 
     def release(self) -> bool:
-        """Not begun: back as it was, without using up a retry. Returns and raises like `ack`."""
+        """Give the message back as it was, without using up a retry. Returns and raises like `ack`."""
         return self._end(RELEASED)
 
     def raise_if_lost(self) -> None:
-        """Raise `LeaseLostError` once the lease is known to be lost: call it before an effect that must not double."""
+        """Raise `LeaseLostError` if the lease is known to be lost: call it before an effect that must occur once."""
         if self.lost:
             raise LeaseLostError(
                 f"the lease on {self.content!r:.80} was lost; another consumer may have it",
@@ -345,7 +345,7 @@ class Delivery(Generic[PayloadT]):
             )
 
     def mark(self, outcome: Outcome) -> None:
-        """Note an outcome without carrying it out: for consumers and listeners, which settle in batches.
+        """Record an outcome without sending it: for consumers and listeners, which settle in batches.
 
         Raises:
             AlreadySettledError: Settled before.
@@ -379,9 +379,9 @@ class Delivery(Generic[PayloadT]):
 
 
 def describe(error: BaseException | str) -> tuple[str, str]:
-    """Return an error's type and text as they are kept: text that UTF-8 can hold, at most 1,000 characters.
+    """Return the class and the text of an error as they are stored: valid UTF-8, at most 1,000 characters.
 
-    Raises nothing, whatever the error's own methods do: else its delivery would have no outcome.
+    Never raises, even if methods of the error do: else the delivery would have no outcome.
     """
     kind = "" if issubclass(type(error), str) else _name_of(error)
     try:

@@ -1,4 +1,4 @@
-"""Deliveries column by column, for handlers and consumers that take many at once."""
+"""Deliveries as columns, for handlers and consumers that take many at a time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Settle: TypeAlias = Callable[[Sequence[Delivery], Outcome], Sequence[Delivery]]
 class DeliveryColumns:
     """Deliveries as columns: each list has one value for each delivery, a row. Do not change the lists.
 
-    Ack it when all is done, or nack some rows and ack the rest.
+    Call `ack` when all rows are done, or `nack` some rows and ack the rest.
 
     Attributes:
         topic: The topic's definition.
@@ -73,7 +73,7 @@ class DeliveryColumns:
 
     @property
     def retries_left(self) -> list[int]:
-        """How many retries are left if the delivery fails, 0 when the message would be dead."""
+        """Number of retries left if the delivery fails; 0 if the message would be dead."""
         return self._column(lambda part: part.retries_left)
 
     @property
@@ -90,27 +90,27 @@ class DeliveryColumns:
 
     @property
     def values(self) -> list[Any]:
-        """What their sends folded into, see `Delivery.value`: the bodies, where the topic has no `merge`."""
+        """The results of their sends, see `Delivery.value`; the bodies if the topic has no `merge`."""
         return [value for part in self._parts for value in _values_of(part)]
 
     @property
     def merged(self) -> list[int]:
-        """How many sends each stands for; always 1 without the topic's `merge`: nobody counts."""
+        """Number of sends that merged into each; always 1 without the topic's `merge`, as they are not counted."""
         return self._column(lambda part: part.merged)
 
     @property
     def claimed_ms(self) -> list[int]:
-        """Redis' times of their claims, epoch ms."""
+        """Times of their claims by the clock of Redis, epoch ms."""
         return self._column(lambda part: part.claimed_ms)
 
     @property
     def fencing_tokens(self) -> list[int | None]:
-        """Numbers for stores outside, `None` without owners; see `Delivery.fencing_token`."""
+        """Numbers for other stores, `None` without owners; see `Delivery.fencing_token`."""
         return self._column(lambda part: part.fencing_token)
 
     @property
     def lost(self) -> list[bool]:
-        """Whether a lease is known to be lost: someone else may have the message. Look before an effect."""
+        """Whether each lease is known to be lost: another consumer may have the message. Check before an effect."""
         found: list[bool] = []
         for part in self._parts:
             if isinstance(part, ClaimColumns):
@@ -121,22 +121,22 @@ class DeliveryColumns:
 
     @property
     def deliveries(self) -> list[Delivery]:
-        """A `Delivery` for each row, always the same ones. They cost what columns save."""
+        """A `Delivery` for each row, always the same objects, at the cost that columns avoid."""
         return spread(self._parts)
 
     def ack(self, rows: Iterable[int] | None = None) -> list[int]:
-        """Done: the messages leave the queue.
+        """Acknowledge rows: their messages are done and leave the queue.
 
         Args:
-            rows: Numbers of rows, from 0; by default all that have not been settled.
+            rows: Indexes of rows, from 0; by default all that are not settled.
 
         Returns:
-            The rows whose lease was lost before: nothing changed for them, their messages are or will be delivered
-            again. A listener collects outcomes and carries them out with its next call; there it is always empty.
+            The rows whose lease was lost before: nothing changed for them, and their messages are or will be delivered
+            again. In a listener always empty: it collects outcomes and sends them with its next call.
 
         Raises:
             InvalidValueError: There is no such row; nothing was acked.
-            AlreadySettledError: One of the rows that are named was settled before; nothing was acked.
+            AlreadySettledError: One of the given rows was settled before; nothing was acked.
             RmqError: As for `Consumer.ack`.
         """
         return self._end(rows, ACKED)
@@ -144,13 +144,13 @@ class DeliveryColumns:
     def nack(
         self, rows: Iterable[int] | None = None, delay: Duration | None = None, error: BaseException | str = ""
     ) -> list[int]:
-        """Failed: back into the queue with one retry less, or dead when none is left.
+        """Report failures: the messages are retried, or dead if no retry is left.
 
         Args:
             rows: As for `ack`.
             delay: Wait before the retry: a `timedelta` or a text such as "30s"; "0s" for at once, `None` for the
                 topic's policy.
-            error: Why, for the dead letters.
+            error: The reason, for the dead letters.
 
         Returns:
             The rows whose lease was lost before, as for `ack`. Raises like `ack`.
@@ -159,11 +159,11 @@ class DeliveryColumns:
         return self._end(rows, Outcome(Verb.NACK, delay_ms, *describe(error)))
 
     def bury(self, rows: Iterable[int] | None = None, error: BaseException | str = "") -> list[int]:
-        """Hopeless: into the dead letters at once, whatever retries are left. Returns and raises like `ack`."""
+        """Move to the dead letters at once, even if retries are left. Returns and raises like `ack`."""
         return self._end(rows, Outcome(Verb.BURY, 0, *describe(error)))
 
     def release(self, rows: Iterable[int] | None = None) -> list[int]:
-        """Not begun: back as they were, without using up a retry. Returns and raises like `ack`."""
+        """Give the messages back as they were, without using up a retry. Returns and raises like `ack`."""
         return self._end(rows, RELEASED)
 
     def _end(self, rows: Iterable[int] | None, outcome: Outcome) -> list[int]:
@@ -180,7 +180,7 @@ class DeliveryColumns:
         return [row for row, delivery in enumerate(self.deliveries) if id(delivery) in stale] if stale else []
 
     def _open(self) -> list[Delivery]:
-        """Return what is not settled yet; columns that are not spread as they are."""
+        """Return the unsettled deliveries; columns that are not split stay as they are."""
         parts: list[Delivery] = []
         for part in self._parts:
             parts += part.each() if isinstance(part, ClaimColumns) and part.is_spread else (part,)
@@ -194,7 +194,7 @@ class DeliveryColumns:
         return part.each()[row - self._starts[place]] if isinstance(part, ClaimColumns) else part
 
     def _column(self, value_of: Callable[[Delivery], V]) -> list[V]:
-        """Return what all messages of a claim have in common, for each row."""
+        """Return, for each row, a value that all messages of its claim share."""
         found: list[V] = []
         for part in self._parts:
             found += [value_of(part)] * (len(part.rows) if isinstance(part, ClaimColumns) else 1)

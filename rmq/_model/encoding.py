@@ -1,7 +1,7 @@
-"""How messages become what is sent: what a message of a topic may be, and its bytes. Pure.
+"""Checks messages by the rules of their topic, and encodes them as bytes. Pure.
 
-Whoever sends to a topic asks its `Encoder`: producers for one message or for columns of many, Spark's sink for bounds
-and records. So each rule stands once, and its error says the same wherever a message comes from.
+All senders use the `Encoder` of a topic: producers for single messages and for columns, Spark's sink for bounds and
+records. So each rule has one place, and one error.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ Column: TypeAlias = Sequence[Any] | ArrowArray
 
 
 class Encoder:
-    """Checks and encodes the messages of one topic: what is the same for all of them is worked out once.
+    """Checks and encodes the messages of one topic.
 
     Args:
         topic: The registered definition.
@@ -103,7 +103,7 @@ class Encoder:
         return Encoder, (self.topic,)
 
     def one(self, message: Message) -> EncodedMessage:
-        """Check a message, and return what is sent of it.
+        """Check a message, and return it encoded.
 
         Raises:
             InvalidMessageError: It is of another topic type, empty or too long, or has a value outside of its bounds.
@@ -112,7 +112,7 @@ class Encoder:
         return row if type(row) is EncodedMessage else EncodedMessage(*row)
 
     def _plain_first(self) -> Callable[[Message], Row]:
-        """Return what does the same as `_checked`, in half the time where the message is plain."""
+        """Return a function equivalent to `_checked` that takes half the time for plain messages."""
         topic, checked = self.topic, self._checked
         kind: Any = MESSAGE_TYPES[topic.type]
         value_of = attrgetter(_FIELDS[VALUE_COLUMNS[topic.type]])
@@ -240,7 +240,7 @@ class Encoder:
         return stored
 
     def record(self, content: bytes, body: Body, version: int | None, weight: int) -> bytes:
-        """Return the record of a message, without times: Redis knows them.
+        """Return the record of a message, without times, which the script adds.
 
         Raises:
             InvalidMessageError: Version, weight or body are not what the topic's reducer takes.
@@ -334,7 +334,7 @@ class Encoder:
 
         Raises:
             InvalidBatchError: A row breaks a rule of its message.
-            InvalidValueError: A column is none, of another length, missing, or of another type of topic.
+            InvalidValueError: A column is invalid, has another length, is missing, or is for another type of topic.
         """
         column = list_of("contents", contents)
         value = self._value_of(values, len(column))
@@ -344,7 +344,7 @@ class Encoder:
         return Rows.of(list(self._each(column, value, with_bodies, bases))) if rows is None else rows
 
     def _value_of(self, values: Mapping[str, Any], number: int) -> Any:
-        """Return the column that the type of the topic takes, as a list, or the one value for all rows."""
+        """Return the column for the topic's type, as a list, or the one value for all rows."""
         topic = self.topic
         taken = _PARAMETERS.get(VALUE_COLUMNS.get(topic.type, ""))
         for name, value in values.items():
@@ -367,7 +367,7 @@ class Encoder:
     def _plain_columns(
         self, contents: Sequence[Any], value: Any, bodies: Sequence[Any] | None, bases: Sequence[Any] | None
     ) -> Rows | None:
-        """Return the rows if a look at all values of a column at once shows that they keep the rules, else `None`."""
+        """Return the rows if a check of whole columns shows that they are valid, else `None`."""
         topic = self.topic
         if topic.merge is not None:
             return None
@@ -391,7 +391,7 @@ class Encoder:
         return Rows(slots, payloads, values, stored)
 
     def _values(self, value: Any, number: int) -> Sequence[int] | None:
-        """Return the values of so many rows; `None` where some are not whole numbers within their bounds."""
+        """Return the values of a number of rows; `None` if some are not whole numbers within their bounds."""
         if self.topic.type is TopicType.STREAM:
             return [0] * number
         lowest, highest = self.bounds
@@ -403,7 +403,7 @@ class Encoder:
     def _each(
         self, contents: Sequence[Any], value: Any, bodies: Sequence[Any] | None, bases: Sequence[Any] | None
     ) -> Iterator[EncodedMessage]:
-        """Yield the rows, each checked as the message that it stands for."""
+        """Yield the rows, each checked as a message."""
         message_of = self._message_maker()
         values = value if _is_column(value) else repeat(value)
         rows = zip(contents, values, bases or repeat(None), bodies or repeat(None), strict=False)
@@ -414,7 +414,7 @@ class Encoder:
                 raise InvalidBatchError(f"row {number} of send_columns: {error}", topic=self.topic.name) from error
 
     def _message_maker(self) -> Callable[[Any, Any, Any, Any], Message]:
-        """Return what makes a message of a content, a value, a slot basis and a body."""
+        """Return a function that makes a message of a content, a value, a slot basis and a body."""
         topic = self.topic
         kind: Any = MESSAGE_TYPES[topic.type]
         if topic.merge is not None and topic.merge.joins:
@@ -431,7 +431,7 @@ class Encoder:
 
 
 def _plain_bytes(payload: Any, most: int) -> bytes:
-    """Return a payload of text or bytes as it is stored; raises `TypeError` where it needs a closer look."""
+    """Return a payload of text or bytes as it is stored; raises `TypeError` for others."""
     stored = payload if type(payload) is bytes else str.encode(payload)
     if len(stored) > most or stored.startswith(MARK):
         raise TypeError
@@ -439,10 +439,10 @@ def _plain_bytes(payload: Any, most: int) -> bytes:
 
 
 def checked_priority(topic: Topic, priority: object) -> int:
-    """Return a priority that a message of this topic may have.
+    """Return a priority if it is valid for a message of this topic.
 
     Raises:
-        InvalidValueError: It may not.
+        InvalidValueError: It is not valid.
     """
     lowest, highest = topic.priorities
     if type(priority) is not int or not lowest <= priority <= highest:
@@ -463,12 +463,12 @@ def list_of(name: str, column: Column, number: int | None = None) -> Sequence[An
     """Return a column as a list or a tuple.
 
     Args:
-        name: What errors call it.
+        name: Its name in errors.
         column: A list, a tuple or an Arrow array.
         number: How many values it must have.
 
     Raises:
-        InvalidValueError: It is no column, or has another number of values.
+        InvalidValueError: It is not a column, or has another number of values.
     """
     if isinstance(column, ArrowArray):
         column = column.to_pylist()
@@ -482,9 +482,9 @@ def list_of(name: str, column: Column, number: int | None = None) -> Sequence[An
 
 
 def _payloads(values: Sequence[Any], least: int, most: int, marked: bool = False) -> Sequence[bytes] | None:
-    """Return payloads as bytes; `None` where some are neither all text nor all bytes, or have another length.
+    """Return payloads as bytes; `None` unless all are text or all are bytes, and their number is right.
 
-    With `marked`, also `None` where one looks like RMQ's envelope.
+    With `marked`, also `None` if one looks like RMQ's envelope.
     """
     kinds = set(map(type, values))
     if kinds == {str}:
@@ -500,7 +500,7 @@ def _payloads(values: Sequence[Any], least: int, most: int, marked: bool = False
 
 
 def _is_several(value: object) -> bool:
-    """Return whether this is meant to be a column, and may be none."""
+    """Return whether this is meant as a column, even if it is not a valid one."""
     return isinstance(value, Iterable | ArrowArray) and not isinstance(value, str | bytes)
 
 

@@ -1,6 +1,7 @@
-"""Messages as senders make them: small frozen values, checked when made.
+"""Messages as senders create them: immutable objects, checked on creation.
 
-A message knows no topic: what the topic says of it, such as its priorities and its reducer, the `Encoder` checks.
+A message does not know its topic: rules of the topic, such as its priorities and its reducer, are checked by the
+`Encoder`.
 """
 
 from __future__ import annotations
@@ -68,15 +69,15 @@ class RangeMergeMessage:
     """Due `time_range` after the first send of this content; sends until it is claimed merge into it.
 
     Args:
-        content: What identifies the message and merges duplicates; not empty.
+        content: Identifies the message; messages of equal content merge; not empty.
         time_range: The merge window: a `timedelta` or a text such as "5s", > 0, at most 100 years; `None` for that of
             the topic's `merge`.
-        slot_basis: What the slot is computed from instead of the content; equal contents need equal bases.
+        slot_basis: The slot is computed from it instead of the content; equal contents need equal bases.
         body: Optional payload; the newest stands, or what the topic's `merge` says: a number for `Max`, `Min` and
             `Sum`, an item or a tuple of items for `Collect`.
         time_range_ms: The merge window as a number of milliseconds, instead of `time_range`.
         version: For `Newest`, and only there: a whole number from 0 to 2^53 - 1.
-        weight: Topics with `merge`: how many sends it stands for, 1 to 2^31.
+        weight: Topics with `merge`: number of sends that it counts as, 1 to 2^31.
 
     Raises:
         InvalidMessageError: A value breaks its rule.
@@ -117,11 +118,11 @@ class RangeMergeMessage:
 
     @property
     def time_range(self) -> timedelta | None:
-        """The merge window, `None` where that of the topic's `merge` counts."""
+        """The merge window; `None` for that of the topic's `merge`."""
         return _span_of(self.time_range_ms)
 
     def score_ms(self) -> int:
-        """Return the time range, ms; 0 where the topic's stands."""
+        """Return the time range, ms; 0 for the topic's."""
         return self.time_range_ms or 0
 
 
@@ -133,12 +134,12 @@ class JoinMessage:
     """A part of a whole, for topics with `max_count=PER_MESSAGE`: due when all parts are there, or at its time.
 
     Args:
-        content: What identifies the whole; not empty.
-        part: Which part it is, an item of the delivery: a payload that is not empty. Sent again, it counts once.
+        content: Identifies the whole; not empty.
+        part: The part, an item of the delivery: a payload that is not empty. A repeated part counts once.
         of: How many different parts the whole has, 1 to `max_items` of the topic's `Collect`; the last send's stands.
         time_range: How long the whole waits for its parts: a `timedelta` or a text such as "5s", > 0, at most 100
             years; `None` for that of the topic's `merge`.
-        slot_basis: What the slot is computed from instead of the content; equal contents need equal bases.
+        slot_basis: The slot is computed from it instead of the content; equal contents need equal bases.
         time_range_ms: The same as a number of milliseconds, instead of `time_range`.
 
     Raises:
@@ -179,16 +180,16 @@ class JoinMessage:
 
     @property
     def time_range(self) -> timedelta | None:
-        """How long the whole waits for its parts, `None` where that of the topic's `merge` counts."""
+        """How long the whole waits for its parts; `None` for the window of the topic's `merge`."""
         return _span_of(self.time_range_ms)
 
     def score_ms(self) -> int:
-        """Return the time range, ms; 0 where the topic's stands."""
+        """Return the time range, ms; 0 for the topic's."""
         return self.time_range_ms or 0
 
 
 def _range_ms(time_range: Duration | None, time_range_ms: float | None) -> int | None:
-    """Return the time range of a message, ms, which is named in one way or in the other, or not at all."""
+    """Return the time range of a message, ms, from whichever of the two arguments is given, if any."""
     name, value = "time_range", time_range
     if time_range is None:
         if time_range_ms is None:
@@ -211,14 +212,14 @@ class PriorityMessage:
     """Delivered before all messages of a smaller priority; the last send of a content decides on its priority.
 
     Args:
-        content: What identifies the message and merges duplicates; not empty.
+        content: Identifies the message; messages of equal content merge; not empty.
         priority: Whole number, larger first: 1 to the topic's `max_priority`; with `ties="any"` above its
             `max_retries` and below 2^53.
-        slot_basis: What the slot is computed from instead of the content; equal contents need equal bases.
+        slot_basis: The slot is computed from it instead of the content; equal contents need equal bases.
         body: Optional payload; the newest stands, or what the topic's `merge` says: a number for `Max`, `Min` and
             `Sum`, an item or a tuple of items for `Collect`.
         version: For `Newest`, and only there: a whole number from 0 to 2^53 - 1.
-        weight: Topics with `merge`: how many sends it stands for, 1 to 2^31.
+        weight: Topics with `merge`: number of sends that it counts as, 1 to 2^31.
 
     Raises:
         InvalidMessageError: A value breaks its rule.
@@ -270,13 +271,13 @@ class FixedTimeMessage:
     """Due at a given time; the last send of a content decides.
 
     Args:
-        content: What identifies the message and merges duplicates; not empty.
+        content: Identifies the message; messages of equal content merge; not empty.
         fixed_time: When it is due: an aware `datetime`, ahead of Redis' time on arrival, at most 100 years from now.
-        slot_basis: What the slot is computed from instead of the content; equal contents need equal bases.
+        slot_basis: The slot is computed from it instead of the content; equal contents need equal bases.
         body: Optional payload; the newest stands, or what the topic's `merge` says: a number for `Max`, `Min` and
             `Sum`, an item or a tuple of items for `Collect`.
         version: For `Newest`, and only there: a whole number from 0 to 2^53 - 1.
-        weight: Topics with `merge`: how many sends it stands for, 1 to 2^31.
+        weight: Topics with `merge`: number of sends that it counts as, 1 to 2^31.
         fixed_time_ms: When it is due as milliseconds since 1970-01-01 UTC, instead of `fixed_time`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Records: what the messages of a topic with `merge=` have in place of bodies, and how two of them fold. Pure.
+"""Records, which messages of a topic with `merge=` have in place of bodies, and how two of them fold. Pure.
 
 The scripts in `lua/includes/merge` follow the same rules; docs/internals/merging.md has the layout and the table.
 """
@@ -30,22 +30,22 @@ Setter: TypeAlias = Callable[[object, object], None]
 
 
 def setters_of(kind: type) -> tuple[Setter, Setter, Setter, Setter, Setter, Setter]:
-    """Return what sets the six fields of a frozen dataclass with slots: in half the time of its own `__init__`."""
+    """Return a function that sets the six fields of a frozen dataclass in half the time of its `__init__`."""
     first, second, third, fourth, fifth, sixth = (getattr(kind, each.name).__set__ for each in fields(kind))
     return first, second, third, fourth, fifth, sixth
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Record:
-    """What the sends of one content fold into.
+    """The result of folding the sends of one content.
 
     Attributes:
-        count: How many sends it stands for.
-        first_ms: When the first of them was sent, epoch ms by Redis' clock; 0 where that is unknown.
-        last_ms: When the last of them was sent, likewise.
+        count: Number of sends.
+        first_ms: Time of the first send, epoch ms by the clock of Redis; 0 if unknown.
+        last_ms: Time of the last send, likewise.
         number: The version (`N`), the number (`X`, `I`, `S`), or how many items there are (`C`, `U`, `J`); else 0.
-        kind: One letter: how it folds.
-        value: What is behind the kind, as it is stored.
+        kind: One letter: the kind of fold.
+        value: The bytes after the kind, as stored.
     """
 
     count: int
@@ -76,16 +76,16 @@ class Record:
 
     @property
     def item_count(self) -> int:
-        """How many items there are, also those that a torn value lacks; 0 for other kinds."""
+        """Number of items, including those missing from a truncated value; 0 for other kinds."""
         return _whole(self.number) if self.kind in ITEMS else 0
 
     @property
     def wanted(self) -> int:
-        """How many parts a join (`J`) waits for; 0 for other kinds."""
+        """Number of parts that a join (`J`) waits for; 0 for other kinds."""
         return _whole(*_WANTED.unpack_from(self.value)) if self.kind == "J" and len(self.value) >= 8 else 0
 
     def frames(self) -> Iterator[bytes]:
-        """Yield the items, each with its length before it, up to one that is torn."""
+        """Yield the items, each with its length before it, up to one that is truncated."""
         value, at = self.value, 8 if self.kind == "J" else 0
         while self.kind in ITEMS and at + 4 <= len(value):
             end = at + 4 + int(_LENGTH.unpack_from(value, at)[0])
@@ -102,7 +102,7 @@ NOTHING = Record(1, 0, 0, 0, "K")
 
 
 def before_value(kind: str) -> int:
-    """Return how many bytes of a value are before its body or its first item."""
+    """Return the number of bytes of a value before its body or its first item."""
     return _WANTED.size if kind == "J" else int(kind in BODIES)
 
 
@@ -111,12 +111,12 @@ def _whole(number: float, least: int = 0) -> int:
 
 
 def plain(number: float) -> int | float:
-    """Return a double as people write it: without a fraction where it has none."""
+    """Return a double as text, without a fraction if it is a whole number."""
     return int(number) if -MAX_WHOLE <= number <= MAX_WHOLE and number == int(number) else number
 
 
 def read_record(stored: bytes | None) -> Record | None:
-    """Read a stored value, `None` for none. One without the mark is a plain body that was written by hand."""
+    """Read a stored value, `None` for none. A value without the mark is a plain body that was written by hand."""
     if stored is None:
         return None
     if len(stored) < _HEAD.size or not stored.startswith(MARK):
@@ -145,17 +145,17 @@ def write_record(record: Record) -> bytes:
 
 
 def framed(items: Iterable[bytes]) -> bytes:
-    """Return items as a value has them: each with its length before it."""
+    """Return items in the form of a value: each with its length before it."""
     return b"".join([_LENGTH.pack(len(item)) + item for item in items])
 
 
 def wanting(parts: int) -> bytes:
-    """Return what a join's value has before its items: how many parts it waits for."""
+    """Return the beginning of a join's value: the number of parts that it waits for."""
     return _WANTED.pack(parts)
 
 
 def fold(older: Record, newer: Record) -> Record:
-    """Return one record of two, as if the sends of the older and those of the newer one had been one message's.
+    """Return one record of two, as if the sends of both had been sends of one message.
 
     Guarantee: associative for records of one kind; sums are exact within 2^53 - 1.
     """
@@ -193,7 +193,7 @@ def fold(older: Record, newer: Record) -> Record:
 
 
 def _has_no_body(record: Record) -> bool:
-    """Return whether the message had no body; it may have a trace context."""
+    """Return whether the message has no body; it may have a trace context."""
     return unwrap(record.body)[0] is None
 
 
@@ -213,7 +213,7 @@ def traced(stored: bytes, trace: str) -> bytes:
 
 
 def untraced(stored: bytes) -> bytes:
-    """Return a stored record without a trace context, which is another one in each try."""
+    """Return a stored record without its trace context, which differs between repeats."""
     record = read_record(stored) or NOTHING
     if record.kind not in BODIES or record.body is None:
         return stored

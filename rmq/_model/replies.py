@@ -114,7 +114,7 @@ class PartlySent(SendResult):
 
 
 class ControlResult(Enum):
-    """What became of a request by content.
+    """The result of a control action on one content.
 
     Examples:
         >>> topic = client.topic(client.producer(Topic("jobs", TopicType.PRIORITY)).topic.name)
@@ -129,7 +129,7 @@ class ControlResult(Enum):
 
 
 class Redriven(Enum):
-    """What became of a dead message that was to be redriven.
+    """The result of the redrive of one dead message.
 
     Examples:
         >>> topic = client.producer(Topic("jobs", TopicType.PRIORITY)).topic

@@ -146,7 +146,7 @@ def payload_trouble(typed: Typed | None, topic: str, payload: object) -> Invalid
 
 
 def _secret_trouble(topic: str, payload: object, error: Exception) -> InvalidMessageError:
-    """Return why a payload that is to be encrypted cannot be encoded, without a word of it: errors stand in logs."""
+    """Return the error of a payload that cannot be encoded for encryption, without the payload: errors are logged."""
     return InvalidMessageError(
         f"a payload of class {type(payload).__name__} cannot be encoded for topic {topic}: "
         f"{type(error).__name__}; {HIDDEN}",

@@ -293,7 +293,7 @@ class AuditLine:
         action: What: cancel, reschedule, reprioritise, promote, redrive, purge dead, pause, resume, purge ...
         content: On which content; `None` for many.
         detail: On which messages, or with which value.
-        outcome: What came of it: done, in_flight, absent, merged, unchanged, or a count.
+        outcome: The result: done, in_flight, absent, merged, unchanged, or a count.
 
     Examples:
         >>> jobs = client.producer(Topic("jobs", TopicType.PRIORITY)).topic

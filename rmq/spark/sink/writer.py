@@ -63,7 +63,7 @@ class Written(WriterCommitMessage):
         return Counts.total(self.topics.values())
 
     def to_json(self) -> str:
-        """Return it as a task of `write_parts` returns it."""
+        """Return the counts as JSON, the form in which tasks of `write_parts` return them."""
         topics = {topic: asdict(counts) for topic, counts in self.topics.items()}
         return json.dumps([topics, {topic: list(slots) for topic, slots in self.marked.items()}])
 
