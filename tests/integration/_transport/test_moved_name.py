@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Iterator
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -32,6 +33,10 @@ class Name:
         """Promote the replica, make the old master its replica, and let the name lead to the new one."""
         with self.old.connect() as old, self.new.connect() as new:
             wait_until(lambda: new.info("replication")["master_link_status"] == "up", message="the replica to follow")
+            written = old.info("replication")["master_repl_offset"]
+            wait_until(
+                lambda: new.info("replication")["slave_repl_offset"] >= written, message="the replica to have all"
+            )
             new.replicaof("NO", "ONE")  # pyright: ignore[reportUnknownMemberType]
             old.replicaof("127.0.0.1", str(self.new.port))  # pyright: ignore[reportUnknownMemberType]
         self.proxy.lead_to(self.new.port)
@@ -61,7 +66,8 @@ def test_sends_and_claims_follow(name: Name, side: Side, topic: Topic) -> None:
         assert producer.send(PriorityMessage("before", 100)).new == 1
         name.move()
         assert producer.send(PriorityMessage("after", 100)).new == 1
-        found = consumer.poll(10, timeout=20) + consumer.poll(10, timeout=0)
+        found: list[Any] = []
+        wait_until(lambda: found.extend(consumer.poll(10, timeout=1)) or len(found) == 2, message="both messages")
         assert {delivery.content for delivery in found} == {b"before", b"after"}
         for delivery in found:
             delivery.ack()
