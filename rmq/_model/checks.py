@@ -1,4 +1,4 @@
-"""Checks of settings: each error names what was set, its value and the rule. Pure."""
+"""Checks of settings: each error names the setting, its value and the rule. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ E = TypeVar("E", bound=Enum)
 
 
 def check_whole(what: str, value: object, highest: int, other: str = "") -> None:
-    """Refuse what is no whole number from 1 to `highest`, with `InvalidValueError`; `other` says what else may be."""
+    """Raise `InvalidValueError` unless it is a whole number from 1 to `highest`; `other` names further valid values."""
     if type(value) is not int or not 1 <= value <= highest:
         raise InvalidValueError(f"{what} is {brief(value)}; it must be a whole number from 1 to {highest}{other}")
 
 
 def check_flag(what: str, value: object) -> None:
-    """Refuse what is not True or False, with `InvalidValueError`."""
+    """Raise `InvalidValueError` unless it is True or False."""
     if type(value) is not bool:
         raise InvalidValueError(f"{what} is {brief(value)}; it must be True or False")
 

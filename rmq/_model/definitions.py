@@ -1,4 +1,4 @@
-"""Registered definitions as they are read, why this version can't read some, and how two of a topic differ. Pure."""
+"""Registered definitions, errors of those that this version cannot read, and differences of two definitions. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_DEFINITION_BYTES = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A definition as it stands in Redis: byte for byte, as a document, and what this version makes of it."""
+    """A definition in Redis: its bytes, its document, and the topic."""
 
     text: bytes
     document: Document
@@ -31,9 +31,9 @@ class UnreadableTopic:
     """A registered definition that this version of RMQ can't read.
 
     Attributes:
-        name: The topic's name, made harmless for showing.
-        reason: Why, and what to do.
-        version: Schema version of its writer; `None` where it says none that can be read.
+        name: The topic's name, escaped for display.
+        reason: The reason, and what to do.
+        version: Schema version of its writer; `None` if it cannot be read.
         min_reader: The oldest schema version that may act on it; `None` likewise.
 
     Examples:

@@ -1,4 +1,4 @@
-"""Values as people, terminals, pages and JSON readers get them. Pure. Payloads are hostile until they passed here."""
+"""Formats values for terminals, pages and JSON, and escapes payloads, which may be hostile. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ACTING = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
 def shown(value: str | bytes, most: int = MOST_CHARACTERS) -> str:
-    r"""Return text that a terminal shows and does not obey: an escape is `\x1b`, a byte that is not UTF-8 `\xff`.
+    r"""Return text without control characters: an escape becomes `\x1b`, a byte that is not UTF-8 `\xff`.
 
     Args:
         value: Text or bytes from anywhere.
@@ -30,7 +30,7 @@ def shown(value: str | bytes, most: int = MOST_CHARACTERS) -> str:
 
 
 def brief(value: object, most: int = MOST_CHARACTERS) -> str:
-    """Return a value's `repr` for an error: cut where it is long, and its type where it has none."""
+    """Return the `repr` of a value for an error: cut if it is long, and its type if `repr` fails."""
     try:
         text = repr(value)
     except Exception:  # an int of more than 4,300 digits has none either
@@ -60,12 +60,12 @@ def counted(number: int, what: str, more: str = "") -> str:
 
 
 def dashed(kind: Enum) -> str:
-    """Return a setting as people type and read it: `range-merge`."""
+    """Return the name of a setting in lower case with hyphens: `range-merge`."""
     return kind.value.lower().replace("_", "-")
 
 
 def json_payload(value: bytes | None) -> str | dict[str, str] | None:
-    """Return bytes for JSON: as text where they are UTF-8, else `{"base64": ...}`."""
+    """Return bytes for JSON: as text if they are UTF-8, else `{"base64": ...}`."""
     if value is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What stream topics deal in: entries, deliveries, and what is known of groups and consumers. Values, no I/O."""
+"""Values of stream topics: entries, deliveries, groups and consumers. No I/O."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ _LAST = 2**64 - 1
 
 
 def consumer_of(holder: bytes) -> str:
-    """Return the consumer that holds entries in this name."""
+    """Return the consumer for entries held under this name."""
     return holder.partition(OWN_MARK)[0].decode(errors="backslashreplace")
 
 
 def own_score(stamp: int) -> int:
-    """Return the claim score of entries that a claim with this stamp has read in a name of its own; 1 for no stamp."""
+    """Return the claim score of entries that a claim with this stamp read under its own name; 1 for no stamp."""
     return stamp * 1000 + 1
 
 
@@ -73,7 +73,7 @@ def checked_consumer(name: str) -> str:
 
 
 def check_group(topic: Topic, group: str | None, start: str, resume_as: str | None = None) -> None:
-    """Check that a group is given where the topic has groups, and only there; and the rules of its name and start."""
+    """Check that a group is given if, and only if, the topic has groups, and the rules of its name and start."""
     if resume_as is not None:
         checked_consumer(resume_as)
         if topic.type is not TopicType.STREAM:
@@ -243,7 +243,7 @@ class StreamDelivery(Delivery[PayloadT]):
 
     @property
     def retries_left(self) -> int:
-        """How many retries are left if this delivery fails, 0 when it would be dead."""
+        """Number of retries left if this delivery fails; 0 if the entry would be dead."""
         return max(0, self.topic.max_retries + 1 - self.attempt)
 
     @property
@@ -292,7 +292,7 @@ class DeadEntry(DeadMessage):
 
 @dataclass(frozen=True, slots=True)
 class PendingEntry:
-    """An entry that a group has been given and has not acked.
+    """An entry that was delivered to a group and is not acked.
 
     Attributes:
         consumer: Who holds it; `None` while it waits for a retry.
@@ -317,10 +317,10 @@ class PendingEntry:
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
-    """What a clean-up of one slot did.
+    """The result of trimming one slot.
 
     Attributes:
-        due: Whether it was time for one; else nothing was done.
+        due: Whether trimming was due; else nothing was done.
         dropped: Entries dropped.
         more: Whether there is more to drop than one call may.
         length: Entries left.

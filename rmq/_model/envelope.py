@@ -1,4 +1,4 @@
-r"""How a trace context travels with a message: in front of its body, where merging and retries keep it. Pure.
+r"""The trace context of a message, stored in front of its body, where merging and retries keep it. Pure.
 
 `\0rmq:trace\0`, the traceparent, `\0`, `1` or `0` for whether there is a body, the body. A message sent without a
 trace has its body as it is; only one that looks like an envelope by itself gets one with an empty context around it.

@@ -18,13 +18,13 @@ TOTALS = (
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What happened per second between two looks.
+    """Rates per second between two readings.
 
     Attributes:
-        seconds: Between the looks.
+        seconds: Time between the readings.
         sent: Messages accepted, the merged ones included.
         merged: Of these, merged.
-        delivered: Handed to handlers.
+        delivered: Delivered to handlers.
         acked: Done.
         retried: Failed and rolled back.
         buried: Died of failures.
@@ -54,7 +54,7 @@ _RATES = ("accepted", "merged", "delivered", "acked", "retried", "buried", "ttl_
 
 @dataclass(frozen=True, slots=True)
 class ServerMemory:
-    """What a Redis server uses.
+    """The memory of a Redis server.
 
     Attributes:
         used_bytes: Memory in use.
@@ -76,7 +76,7 @@ class ServerMemory:
 
 
 class _Summed:
-    """A sum over slots, each read at one instant of its own."""
+    """A sum over slots, which are read one after the other."""
 
     __slots__ = ()
     slots: tuple[Any, ...]
@@ -92,13 +92,13 @@ class _Summed:
 
 
 class _HandedOut(_Summed):
-    """A sum over slots whose messages are handed out."""
+    """A sum over slots whose messages are delivered to consumers."""
 
     __slots__ = ()
 
     @property
     def in_flight(self) -> int:
-        """Claimed messages: those in handlers' hands."""
+        """Claimed messages that are not settled."""
         return sum(slot.in_flight for slot in self.slots)
 
     @property
@@ -144,13 +144,13 @@ class TopicStats(_HandedOut):
 
     @property
     def lateness_ms(self) -> int:
-        """How long the oldest due message has been due, ms; 0 when nothing is due."""
+        """Time since the oldest due message became due, ms; 0 if none is due."""
         late = [slot.now_ms - slot.oldest_due_ms for slot in self.slots if slot.oldest_due_ms is not None]
         return max([0, *late])
 
     @property
     def merged_ratio(self) -> float:
-        """The share of the sends since the topic began that merged, 0 to 1; 0 where nothing was sent."""
+        """The share of all sends to the topic that merged, 0 to 1; 0 without sends."""
         return self.total("merged") / max(1, self.total("accepted"))
 
     @property
@@ -159,9 +159,9 @@ class TopicStats(_HandedOut):
         return max((slot.now_ms for slot in self.slots), default=0)
 
     def rates_since(self, earlier: TopicStats) -> Rates:
-        """Return what happened per second since an earlier look at the same slots; all zero where no time has passed.
+        """Return the rates per second since an earlier reading of the same slots; all zero if no time has passed.
 
-        A total that went back, as after a restore of Redis, counts as still.
+        A total that decreased, as after a restore of Redis, counts as unchanged.
         """
         seconds = max(0, self.now_ms - earlier.now_ms) / 1000
         risen = [max(0, self.total(name) - earlier.total(name)) for name in _RATES]

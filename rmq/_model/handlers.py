@@ -14,7 +14,7 @@ ASYNC_GENERATOR = "an async generator function"
 
 
 def kind_of(handler: object) -> str:
-    """Return `ASYNC`, `GENERATOR` or `ASYNC_GENERATOR` for what does nothing by being called, else nothing.
+    """Return `ASYNC`, `GENERATOR` or `ASYNC_GENERATOR` for a function that does nothing when called, else "".
 
     Looks through `functools.partial`, methods, and objects with a `__call__` of that kind.
     """
@@ -30,7 +30,7 @@ def kind_of(handler: object) -> str:
 
 
 def check_plain(handler: object, name: str = "handler") -> None:
-    """Refuse what threads can't call, or whose call does nothing: async and generator functions."""
+    """Raise for functions that threads cannot run: async and generator functions."""
     if not callable(handler):
         raise InvalidValueError(f"{name} is {handler!r}; it must be a function that takes a delivery")
     if kind := kind_of(handler):
@@ -39,7 +39,7 @@ def check_plain(handler: object, name: str = "handler") -> None:
 
 
 def check_takes_one(function: Any, name: str, given: str) -> None:
-    """Refuse what cannot be called with one argument, which is what `given` says."""
+    """Raise for a function that cannot be called with one argument, described by `given`."""
     try:
         inspect.signature(function, follow_wrapped=False).bind(None)
     except TypeError as error:
@@ -49,7 +49,7 @@ def check_takes_one(function: Any, name: str, given: str) -> None:
 
 
 def check_async(handler: object) -> None:
-    """Refuse what is no async function."""
+    """Raise unless it is an async function."""
     kind = kind_of(handler)
     if kind in (GENERATOR, ASYNC_GENERATOR):
         raise InvalidValueError(f"{handler!r} is {kind}, not an async function: calling it does nothing")
@@ -58,7 +58,7 @@ def check_async(handler: object) -> None:
 
 
 def refuse_unfinished(result: object) -> None:
-    """Refuse an awaitable or a generator, which a handler has returned instead of doing the work; it is closed."""
+    """Raise if a handler has returned an awaitable or a generator instead of doing the work; it is closed."""
     if inspect.iscoroutine(result) or inspect.isgenerator(result):
         cast("Any", result).close()
     elif not inspect.isasyncgen(result) and not inspect.isawaitable(result):
@@ -69,7 +69,7 @@ def refuse_unfinished(result: object) -> None:
 
 
 def _innermost(function: object) -> object:
-    """Return what partials, partial methods and bound methods call in the end."""
+    """Return the function behind partials, partial methods and bound methods."""
     while True:
         if isinstance(function, functools.partial | functools.partialmethod):
             function = cast("Any", function).func

@@ -1,4 +1,4 @@
-"""Deliveries of topics with `merge=`: what became of the sends that they stand for."""
+"""Deliveries of topics with `merge=`, with the result of their sends."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rmq._model.whereabouts import body_of, version_of
 
 
 class MergedDelivery(Delivery[PayloadT]):
-    """A delivery of a topic with `merge=`; its `record` is what its sends folded into."""
+    """A delivery of a topic with `merge=`; its `record` is the result of its sends."""
 
     __slots__ = ("_items", "record")
 
@@ -39,12 +39,12 @@ class MergedDelivery(Delivery[PayloadT]):
 
     @property
     def merged(self) -> int:
-        """How many sends this delivery stands for."""
+        """Number of sends merged into this delivery."""
         return self.record.count
 
     @property
     def value(self) -> Any:
-        """What its sends folded into: the body, a number, or the items."""
+        """The result of its sends: the body, a number, or the items."""
         if self.record.kind in BODIES:
             return self.body
         return self.items if self.record.kind in ITEMS else self.record.number
@@ -83,15 +83,15 @@ class MergedDelivery(Delivery[PayloadT]):
 
     @property
     def wanted(self) -> int:
-        """How many parts a join waits for."""
+        """Number of parts that a join waits for."""
         return self.record.wanted
 
     @property
     def complete(self) -> bool:
-        """Whether all parts of a join are there."""
+        """True if all parts of a join have arrived."""
         return self.record.number >= self.wanted if self.wanted else True
 
     def fold(self, function: Fold, initial: Any = None) -> Any:
-        """Return what the items come to."""
+        """Reduce the items to one value."""
         first = () if initial is None and self.items else (initial,)
         return reduce(function, self.items, *first)

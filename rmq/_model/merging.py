@@ -19,7 +19,7 @@ MAX_UNIQUE_ITEMS = 5_000
 
 
 class Overflow(Enum):
-    """What a send meets where a `Collect` has its most items or bytes; an `Overflow` or its value is given.
+    """Behaviour of a send to a `Collect` with its maximum of items or bytes. Arguments take a member or its value.
 
     Examples:
         >>> Collect(max_items=100, when_full=Overflow.DROP_OLDEST).when_full.value
@@ -38,7 +38,7 @@ class Overflow(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """The body of the first message stays, or its having none.
+    """The body of the first message is kept, also if it has none.
 
     Examples:
         >>> edits = Topic("edits", TopicType.RANGE_MERGE, merge=Merge(Keep(), window=Fixed("1ms")))
@@ -51,7 +51,7 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """The newest body stands; a message without one leaves it.
+    """The newest body is kept; a message without a body leaves it unchanged.
 
     Examples:
         >>> edits = Topic("edits", TopicType.RANGE_MERGE, merge=Merge(Replace(), window=Fixed("1ms")))
@@ -64,7 +64,7 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """The body of the largest `version` stands, in whatever order sends arrive; of equal versions the last one's.
+    """The body of the largest `version` is kept, in whatever order sends arrive; of equal versions, the last one's.
 
     Examples:
         >>> prices = Topic("prices", TopicType.RANGE_MERGE, merge=Merge(Newest(), window=Fixed("1ms")))
@@ -79,7 +79,7 @@ class Newest:
 
 @dataclass(frozen=True, slots=True)
 class Max:
-    """Bodies are numbers; the largest stands.
+    """Bodies are numbers; the largest is kept.
 
     Examples:
         >>> peaks = Topic("peaks", TopicType.RANGE_MERGE, merge=Merge(Max(), window=Fixed("1ms")))
@@ -92,7 +92,7 @@ class Max:
 
 @dataclass(frozen=True, slots=True)
 class Min:
-    """Bodies are numbers; the smallest stands.
+    """Bodies are numbers; the smallest is kept.
 
     Examples:
         >>> bids = Topic("bids", TopicType.RANGE_MERGE, merge=Merge(Min(), window=Fixed("1ms")))
@@ -105,7 +105,7 @@ class Min:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """Bodies are numbers, which add up: exactly for whole ones. A sum stays within 2^53 - 1, plus and minus.
+    """Bodies are numbers, which are added: exactly if they are whole. A sum must stay within ±(2^53 - 1).
 
     Examples:
         >>> stock = Topic("stock", TopicType.RANGE_MERGE, merge=Merge(Sum(), window=Fixed("1ms")))
@@ -124,7 +124,7 @@ class Collect:
         max_items: Most items of a message, 1 to 100,000; with `unique` 1 to 5,000.
         max_bytes: Most bytes of a message's items, 1 to 1,048,576; each item counts 4 bytes more than it has.
         unique: Keep each item once.
-        when_full: What a send meets at these bounds: an `Overflow` or its value. By default `release`, and on
+        when_full: Behaviour of a send at these bounds: an `Overflow` or its value. By default `release`, and on
             FIXED_TIME, where nothing is due early, `refuse`.
 
     Raises:
@@ -331,7 +331,7 @@ MAX_COUNT = 2**31
 
 
 class PriorityRule(Enum):
-    """What becomes of the priority where a send merges; a `PriorityRule` or its value is given.
+    """How the priority changes when a send merges. Arguments take a `PriorityRule` or its value.
 
     Examples:
         >>> hot = Topic("hot", TopicType.PRIORITY, merge=Merge(priority=PriorityRule.HIGHEST))
@@ -350,7 +350,7 @@ class PriorityRule(Enum):
 
 
 class PerMessage(Enum):
-    """A bound that each message names itself.
+    """A bound given by each message.
 
     Examples:
         >>> whole = Merge(Collect(unique=True), max_count=PER_MESSAGE, window=Fixed("9s"))
@@ -370,7 +370,7 @@ PER_MESSAGE = PerMessage.PER_MESSAGE
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """How messages of one content merge: what is kept of their bodies, and when the one that they become is due.
+    """How messages of one content merge: what is kept of their bodies, and when the merged message is due.
 
     Args:
         reduce: What is kept: `Replace()`, the default, `Keep()`, `Newest()`, `Max()`, `Min()`, `Sum()` or
@@ -379,7 +379,7 @@ class Merge:
             `time_range`, and that of the first one counts.
         max_count: RANGE_MERGE: due at once when so many sends have merged, 1 to 2^31; `None` for no such bound.
             `PER_MESSAGE`, with `Collect(unique=True)` and without `Leading`: when all parts of a join are there.
-        priority: PRIORITY: what becomes of the priority, a `PriorityRule` or its value; `last` by default.
+        priority: PRIORITY: how the priority changes, a `PriorityRule` or its value; `last` by default.
 
     Raises:
         InvalidValueError: A value breaks its rule.
@@ -427,7 +427,7 @@ class Merge:
         return "sliding" if isinstance(self.window, Sliding) else "fixed"
 
     def overflow(self, topic_type: TopicType) -> Overflow:
-        """Return what a send meets at the bounds of a `Collect`."""
+        """Return the behaviour of a send at the bounds of a `Collect`."""
         chosen = self.reduce.when_full if isinstance(self.reduce, Collect) else None
         default = Overflow.REFUSE if topic_type is TopicType.FIXED_TIME else Overflow.RELEASE
         return default if chosen is None else Overflow(chosen)
@@ -454,7 +454,7 @@ class Merge:
 
 
 def check_merge(name: str, topic_type: TopicType, merge: Merge | None) -> None:
-    """Refuse what a topic of this name and type can't have.
+    """Raise if a topic of this type cannot have this merge.
 
     Raises:
         InvalidTopicError: No `Merge`, or one for another type.
@@ -488,7 +488,7 @@ def same_merging(one: Merge | None, other: Merge | None) -> bool:
 
 
 def check_change(name: str, before: Merge | None, after: Merge | None) -> None:
-    """Refuse a change that stored messages could not follow.
+    """Raise for a change that is not possible for stored messages.
 
     Raises:
         InvalidTopicError: More than windows and bounds would change.

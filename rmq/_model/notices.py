@@ -1,4 +1,4 @@
-"""What is said of the dead to those who asked for it, and up to where it was said. Pure."""
+"""Notices of dead messages, and the position up to which they were sent. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 def checked_name(name: str) -> str:
-    """Return the name under which is told; refuse one that breaks the rule, with `InvalidValueError`."""
+    """Return the name of a receiver of notices; raise `InvalidValueError` if it breaks the rule."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidValueError(f"name {name!r} must be 1 to 64 of A-Z a-z 0-9 . _ -")
     return name
@@ -27,14 +27,14 @@ def checked_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Up to where a holder has told of a slot's dead.
+    """The position up to which notices of a slot's dead messages were sent.
 
     Attributes:
-        name: Under which is told; each name is told of all.
-        holder: Identity of who tells.
-        hold_ms: For how long nobody else does.
-        since: All who died before this time, epoch ms, were told; 0 for what is noted in Redis.
-        after: Of those who died in that ms all up to this one, by its content or id, were told; empty for none.
+        name: Name of the receiver; each name receives all notices.
+        holder: Identity of the sending process.
+        hold_ms: How long no other process sends notices under this name, ms.
+        since: All messages that died before this time, epoch ms, have a notice; 0 for the position in Redis.
+        after: Of those that died in that ms, the last one with a notice, by content or id; empty for none.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Turn:
         }
 
     def done(self, found: Untold[Any]) -> Turn:
-        """Return the turn after all that was found has been told."""
+        """Return the position after the notices of all messages found."""
         if found.more:
             last = found.dead[-1]
             return replace(self, since=last.died_ms, after=name_of(last))
@@ -63,10 +63,10 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Untold(Generic[D]):
-    """The dead that are to be told next.
+    """The dead messages whose notices come next.
 
     Attributes:
-        ripe_ms: Who died at this time or later is told another time, epoch ms; 0 where somebody else tells.
+        ripe_ms: Messages that died at this time or later get their notices later, epoch ms; 0 if another process sends.
         dead: The dead, the longest dead first.
         more: Whether there may be more before `ripe_ms`.
     """
@@ -77,12 +77,12 @@ class Untold(Generic[D]):
 
 
 def untold_of(ripe_ms: int, page: Sequence[D]) -> Untold[D]:
-    """Return what of a page may be told already."""
+    """Return the messages of a page whose notices may be sent."""
     ripe = [each for each in page if each.died_ms < ripe_ms]
     return Untold(ripe_ms, ripe, bool(page) and len(ripe) == len(page))
 
 
 def name_of(dead: DeadMessage) -> bytes:
-    """Return what names it among the dead of its slot: its content, or the id of an entry."""
+    """Return the key of a dead message in its slot: its content, or the id of an entry."""
     entry_id = getattr(dead, "id", None)
     return dead.content if entry_id is None else str(entry_id).encode()

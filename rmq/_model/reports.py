@@ -1,4 +1,4 @@
-"""Loggers whose callers go on, whatever the program's own logging does.
+"""Loggers that never raise, whatever the logging configuration of the program does.
 
 A filter or a handler that a program adds may raise. Here that would end a thread that renews leases, or lose what a
 claim has brought. So all of the library's log lines go through `reporter`.
@@ -27,7 +27,7 @@ MOST_TEXT, MOST_TRACEBACK = 4_000, 16_000
 
 
 def _cut(value: object) -> object:
-    """Return what a log line gets of an argument."""
+    """Return an argument of a log line, cut if it is long."""
     if isinstance(value, BaseException):
         text = str(value)
         return value if len(text) <= MOST_TEXT else _cut(text)
@@ -59,7 +59,7 @@ def _cut_traceback(exc_info: Any) -> str:
 
 
 class Reporter(logging.LoggerAdapter[logging.Logger]):
-    """A logger that raises nothing. What the program's logging raised goes to standard error, as `logging` does it."""
+    """A logger that never raises. Errors of the program's logging go to standard error, as in `logging`."""
 
     def log(self, level: int, msg: object, *args: object, stacklevel: int = 1, **options: Any) -> None:
         """Log a line, if the level is wanted."""
@@ -96,9 +96,9 @@ class Sparing:
 
         Args:
             log: Where.
-            kind: What is the same for all that need be logged once.
+            kind: Key of the warning; equal ones are logged once.
             text: The line, as for `logging`.
-            args: What goes into it.
+            args: Its arguments.
             exc_info: Whether the traceback goes with it.
         """
         now_s = monotonic_s()
@@ -114,12 +114,12 @@ class Sparing:
 
 
 def passes_over(error: BaseException) -> bool:
-    """Return whether an error of foreign code may be passed over: not an interruption of the main thread."""
+    """Return whether an error of foreign code may be ignored: not an interruption of the main thread."""
     return isinstance(error, Exception) or threading.current_thread() is not threading.main_thread()
 
 
 def traced(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None]:
-    """Return what `exc_info` takes, without asking the error: its class may have a truth or a traceback of its own."""
+    """Return the argument `exc_info` for an error without calling its methods, which its class may override."""
     return type(error), error, _TRACEBACK.__get__(error)
 
 

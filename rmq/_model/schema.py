@@ -1,4 +1,4 @@
-"""Versions of the JSON documents that RMQ stores in Redis and in ZooKeeper, and who may act on which.
+"""Versions of the JSON documents in Redis and ZooKeeper, and which versions may act on them.
 
 A document carries `version`, its writer's, and `min_reader`, the oldest version that may act on it. A reader whose own
 version is at least `min_reader` reads the document, and keeps the fields that it does not know when it writes the
@@ -42,7 +42,7 @@ class Document:
         return json.dumps({**self.fields, **versions}, separators=(",", ":"))
 
     def amended(self, before: Mapping[str, Any], after: Mapping[str, Any], min_reader: int = FIRST_VERSION) -> Document:
-        """Return this document with a change in it; what the change does not touch stays as it is stored.
+        """Return this document with a change; fields that are not changed stay as stored.
 
         Both `before` and `after` are fields as this version writes them; `min_reader` may act on `after`.
         """
@@ -53,7 +53,7 @@ class Document:
 
 
 def _amended(stored: Mapping[str, Any], before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the stored fields with the change in them; an object within them may have unknown fields, too."""
+    """Return the stored fields with the change; nested objects may have unknown fields, too."""
     gone = before.keys() - after.keys()
     fields = {name: value for name, value in stored.items() if name not in gone}
     for name, value in after.items():
@@ -107,14 +107,14 @@ def read_document(data: str | bytes, what: str, reader: int = SCHEMA_VERSION) ->
 
 
 class PassedOver:
-    """Logs once for each document why it is passed over, and once more where the reason changes."""
+    """Logs once for each document why it is ignored, and again if the reason changes."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
         self._told: dict[str, str] = {}
 
     def tell(self, name: str, error: Exception) -> None:
-        """Log a warning, unless this document was passed over for the same reason before."""
+        """Log a warning, unless this document was ignored for the same reason before."""
         reason = str(error)
         if self._told.get(name) == reason or (name not in self._told and len(self._told) >= MOST_TOLD):
             return

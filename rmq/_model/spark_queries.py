@@ -1,4 +1,4 @@
-"""What Spark's queries report about their work on a topic."""
+"""Reports of Spark queries about their work on a topic."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROLES = ("source", "sink", "write")
 
 @dataclass(frozen=True, slots=True)
 class SparkQuery:
-    """A query of Spark, as it last reported about its work on a topic.
+    """The last report of a Spark query about its work on a topic.
 
     Attributes:
         role: `source`, `sink`, or `write` with `txnAppId`.
@@ -65,7 +65,7 @@ class SparkQuery:
 
     @property
     def lease_left_now_s(self) -> float | None:
-        """For how long the leases of its batch last from now on, unless they were renewed since the report, seconds."""
+        """Seconds left of the leases of its batch, unless they were renewed since the report."""
         return None if self.lease_left_s is None else max(0.0, self.lease_left_s - self.silent_ms / 1_000)
 
     @property
@@ -74,7 +74,7 @@ class SparkQuery:
         return self.totals.get("new", 0) + self.totals.get("merged", 0)
 
     def to_json(self) -> str:
-        """Return it as it is kept in Redis."""
+        """Return its document in Redis."""
         names = ("batch", "seen_ms", "redis_s", "behind", "lease_left_s")
         return new_document({"totals": dict(self.totals), **{each: getattr(self, each) for each in names}}).to_json()
 

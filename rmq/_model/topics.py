@@ -1,4 +1,4 @@
-"""What a topic is: the definition on which all processes agree."""
+"""Topics: the definitions that all processes share."""
 
 from __future__ import annotations
 
@@ -243,17 +243,17 @@ class Topic(Generic[PayloadT]):
 
     @property
     def collects(self) -> bool:
-        """Whether a delivery has several items, or parts, and so several payloads."""
+        """True if a delivery has several items or parts, and so several payloads."""
         return self.merge is not None and isinstance(self.merge.reduce, Collect)
 
     @property
     def drops(self) -> bool:
-        """Whether sends drop what is too much."""
+        """True if sends to a full backlog drop messages."""
         return self.when_full is WhenFull.DROP and self.max_backlog is not None
 
     @property
     def full_timeout_s(self) -> float:
-        """How long a send that blocks waits without getting on, seconds."""
+        """How long a blocking send waits without progress, in seconds."""
         return cast("timedelta", self.full_timeout) / _S
 
     @property
@@ -289,9 +289,9 @@ class Topic(Generic[PayloadT]):
         """Return a message that carries a payload.
 
         Args:
-            content: What identifies the message and merges duplicates; not empty.
+            content: Identifies the message; messages of equal content merge; not empty.
             payload: The payload, of the topic's class.
-            options: What the topic's messages take beside them, such as `time_range`, `priority` or `slot_basis`.
+            options: Further arguments of the topic's messages, such as `time_range`, `priority` or `slot_basis`.
 
         Raises:
             InvalidMessageError: The topic has no payload class, the payload is of another class or cannot be encoded,
@@ -315,7 +315,7 @@ class Topic(Generic[PayloadT]):
         """Return the payload that a body holds.
 
         Raises:
-            PayloadError: The body holds none.
+            PayloadError: The body cannot be decoded.
             InvalidValueError: The topic has no payload class.
         """
         return payloads.decode_payload(self.typed, self.name, body)
@@ -343,7 +343,7 @@ class Topic(Generic[PayloadT]):
         return changed
 
     def with_payload_of(self, other: Topic[OtherT]) -> Topic[OtherT]:
-        """Return this definition with the payload class and the codec of another one, which a program has made."""
+        """Return this definition with the payload class and the codec of another one, made by the program."""
         same = self.payload is other.payload and self.codec is other.codec
         return cast("Topic[OtherT]", self if same else replace(self, payload=other.payload, codec=other.codec))
 
@@ -429,7 +429,7 @@ def _limits_json(topic: Topic) -> dict[str, Any]:
 
 
 def _settings_of(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `Topic` that the fields of a definition stand for."""
+    """Return the arguments of `Topic` for the fields of a definition."""
     return {
         "name": value["name"],
         "type": TopicType(value["type"]),

@@ -97,12 +97,12 @@ class HandlerTimes:
         return cls(tuple((number, count) for number, count in enumerate(counts) if count > 0))
 
     def to_json(self) -> dict[str, int]:
-        """Return it as it is kept."""
+        """Return it as JSON values."""
         return {str(number): count for number, count in self.counts}
 
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> HandlerTimes:
-        """Rebuild it; a ValueError or TypeError where it is none."""
+        """Rebuild it; raises ValueError or TypeError for other values."""
         counts = [0] * BUCKETS
         for key, count in value.items():
             number = int(key)
@@ -116,10 +116,10 @@ NO_TIMES = HandlerTimes()
 
 
 class TimesCounter:
-    """Counts durations; one thread notes, any may read.
+    """Counts durations; one thread writes, any may read.
 
     Attributes:
-        counts: How many durations fell into each class, since it was made.
+        counts: Number of durations in each class since its creation.
     """
 
     def __init__(self) -> None:
@@ -144,7 +144,7 @@ LATE_MS = 10_000
 
 
 def process_name() -> str:
-    """Return a name that nobody else has, `host:pid:random`: heartbeats, consumers and owners of slots are called so.
+    """Return a unique name, `host:pid:random`, for heartbeats, consumers and owners of slots.
 
     Names of one process differ in their last part only.
     """
@@ -160,7 +160,7 @@ class ListenerInfo:
         group: Stream topics: the group.
         threads: Handlers in parallel.
         slots: Slots that it owns; without ZooKeeper all.
-        busy_slots: Those of which it holds something, at most 1,000.
+        busy_slots: Slots of which it holds messages, at most 1,000.
         in_flight: Messages that it holds.
         handled: Messages handled since it began, the failed ones included.
         failed: Messages whose handler failed.
@@ -212,7 +212,7 @@ class WorkerInfo:
         name: `host:pid:random`.
         host: Name of its machine.
         started_ms: When its listeners started, by its own clock, epoch ms.
-        seen_ms: Its last sign of life, epoch ms.
+        seen_ms: Time of its last heartbeat, epoch ms.
         now_ms: Redis' time of the reading, epoch ms.
         zookeeper: Whether it owns slots through ZooKeeper.
         beat_s: How often it reports, in seconds.
@@ -234,27 +234,27 @@ class WorkerInfo:
 
     @property
     def silent_ms(self) -> int:
-        """How long ago it gave its last sign of life, ms."""
+        """Time since its last heartbeat, ms."""
         return max(0, self.now_ms - self.seen_ms)
 
     @property
     def stale(self) -> bool:
-        """Whether it may be gone: its report is late by more than 10 s."""
+        """True if it may be gone: its heartbeat is late by more than 10 s."""
         return self.silent_ms > self.beat_s * 1000 + LATE_MS
 
     def holds(self, topic: str, slot: int) -> bool:
-        """Return whether it held something of a slot when it last reported."""
+        """Return whether it held messages of a slot at its last heartbeat."""
         return any(each.topic == topic and slot in each.busy_slots for each in self.listeners)
 
     def handles(self, topic: str, slot: int, content: bytes) -> int | None:
-        """Return for how long a handler of it runs with a message, ms; `None` where it has not said so."""
+        """Return how long one of its handlers has been running with a message, ms; `None` if it has not reported so."""
         text = shown(content, MOST_CONTENT)
         running = (one for each in self.listeners if each.topic == topic and not each.group for one in each.running)
         found = next((one for one in running if (one.slot, one.content) == (slot, text)), None)
         return None if found is None else found.running_ms + self.silent_ms
 
     def to_json(self) -> str:
-        """Return it as it is kept in Redis: without what the registry knows by itself."""
+        """Return its document in Redis, without fields that the registry has."""
         own = {name: getattr(self, name) for name in ("host", "pid", "started_ms", "zookeeper", "beat_s")}
         listeners = [
             asdict(each)
@@ -265,7 +265,7 @@ class WorkerInfo:
 
     @classmethod
     def from_json(cls, text: bytes, name: str, seen_ms: int, now_ms: int) -> WorkerInfo:
-        """Rebuild it; fields that this version does not know are left out.
+        """Rebuild it; unknown fields are ignored.
 
         Raises:
             UnreadableDocumentError: It is for newer versions of RMQ only, or no report of a worker.
@@ -296,7 +296,7 @@ def as_ranges(slots: Collection[int]) -> str:
 
 
 def from_ranges(text: str) -> tuple[int, ...]:
-    """Return the slots of `0-7,9`; a ValueError where they are none."""
+    """Return the slots of `0-7,9`; raises ValueError for other texts."""
     slots: list[int] = []
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
