@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 from rmq import DelayedQueue, FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, StreamMessage, Topic
 from rmq.delayed import ID_BYTES
@@ -75,25 +75,32 @@ class Sending:
         self._sents = {sent.content.encode(): sent for sent in sents}
 
     def executed(self, command: list[bytes], name: str, reply: Any, world: World) -> None:
-        """Note that a request of it was carried out; of several slots, by those that have not refused it."""
-        if "send" in name:
-            for argument in stored_part(command, reply) if name == "send_many" else command[3:]:
-                sent = self._sents.get(argument) or self._sents.get(argument[ID_BYTES:])
-                if sent is not None:
+        """Note that a request of it was carried out: for the messages that it has not refused."""
+        if "send" not in name:
+            return
+        for arguments, outcomes in parts_of(command, reply) if name == "send_many" else [(command[3:], reply)]:
+            found = [self._sents.get(each) or self._sents.get(each[ID_BYTES:]) for each in arguments]
+            refused = set[int]() if name == "stream_send" else _refused_places(outcomes)  # it answers ids
+            for place, sent in enumerate(each for each in found if each is not None):
+                if place not in refused:
                     sent.executed_ms.append(world.now_ms)
                     sent.executed_s.append(world.now_s)
 
 
-def stored_part(command: Sequence[bytes], reply: Sequence[Any]) -> list[bytes]:
-    """Return the arguments of a `send_many` for the slots that have not refused it."""
-    arguments = command[3 + int(command[2]) :]
-    found, at = list[bytes](), 7
+def parts_of(command: Sequence[bytes], reply: Sequence[Any]) -> Iterator[tuple[Sequence[bytes], Any]]:
+    """Yield the arguments of a `send_many` and the reply for each slot that has not refused its part."""
+    arguments, at = command[3 + int(command[2]) :], 7
     for each in reply[1:]:
         last = at + int(arguments[at])
         if not isinstance(each, bytes):
-            found += arguments[at + 1 : last + 1]
+            yield arguments[at + 1 : last + 1], each
         at = last + 1
-    return found
+
+
+def _refused_places(reply: Any) -> set[int]:
+    """Return the places of the messages that a send has refused by themselves: their outcomes are 2, 3 or 4."""
+    told = isinstance(reply, list) and len(cast("list[Any]", reply)) > 1 and isinstance(reply[1], bytes)
+    return {place for place, code in enumerate(cast("bytes", reply[1])) if code in b"234"} if told else set()
 
 
 def _content_of(message: Message | tuple[str, int]) -> str:

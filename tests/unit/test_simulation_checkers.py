@@ -14,7 +14,7 @@ from rmq._model.batches import Batch, EncodedMessage
 from tests.simulation import checkers
 from tests.simulation.history import FOREVER_S, SLOW_PATIENCE_S, History, Run, Sent, Trouble
 from tests.simulation.plan import TopicPlan
-from tests.simulation.simulation import stored_part
+from tests.simulation.simulation import Sending
 from tests.simulation.steps import Hold, SlotState, Step, Steps
 from tests.simulation.stream_steps import GroupState, Held, StreamSteps
 from tests.simulation.world import EPOCH_MS, START_S, HungError, World
@@ -641,11 +641,22 @@ def test_a_task_that_ends_with_an_error_is_a_crash() -> None:
     assert [failure.split(":")[0] for failure in world.failures] == ["crash"]
 
 
-def test_what_a_slot_refuses_of_a_joined_send_was_not_carried_out() -> None:
+def test_what_is_refused_of_a_joined_send_was_not_carried_out() -> None:
     topic = Topic("t", TopicType.FIXED_TIME, slots=4)
-    parts = [Batch.of([EncodedMessage(slot, b"c%d" % slot, 5, b"body")]) for slot in range(3)]
+    parts = [
+        Batch.of([EncodedMessage(slot, b"%s%d" % (name, slot), 5, b"body") for name in (b"c", b"d")])
+        for slot in range(3)
+    ]
     call = JoinedSends(topic, send_calls(topic))(parts)
     arguments = [each if isinstance(each, bytes) else str(each).encode() for each in (*call.keys, *call.args)]
     command = [b"EVALSHA", b"sha", b"%d" % len(call.keys), *arguments]
-    stored = stored_part(command, [5, [1, b""], b"RMQ_PAST 6 5", [1, b""]])
-    assert [each for each in stored if each.startswith(b"c")] == [b"c0", b"c2"]
+    names = [f"{name}{slot}" for slot in range(3) for name in "cd"]
+    sents = [Sent(number, "t", name, 5, 0, 5, 0.0) for number, name in enumerate(names)]
+    Sending(sents).executed(command, "send_many", [5, [2, b""], b"RMQ_PAST 6 5", [1, b"41"]], World(1))
+    assert [sent.content for sent in sents if sent.executed_ms] == ["c0", "d0", "d2"]
+
+
+def test_the_ids_that_a_stream_answers_refuse_nothing() -> None:
+    sent = Sent(0, "t", "c0", 5, 0, 5, 0.0)
+    Sending([sent]).executed([b"EVALSHA", b"sha", b"0", b"c0"], "stream_send", [b"1-2", b"2-3"], World(1))
+    assert sent.executed_ms
