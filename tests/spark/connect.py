@@ -43,7 +43,7 @@ def main() -> None:
     saw["behind"] = [json.loads(each["sources"][0]["latestOffset"])["behind"] for each in query.recentProgress]
     saw["drained"] = sorted(bytes(row.content).decode() for row in read(log).collect())
     try:
-        spark.read.format("rmq").option("url", url).option("topics", log.name).load().count()
+        spark.read.format("rmq").option("url", url).option("topik", log.name).load().count()
     except PySparkException as error:
         saw["error"] = str(error)
     Path(options["report"]).write_text(json.dumps(saw))

@@ -80,6 +80,6 @@ def test_spark_connect(spark_client: RmqClient, tmp_path: Path) -> None:
     assert saw["read"] == NUMBER
     assert (saw["ended"], saw["behind"][:2]) == (True, [NUMBER // 2, 0])
     assert saw["drained"] == sorted(["last", *(f"m{i}" for i in range(NUMBER))])
-    assert "no option topics; did you mean topic?" in saw["error"]
+    assert "no option topik; did you mean topic?" in saw["error"]
     stats = spark_client.inspect(filled).stats()
     assert (stats.backlog, stats.in_flight, stats.total("acked")) == (0, 0, NUMBER)
