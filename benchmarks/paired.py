@@ -36,6 +36,8 @@ CASES: dict[str, tuple[str, int, dict[str, Any]]] = {
     "send_many, 8 slots, Sum": ("send_many", 20_000, {"slots": 8, "kind": "RANGE_MERGE", "merge": "sum"}),
     "send_many, 8 slots, Collect": ("send_many", 20_000, {"slots": 8, "kind": "RANGE_MERGE", "merge": "collect"}),
     "send_many, 8 slots, unique Collect": ("send_many", 20_000, {"slots": 8, "kind": "RANGE_MERGE", "merge": "unique"}),
+    "claims back to back": ("claim", 500, {"body": False}),
+    "claims back to back, bodies": ("claim", 500, {"body": True}),
     "poll + ack, 1 at a time": ("poll", 1_000, {"batch": 1}),
     "poll + ack, 1 at a time, bodies": ("poll", 1_000, {"batch": 1, "body": True}),
     "poll + ack, 100": ("poll", 10_000, {"batch": 100}),

@@ -180,6 +180,24 @@ def poll(url: str, meter: Meter, number: int, options: dict[str, Any]) -> None:
                 left -= len(found)
 
 
+def claim(url: str, meter: Meter, number: int, options: dict[str, Any]) -> None:
+    """Claim one message at a time, one call right after the other: the call of a poll, repeated in one pipeline."""
+    with RmqClient(url) as client, redis.Redis.from_url(url, decode_responses=True) as admin:
+        topic = topic_of("PRIORITY", 1)
+        client.producer(topic).send_many(messages("PRIORITY", number + 2, options["body"]))
+        consumer = client.consumer(topic)
+        consumer.poll(1, 5.0)
+        with admin.monitor() as watched:
+            consumer.poll(1, 5.0)
+            orders = (str(each["command"]) for each in watched.listen())
+            call = next(order for order in orders if order.startswith("EVALSHA"))
+        pipeline = admin.pipeline(transaction=False)
+        for _ in range(number):
+            pipeline.execute_command(*call.split(" "))
+        with meter.on():
+            pipeline.execute()
+
+
 def listen(url: str, meter: Meter, number: int, options: dict[str, Any]) -> None:
     """Listen with one thread and a handler that does nothing."""
     kind, slots = options.get("kind", "PRIORITY"), options.get("slots", 1)
@@ -234,6 +252,7 @@ LOADS: dict[str, Load] = {
     "send_many": send_many,
     "send_made": send_made,
     "poll": poll,
+    "claim": claim,
     "listen": listen,
     "listen_aio": listen_aio,
 }
