@@ -217,12 +217,28 @@ def _spark_ack(place: Place, shape: Shape) -> Call[Any]:
     return spark_calls.settle(place.topic, 0, DRIVER, 1, 0, "ack")
 
 
+@merged("spark_read", "a replay that buries all again", max_retries=0)
+def _spark_dying(place: Place, shape: Shape) -> Call[Any]:
+    _dead(place, shape, _read(place, shape))
+    return _chunk(place, Driver("q", 2))
+
+
+def _refused(place: Place, shape: Shape, delay_ms: int | None) -> list[bytes]:
+    """Let a query read a chunk and refuse all of it; return its contents."""
+    names, how = _read(place, shape), How(delay_ms, "ValueError", "bad")
+    run(place.client, refuse_contents(place.topic, 0, spark_calls.Claim(DRIVER, 1, 0), how, names))
+    return names
+
+
 @merged("spark_settle", "an ack of what was refused beside fresh copies")
 def _spark_refused(place: Place, shape: Shape) -> Call[Any]:
-    names = _read(place, shape)
-    how = How(5_000, "ValueError", "bad")
-    run(place.client, refuse_contents(place.topic, 0, spark_calls.Claim(DRIVER, 1, 0), how, names))
-    _fresh(place, shape, names, FAR)
+    _fresh(place, shape, _refused(place, shape, 5_000), FAR)
+    return spark_calls.settle(place.topic, 0, DRIVER, 1, 0, "ack")
+
+
+@merged("spark_settle", "an ack that buries what was refused again")
+def _spark_buried(place: Place, shape: Shape) -> Call[Any]:
+    _dead(place, shape, _refused(place, shape, None))
     return spark_calls.settle(place.topic, 0, DRIVER, 1, 0, "ack")
 
 

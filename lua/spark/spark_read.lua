@@ -53,6 +53,7 @@
 -- @include measure
 -- @include take
 -- @include take_fresh
+-- @include read_bodies
 -- @include check_batch
 -- @include chunk_state
 -- @include write_state
@@ -104,8 +105,9 @@ if refusal then
 end
 local sizes = measure(slot)
 slot.quiet, slot.unheld = sizes.quiet, sizes.prepare == 0
-slot.piece, slot.any = 256, ARGV[7] == 'any'
+slot.piece, slot.any, slot.budget = 256, ARGV[7] == 'any', { bytes = 2097152 }
 begin_room(slot, { left = most_bytes, first = true }, sizes.body + (sizes.held or 0), stored[8])
+slot.weight = slot.held and 6 or 1 -- each value is copied, too
 redis.call('HLEN', slot.query_body)
 local chunk = read_chunk(slot.query, field)
 local mine, left_out, buried, forgotten = false, 0, 0, 0
@@ -134,6 +136,7 @@ local totals, clock = {}, read_slot_clock(stored[4], stored[5], now_ms, lease_ms
 local stamp = next_stamp(slot, clock, now_ms)
 begin_write(slot, newer, ARGV[15], ARGV[16])
 slot.retried = slot.held and sizes.retry > 0
+local bodied, bodies
 if not chunk then
   local items, left = {}, max_retries
   if not paused and redis.call('HGET', slot.query, 'halved') ~= ARGV[2] then
@@ -157,18 +160,18 @@ if not chunk then
   chunk = { stamp = stamp, replays = 0, claimed = #items / 2, items = items, left = left }
   if #items > 0 and sizes.body > 0 then
     local names, copies = contents_of(items), {}
-    local bodies = redis.call('HMGET', slot.body, unpack(names))
+    bodies, bodied = read_bodies(slot, names), 0
     if slot.held then
       -- @include hold
       bodies = hold(slot, names, bodies)
     end
     for n, body in ipairs(bodies) do
       if body then
-        copies[#copies + 1] = names[n]
-        copies[#copies + 1] = body
+        bodied = bodied + 1
+        copies[2 * bodied - 1], copies[2 * bodied] = names[n], body
       end
     end
-    if #copies > 0 then
+    if bodied > 0 then
       redis.call('HSET', slot.query_body, unpack(copies))
     end
   end
@@ -183,7 +186,11 @@ elseif not mine then
   end
 end
 note_owner(slot.query, ARGV[15], ARGV[16]) -- a refusal of rows is checked against it
-local bodied, bodies = copies_of(slot, chunk.items)
+if not bodied then
+  bodied, bodies = copies_of(slot, chunk.items)
+elseif bodied == 0 then
+  bodies = {}
+end
 if chunk.generation ~= generation then
   chunk.generation, chunk.bodied = generation, bodied
   chunk.lenient = ARGV[16] ~= '' and not strict or nil

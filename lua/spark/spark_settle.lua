@@ -22,8 +22,9 @@
 -- ARGV[8]  max_retries 0 to 999
 -- ARGV[9]  epoch       of the owner; 0 without ZooKeeper
 -- ARGV[10] ensemble    identity of its ZooKeeper ensemble; with chunk -1 any text: then no epoch is checked
--- Returns: { acked or renewed, no longer ours, put back to store by the last replay, refused }; all 0 for a chunk that
---   was never read or is acked already
+-- Returns: { acked or renewed, no longer ours, put back to store by the last replay, refused, more }; all 0 for a chunk
+--   that was never read or is acked already. more: '1' where only some of what the query has refused was looked at, and
+--   nothing else was done: the same call again goes on from there. It may be left out.
 -- Errors: RMQ_FENCED stored_epoch epoch, RMQ_ENSEMBLE stored_ensemble; RMQ_DRIVER generation of a newer driver;
 --   RMQ_ACKED seq where a later batch is acked; nothing was written
 -- Complexity: O(n log N)
@@ -104,7 +105,16 @@ local function ack_chunk()
   local _, names, left = held_in_chunk(slot, chunk)
   local totals, all, contents, ended = {}, #chunk.items / 2, contents_of(chunk.items), 0
   if refused then
-    names, ended = settle_refused(slot, names, left, refused, tonumber(ARGV[8]), now_ms, totals)
+    local more
+    slot.budget = { bytes = 2097152 }
+    names, ended, more = settle_refused(slot, names, left, refused, tonumber(ARGV[8]), now_ms, totals)
+    if more then
+      refused.ended = (refused.ended or 0) + ended
+      redis.call('HSET', slot.query, refused_field(field), cmsgpack.pack(refused))
+      write_totals(slot.meta, totals)
+      return { '0', '0', '0', whole(ended), '1' }
+    end
+    all = all - (refused.ended or 0)
     chunk = without_refused(chunk, refused)
   end
   local swept = has_errors and committed_elsewhere(slot, chunk, names, lost, keep_first) or {}

@@ -149,12 +149,16 @@ class Chunk:
 
 
 class Settled(NamedTuple):
-    """Numbers of a chunk's messages: acked or renewed, taken by others, returned by its last replay, refused."""
+    """Numbers of a chunk's messages: acked or renewed, taken by others, returned by its last replay, refused.
+
+    `more` is 1 if the call has ended early, as its budget was used up, and must be repeated.
+    """
 
     done: int
     lost: int
     put_back: int = 0
     refused: int = 0
+    more: int = 0
 
 
 class Page(NamedTuple):
@@ -299,7 +303,10 @@ def settle(
     verb: Literal["ack", "renew"],
     owner: Owner = NO_OWNER,
 ) -> Call[Settled]:
-    """Build the ack of a chunk or the renewal of its leases; chunk -1 only records that the batch is acked."""
+    """Build the ack of a chunk or the renewal of its leases; chunk -1 only records that the batch is acked.
+
+    An ack must be repeated until its reply says that there is no `more`.
+    """
 
     def parse(reply: list[bytes]) -> Settled:
         return Settled(*map(int, reply))

@@ -19,7 +19,7 @@ from rmq._transport.connections import Connections
 from rmq._transport.dispatch import CONNECT_PATIENCE_S
 from rmq.errors import FencedError, InvalidValueError, RedisUnavailableError
 from rmq.spark import calls as spark_calls
-from rmq.spark.calls import Driver
+from rmq.spark.calls import Driver, Settled
 
 T = TypeVar("T")
 
@@ -145,19 +145,24 @@ class QuerySlots:
             RmqError: The first error; the other parts are processed. With `owners`, a newer owner is not an error.
         """
         known, fenced = owners or {}, None if owners is None else dict[int, int]()
-        parts = (
+        parts: Iterable[Call[Settled]] = (
             spark_calls.settle(self._topic, slot, driver, seq, chunk, verb, known.get(slot, NO_OWNER))
             for slot, chunk in chunks
         )
         lost = refused = 0
         found, put_back, done = dict[int, int](), dict[int, int](), dict[int, int]()
-        for call, settled in self._each(parts, PIECE, fenced):
-            lost += settled.lost
-            refused += settled.refused
-            found[call.slot] = found.get(call.slot, 0) + sum(settled)
-            done[call.slot] = done.get(call.slot, 0) + settled.done
-            if settled.put_back:
-                put_back[call.slot] = put_back.get(call.slot, 0) + settled.put_back
+        while parts:
+            unfinished: list[Call[Settled]] = []
+            for call, settled in self._each(parts, PIECE, fenced):
+                lost += settled.lost
+                refused += settled.refused
+                found[call.slot] = found.get(call.slot, 0) + sum(settled) - settled.more
+                done[call.slot] = done.get(call.slot, 0) + settled.done
+                if settled.put_back:
+                    put_back[call.slot] = put_back.get(call.slot, 0) + settled.put_back
+                if settled.more:
+                    unfinished.append(call)
+            parts = unfinished
         return SettledBatch(found, lost, put_back, refused, done, fenced or {})
 
     def tidy(self, owners: Mapping[int, Owner] | None = None) -> dict[int, int]:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from rmq import Collect, Fixed, Merge, TopicType
+from rmq.spark import calls
+from rmq.spark.calls import Claim, Driver, Settled
+from rmq.spark.refusal_calls import How, refuse_contents
+from rmq.spark.slots import QuerySlots
 from tests.conftest import MakeSlot
 from tests.support.core import Nack, Outcomes, Record, claims, control, framed, read_record, write_record
 from tests.support.slots import T0, SlotState, SlotUnderTest, write_state
@@ -287,3 +292,104 @@ def test_of_younger_ones_the_highest_priority_goes_first(make_slot: MakeSlot) ->
     for number in (3, 1, 2):
         put(slot, b"p%d" % number, score=2**40 + number)
     assert [each.content for each in slot.claim(2).messages] == [b"p3", b"p2"]
+
+
+# what queries of Spark give back, bury or refuse
+
+
+def chunk_of(slot: SlotUnderTest, driver: int = 1, max_replays: int = 10) -> list[bytes]:
+    """Read the first chunk of a batch."""
+    reading = calls.Reading(Driver("q", driver), 1, 1_000, max_replays, False)
+    return slot.run(calls.read(slot.topic, reading, 0, 0, 1_000)).contents
+
+
+def read_by_spark(make_slot: MakeSlot, shape: Shape, **settings: Any) -> tuple[SlotUnderTest, list[bytes]]:
+    """A slot of which a query has read as many messages as its chunk takes."""
+    slot = made(make_slot, shape, TopicType.PRIORITY, **settings)
+    slot.seed(SlotState(store=dict.fromkeys(NAMES, 5_000), body=values(shape, "h")))
+    names = chunk_of(slot)
+    assert len(names) >= 2
+    return slot, names
+
+
+def put_twins(slot: SlotUnderTest, shape: Shape, names: list[bytes]) -> None:
+    """Send the contents again."""
+    slot.client.zadd(slot.keys.store, dict.fromkeys(names, 7_000))
+    write_state(slot.client, slot.keys, SlotState(body=values(shape, "f", names)))
+    slot.client.hincrby(slot.keys.meta, "accepted", len(names))
+
+
+def put_dead(slot: SlotUnderTest, shape: Shape, names: list[bytes]) -> None:
+    """Let the contents have died before."""
+    dead = SlotState(
+        dead=dict.fromkeys(names, T0 - 1), dead_body=values(shape, "d", names), reason={name: {} for name in names}
+    )
+    write_state(slot.client, slot.keys, dead)
+    slot.client.hincrby(slot.keys.meta, "accepted", len(names))
+
+
+MANY = (Collect(max_bytes=1 << 20), 2, 30_000)
+"""What a chunk takes ten of and more; a fold is cheap, but that with a long list of the dead or of store is not."""
+LONG = (Collect(max_bytes=1 << 20), 30, 30_000)
+
+
+def test_what_a_replay_gives_back_folds_as_far_as_it_may_cost_and_the_rest_waits(make_slot: MakeSlot) -> None:
+    slot, names = read_by_spark(make_slot, MANY)
+    put_twins(slot, LONG, names)
+    kept = chunk_of(slot, 2, max_replays=0)
+    state = slot.state()
+    given_back = [name for name in names if name not in kept]
+    assert 0 < len(state.retry) < len(given_back)
+    assert set(state.retry) <= set(given_back)
+    assert set(state.retry.values()) == {T0 // 1000 * 1000 + slot.topic.max_retries}
+    assert state.unaccounted == 0
+    while slot.claim(0).swept:
+        pass
+    state = slot.state()
+    assert (state.retry, state.prepare.keys()) == ({}, set(kept))
+    assert {name: items_of(state.body[name]) for name in names} == {name: 32 - 2 * (name in kept) for name in names}
+    assert {state.store[name] for name in given_back} == {7_000}, "the fresh copy stands as it is"
+    assert state.unaccounted == 0
+
+
+def test_of_a_replay_as_many_die_again_as_may_be_and_the_others_by_their_leases(make_slot: MakeSlot) -> None:
+    slot, names = read_by_spark(make_slot, MANY, max_retries=0)
+    put_dead(slot, LONG, names)
+    assert chunk_of(slot, 2) == []
+    state = slot.state()
+    left = list(state.prepare)
+    assert 0 < len(left) < len(names)
+    assert {items_of(state.dead_body[name]) for name in names if name not in left} == {32}
+    slot.advance(slot.topic.lease_ms + 2_000)
+    while slot.claim(0).swept:
+        pass
+    state = slot.state()
+    assert (state.prepare, {items_of(body) for body in state.dead_body.values()}) == ({}, {32})
+    assert {reason.get("type") for reason in state.reason.values()} == {"ReplaysUsedUp", "LeaseExpired"}
+    assert state.unaccounted == 0
+
+
+@pytest.mark.parametrize("again", [put_twins, put_dead])
+def test_an_ack_ends_what_was_refused_as_far_as_it_may_cost_and_goes_on(
+    again: Callable[..., None], make_slot: MakeSlot
+) -> None:
+    slot, names = read_by_spark(make_slot, MANY)
+    *refused, taken = names
+    how = How(5_000 if again is put_twins else None, "ValueError", "bad")
+    assert slot.run(refuse_contents(slot.topic, 0, Claim(Driver("q", 1), 1, 0), how, refused)).noted == len(refused)
+    again(slot, LONG, names)
+    ack = calls.settle(slot.topic, 0, Driver("q", 1), 1, 0, "ack")
+    first = slot.run(ack)
+    assert 0 < first.refused < len(refused)
+    assert first == Settled(0, 0, 0, first.refused, 1)
+    assert slot.state().prepare.keys() == {*refused[first.refused :], taken}
+    assert slot.state().unaccounted == 0
+    settled = QuerySlots(slot.connections, slot.topic).settle(Driver("q", 1), 1, [(0, 0)], "ack")
+    left = len(refused) - first.refused
+    assert (settled.refused, settled.done, settled.lost, settled.found) == (left, {0: 1}, 0, {0: left + 1})
+    state = slot.state()
+    assert (state.prepare, state.held) == ({}, {})
+    ends = state.body if again is put_twins else state.dead_body
+    assert {items_of(ends[name]) for name in refused} == {32}
+    assert state.unaccounted == 0
+    assert slot.run(ack) == Settled(0, 0)

@@ -102,6 +102,26 @@ MERGING = (
         "merging: nacks fold whatever that costs",
         ("settle_nacks", "if budget.bytes <= 0 then", "if false then"),
     ),
+    mutant(
+        "merging: a replay folds whatever that costs",
+        ("roll_back_replayed", "slot.held and twins[n] and slot.budget.bytes <= 0", "false"),
+    ),
+    mutant(
+        "merging: what a replay leaves to a sweep is lost",
+        ("roll_back_replayed", "redis.call('ZADD', slot.retry, unpack(waiting))", ""),
+    ),
+    mutant(
+        "merging: a replay buries whatever that costs",
+        ("bury_replayed", "if slot.budget.bytes <= 0 then", "if false then"),
+    ),
+    mutant(
+        "merging: an ack of refused rows folds whatever that costs",
+        ("settle_refused", "elseif budget.bytes <= 0 then", "elseif false then"),
+    ),
+    mutant(
+        "merging: an ack that ends early forgets what it has ended",
+        ("spark_settle", "refused.ended = (refused.ended or 0) + ended", ""),
+    ),
     mutant("merging: a nack does not tell what it has left", ("claim_slot", "and whole(nacked) or nil", "and nil")),
     mutant(
         "merging: the dead keep all their items",

@@ -8,19 +8,23 @@ end
 
 -- Buries up to 1,000 messages of a chunk, as `bury` does one: all of a replay may die, so each command takes them all.
 -- `attempts`: how many deliveries each of the contents has had. Its reason is put together from parts that many share.
--- Since when a message has been failing is looked up for the first 250: an earlier failure may be long.
+-- Since when a message has been failing is looked up for the first 250: an earlier failure may be long. Where the topic
+-- merges, they die as far as `slot.budget` goes, and the others when their leases end. Returns how many have died.
 local function bury_replayed(slot, contents, attempts, first_delivery, failure, now_ms, totals)
   if #contents == 0 then
-    return
+    return 0
   end
   if slot.held then
     -- @include bury
     -- @include failure_of
     for n, content in ipairs(contents) do
+      if slot.budget.bytes <= 0 then
+        return n - 1
+      end
       local why = failure_of(slot, content, first_delivery[n], now_ms, failure.type, failure.message, totals)
-      bury(slot, content, why, attempts[n], now_ms, totals)
+      slot.budget.bytes = slot.budget.bytes - bury(slot, content, why, attempts[n], now_ms, totals)
     end
-    return
+    return #contents
   end
   local twins, names, nth = redis.call('ZMSCORE', slot.store, unpack(contents)), {}, {}
   for n, content in ipairs(contents) do
@@ -65,4 +69,5 @@ local function bury_replayed(slot, contents, attempts, first_delivery, failure, 
   end
   redis.call('HDEL', slot.error, unpack(contents))
   redis.call('ZREM', slot.prepare, unpack(contents))
+  return #contents
 end

@@ -65,7 +65,7 @@ local function replay_chunk(slot, chunk, share, before, now_ms, stamp, max_retri
     end
   end
   local back, put_back, left_out = swept_back(slot, missing, max_retries), 0, 0
-  local taken, given_back, dying, attempts, first, gone = {}, {}, {}, {}, {}, {}
+  local taken, given_back, given_left, dying, attempts, first, gone = {}, {}, {}, {}, {}, {}, {}
   local kept, kept_left, claims, claim_scores = {}, {}, {}, scores_from(stamp * 1000)
   for n, content in ipairs(contents) do
     local left, score = held[content], chunk.items[2 * n]
@@ -84,6 +84,7 @@ local function replay_chunk(slot, chunk, share, before, now_ms, stamp, max_retri
       first[#dying], attempts[#dying] = left == max_retries, math.max(max_retries - left + 1, chunk.replays)
     elseif beyond then
       given_back[#given_back + 1], given_back[#given_back + 2] = content, score
+      given_left[#given_left + 1] = left
     else
       left = share and left or left - 1
       claims[#claims + 1], claims[#claims + 2] = claim_scores[left], content
@@ -97,8 +98,8 @@ local function replay_chunk(slot, chunk, share, before, now_ms, stamp, max_retri
   end
   local message = 'its batch was begun ' .. chunk.replays .. ' times and never finished'
   local failure = { type = 'ReplaysUsedUp', message = message }
-  bury_replayed(slot, dying, attempts, first, failure, now_ms, totals)
-  roll_back_replayed(slot, given_back, now_ms, totals)
+  local buried = bury_replayed(slot, dying, attempts, first, failure, now_ms, totals)
+  roll_back_replayed(slot, given_back, given_left, now_ms, totals)
   put_back = put_back + #given_back / 2
   for _, list in ipairs({ gone, dying, contents_of(given_back) }) do
     if #list > 0 then
@@ -108,5 +109,5 @@ local function replay_chunk(slot, chunk, share, before, now_ms, stamp, max_retri
   count(totals, 'retried', #kept_left)
   count(totals, 'delivered', #kept_left)
   chunk.stamp, chunk.items, chunk.left, chunk.put_back = stamp, kept, kept_left, put_back
-  return left_out, #dying
+  return left_out + #dying - buried, buried
 end

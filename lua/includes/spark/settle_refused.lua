@@ -1,29 +1,32 @@
 -- Ends those messages of a committed chunk that its query has refused: they die, or wait for their retry, as after a
--- nack. `left`: the retries left of each of `names`, or of all. Returns the names that were not refused, and how many
--- were.
+-- nack, as far as `slot.budget` goes. `left`: the retries left of each of `names`, or of all. Returns the names that
+-- were not refused, how many have ended, and whether others are left for the next call.
 -- @include count
 local function settle_refused(slot, names, left, refused, max_retries, now_ms, totals)
   -- @include bury
   -- @include failure_of
   -- @include record_failure
   -- @include roll_back
-  local others = {}
+  local others, ended, more, budget = {}, 0, false, slot.budget
   for n, content in ipairs(names) do
     local how = refused.hows[refused.of[content] or 0]
     if not how then
       others[#others + 1] = content
+    elseif budget.bytes <= 0 then
+      more = true
     else
+      ended = ended + 1
       local still = type(left) == 'number' and left or left[n]
       local failure = failure_of(slot, content, still == max_retries, now_ms, how[3], how[4], totals)
       if how[1] == 'bury' or still == 0 then
-        bury(slot, content, failure, max_retries - still + 1, now_ms, totals)
+        budget.bytes = budget.bytes - bury(slot, content, failure, max_retries - still + 1, now_ms, totals)
       else
         record_failure(slot, content, failure)
-        roll_back(slot, content, still, now_ms + how[2], now_ms, totals)
+        budget.bytes = budget.bytes - roll_back(slot, content, still, now_ms + how[2], now_ms, totals)
       end
     end
   end
-  return others, #names - #others
+  return others, ended, more
 end
 
 -- The chunk as it would be without what was refused: of that nothing counts as committed, wherever it is by now.
