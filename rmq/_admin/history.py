@@ -16,7 +16,7 @@ from rmq._broker import shared
 from rmq._broker.keys import history_key
 from rmq._broker.registry import Registry, check_name
 from rmq._io.backend import Background
-from rmq._model.checks import check_whole
+from rmq._model.display import check_whole
 from rmq._model.figures import GroupStats, StreamStats, TopicStats
 from rmq._model.reports import reporter
 from rmq._model.times import MAX_SCORE

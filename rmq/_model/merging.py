@@ -7,7 +7,7 @@ from datetime import timedelta
 from enum import Enum
 from typing import Any, TypeAlias
 
-from rmq._model.checks import check_flag, check_whole, one_of
+from rmq._model.display import check_flag, check_whole, one_of
 from rmq._model.times import Duration, duration_ms
 from rmq._model.topic_types import TopicType
 from rmq.errors import InvalidTopicError, InvalidValueError

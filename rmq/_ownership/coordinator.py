@@ -12,8 +12,7 @@ from math import inf
 from typing import Any, TypeVar, cast
 
 from rmq._io.backend import THREADS, Runtime
-from rmq._model.checks import is_number
-from rmq._model.display import brief
+from rmq._model.display import brief, is_number
 from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._model.workers import process_name

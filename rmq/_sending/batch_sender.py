@@ -11,8 +11,7 @@ from typing import Any, TypeVar, cast
 from rmq._broker.claims import MAX_BATCH
 from rmq._broker.queue_broker import QueueBroker
 from rmq._model.batches import Batch, EncodedMessage, Row, Rows
-from rmq._model.checks import check_flag
-from rmq._model.display import counted
+from rmq._model.display import check_flag, counted
 from rmq._model.merging import Collect
 from rmq._model.replies import PartlySent, SendResult
 from rmq._model.topics import Topic
