@@ -36,7 +36,6 @@ from rmq._model.figures import (
     StreamStats,
     TopicStats,
 )
-from rmq._model.merge_patch import json_merge_patch
 from rmq._model.merging import (
     PER_MESSAGE,
     Collect,
@@ -53,13 +52,13 @@ from rmq._model.merging import (
     Replace,
     Sliding,
     Sum,
+    json_merge_patch,
 )
 from rmq._model.messages import FixedTimeMessage, JoinMessage, PriorityMessage, RangeMergeMessage, StreamMessage
 from rmq._model.observers import Observer, Observers
 from rmq._model.replies import ControlResult, Owner, Redriven, SendResult
 from rmq._model.retention import Retention
-from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy
-from rmq._model.retry_after import RetryAfterError
+from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryAfterError, RetryPolicy
 from rmq._model.scores import Ties
 from rmq._model.spark_queries import SparkQuery
 from rmq._model.topics import Topic, TopicType, WhenFull

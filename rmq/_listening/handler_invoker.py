@@ -19,7 +19,7 @@ from rmq._model.delivery_columns import DeliveryColumns
 from rmq._model.handlers import refuse_unfinished
 from rmq._model.observers import Observers
 from rmq._model.reports import reporter, traced
-from rmq._model.retry_after import retry_after_ms
+from rmq._model.retry import retry_after_ms
 from rmq._model.times import monotonic_s
 from rmq._model.typed import Typed
 from rmq._model.workers import TimesCounter

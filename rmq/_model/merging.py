@@ -1,11 +1,12 @@
-"""How the messages of a topic merge: reducers, windows and bounds. Plain values, part of the topic's definition."""
+"""How the messages of a topic merge: reducers, windows and bounds, part of its definition; and JSON merge patches."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from rmq._model.display import check_flag, check_whole, one_of
 from rmq._model.times import Duration, duration_ms
@@ -498,3 +499,44 @@ def check_change(name: str, before: Merge | None, after: Merge | None) -> None:
             f"merge of topic {name} is {before!r} and can't become {after!r}: only its window, its max_count "
             "(PER_MESSAGE excepted), and max_items, max_bytes and when_full of Collect can change"
         )
+
+
+def json_merge_patch(target: Any, patch: Any) -> Any:
+    """Return a JSON value with a merge patch applied: members of objects are set, `null` removes them.
+
+    Args:
+        target: JSON text as `bytes`, or the value that it says. It stays as it is.
+        patch: Likewise.
+
+    Returns:
+        JSON text as `bytes` where the target was that, else the value.
+
+    Raises:
+        ValueError: Bytes that are not JSON.
+
+    Source: RFC 7396, section 2. Patches in a row are no patch of their own: fold them onto the document.
+
+    Examples:
+        >>> json_merge_patch({"price": 5, "old": True}, {"price": 6, "old": None})
+        {'price': 6}
+    """
+    if isinstance(target, bytes):
+        patched = _patched(json.loads(target), _value_of(patch))
+        return json.dumps(patched, separators=(",", ":"), ensure_ascii=False).encode()
+    return _patched(target, _value_of(patch))
+
+
+def _value_of(patch: Any) -> Any:
+    return json.loads(patch) if isinstance(patch, bytes) else patch
+
+
+def _patched(target: Any, patch: Any) -> Any:
+    if not isinstance(patch, dict):
+        return patch
+    members = dict(cast("dict[str, Any]", target)) if isinstance(target, dict) else {}
+    for name, value in cast("dict[str, Any]", patch).items():
+        if value is None:
+            members.pop(name, None)
+        else:
+            members[name] = _patched(members.get(name), value)
+    return members

@@ -23,7 +23,6 @@ CIRCLES = ({"thread_executor", "listener_thread"},)
 SMALL_FILES = {
     "rmq._claiming.fetch_size",
     "rmq._listening.stream_janitor",
-    "rmq._model.merge_patch",
     "rmq.adapters.django.handlers",
     "rmq.dashboard.app",
     "rmq.dashboard.finding",
