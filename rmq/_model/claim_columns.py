@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from threading import Lock
 
 from rmq._model.deliveries import ACKED, Delivery, Holder, Outcome
-from rmq._model.envelope import MARK, unwrap
+from rmq._model.records import TRACE_MARK, unwrap
 from rmq._model.replies import NO_OWNER, ClaimedRows, Owner
 from rmq._model.topics import Topic
 
@@ -89,7 +89,7 @@ class ClaimColumns(Delivery):
         bodies = self.rows.bodies
         if not bodies:
             return [None] * len(self.rows)
-        return [body if body is None or not body.startswith(MARK) else unwrap(body)[0] for body in bodies]
+        return [body if body is None or not body.startswith(TRACE_MARK) else unwrap(body)[0] for body in bodies]
 
     def traces(self) -> list[str]:
         """Return the trace contexts, empty for none."""

@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Generic, Protocol, TypeAlias
 
-from rmq._model.envelope import unwrap
+from rmq._model.records import unwrap
 from rmq._model.replies import NO_OWNER, Claimed, Owner, StreamClaimed
 from rmq._model.scores import ages_for, retries_left_of
 from rmq._model.times import Duration, duration_ms, monotonic_s
@@ -98,7 +98,7 @@ class Delivery(Generic[PayloadT]):
         outcome: How it was settled; `None` while it is open.
         ack_individually: Whether its ack has to name it: Redis could not ack its claim as a whole.
         under_way: Whether its claim score is on the way to Redis, in a renewal or an ack that was not answered yet.
-        trace: The W3C traceparent that came with it, empty for none; see `rmq._model.envelope`.
+        trace: The W3C traceparent that came with it, empty for none; see `rmq._model.records`.
 
     Examples:
         >>> jobs = Topic("jobs", TopicType.PRIORITY)

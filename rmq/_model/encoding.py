@@ -17,7 +17,6 @@ from zlib import crc32
 
 from rmq._model.batches import EncodedMessage, Row, Rows, slots_of
 from rmq._model.display import counted
-from rmq._model.envelope import MARK, unwrap, wrap
 from rmq._model.merging import MAX_COUNT, Collect, Merge
 from rmq._model.messages import (
     BODY,
@@ -35,7 +34,7 @@ from rmq._model.messages import (
     StreamMessage,
     payload_bytes,
 )
-from rmq._model.records import BODIES, ITEMS, MAX_WHOLE, framed, new_record, traced, wanting
+from rmq._model.records import BODIES, ITEMS, MAX_WHOLE, TRACE_MARK, framed, new_record, traced, unwrap, wanting, wrap
 from rmq._model.times import MAX_DUE_MS, MAX_DURATION_MS, due_ms, duration_ms
 from rmq._model.topics import Topic, TopicType, slot_of
 from rmq.errors import InvalidBatchError, InvalidMessageError, InvalidValueError
@@ -226,7 +225,7 @@ class Encoder:
         if body is None:
             return None
         stored = self._payload(content, body, "body")
-        return wrap(stored, "") if stored.startswith(MARK) else stored
+        return wrap(stored, "") if stored.startswith(TRACE_MARK) else stored
 
     def _payload(self, content: bytes, payload: Body, name: str) -> bytes:
         """Return a body, or an item of one, in bytes."""
@@ -433,7 +432,7 @@ class Encoder:
 def _plain_bytes(payload: Any, most: int) -> bytes:
     """Return a payload of text or bytes as it is stored; raises `TypeError` for others."""
     stored = payload if type(payload) is bytes else str.encode(payload)
-    if len(stored) > most or stored.startswith(MARK):
+    if len(stored) > most or stored.startswith(TRACE_MARK):
         raise TypeError
     return stored
 
@@ -496,7 +495,7 @@ def _payloads(values: Sequence[Any], least: int, most: int, marked: bool = False
         return None
     lengths = list(map(len, values))
     fits = not lengths or (min(lengths) >= least and max(lengths) <= most)
-    return values if fits and not (marked and any([body.startswith(MARK) for body in values])) else None
+    return values if fits and not (marked and any([body.startswith(TRACE_MARK) for body in values])) else None
 
 
 def _is_several(value: object) -> bool:

@@ -1,6 +1,10 @@
-"""Records, which messages of a topic with `merge=` have in place of bodies, and how two of them fold. Pure.
+r"""Records, which messages of a topic with `merge=` have in place of bodies, and how two of them fold. Pure.
 
 The scripts in `lua/includes/merge` follow the same rules; docs/internals/merging.md has the layout and the table.
+
+The trace context of a message is stored in front of its body, where merging and retries keep it: `\0rmq:trace\0`, the
+traceparent, `\0`, `1` or `0` for whether there is a body, the body. A message sent without a trace has its body as it
+is; only one that looks like such an envelope by itself gets one with an empty context around it.
 """
 
 from __future__ import annotations
@@ -10,9 +14,15 @@ from dataclasses import dataclass, fields, replace
 from struct import Struct
 from typing import TypeAlias
 
-from rmq._model.envelope import unwrap, wrap
-
 MARK = b"\x00rm1"
+"""Begins a record."""
+
+TRACE_MARK = b"\x00rmq:trace\x00"
+"""Begins a body with a trace context before it."""
+
+MOST_CONTEXT = 512
+"""Longest trace context, in characters."""
+
 BODIES, NUMBERS, ITEMS = frozenset("KRN"), frozenset("XIS"), frozenset("CUJ")
 """Kinds of records by what their values are."""
 
@@ -27,6 +37,21 @@ _LENGTH = Struct("<I")
 _WANTED = Struct("<d")
 
 Setter: TypeAlias = Callable[[object, object], None]
+
+
+def wrap(body: bytes | None, trace: str) -> bytes:
+    """Return a body with a trace context, a W3C traceparent or nothing, in front of it."""
+    return b"%s%s\x00%d%s" % (TRACE_MARK, trace.encode("ascii"), body is not None, body or b"")
+
+
+def unwrap(stored: bytes | None) -> tuple[bytes | None, str]:
+    """Return the body that was sent, and the trace context, empty for none."""
+    if stored is None or not stored.startswith(TRACE_MARK):
+        return stored, ""
+    trace, end, rest = stored[len(TRACE_MARK) :].partition(b"\x00")
+    if not end or len(trace) > MOST_CONTEXT or not trace.isascii() or rest[:1] not in (b"0", b"1"):
+        return stored, ""  # not ours
+    return (rest[1:] if rest[:1] == b"1" else None), trace.decode()
 
 
 def setters_of(kind: type) -> tuple[Setter, Setter, Setter, Setter, Setter, Setter]:

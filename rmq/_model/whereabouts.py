@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, TypedDict, cast
 
-from rmq._model.envelope import unwrap
-from rmq._model.records import BODIES, ITEMS, NOTHING, Record, read_record
+from rmq._model.records import BODIES, ITEMS, NOTHING, Record, read_record, unwrap
 from rmq._model.scores import ages_for, lease_end_ms, retries_left_of, second_of
 from rmq._model.times import moment_of
 from rmq._model.topics import Topic, TopicType

@@ -30,7 +30,7 @@ from rmq._broker.claims import MAX_BATCH
 from rmq._broker.dead import dead_message
 from rmq._broker.keys import slot_keys
 from rmq._model.entries import id_key
-from rmq._model.envelope import unwrap
+from rmq._model.records import unwrap
 from rmq._model.scores import score_of
 from rmq._model.topics import Topic, TopicType
 from rmq._model.whereabouts import AnyPlace, meaning_of, priority_of

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from rmq._broker.binding import BoundScript
 from rmq._broker.claims import CLAIM_BYTES, MAX_BATCH, claim_order_of
 from rmq._broker.keys import query_keys, slot_keys
-from rmq._model.envelope import unwrap
+from rmq._model.records import unwrap
 from rmq._model.replies import NO_OWNER, Owner
 from rmq._model.scores import score_of
 from rmq._model.topics import Topic, TopicType

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from rmq._model.envelope import unwrap
-from rmq._model.records import BODIES, ITEMS, NOTHING, NUMBERS, Record, read_record
+from rmq._model.records import BODIES, ITEMS, NOTHING, NUMBERS, Record, read_record, unwrap
 
 
 def sends_of(bodies: Iterable[bytes | None]) -> dict[str, list[Any]]:

@@ -107,7 +107,6 @@ from rmq._model.entries import BODY as BODY
 from rmq._model.entries import OWN_MARK as OWN_MARK
 from rmq._model.entries import id_key as id_key
 from rmq._model.entries import own_score as own_score
-from rmq._model.envelope import wrap as wrap
 from rmq._model.merging import Reducer as Reducer
 from rmq._model.messages import Message as Message
 from rmq._model.notices import Turn as Turn
@@ -120,6 +119,7 @@ from rmq._model.records import fold as fold
 from rmq._model.records import framed as framed
 from rmq._model.records import read_record as read_record
 from rmq._model.records import wanting as wanting
+from rmq._model.records import wrap as wrap
 from rmq._model.records import write_record as write_record
 from rmq._model.replies import NO_OWNER as NO_OWNER
 from rmq._model.replies import Claimed as Claimed

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rmq._model.batches import EncodedMessage
-from rmq._model.envelope import unwrap
+from rmq._model.records import unwrap
 from rmq.errors import InvalidMessageError, InvalidValueError
 from rmq.spark.arrow import fs, pa, parquet
 from rmq.spark.option_kinds import quoted

@@ -7,8 +7,8 @@ from itertools import repeat
 from typing import Any
 
 from rmq._model.batches import EncodedMessage, Rows, slots_of
-from rmq._model.envelope import MARK, wrap
 from rmq._model.messages import StreamMessage
+from rmq._model.records import TRACE_MARK, wrap
 from rmq.errors import InvalidMessageError, InvalidValueError
 from rmq.spark.arrow import pa, pc
 from rmq.spark.sink.columns import Layout
@@ -66,7 +66,7 @@ def _bodies(layout: Layout, batch: Any, bad: dict[int, str]) -> list[bytes | Non
     too_long = pc.fill_null(pc.greater(lengths, most), False)
     _note(bad, too_long, lambda index: f"body has {lengths[index].as_py()} bytes; it must have up to {most}")
     # one that looks like RMQ's envelope gets one around it
-    return [wrap(body, "") if body is not None and body.startswith(MARK) else body for body in column.to_pylist()]
+    return [wrap(body, "") if body is not None and body.startswith(TRACE_MARK) else body for body in column.to_pylist()]
 
 
 def _values(layout: Layout, batch: Any, bad: dict[int, str]) -> list[int]:

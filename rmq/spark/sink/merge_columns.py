@@ -25,9 +25,8 @@ from pyspark.sql.types import (
 
 from rmq._model.batches import EncodedMessage
 from rmq._model.encoding import Encoder
-from rmq._model.envelope import unwrap
 from rmq._model.merging import MAX_COUNT, Merge
-from rmq._model.records import BODIES, ITEMS, NUMBERS, Record, fold, read_record, write_record
+from rmq._model.records import BODIES, ITEMS, NUMBERS, Record, fold, read_record, unwrap, write_record
 from rmq.errors import InvalidMessageError
 
 TEXT = (StringType, BinaryType)

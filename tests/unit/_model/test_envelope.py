@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq import Delivery, PriorityMessage, Topic, TopicType
-from rmq._model.envelope import MARK, unwrap, wrap
+from rmq._model.records import TRACE_MARK, unwrap, wrap
 from tests.support.core import encode
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-BODIES = st.one_of(st.none(), st.binary(max_size=40), st.binary(max_size=40).map(lambda tail: MARK + tail))
+BODIES = st.one_of(st.none(), st.binary(max_size=40), st.binary(max_size=40).map(lambda tail: TRACE_MARK + tail))
 
 
 @given(BODIES, st.sampled_from(["", TRACE]))
@@ -20,7 +20,7 @@ def test_what_goes_in_comes_out(body: bytes | None, trace: str) -> None:
 
 @given(st.binary(max_size=80))
 def test_other_bodies_are_left_as_they_are(body: bytes) -> None:
-    assert unwrap(body) == (body, "") or body.startswith(MARK)
+    assert unwrap(body) == (body, "") or body.startswith(TRACE_MARK)
     assert unwrap(None) == (None, "")
 
 
@@ -28,10 +28,16 @@ def test_other_bodies_are_left_as_they_are(body: bytes) -> None:
 def test_a_body_that_looks_like_an_envelope_survives_without_tracing(body: bytes | None) -> None:
     encoded = encode(Topic("t", TopicType.PRIORITY), PriorityMessage("a", 100, body=body))
     assert unwrap(encoded.body)[0] == body
-    assert body is None or body.startswith(MARK) or encoded.body is body
+    assert body is None or body.startswith(TRACE_MARK) or encoded.body is body
 
 
 def test_a_damaged_envelope_is_a_body() -> None:
-    for stored in (MARK, MARK + b"abc", MARK + b"abc\x002", MARK + b"x" * 600 + b"\x001", MARK + b"\xff\x001a"):
+    for stored in (
+        TRACE_MARK,
+        TRACE_MARK + b"abc",
+        TRACE_MARK + b"abc\x002",
+        TRACE_MARK + b"x" * 600 + b"\x001",
+        TRACE_MARK + b"\xff\x001a",
+    ):
         assert unwrap(stored) == (stored, "")
     assert "trace" in Delivery.__slots__

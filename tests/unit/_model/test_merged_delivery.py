@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from rmq import Delivery, Merge, Topic, TopicType, json_merge_patch
-from rmq._model.envelope import MARK, wrap
 from rmq._model.merged_deliveries import MergedDelivery
-from rmq._model.records import Record, framed, wanting, write_record
+from rmq._model.records import TRACE_MARK, Record, framed, wanting, wrap, write_record
 from rmq._model.replies import Claimed
 from tests.unit._model.test_delivery import HolderStub
 
@@ -61,7 +60,7 @@ def test_how_many_sends_and_when() -> None:
         (b"=text", b"text", ""),
         (b"=" + wrap(b"text", TRACE), b"text", TRACE),
         (b"=" + wrap(None, TRACE), None, TRACE),
-        (b"=" + wrap(MARK + b"x", ""), MARK + b"x", ""),
+        (b"=" + wrap(TRACE_MARK + b"x", ""), TRACE_MARK + b"x", ""),
     ],
 )
 def test_bodies(kind: str, value: bytes, body: bytes | None, trace: str) -> None:

@@ -30,8 +30,7 @@ from rmq import (
     Topic,
     TopicType,
 )
-from rmq._model.envelope import MARK, wrap
-from rmq._model.records import Record, framed, read_record, wanting
+from rmq._model.records import TRACE_MARK, Record, framed, read_record, wanting, wrap
 from tests.support.core import encode
 
 WINDOW = Fixed("5s")
@@ -65,8 +64,8 @@ def test_bodies(reduce: Any, body: Any, value: bytes) -> None:
 @pytest.mark.parametrize("reduce", [Keep(), Replace(), Newest()])
 def test_a_body_that_looks_like_an_envelope_comes_in_one(reduce: Any) -> None:
     version = 1 if reduce == Newest() else None
-    record = recorded(topic(reduce), RangeMergeMessage("a", body=MARK + b"x", version=version))
-    assert record.body == wrap(MARK + b"x", "")
+    record = recorded(topic(reduce), RangeMergeMessage("a", body=TRACE_MARK + b"x", version=version))
+    assert record.body == wrap(TRACE_MARK + b"x", "")
 
 
 def test_versions() -> None:
@@ -90,8 +89,8 @@ def test_a_maximum_may_be_any_finite_number() -> None:
 def test_items() -> None:
     record = recorded(topic(Collect()), RangeMergeMessage("a", body="ä"))
     assert record == Record(1, 0, 0, 1, "C", framed(["ä".encode()]))
-    record = recorded(topic(Collect()), RangeMergeMessage("a", body=("x", MARK, b"", "x"), weight=9))
-    assert (record.count, record.number, record.items) == (9, 4, (b"x", MARK, b"", b"x"))
+    record = recorded(topic(Collect()), RangeMergeMessage("a", body=("x", TRACE_MARK, b"", "x"), weight=9))
+    assert (record.count, record.number, record.items) == (9, 4, (b"x", TRACE_MARK, b"", b"x"))
     record = recorded(topic(Collect(unique=True)), RangeMergeMessage("a", body=["x", b"y", b"x"]))
     assert (record.kind, record.number, record.items) == ("U", 2, (b"x", b"y"))
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, Topic, TopicType
 from rmq._model.batches import EncodedMessage
-from rmq._model.envelope import MARK, wrap
 from rmq._model.messages import payload_bytes
+from rmq._model.records import TRACE_MARK, wrap
 from rmq.errors import InvalidMessageError
 from tests.support.core import encode
 
@@ -24,13 +24,13 @@ class Color(StrEnum):
 
 @given(
     st.text(st.characters(exclude_categories=["Cs"]), min_size=1),
-    st.none() | st.binary() | st.binary().map(MARK.__add__),
+    st.none() | st.binary() | st.binary().map(TRACE_MARK.__add__),
     st.none() | st.text("äb"),
 )
 def test_encoding(content: str, body: bytes | None, basis: str | None) -> None:
     raw = content.encode()
     slot = MERGE.slot_of(raw if basis is None else basis.encode())
-    kept = wrap(body, "") if body is not None and body.startswith(MARK) else body  # it looks like an envelope
+    kept = wrap(body, "") if body is not None and body.startswith(TRACE_MARK) else body  # it looks like an envelope
     assert encode(MERGE, RangeMergeMessage(content, time_range_ms=5, slot_basis=basis, body=body)) == EncodedMessage(
         slot, raw, 5, kept
     )

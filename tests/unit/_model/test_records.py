@@ -10,9 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq._model.envelope import MARK as TRACE_MARK
-from rmq._model.envelope import unwrap, wrap
-from rmq._model.records import MARK, MAX_WHOLE, Record, fold, framed, read_record, traced, wanting, write_record
+from rmq._model.records import (
+    MARK,
+    MAX_WHOLE,
+    TRACE_MARK,
+    Record,
+    fold,
+    framed,
+    read_record,
+    traced,
+    unwrap,
+    wanting,
+    wrap,
+    write_record,
+)
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq import Merge, PeekedMessage, Topic, TopicType
-from rmq._model.envelope import wrap
-from rmq._model.records import HEAD_BYTES, Record, framed, wanting, write_record
+from rmq._model.records import HEAD_BYTES, Record, framed, wanting, wrap, write_record
 from rmq._model.times import moment_of
 from rmq._model.whereabouts import told
 
