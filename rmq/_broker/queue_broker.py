@@ -12,8 +12,7 @@ from rmq._broker.claims import MAX_BATCH, Outcomes, Renewal, WholeClaim
 from rmq._broker.sends import JoinedSends, MergedSends, QueueSends, joins_sends, send_calls
 from rmq._model.batches import EncodedMessage
 from rmq._model.claim_columns import ClaimColumns
-from rmq._model.deliveries import Delivery, Holder
-from rmq._model.merged_deliveries import MergedDelivery
+from rmq._model.deliveries import Delivery, Holder, MergedDelivery
 from rmq._model.replies import Claimed, ClaimedRows, ClaimReply, Owner, SendResult
 from rmq._model.topics import Topic
 from rmq._transport.call import Call

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from rmq._broker.claims import CLAIM_BYTES
 from rmq._model.claim_columns import ClaimColumns
-from rmq._model.deliveries import Delivery
-from rmq._model.merged_deliveries import MergedDelivery
+from rmq._model.deliveries import Delivery, MergedDelivery
 
 FREED_BYTES = 64 * 1_048_576
 """Most bytes of bodies that the acks of one call delete: to free 12 MiB takes the server about 1 ms."""

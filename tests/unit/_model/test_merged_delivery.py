@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rmq import Delivery, Merge, Topic, TopicType, json_merge_patch
-from rmq._model.merged_deliveries import MergedDelivery
+from rmq._model.deliveries import MergedDelivery
 from rmq._model.records import TRACE_MARK, Record, framed, wanting, wrap, write_record
 from rmq._model.replies import Claimed
 from tests.unit._model.test_delivery import HolderStub
