@@ -11,8 +11,8 @@ from rmq._broker.broker import MANY_SLOTS
 from rmq._broker.claims import MAX_BATCH, Outcomes, Renewal, WholeClaim
 from rmq._broker.sends import JoinedSends, MergedSends, QueueSends, joins_sends, send_calls
 from rmq._model.batches import EncodedMessage
-from rmq._model.claim_columns import ClaimColumns
 from rmq._model.deliveries import Delivery, Holder, MergedDelivery
+from rmq._model.delivery_columns import ClaimColumns
 from rmq._model.replies import Claimed, ClaimedRows, ClaimReply, Owner, SendResult
 from rmq._model.topics import Topic
 from rmq._transport.call import Call

@@ -16,8 +16,8 @@ from rmq._claiming.chunks import FREED_BYTES, chunks
 from rmq._claiming.claim_plan import PATIENCE_S
 from rmq._claiming.leases import take_renewal
 from rmq._claiming.outcome_batches import nack_of, stale_among
-from rmq._model.claim_columns import number_of, spread, spread_some
 from rmq._model.deliveries import Delivery, Outcome, Verb
+from rmq._model.delivery_columns import number_of, spread, spread_some
 from rmq._model.replies import NackReply
 from rmq._model.times import monotonic_s
 from rmq._transport.call import Call

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from rmq._broker.claims import CLAIM_BYTES
-from rmq._model.claim_columns import ClaimColumns
 from rmq._model.deliveries import Delivery, MergedDelivery
+from rmq._model.delivery_columns import ClaimColumns
 
 FREED_BYTES = 64 * 1_048_576
 """Most bytes of bodies that the acks of one call delete: to free 12 MiB takes the server about 1 ms."""

@@ -18,9 +18,8 @@ from rmq._claiming.claim_planner import ClaimPlanner
 from rmq._claiming.fetcher import PENDING_CHECK_S, Fetcher
 from rmq._claiming.return_buffer import ReturnBuffer
 from rmq._claiming.wakeups import WakeupSubscriber
-from rmq._model.claim_columns import number_of, spread
 from rmq._model.deliveries import ACKED, RELEASED, Delivery, Outcome
-from rmq._model.delivery_columns import DeliveryColumns
+from rmq._model.delivery_columns import DeliveryColumns, number_of, spread
 from rmq._model.entries import StreamDelivery
 from rmq._model.reports import reporter
 from rmq._model.retry import draw_jitter

@@ -8,8 +8,8 @@ from operator import attrgetter
 
 from rmq._broker.claims import CLAIM_BYTES, Ack, Nack, Outcomes, WholeClaim
 from rmq._claiming.chunks import FREED_BYTES, bytes_of, chunks
-from rmq._model.claim_columns import ClaimColumns
 from rmq._model.deliveries import RELEASED, Delivery, Outcome, Verb
+from rmq._model.delivery_columns import ClaimColumns
 from rmq._model.merging import Collect
 from rmq._model.replies import NO_OWNER, Owner
 from rmq._model.retry import draw_jitter

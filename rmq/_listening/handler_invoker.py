@@ -13,9 +13,8 @@ from rmq._io.backend import Event
 from rmq._listening.arguments import with_arguments
 from rmq._listening.concurrency import ListenerPermits
 from rmq._listening.listener import Listener
-from rmq._model.claim_columns import ClaimColumns, number_of, spread
 from rmq._model.deliveries import ACKED, RELEASED, Delivery, Outcome, Verb, describe
-from rmq._model.delivery_columns import DeliveryColumns
+from rmq._model.delivery_columns import ClaimColumns, DeliveryColumns, number_of, spread
 from rmq._model.handlers import refuse_unfinished
 from rmq._model.observers import Observers
 from rmq._model.reports import reporter, traced

@@ -20,8 +20,8 @@ from rmq._listening.listener_thread import TROUBLE_PAUSE_S, ListenerThread
 from rmq._listening.slot_poller import EconomySlotPoller, SlotPoller
 from rmq._listening.stream_janitor import StreamJanitor
 from rmq._listening.thread_executor import ThreadExecutor
-from rmq._model.claim_columns import number_of, spread
 from rmq._model.deliveries import Delivery
+from rmq._model.delivery_columns import number_of, spread
 from rmq._model.display import shown
 from rmq._model.observers import Observers
 from rmq._model.replies import Owner

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rmq._claiming.prefetch_size import PREFETCH_S
 from rmq._listening.listener import Listener
 from rmq._listening.listener_thread import LOOK_EVERY_S, PIGGYBACK_S, SETTLE_AFTER_S, ListenerThread
-from rmq._model.claim_columns import number_of
+from rmq._model.delivery_columns import number_of
 from rmq._model.times import monotonic_s
 
 SLOW_S = 0.5

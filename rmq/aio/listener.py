@@ -16,8 +16,8 @@ from rmq._listening.concurrency import PermitRequest
 from rmq._listening.listener import Listener
 from rmq._listening.listener_thread import LOOK_EVERY_S, PIGGYBACK_S, ListenerThread
 from rmq._listening.thread_executor import BATCHES_S, SLOW_S, ThreadExecutor
-from rmq._model.claim_columns import number_of
 from rmq._model.deliveries import Delivery as PlainDelivery
+from rmq._model.delivery_columns import number_of
 from rmq._model.handlers import check_async
 from rmq._model.times import Duration, monotonic_s
 from rmq._model.typed import PayloadT

@@ -97,11 +97,11 @@ from rmq._model.batches import Batch as Batch
 from rmq._model.batches import EncodedMessage as EncodedMessage
 from rmq._model.batches import Rows as Rows
 from rmq._model.batches import fold_messages as fold_messages
-from rmq._model.claim_columns import ClaimColumns as ClaimColumns
 from rmq._model.definitions import MAX_DEFINITION_BYTES as MAX_DEFINITION_BYTES
 from rmq._model.deliveries import ACKED as ACKED
 from rmq._model.deliveries import RELEASED as RELEASED
 from rmq._model.deliveries import Holder as Holder
+from rmq._model.delivery_columns import ClaimColumns as ClaimColumns
 from rmq._model.encoding import Encoder as Encoder
 from rmq._model.entries import BODY as BODY
 from rmq._model.entries import OWN_MARK as OWN_MARK
