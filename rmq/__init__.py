@@ -57,11 +57,10 @@ from rmq._model.merging import (
 from rmq._model.messages import FixedTimeMessage, JoinMessage, PriorityMessage, RangeMergeMessage, StreamMessage
 from rmq._model.observers import Observer, Observers
 from rmq._model.replies import ControlResult, Owner, Redriven, SendResult
-from rmq._model.retention import Retention
 from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryAfterError, RetryPolicy
 from rmq._model.scores import Ties
 from rmq._model.spark_queries import SparkQuery
-from rmq._model.topics import Topic, TopicType, WhenFull
+from rmq._model.topics import Retention, Topic, TopicType, WhenFull
 from rmq._model.typed import MessageOptions
 from rmq._model.whereabouts import (
     AuditLine,

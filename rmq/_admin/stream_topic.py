@@ -25,9 +25,8 @@ from rmq._model.entries import (
     is_id,
     position,
 )
-from rmq._model.retention import Retention
 from rmq._model.times import seconds
-from rmq._model.topics import Topic
+from rmq._model.topics import Retention, Topic
 from rmq._model.whereabouts import AuditLine
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError, RmqError

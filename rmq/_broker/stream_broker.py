@@ -17,8 +17,7 @@ from rmq._model.deliveries import Delivery, Holder
 from rmq._model.entries import NO_DELIVERY, StreamDelivery, Trimmed, checked_consumer, stamp_of
 from rmq._model.replies import NO_OWNER, ClaimReply, ExtendReply, NackReply, Owner, StreamClaimed
 from rmq._model.reports import reporter
-from rmq._model.retention import Retention
-from rmq._model.topics import Topic
+from rmq._model.topics import Retention, Topic
 from rmq._model.workers import process_name
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections

@@ -41,8 +41,7 @@ from rmq._model.figures import GroupSlot, StreamSlot
 from rmq._model.messages import BODY, CONTENT, is_open_id
 from rmq._model.notices import Turn, Untold, untold_of
 from rmq._model.replies import NO_OWNER, ClaimReply, ExtendReply, Owner, Redriven, SendResult, StreamClaimed
-from rmq._model.retention import Retention
-from rmq._model.topics import Topic
+from rmq._model.topics import Retention, Topic
 from rmq._model.whereabouts import why_dead
 from rmq._transport.call import Call, is_one, read_totals
 from rmq.errors import EntryIdError, RmqError, TooManyGroupsError

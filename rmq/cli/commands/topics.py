@@ -15,10 +15,9 @@ from rich.console import RenderableType
 from rmq._model.definitions import UnreadableTopic
 from rmq._model.display import dashed, span
 from rmq._model.merge_words import merge_name, merge_words
-from rmq._model.retention import Retention
 from rmq._model.retry import ExponentialRetry, LadderRetry, RetryPolicy
 from rmq._model.scores import Ties
-from rmq._model.topics import Topic, TopicType, WhenFull
+from rmq._model.topics import Retention, Topic, TopicType, WhenFull
 from rmq.cli.console import Session, new_table
 from rmq.cli.merging import MergeBounds, MergeKind, changed_merge, new_merge
 from rmq.cli.options import TopicName, typed
