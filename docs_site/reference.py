@@ -14,7 +14,7 @@ from docs_site.staging import SiteError
 FOLDER = "reference"
 PAGES = {
     "client": ("Client", "rmq.client", "rmq._listening", "rmq._processes"),
-    "topics": ("Topics", "rmq._model.topic", "rmq._model.retry", "rmq._model.topics", "rmq._model.scores"),
+    "topics": ("Topics", "rmq._model.topic", "rmq._model.retry", "rmq._model.scores"),
     "messages": ("Messages and sending", "rmq._model.messages", "rmq._model.encoding", "rmq._model.replies",
                  "rmq._sending"),
     "deliveries": ("Deliveries", "rmq._model.deliver", "rmq._claiming"),
