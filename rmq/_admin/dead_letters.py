@@ -16,12 +16,12 @@ from rmq._broker import dead as dead_
 from rmq._broker import streams, viewing
 from rmq._broker.claims import NACK_BATCH
 from rmq._broker.control import Audit
+from rmq._broker.dead import Turn, Untold
 from rmq._broker.slot_calls import call_in_parts, call_slots, confirm_all
 from rmq._model.display import brief
 from rmq._model.encoding import checked_priority
 from rmq._model.entries import DeadEntry, checked_group
 from rmq._model.handlers import check_plain, check_takes_one
-from rmq._model.notices import Turn, Untold
 from rmq._model.replies import Redriven
 from rmq._model.times import MAX_SCORE, Duration, Instant, due_ms, duration_ms, instant_ms, monotonic_s, most
 from rmq._model.topics import Topic

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import Callable
 from typing import Any, Self
 
+from rmq._broker.dead import Turn, Untold
 from rmq._broker.slot_calls import call_slots
 from rmq._io.backend import Background
 from rmq._model.handlers import refuse_unfinished
-from rmq._model.notices import Tell, Turn, Untold, checked_name
 from rmq._model.reports import Sparing, reporter
 from rmq._model.times import check_day
 from rmq._model.topics import Topic
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
-from rmq.errors import RedisUnavailableError, RmqError
+from rmq.errors import InvalidValueError, RedisUnavailableError, RmqError
 
 log = reporter("rmq.notices")
+
+Tell = Callable[[list[Any]], object]
+"""Is called with dead messages: a list of `DeadMessage`, of a stream topic of `DeadEntry`."""
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 AT_ONCE = 100
 """Maximum number of dead messages in one call of the function."""
@@ -36,6 +42,13 @@ PATIENCE_S = 10.0
 
 class _NotifyFailedError(Exception):
     """The function raised; its error is the cause."""
+
+
+def checked_name(name: str) -> str:
+    """Return the name of a receiver of notices; raise `InvalidValueError` if it breaks the rule."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidValueError(f"name {name!r} must be 1 to 64 of A-Z a-z 0-9 . _ -")
+    return name
 
 
 BuildUnnotified = Callable[[int, Turn, int], Call[Untold[Any]]]

@@ -4,21 +4,86 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import repeat
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from rmq._broker.binding import SAFE_AGAIN, BoundScript, ages_of
 from rmq._broker.claims import NewScore
 from rmq._io.wire import Argument
-from rmq._model.notices import Turn, Untold, untold_of
 from rmq._model.replies import Redriven
 from rmq._model.scores import score_of
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import DeadMessage, told, why_dead
 from rmq._transport.call import Call
 
+D = TypeVar("D", bound=DeadMessage)
+
 _REDRIVE, _PURGE_DEAD = (BoundScript(name, durable=SAFE_AGAIN) for name in ("redrive", "purge_dead"))
 _LIST_DEAD, _DEAD_REASONS, _UNTOLD = BoundScript("list_dead"), BoundScript("dead_reasons"), BoundScript("untold_dead")
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The position up to which notices of a slot's dead messages were sent.
+
+    Attributes:
+        name: Name of the receiver; each name receives all notices.
+        holder: Identity of the sending process.
+        hold_ms: How long no other process sends notices under this name, ms.
+        since: All messages that died before this time, epoch ms, have a notice; 0 for the position in Redis.
+        after: Of those that died in that ms, the last one with a notice, by content or id; empty for none.
+    """
+
+    name: str
+    holder: str
+    hold_ms: int
+    since: int = 0
+    after: bytes = b""
+
+    def args(self) -> dict[str, str | int | bytes]:
+        """Return the arguments of the scripts."""
+        return {
+            "name": self.name,
+            "holder": self.holder,
+            "hold_ms": self.hold_ms,
+            "since": self.since,
+            "after": self.after,
+        }
+
+    def done(self, found: Untold[Any]) -> Turn:
+        """Return the position after the notices of all messages found."""
+        if found.more:
+            last = found.dead[-1]
+            return replace(self, since=last.died_ms, after=name_of(last))
+        return replace(self, since=found.ripe_ms, after=b"") if found.ripe_ms else self
+
+
+@dataclass(frozen=True, slots=True)
+class Untold(Generic[D]):
+    """The dead messages whose notices come next.
+
+    Attributes:
+        ripe_ms: Messages that died at this time or later get their notices later, epoch ms; 0 if another process sends.
+        dead: The dead, the longest dead first.
+        more: Whether there may be more before `ripe_ms`.
+    """
+
+    ripe_ms: int
+    dead: Sequence[D]
+    more: bool
+
+
+def untold_of(ripe_ms: int, page: Sequence[D]) -> Untold[D]:
+    """Return the messages of a page whose notices may be sent."""
+    ripe = [each for each in page if each.died_ms < ripe_ms]
+    return Untold(ripe_ms, ripe, bool(page) and len(ripe) == len(page))
+
+
+def name_of(dead: DeadMessage) -> bytes:
+    """Return the key of a dead message in its slot: its content, or the id of an entry."""
+    entry_id = getattr(dead, "id", None)
+    return dead.content if entry_id is None else str(entry_id).encode()
 
 
 def redrive(

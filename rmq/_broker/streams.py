@@ -22,7 +22,7 @@ from rmq._broker.claims import (
     renewal_args,
     rest_of,
 )
-from rmq._broker.dead import redriven
+from rmq._broker.dead import Turn, Untold, redriven, untold_of
 from rmq._broker.keys import group_keys
 from rmq._io.wire import Argument
 from rmq._model.batches import EncodedMessage
@@ -39,7 +39,6 @@ from rmq._model.entries import (
 )
 from rmq._model.figures import GroupSlot, StreamSlot
 from rmq._model.messages import BODY, CONTENT, is_open_id
-from rmq._model.notices import Turn, Untold, untold_of
 from rmq._model.replies import NO_OWNER, ClaimReply, ExtendReply, Owner, Redriven, SendResult, StreamClaimed
 from rmq._model.topics import Retention, Topic
 from rmq._model.whereabouts import why_dead

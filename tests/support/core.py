@@ -28,6 +28,8 @@ from rmq._broker.claims import Ack as Ack
 from rmq._broker.claims import Nack as Nack
 from rmq._broker.claims import Outcomes as Outcomes
 from rmq._broker.claims import WholeClaim as WholeClaim
+from rmq._broker.dead import Turn as Turn
+from rmq._broker.dead import Untold as Untold
 from rmq._broker.keys import ENSEMBLES_KEY as ENSEMBLES_KEY
 from rmq._broker.keys import HISTORY_TURN_KEY as HISTORY_TURN_KEY
 from rmq._broker.keys import REDIS_KEY as REDIS_KEY
@@ -109,8 +111,6 @@ from rmq._model.entries import id_key as id_key
 from rmq._model.entries import own_score as own_score
 from rmq._model.merging import Reducer as Reducer
 from rmq._model.messages import Message as Message
-from rmq._model.notices import Turn as Turn
-from rmq._model.notices import Untold as Untold
 from rmq._model.records import HEAD_BYTES as HEAD_BYTES
 from rmq._model.records import ITEMS as ITEMS
 from rmq._model.records import NUMBERS as NUMBERS
