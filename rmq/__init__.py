@@ -11,6 +11,7 @@ from rmq._admin.dead_letters import DeadFilter, DeadLetters, GroupDead, RedriveR
 from rmq._admin.history import History, Minute
 from rmq._admin.inspection import Inspection
 from rmq._admin.notices import DeadNotices
+from rmq._admin.spark_queries import SparkQuery
 from rmq._admin.stream_topic import StreamTopic
 from rmq._admin.tailing import tail_all
 from rmq._admin.webhook import Webhook
@@ -59,7 +60,6 @@ from rmq._model.observers import Observer, Observers
 from rmq._model.replies import ControlResult, Owner, Redriven, SendResult
 from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryAfterError, RetryPolicy
 from rmq._model.scores import Ties
-from rmq._model.spark_queries import SparkQuery
 from rmq._model.topics import Retention, Topic, TopicType, WhenFull
 from rmq._model.typed import MessageOptions
 from rmq._model.whereabouts import (

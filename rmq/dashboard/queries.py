@@ -14,10 +14,10 @@ from itertools import pairwise
 from typing import TypeVar
 
 from rmq._admin.history import Minute, minute_of, minute_of_stream, sum_of
+from rmq._admin.spark_queries import SparkQuery
 from rmq._model.definitions import Definitions, UnreadableTopic
 from rmq._model.display import span
 from rmq._model.figures import ConsumerStats, GroupStats, StreamStats, TopicStats
-from rmq._model.spark_queries import SparkQuery
 from rmq._model.topics import Topic, TopicType
 from rmq._model.whereabouts import AuditLine, DeadReasons
 from rmq._model.workers import HandlerTimes, ListenerInfo, WorkerInfo

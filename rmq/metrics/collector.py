@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from rmq._admin.spark_queries import SparkQuery
 from rmq._model.figures import TOTALS, TopicStats
-from rmq._model.spark_queries import SparkQuery
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic, TopicType
 from rmq._model.workers import ListenerInfo, WorkerInfo

@@ -9,6 +9,8 @@ from rmq._admin.history import MINUTES as MINUTES
 from rmq._admin.history import sum_of as sum_of
 from rmq._admin.inspection import read_workers as read_workers
 from rmq._admin.notices import DeadNotifier as DeadNotifier
+from rmq._admin.spark_queries import KEEP_S as KEEP_S
+from rmq._admin.spark_queries import MOST_QUERIES as MOST_QUERIES
 from rmq._admin.spark_queries import SparkQueries as SparkQueries
 from rmq._broker import claims as claims
 from rmq._broker import control as control
@@ -132,8 +134,6 @@ from rmq._model.schema import SCHEMA_VERSION as SCHEMA_VERSION
 from rmq._model.scores import MAX_SCORE as MAX_SCORE
 from rmq._model.scores import ages_for as ages_for
 from rmq._model.scores import retries_left_after_claim as retries_left_after_claim
-from rmq._model.spark_queries import KEEP_S as KEEP_S
-from rmq._model.spark_queries import MOST_QUERIES as MOST_QUERIES
 from rmq._model.times import moment_at as moment_at
 from rmq._model.times import monotonic_s as monotonic_s
 from rmq._model.topics import Topic

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from rmq._admin.spark_queries import SparkQueries
-from rmq._model.spark_queries import REPORT_S, SparkQuery
+from rmq._admin.spark_queries import REPORT_S, SparkQueries, SparkQuery
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic
 from rmq._transport.connections import Connections
