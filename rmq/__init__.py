@@ -15,13 +15,13 @@ from rmq._admin.spark_queries import SparkQuery
 from rmq._admin.stream_topic import StreamTopic
 from rmq._admin.tailing import tail_all
 from rmq._admin.webhook import Webhook
+from rmq._broker.definitions import Definitions, UnreadableTopic
 from rmq._claiming.consumer import Consumer
 from rmq._claiming.several import poll_all
 from rmq._listening.adaptive_limit import Adaptive
 from rmq._listening.discovery import listener, scan
 from rmq._listening.listener import HandlerDecorator, Listener, ListenerOptions
 from rmq._model.codecs import Codec, EncryptedCodec, JsonCodec, MsgpackCodec, ZstdCodec
-from rmq._model.definitions import Definitions, UnreadableTopic
 from rmq._model.deliveries import Delivery, Outcome, Verb
 from rmq._model.delivery_columns import DeliveryColumns
 from rmq._model.encoding import ArrowArray

@@ -14,6 +14,7 @@ from rmq._admin.dead_letters import DeadLetters
 from rmq._admin.history import History, Recording
 from rmq._admin.inspection import Inspection, read_workers
 from rmq._admin.stream_topic import StreamTopic
+from rmq._broker.definitions import Definitions
 from rmq._broker.registry import KnownTopics
 from rmq._broker.stream_broker import join_group
 from rmq._claiming.consumer import Consumer
@@ -21,7 +22,6 @@ from rmq._io.backend import THREADS, Runtime
 from rmq._listening.listener import HandlerDecorator, Listener, ListenerOptions, decorator
 from rmq._listening.listener_set import ListenerSet
 from rmq._listening.thread_executor import ThreadExecutor
-from rmq._model.definitions import Definitions
 from rmq._model.deliveries import Delivery
 from rmq._model.entries import check_group
 from rmq._model.figures import ServerMemory

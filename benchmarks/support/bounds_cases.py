@@ -22,6 +22,7 @@ from rmq._broker import shared as workers
 from rmq._broker import streams, viewing
 from rmq._broker.claims import MAX_BATCH, NACK_BATCH, PIGGYBACKED_NACKS, WHOLE_BATCH, Nack, Outcomes
 from rmq._broker.dead import Turn
+from rmq._broker.definitions import MAX_DEFINITION_BYTES
 from rmq._broker.keys import (
     HISTORY_TURN_KEY,
     TOPICS_KEY,
@@ -40,7 +41,6 @@ from rmq._broker.streams import Member
 from rmq._claiming.chunks import FREED_BYTES
 from rmq._claiming.claim_plan import CLAIM_WEIGHT, MOST_WEIGHT
 from rmq._model.batches import Batch, EncodedMessage
-from rmq._model.definitions import MAX_DEFINITION_BYTES
 from rmq._model.encoding import Encoder
 from rmq._sending.pipeline import JOINED_MESSAGES, JOINED_SLOTS
 from rmq._transport.call import Call

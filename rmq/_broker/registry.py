@@ -9,9 +9,7 @@ from dataclasses import replace
 
 from rmq._broker.binding import SAFE_AGAIN, BoundScript
 from rmq._broker.control import Audit
-from rmq._broker.keys import TOPICS_KEY, rate_key
-from rmq._io.wire import NOTHING
-from rmq._model.definitions import (
+from rmq._broker.definitions import (
     MAX_DEFINITION_BYTES,
     Definitions,
     Stored,
@@ -19,6 +17,8 @@ from rmq._model.definitions import (
     differences,
     read_definition,
 )
+from rmq._broker.keys import TOPICS_KEY, rate_key
+from rmq._io.wire import NOTHING
 from rmq._model.display import brief, shown
 from rmq._model.merging import same_merging
 from rmq._model.reports import reporter

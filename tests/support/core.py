@@ -32,6 +32,7 @@ from rmq._broker.claims import Outcomes as Outcomes
 from rmq._broker.claims import WholeClaim as WholeClaim
 from rmq._broker.dead import Turn as Turn
 from rmq._broker.dead import Untold as Untold
+from rmq._broker.definitions import MAX_DEFINITION_BYTES as MAX_DEFINITION_BYTES
 from rmq._broker.keys import ENSEMBLES_KEY as ENSEMBLES_KEY
 from rmq._broker.keys import HISTORY_TURN_KEY as HISTORY_TURN_KEY
 from rmq._broker.keys import REDIS_KEY as REDIS_KEY
@@ -101,7 +102,6 @@ from rmq._model.batches import Batch as Batch
 from rmq._model.batches import EncodedMessage as EncodedMessage
 from rmq._model.batches import Rows as Rows
 from rmq._model.batches import fold_messages as fold_messages
-from rmq._model.definitions import MAX_DEFINITION_BYTES as MAX_DEFINITION_BYTES
 from rmq._model.deliveries import ACKED as ACKED
 from rmq._model.deliveries import RELEASED as RELEASED
 from rmq._model.deliveries import Holder as Holder

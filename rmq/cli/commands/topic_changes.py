@@ -14,9 +14,9 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from rmq._broker.definitions import Difference, differences
 from rmq._listening.discovery import MARK, modules
 from rmq._listening.listener import Listener
-from rmq._model.definitions import Difference, differences
 from rmq._model.display import counted
 from rmq._model.topics import Topic
 from rmq.cli.commands.topics import warn_of_two_leases
