@@ -189,7 +189,7 @@ sizes: $(DEV)
 	$(BIN)/python -m tests.support.code_lines
 
 headers: $(DEV)
-	$(BIN)/python -m pytest --quiet -p no:cacheprovider tests/unit/_scripts/test_lua_headers.py
+	$(BIN)/python -m pytest --quiet -p no:cacheprovider tests/unit/_broker/test_lua_headers.py
 
 format: $(DEV)  ## Format the code, sort imports and mend what ruff can mend
 	$(BIN)/ruff check --fix .
