@@ -1,1 +1,1 @@
-"""Waiting, in threads or in an event loop, and the connection to one server."""
+"""Waiting, in threads or in an event loop, the connection to one server, and hosts of web servers."""

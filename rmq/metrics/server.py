@@ -12,7 +12,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, exposition
 
-from rmq._model.hosts import is_local_name, is_loopback, named_host
+from rmq._io.hosts import is_local_name, is_loopback, named_host
 from rmq.client import RmqClient
 from rmq.errors import InvalidValueError
 from rmq.metrics.collector import TopicsCollector
