@@ -13,8 +13,7 @@ from rmq._io.wire import Argument
 from rmq._model.scores import ages_for
 from rmq._model.topics import Topic
 from rmq._transport.call import NO_REFUSALS, PUBLISH, Call, Refusals
-from rmq._transport.contract import Names
-from rmq._transport.script_library import default_scripts
+from rmq._transport.script_library import Names, default_scripts
 
 T = TypeVar("T")
 

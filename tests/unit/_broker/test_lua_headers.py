@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq._transport.contract import contract_of
-from rmq._transport.script_library import with_includes
+from rmq._transport.script_library import contract_of, with_includes
 
 LUA = Path(__file__).resolve().parents[3] / "lua"
 SCRIPTS = sorted(path for path in LUA.rglob("*.lua") if "includes" not in path.parts)

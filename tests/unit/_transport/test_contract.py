@@ -11,8 +11,7 @@ from rmq._broker import viewing
 from rmq._broker.shared import worker_beat
 from rmq._io.wire import packed
 from rmq._transport.cluster_map import absent_key, hash_slot
-from rmq._transport.contract import Names, contract_of
-from rmq._transport.script_library import default_scripts
+from rmq._transport.script_library import Names, contract_of, default_scripts
 
 HEADER = """\
 -- Take due messages.
