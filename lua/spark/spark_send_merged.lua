@@ -38,12 +38,12 @@
 -- ARGV[25]  values       1 where all messages have the same value, else `number`
 -- ARGV[26..] messages  contents; then values (ms, epoch ms, priorities); then records, a single one where all are alike
 -- Returns: { '1' if it was sent now, else '0', number of new ones, indices without which it was sent before, or empty,
---   how many of the chunk's messages are sent, from the first one on, where that is not all of them, else '' }
+--   how many of the chunk's messages but these are sent, from the first one on, where that is not all, else '' }
 -- Errors: those of `send_merged` but RMQ_REPEATED; RMQ_CHANGED batch; nothing was written
 -- Complexity: O(n log N), and the size of the records
 -- Notes: atomic; safe to repeat, see `spark_send`. What was sent without some messages counts as sent before. Where the
 --   messages cost as much as a call may, the first ones are sent: the mark says how many, `+` behind the digest, and a
---   call for the others follows. A chunk of which some were refused is sent as a whole.
+--   call for the others follows. Messages that were refused are not among those that are counted.
 -- @include read_clock
 -- @include merge_rules
 -- @include send_folded
@@ -61,11 +61,11 @@ if before then
   return { '0', '0', '', '' }
 end
 if other then
-  local known, kind, rest = string.match(other, '^(%x*)([-+]?)(.*)$')
+  local known, without, done = string.match(other, '^(%x*)%-?([%d.]*)%+?(%d*)$')
   local same = known == string.match(digest, '^%x*')
-  if same and not (kind == '+' and rest == whole(first)) then
+  if same and done ~= whole(first) then
     redis.call('EXPIRE', sent, keep_s)
-    return { '0', '0', kind == '-' and rest or '', kind == '+' and rest or '' }
+    return { '0', '0', without, done }
   end
   if strict and not same then
     return redis.error_reply('RMQ_CHANGED ' .. whole(batch))
@@ -75,9 +75,7 @@ local rules = merge_rules({
   ARGV[8], ARGV[9], ARGV[10], ARGV[11], ARGV[12], ARGV[13], ARGV[14], ARGV[15], ARGV[16], ARGV[17],
   ARGV[18], ARGV[19], ARGV[20], ARGV[21], ARGV[22], ARGV[23], ARGV[24],
 })
-if string.find(digest, '^%x*$') then
-  rules.each = false
-end
+rules.each = false
 local reply = number > 0 and send_folded(slot, rules, 26, number, tonumber(ARGV[25]), read_clock()) or { 0 }
 if reply.err then
   return reply

@@ -94,7 +94,8 @@ class Mark:
         keep_s: How long the mark is kept after the query's last send to the slot, seconds.
         chunk: Number of the chunk among those that the task sends to the slot.
         digest: Of its messages.
-        first: Number of its messages that were sent before, if a call accepted only the first ones.
+        first: Number of its messages that were sent before, if a call accepted only the first ones; refused ones are
+            not counted.
     """
 
     query: str
@@ -129,17 +130,21 @@ class Mark:
         """Return the mark of the same chunk where the server has refused those of these indices."""
         return replace(self, digest=f"{self.digest}-{'.'.join(map(str, refused))}")
 
-    def refused_in(self, found: bytes | None) -> list[int] | None:
+    def refused_in(self, found: bytes | None) -> tuple[list[int], int | None]:
         """Return which of the chunk's messages were refused when it was sent before, as `without` noted it.
 
         Args:
             found: What Redis has for this task's chunk.
 
         Returns:
-            Their indices; `None` where it was not sent without some.
+            Their indices, none if it was not sent without some; and the number of the other messages that were sent if
+            these were not all.
         """
-        known, _, refused = (found or b"").decode().partition("-")
-        return list(map(int, refused.split("."))) if refused and known == f"{self.batch}:{self.digest}" else None
+        known, _, rest = (found or b"").decode().partition("-")
+        refused, _, done = rest.partition("+")
+        if not refused or known != f"{self.batch}:{self.digest}":
+            return [], None
+        return list(map(int, refused.split("."))), int(done) if done else None
 
 
 def _take_record(digest: Hash, message: EncodedMessage) -> None:
@@ -155,7 +160,7 @@ class Once(NamedTuple):
     """How many messages of a marked chunk were new, merged with the backlog, or skipped: sent before.
 
     `refused` are the indices of those without which it was sent before, as far as the script says so. `done`: how many
-    of the chunk's messages are sent, from the first one on, where the call did not take all of them.
+    of the chunk's messages but these are sent, from the first one on, where the call did not take all of them.
     """
 
     new: int
@@ -215,7 +220,7 @@ def _once(number: int, first: int, reply: list[bytes]) -> Once:
     number = number if done is None else max(0, done - first)
     if reply[0] == b"0":
         refused = tuple(map(int, reply[2].split(b"."))) if len(reply) > 2 and reply[2] else ()
-        return Once(0, 0, number - len(refused), refused, done)
+        return Once(0, 0, number - len(refused) if done is None else number, refused, done)
     return Once(int(reply[1]), number - int(reply[1]), 0, (), done)
 
 

@@ -173,6 +173,29 @@ def test_what_is_left_of_a_chunk_may_be_sent_without_some(filled: SlotUnderTest)
     assert send(filled, rows) == Once(0, 0, done + 2, tuple(range(done + 2, 40)))
 
 
+def test_a_call_without_some_folds_no_more_than_it_may_and_goes_on(filled: SlotUnderTest) -> None:
+    rows = large(40)
+    left = [row for index, row in enumerate(rows) if index not in (1, 30)]
+    own = mark(rows).without([1, 30])
+    first = send(filled, left, own)
+    assert first.done is not None
+    assert first == Once(0, first.done, 0, (), first.done)
+    assert 0 < first.done < 20
+    assert send(filled, rows) == Once(0, 0, first.done, (1, 30), first.done), "run again, it is told what is left"
+    done, calls = first.done, 1
+    while done < len(left):
+        if calls == 2:  # another one is refused on the way
+            left.remove(rows[39])
+            own = mark(rows).without([1, 30, 39])
+        answer = send(filled, left[done:], replace(own, first=done))
+        assert answer.merged == (answer.done or len(left)) - done
+        done, calls = answer.done or len(left), calls + 1
+    assert calls > 2
+    assert send(filled, rows) == Once(0, 0, 37, (1, 30, 39))
+    sent = sums(filled)
+    assert {name for name, (_, number) in sent.items() if number == 1} == {b"m1", b"m30", b"m39"}
+
+
 def test_a_refused_chunk_leaves_no_mark(make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.PRIORITY, merge=Merge(Sum()), max_backlog=2)
     rows = [*ROWS, number(b"c", 7)]

@@ -201,6 +201,8 @@ class TaskSender:
         refused = answer.refused if isinstance(answer, Once) else ()
         if refused and not self._bad_rows.collecting:
             raise InvalidMessageError(f"{len(refused)} messages: {_PASSED}; badRows=collect puts such rows aside")
+        if refused and isinstance(answer, Once) and answer.done is not None:
+            return self._without_passed(batch)
         self._put_aside(batch, refused, _PASSED)
         return self._booked(batch, answer)
 
@@ -235,21 +237,20 @@ class TaskSender:
         seconds, us = self._connections.command("TIME", key=slot_keys(self._topic.name, slot).store)
         return int(seconds) * 1_000 + int(us) // 1_000
 
-    def _without_passed(self, batch: Batch) -> Batch | None:
+    def _without_passed(self, batch: Batch) -> None:
         """Put those aside whose time has passed by the server's clock, and send the others.
 
         Those that were sent by an earlier run of the batch stay sent, whatever the time is now.
-
-        Returns:
-            The chunk with what is left of it to send, `None` for nothing.
         """
         mark: Mark | None = batch.completion
-        passed = [] if mark is None else self._passed_before(batch, mark)
-        if passed:
+        first, passed = 0 if mark is None else mark.first, list[int]()
+        if mark is not None:
+            passed, done = self._passed_before(batch, mark)
             self._put_aside(batch, passed, _PASSED)
-            return self._booked(batch, Once(0, 0, len(batch) - len(passed)))
-        first = 0 if mark is None else mark.first
-        left = list(enumerate(batch[first:], first))
+            sent = done or len(batch) - len(passed) if passed else first
+            self._book(Once(0, 0, sent - first))
+            first = sent
+        left = [(index, row) for index, row in enumerate(batch) if index not in passed][first:]
         while left:
             now_ms = self._now_ms(batch.slot)
             late = [index for index, row in left if row.value <= now_ms]
@@ -258,16 +259,17 @@ class TaskSender:
             left = [(index, row) for index, row in left if row.value > now_ms]
             if not left:
                 break
-            refused = None if mark is None else mark.without(passed)
+            refused = None if mark is None else replace(mark.without(passed), first=first)
             try:
                 answer = self._send_in_time(batch.slot, [row for _, row in left], refused)
             except FixedTimePassedError:
                 continue
-            if isinstance(answer, Once):
-                return self._booked(batch, answer)
             self._book(answer)
-            left = left[answer.accepted :]
-        return None
+            if isinstance(answer, Once):
+                taken = len(left) if answer.done is None else answer.done - first
+            else:
+                taken = answer.accepted
+            first, left = first + taken, left[taken:]
 
     def _send_in_time(self, slot: int, rows: Sequence[EncodedMessage], mark: Mark | None) -> SendResult | Once:
         try:
@@ -278,9 +280,9 @@ class TaskSender:
             return self._send_patiently(slot, rows, mark)
         return answer
 
-    def _passed_before(self, batch: Batch, mark: Mark) -> list[int]:
+    def _passed_before(self, batch: Batch, mark: Mark) -> tuple[list[int], int | None]:
         key = sent_key(self._topic.name, batch.slot, mark.query)
-        return mark.refused_in(self._connections.command("HGET", key, f"{mark.partition}:{mark.chunk}")) or []
+        return mark.refused_in(self._connections.command("HGET", key, f"{mark.partition}:{mark.chunk}"))
 
     def _put_aside(self, batch: Batch, indices: Sequence[int], reason: str) -> None:
         if indices:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -26,6 +28,7 @@ from rmq import (
     Newest,
     Replace,
     RmqClient,
+    SendResult,
     Sliding,
     Sum,
     Topic,
@@ -33,7 +36,7 @@ from rmq import (
     WhenFull,
 )
 from rmq.errors import BacklogFullError, BatchChangedError, CollectionFullError, InvalidValueError
-from rmq.spark.marks import Mark, send_once
+from rmq.spark.marks import Mark, Once, send_once
 from rmq.spark.options import parse_options
 from rmq.spark.sink.bad_rows import BadRows
 from rmq.spark.sink.columns import Layout, layout_of
@@ -381,4 +384,52 @@ def test_messages_that_the_server_refuses_are_put_aside_as_rows(
     else:
         assert [(row["body"], row["weight"]) for row in found] == [([b"a", b"b", b"c"], 3)] * 2
     assert connections.run(stats(topic, 0)).totals["accepted"] == 1
+    redis_client.delete(sent_key(topic.name, 0, "q"))
+
+
+class DyingSender(TaskSender):
+    """A task that ends after its second call without the rows that come late."""
+
+    calls = 0
+
+    def _send_in_time(self, slot: int, rows: Sequence[EncodedMessage], mark: Mark | None) -> SendResult | Once:
+        self.calls += 1
+        if self.calls > 2:
+            raise SystemExit
+        return super()._send_in_time(slot, rows, mark)
+
+
+def test_rows_that_come_late_among_large_ones_are_put_aside_and_the_others_are_sent_once(
+    connections: Connections, make_topic: MakeTopic, redis_client: redis.Redis, tmp_path: Path
+) -> None:
+    topic = make_topic(TopicType.FIXED_TIME, slots=1, merge=Merge(Collect()))
+    far_ms, names = 4_000_000_000_000, [f"m{index:02}" for index in range(40)]
+    frame = layout(topic, body=StringType(), fixed_time=LongType())
+    times = [7 if index in {3, 30} else far_ms for index in range(40)]
+    batch = pa.record_batch({"content": names, "body": ["y"] * 40, "fixed_time": times})
+    full = [write_record(Record(1, 0, 0, 1, "C", framed([b"x" * 60_000])))] * 40
+    sender = QueueBroker(connections, topic)
+    for name, record in zip(names, full, strict=True):
+        send_patiently(sender, 0, [EncodedMessage(0, name.encode(), far_ms, record)], time.sleep)
+
+    def attempt(kind: type[TaskSender], name: str) -> tuple[TaskSender, list[str]]:
+        bad_rows = BadRows(frame, (tmp_path / name).as_uri(), "part")
+        rows, bad = encode_rows(frame, batch)
+        bad_rows.take(batch, bad)
+        task = kind(connections, topic, replace(FOLDED, passed="collect"), bad_rows, MARK)
+        task.add(rows)
+        with suppress(SystemExit):
+            task.finish()
+        bad_rows.keep()
+        paths = (tmp_path / name).iterdir()
+        return task, sorted(row["content"] for path in paths for row in parquet.read_table(path).to_pylist())
+
+    dead, _ = attempt(DyingSender, "first")
+    assert 0 < dead.counts.merged < 38
+    done = dead.counts.merged
+    task, aside = attempt(TaskSender, "second")
+    assert (task.counts.skipped, task.counts.merged, aside) == (done, 38 - done, ["m03", "m30"])
+    task, aside = attempt(TaskSender, "third")
+    assert (task.counts.skipped, task.counts.merged, aside) == (38, 0, ["m03", "m30"])
+    assert connections.run(stats(topic, 0)).totals["accepted"] == 40 + 38
     redis_client.delete(sent_key(topic.name, 0, "q"))
