@@ -117,6 +117,9 @@ class Delivery(Generic[PayloadT]):
         "lost", "outcome", "owner", "slot", "store_score", "topic", "trace", "under_way",
     )  # fmt: skip
 
+    _record: Record = NOTHING
+    """The result of its sends; without the topic's `merge` that of one send, of which nothing else is known."""
+
     def __init__(
         self,
         topic: Topic,
@@ -180,12 +183,14 @@ class Delivery(Generic[PayloadT]):
     @property
     def merged(self) -> int:
         """Number of sends merged into this delivery; always 1 without the topic's `merge`: they are not counted."""
-        return 1
+        return self._record.count
 
     @property
     def value(self) -> Any:
         """The result of its sends: the body, for `Max`, `Min` and `Sum` a number, for `Collect` the items."""
-        return self.body
+        if self._record.kind in BODIES:
+            return self.body
+        return self.items if self._record.kind in ITEMS else self._record.number
 
     @property
     def payload(self) -> PayloadT:
@@ -229,42 +234,42 @@ class Delivery(Generic[PayloadT]):
     @property
     def items(self) -> tuple[bytes, ...]:
         """The items of a `Collect`, or the parts of a join, in the order of sending; else none."""
-        return ()
+        return self._record.items
 
     @property
     def first_sent_ms(self) -> int | None:
         """When the first of its sends arrived, epoch ms by Redis' clock; `None` without the topic's `merge`."""
-        return None
+        return self._record.first_ms or None
 
     @property
     def last_sent_ms(self) -> int | None:
         """When the last of its sends arrived, epoch ms by Redis' clock; `None` without the topic's `merge`."""
-        return None
+        return self._record.last_ms or None
 
     @property
     def first_sent(self) -> datetime | None:
         """When the first of its sends arrived, by Redis' clock; `None` without the topic's `merge`."""
-        return None
+        return moment_of(self._record.first_ms)
 
     @property
     def last_sent(self) -> datetime | None:
         """When the last of its sends arrived, by Redis' clock; `None` without the topic's `merge`."""
-        return None
+        return moment_of(self._record.last_ms)
 
     @property
     def version(self) -> int | None:
         """The largest `version=` of its sends, which is that of its body, if the topic keeps `Newest`; else `None`."""
-        return None
+        return version_of(self._record)
 
     @property
     def wanted(self) -> int:
         """Number of parts that a join waits for; 0 if it is not a join."""
-        return 0
+        return self._record.wanted
 
     @property
     def complete(self) -> bool:
         """True if all parts of a join have arrived, or if it is not a join."""
-        return True
+        return not self.wanted or self._record.number >= self.wanted
 
     def fold(self, function: Fold, initial: Any = None) -> Any:
         """Reduce the items to one value, as `functools.reduce` does: for example `fold(json_merge_patch)`.
@@ -276,8 +281,8 @@ class Delivery(Generic[PayloadT]):
         Returns:
             The result; `initial` if there are no items.
         """
-        del function
-        return initial
+        first = () if initial is None and self.items else (initial,)
+        return reduce(function, self.items, *first)
 
     @property
     def fencing_token(self) -> int | None:
@@ -404,7 +409,7 @@ def _kept(text: str) -> str:
 class MergedDelivery(Delivery[PayloadT]):
     """A delivery of a topic with `merge=`; its `record` is the result of its sends."""
 
-    __slots__ = ("_items", "record")
+    __slots__ = ("_items", "_record")
 
     def __init__(
         self,
@@ -418,66 +423,18 @@ class MergedDelivery(Delivery[PayloadT]):
     ) -> None:
         super().__init__(topic, slot, claimed, claimed_ms, lease_until_s, holder, owner)
         self.ack_individually = True  # its value in flight goes with its ack
-        record = read_record(claimed.body) or NOTHING
-        self.record: Record = record
+        self._record = read_record(claimed.body) or NOTHING
         self._items: tuple[bytes, ...] | None = None
-        self.body, self.trace = body_of(record)
+        self.body, self.trace = body_of(self._record)
 
     @property
-    def merged(self) -> int:
-        """Number of sends merged into this delivery."""
-        return self.record.count
-
-    @property
-    def value(self) -> Any:
-        """The result of its sends: the body, a number, or the items."""
-        if self.record.kind in BODIES:
-            return self.body
-        return self.items if self.record.kind in ITEMS else self.record.number
+    def record(self) -> Record:
+        """The result of its sends, as it is stored."""
+        return self._record
 
     @property
     def items(self) -> tuple[bytes, ...]:
-        """The items of a `Collect` in the order of sending."""
+        """The items of a `Collect`, or the parts of a join, in the order of sending; else none."""
         if self._items is None:
-            self._items = self.record.items
+            self._items = self._record.items
         return self._items
-
-    @property
-    def first_sent_ms(self) -> int | None:
-        """When the first of its sends arrived, epoch ms by Redis' clock; `None` where that is unknown."""
-        return self.record.first_ms or None
-
-    @property
-    def last_sent_ms(self) -> int | None:
-        """When the last of its sends arrived, likewise."""
-        return self.record.last_ms or None
-
-    @property
-    def first_sent(self) -> datetime | None:
-        """When the first of its sends arrived, by Redis' clock; `None` where that is unknown."""
-        return moment_of(self.record.first_ms)
-
-    @property
-    def last_sent(self) -> datetime | None:
-        """When the last of its sends arrived, likewise."""
-        return moment_of(self.record.last_ms)
-
-    @property
-    def version(self) -> int | None:
-        """The largest `version=` of its sends, where the topic keeps `Newest`."""
-        return version_of(self.record)
-
-    @property
-    def wanted(self) -> int:
-        """Number of parts that a join waits for."""
-        return self.record.wanted
-
-    @property
-    def complete(self) -> bool:
-        """True if all parts of a join have arrived."""
-        return self.record.number >= self.wanted if self.wanted else True
-
-    def fold(self, function: Fold, initial: Any = None) -> Any:
-        """Reduce the items to one value."""
-        first = () if initial is None and self.items else (initial,)
-        return reduce(function, self.items, *first)
