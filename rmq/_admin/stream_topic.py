@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import timedelta
+from typing import cast
 
 from rmq._admin.dead_letters import GroupDead
 from rmq._admin.stream_view import StreamView
 from rmq._admin.tailing import tail_of
-from rmq._broker import streams
-from rmq._broker.claims import NACK_BATCH
+from rmq._broker import control, streams
+from rmq._broker.claims import MAX_BATCH, NACK_BATCH
 from rmq._broker.control import Audit
-from rmq._broker.slot_calls import checked_slots
-from rmq._broker.stream_broker import StreamWriter
+from rmq._broker.keys import group_rate_key
+from rmq._broker.slot_calls import call_slots, checked_slots
 from rmq._model.display import brief, counted
 from rmq._model.entries import (
     Position,
@@ -26,9 +27,9 @@ from rmq._model.entries import (
     position,
 )
 from rmq._model.times import seconds
-from rmq._model.topics import Retention, Topic
+from rmq._model.topics import Retention
 from rmq._model.whereabouts import AuditLine
-from rmq._transport.connections import Connections
+from rmq._transport.call import Call
 from rmq.errors import InvalidValueError, RmqError
 
 
@@ -43,10 +44,6 @@ class StreamTopic(StreamView):
         >>> [entry.content for entry in stream.range(newest_first=True, limit=1)], stream.group("billing").lag
         ([b'page:2'], 3)
     """
-
-    def __init__(self, connections: Connections, topic: Topic) -> None:
-        super().__init__(connections, topic)
-        self._writer = StreamWriter(connections, topic)
 
     def dead(self, group: str, actor: str | None = None) -> GroupDead:
         """Return the dead letters of a group."""
@@ -77,8 +74,13 @@ class StreamTopic(StreamView):
         audit = Audit(self._connections, self.topic, actor)
         if checked_group(group) not in self.stats().groups:
             raise InvalidValueError(f"topic {self.topic.name} has no group {group}", topic=self.topic.name)
-        changed = self._writer.pause(group, paused, audit.actor, f"group {group}")
-        audit.report("pause" if paused else "resume", f"{counted(changed, 'slot')} changed", detail=f"group {group}")
+        detail = f"group {group}"
+
+        def build(slot: int) -> Call[bool]:
+            return control.pause(self.topic, slot, paused, "" if slot else audit.actor, detail, group)
+
+        changed = sum(call_slots(self._connections, range(self.topic.slots), build, finish_all=True))
+        audit.report("pause" if paused else "resume", f"{counted(changed, 'slot')} changed", detail=detail)
         return changed
 
     def tail(
@@ -118,7 +120,9 @@ class StreamTopic(StreamView):
         )
         with Audit(self._connections, self.topic, actor).step("delete", detail) as note:
             for number in chosen:
-                deleted += self._writer.delete(number, ids)
+                for first in range(0, len(ids), MAX_BATCH):
+                    call = streams.delete(self.topic, number, ids[first : first + MAX_BATCH])
+                    deleted += self._connections.run(call)
                 note(f"deleted {deleted}")
         return deleted
 
@@ -148,13 +152,13 @@ class StreamTopic(StreamView):
         if retention is not None and not isinstance(retention, Retention):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidValueError(f"retention is {brief(retention, 100)}; it must be a Retention")
         done: list[Trimmed] = []
+        bounds = retention or cast("Retention", self.topic.retention)
         why = "by its retention" if retention is None else f"by {retention}"
         with Audit(self._connections, self.topic, actor).step("trim", why) as note:
             for slot in range(self.topic.slots):
-                trimmed = self._writer.trim(slot, now=True, retention=retention)
-                dropped = trimmed.dropped
+                trimmed, dropped = Trimmed(slot, due=False, dropped=0, more=bounds.bounded, length=0), 0
                 while trimmed.more:
-                    trimmed = self._writer.trim(slot, now=True, retention=retention)
+                    trimmed = self._connections.run(streams.trim(self.topic, slot, bounds, now=True))
                     dropped += trimmed.dropped
                 done.append(replace(trimmed, dropped=dropped))
                 note(f"dropped {sum(each.dropped for each in done)}")
@@ -169,7 +173,7 @@ class StreamTopic(StreamView):
             TooManyGroupsError: The topic has the maximum number of groups.
         """
         check_group(self.topic, group, start)
-        self._writer.join(group, start)
+        self._per_slot(lambda slot: streams.join(self.topic, slot, group, start))
 
     def move_group(self, group: str, start: Position, actor: str | None = None) -> None:
         """Set the position of a group, which may be paused, on all slots. With `"all"` it reads all entries again.
@@ -195,9 +199,12 @@ class StreamTopic(StreamView):
         if checked_group(group) not in self.stats().groups:
             raise InvalidValueError(f"topic {self.topic.name} has no group {group}", topic=self.topic.name)
         with Audit(self._connections, self.topic, actor).step("move group", f"group {group}: {place}") as note:
-            moved = 0
+            moved, through = 0, isinstance(start, str)
+            whole = f"{place}-0" if place.isdecimal() else place  # of a range, an id without its number is the last one
             for slot in range(self.topic.slots):
-                moved += self._writer.move_group(slot, group, place, through=isinstance(start, str))
+                moved += bool(
+                    self._connections.run(streams.move_group(self.topic, slot, group, whole, through=through))
+                )
                 note(f"moved on {counted(moved, 'slot')}")
 
     def remove_group(self, group: str, *, force: bool = False, actor: str | None = None) -> bool:
@@ -215,7 +222,8 @@ class StreamTopic(StreamView):
                 topic=self.topic.name,
             )
         with Audit(self._connections, self.topic, actor).step("remove group", f"group {group}") as note:
-            removed = self._writer.drop_group(group)
+            removed = any(self._per_slot(lambda slot: streams.drop_group(self.topic, slot, group)))
+            self._connections.command("UNLINK", group_rate_key(self.topic.name, group))
             note("removed" if removed else "not found")
         return removed
 
@@ -252,6 +260,7 @@ class StreamTopic(StreamView):
         for slot in range(self.topic.slots):
             removed, number = 0, NACK_BATCH
             while not removed and number == NACK_BATCH:
-                removed, number = self._writer.forget(slot, group, name, idle_ms, NACK_BATCH)
+                call = streams.forget(self.topic, slot, group, name, idle_ms, NACK_BATCH)
+                removed, number = self._connections.run(call)
                 returned += number
         return returned

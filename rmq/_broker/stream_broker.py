@@ -1,4 +1,4 @@
-"""A stream topic's slots as seen by one consumer of a group, and changes of its groups."""
+"""A stream topic's slots as seen by one consumer of a group."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from functools import partial
 from threading import Lock
 from weakref import ref
 
-from rmq._broker import control, streams
+from rmq._broker import streams
 from rmq._broker.broker import MANY_SLOTS
-from rmq._broker.claims import CLAIM_BYTES, MAX_BATCH, NACK_BATCH, NO_OUTCOMES, Ack, Nack, Outcomes, Renewal, WholeClaim
-from rmq._broker.keys import group_rate_key
+from rmq._broker.claims import CLAIM_BYTES, NACK_BATCH, NO_OUTCOMES, Ack, Nack, Outcomes, Renewal, WholeClaim
 from rmq._broker.slot_calls import call_slots, checked_slots
 from rmq._broker.streams import Member
 from rmq._model.deliveries import Delivery, Holder
-from rmq._model.entries import NO_DELIVERY, StreamDelivery, Trimmed, checked_consumer, stamp_of
+from rmq._model.entries import NO_DELIVERY, StreamDelivery, checked_consumer, stamp_of
 from rmq._model.replies import NO_OWNER, ClaimReply, ExtendReply, NackReply, Owner, StreamClaimed
 from rmq._model.reports import reporter
-from rmq._model.topics import Retention, Topic
+from rmq._model.topics import Topic
 from rmq._model.workers import process_name
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
@@ -43,88 +42,6 @@ FEWEST_KEPT = 1_024
 LONGEST_UPKEEP_S = 60.0
 GONE_LEASES, GONE_S = 10, 600
 """A consumer that holds nothing is forgotten after so many leases, but not before so many seconds."""
-
-
-class StreamWriter:
-    """Changes the slots of one stream topic.
-
-    Args:
-        connections: Where the slots are.
-        topic: The registered definition.
-    """
-
-    def __init__(self, connections: Connections, topic: Topic) -> None:
-        self._connections = connections
-        self.topic = topic
-
-    def join(self, group: str, start: str, slots: Iterable[int] | None = None) -> None:
-        """Register a group on all slots, or the given ones; a registered group keeps its position.
-
-        Raises:
-            TooManyGroupsError: The topic has its most groups.
-        """
-        chosen_slots = checked_slots(self.topic, slots)
-        call_slots(self._connections, chosen_slots, lambda slot: streams.join(self.topic, slot, group, start))
-
-    def resume(self, member: Member, slots: Iterable[int] | None = None) -> int:
-        """Release deliveries of an earlier process of this name, on all slots or the given ones; return their number.
-
-        Guarantee: atomic per call of up to `RESUME_BATCH` entries; safe to repeat until the new process claims.
-        """
-
-        def build(slot: int) -> Call[tuple[bool, int, tuple[bytes, ...]]]:
-            return streams.resume(self.topic, slot, member, RESUME_BATCH)
-
-        left, number = list(checked_slots(self.topic, slots)), 0
-        while left:
-            unfinished: list[int] = []
-            for slot, (more, met, lost) in zip(left, call_slots(self._connections, left, build), strict=True):
-                log_lost(self.topic, slot, member.group, lost)
-                number += met
-                if more:
-                    unfinished.append(slot)
-            left = unfinished
-        return number
-
-    def drop_group(self, group: str) -> bool:
-        """Remove a group and all of its state; return whether it existed."""
-        slots = range(self.topic.slots)
-        there = any(call_slots(self._connections, slots, lambda slot: streams.drop_group(self.topic, slot, group)))
-        self._connections.command("UNLINK", group_rate_key(self.topic.name, group))
-        return there
-
-    def move_group(self, slot: int, group: str, start: str, *, through: bool) -> bool:
-        """Set the position of a group on a slot, after or at the id `start`; return whether the group exists."""
-        place = f"{start}-0" if start.isdecimal() else start  # of a range, an id without its number is the last one
-        return bool(self._connections.run(streams.move_group(self.topic, slot, group, place, through=through)))
-
-    def pause(self, group: str, paused: bool, actor: str, detail: str) -> int:
-        """Pause or resume a group on all slots; return how many changed. Atomic per slot; safe to repeat."""
-
-        def build(slot: int) -> Call[bool]:
-            by = "" if slot else actor
-            return control.pause(self.topic, slot, paused, by, detail, group)
-
-        return sum(call_slots(self._connections, range(self.topic.slots), build, finish_all=True))
-
-    def trim(self, slot: int, *, now: bool = False, retention: Retention | None = None) -> Trimmed:
-        """Trim a slot, as far as one call may, if it is due, or `now`. Atomic; safe to repeat."""
-        retention = retention or self.topic.retention
-        if retention is None or not retention.bounded:
-            return Trimmed(slot, False, 0, False, 0)
-        call = streams.trim(self.topic, slot, retention, now=now)
-        return self._connections.run(call) if now else self._connections.run_once(call, CONNECT_PATIENCE_S)
-
-    def delete(self, slot: int, ids: Sequence[str]) -> int:
-        """Delete entries, also those that groups have not acked; return how many existed."""
-        deleted = 0
-        for first in range(0, len(ids), MAX_BATCH):
-            deleted += self._connections.run(streams.delete(self.topic, slot, ids[first : first + MAX_BATCH]))
-        return deleted
-
-    def forget(self, slot: int, group: str, consumer: str, idle_ms: int, limit: int = NACK_BATCH) -> tuple[int, int]:
-        """Remove a consumer, or all without deliveries; return how many, and how many deliveries were released."""
-        return self._connections.run(streams.forget(self.topic, slot, group, consumer, idle_ms, limit))
 
 
 class NewestDeliveries:
@@ -181,10 +98,13 @@ class StreamBroker:
 
     def look_after(self, slot: int) -> bool:
         """Trim a slot if it is due, and remove consumers of the group whose processes are gone."""
-        writer = StreamWriter(self._connections, self.topic)
-        trimmed = writer.trim(slot)
+        topic, retention = self.topic, self.topic.retention
+        if retention is None or not retention.bounded:
+            return False
+        trimmed = self._connections.run_once(streams.trim(topic, slot, retention), CONNECT_PATIENCE_S)
         if trimmed.due and not trimmed.more:
-            writer.forget(slot, self.member.group, "", max(GONE_S, GONE_LEASES * self.topic.lease_s) * 1000)
+            idle_ms = max(GONE_S, GONE_LEASES * topic.lease_s) * 1000
+            self._connections.run(streams.forget(topic, slot, self.member.group, "", idle_ms, NACK_BATCH))
         return trimmed.more
 
     def takes_long(self, number: int, slots: int) -> bool:
@@ -315,10 +235,9 @@ def join_group(
         raise InvalidValueError("name and resume_as cannot be combined", topic=topic.name)
     chosen = name if resume_as is None else resume_as
     member = Member(group, process_name() if chosen is None else checked_consumer(chosen))
-    chosen_slots = None if slots is None else tuple(slots)
-    writer = StreamWriter(connections, topic)
-    writer.join(group, start, chosen_slots)
-    if resume_as is not None and (number := writer.resume(member, chosen_slots)):
+    chosen_slots = checked_slots(topic, slots)
+    call_slots(connections, chosen_slots, lambda slot: streams.join(topic, slot, group, start))
+    if resume_as is not None and (number := resume(connections, topic, member, chosen_slots)):
         log.info(
             "topic %s, group %s: %d entries that an earlier %s held are delivered again",
             topic.name,
@@ -327,6 +246,27 @@ def join_group(
             resume_as,
         )
     return StreamBroker(connections, topic, member)
+
+
+def resume(connections: Connections, topic: Topic, member: Member, slots: Sequence[int]) -> int:
+    """Release deliveries of an earlier process of this name on some slots; return their number.
+
+    Guarantee: atomic per call of up to `RESUME_BATCH` entries; safe to repeat until the new process claims.
+    """
+
+    def build(slot: int) -> Call[tuple[bool, int, tuple[bytes, ...]]]:
+        return streams.resume(topic, slot, member, RESUME_BATCH)
+
+    left, number = list(slots), 0
+    while left:
+        unfinished: list[int] = []
+        for slot, (more, released, lost) in zip(left, call_slots(connections, left, build), strict=True):
+            log_lost(topic, slot, member.group, lost)
+            number += released
+            if more:
+                unfinished.append(slot)
+        left = unfinished
+    return number
 
 
 def log_lost(topic: Topic, slot: int, group: str, lost: Sequence[bytes]) -> None:

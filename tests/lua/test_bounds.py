@@ -23,13 +23,13 @@ from tests.support.core import (
     Member,
     Nack,
     Outcomes,
-    StreamWriter,
     claims,
     group_keys,
     read_workers,
     registry,
     sends,
     shared,
+    stream_broker,
     streams,
 )
 from tests.support.slots import T0, SlotState
@@ -160,7 +160,7 @@ def test_what_an_earlier_process_held_is_given_back_in_parts(make_topic: MakeTop
     messages = [EncodedMessage(0, b"%d" % number, 0, None) for number in range(2 * RESUME_BATCH + 10)]
     connections.run(streams.send(topic, 0, messages, False))
     connections.run(streams.claim(topic, 0, ME, 1_000))
-    assert StreamWriter(connections, topic).resume(ME) == len(messages)
+    assert stream_broker.resume(connections, topic, ME, [0]) == len(messages)
 
 
 @pytest.mark.parametrize("bodies", [False, True])

@@ -63,7 +63,6 @@ from rmq._broker.stream_broker import OWN_FROM as OWN_FROM
 from rmq._broker.stream_broker import RESUME_BATCH as RESUME_BATCH
 from rmq._broker.stream_broker import NewestDeliveries as NewestDeliveries
 from rmq._broker.stream_broker import StreamBroker as StreamBroker
-from rmq._broker.stream_broker import StreamWriter as StreamWriter
 from rmq._broker.stream_broker import join_group as join_group
 from rmq._broker.streams import Member as Member
 from rmq._broker.viewing import stats as stats
