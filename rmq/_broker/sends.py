@@ -63,17 +63,10 @@ def send_calls(topic: Topic, *, delayed: bool = False, rpc_ids: RpcIdAllocator |
         rpc_ids: Source of the ids of calls to topics that merge; by default a new one.
     """
     if topic.type is TopicType.STREAM:
-        return partial(_append, topic)
+        return partial(streams.send, topic)
     if topic.merge is not None:
         return MergedSends(topic, rpc_ids or RpcIdAllocator())
     return QueueSends(topic, delayed)
-
-
-def _append(
-    topic: Topic, slot: int, messages: Sequence[EncodedMessage], detailed: bool = False, rpc_id: RpcId | None = None
-) -> Call[SendResult]:
-    del rpc_id
-    return streams.send(topic, slot, messages, detailed)
 
 
 class QueueSends:
@@ -139,20 +132,31 @@ class QueueSends:
             args = script.args(detailed=int(detailed), number=number, messages=flat, **settings)
 
         def parse(reply: list[Any]) -> SendResult:
-            new = int(reply[0])
             if ages is not None and built_ms:
                 ages.observe(reply[2], built_ms)
-            outcomes = tuple(flag == 49 for flag in reply[1]) if detailed else ()
-            dropped = int(reply[2]) if limited else 0
-            if partly and b"4" in reply[1]:
-                return _partly_sent(new, outcomes, reply[1], dropped)
-            return SendResult(new, number - new, outcomes, dropped=dropped)
+            return _result_of(number, detailed, int(reply[0]), reply[1], int(reply[2]) if limited else 0)
 
         keys = script.keys(slot_keys(self._topic, slot))
         return Call(script.name, keys, args, parse, True, self._topic, slot, self._durable)
 
 
-def _partly_sent(new: int, outcomes: tuple[bool, ...], flags: bytes, dropped: int) -> PartlySent:
+_REFUSALS = {ord("2"): "RMQ_ITEMS", ord("3"): "RMQ_RANGE", ord("4"): "RMQ_PAST"}
+"""Outcome of a message -> why it was refused."""
+
+
+def _result_of(number: int, detailed: bool, new: int, flags: bytes, dropped: int = 0) -> SendResult:
+    """Return the result of a send.
+
+    Args:
+        number: How many messages were sent.
+        detailed: Whether the caller asks for the outcome of each.
+        new: How many of them were new.
+        flags: The outcome of each, a digit; empty where nobody needs it, shorter where only the first ones were stored.
+        dropped: How many messages were dropped.
+    """
+    outcomes = tuple(flag == 49 for flag in flags) if detailed else ()
+    if not flags or (len(flags) == number and not (b"2" in flags or b"3" in flags or b"4" in flags)):
+        return SendResult(new, number - new, outcomes, dropped=dropped)
     refused = {index: _REFUSALS[flag] for index, flag in enumerate(flags) if flag in _REFUSALS}
     merged = len(flags) - len(refused) - new
     return PartlySent(new, merged, outcomes, dropped=dropped, done=len(flags), refused=refused)
@@ -218,8 +222,6 @@ def _body_args(columns: Batch) -> list[Argument]:
 _MERGED = BoundScript(
     "send_merged", durable="Sent again, each counts once more, unless both calls have the same `once=`"
 )
-_REFUSALS = {ord("2"): "RMQ_ITEMS", ord("3"): "RMQ_RANGE", ord("4"): "RMQ_PAST"}
-"""Outcome of a message -> why it was refused."""
 
 
 class MergedSends:
@@ -274,11 +276,7 @@ class MergedSends:
         )
 
         def parse(reply: list[Any], rpc_id: RpcId = rpc_id) -> SendResult:  # the call keeps its number open by that
-            new, flags = int(reply[0]), reply[1]
-            outcomes = tuple(flag == 49 for flag in flags) if detailed else ()
-            if not flags or (len(flags) == number and not (b"2" in flags or b"3" in flags or b"4" in flags)):
-                return SendResult(new, number - new, outcomes, dropped=int(reply[2]))
-            return _partly_sent(new, outcomes, flags, int(reply[2]))
+            return _result_of(number, detailed, int(reply[0]), reply[1], int(reply[2]))
 
         keys = _MERGED.keys(slot_keys(topic.name, slot))
         return Call(_MERGED.name, keys, args, parse, True, topic.name, slot, _MERGED.durable)
@@ -331,7 +329,7 @@ def lowest_of(topic: Topic, messages: Sequence[EncodedMessage]) -> int:
     return min(message.value for message in messages) if topic.type.value == "FIXED_TIME" else 0
 
 
-_ONE, _MANY = BoundScript("send_priority"), BoundScript("send_many", durable=MERGES_AGAIN)
+_MANY = BoundScript("send_many", durable=MERGES_AGAIN)
 
 
 def joins_sends(topic: Topic) -> bool:
@@ -366,7 +364,7 @@ class JoinedSends:
         sends: list[Argument] = []
         priorities: list[int] = []
         places: list[int] = []  # of the priorities in `sends`
-        topic, ages, keys_of = self._topic.name, self._ages, _ONE.keys
+        topic, ages, keys_of = self._topic.name, self._ages, _PRIORITY.keys
         for part in parts:
             keys += keys_of(slot_keys(topic, part.slot))
             columns = Batch.of(part)
@@ -394,9 +392,5 @@ class JoinedSends:
 
     def _parse_one(self, part: Batch, detailed: bool, reply: Any) -> SendResult | RmqError:
         if not isinstance(reply, bytes):
-            new = int(reply[0])
-            outcomes = tuple(flag == 49 for flag in reply[1]) if detailed else ()
-            if b"4" in reply[1]:
-                return _partly_sent(new, outcomes, reply[1], 0)
-            return SendResult(new, len(part) - new, outcomes)
+            return _result_of(len(part), detailed, int(reply[0]), reply[1])
         return error_of(self._one(part.slot, part, detailed), reply.decode(errors="replace"))

@@ -43,6 +43,7 @@ from rmq._model.replies import NO_OWNER, ClaimReply, ExtendReply, Owner, Redrive
 from rmq._model.topics import Retention, Topic
 from rmq._model.whereabouts import why_dead
 from rmq._transport.call import Call, is_one, read_totals
+from rmq._transport.rpc_ids import RpcId
 from rmq.errors import EntryIdError, RmqError, TooManyGroupsError
 
 
@@ -132,8 +133,11 @@ class Member:
     consumer: str
 
 
-def send(topic: Topic, slot: int, messages: Sequence[EncodedMessage], detailed: bool = False) -> Call[SendResult]:
-    """Build the sending of up to `MAX_BATCH` entries of one slot, in their order."""
+def send(
+    topic: Topic, slot: int, messages: Sequence[EncodedMessage], detailed: bool = False, rpc_id: RpcId | None = None
+) -> Call[SendResult]:
+    """Build the sending of up to `MAX_BATCH` entries of one slot, in their order; see `SendCall`."""
+    del rpc_id
     number = len(messages)
     args = _SEND.args(
         max_backlog=topic.max_backlog_per_slot, detailed=int(detailed), number=number, messages=entry_args(messages)
