@@ -174,8 +174,7 @@ class Registry:
             raise InvalidValueError(f"{brief(topic)} is not a Topic; client.topic(name) returns a registered one")
 
         def put(registered: Topic) -> Topic:
-            if (registered.type, registered.slots) != (topic.type, topic.slots):
-                raise TopicMismatchError(f"type and slots of topic {topic.name} can't be changed", topic=topic.name)
+            check_same(registered, topic)
             chosen = {name: getattr(topic, name) for name in topic.changes}
             return registered.changed(**chosen) if chosen else _ordered_as(registered, topic)
 
@@ -191,31 +190,20 @@ class Registry:
         for _ in range(MOST_TRIES):
             stored = self._existing(name)
             registered, changed_to = stored.topic, change(stored.topic)
+            check_same(registered, changed_to)
+            if changed_to.name != name:
+                raise TopicMismatchError(f"the name of topic {name} can't be changed", topic=name)
             if _ordered_as(registered, changed_to) != changed_to:
                 raise TopicMismatchError(
                     f"ties and max_priority of topic {name} are part of its scores and can't be changed", topic=name
                 )
-            if not same_merging(registered.merge, changed_to.merge):
-                raise TopicMismatchError(
-                    f"merge of topic {name} is {registered.merge!r} and can't become {changed_to.merge!r}: only "
-                    "windows and bounds of it can change",
-                    topic=name,
-                )
-            if (registered.name, registered.type, registered.slots) != (
-                changed_to.name,
-                changed_to.type,
-                changed_to.slots,
-            ):
-                raise TopicMismatchError(f"name, type and slots of topic {name} can't be changed", topic=name)
             document = stored.document.amended(registered.to_fields(), changed_to.to_fields())
             # the same once more only so that it is confirmed: a try before may have lost its reply
             text = stored.text if changed_to == registered else document.to_json().encode()
             skipped = changed_to == registered and not self._connections.confirms
             if not skipped and not self._define(changed_to, stored.text, text, durable=True):
                 continue
-            if (
-                registered.max_rate or changed_to.max_rate
-            ) is not None:  # also where an earlier change broke off before this
+            if registered.max_rate or changed_to.max_rate:  # also where an earlier change broke off before this
                 self._set_rate(name)
             return Topic.from_document(document)
         raise RmqError(f"topic {name} was changed by others {MOST_TRIES} times meanwhile; try again", topic=name)
@@ -439,10 +427,8 @@ class KnownTopics(Registry):
                 return
             stored = read_definition(known.name, stored_text).topic
             check_same(stored, known)
-            self._used[known.name] = (
-                stored,
-                stored_text,
-            )  # a change that was made meanwhile holds, also once it was forgotten
+            # a change that was made meanwhile holds, also once it was forgotten
+            self._used[known.name] = stored, stored_text
         except (TopicMismatchError, UnreadableTopicError) as error:
             if monotonic_s() >= self._warn_s.get(known.name, 0.0):
                 self._warn_s[known.name] = monotonic_s() + WARN_EVERY_S
@@ -486,12 +472,9 @@ class KnownTopics(Registry):
                     changed = super().update(name, change)
                 note("done")
         self._known.clear()
-        self._follow(changed)
-        return changed
-
-    def _follow(self, changed: Topic) -> None:
         if changed.name in self._used:
             self._used[changed.name] = changed, b""
+        return changed
 
 
 def _warn_ignored_settings(where: str, registered: Topic, topic: Topic) -> None:
