@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from operator import attrgetter
-from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
 from rmq._broker.keys import group_keys, slot_keys
@@ -19,9 +18,6 @@ T = TypeVar("T")
 
 SAFE_AGAIN = "Repeating it is safe"
 """What is durable and may be repeated by whoever has called it."""
-
-NONE_KNOWN: Mapping[str, Argument] = MappingProxyType({})
-"""No arguments whose values are known before the call."""
 
 FILLED_IN = {"publish": PUBLISH}
 """Arguments that no call names: `Connections` fills them in."""
@@ -52,7 +48,7 @@ class BoundScript:
 
         Raises `TypeError` for a missing name, and for one that is not in the header.
         """
-        return _binder(self.name, default_scripts()[self.name].args, "[{}]")
+        return self.args_with()
 
     def args_with(self, **known: Argument) -> Callable[..., list[Argument]]:
         """Return `args` as a function of the remaining names: the values of the others are fixed.
@@ -73,16 +69,17 @@ class BoundScript:
     @cached_property
     def names(self) -> Callable[..., tuple[str, ...]]:
         """As `args`, for the keys, including the optional ones."""
-        return _binder(self.name, self._keys, "({},)")
+        return _binder(self.name, self._keys, "({},)", {})
 
     @cached_property
     def keys(self) -> Callable[[Any], tuple[str, ...]]:
         """Function that returns the keys in the script's order from attributes of an object; not the optional ones."""
         return _getter(self._keys.required)
 
-    def _optional(self, born: bool, merges: bool) -> tuple[str, ...]:
-        """Return the names of the optional keys that topics have which keep times of sending, or merge."""
-        return tuple(name for name in self._keys.optional if (born if name == "born" else merges))
+    def _names_of(self, topic: Topic) -> tuple[str, ...]:
+        """Return the names of the keys with the optional ones of a topic: which keeps times of sending, or merges."""
+        born, merges = _options_of(topic)
+        return self._keys.required + tuple(name for name in self._keys.optional if (born if name == "born" else merges))
 
     @cached_property
     def _keys(self) -> Names:
@@ -90,19 +87,15 @@ class BoundScript:
 
     def keys_of(self, topic: Topic, slot: int) -> tuple[str, ...]:
         """Return the keys of a slot of a topic, with the optional ones that such a topic has."""
-        keys = slot_keys(topic.name, slot)
-        born, merges = topic.ttl is not None and not topic.type.timed, topic.merge is not None
-        if not born and not merges:
-            return self.keys(keys)
-        getter = self._getters.get((born, merges))
+        options = _options_of(topic)
+        getter = self._getters.get(options)
         if getter is None:
-            getter = self._getters[born, merges] = _getter(self._keys.required + self._optional(born, merges))
-        return getter(keys)
+            getter = self._getters[options] = _getter(self._names_of(topic))
+        return getter(slot_keys(topic.name, slot))
 
     def keys_with(self, topic: Topic, slot: int, **others: str) -> tuple[str, ...]:
         """As `keys_of`, with other keys in place of some of the slot's."""
-        names, keys = self._keys.required, slot_keys(topic.name, slot)
-        names += self._optional(topic.ttl is not None and not topic.type.timed, topic.merge is not None)
+        names, keys = self._names_of(topic), slot_keys(topic.name, slot)
         if unknown := others.keys() - set(names):
             raise TypeError(f"script {self.name} has no keys {', '.join(sorted(unknown))}")
         return tuple(others.get(name) or getattr(keys, name) for name in names)
@@ -137,13 +130,18 @@ class BoundScript:
         return Call(self.name, keys, args, parse, self.repeatable, topic.name, slot, confirmed, self._refusals)
 
 
+def _options_of(topic: Topic) -> tuple[bool, bool]:
+    """Return whether the slots of a topic have a key with times of sending, and those of topics that merge."""
+    return topic.ttl is not None and not topic.type.timed, topic.merge is not None
+
+
 def ages_of(topic: Topic) -> dict[str, Argument]:
     """Return the arguments `scale` and `unit_ms` of scripts that compute store scores."""
     ages = ages_for(topic.max_priority)
     return {"scale": ages.scale, "unit_ms": ages.unit_ms}
 
 
-def _binder(script: str, names: Names, brackets: str, known: Mapping[str, Argument] = NONE_KNOWN) -> Callable[..., Any]:
+def _binder(script: str, names: Names, brackets: str, known: Mapping[str, Argument]) -> Callable[..., Any]:
     """Return a function that takes each name as a keyword and returns the values in order.
 
     Args:
