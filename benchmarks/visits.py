@@ -19,8 +19,8 @@ from benchmarks.support.loads import TYPES
 from benchmarks.support.meters import Meter, medians
 from benchmarks.support.servers import Servers, standalone
 from rmq import Topic, TopicType
+from rmq._broker.broker import QueueBroker
 from rmq._broker.claims import CLAIM_BYTES, Outcomes
-from rmq._broker.queue_broker import QueueBroker
 from rmq._model.batches import EncodedMessage
 from rmq._model.replies import ClaimReply
 from rmq._transport.connections import Connections

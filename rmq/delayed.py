@@ -19,8 +19,8 @@ from typing import Any, Generic, Self, overload
 
 from rmq._admin.control import Control
 from rmq._admin.inspection import Inspection
+from rmq._broker.broker import QueueBroker
 from rmq._broker.claims import MAX_BATCH
-from rmq._broker.queue_broker import QueueBroker
 from rmq._broker.slot_calls import confirm_all
 from rmq._claiming.consumer import Consumer, checked_poll
 from rmq._claiming.prefetch import Prefetch

@@ -1,15 +1,24 @@
-"""The protocol through which messages are claimed and settled; `QueueBroker` and `StreamBroker` implement it."""
+"""The slots of a topic as consumers and producers see them: a protocol of claims and settlements, and queues.
+
+`StreamBroker` implements the protocol for groups of stream topics.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
-from rmq._broker.claims import CLAIM_BYTES, NO_OUTCOMES, Ack, Nack, Outcomes, Renewal, WholeClaim
-from rmq._model.deliveries import Delivery, Holder
-from rmq._model.replies import NO_OWNER, ClaimReply, ExtendReply, NackReply, Owner
+from rmq._broker import claims
+from rmq._broker.claims import CLAIM_BYTES, MAX_BATCH, NO_OUTCOMES, Ack, Nack, Outcomes, Renewal, WholeClaim
+from rmq._broker.sends import JoinedSends, MergedSends, QueueSends, joins_sends, send_calls
+from rmq._model.batches import EncodedMessage
+from rmq._model.deliveries import Delivery, Holder, MergedDelivery
+from rmq._model.delivery_columns import ClaimColumns
+from rmq._model.replies import NO_OWNER, Claimed, ClaimedRows, ClaimReply, ExtendReply, NackReply, Owner, SendResult
 from rmq._model.topics import Topic
 from rmq._transport.call import Call
+from rmq._transport.connections import Connections
 from rmq._transport.dispatch import Dispatch
 from rmq.errors import RmqError
 
@@ -135,3 +144,103 @@ class Broker(Protocol):
         Every process that listens or polls calls it; the time of the last clean-up is kept in the slot.
         """
         ...
+
+
+class QueueBroker:
+    """Sends to the slots of a topic, claims from them and settles: a `Broker`.
+
+    Args:
+        connections: Where the slots are.
+        topic: The registered definition.
+        delayed: Messages have delays, in ms, as scores, which the script turns into times by the clock of Redis.
+
+    Attributes:
+        send_call: Builds a send of up to `MAX_BATCH` messages of one slot, for callers that keep several in flight.
+        send_part_call: The same; if the topic merges, or has fixed times, its result may be a `PartlySent`.
+        send_first_call: The same, but no message is refused individually: it stores the first ones, or none.
+        send_many_call: Builds a call of small sends to several slots; `None` if each slot needs a call of its own.
+    """
+
+    group: str | None = None
+    upkeep_s: float | None = None
+
+    def __init__(self, connections: Connections, topic: Topic, *, delayed: bool = False) -> None:
+        self._connections, self.topic = connections, topic
+        self.send_call = send_calls(topic, delayed=delayed, rpc_ids=connections.rpc_ids)
+        self.send_part_call = self.send_first_call = self.send_call
+        if isinstance(self.send_call, MergedSends):
+            self.send_first_call = partial(self.send_call, partly=True, each=False)
+        if isinstance(self.send_call, MergedSends | QueueSends):
+            self.send_part_call = partial(self.send_call, partly=True)
+        joins = not (delayed or connections.multi_node) and joins_sends(topic)
+        self.send_many_call = JoinedSends(topic, self.send_call) if joins else None
+        self.claim_call = claims.Claims(topic)
+        self.claim_many_call = claims.claim_many
+        self.ack_call = partial(claims.ack, topic)
+        self.nack_call = partial(claims.nack, topic)
+        self.extend_call = partial(claims.extend, topic)
+        self.look_call = partial(claims.look, topic)
+
+    def send(
+        self, slot: int, messages: Sequence[EncodedMessage], detailed: bool = False, *, each: bool = False
+    ) -> SendResult:
+        """Store up to `MAX_BATCH` messages of one slot. Atomic; repeated automatically if the reply was lost.
+
+        If the topic merges, it may store only the first ones, which the result counts, to limit the cost of a call.
+        With `each`, messages that must not be stored are refused individually, see `send_part_call`.
+        """
+        build = self.send_part_call if each else self.send_first_call
+        return self._connections.run(build(slot, messages, detailed))
+
+    def whole_call(self, slot: int, whole: Sequence[WholeClaim]) -> Call[tuple[int, ...]]:
+        return self.claim_call(slot, 0, Outcomes(whole=whole)).then(_unmatched)
+
+    def begin_extend(self, renewals: Sequence[Renewal]) -> Dispatch:
+        return self._connections.dispatch([self.extend_call(*renewal) for renewal in renewals], self.topic.lease_s / 6)
+
+    def may_claim(
+        self,
+        slot: int,
+        owner: Owner,
+        handed_over: Callable[[int, Owner], bool] | None = None,
+        returns: Callable[[int], bool] | None = None,
+    ) -> bool:
+        del returns  # its messages have no order that a later claim could break
+        return handed_over is None or handed_over(slot, owner)
+
+    def is_whole(self, slot: int, claim_score: int, number: int) -> bool:
+        del slot, claim_score, number  # Redis checks it
+        return self.topic.merge is None
+
+    def takes_long(self, number: int, slots: int) -> bool:
+        return number > MAX_BATCH or (number > 0 and slots >= MANY_SLOTS)
+
+    def look_after(self, slot: int) -> bool:
+        del slot
+        return False
+
+    def deliveries(
+        self, slot: int, reply: ClaimReply[Claimed], lease_until_s: float, holder: Holder, owner: Owner
+    ) -> list[Delivery]:
+        topic, now_ms = self.topic, reply.now_ms
+        kind = Delivery if topic.merge is None else MergedDelivery
+        return [kind(topic, slot, claimed, now_ms, lease_until_s, holder, owner) for claimed in reply.messages]
+
+    def columns(
+        self, slot: int, reply: ClaimReply[Claimed], lease_until_s: float, holder: Holder, owner: Owner
+    ) -> list[Delivery]:
+        rows, now_ms = reply.messages, reply.now_ms
+        if self.topic.merge is not None or not isinstance(rows, ClaimedRows):
+            return self.deliveries(slot, reply, lease_until_s, holder, owner)
+        if rows.alike:
+            return [ClaimColumns(self.topic, slot, rows, now_ms, lease_until_s, holder, owner)]
+        scores = rows.claim_scores
+        columns: list[Delivery] = []
+        for score in dict.fromkeys(scores):  # what was rolled back has a claim score by its retries left
+            part = rows.of([index for index, each in enumerate(scores) if each == score], True)
+            columns.append(ClaimColumns(self.topic, slot, part, now_ms, lease_until_s, holder, owner))
+        return columns
+
+
+def _unmatched(reply: ClaimReply[Any]) -> tuple[int, ...]:
+    return reply.unmatched

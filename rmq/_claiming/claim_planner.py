@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from rmq._broker.broker import Broker
+from rmq._broker.broker import Broker, QueueBroker
 from rmq._broker.claims import MAX_BATCH
 from rmq._broker.keys import slot_keys
-from rmq._broker.queue_broker import QueueBroker
 from rmq._claiming.claim_plan import ClaimPlan, ClaimRequest
 from rmq._claiming.due_poller import DuePoller
 from rmq._claiming.fetch_size import FetchSize

@@ -7,9 +7,8 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Generic, Self, cast
 
-from rmq._broker.broker import Broker
+from rmq._broker.broker import Broker, QueueBroker
 from rmq._broker.keys import slot_keys
-from rmq._broker.queue_broker import QueueBroker
 from rmq._broker.slot_calls import checked_slots
 from rmq._claiming.acknowledger import Acknowledger, SettleResult
 from rmq._claiming.background_flush import CLOSE_S, held

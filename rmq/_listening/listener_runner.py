@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from rmq._broker.broker import Broker
-from rmq._broker.queue_broker import QueueBroker
+from rmq._broker.broker import Broker, QueueBroker
 from rmq._broker.stream_broker import join_group
 from rmq._claiming.claim_planner import REST_S, ClaimPlanner
 from rmq._claiming.leases import LeaseKeeper, LeaseLostNotifier

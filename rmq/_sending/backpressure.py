@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from rmq._broker.queue_broker import QueueBroker
+from rmq._broker.broker import QueueBroker
 from rmq._model.batches import EncodedMessage
 from rmq._model.replies import PartlySent, SendResult
 from rmq._model.times import monotonic_s

@@ -8,8 +8,8 @@ from functools import partial
 from itertools import chain
 from typing import Any, TypeVar, cast
 
+from rmq._broker.broker import QueueBroker
 from rmq._broker.claims import MAX_BATCH
-from rmq._broker.queue_broker import QueueBroker
 from rmq._model.batches import Batch, EncodedMessage, Row, Rows
 from rmq._model.display import check_flag, counted
 from rmq._model.merging import Collect

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from rmq._broker.queue_broker import QueueBroker
+from rmq._broker.broker import QueueBroker
 from rmq._model.batches import EncodedMessage, Row, Rows
 from rmq._model.display import brief
 from rmq._model.encoding import Column, Encoder

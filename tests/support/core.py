@@ -23,6 +23,7 @@ from rmq._broker import streams as streams
 from rmq._broker import viewing as viewing
 from rmq._broker.binding import BoundScript as BoundScript
 from rmq._broker.broker import MANY_SLOTS as MANY_SLOTS
+from rmq._broker.broker import QueueBroker as QueueBroker
 from rmq._broker.claims import CLAIM_BYTES as CLAIM_BYTES
 from rmq._broker.claims import PIGGYBACKED_NACKS as PIGGYBACKED_NACKS
 from rmq._broker.claims import WHOLE_BATCH as WHOLE_BATCH
@@ -50,7 +51,6 @@ from rmq._broker.keys import sent_key as sent_key
 from rmq._broker.keys import slot_keys as slot_keys
 from rmq._broker.keys import spark_queries_key as spark_queries_key
 from rmq._broker.keys import write_rate_key as write_rate_key
-from rmq._broker.queue_broker import QueueBroker as QueueBroker
 from rmq._broker.registry import Registry as Registry
 from rmq._broker.sends import JoinedSends as JoinedSends
 from rmq._broker.sends import MergedSends as MergedSends

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Literal, cast
 
+from rmq._broker.broker import QueueBroker
 from rmq._broker.keys import sent_key, slot_keys
-from rmq._broker.queue_broker import QueueBroker
 from rmq._model.batches import Batch, EncodedMessage, Rows
 from rmq._model.merging import Overflow
 from rmq._model.replies import SendResult

@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 
 from rmq import Delivery, Outcome, Topic, TopicType, Verb
+from rmq._broker.broker import QueueBroker
 from rmq._broker.claims import Renewal
-from rmq._broker.queue_broker import QueueBroker
 from rmq._claiming.leases import InFlight, LeaseKeeper, LeaseLostNotifier
 from rmq._model.deliveries import ACKED, RELEASED
 from rmq._model.replies import Claimed, ExtendReply
