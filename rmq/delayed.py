@@ -21,7 +21,7 @@ from rmq._admin.control import Control
 from rmq._admin.inspection import Inspection
 from rmq._broker.broker import QueueBroker
 from rmq._broker.claims import MAX_BATCH
-from rmq._broker.slot_calls import confirm_all
+from rmq._broker.control import confirm_all
 from rmq._claiming.consumer import Consumer, checked_poll
 from rmq._claiming.prefetch import Prefetch
 from rmq._model.codecs import Codec, encodes_alike

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field, replace
 
 from rmq._admin.stream_view import StreamView
 from rmq._broker import control
-from rmq._broker.control import Adopted
-from rmq._broker.slot_calls import call_slots, confirm_all
+from rmq._broker.control import Adopted, confirm_all
 from rmq._model.topics import Topic, TopicType
 from rmq._ownership import Coordinator
-from rmq._transport.connections import Connections
+from rmq._transport.connections import Connections, call_slots
 from rmq.errors import EnsembleMismatchError
 
 

@@ -9,15 +9,14 @@ from rmq._admin.dead_letters import new_score
 from rmq._admin.view import locate
 from rmq._broker import control, dead, viewing
 from rmq._broker.claims import MAX_BATCH
-from rmq._broker.control import Audit
-from rmq._broker.slot_calls import call_slots, checked_slots, confirm_all
+from rmq._broker.control import Audit, confirm_all
 from rmq._model.display import counted
 from rmq._model.messages import Payload
 from rmq._model.replies import ControlResult, Redriven
 from rmq._model.times import Duration, Instant, most
-from rmq._model.topics import Topic
+from rmq._model.topics import Topic, checked_slots
 from rmq._transport.call import Call
-from rmq._transport.connections import Connections
+from rmq._transport.connections import Connections, call_slots
 from rmq.errors import InvalidValueError
 
 

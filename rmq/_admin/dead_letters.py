@@ -15,9 +15,8 @@ from rmq._admin.notices import DeadNotices, DeadNotifier
 from rmq._broker import dead as dead_
 from rmq._broker import streams, viewing
 from rmq._broker.claims import NACK_BATCH
-from rmq._broker.control import Audit
+from rmq._broker.control import Audit, confirm_all
 from rmq._broker.dead import Turn, Untold
-from rmq._broker.slot_calls import call_in_parts, call_slots, confirm_all
 from rmq._model.display import brief
 from rmq._model.encoding import checked_priority
 from rmq._model.entries import DeadEntry, checked_group
@@ -27,7 +26,7 @@ from rmq._model.times import MAX_SCORE, Duration, Instant, due_ms, duration_ms, 
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import DeadMessage
 from rmq._transport.call import Call
-from rmq._transport.connections import Connections
+from rmq._transport.connections import Connections, call_in_parts, call_slots
 from rmq.errors import InvalidValueError
 
 D = TypeVar("D", bound=DeadMessage)

@@ -8,14 +8,13 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from rmq._broker.dead import Turn, Untold
-from rmq._broker.slot_calls import call_slots
 from rmq._io.backend import Background
 from rmq._model.handlers import refuse_unfinished
 from rmq._model.reports import Sparing, reporter
 from rmq._model.times import check_day
 from rmq._model.topics import Topic
 from rmq._transport.call import Call
-from rmq._transport.connections import Connections
+from rmq._transport.connections import Connections, call_slots
 from rmq.errors import InvalidValueError, RedisUnavailableError, RmqError
 
 log = reporter("rmq.notices")

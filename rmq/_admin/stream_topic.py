@@ -14,7 +14,6 @@ from rmq._broker import control, streams
 from rmq._broker.claims import MAX_BATCH, NACK_BATCH
 from rmq._broker.control import Audit
 from rmq._broker.keys import group_rate_key
-from rmq._broker.slot_calls import call_slots, checked_slots
 from rmq._model.display import brief, counted
 from rmq._model.entries import (
     Position,
@@ -27,9 +26,10 @@ from rmq._model.entries import (
     position,
 )
 from rmq._model.times import seconds
-from rmq._model.topics import Retention
+from rmq._model.topics import Retention, checked_slots
 from rmq._model.whereabouts import AuditLine
 from rmq._transport.call import Call
+from rmq._transport.connections import call_slots
 from rmq.errors import InvalidValueError, RmqError
 
 

@@ -10,7 +10,6 @@ from itertools import islice
 from rmq._admin.view import View
 from rmq._broker import streams
 from rmq._broker.claims import MAX_BATCH
-from rmq._broker.slot_calls import call_slots, checked_slots
 from rmq._model.entries import (
     WAITING,
     PendingEntry,
@@ -24,8 +23,8 @@ from rmq._model.entries import (
 )
 from rmq._model.figures import ConsumerStats, GroupStats, StreamStats
 from rmq._model.times import most, seconds
-from rmq._model.topics import Topic, TopicType
-from rmq._transport.connections import Connections
+from rmq._model.topics import Topic, TopicType, checked_slots
+from rmq._transport.connections import Connections, call_slots
 from rmq.errors import InvalidValueError
 
 PAGE = 500

@@ -15,14 +15,13 @@ from datetime import timedelta
 
 from rmq._admin.stream_view import PAGE, StreamView
 from rmq._broker import streams as scripts
-from rmq._broker.slot_calls import call_slots, checked_slots
 from rmq._claiming.wakeups import WakeupSubscriber
 from rmq._model.display import brief
 from rmq._model.entries import Position, StreamEntry, id_key, position
 from rmq._model.times import MAX_SCORE, monotonic_s, seconds
-from rmq._model.topics import Topic
+from rmq._model.topics import Topic, checked_slots
 from rmq._transport.call import Call
-from rmq._transport.connections import Connections
+from rmq._transport.connections import Connections, call_slots
 from rmq.errors import InvalidValueError
 
 LOOK_EVERY_S = 1.0

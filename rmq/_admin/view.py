@@ -8,12 +8,11 @@ from itertools import chain
 from rmq._admin.spark_queries import SparkQueries, SparkQuery
 from rmq._broker import viewing
 from rmq._broker.claims import MAX_BATCH
-from rmq._broker.slot_calls import call_slots, checked_slots
 from rmq._model.messages import Payload, payload_bytes
-from rmq._model.topics import Topic
+from rmq._model.topics import Topic, checked_slots
 from rmq._model.whereabouts import AuditLine
 from rmq._transport.call import Call, T
-from rmq._transport.connections import Connections
+from rmq._transport.connections import Connections, call_slots
 from rmq.errors import InvalidValueError
 
 

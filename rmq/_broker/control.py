@@ -21,7 +21,7 @@ from rmq._model.reports import reporter
 from rmq._model.scores import ages_for
 from rmq._model.topics import Topic
 from rmq._transport.call import Call, is_one, nothing
-from rmq._transport.connections import Connections
+from rmq._transport.connections import Connections, call_slots
 from rmq.errors import InvalidValueError, RmqError
 
 _CANCEL, _RESCHEDULE, _PROMOTE, _PAUSE, _ADOPT, _CONFIRM = (
@@ -63,6 +63,18 @@ def purge_backlog(topic: Topic, slot: int, place: str, limit: int) -> Call[int]:
 def confirm(topic: Topic, slot: int) -> Call[None]:
     """Build a durable call that changes nothing in a slot."""
     return _CONFIRM.call(topic, slot, nothing, _CONFIRM.args())
+
+
+def confirm_all(connections: Connections, topic: Topic) -> None:
+    """Have the state of all slots confirmed, as the client's durability requires, before a step that reads first.
+
+    Another client may just have removed what the step does not find, and that must be durable, too.
+
+    Raises:
+        DurabilityError: Too few replicas, or no disk, confirmed it in time.
+    """
+    if connections.confirms:
+        call_slots(connections, range(topic.slots), lambda slot: confirm(topic, slot))
 
 
 def audit(topic: Topic, slot: int, actor: str, action: str, detail: str, outcome: str) -> Call[None]:

@@ -9,7 +9,6 @@ from typing import Generic, Self, cast
 
 from rmq._broker.broker import Broker, QueueBroker
 from rmq._broker.keys import slot_keys
-from rmq._broker.slot_calls import checked_slots
 from rmq._claiming.acknowledger import Acknowledger, SettleResult
 from rmq._claiming.background_flush import CLOSE_S, held
 from rmq._claiming.chunks import bytes_of
@@ -23,7 +22,7 @@ from rmq._model.entries import StreamDelivery
 from rmq._model.reports import reporter
 from rmq._model.retry import draw_jitter
 from rmq._model.times import monotonic_s, seconds
-from rmq._model.topics import Topic, TopicType
+from rmq._model.topics import Topic, TopicType, checked_slots
 from rmq._model.typed import PayloadT
 from rmq._transport.connections import Connections
 from rmq.errors import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from typing import Any, Generic, Unpack, cast
@@ -12,6 +12,7 @@ from zlib import crc32
 
 from rmq._model import typed as payloads
 from rmq._model.codecs import Codec
+from rmq._model.display import brief
 from rmq._model.merging import Collect, Merge, check_change, check_merge
 from rmq._model.messages import Message
 from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy, retry_from_json
@@ -531,3 +532,20 @@ def _settings_of(value: Mapping[str, Any]) -> dict[str, Any]:
         "max_priority": value.get("max_priority"),
         "merge": Merge.from_json(value["merge"]) if "merge" in value else None,
     }
+
+
+def checked_slots(topic: Topic, slots: Iterable[int] | None) -> tuple[int, ...]:
+    """Return the given slots without duplicates; all slots for `None`.
+
+    Raises:
+        InvalidValueError: A slot that the topic does not have.
+    """
+    if slots is None:
+        return tuple(range(topic.slots))
+    if not isinstance(slots, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidValueError(f"slots is {brief(slots)}; it must be a list of slots, or None for all")
+    chosen = list(slots)
+    for slot in chosen:
+        if type(slot) is not int or not 0 <= slot < topic.slots:
+            raise InvalidValueError(f"slot {brief(slot)} is not one of topic {topic.name}: 0 to {topic.slots - 1}")
+    return tuple(dict.fromkeys(chosen))

@@ -16,7 +16,7 @@ from rmq._model.times import monotonic_s
 from rmq._transport.call import Call, plain
 from rmq._transport.dispatch import AWAITED, FIRST_PAUSE_S, LONGEST_PAUSE_S, Dispatch
 from rmq._transport.durability import Durability
-from rmq._transport.exchange import DurabilityBarrier, Exchange, not_executed
+from rmq._transport.exchange import DurabilityBarrier, Exchange, not_executed, raise_first
 from rmq._transport.node import Node
 from rmq._transport.refusals import UNREADABLE, error_of, unreadable
 from rmq._transport.router import make_router
@@ -25,12 +25,16 @@ from rmq._transport.script_library import ScriptLibrary, default_scripts
 from rmq._transport.urls import Address, RedisUrl
 from rmq.errors import ClientClosedError, ForkedClientError, RedisUnavailableError, RmqError
 
+P = TypeVar("P")
 T = TypeVar("T")
 
 MEMORY = Durability()
 
 LOOK_AGAIN_S = 10.0
 """Delay of the next periodic check after one that was interrupted."""
+
+ROUND_TRIP_SLOTS = 64
+"""Slots called in one round trip."""
 
 AT_ONCE_S = 0.001
 """Deadline of a call that is not retried."""
@@ -426,3 +430,37 @@ def _only(results: list[Any]) -> Any:
     if isinstance(results[0], Exception):
         raise results[0]
     return results[0]
+
+
+def call_slots(
+    connections: Connections, places: Sequence[P], build: Callable[[P], Call[T]], *, finish_all: bool = False
+) -> list[T]:
+    """Run a call on each slot, up to `ROUND_TRIP_SLOTS` in one round trip; return the replies in the slots' order.
+
+    Args:
+        connections: The connections to Redis.
+        places: The slots, or other arguments of `build`.
+        build: Returns the call for one of them.
+        finish_all: Make the later round trips even if an earlier one has failed.
+
+    Raises:
+        RmqError: The first error. The other slots of the same round trip were called.
+    """
+    answers: list[Any] = []
+    for first in range(0, len(places), ROUND_TRIP_SLOTS):
+        replies = connections.run_many([build(place) for place in places[first : first + ROUND_TRIP_SLOTS]])
+        if not finish_all:
+            raise_first(replies)
+        answers += replies
+    raise_first(answers)
+    return answers
+
+
+def call_in_parts(connections: Connections, build: Callable[[int], Call[list[T]]], number: int) -> list[T]:
+    """Repeat a call whose reply may cover only the first arguments; `build` returns the call for the rest."""
+    answers: list[T] = []
+    while True:
+        done = len(answers)
+        answers += connections.run(build(done))
+        if not done < len(answers) < number:
+            return answers

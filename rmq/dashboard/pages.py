@@ -10,8 +10,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from rmq._broker.slot_calls import checked_slots
-from rmq._model.topics import Topic, TopicType
+from rmq._model.topics import Topic, TopicType, checked_slots
 from rmq._model.whereabouts import SECTIONS, AnyPlace
 from rmq.dashboard.background import Jobs
 from rmq.dashboard.finding import results_of

@@ -22,10 +22,9 @@ from pyspark.sql.types import DateType, LongType, StructField, StructType
 
 from rmq._broker import streams
 from rmq._broker.registry import Registry
-from rmq._broker.slot_calls import call_slots
 from rmq._model.entries import checked_group
 from rmq._model.topics import Retention, Topic, TopicType
-from rmq._transport.connections import Connections
+from rmq._transport.connections import Connections, call_slots
 from rmq.errors import InvalidValueError
 from rmq.spark.failures import SPARK_ERRORS, one_line, plain_errors
 from rmq.spark.jobs import Say, nothing

@@ -15,11 +15,10 @@ from pyspark.sql.types import BinaryType, ByteType, IntegerType, LongType, Short
 from rmq._admin.dead_letters import new_score
 from rmq._broker import dead
 from rmq._broker.claims import NACK_BATCH
-from rmq._broker.slot_calls import call_in_parts
 from rmq._model.replies import Redriven
 from rmq._model.topics import Topic
 from rmq._transport.call import Call
-from rmq._transport.connections import Connections
+from rmq._transport.connections import Connections, call_in_parts
 from rmq.errors import InvalidMessageError, InvalidValueError
 from rmq.spark.arrow import pa
 from rmq.spark.option_checks import given

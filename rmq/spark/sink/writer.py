@@ -19,9 +19,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from rmq._broker.control import confirm_all
 from rmq._broker.keys import sent_key
 from rmq._broker.registry import Registry
-from rmq._broker.slot_calls import confirm_all
 from rmq._model.topics import Topic, TopicType
 from rmq._sending.backpressure import blocks
 from rmq._transport.connections import Connections

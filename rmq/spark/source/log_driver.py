@@ -10,10 +10,10 @@ from math import inf
 
 from rmq._broker import streams
 from rmq._broker.claims import CLAIM_BYTES, MAX_BATCH
-from rmq._broker.slot_calls import call_slots
 from rmq._model.entries import id_key
 from rmq._model.topics import Topic
 from rmq._transport.call import Call
+from rmq._transport.connections import call_slots
 from rmq.errors import BatchAckedError, BatchError, RmqError
 from rmq.spark.options import Options
 from rmq.spark.slots import PIECE
