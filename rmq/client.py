@@ -253,6 +253,9 @@ class RmqClient:
         Returns:
             Deliveries whose handlers still run: they stay claimed until their leases expire.
 
+        In a handler, it does not wait for that handler, whose delivery is still acked or nacked when it returns. `run`
+        then returns, too.
+
         Guarantee: it returns about 2 s after `drain_s` at the latest, whether Redis answers or not. Messages whose ack
         or nack has not reached Redis `deadline_s` after the last handler ended are redelivered when their leases
         expire.
@@ -270,7 +273,9 @@ class RmqClient:
         *,
         exit_when_hung: bool = False,
     ) -> list[Delivery]:
-        """Run all listeners until SIGTERM or SIGINT, then stop them and close. A second signal exits at once.
+        """Run all listeners until SIGTERM, SIGINT, `stop` or `close`, then stop them and close.
+
+        A second signal exits at once.
 
         Takes the arguments of `start`, returns what `stop` returns, and raises what `start` raises, or `RmqError`
         outside the main thread. Objects that exist now are excluded from garbage collection until it ends: see
@@ -288,7 +293,7 @@ class RmqClient:
         with frozen_objects(), self, until_signal(signal.SIG_DFL) as ended:
             self.start(threads, handlers, drain_s, idle)
             hung = False
-            while not (hung or ended.wait(1.0)):
+            while not (hung or self._listeners.stopped or ended.wait(1.0)):
                 hung = exit_when_hung and self._listeners.hang
             left = self.stop(drain_s)
         if hung:
@@ -415,15 +420,23 @@ class RmqClient:
         return {address: ServerMemory.from_info(info) for address, info in replies}
 
     def close(self) -> None:
-        """Stop running listeners, close consumers and connections, and stop a temporary embedded Redis."""
+        """Stop running listeners, close consumers and connections, and stop a temporary embedded Redis.
+
+        In a handler, it stops the listeners as `stop` does; the rest follows in the background once that handler has
+        ended and its delivery is acked or nacked.
+        """
         if os.getpid() != self._pid:
+            return
+        if self._listeners.runs_here:
+            self.stop()
+            self._runtime.job(self.close, "rmq-close").start()
             return
         with ExitStack() as steps:  # runs every step even if one raises, in reverse order
             if self._server is not None:
                 server, self._server = self._server, None
                 steps.callback(self._runtime.call, server.close)
             steps.callback(self._connections.close)
-            if self._listeners.runners or self._recording.runs:
+            if self._listeners.runners or self._listeners.leaving or self._recording.runs:
                 self.stop()
 
     def _registered(self, topic: Topic) -> tuple[Connections, Topic]:

@@ -263,6 +263,11 @@ class ListenerRunner:
             last.join(max(0.0, until_s - monotonic_s()))
 
     @property
+    def runs_here(self) -> bool:
+        """Whether one of its handlers is the caller."""
+        return any(thread.calls.runs_here for thread in self._threads)
+
+    @property
     def hangs(self) -> bool:
         """Whether a call of the handler has run for too long, and was given up."""
         return any(thread.calls.hung for thread in self._threads)

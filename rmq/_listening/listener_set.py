@@ -42,6 +42,10 @@ class ListenerSet:
     ) -> None:
         self.runners: list[ListenerRunner] = []
         """Those at work."""
+        self.leaving: list[ListenerRunner] = []
+        """Those that were asked to stop, until a stop that none of their handlers called has waited for them."""
+        self.stopped = False
+        """Whether they were at work, and a stop has ended."""
         self.pace = NORMAL
         """How often they ask Redis while they have nothing to do."""
         self.added: list[Listener] = []
@@ -60,6 +64,11 @@ class ListenerSet:
     def finished(self) -> int:
         """Return how many deliveries the handlers of this process have finished."""
         return sum(runner.finished() for runner in self.runners)
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether one of their handlers is the caller."""
+        return any(runner.runs_here for runner in (*self.runners, *self.leaving))
 
     @property
     def hang(self) -> bool:
@@ -106,31 +115,40 @@ class ListenerSet:
             follower = OwnershipFollower(coordinator, runners, self._connections, drain_s, pace)
             follower.start()
             self._follower = follower
-        self.runners = runners
+        self.runners, self.stopped = runners, False
         for runner in runners:
             runner.start()
         self._heartbeat = Heartbeat(self._connections, runners, coordinator is not None, pace)
         self._heartbeat.start()
 
     def stop(self, drain_s: float) -> list[Delivery]:
-        """Stop all listeners; see `RmqClient.stop`."""
+        """Stop all listeners; see `RmqClient.stop`.
+
+        A second stop waits for the handlers that the first one left. Two handlers that stop do not wait for each other.
+        """
         until_s = monotonic_s() + drain_s
-        runners, self.runners, self.pace = self.runners, [], NORMAL
+        runs_here, runners = self.runs_here, self.runners
+        follower, self._follower = self._follower, None
+        self.leaving = awaited = [*self.leaving, *runners]
+        self.runners, self.pace = [], NORMAL
         for runner in runners:
             runner.request_stop()
-        if self._follower is not None:
-            self._follower.leave(drain_s)
-        left = [delivery for runner in runners for delivery in runner.join(until_s)]
+        if follower is not None:
+            follower.leave(drain_s)
+        left = [delivery for runner in (runners if runs_here else awaited) for delivery in runner.join(until_s)]
+        late = left and monotonic_s() >= until_s  # a handler that stops its client leaves itself, but is not late
         heartbeat, self._heartbeat = self._heartbeat, None
         if heartbeat is not None:
             heartbeat.request_stop()
         until_s = monotonic_s() + PATIENCE_S
-        if self._follower is not None:
-            self._follower.stop(PATIENCE_S)
-            self._follower = None
+        if follower is not None:
+            follower.stop(PATIENCE_S)
         if heartbeat is not None:
             heartbeat.join(max(0.0, until_s - monotonic_s()))
-        if left:
+        if not runs_here:
+            self.leaving = [runner for runner in self.leaving if runner not in awaited]
+        self.stopped = self.stopped or bool(awaited)
+        if late:
             deliveries, they = ("delivery", "it is") if len(left) == 1 else ("deliveries", "they are")
             text = "%d %s did not finish within %g s; %s redelivered when the lease expires"
             log.warning(text, len(left), deliveries, drain_s, they)

@@ -38,14 +38,13 @@ class EventLoop:
     def __init__(self) -> None:
         self._jobs: set[asyncio.Task[Any]] = set()
 
-    async def cancel_jobs(self, give_up: Callable[[], object], spare: asyncio.Task[Any] | None = None) -> None:
+    async def cancel_jobs(self, give_up: Callable[[], object]) -> None:
         """End the jobs that still run.
 
         Args:
             give_up: Called before those that go on after a cancellation, for `CANCELLED_S`, are cancelled once more.
-            spare: A job that asks for this itself, and ends later.
         """
-        jobs = self._jobs - {spare}
+        jobs = set(self._jobs)
         for patience_s in (CANCELLED_S, GIVEN_UP_S):
             for job in jobs:
                 job.cancel()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from contextvars import Context
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
@@ -41,7 +42,7 @@ class PlainClient(plain.RmqClient):
 
     def drop(self) -> None:
         """Close the connections of an event loop that is closed, and the temporary Redis; nothing can be settled."""
-        self._listeners.runners = []
+        self._listeners.runners, self._listeners.leaving = [], []
         self._recording.forget()
         self._connections.forget_users()
         self.close()
@@ -59,6 +60,12 @@ class LoopState:
     def __init__(self, plain_client: PlainClient, tasks: TaskGroup, runtime: EventLoop) -> None:
         self.plain, self.tasks, self._runtime = plain_client, tasks, runtime
         self._loop = asyncio.get_running_loop()
+        self._closing: asyncio.Task[None] | None = None
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether the caller is a handler, or a task that one created."""
+        return self.plain._listeners.runs_here  # pyright: ignore[reportPrivateUsage]
 
     @property
     def is_abandoned(self) -> bool:
@@ -86,17 +93,33 @@ class LoopState:
             raise RmqError("this client belongs to another event loop; make one in the loop that uses it")
         return self
 
-    async def close(self, caller: asyncio.Task[Any] | None) -> None:
-        """End all that runs, but the caller, which may be a handler. Where its event loop is closed nothing runs."""
+    async def begin_close(self) -> None:
+        """End all that runs, and return when it has ended; in a handler, when the other handlers have."""
+        others: asyncio.Future[Any] | None = None
+        context: Context | None = None
+        if self.runs_here:
+            others, context = asyncio.ensure_future(self.run(PlainClient.stop)), Context()
+        self._closing = asyncio.Task(self._close(others), context=context)
+        await asyncio.shield(self._closing if others is None else others)
+
+    async def closed(self) -> None:
+        """Wait for the end of a close that runs in this event loop; in a handler, which it waits for, do not."""
+        closing = self._closing
+        if not (closing is None or closing.done() or self.runs_here or self._loop is not asyncio.get_running_loop()):
+            await asyncio.wait({closing})
+
+    async def _close(self, others: asyncio.Future[Any] | None) -> None:
         if self.is_abandoned:
             await self.run(PlainClient.drop)
             return
+        if others is not None:
+            await asyncio.wait({others})
         try:
             await self.run(PlainClient.stop)
             await self.tasks.settled()
         finally:
             await self.run(PlainClient.close)
-            await self._runtime.cancel_jobs(self.tasks.give_up, caller)
+            await self._runtime.cancel_jobs(self.tasks.give_up)
 
 
 class RmqClient(Closing):
@@ -154,6 +177,7 @@ class RmqClient(Closing):
         self._opened: LoopState | None = None
         self._opening: asyncio.Lock | None = None
         self._closed = False
+        self._last: LoopState | None = None
         self._started = False
 
     async def open(self) -> Self:
@@ -253,7 +277,7 @@ class RmqClient(Closing):
         handlers: int | None = None,
         exit_when_hung: bool = False,
     ) -> list[Delivery]:
-        """Run all listeners until SIGTERM or SIGINT, or until cancelled, then stop them and close.
+        """Run all listeners until SIGTERM, SIGINT, `stop` or `close`, or until cancelled, then stop them and close.
 
         A second signal ends at once. Returns, raises and freezes what is loaded as `rmq.RmqClient.run`; needs the main
         thread's event loop.
@@ -273,13 +297,13 @@ class RmqClient(Closing):
                         loop.add_signal_handler(number, end)
                     await self.start(concurrency, drain_s, idle, handlers=handlers)
                     hung = False
-                    while not (ended.is_set() or hung):
-                        with suppress(TimeoutError):
-                            await asyncio.wait_for(ended.wait(), 1.0 if exit_when_hung else None)
-                        opened = self._opened
-                        if opened is None:  # a handler has closed it
+                    while not (ended.is_set() or hung) and (opened := self._opened) is not None:
+                        listeners = opened.plain._listeners  # pyright: ignore[reportPrivateUsage]
+                        if listeners.stopped:
                             break
-                        hung = exit_when_hung and opened.plain._listeners.hang  # pyright: ignore[reportPrivateUsage]
+                        with suppress(TimeoutError):
+                            await asyncio.wait_for(ended.wait(), 1.0)
+                        hung = exit_when_hung and listeners.hang
                     left = [] if self._opened is None else await self.stop(drain_s)
                     if hung:
                         exit_hung()
@@ -311,6 +335,9 @@ class RmqClient(Closing):
         Handlers that still run after that are cancelled. One that goes on all the same is ended where it waits, 5 s
         later. In another event loop than the client's, this only closes its connections, once that loop is closed.
 
+        In a handler, it stops the listeners as `stop` does; the rest follows in a task once that handler has ended and
+        its delivery is acked or nacked. A second call waits for that.
+
         Raises:
             RmqError: The client belongs to another event loop, which is not closed.
         """
@@ -319,7 +346,10 @@ class RmqClient(Closing):
             opened.checked()
         self._closed, self._opened = True, None
         if opened is not None:
-            await asyncio.shield(asyncio.ensure_future(opened.close(asyncio.current_task())))
+            self._last = opened
+            await opened.begin_close()
+        elif self._last is not None:
+            await self._last.closed()
 
     async def _run(self, method: Callable[Concatenate[PlainClient, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await (await self._open()).run_in_turn(method, *args, **kwargs)

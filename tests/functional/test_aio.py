@@ -16,6 +16,7 @@ import pytest
 
 from rmq import PriorityMessage, RmqClient, Topic, TopicType
 from tests.conftest import MakeTopic
+from tests.support.sides import SIDES
 from tests.support.waiting import wait_until
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "fastapi_lifespan.py"
@@ -102,29 +103,50 @@ def test_a_program_that_ends_without_a_close_ends(redis_url: str, make_topic: Ma
             wait_until(all_acked)
 
 
-CLOSES_IN_A_HANDLER = """
+ENDS_IN_A_HANDLER = """
 import asyncio, sys
-from rmq import PriorityMessage, Topic, TopicType
-from rmq.aio import RmqClient
+from rmq import PriorityMessage, RmqClient, Topic, TopicType, aio
 
-client, topic = RmqClient(sys.argv[1]), Topic(sys.argv[2], TopicType.PRIORITY)
+side, action, options = sys.argv[3], sys.argv[4], {"exit_when_hung": True} if sys.argv[5:] else {}
+topic = Topic(sys.argv[2], TopicType.PRIORITY, lease="20m")
+messages = [PriorityMessage(content, 1) for content in ("a", "b", "c")]
 
-@client.listener(topic)
-async def handle(delivery):
-    global closing
-    closing = asyncio.create_task(client.close())
+def on_threads():
+    client = RmqClient(sys.argv[1])
 
-async def main():
-    await (await client.producer(topic)).send(PriorityMessage("a", 1))
-    print("left", len(await client.run(exit_when_hung=True)), flush=True)
-    await closing
+    @client.listener(topic, threads=3)
+    def handle(delivery):
+        getattr(client, action)()
 
-asyncio.run(main())
+    client.producer(topic).send_many(messages)
+    print("left", len(client.run(**options)), flush=True)
+
+async def on_asyncio():
+    client = aio.RmqClient(sys.argv[1])
+
+    @client.listener(topic, concurrency=3)
+    async def handle(delivery):
+        await getattr(client, action)()
+
+    await (await client.producer(topic)).send_many(messages)
+    print("left", len(await client.run(**options)), flush=True)
+
+asyncio.run(on_asyncio()) if side == "asyncio" else on_threads()
 """
 
 
-def test_run_ends_when_a_handler_closes_the_client(redis_url: str, make_topic: MakeTopic) -> None:
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("action", ["close", "stop"])
+@pytest.mark.parametrize("options", [(), ("exit_when_hung",)])
+def test_run_ends_when_handlers_end_the_client(
+    action: str, options: tuple[str, ...], side: str, redis_url: str, make_topic: MakeTopic
+) -> None:
+    """Several at once do not wait for each other, and what they handled is acked: no worker gets it again."""
     topic = make_topic(TopicType.PRIORITY)
-    command = [sys.executable, "-c", CLOSES_IN_A_HANDLER, redis_url, topic.name]
-    ended = subprocess.run(command, capture_output=True, timeout=120, text=True, check=False)
-    assert (ended.returncode, ended.stdout) == (0, "left 0\n"), ended.stderr
+    command = [sys.executable, "-c", ENDS_IN_A_HANDLER, redis_url, topic.name, side, action, *options]
+    ended = subprocess.run(command, capture_output=True, timeout=240, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "left 0\n", "")
+    with RmqClient(redis_url) as client:
+        stats = client.inspect(topic).stats()
+    assert stats.in_flight == 0
+    assert stats.total("acked") > 0
