@@ -12,7 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from http.client import HTTPException
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from rmq._model.entries import DeadEntry
@@ -58,6 +58,7 @@ class Webhook:
         headers: Mapping[str, str] | None = None,
         timeout_s: float = 10.0,
     ) -> None:
+        _check_types(url, secret, headers or {})
         try:
             parts = urlsplit(url)
             usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
@@ -108,6 +109,18 @@ class Webhook:
 
     def __repr__(self) -> str:
         return f"<Webhook to {self._shown}>"
+
+
+def _check_types(url: Any, secret: Any, headers: Any) -> None:
+    """Refuse values of other types by name; a secret that is text would fail only at the first post."""
+    if not isinstance(url, str):
+        raise InvalidValueError(f"the webhook URL is of type {type(url).__name__}; it must be text")
+    if secret is not None and not isinstance(secret, bytes):
+        raise InvalidValueError(f"the webhook secret is of type {type(secret).__name__}; it must be bytes: b'...'")
+    if not isinstance(headers, Mapping):
+        raise InvalidValueError(f"the webhook headers are of type {type(headers).__name__}; they must be a dictionary")
+    if not all(isinstance(part, str) for header in cast("Mapping[Any, Any]", headers).items() for part in header):
+        raise InvalidValueError("a webhook header is no text; its name and its value must be")
 
 
 def _check_headers(headers: Mapping[str, str]) -> None:

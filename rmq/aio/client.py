@@ -95,12 +95,13 @@ class LoopState:
 
     async def begin_close(self) -> None:
         """End all that runs, and return when it has ended; in a handler, when the other handlers have."""
-        others: asyncio.Future[Any] | None = None
-        context: Context | None = None
-        if self.runs_here:
-            others, context = asyncio.ensure_future(self.run(PlainClient.stop)), Context()
-        self._closing = asyncio.Task(self._close(others), context=context)
-        await asyncio.shield(self._closing if others is None else others)
+        if not self.runs_here:
+            self._closing = asyncio.Task(self._close())
+            await asyncio.shield(self._closing)
+            return
+        others = asyncio.ensure_future(self.run(PlainClient.stop))
+        self._closing = asyncio.Task(self._close(others), context=Context())  # there it is no handler's
+        await asyncio.shield(others)
 
     async def closed(self) -> None:
         """Wait for the end of a close that runs in this event loop; in a handler, which it waits for, do not."""
@@ -108,7 +109,7 @@ class LoopState:
         if not (closing is None or closing.done() or self.runs_here or self._loop is not asyncio.get_running_loop()):
             await asyncio.wait({closing})
 
-    async def _close(self, others: asyncio.Future[Any] | None) -> None:
+    async def _close(self, others: asyncio.Future[Any] | None = None) -> None:
         if self.is_abandoned:
             await self.run(PlainClient.drop)
             return

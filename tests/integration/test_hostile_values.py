@@ -31,6 +31,7 @@ from rmq import (
     FixedTimeMessage,
     History,
     Inspection,
+    InvalidValueError,
     LadderRetry,
     Leading,
     Merge,
@@ -46,6 +47,7 @@ from rmq import (
     Sum,
     Topic,
     TopicType,
+    Webhook,
 )
 from tests.conftest import MakeTopic
 from tests.support.sides import SIDES, side_of
@@ -245,3 +247,15 @@ def test_a_coordinator_and_a_listener(redis_url: str, make_topic: MakeTopic) -> 
         starts = each_parameter(RmqClient.start, RmqClient(redis_url).start, {})
         assert raw_errors(starts) == []
     assert raw_errors(each_parameter(Coordinator, Coordinator, {"hosts": "localhost:1"}, skip="on_change")) == []
+
+
+def test_a_webhook() -> None:
+    posts = {"url": "http://localhost:1/", "secret": b"s", "headers": {"Accept": "*/*"}}
+    assert raw_errors(each_parameter(Webhook, Webhook, posts)) == []
+    assert raw_errors([("headers[]", lambda value: Webhook("http://localhost:1/", headers={"Accept": value}))]) == []
+
+
+@pytest.mark.parametrize("secret", ["text", bytearray(b"s"), 1])
+def test_a_webhook_whose_secret_is_no_bytes_is_refused_before_its_first_post(secret: Any) -> None:
+    with pytest.raises(InvalidValueError, match="webhook secret is of type"):
+        Webhook("http://localhost:1/", secret=secret)
