@@ -113,6 +113,7 @@ class RmqClient:
         self._connections = self._connect(
             parsed, timeout_s=timeout_s, deadline_s=deadline_s, durability=level, runtime=self._runtime
         )
+        self._connections.server = self._server  # a producer may outlive the last reference to its client
         self._known = KnownTopics(self._connections)
         self.observers = Observers()
         """Observers of sends and handlers. Add them before making producers and starting listeners."""

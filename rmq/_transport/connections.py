@@ -65,6 +65,7 @@ class Connections:
         unresponsive_nodes: Servers that do not answer at the moment; see `unresponsive`.
         rpc_ids: Numbers the calls that are not safe to repeat without.
         confirms: Whether durable calls wait for a confirmation of replicas or the disk.
+        server: What must live as long as these connections: an embedded Redis ends with the last reference to it.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class Connections:
         self._pid = os.getpid()
         self._closed = False
         self._closed_with_us: WeakSet[Closable] = WeakSet()
+        self.server: object = None
         self._periodic_check: Callable[[], float] = lambda: inf
         self._next_check_s = inf  # when it is called next, on the clock of `monotonic_s`
         self._router = make_router(url, timeout_s, durability, runtime)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import re
 import shutil
@@ -124,6 +125,13 @@ def test_it_starts_at_once() -> None:
 def test_two_temporary_servers_are_two() -> None:
     with EmbeddedServer.start() as one, EmbeddedServer.start() as other:
         assert one.pid != other.pid
+
+
+def test_it_lives_as_long_as_anything_of_its_client() -> None:
+    producer = RmqClient("embedded://", deadline_s=5).producer(Topic("kept", TopicType.PRIORITY))
+    gc.collect()
+    assert producer.send(PriorityMessage("a", 5)).new == 1
+    assert RmqClient("embedded://").producer(producer.topic).send(PriorityMessage("a", 5)).new == 1
 
 
 def test_it_ends_with_the_object() -> None:
