@@ -59,7 +59,7 @@ def take_global_options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Note the options that stand before the command."""
+    """Store the options given before the command."""
     del version
     ctx.obj = GlobalOptions(url, json, verbose)
 

@@ -1,4 +1,4 @@
-"""What all commands share: the global options, where output goes, and how an error ends a command."""
+"""Shared by all commands: global options, output, and how an error ends a command."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log to stderr, a
 
 @dataclass(frozen=True, slots=True)
 class GlobalOptions:
-    """Options that stand before the command or after it; see `Url`, `Json` and `Verbose`."""
+    """Options that are allowed before and after the command; see `Url`, `Json` and `Verbose`."""
 
     url: str | None = None
     json: bool = False
@@ -103,7 +103,7 @@ class Session:
         self.out.print(Text.assemble(*parts), soft_wrap=True)
 
     def message(self, content: bytes, facts: Sequence[str], carried: tuple[str, str] | None) -> None:
-        """Print one message: `carried` is the name of what it carries, and that, escaped."""
+        """Print one message. `carried` has the label and the text of its value, escaped."""
         self.line((shown(content), "bold"))
         self.line((f"  {', '.join(facts)}", "dim"))
         if carried is not None:
@@ -191,7 +191,7 @@ class Session:
         self.result({"purged": dropped}, f"{dropped:,} purged")
 
     def fail(self, error: RmqError) -> typer.Exit:
-        """Print an error as one red line; return what ends the command."""
+        """Print an error as one red line; return the exception that ends the command."""
         if self.options.verbose:
             self.err.print(Text(safe_lines("".join(traceback.format_exception(error))).rstrip()), soft_wrap=True)
         self.err.print(Text(f"rmq: {shown(str(error), _MOST_ERROR_CHARACTERS)}", style="red"), soft_wrap=True)
@@ -264,7 +264,7 @@ _KINDS = {"<int>": "N", "<float>": "NUMBER", "<str>": "TEXT", "<bytes>": "TEXT"}
 
 
 def _without_types(parameters: Iterable[Any]) -> None:
-    """Let help say what an option takes as manuals do, and not with types of Python: nothing for a switch."""
+    """Remove Python types from the help of options; a switch shows no value."""
 
     def taken(parameter: Any, show: Callable[..., str | None], ctx: Any) -> str | None:
         kind = show(ctx=ctx)
@@ -374,7 +374,7 @@ def cut_words(text: str) -> Text:
 
 
 def reason(message: DeadMessage | FoundMessage) -> str:
-    """Return why a message died, not escaped; empty for one that is alive."""
+    """Return why a message died, not escaped; empty if it is not dead."""
     return ": ".join(filter(None, (message.error_type, message.error_message)))
 
 

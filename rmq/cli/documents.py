@@ -51,7 +51,7 @@ def _plain(value: object) -> object:
 
 
 def folded(topic: Topic, found: Carrier | None) -> Document:
-    """Return what a message of a topic with a merge says of its sends; nothing for one of another topic."""
+    """Return the fields on a merged message's sends; empty if the topic has no merge."""
     if topic.merge is None or found is None:
         return {}
     value = plain_value(found)
@@ -79,7 +79,7 @@ def dead_message(topic: Topic, message: DeadMessage) -> Document:
 
 
 def whereabouts(topic: Topic, found: Whereabouts) -> Document:
-    """Return where a content is: each place with what is known of it there."""
+    """Return the places that hold a content, each with the message's data."""
     places: Document = {}
     for message in (found.stored, found.in_flight, found.waiting):
         if message is not None:
@@ -166,7 +166,7 @@ def group(stats: GroupStats) -> Document:
 
 
 def worker(info: WorkerInfo) -> Document:
-    """Return what a worker process last reported."""
+    """Return the last report of a worker process."""
     names = "topic group threads slots owned=slots busy=busy_slots in_flight handled failed handled_per_s failed_per_s"
     names += " limit paused_ms throttled"
     return picked(info, "name host pid started_ms seen_ms silent_ms stale zookeeper") | {

@@ -1,4 +1,4 @@
-"""What `rmq send` reads: a content or a JSON object a line, made into messages of the topic's type.
+"""Input of `rmq send`: a content or a JSON object per line, converted to messages of the topic's type.
 
 What breaks a rule raises `InvalidValueError`.
 """
@@ -39,7 +39,7 @@ _NUMBER = re.compile(r"[+-]?(\d{1,400}(\.\d{0,400})?|\.\d{1,400})([eE][+-]?\d{1,
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """A JSON value that is no body, as text. What it has to be instead depends on the topic."""
+    """A JSON value, as text, that cannot be a body. The valid types depend on the topic."""
 
     text: str
 
@@ -177,7 +177,7 @@ def read_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 def parse_row(line: bytes, defaults: Row) -> Row:
-    """Return the row that a JSON object describes; what it leaves out comes from the defaults."""
+    """Return the row that a JSON object describes; missing keys take the defaults."""
     try:
         found: Any = json.loads(line)
     except (ValueError, RecursionError) as error:

@@ -159,7 +159,7 @@ class MergeBounds:
         return [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) is not None]
 
     def of_collect(self) -> dict[str, Any]:
-        """Return what is given of the bounds of a `Collect`, as it takes them."""
+        """Return the given bounds of a `Collect`, as its arguments."""
         bounds = (self.collect_max_items, self.collect_max_bytes, self.collect_when_full)
         found = zip(("max_items", "max_bytes", "when_full"), bounds, strict=True)
         return {name: value for name, value in found if value is not None}

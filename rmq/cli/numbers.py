@@ -1,4 +1,4 @@
-"""Options and arguments that are numbers: what is typed breaks a rule in one line, as with all other options."""
+"""Options and arguments that are numbers: an invalid value gives a one-line error, as with all other options."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def parse_number(text: str, name: str, kind: type[Number] = int, bounds: Bounds 
 
 
 def with_own_parser(parameter: inspect.Parameter) -> inspect.Parameter:
-    """Return a parameter of a command; one that is a number gets a parser, which takes over its bounds."""
+    """Return a parameter of a command; a numeric one gets a parser that checks its bounds."""
     annotation: Any = parameter.annotation
     if get_origin(annotation) is not Annotated:
         return parameter
@@ -53,7 +53,7 @@ def with_own_parser(parameter: inspect.Parameter) -> inspect.Parameter:
 
 
 def _number_of(annotation: Any) -> type[Number] | None:
-    """Return `int` or `float` where an annotation is that, a list of that, or `None` besides."""
+    """Return `int` or `float` if an annotation is that type, optional or as a list; else `None`."""
     kinds = {each for each in (annotation, *get_args(annotation)) if each is not type(None)}
     kinds |= {each for kind in kinds for each in get_args(kind)}
     return int if int in kinds else float if float in kinds else None

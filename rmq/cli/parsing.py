@@ -1,4 +1,4 @@
-"""What people type, turned into values. Pure.
+"""Parsers of text from the command line. Pure.
 
 What breaks a rule raises `InvalidValueError`, which names the option, the value and the rule.
 """
@@ -80,7 +80,7 @@ def parse_day(text: str, name: str) -> date:
 
 
 def choice(kinds: type[E]) -> Callable[[str, str], E]:
-    """Return what finds a member of an enum by its name in any case, with - or _."""
+    """Return a parser that finds a member of an enum by its name in any case, with - or _."""
 
     def parse(text: str, name: str) -> E:
         try:

@@ -43,7 +43,7 @@ def bench(
 
 
 def _subject(name: str) -> str:
-    """Return the first line of a benchmark's docstring, without importing what it needs."""
+    """Return the first line of a benchmark's docstring, without importing the benchmark."""
     source = _folder() / name
     path = source / "__init__.py" if source.is_dir() else source.with_suffix(".py")
     return (ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "").partition("\n")[0]

@@ -102,7 +102,7 @@ def _poll(consumer: Consumer, most: int, idle_s: float | None, stop: threading.E
 
 
 class _Printer:
-    """Prints deliveries and settles what was printed; what was not goes back."""
+    """Prints deliveries and settles the printed ones; the others are released."""
 
     def __init__(self, session: Session, consumer: Consumer, then: Settle) -> None:
         self._session = session
@@ -123,7 +123,7 @@ class _Printer:
         self._settle(found)
 
     def end(self) -> None:
-        """Give back what is held."""
+        """Release the deliveries that were not printed."""
         self._warn([delivery for delivery in self._held if not delivery.release()], "released")
         self._held = []
 

@@ -123,7 +123,7 @@ def redrive(
 
 
 def redriven(number: int, merged: int, absent: int) -> str:
-    """Return in words what came of a redrive."""
+    """Describe the result of a redrive."""
     extra = [f"{merged:,} merged with a fresh copy"] if merged else []
     extra += [f"{absent:,} gone meanwhile"] if absent else []
     return ", ".join([f"{number:,} redriven", *extra])

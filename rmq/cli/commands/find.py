@@ -82,7 +82,7 @@ def _print_in_flight(session: Session, topic: Topic, found: Whereabouts, message
 
 
 def _print_folded(session: Session, topic: Topic, message: Carrier, now_ms: int) -> None:
-    """Print what a message of a topic with a merge carries, and of how many sends."""
+    """Print the value of a merged message, and the number of its sends."""
     if topic.merge is None:
         return
     session.line(f"    {sends_words(message)}, sent {sent(message, now_ms)}")

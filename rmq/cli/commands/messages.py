@@ -81,7 +81,7 @@ def peek(
 def _peek_group(
     session: Session, view: StreamTopic, group: str, place: Where, limit: int, slots: list[int] | None
 ) -> None:
-    """Show what a group has not read yet, what is in flight, or what waits for a retry."""
+    """Show the entries that a group has not read, that are in flight, or that wait for a retry."""
     if place == "store":
         print_entries(session, view.topic, view.unread(group, limit, slots), 0)
         return
@@ -125,7 +125,7 @@ def reschedule(
 
 
 def steer(session: Session, topic: str, content: bytes, done: str, act: Callable[[Control], ControlResult]) -> None:
-    """Change one message, and print what became of it; end with exit code 1 where it was not there."""
+    """Change one message and print the result; exit with code 1 if the message was not found."""
     with session.client() as client:
         result = act(client.control(topic))
     why = {

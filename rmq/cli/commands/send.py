@@ -219,7 +219,7 @@ def _send_rows(
 
 
 def _where_to_go_on(error: SendError, messages: _Messages, topic: Topic, once: str | None) -> str:
-    """Return what is said of a send that broke off: how much of it was accepted, and what to send again."""
+    """Describe an interrupted send: how many messages were accepted, and which to send again."""
     left = sorted(map(messages.place, (*error.not_stored, *error.unknown)))
     if not left:
         return str(error)

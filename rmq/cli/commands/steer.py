@@ -156,7 +156,7 @@ def workers(session: Session) -> None:
 
 
 def _allowed(listener: ListenerInfo) -> str:
-    """Return how many handlers may run, and what else keeps messages back."""
+    """Return how many handlers may run, and what else holds messages back."""
     number = f"{listener.threads}" if listener.limit is None else f"{listener.limit} of {listener.threads}"
     return number + (", pauses" if listener.paused_ms else "") + (", rate" if listener.throttled else "")
 

@@ -1,4 +1,4 @@
-"""`rmq stream`: groups of a stream topic, their consumers, and what these hold."""
+"""`rmq stream`: groups of a stream topic, their consumers, and the entries in flight at each consumer."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def print_pending(session: Session, topic: str, group: str, rows: Iterable[Pendi
 
 
 def group_tables(found: list[tuple[str, GroupStats]]) -> Group:
-    """Return tables of groups, each with its topic: what they have now, and since they began."""
+    """Return tables of groups, each with its topic: present numbers, and totals."""
     now = new_table("topic", "group", ">lag", ">in flight", ">waiting", ">dead", title="Groups now")
     since = new_table("topic", "group", *(f">{name}" for name in GROUP_COUNTS), title="Since the group began")
     for topic, group in found:

@@ -70,7 +70,7 @@ _RETENTION = ("max_length", "max_age")
 
 
 def _parameter(name: str) -> inspect.Parameter:
-    """Return a setting's option as typer takes it; what is parsed stands in a tuple, so that `None` is not given."""
+    """Return the typer option of a setting. Its parsed value is in a tuple, so that `None` means "not given"."""
     metavar, text, parse = _SETTINGS[name]
     parser = None if parse is None else typed(lambda given, option: (parse(given, option),))
     kind: Any = int | None if parse is None else str | None

@@ -146,7 +146,7 @@ def _command(target: str, settings: Settings) -> list[str]:
 
 
 def run_one(target: str, settings: Settings, supervised: bool = False) -> None:
-    """Run a target's listeners in this process until a signal; what a supervisor starts in each of its processes.
+    """Run a target's listeners in this process until a signal. A supervisor runs this in each of its processes.
 
     Raises:
         InvalidValueError: The target leads to no client, or to one with a Redis that nobody else can reach.

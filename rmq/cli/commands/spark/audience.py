@@ -80,7 +80,7 @@ def audience(
 
 
 def show_audience(session: Session, report: AudienceReport, rules: Mapping[str, str]) -> None:
-    """Print a report as tables, with the checks and what they found."""
+    """Print a report as tables, with the checks and their results."""
     if report.sent:
         changes = new_table("changes of", ">read", ">folded in Spark", ">merged in Redis", ">to evaluate")
         for name, counts in [*report.sent.items(), ("all", report.total)]:

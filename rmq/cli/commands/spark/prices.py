@@ -53,7 +53,7 @@ def prices(
 
 
 def show_prices(session: Session, report: PriceReport, window: str) -> None:
-    """Print a report as tables: folded is what Spark did, merged what Redis did.
+    """Print a report as tables: rows folded by Spark, and messages merged by Redis.
 
     Args:
         session: The command's session.

@@ -1,4 +1,4 @@
-"""What the commands of `rmq spark` share: they open Spark and Redis, show how far a job is, and word its errors."""
+"""Shared by the commands of `rmq spark`: opening Spark and Redis, showing progress, and printing errors."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def spark_running(
 
 @contextmanager
 def needs_spark() -> Generator[None]:
-    """Import what needs pyspark inside; an `RmqError` says that the extra is missing."""
+    """Context manager around imports that need pyspark; raises `RmqError` if the extra is not installed."""
     try:
         yield
     except ImportError as error:  # the error names what is missing
