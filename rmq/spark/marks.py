@@ -74,12 +74,12 @@ class Cut(NamedTuple):
 
     @classmethod
     def of(cls, mark: bytes) -> Cut:
-        """Read it from a mark."""
+        """Parse the cut that a mark records."""
         digest = mark.decode().partition(":")[2]
         return cls(*(int(digest[first : first + 8], 16) for first in (0, 8, 16)))
 
     def __str__(self) -> str:
-        """Return it in words."""
+        """Describe the cut for an error."""
         return f"{self.partitions} partitions, mergeRows={self.held} and chunkSize={self.chunk}"
 
 
@@ -171,7 +171,7 @@ class Once(NamedTuple):
 
 
 def send_once(topic: Topic, slot: int, messages: Sequence[EncodedMessage], mark: Mark) -> Call[Once]:
-    """Build the send of a chunk of up to `MAX_BATCH` messages, which does nothing where its mark stands already.
+    """Build the send of a chunk of up to `MAX_BATCH` messages, which does nothing if its mark is already set.
 
     Where the topic merges it may take the first ones only, see `Once.done`: the mark says how many.
     """

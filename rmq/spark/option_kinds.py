@@ -170,7 +170,7 @@ def chroot(text: str, name: str) -> str:
 
 
 def no_lease(_text: str, name: str) -> None:
-    """Refuse it."""
+    """Raise `InvalidValueError`: the lease cannot be set as an option."""
     raise InvalidValueError(
         f"format rmq has no option {name}: leases have the topic's length, and the query's driver "
         "renews them; remove the option"

@@ -14,4 +14,4 @@ Say = Callable[[str], None]
 
 
 def nothing(step: str) -> None:
-    """Say nothing: what `say` is by default."""
+    """Print nothing: the default of `say`."""

@@ -70,7 +70,7 @@ class Archive:
         return frame.select(*columns, *_value(topic, again, fixed_time_ms, names))
 
     def problem(self, topic: Topic) -> Column:
-        """Return what is wrong with a row of `messages`, as text; null where nothing is."""
+        """Return the error in a row of `messages` as text; null for a valid row."""
         length = F.length("content")
         longest = topic.max_content_bytes
         found = (

@@ -46,7 +46,7 @@ _STORED = StructType([*COLUMNS, StructField("batch", LongType())])
 
 @dataclass(frozen=True)
 class ArchiveSettings:
-    """What the job is to do.
+    """Settings of the job.
 
     Attributes:
         topic: Whose entries.
@@ -85,7 +85,7 @@ class ArchiveSettings:
 
 @dataclass(frozen=True)
 class ArchiveReport:
-    """What a run did.
+    """Results of a run.
 
     Attributes:
         before: Entries that are older than this were archived.
@@ -115,7 +115,7 @@ class Commit(NamedTuple):
 
 
 def check(settings: ArchiveSettings) -> None:
-    """Look, without Spark, at what `run` looks at first.
+    """Run the checks of `run` that need no Spark.
 
     Raises:
         InvalidValueError: The topic is no STREAM, or drops what was not archived.
@@ -345,7 +345,7 @@ class _Run:
                 query.stop()
 
     def _write(self, frame: DataFrame, number: int) -> None:
-        """Write one batch over what an earlier try has left of it."""
+        """Write one batch, replacing files that a failed attempt left."""
         self._turn.check()
         self._say(f"batch {number}: writing")
         rows = frame.withColumn("batch", F.lit(number).cast("bigint"))

@@ -33,7 +33,7 @@ MOST_EXAMPLES = 20
 
 @dataclass(frozen=True)
 class DeadAuditSettings:
-    """What the job is to do.
+    """Settings of the job.
 
     Attributes:
         topics: Topics whose dead to read.
@@ -123,7 +123,7 @@ Value = TypeVar("Value", Reason, HourCount, SlotCount, Example)
 
 @dataclass(frozen=True)
 class DeadReport:
-    """What the audit found, and what it moved.
+    """Results of an audit: dead messages by error, hour and slot, and those redriven.
 
     Attributes:
         found: Dead messages of all topics; with a condition counted a moment after the chosen ones.
@@ -146,7 +146,7 @@ class DeadReport:
 
 
 def check(settings: DeadAuditSettings) -> None:
-    """Look, without Spark, at what `run` looks at first.
+    """Run the checks of `run` that need no Spark.
 
     Raises:
         InvalidValueError: A topic is a STREAM.

@@ -1,4 +1,4 @@
-"""What the audit of dead letters leaves in a folder of this machine: three tables, and a picture of each."""
+"""Files of the audit of dead letters in a local folder: three tables, and a chart of each."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 def check_files(form: str, folder: str) -> None:
-    """Find out before anything else whether files can be written.
+    """Check that the files can be written, before the audit starts.
 
     Raises:
         InvalidValueError: No such format, or the folder can't be made.

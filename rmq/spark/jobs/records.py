@@ -22,7 +22,7 @@ def record_columns(merge: Merge) -> tuple[str, ...]:
 
 
 def record_problem(topic: Topic, merge: Merge, names: Sequence[str], found: Column) -> Column:
-    """Return what is wrong with a row, as text: what was found before, or what its record breaks."""
+    """Return the error in a row as text: one found earlier, or an invalid record."""
     if "merged" in names:
         found = found.when(~_holds("merged", 1, MAX_COUNT), F.lit(f"merged must be from 1 to {MAX_COUNT}"))
     if merge.kind == "N" and "version" in names:

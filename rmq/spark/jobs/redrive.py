@@ -1,4 +1,4 @@
-"""What the jobs that send again share: they move the dead through the sink, at a rate, and report their progress."""
+"""Shared by the jobs that send again: moving dead messages through the sink at a rate, and reporting progress."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Redriver:
         self._limit = limit or limit_for(again)
 
     def move(self, dead: DataFrame, total: int, meaning: str, say: Say) -> Counts:
-        """Move rows of the batch reader's `queue=dead`; return what became of them."""
+        """Move rows of the batch reader's `queue=dead`; return the counts of the results."""
         rows, writer = self.check(dead)
         with (
             self._audit.step("redrive", meaning) as note,
@@ -93,7 +93,7 @@ class Redriver:
         return counts
 
     def check(self, dead: DataFrame) -> tuple[DataFrame, RedriveWriter]:
-        """Return what moves, and its sink: to be called before anything is moved.
+        """Return the rows to move and their sink. Call this before moving anything.
 
         Raises:
             InvalidValueError: It does not fit the topic.

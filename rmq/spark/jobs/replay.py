@@ -54,7 +54,7 @@ MOST_TASKS = 64
 
 @dataclass(frozen=True)
 class ReplaySettings:
-    """What the job is to do.
+    """Settings of the job.
 
     Attributes:
         topic: Where the messages go.
@@ -113,7 +113,7 @@ class ReplaySettings:
 
 @dataclass(frozen=True)
 class ReplayReport:
-    """What a replay did.
+    """Results of a replay.
 
     Attributes:
         found: Messages of the day.
@@ -144,7 +144,7 @@ class ReplayReport:
 
 
 def check(settings: ReplaySettings) -> None:
-    """Look, without Spark, at what `run` looks at first.
+    """Run the checks of `run` that need no Spark.
 
     Raises:
         InvalidValueError: The topic does not fit the settings.

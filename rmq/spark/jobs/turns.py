@@ -38,10 +38,10 @@ class Turn:
 
     @contextmanager
     def held(self, say: Say) -> Generator[None]:
-        """Hold the turn.
+        """Context manager that makes this the only run at work.
 
         Raises:
-            DriverReplacedError: Another run is at work.
+            DriverReplacedError: Another run of the job has started.
         """
         self._take(say)
         try:

@@ -37,7 +37,7 @@ def open_folder(folder: str) -> tuple[Any, str]:
 
 
 class BadRows:
-    """What a task does with rows that break a rule.
+    """Handles the invalid rows of a task.
 
     Args:
         layout: What the columns are.
@@ -79,7 +79,7 @@ class BadRows:
         self._write(batch.take(pa.array(indices, pa.int64())).columns, [bad[index] for index in indices])
 
     def take_encoded(self, rows: Sequence[EncodedMessage], reason: str) -> None:
-        """Put messages aside that the server refused: what was sent of them, the other columns null."""
+        """Put aside messages that the server refused, with the columns that were sent; the others are null."""
         found = [values for row in rows for values in self._sent(row)]
         columns: list[Any] = []
         for field in self._schema:

@@ -1,4 +1,4 @@
-"""What the columns of a frame mean to a sink: checked once on the driver, then turned into messages by columns."""
+"""The columns of a frame as a sink uses them: checked once on the driver, then converted column by column."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ VALUES = frozenset(("content", "slot_basis", "slot", *VALUE_COLUMNS.values()))
 
 @dataclass(frozen=True)
 class Layout:
-    """What a frame's columns are.
+    """The columns of a frame, by their use.
 
     Attributes:
         topic: The registered definition.
@@ -88,7 +88,7 @@ class Layout:
 
 
 def layout_of(schema: StructType, topic: Topic, options: Options) -> Layout:
-    """Return what the columns of a frame are.
+    """Return the layout of a frame's columns.
 
     Raises:
         InvalidValueError: A column is missing, unknown, or of a type that does not fit.

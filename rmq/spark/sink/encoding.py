@@ -135,7 +135,7 @@ def _binary(column: Any) -> Any:
 
 
 def _note(bad: dict[int, str], wrong: Any, say: Callable[[int], str]) -> None:
-    """Note the rows where a mask is true, or null: what can't be compared is wrong, too."""
+    """Record the rows where a mask is true or null: a value that cannot be compared is invalid, too."""
     wrong = pc.fill_null(wrong, True)
     if pc.any(wrong).as_py():
         for index in pc.indices_nonzero(wrong).to_pylist():

@@ -1,4 +1,4 @@
-"""What a task holds back before it sends: rows as they come, or with equal contents folded.
+"""Rows that a task holds before it sends them, either unchanged or with equal contents folded.
 
 Which rows are sent together follows from their order alone, and not from the batches in which Spark hands them over: a
 task that is run again makes the same calls, which the marks in Redis know.
@@ -40,7 +40,7 @@ class HeldRows:
         self._batches: dict[int, Batch] = {}
 
     def add(self, rows: Rows) -> int:
-        """Take rows over, and return how many: 0 where what is held has to be sent before."""
+        """Add rows, and return how many were added; 0 if the held rows must be sent first."""
         room = self.most - self.number
         part = rows[:room] if room < len(rows) else rows
         sizes = list(accumulate(part.sizes))
@@ -142,7 +142,7 @@ class FoldedRows(HeldRows):
         self._places: dict[int, dict[bytes, int]] = {}
 
     def add(self, rows: Rows) -> int:
-        """Take rows over, fold them, and return how many: less than all where what is held has to be sent before."""
+        """Add and fold rows, and return how many were added; fewer if the held rows must be sent first."""
         for index, row in enumerate(rows):
             held, places = self._rows.setdefault(row.slot, []), self._places.setdefault(row.slot, {})
             place = places.get(row.content)
@@ -169,7 +169,7 @@ class FoldedRows(HeldRows):
 
 
 def held_rows(topic: Topic, fold: bool, most: int, most_bytes: int) -> HeldRows:
-    """Return what holds the rows of a task back, see `HeldRows`; `fold`: with equal contents folded."""
+    """Return the `HeldRows` of a task; with `fold`, one that folds rows of equal content."""
     kind = HeldRows if not fold else SingleRows if topic.merge is None else FoldedRows
     return kind(topic, most, most_bytes)
 

@@ -153,7 +153,7 @@ class _Sink(Reporting, ABC):
         """Refuse what the options ask for and the topic cannot do."""
 
     def _check_keyed(self, topic: Topic) -> None:
-        """Refuse rows that may come in other tasks when they are sent again, where each send counts."""
+        """Refuse rows that a retry may put into other partitions, if the topic counts every send."""
         if self._keyed is None and self.again and self._marks(topic) and counts(topic):
             raise InvalidValueError(
                 f"each send to topic {topic.name} counts, and {self.again} may send rows again from other "

@@ -149,7 +149,7 @@ class OwnedSlots:
         return bool(asked_back)
 
     def open_slots(self) -> set[int]:
-        """Return the owned slots that wait for nothing."""
+        """Return the owned slots that have no leases left to wait for."""
         return {slot for slot in self.owned() if slot not in self.awaited}
 
     def has_changed(self, slots: QuerySlots) -> bool:
@@ -172,7 +172,7 @@ class OwnedSlots:
         return any(self._takeovers.is_open(*each) for each in waiting.items())
 
     def awaits(self, slots: QuerySlots, target: Mapping[int, int]) -> bool:
-        """Wait while messages of a target lie in slots that wait; return whether a batch may have other slots now."""
+        """Wait while slots with messages to read wait for leases; return True if the available slots changed."""
         while any(map(target.get, self.awaited)):
             self._connections.runtime.sleep(LOOK_S)
             if self.has_changed(slots):
@@ -310,7 +310,7 @@ class OwnedSlots:
         return True
 
     def _taken_over(self, batch: Batch, slots: QuerySlots, driver: Driver) -> dict[int, Owner]:
-        """Return the slots of an earlier driver's batch in which nothing else is in flight any more, and keep those."""
+        """Return, and keep, the slots of an earlier driver's batch that have no other message in flight."""
         owners, found = dict(self._kept or {}), dict[int, Owner]()
         until_s = monotonic_s() + self.topic.lease_s + SETTLE_S
         while True:

@@ -63,7 +63,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._driver: QueryDriver | None = None
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return where a new query begins: with an identity of its own."""
+        """Return the first offset of a new query, with a new query id."""
         return Batch(uuid.uuid4().hex, topic=self._options.needed_topic()).to_offset()
 
     def getDefaultReadLimit(self) -> ReadLimit:
