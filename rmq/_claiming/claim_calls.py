@@ -44,7 +44,7 @@ class ClaimCalls:
     """Sends the calls of a planner's rounds.
 
     Args:
-        planner: Whose slots are called.
+        planner: Chooses the slots of each round.
     """
 
     def __init__(self, planner: ClaimPlanner) -> None:

@@ -193,7 +193,7 @@ class ClaimPlanner:
                 self.changed.notify_all()
 
     def missed_wakeup(self, slot: int) -> bool:
-        """Ask Redis when one slot is due; return whether it has been due for a while and nobody had told. As `look`."""
+        """Ask Redis when one slot is due; return whether it has been due for a while without a hint. As `look`."""
         missed = False
         for times, now_ms, asked_s in self._poller.look_at([slot]):
             due = list(times)

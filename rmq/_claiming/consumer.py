@@ -143,7 +143,7 @@ class Consumer(Generic[PayloadT]):
             return self._poll(max_messages, timeout_s)
 
     def ack(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
-        """Ack several deliveries, one call per slot; one that is named twice is acked once.
+        """Ack several deliveries, with one call per slot. Duplicates are acked once.
 
         Returns:
             Those whose lease was lost before: nothing changed for them.
@@ -207,7 +207,7 @@ class Consumer(Generic[PayloadT]):
         return lost
 
     def close(self) -> None:
-        """Stop listening to hints, and give back what was claimed and no poll has returned.
+        """Stop listening to hints, and release claimed messages that no poll has returned.
 
         Deliveries that were returned stay claimed until settled or their lease ends.
         From any thread: a `poll` that waits ends with `ClientClosedError`.
@@ -300,7 +300,7 @@ class Consumer(Generic[PayloadT]):
         return deliveries[:most]
 
     def _claim_up_to(self, most: int, deliveries: list[Delivery]) -> None:
-        """Add what has come late, then new claims, to what is found; raise only where nothing is found."""
+        """Add messages of late replies, then new claims, to those found so far; raise only if there are none."""
         try:
             deliveries += self._claim_late()
             measured = size_bytes = empty_rounds = 0
@@ -321,7 +321,7 @@ class Consumer(Generic[PayloadT]):
             log.warning("%s", error)  # it comes again with the next poll; what is claimed must not get lost over it
 
     def _claim_late(self) -> list[Delivery]:
-        """Return what earlier claims have brought since; claims nothing."""
+        """Return the messages of late replies to earlier claims, without a new claim."""
         return self._claims.claim(0).deliveries if self._claims.has_earlier else []
 
     def _listen(self, timeout_s: float) -> None:
@@ -364,7 +364,7 @@ class Consumer(Generic[PayloadT]):
 
 
 def checked_poll(most: int, name: str) -> int:
-    """Return how many messages a poll may return; refuse what breaks the rule, with `InvalidValueError`."""
+    """Return the maximum number of messages of a poll; raise `InvalidValueError` if it is out of range."""
     if type(most) is not int or not 1 <= most <= MAX_POLL:
         raise InvalidValueError(f"{name} is {most!r}; it must be a whole number from 1 to {MAX_POLL}")
     return most

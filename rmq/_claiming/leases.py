@@ -85,7 +85,7 @@ class InFlight:
         return found
 
     def defer_acks(self, since_s: float) -> None:
-        """Defer the acks of what was claimed after a moment of `monotonic_s`."""
+        """Defer the acks of messages claimed after a time on the clock of `monotonic_s`."""
         stay: list[Delivery] = []
         slot, deferred, until_s = -1, stay, since_s + self._lease_s
         for delivery in self.deliveries:

@@ -1,1 +1,1 @@
-"""Listeners: their threads, who may run, and the heartbeat."""
+"""Listeners: their threads, the limits of concurrent handlers, and the heartbeat."""

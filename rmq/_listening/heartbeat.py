@@ -1,4 +1,4 @@
-"""Reports every few seconds that a process with running listeners is alive, and what its listeners do."""
+"""Reports every few seconds that a process with running listeners is alive, and the state of its listeners."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ process with stream topics, whose look takes more commands, or on a cluster, who
 
 @dataclass(frozen=True, slots=True)
 class IdlePolicy:
-    """The shortest pauses between what a process with listeners asks by itself, in seconds; 0 for the usual ones.
+    """Minimum pauses between the polls of an idle process with listeners, in seconds; 0 for the usual ones.
 
     Attributes:
         beat_s: Between two signs of life.
@@ -41,7 +41,7 @@ class IdlePolicy:
 
     @property
     def economical(self) -> bool:
-        """Whether it asks seldom."""
+        """True if an idle process polls less often than usual."""
         return self.probe_s > 0
 
 

@@ -1,4 +1,4 @@
-"""The push side: threads that claim, call a handler, and settle what came of it with their next claim."""
+"""Threads that claim messages, call a handler, and send its outcomes with the next claim."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ class ListenerRunner:
         return any(thread.handlers.may_claim_ahead for thread in self._threads)
 
     def counts(self) -> ListenerCounts:
-        """Return what it does at the moment."""
+        """Return the present counts."""
         held = [delivery for thread in self._threads for delivery in thread.held.all()]
         return ListenerCounts(
             self._slots(),
@@ -220,7 +220,7 @@ class ListenerRunner:
         return sum(thread.calls.handled + thread.calls.failed for thread in self._threads)
 
     def request_stop(self) -> None:
-        """Stop claiming, and give back at once what was claimed and not begun. Does not wait."""
+        """Stop claiming, and release messages that are not started yet. Does not wait."""
         self._stop_s = monotonic_s()
         for thread in self._threads:
             thread.request_stop()
@@ -287,7 +287,7 @@ class ListenerRunner:
             owned: What it owns, in all topics.
 
         Returns:
-            Whether slots wait for the end of handlers here: nobody tells when that comes.
+            True if slots wait for running handlers, so that the caller must look again: no event reports their end.
         """
         coordinator = self._coordinator
         if coordinator is None:
@@ -362,7 +362,7 @@ class ListenerRunner:
             planner.set_owned({slot: owner for slot, owner in owners.items() if self._spread.get(slot) == number})
 
     def _hang_text(self, full: Mapping[int, int]) -> str:
-        """Return what is wrong where handlers hang, once it matters to other slots; empty where it does not."""
+        """Describe hung handlers if they hold up other slots; else return ""."""
         if len(full) == len(self._threads):
             full = self._hanging(STARVING_S)
         free = len(full) < len(self._threads)
@@ -405,7 +405,7 @@ class ListenerRunner:
         return min(due_s, longest_s, self._looking.wait_s(), self._hints.max_wait_s())
 
     def _watch(self) -> None:
-        """Hear hints, and look by itself now and then."""
+        """Receive hints, and check for due slots from time to time in case a hint was lost."""
         while not self.stopping.is_set():
             try:
                 hints = self._hints.read(self._pause_s())

@@ -24,7 +24,7 @@ which is also how soon they are handed over; and while this process owns none.""
 
 
 class SlotUser(Protocol):
-    """What uses the slots that a process owns: a listener at work, or the driver of a Spark query."""
+    """A user of the slots that a process owns: a running listener, or the driver of a Spark query."""
 
     @property
     def place(self) -> str:
@@ -43,7 +43,7 @@ class SlotUser(Protocol):
             owned: What it owns, in all topics.
 
         Returns:
-            Whether slots wait for the end of what uses them: nobody tells when that comes.
+            True if slots are still in use, so that the caller must look again: no event reports the end of their use.
         """
         ...
 
@@ -87,7 +87,7 @@ class OwnershipFollower(Background):
         return self._coordinator.ensemble or ""
 
     def start(self) -> None:
-        """Join the cluster, then follow what it gives us.
+        """Join the cluster, then follow its assignments.
 
         Raises:
             CoordinationError: ZooKeeper does not answer, or the login is refused; or live workers of another Redis
@@ -131,7 +131,7 @@ class OwnershipFollower(Background):
             self._changed.wait(DRAINING_S if draining else OWNED_LOOK_S if owned else SLOTLESS_S)
 
     def _tell(self) -> None:
-        """Let everybody here look at what the coordinator has changed."""
+        """Notify all users of slots that the coordinator has changed the owned slots."""
         self._changed.set()
         self._identity_check.notify()
         if self._told is not None:

@@ -229,7 +229,7 @@ class Producer:
 def send_from(
     producer: Producer, source: Source, outcomes: bool, calls: SendOptions, make: Callable[[Any], Message] | None = None
 ) -> SendResult:
-    """Send what a source yields, as `send_many`. `make` turns each element into a message, or raises its error."""
+    """Send the elements of a source, as `send_many`. `make` converts an element to a message, or raises its error."""
     return producer._send_from(source, outcomes, calls, make)  # pyright: ignore[reportPrivateUsage]
 
 

@@ -44,7 +44,7 @@ class Closable(Protocol):
     """An object that still has something to send when the connections close."""
 
     def close(self) -> None:
-        """Send it. May be called twice."""
+        """Send unsent data. May be called twice."""
         ...
 
 

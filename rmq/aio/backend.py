@@ -55,7 +55,7 @@ class EventLoop:
             log.warning("%s after being cancelled twice", counted(len(jobs), "task goes on", "tasks go on"))
 
     def sleep(self, seconds: float) -> None:
-        """Do nothing for so long."""
+        """Wait for some seconds."""
         wait(asyncio.sleep(seconds))
 
     def lock(self, *, long: bool = False) -> Lock:
@@ -71,7 +71,7 @@ class EventLoop:
         return _Event()
 
     def job(self, run: Callable[[], object], name: str) -> Job:
-        """Return a new job, a task."""
+        """Return a new job, which runs as an asyncio task."""
         return _Job(run, name, self._jobs)
 
     def finish_within(self, action: Callable[[], object], longest_s: float) -> None:
@@ -93,16 +93,16 @@ class EventLoop:
         _wait_for_wires(wires, timeout_s, AsyncWire.watch, breakable=True)
 
     def wait_progress(self, wires: Iterable[Wire], timeout_s: float) -> None:
-        """Wait until more arrives over one of some wires, or one takes more of what was posted."""
+        """Wait until one of several wires has more data, or can send more of what was posted."""
         _wait_for_wires(wires, timeout_s, AsyncWire.watch_arrivals)
 
     def wire_factory(self, url: str, timeout_s: float, connect_s: float | None = None) -> Callable[[], Wire]:
-        """Return what makes unconnected wires to a server."""
+        """Return a function that creates unconnected wires to a server."""
         return async_wire_factory(url, timeout_s, connect_s)
 
 
 def call_semaphore() -> Lock:
-    """Return what lets `MOST_CALLS` in at once: each needs a connection while it is under way."""
+    """Return a semaphore for `MOST_CALLS` concurrent calls, since each call occupies a connection."""
     return _Lock(False, MOST_CALLS)
 
 
@@ -122,7 +122,7 @@ class Permit:
         self._held = self._call_semaphore.acquire()
 
     def leave(self) -> None:
-        """Let another one in."""
+        """Leave, so that another waiting call can enter."""
         self._held = False
         self._call_semaphore.release()
 

@@ -331,7 +331,7 @@ class RmqClient(Closing):
     adopt = async_method(PlainClient.adopt)
 
     async def close(self) -> None:
-        """Stop listeners that still run, wait for what was begun, close all connections, end a temporary Redis.
+        """Stop running listeners, wait for calls in progress, close all connections, and stop a temporary Redis.
 
         Handlers that still run after that are cancelled. One that goes on all the same is ended where it waits, 5 s
         later. In another event loop than the client's, this only closes its connections, once that loop is closed.

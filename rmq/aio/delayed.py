@@ -168,7 +168,7 @@ class DelayedQueue(Closing, Generic[ValueT]):
             yield value
 
     async def close(self) -> None:
-        """Stop listening, and give back what was claimed ahead; see `rmq.DelayedQueue.close`."""
+        """Stop listening, and release values claimed ahead; see `rmq.DelayedQueue.close`."""
         if self._ready is not None:
             queue, opened = self._ready
             await opened.tasks.finish(queue.close)

@@ -115,7 +115,7 @@ class GreenletTask:
         return task is not None and task is self._driven_in
 
     def start(self, name: str) -> asyncio.Task[Any]:
-        """Run it in a task of its own, which begins once the caller waits, also with an eager task factory."""
+        """Run the job in a new task, which starts once the caller awaits, even with an eager task factory."""
         self._task = asyncio.Task(self.drive(), name=name)
         return self._task
 
