@@ -113,7 +113,7 @@ class Adopted:
 
 
 def adopt(topic: Topic, slot: int, from_ensemble: str, to_ensemble: str, group: str | None = None) -> Call[Adopted]:
-    """Build the move of a slot, or of a group's part of it, to another ensemble; a read without `from_ensemble`."""
+    """Build the move of a slot, or of a group's part of it, to another ensemble. Without `from_ensemble`, it reads."""
 
     def parse(reply: list[bytes]) -> Adopted:
         return Adopted(reply[0].decode(), int(reply[1]), is_one(reply[2]))

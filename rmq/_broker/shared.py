@@ -76,7 +76,7 @@ Tokens = tuple[int, float, float, bool]
 
 
 def take_tokens(topic: Topic, wanted: int, group: str | None = None) -> Call[Tokens]:
-    """Build the taking of tokens of a topic's rate limit; a negative number gives tokens back.
+    """Build a call that takes tokens from a topic's rate limit; a negative number returns tokens.
 
     Each group of a stream topic has the whole rate.
     """
@@ -86,7 +86,7 @@ def take_tokens(topic: Topic, wanted: int, group: str | None = None) -> Call[Tok
 
 
 def take_from(limit: str, bucket: str, topic: Topic, wanted: int, per_second: float, burst: int) -> Call[Tokens]:
-    """Build the taking of tokens from any bucket; rate and burst are used if the bucket has none."""
+    """Build a call that takes tokens from any bucket; rate and burst apply if the bucket does not exist yet."""
 
     def parse(reply: Sequence[bytes]) -> Tokens:
         return int(reply[0]), int(reply[1]) / 1000, float(reply[2]), is_one(reply[3])

@@ -50,11 +50,11 @@ class Codec(Protocol):
     """
 
     def encoder(self, kind: type) -> Callable[[Any], bytes]:
-        """Return what makes bytes of a payload of a class."""
+        """Return a function that encodes payloads of a class."""
         ...
 
     def decoder(self, kind: type) -> Callable[[bytes], Any]:
-        """Return what makes a payload of bytes. An exception says that they are no such payload."""
+        """Return a function that decodes payloads of a class; it raises an exception for invalid bytes."""
         ...
 
 
@@ -72,7 +72,7 @@ class JsonCodec:
     """
 
     def encoder(self, kind: type) -> Encoder:
-        """Return what writes JSON."""
+        """Return a function that encodes a payload as JSON."""
         msgspec = _msgspec()
         if is_pydantic(kind):
             return Finite(partial(_adapter(kind).dump_json, round_trip=True), self.decoder(kind))
@@ -81,7 +81,7 @@ class JsonCodec:
         return Finite(msgspec.json.Encoder().encode, self.decoder(kind))
 
     def decoder(self, kind: type) -> Decoder:
-        """Return what reads JSON."""
+        """Return a function that decodes a payload from JSON."""
         if is_pydantic(kind):
             return partial(_adapter(kind).validate_json, by_alias=True, by_name=True)
         msgspec = _msgspec()
@@ -106,7 +106,7 @@ class MsgpackCodec:
         _needed("msgspec", "MsgpackCodec", "msgspec")
 
     def encoder(self, kind: type) -> Encoder:
-        """Return what writes MessagePack."""
+        """Return a function that encodes a payload as MessagePack."""
         encode = import_module("msgspec").msgpack.Encoder().encode
         if not is_pydantic(kind):
             return encode
@@ -114,7 +114,7 @@ class MsgpackCodec:
         return lambda payload: encode(adapter.dump_python(payload, mode="json", round_trip=True))
 
     def decoder(self, kind: type) -> Decoder:
-        """Return what reads MessagePack."""
+        """Return a function that decodes a payload from MessagePack."""
         msgspec = import_module("msgspec")
         msgpack = msgspec.msgpack
         if not is_pydantic(kind):
@@ -127,7 +127,7 @@ class MsgpackCodec:
 
 @dataclass(frozen=True, slots=True)
 class ZstdCodec:
-    """Compresses what another codec writes. Needs `rmq[zstd]`.
+    """Compresses the output of another codec. Needs `rmq[zstd]`.
 
     Args:
         inner: The other codec; JSON by default.
@@ -154,7 +154,7 @@ class ZstdCodec:
             raise InvalidValueError(f"level is {self.level!r}; it must be a whole number from 1 to 22")
 
     def encoder(self, kind: type) -> Encoder:
-        """Return what writes and compresses."""
+        """Return a function that encodes and compresses a payload."""
         zstandard, encode, level = import_module("zstandard"), self.inner.encoder(kind), self.level
 
         def deflated(payload: Any) -> bytes:
@@ -165,7 +165,7 @@ class ZstdCodec:
         return deflated
 
     def decoder(self, kind: type) -> Decoder:
-        """Return what decompresses up to 64 MiB, and reads."""
+        """Return a function that decompresses up to 64 MiB and decodes the payload."""
         zstandard, decode = import_module("zstandard"), self.inner.decoder(kind)
 
         def inflated(body: bytes) -> Any:
@@ -178,14 +178,14 @@ class ZstdCodec:
 
 @dataclass(frozen=True, slots=True)
 class EncryptedCodec:
-    """Encrypts and signs what another codec writes, with Fernet (AES-128 in CBC mode, HMAC). Needs `rmq[encryption]`.
+    """Encrypts and signs the output of another codec with Fernet (AES-128 in CBC mode, HMAC). Needs `rmq[encryption]`.
 
     Args:
         keys: One or more, as `Fernet.generate_key()` makes them: the first one encrypts, all decrypt.
         inner: The other codec; JSON by default.
 
     Raises:
-        InvalidValueError: There is no key, or one that is none.
+        InvalidValueError: There is no key, or one is invalid.
         ModuleNotFoundError: The package is missing.
 
     Examples:
@@ -214,12 +214,12 @@ class EncryptedCodec:
         return fernet.MultiFernet([fernet.Fernet(key) for key in cast("tuple[bytes | str, ...]", self.keys)])
 
     def encoder(self, kind: type) -> Encoder:
-        """Return what writes and encrypts."""
+        """Return a function that encodes and encrypts a payload."""
         encrypt, encode = self._fernet().encrypt, self.inner.encoder(kind)
         return lambda payload: encrypt(encode(payload))
 
     def decoder(self, kind: type) -> Decoder:
-        """Return what decrypts and reads."""
+        """Return a function that decrypts and decodes a payload."""
         decrypt, decode = self._fernet().decrypt, self.inner.decoder(kind)
 
         def decrypted(body: bytes) -> Any:
@@ -342,7 +342,7 @@ def encode_plain_json(payload: object) -> bytes:
 
 
 def plain_json_decoder(kind: type) -> Callable[[bytes], Any]:
-    """Return what reads a payload of a class.
+    """Return a function that decodes a payload of a class.
 
     Raises:
         TypeError: A field's type cannot be read without msgspec.

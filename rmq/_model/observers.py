@@ -1,4 +1,4 @@
-"""What others may watch: sends, handlers, outcomes. Metrics and traces are built on it; unused, it costs nothing."""
+"""Observers of sends, handlers and outcomes, the base of metrics and traces. Without observers there is no cost."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Observer:
 
 
 class Observers:
-    """All observers of a client. What goes wrong in one is logged; sends and handlers go on as without it.
+    """All observers of a client. An error in an observer is logged and does not affect sends and handlers.
 
     Examples:
         >>> client.observers.all.append(LogContext())
@@ -55,21 +55,21 @@ class Observers:
 
     @contextmanager
     def sending(self, topic: Topic, messages: int) -> Generator[str]:
-        """Let all of them stand around a send; the last context given goes along."""
+        """Context manager that calls all observers around a send; the last trace context they yield is sent."""
         with ExitStack() as stack:
             traces = [stack.enter_context(_harmless(partial(each.sending, topic, messages), "")) for each in self.all]
             yield next((trace for trace in reversed(traces) if trace and isinstance(trace, str)), "")  # pyright: ignore[reportUnnecessaryIsInstance]
 
     @contextmanager
     def handling(self, deliveries: Sequence[Delivery]) -> Generator[None]:
-        """Let all of them stand around a handler."""
+        """Context manager that calls all observers around a handler."""
         with ExitStack() as stack:
             for each in self.all:
                 stack.enter_context(_harmless(partial(each.handling, deliveries), None))
             yield
 
     def settled(self, deliveries: Sequence[Delivery]) -> None:
-        """Tell all of them; the outcomes stand in Redis, whatever becomes of that."""
+        """Notify all observers of outcomes that are stored in Redis. Their errors are logged."""
         for each in self.all:
             try:
                 each.settled(deliveries)

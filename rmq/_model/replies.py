@@ -1,4 +1,4 @@
-"""What calls answer, and the owner of a slot in whose name they act: frozen values."""
+"""Results of calls, and the owner of a slot that a call acts for: frozen values."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ M = TypeVar("M")
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """How a send was taken.
+    """The result of a send.
 
     `new` and `merged` count the messages of the call, each as one, whatever its `weight`. The totals of the topic's
     stats count sends, by their weight, so that these numbers are no totals to add up.
@@ -153,7 +153,7 @@ class Claimed(NamedTuple):
 
 
 class ClaimedRows(Sequence[Claimed]):
-    """What a claim hands over, column by column; as a sequence, message by message.
+    """The messages of a claim as columns; also a sequence of messages.
 
     Attributes:
         contents: Contents.
@@ -225,7 +225,7 @@ class StreamClaimed(NamedTuple):
 
 
 class ClaimReply(NamedTuple, Generic[M]):  # a frozen dataclass would take five times as long to make
-    """What a claim answers: messages, or entries of a stream, in the order of delivery."""
+    """The result of a claim: messages, or entries of a stream, in the order of delivery."""
 
     now_ms: int  # Redis' time, epoch ms
     next_due_ms: int  # when this slot next has something to do, epoch ms; 0 for never; at most `now_ms`: at once
@@ -243,7 +243,7 @@ class ClaimReply(NamedTuple, Generic[M]):  # a frozen dataclass would take five 
 
 
 class NackReply(NamedTuple):
-    """What a nack answers."""
+    """The result of a nack."""
 
     stale: tuple[bytes, ...]  # names of those whose claim was no longer ours: nothing changed for them
     done: int  # how many were looked at, the first ones: they may use up what a call may move
@@ -251,7 +251,7 @@ class NackReply(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ExtendReply:
-    """What an extend answers."""
+    """The result of an extend."""
 
     now_ms: int  # Redis' time, epoch ms
     claim_scores: tuple[int | None, ...]  # per delivery asked for, its new one, or `None` where the lease was lost

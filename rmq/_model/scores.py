@@ -113,7 +113,7 @@ class Ages:
     highest: int = MAX_SCORE
 
     def mark_at(self, time_ms: float) -> int:
-        """Return the age mark of what is sent at a time, epoch ms."""
+        """Return the age mark of a message sent at a time, epoch ms."""
         return max(0, min(int(time_ms - _AGES_FROM_MS) // self.unit_ms, self.scale - 1))
 
     def aged(self, priorities: Sequence[int], mark: int) -> list[int]:

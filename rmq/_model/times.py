@@ -133,7 +133,7 @@ def _ms(value: timedelta) -> int:
 
 
 def check_day(name: str, value: object, lowest: float) -> None:
-    """Refuse what is no number of seconds from `lowest` to a day, with `InvalidValueError`."""
+    """Raise `InvalidValueError` unless the value is a number of seconds from `lowest` to a day."""
     number = value if isinstance(value, int | float) and not isinstance(value, bool) else -1.0
     if not lowest <= number <= 86_400:  # nan is refused, too: no time would ever be beyond it
         raise InvalidValueError(f"{name} is {value!r}; it must be seconds, from {lowest:g} to 86400")

@@ -1,4 +1,4 @@
-"""The types of topics, and what their sends meet where they are full."""
+"""The types of topics, and what a send does when a topic is full."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TopicType(Enum):
 
 
 class WhenFull(Enum):
-    """What a send meets where a slot's share of `max_backlog` is used up.
+    """What a send does when its slot's share of `max_backlog` is used up.
 
     Examples:
         >>> jobs = client.producer(Topic("jobs", TopicType.PRIORITY, max_backlog=2, when_full=WhenFull.DROP))

@@ -37,7 +37,7 @@ _JSON = JsonCodec()
 
 
 class MessageOptions(TypedDict, total=False):
-    """What a message may have beside its content and its payload, by the type of its topic.
+    """Fields of a message besides its content and payload, by the type of its topic.
 
     Examples:
         >>> from dataclasses import make_dataclass
@@ -96,7 +96,7 @@ class Typed:
 
 @lru_cache(maxsize=1_024)
 def coder_of(kind: type, codec: Codec) -> tuple[Encoder, Decoder]:
-    """Return what encodes and decodes payloads of a class."""
+    """Return the encoder and decoder of payloads of a class."""
     return codec.encoder(kind), codec.decoder(kind)
 
 

@@ -74,7 +74,7 @@ class _InSlot:
 
     @property
     def complete(self) -> bool:
-        """Whether all parts of a join are there; True where it is none."""
+        """True if all parts of a join have arrived, or if the message is not a join."""
         return self.item_count >= self.wanted
 
 
@@ -196,7 +196,7 @@ class Whereabouts:
 
 @dataclass(frozen=True, slots=True)
 class FoundMessage(_InSlot):
-    """A message that a search found. Of long bodies and many items it has the beginning.
+    """A message that a search found. Long bodies and lists of items are cut off.
 
     Attributes:
         place: `store`, `prepare` (in flight), `retry` (waiting) or `dead`.
@@ -284,7 +284,7 @@ class DeadReasons:
 
 @dataclass(frozen=True, slots=True)
 class AuditLine:
-    """Who steered what.
+    """One administrative action: who did it, what and when.
 
     Attributes:
         slot: Slot in whose log it stands; what concerns all slots stands in the first of them.

@@ -1,4 +1,4 @@
-"""What a worker process is called, and what it says of itself."""
+"""Names and reports of worker processes."""
 
 from __future__ import annotations
 
