@@ -118,7 +118,7 @@ class SparkQuery:
 def _seconds(value: Any) -> float:
     seconds = float(value)
     if not math.isfinite(seconds):
-        raise ValueError(f"{seconds} are no seconds")
+        raise ValueError(f"{seconds} is not a finite number of seconds")
     return seconds
 
 

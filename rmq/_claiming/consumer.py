@@ -222,7 +222,9 @@ class Consumer(Generic[PayloadT]):
                 if alone:
                     self._return_buffer.keep(self._claim_late())
         except Exception as error:
-            log.warning("topic %s: messages of a late reply come back with their leases: %s", self.topic.name, error)
+            log.warning(
+                "topic %s: messages of a late reply are redelivered after their lease: %s", self.topic.name, error
+            )
         self._return_buffer.close()
 
     def __enter__(self) -> Self:

@@ -196,4 +196,4 @@ class Prefetch:
                 self._taken.clear()
         except Exception as error:
             name = self._consumer.topic.name
-            log.warning("topic %s: prefetched messages come back with their leases: %s", name, error)
+            log.warning("topic %s: prefetched messages are redelivered after their lease: %s", name, error)

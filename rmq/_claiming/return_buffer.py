@@ -77,4 +77,4 @@ class ReturnBuffer:
             if deliveries := self.take():
                 self._release(deliveries)
         except Exception as error:
-            log.warning("topic %s: prefetched messages come back with their leases: %s", self._topic.name, error)
+            log.warning("topic %s: prefetched messages are redelivered after their lease: %s", self._topic.name, error)

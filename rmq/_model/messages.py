@@ -384,7 +384,7 @@ class StreamMessage:
         if self.id is not None and not is_full_id(self.id):
             raise InvalidMessageError(
                 f"id is {self.id!r:.80}; it must be two whole numbers below 2^53 with a hyphen between them above 0-0, "
-                "or one such a number and -*, as in 5-*"
+                "or one such number followed by -*, as in 5-*"
             )
 
     def flat(self) -> tuple[bytes, ...]:

@@ -114,5 +114,5 @@ def _unpacked(packed: str) -> dict[str, Owners]:
 
 def _checked_slots(number: int) -> int:
     if not 0 <= number <= 1_000_000:
-        raise ValueError(f"it has a run of {number} slots")
+        raise ValueError(f"a run of {number} slots is out of range; it must be 0 to 1,000,000")
     return number

@@ -52,7 +52,7 @@ class EventLoop:
                 _, jobs = await asyncio.wait(jobs, timeout=patience_s)
             give_up()
         if jobs:
-            log.warning("%s after being cancelled twice", counted(len(jobs), "task goes on", "tasks go on"))
+            log.warning("%s after being cancelled twice", counted(len(jobs), "task still runs", "tasks still run"))
 
     def sleep(self, seconds: float) -> None:
         """Wait for some seconds."""

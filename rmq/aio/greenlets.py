@@ -148,7 +148,7 @@ class OwnContext:
                     value = yield step
                 except BaseException as error:
                     if issubclass(type(error), asyncio.CancelledError) and self._given_up():
-                        log.warning("a handler went on after it was cancelled, and is ended where it waits: %s", steps)
+                        log.warning("closing a handler that ignored its cancellation: %s", steps)
                         with suppress(RuntimeError):  # it goes on even now
                             run(steps.close)
                         raise
@@ -247,4 +247,4 @@ def _current_task() -> asyncio.Task[Any] | None:
 
 def _log_failure(task: asyncio.Task[Any]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.warning("messages of a cancelled call come back with their leases: %s", error)
+        log.warning("messages of a cancelled call are redelivered after their lease: %s", error)
