@@ -23,7 +23,7 @@ PAGES = {
     "steering": ("Inspection and control", "rmq._admin", "rmq._model.whereabouts", "rmq._broker.definitions"),
     "streams": ("Streams", "rmq._admin.stream_topic", "rmq._model.entries"),
     "figures": ("Figures and workers", "rmq._model.figures", "rmq._model.workers"),
-    "watching": ("Observers and logs", "rmq._model.observers", "rmq.logs"),
+    "watching": ("Observers and logs", "rmq._io.observers", "rmq.logs"),
     "ownership": ("Owners of slots", "rmq._ownership", "rmq._model.replies.Owner"),
     "errors": ("Errors", "rmq.errors"),
     "aio": ("rmq.aio", "rmq.aio"),

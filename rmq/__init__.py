@@ -18,6 +18,7 @@ from rmq._admin.webhook import Webhook
 from rmq._broker.definitions import Definitions, UnreadableTopic
 from rmq._claiming.consumer import Consumer
 from rmq._claiming.several import poll_all
+from rmq._io.observers import Observer, Observers
 from rmq._listening.adaptive_limit import Adaptive
 from rmq._listening.discovery import listener, scan
 from rmq._listening.listener import HandlerDecorator, Listener, ListenerOptions
@@ -56,7 +57,6 @@ from rmq._model.merging import (
     json_merge_patch,
 )
 from rmq._model.messages import FixedTimeMessage, JoinMessage, PriorityMessage, RangeMergeMessage, StreamMessage
-from rmq._model.observers import Observer, Observers
 from rmq._model.replies import ControlResult, Owner, Redriven, SendResult
 from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryAfterError, RetryPolicy
 from rmq._model.scores import Ties

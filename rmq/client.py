@@ -19,14 +19,14 @@ from rmq._broker.registry import KnownTopics
 from rmq._broker.stream_broker import join_group
 from rmq._claiming.consumer import Consumer
 from rmq._io.backend import THREADS, Runtime
+from rmq._io.observers import Observers
+from rmq._io.reports import reporter
 from rmq._listening.listener import HandlerDecorator, Listener, ListenerOptions, decorator
 from rmq._listening.listener_set import ListenerSet
 from rmq._listening.thread_executor import ThreadExecutor
 from rmq._model.deliveries import Delivery
 from rmq._model.entries import check_group
 from rmq._model.figures import ServerMemory
-from rmq._model.observers import Observers
-from rmq._model.reports import reporter
 from rmq._model.times import check_day, seconds
 from rmq._model.topics import Topic
 from rmq._model.typed import PayloadT

@@ -24,13 +24,13 @@ from rmq._broker.claims import MAX_BATCH
 from rmq._broker.control import confirm_all
 from rmq._claiming.consumer import Consumer, checked_poll
 from rmq._claiming.prefetch import Prefetch
+from rmq._io.reports import reporter
 from rmq._model.codecs import Codec, encodes_alike
 from rmq._model.deliveries import Delivery
 from rmq._model.display import brief
 from rmq._model.encoding import Encoder
 from rmq._model.messages import Payload, RangeMergeMessage, payload_bytes
 from rmq._model.replies import ControlResult, SendResult
-from rmq._model.reports import reporter
 from rmq._model.times import Duration, duration_ms, monotonic_s, seconds, usual_ms
 from rmq._model.topics import Topic, TopicType
 from rmq._model.typed import PayloadClass, ValueT, decode_payload

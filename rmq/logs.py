@@ -13,9 +13,9 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
 
+from rmq._io.observers import Observer
 from rmq._model.deliveries import Delivery
 from rmq._model.display import safe_lines, shown
-from rmq._model.observers import Observer
 
 MOST_MESSAGE, MOST_TRACEBACK = 4_000, 16_000
 """Maximum lengths in characters."""

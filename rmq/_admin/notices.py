@@ -9,8 +9,8 @@ from typing import Any, Self
 
 from rmq._broker.dead import Turn, Untold
 from rmq._io.backend import Background
+from rmq._io.reports import Sparing, reporter
 from rmq._model.handlers import refuse_unfinished
-from rmq._model.reports import Sparing, reporter
 from rmq._model.times import check_day
 from rmq._model.topics import Topic
 from rmq._transport.call import Call

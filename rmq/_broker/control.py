@@ -15,9 +15,9 @@ from functools import cache
 from rmq._broker.binding import SAFE_AGAIN, BoundScript, ages_of
 from rmq._broker.claims import NewScore, order_of
 from rmq._broker.keys import group_keys, slot_keys
+from rmq._io.reports import reporter
 from rmq._model.display import shown
 from rmq._model.replies import ControlResult
-from rmq._model.reports import reporter
 from rmq._model.scores import ages_for
 from rmq._model.topics import Topic
 from rmq._transport.call import Call, is_one, nothing

@@ -18,10 +18,10 @@ from rmq._broker.definitions import (
     read_definition,
 )
 from rmq._broker.keys import TOPICS_KEY, rate_key
+from rmq._io.reports import reporter
 from rmq._io.wire import NOTHING
 from rmq._model.display import brief, shown
 from rmq._model.merging import same_merging
-from rmq._model.reports import reporter
 from rmq._model.schema import MOST_TOLD, PassedOver, new_document
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic, TopicType, is_name

@@ -11,10 +11,10 @@ from rmq._broker import streams
 from rmq._broker.broker import MANY_SLOTS
 from rmq._broker.claims import CLAIM_BYTES, NACK_BATCH, NO_OUTCOMES, Ack, Nack, Outcomes, Renewal, WholeClaim
 from rmq._broker.streams import Member
+from rmq._io.reports import reporter
 from rmq._model.deliveries import Delivery, Holder
 from rmq._model.entries import NO_DELIVERY, StreamDelivery, checked_consumer, stamp_of
 from rmq._model.replies import NO_OWNER, ClaimReply, ExtendReply, NackReply, Owner, StreamClaimed
-from rmq._model.reports import reporter
 from rmq._model.topics import Topic, checked_slots
 from rmq._model.workers import process_name
 from rmq._transport.call import Call

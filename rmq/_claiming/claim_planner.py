@@ -15,9 +15,9 @@ from rmq._claiming.handover_gate import HandoverGate
 from rmq._claiming.rate_limit import RateLimiter
 from rmq._claiming.schedule import Schedule
 from rmq._claiming.wakeups import Wakeups
+from rmq._io.reports import Sparing
 from rmq._model.deliveries import Delivery
 from rmq._model.replies import NO_OWNER, ClaimReply, Owner
-from rmq._model.reports import Sparing
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic
 from rmq._transport.connections import Connections

@@ -16,10 +16,10 @@ from rmq._claiming.claim_planner import ClaimPlanner
 from rmq._claiming.fetcher import PENDING_CHECK_S, Fetcher
 from rmq._claiming.return_buffer import ReturnBuffer
 from rmq._claiming.wakeups import WakeupSubscriber
+from rmq._io.reports import reporter
 from rmq._model.deliveries import ACKED, RELEASED, Delivery, Outcome
 from rmq._model.delivery_columns import DeliveryColumns, number_of, spread
 from rmq._model.entries import StreamDelivery
-from rmq._model.reports import reporter
 from rmq._model.retry import draw_jitter
 from rmq._model.times import monotonic_s, seconds
 from rmq._model.topics import Topic, TopicType, checked_slots

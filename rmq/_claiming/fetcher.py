@@ -12,10 +12,10 @@ from rmq._claiming.claim_calls import ClaimCalls, PendingFetch
 from rmq._claiming.claim_plan import PATIENCE_S, ClaimPlan, ClaimRequest, FetchResult, merged_results
 from rmq._claiming.claim_planner import ClaimPlanner
 from rmq._claiming.outcome_batches import batch_outcomes, stale_among
+from rmq._io.reports import reporter
 from rmq._model.deliveries import RELEASED, Delivery, Holder
 from rmq._model.delivery_columns import number_of, spread
 from rmq._model.replies import NO_OWNER, ClaimReply, Owner
-from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._transport.dispatch import AWAITED, Awaited
 from rmq.errors import CoordinationError, EnsembleMismatchError, FencedError, ReplyLostError, RmqError

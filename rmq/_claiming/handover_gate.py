@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from rmq._broker import viewing
 from rmq._claiming.claim_plan import PATIENCE_S
 from rmq._claiming.outcome_batches import SlotOwner
+from rmq._io.reports import reporter
 from rmq._model.figures import SlotStats
 from rmq._model.replies import Owner
-from rmq._model.reports import reporter
 from rmq._model.topics import Topic
 from rmq._transport.connections import Connections
 

@@ -13,11 +13,11 @@ from typing import Any, Protocol
 from rmq._broker.claims import RENEWAL_PATIENCE_S, RENEWALS, Renewal
 from rmq._claiming.chunks import chunks
 from rmq._io.backend import THREADS, Background, Runtime
+from rmq._io.reports import passes_over, reporter, traced
 from rmq._model.deliveries import ACKED, Delivery
 from rmq._model.delivery_columns import ClaimColumns, spread_some
 from rmq._model.handlers import refuse_unfinished
 from rmq._model.replies import ExtendReply, Owner
-from rmq._model.reports import passes_over, reporter, traced
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic
 from rmq._transport.dispatch import AWAITED

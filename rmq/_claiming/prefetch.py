@@ -9,8 +9,8 @@ from rmq._claiming.background_flush import CLOSE_S, BackgroundFlush, held
 from rmq._claiming.consumer import Consumer
 from rmq._claiming.prefetch_size import PREFETCH_S, PrefetchSize
 from rmq._io.backend import Runtime
+from rmq._io.reports import reporter
 from rmq._model.deliveries import Delivery
-from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq.errors import ClientClosedError, RedisUnavailableError
 

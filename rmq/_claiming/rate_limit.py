@@ -8,7 +8,7 @@ from __future__ import annotations
 from rmq._broker.keys import rate_key
 from rmq._broker.registry import Registry
 from rmq._broker.shared import Tokens, take_tokens
-from rmq._model.reports import reporter
+from rmq._io.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic
 from rmq._transport.connections import Connections

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 from rmq._claiming.background_flush import BackgroundFlush
 from rmq._io.backend import Runtime
+from rmq._io.reports import reporter
 from rmq._model.deliveries import Delivery
 from rmq._model.delivery_columns import spread
-from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic
 

@@ -14,9 +14,9 @@ from typing import cast
 from rmq._claiming.chunks import bytes_of
 from rmq._claiming.consumer import LOOK_EVERY_S, POLL_BYTES, Consumer, checked_poll
 from rmq._claiming.wakeups import WakeupSubscriber
+from rmq._io.reports import reporter
 from rmq._model.deliveries import Delivery
 from rmq._model.delivery_columns import spread
-from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s, seconds
 from rmq.errors import ClientClosedError, InvalidValueError, RedisUnavailableError
 

@@ -12,8 +12,8 @@ from typing import Any, cast
 from uuid import uuid4
 
 from rmq._broker.keys import slot_keys
+from rmq._io.reports import reporter
 from rmq._io.wire import ReplyError, Wire, WireBrokenError, pack
-from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._transport.call import SHARDED_PUBLISH
 from rmq._transport.connections import Connections

@@ -10,14 +10,14 @@ from typing import Any
 
 from rmq._claiming.prefetch_size import MOST_PREFETCHED, PrefetchSize
 from rmq._io.backend import Event
+from rmq._io.observers import Observers
+from rmq._io.reports import reporter, traced
 from rmq._listening.arguments import with_arguments
 from rmq._listening.concurrency import ListenerPermits
 from rmq._listening.listener import Listener
 from rmq._model.deliveries import ACKED, RELEASED, Delivery, Outcome, Verb, describe
 from rmq._model.delivery_columns import ClaimColumns, DeliveryColumns, number_of, spread
 from rmq._model.handlers import refuse_unfinished
-from rmq._model.observers import Observers
-from rmq._model.reports import reporter, traced
 from rmq._model.retry import retry_after_ms
 from rmq._model.times import monotonic_s
 from rmq._model.typed import Typed

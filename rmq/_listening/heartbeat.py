@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from rmq._broker import shared
 from rmq._io.backend import Background
+from rmq._io.reports import reporter
 from rmq._listening.idle_policy import NORMAL, IdlePolicy
 from rmq._listening.listener_runner import ListenerRunner
-from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._model.workers import BEAT_S, BUCKETS, HandlerTimes, ListenerInfo, WorkerInfo, process_name
 from rmq._transport.call import Call

@@ -11,6 +11,8 @@ from rmq._claiming.claim_planner import REST_S, ClaimPlanner
 from rmq._claiming.leases import LeaseKeeper, LeaseLostNotifier
 from rmq._claiming.wakeups import WakeupSubscriber
 from rmq._io.backend import Job
+from rmq._io.observers import Observers
+from rmq._io.reports import Sparing, reporter
 from rmq._listening.concurrency import ConcurrencyLimiter, LimitState, ListenerPermits
 from rmq._listening.handler_invoker import ListenerSetup
 from rmq._listening.idle_policy import NORMAL, IdlePolicy
@@ -22,9 +24,7 @@ from rmq._listening.thread_executor import ThreadExecutor
 from rmq._model.deliveries import Delivery
 from rmq._model.delivery_columns import number_of, spread
 from rmq._model.display import shown
-from rmq._model.observers import Observers
 from rmq._model.replies import Owner
-from rmq._model.reports import Sparing, reporter
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic
 from rmq._model.workers import MOST_CONTENT, MOST_RUNNING, RunningHandler

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rmq._broker.registry import LOOK_S, KnownTopics
+from rmq._io.observers import Observers
+from rmq._io.reports import reporter
 from rmq._listening.concurrency import ConcurrencyLimiter
 from rmq._listening.heartbeat import Heartbeat
 from rmq._listening.idle_policy import NORMAL, idle_policy
@@ -14,8 +16,6 @@ from rmq._listening.ownership import OwnershipFollower
 from rmq._listening.thread_executor import ThreadExecutor
 from rmq._model.deliveries import Delivery
 from rmq._model.handlers import check_plain
-from rmq._model.observers import Observers
-from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s, seconds
 from rmq._ownership import Coordinator
 from rmq._transport.connections import Connections

@@ -19,10 +19,10 @@ from rmq._claiming.claim_planner import IDLE_S, REST_S, ClaimPlanner
 from rmq._claiming.fetcher import PENDING_CHECK_S, Fetcher, note_lost
 from rmq._claiming.leases import InFlight
 from rmq._io.backend import Background
+from rmq._io.reports import reporter
 from rmq._listening.handler_invoker import HandlerInvoker, ListenerSetup
 from rmq._model.deliveries import ACKED, RELEASED, Delivery
 from rmq._model.delivery_columns import number_of, size_of, spread, take_up_to
-from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._ownership import Ownership
 from rmq._transport.connections import AT_ONCE_S

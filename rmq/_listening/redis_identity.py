@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from rmq._broker.keys import ENSEMBLES_KEY, REDIS_KEY
 from rmq._io.backend import Background
-from rmq._model.reports import reporter
+from rmq._io.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._ownership import Coordinator
 from rmq._ownership.requests import RefusedError

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from rmq._claiming.claim_planner import ClaimPlanner
 from rmq._claiming.wakeups import Wakeups, WakeupSubscriber
+from rmq._io.reports import reporter
 from rmq._listening.idle_policy import IdlePolicy
 from rmq._listening.listener_thread import LOOK_EVERY_S
-from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
 
 log = reporter("rmq.runtime")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 
 from rmq._broker.broker import Broker
 from rmq._io.backend import Background, Event, Runtime
-from rmq._model.reports import reporter
+from rmq._io.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq.errors import RmqError
 

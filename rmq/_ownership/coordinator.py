@@ -12,8 +12,8 @@ from math import inf
 from typing import Any, TypeVar, cast
 
 from rmq._io.backend import THREADS, Runtime
+from rmq._io.reports import reporter
 from rmq._model.display import brief, is_number
-from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._model.workers import process_name
 from rmq._ownership.capacity import SESSION_BYTES, SessionBudget

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from rmq._io.backend import Lock
-from rmq._model.reports import reporter
+from rmq._io.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._ownership.member import Member
 from rmq._ownership.requests import Reply

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from rmq._model.reports import reporter
+from rmq._io.reports import reporter
 from rmq._processes.signals import ignore, require_main_thread, until_signal
 from rmq._processes.supervisor import GRACE_S
 from rmq.errors import InvalidValueError

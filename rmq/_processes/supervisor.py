@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
 
-from rmq._model.reports import reporter
+from rmq._io.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._processes.signals import HUNG, until_signal
 from rmq.errors import InvalidValueError, RmqError

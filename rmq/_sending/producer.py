@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from rmq._broker.broker import QueueBroker
+from rmq._io.observers import Observers
 from rmq._model.batches import EncodedMessage, Row, Rows
 from rmq._model.display import brief
 from rmq._model.encoding import Column, Encoder
 from rmq._model.messages import Message, payload_bytes
-from rmq._model.observers import Observers
 from rmq._model.replies import SendResult
 from rmq._model.times import Duration, Instant
 from rmq._model.topics import Topic, TopicType

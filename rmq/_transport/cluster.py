@@ -10,8 +10,8 @@ import threading
 from collections.abc import Collection, Iterable, Sequence
 
 from rmq._io.backend import Event
+from rmq._io.reports import reporter
 from rmq._io.wire import ReplyError, WireBrokenError, WireTimeoutError
-from rmq._model.reports import reporter
 from rmq._model.retry import draw_jitter
 from rmq._model.times import monotonic_s
 from rmq._transport.call import SHARDED_PUBLISH

@@ -12,8 +12,8 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from rmq._io.backend import Runtime
+from rmq._io.reports import reporter
 from rmq._io.wire import NOTHING, Argument, ReplyError, Wire, WireBrokenError, WireTimeoutError
-from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._transport.durability import Durability
 from rmq._transport.exchange import not_executed

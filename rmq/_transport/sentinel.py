@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from rmq._io.reports import reporter
 from rmq._io.wire import ReplyError, Wire, WireBrokenError
-from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._transport.failover_query import INVALID_SKIP_S, QUICK_S, SKIP_S, FailoverQuery
 from rmq._transport.node import CONNECT_S, Node, NodeFactory

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
+from rmq._io.reports import reporter
 from rmq._io.wire import ReplyError, Wire, pack
-from rmq._model.reports import reporter
 from rmq._transport.call import SHARDED_PUBLISH
 from rmq._transport.durability import Durability, DurabilityLevel
 from rmq._transport.exchange import not_executed

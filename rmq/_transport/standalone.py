@@ -5,8 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
 
+from rmq._io.reports import reporter
 from rmq._io.wire import NOTHING, ReplyError
-from rmq._model.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._transport.cluster_map import Redirect
 from rmq._transport.node import Node, NodeFactory

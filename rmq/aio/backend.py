@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from rmq._io.backend import Condition, Event, Job, Lock
+from rmq._io.reports import reporter
 from rmq._io.wire import Wire
 from rmq._model.display import counted
-from rmq._model.reports import reporter
 from rmq.aio.greenlets import GreenletTask, resolve, wait, wait_until
 from rmq.aio.wire import AsyncWire, async_wire_factory
 

@@ -16,7 +16,7 @@ from contextvars import copy_context
 from typing import Any, ParamSpec, TypeVar, cast
 
 from rmq._io.backend import Lock
-from rmq._model.reports import reporter
+from rmq._io.reports import reporter
 from rmq.errors import ClientClosedError, RmqError
 
 try:

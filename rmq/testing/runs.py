@@ -12,13 +12,13 @@ from rmq._broker.stream_broker import join_group
 from rmq._claiming.consumer import MAX_POLL, Consumer
 from rmq._claiming.due_poller import DuePoller
 from rmq._claiming.rate_limit import RateLimiter
+from rmq._io.observers import Observers
 from rmq._listening.arguments import with_arguments
 from rmq._listening.handler_invoker import HandlerInvoker, ListenerSetup
 from rmq._listening.listener import Listener
 from rmq._model.deliveries import Delivery, Verb
 from rmq._model.delivery_columns import spread, spread_some
 from rmq._model.handlers import refuse_unfinished
-from rmq._model.observers import Observers
 from rmq._model.times import moment_at, monotonic_s
 from rmq._model.topics import Topic
 from rmq._transport.connections import Connections

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rmq._model.reports import reporter, traced
+from rmq._io.reports import reporter, traced
 
 
 class Failing(logging.Filter):

@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from rmq._model import reports
-from rmq._model.reports import REPEAT_S, Sparing, reporter
+from rmq._io import reports
+from rmq._io.reports import REPEAT_S, Sparing, reporter
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import TypeVar
 
+from rmq._io.reports import passes_over, reporter, traced
 from rmq._model.deliveries import Delivery
-from rmq._model.reports import passes_over, reporter, traced
 from rmq._model.topics import Topic
 
 log = reporter("rmq.observing")
