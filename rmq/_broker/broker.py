@@ -38,12 +38,8 @@ class Broker(Protocol):
     """
 
     topic: Topic
-
-    @property
-    def group(self) -> str | None: ...
-
-    @property
-    def upkeep_s(self) -> float | None: ...
+    group: str | None
+    upkeep_s: float | None
 
     def claim_call(
         self,
@@ -193,7 +189,7 @@ class QueueBroker:
         return self._connections.run(build(slot, messages, detailed))
 
     def whole_call(self, slot: int, whole: Sequence[WholeClaim]) -> Call[tuple[int, ...]]:
-        return self.claim_call(slot, 0, Outcomes(whole=whole)).then(_unmatched)
+        return self.claim_call(slot, 0, Outcomes(whole=whole)).then(lambda reply: reply.unmatched)
 
     def begin_extend(self, renewals: Sequence[Renewal]) -> Dispatch:
         return self._connections.dispatch([self.extend_call(*renewal) for renewal in renewals], self.topic.lease_s / 6)
@@ -240,7 +236,3 @@ class QueueBroker:
             part = rows.of([index for index, each in enumerate(scores) if each == score], True)
             columns.append(ClaimColumns(self.topic, slot, part, now_ms, lease_until_s, holder, owner))
         return columns
-
-
-def _unmatched(reply: ClaimReply[Any]) -> tuple[int, ...]:
-    return reply.unmatched

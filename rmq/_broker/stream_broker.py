@@ -176,7 +176,7 @@ class StreamBroker:
                     self._own.pop(old, None)
 
     def ack_call(self, slot: int, acks: Sequence[Ack]) -> Call[tuple[bytes, ...]]:
-        return self._settle_call(slot, Outcomes(acks)).then(_stale)
+        return self._settle_call(slot, Outcomes(acks)).then(lambda reply: reply.stale)
 
     def whole_call(self, slot: int, whole: Sequence[WholeClaim]) -> Call[tuple[int, ...]]:
         return streams.ack_whole(self.topic, slot, self.member, whole)
@@ -199,10 +199,6 @@ class StreamBroker:
 
     def begin_extend(self, renewals: Sequence[Renewal]) -> Dispatch:
         return self._connections.dispatch([self.extend_call(*renewal) for renewal in renewals], self.topic.lease_s / 6)
-
-
-def _stale(reply: ClaimReply[StreamClaimed]) -> tuple[bytes, ...]:
-    return reply.stale
 
 
 def join_group(
