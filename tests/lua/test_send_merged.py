@@ -283,6 +283,37 @@ def test_a_call_ends_where_what_it_rewrites_costs_too_much(reducer: Reducer, mak
     assert {read_record(body).count for body in state.body.values()} == {2}  # pyright: ignore
 
 
+def test_a_call_that_rewrites_one_content_again_and_again_ends_where_that_costs_too_much(make_slot: MakeSlot) -> None:
+    slot = make_slot(merge=Merge(Collect(5_000, unique=True)))
+    items = [b"%0200d" % number for number in range(240)]
+    slot.send((b"x", 500, record("U", *items[:200])))
+    done = calls = 0
+    while done < 40:
+        calls += 1
+        result = parts(slot, *[(b"x", record("U", item)) for item in items[200 + done :]], number=calls)
+        assert 1 <= result.accepted <= 12, "such an item is too long to be gathered: each rewrites all"
+        done += result.accepted
+    assert items_of(slot.state().body[b"x"]) == tuple(items)
+
+
+def test_a_call_reads_no_more_than_it_could_rewrite(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.PRIORITY, merge=Merge(Collect()), checked=False)
+    names = [b"%02d" % number for number in range(40)]
+    for name in names:  # values without their messages: nothing is folded with them, which would cost something
+        slot.client.hset(slot.keys.body, name, record("C", b"x" * 60_000))
+    assert 1 <= parts(slot, *[(name, record("C", b"1")) for name in names]).accepted <= 10
+
+
+@pytest.mark.parametrize("unique", [False, True])
+def test_items_that_one_call_brings_are_bounded_and_a_set_has_each_once(unique: bool, make_slot: MakeSlot) -> None:
+    slot = make_slot(merge=Merge(Collect(max_items=25, unique=unique)))
+    items = [b"%0100d" % number for number in range(30)]
+    slot.send((b"x", 500, record("U" if unique else "C", *items[:20])))
+    sent = [item for item in items[20:] for _ in range(1 + unique)]
+    assert parts(slot, *[(b"x", record("U" if unique else "C", item)) for item in sent]).accepted == len(sent) // 2
+    assert items_of(slot.state().body[b"x"]) == tuple(items[:25])
+
+
 @pytest.mark.parametrize("unique", [False, True])
 def test_items_of_one_content_are_put_together_once(unique: bool, make_slot: MakeSlot) -> None:
     slot = make_slot(merge=Merge(Collect(5_000, 1 << 20, unique=unique)))
@@ -449,6 +480,20 @@ def test_a_flight_that_folds_back_is_the_older_one_but_for_its_times(make_slot: 
     found = read_record(slot.state().body[b"x"])
     assert found is not None
     assert (found.body, found.count, found.first_ms, found.last_ms) == (b"newer", 2, T0 - 100, T0)
+
+
+@pytest.mark.parametrize("bodiless", [b"", b"\0rmq:trace\0t\x000"])
+def test_a_flight_that_folds_back_keeps_its_body_where_the_fresh_copy_has_none(
+    bodiless: bytes, make_slot: MakeSlot
+) -> None:
+    slot = make_slot(merge=Merge(Replace()))
+    slot.send((b"x", 500, write_record(Record(1, 1, 1, 0, "R", b"1body"))))
+    (held,) = slot.claim(owner_at(slot, 500)).messages
+    slot.send((b"x", 500, write_record(Record(1, 1, 1, 0, "R", b"0" * bool(bodiless) + bodiless))))
+    slot.nack(Nack(held.content, held.claim_score))
+    found = read_record(slot.state().body[b"x"])
+    assert found is not None
+    assert (found.value, found.count) == (b"1body", 2)
 
 
 def test_first_is_the_smaller_time_where_the_clock_was_set_back(make_slot: MakeSlot) -> None:

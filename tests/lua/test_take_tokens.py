@@ -92,6 +92,8 @@ def test_each_bucket_of_one_limit_has_the_whole_rate(server: redis.Redis) -> Non
         granted = [server.eval(script.text, 2, BUCKET, bucket, "8", "10", "10")[0] for bucket in buckets]  # pyright: ignore[reportIndexIssue]
         server.set(CLOCK_KEY, T0 + 600)
         assert granted == [b"8", b"8"]
+    granted = [server.eval(script.text, 2, BUCKET, bucket, "8", "10", "10")[0] for bucket in buckets]  # pyright: ignore[reportIndexIssue]
+    assert granted == [b"0", b"0"], "each has used up its own"
     server.hset(BUCKET, mapping={"rate": "1", "burst": "1"})
     server.set(CLOCK_KEY, T0 + 60_000)
     granted = [server.eval(script.text, 2, BUCKET, bucket, "8", "10", "10")[0] for bucket in buckets]  # pyright: ignore[reportIndexIssue]
