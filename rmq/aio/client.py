@@ -20,7 +20,7 @@ from rmq._processes.signals import exit_hung, handlers_put_back, require_main_th
 from rmq.aio.backend import EventLoop, call_semaphore
 from rmq.aio.delivery import Delivery, wrap_deliveries
 from rmq.aio.facades import Consumer, Control, DeadLetters, History, Inspection, Producer, StreamTopic
-from rmq.aio.greenlets import TaskGroup
+from rmq.aio.greenlets import GreenletTask, TaskGroup
 from rmq.aio.listener import HandlerDecorator, ListenerOptions, TaskExecutor, plain_listener, plain_options
 from rmq.aio.proxy import Closing, async_method
 from rmq.client import DRAIN_S
@@ -89,8 +89,7 @@ class LoopState:
 
     def checked(self) -> Self:
         """Refuse another event loop: connections belong to the one that made them."""
-        if asyncio.get_running_loop() is not self._loop:
-            raise RmqError("this client belongs to another event loop; make one in the loop that uses it")
+        self.tasks.check_loop()
         return self
 
     async def begin_close(self) -> None:
@@ -111,7 +110,7 @@ class LoopState:
 
     async def _close(self, others: asyncio.Future[Any] | None = None) -> None:
         if self.is_abandoned:
-            await self.run(PlainClient.drop)
+            await GreenletTask(self.plain.drop).drive()
             return
         if others is not None:
             await asyncio.wait({others})

@@ -181,9 +181,19 @@ class TaskGroup:
         )
         self._finishing: dict[asyncio.Task[Any], GreenletTask] = {}
         self._ending = self.given_up = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def check_loop(self) -> None:
+        """Refuse another event loop than that of the first call: connections and locks belong to it."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            if self._loop is not None:
+                raise RmqError("this client belongs to another event loop; make one in the loop that uses it")
+            self._loop = loop
 
     async def run(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run plain logic. If cancelled, it ends at its current wait and closes a connection that awaits a reply."""
+        self.check_loop()
         return cast("T", await GreenletTask(functools.partial(action, *args, **kwargs)).drive())
 
     async def finish(self, action: Callable[[], T], unclaimed: Callable[[T], object] | None = None) -> T:
@@ -195,7 +205,9 @@ class TaskGroup:
 
         Raises:
             ClientClosedError: The client was closed while this waited.
+            RmqError: Another event loop runs; also raised by `run`.
         """
+        self.check_loop()
         driver = GreenletTask(action)
         task = self._tracked(driver, f"rmq-{getattr(action, '__name__', 'call')}")
         try:

@@ -8,7 +8,7 @@ import functools
 import itertools
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -924,6 +924,35 @@ def test_a_close_in_another_event_loop(
     asyncio.run(close())
     wait_until(lambda: not connections())
     assert not pid or not Path(f"/proc/{pid}").exists()
+
+
+def test_nothing_of_a_client_works_in_another_event_loop(redis_url: str, make_topic: MakeTopic) -> None:
+    """A send waited there for ever, and the next one in the client's own event loop did, too."""
+    topic = make_topic(TopicType.PRIORITY)
+
+    async def elsewhere(*calls: Callable[[], Awaitable[object]]) -> None:
+        for call in calls:
+            with pytest.raises(RmqError, match="another event loop"):
+                await asyncio.wait_for(call(), 60)
+
+    async def main() -> None:
+        async with RmqClient(redis_url) as client:
+            producer, consumer = await client.producer(topic), await client.consumer(topic)
+            await producer.send_many([PriorityMessage(content, 1) for content in ("a", "b")])
+            (delivery,) = await consumer.poll(1)
+            calls = [
+                lambda: producer.send(PriorityMessage("c", 1)),
+                lambda: producer.send_many([PriorityMessage("c", 1)]),
+                lambda: consumer.poll(timeout=0),
+                delivery.ack,
+                (await client.inspect(topic)).stats,
+                client.topics,
+            ]
+            await asyncio.to_thread(asyncio.run, elsewhere(*calls))
+            await asyncio.wait_for(producer.send(PriorityMessage("c", 1)), 60)
+            assert await delivery.ack()
+
+    asyncio.run(main())
 
 
 def eagerly(loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
