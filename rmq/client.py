@@ -239,7 +239,8 @@ class RmqClient:
 
         Raises:
             InvalidValueError: `threads` or `handlers` is out of range, or `idle` is unknown.
-            RmqError: The client was started before, has no listener, or a topic differs from its registration.
+            RmqError: The client was started before, was closed, was made before a fork, or has no listener; or a topic
+                differs from its registration.
             CoordinationError: ZooKeeper does not answer.
         """
         self._listeners.start(self._zookeeper, threads, handlers, drain_s, idle)

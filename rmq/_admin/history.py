@@ -181,6 +181,7 @@ class Recording:
 
     def start(self, finished: Callable[[], int] | None) -> None:
         """Start the recorder, if it is not running. `finished` as for `Recorder`."""
+        self._connections.refuse_misuse()
         if self._recorder is None:
             self._recorder = Recorder(self._connections, finished)
             self._recorder.start()

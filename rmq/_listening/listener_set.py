@@ -94,6 +94,7 @@ class ListenerSet:
     ) -> None:
         """Start all listeners; see `RmqClient.start`."""
         drain_s = seconds(drain_s, "drain_s")
+        self._connections.refuse_misuse()  # known topics need no call that would
         if self.runners:
             raise RmqError("the listeners of this client are running already")
         if not self.added:

@@ -12,6 +12,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -179,16 +180,28 @@ def test_connections_are_used_again_and_closed(server: RedisServer) -> None:
             wait_until(lambda: len(admin.client_list()) == 1)  # pyright: ignore[reportArgumentType]
 
 
+def test_a_closed_client_starts_nothing(server: RedisServer) -> None:
+    client = RmqClient(server.url)
+    client.producer(TOPIC)
+    client.listener(TOPIC)(lambda delivery: None)
+    client.close()
+    for start in (client.start, client.record_history):
+        with pytest.raises(ClientClosedError):
+            start()
+
+
 def test_after_a_fork_the_child_is_told(server: RedisServer) -> None:
     """Pitfall 5. The child's errors go through a pipe, and it leaves without the parent's clean-up."""
     with RmqClient(server.url) as client:
         producer, consumer = client.producer(TOPIC), client.consumer(TOPIC)
+        client.listener(TOPIC)(lambda delivery: None)
         assert consumer.poll(timeout=0.05) == []
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
             try:
-                for use in (client.topics, lambda: producer.send(PriorityMessage("a", 100)), consumer.poll):
+                send = partial(producer.send, PriorityMessage("a", 100))
+                for use in (client.topics, send, consumer.poll, client.start, client.record_history):
                     try:
                         use()
                     except ForkedClientError:
@@ -198,7 +211,7 @@ def test_after_a_fork_the_child_is_told(server: RedisServer) -> None:
                 os._exit(0)
         os.waitpid(child, 0)
         os.close(writer)
-        assert os.read(reader, 100) == b"told told told "
+        assert os.read(reader, 100) == b"told " * 5
         os.close(reader)
         assert works(client)
 
