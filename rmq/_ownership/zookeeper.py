@@ -21,10 +21,14 @@ from typing import Any, cast
 from kazoo import exceptions as refusals  # pyright: ignore[reportMissingTypeStubs]
 from kazoo.client import KazooClient  # pyright: ignore[reportMissingTypeStubs]
 from kazoo.handlers import threading as handlers  # pyright: ignore[reportMissingTypeStubs]
+from kazoo.hosts import (  # pyright: ignore[reportMissingTypeStubs]
+    collect_hosts,  # pyright: ignore[reportUnknownVariableType]
+)
 from kazoo.protocol.serialization import SASL, Auth  # pyright: ignore[reportMissingTypeStubs]
 from kazoo.protocol.states import KeeperState  # pyright: ignore[reportMissingTypeStubs]
 from kazoo.security import CREATOR_ALL_ACL  # pyright: ignore[reportMissingTypeStubs]
 
+from rmq._model.display import brief
 from rmq._model.times import monotonic_s
 from rmq._ownership.requests import (
     UNKNOWN,
@@ -41,7 +45,7 @@ from rmq._ownership.requests import (
     Sync,
 )
 from rmq._ownership.values import DigestAuth, SaslAuth, Stat, Tls
-from rmq.errors import CoordinationError
+from rmq.errors import CoordinationError, InvalidValueError
 
 WINDOW = 128
 """Maximum number of requests in flight: kazoo's wake-up pipe takes a byte for each and must not fill up."""
@@ -109,6 +113,13 @@ class ZooKeeperClient:
         auth: DigestAuth | SaslAuth | None = None,
         tls: Tls | None = None,
     ) -> None:
+        try:
+            hosts.encode()
+            collect_hosts(hosts)
+        except ValueError as error:
+            raise InvalidValueError(
+                f"hosts is {brief(hosts)}; it must be like host:2181,host:2181 ({brief(str(error))})"
+            ) from None
         self._wake = wake
         self._broken = broken
         self._identity: tuple[int, bytes] | None = None  # id and password of the last session

@@ -249,6 +249,12 @@ def test_a_coordinator_and_a_listener(redis_url: str, make_topic: MakeTopic) -> 
     assert raw_errors(each_parameter(Coordinator, Coordinator, {"hosts": "localhost:1"}, skip="on_change")) == []
 
 
+@pytest.mark.parametrize("hosts", ["?", "/path", "host:port", "host:99999", "[::1", ",host:2181", "\ud800:1"])
+def test_hosts_that_lead_to_no_zookeeper_are_refused_at_once(hosts: str) -> None:
+    with pytest.raises(InvalidValueError, match=r"hosts is .*; it must be like host:2181,host:2181"):
+        Coordinator(hosts)
+
+
 def test_a_webhook() -> None:
     posts = {"url": "http://localhost:1/", "secret": b"s", "headers": {"Accept": "*/*"}}
     assert raw_errors(each_parameter(Webhook, Webhook, posts)) == []

@@ -52,7 +52,8 @@ def stats(
     ] = None,
     slots: Annotated[bool, typer.Option("--slots", help="Also show each slot that has been used.")] = False,
     watch: Annotated[
-        float | None, typer.Option(min=0.1, metavar="S", help="Repeat at this interval until interrupted with Ctrl-C.")
+        float | None,
+        typer.Option(min=0.1, max=86_400, metavar="S", help="Repeat at this interval until interrupted with Ctrl-C."),
     ] = None,
     group: Annotated[
         str | None, typer.Option(metavar="NAME", help="stream: show only this group, with its consumers.")
