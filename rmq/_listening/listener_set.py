@@ -129,7 +129,9 @@ class ListenerSet:
         """
         until_s = monotonic_s() + drain_s
         runs_here, runners = self.runs_here, self.runners
-        follower, self._follower = self._follower, None
+        follower = self._follower
+        if not runs_here:  # else the caller's slot is handed over when it has returned, or `drain_s` is over
+            self._follower = None
         self.leaving = awaited = [*self.leaving, *runners]
         self.runners, self.pace = [], NORMAL
         for runner in runners:
@@ -142,7 +144,7 @@ class ListenerSet:
         if heartbeat is not None:
             heartbeat.request_stop()
         until_s = monotonic_s() + PATIENCE_S
-        if follower is not None:
+        if follower is not None and not runs_here:
             follower.stop(PATIENCE_S)
         if heartbeat is not None:
             heartbeat.join(max(0.0, until_s - monotonic_s()))

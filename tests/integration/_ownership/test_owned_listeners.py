@@ -165,3 +165,22 @@ def test_the_highest_epoch_is_told_again_to_a_redis_that_has_forgotten_it(
         redis.flushall()
         assert coordinator.ensemble is not None
         wait_until(lambda: redis.zscore(ENSEMBLES_KEY, coordinator.ensemble or "") == highest, 60)
+
+
+def test_a_handler_that_stops_its_client_keeps_its_slot_until_it_returns(
+    coordinator: Coordinator, redis_url: str, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(TopicType.PRIORITY)
+    with RmqClient(redis_url) as watching, RmqClient(redis_url, zookeeper=coordinator) as client:
+        returned: list[bool] = []
+
+        @client.listener(topic)
+        def handle(delivery: Delivery) -> None:
+            client.stop(drain_s=60)
+            owned = bool(coordinator.owned())
+            returned.append(owned)
+
+        send(watching, topic, 1)
+        client.start()
+        wait_until(lambda: watching.inspect(topic).stats().total("acked") == 1, 60)
+        assert returned == [True]
