@@ -242,8 +242,9 @@ class ListenerRunner:
         for watcher in (self._watcher, self._janitor):
             if watcher is not None:
                 self._join(watcher, until_s)
-        self._keeper.stop()
-        self._lost_calls.stop()
+        if not self.runs_here:  # the lease of the caller is renewed until it returns
+            self._keeper.stop()
+            self._lost_calls.stop()
         return [each for thread in self._threads if thread.is_alive() for each in spread(thread.held.all())]
 
     def _join(self, thread: Job, until_s: float) -> None:

@@ -77,6 +77,26 @@ def test_a_thread_that_hangs_loses_its_message_and_what_comes_of_it_counts_no_mo
     assert "so its result is ignored" in caplog.text
 
 
+def test_the_lease_of_a_handler_that_stops_its_client_is_renewed_until_it_returns(
+    redis_url: str, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, lease="5s")
+    elsewhere = list[Delivery]()
+    with RmqClient(redis_url) as other, RmqClient(redis_url) as client:
+        consumer = other.consumer(topic)
+
+        @client.listener(topic)
+        def handle(delivery: Delivery) -> None:
+            del delivery
+            client.stop(drain_s=60)
+            elsewhere.extend(consumer.poll(timeout=8.0))
+
+        fill(client, topic, "a")
+        client.start()
+        wait_until(lambda: other.inspect(topic).stats().total("acked") == 1, 120)
+        assert elsewhere == []
+
+
 @pytest.mark.parametrize("given_up", [False, True])
 def test_a_handler_on_a_thread_may_stop_its_client(given_up: bool, redis_url: str, make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.PRIORITY, lease=SECOND, checked=not given_up)
