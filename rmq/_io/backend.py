@@ -77,7 +77,7 @@ class Event(Protocol):
 
 
 class Job(Protocol):
-    """As `threading.Thread`."""
+    """A running function, with the interface of `threading.Thread`."""
 
     def start(self) -> None:
         """Begin."""

@@ -239,7 +239,7 @@ class EncryptedCodec:
 
 
 def encodes_alike(codec: object) -> bool:
-    """Return whether equal payloads can become equal bytes: not where a codec encrypts, or one within it."""
+    """Return whether equal payloads can have equal bytes; False if the codec, or its inner codec, encrypts."""
     while codec is not None:
         if isinstance(codec, EncryptedCodec):
             return False

@@ -109,7 +109,7 @@ class ClaimColumns(Delivery):
 
 
 def spread(deliveries: Iterable[Delivery]) -> list[Delivery]:
-    """Return a delivery for each message."""
+    """Return one delivery per message."""
     given = list(deliveries)
     if not _has_columns(given):
         return given

@@ -112,7 +112,7 @@ class PeekedMessage(_InSlot):
 
     @property
     def lease_left_ms(self) -> int:
-        """How long the lease of one in flight still runs, ms; 0 where it is over, or the message is elsewhere."""
+        """Time until the lease expires, ms; 0 if it has expired or the message is not in flight."""
         return max(0, (self.due_ms or 0) - self.now_ms) if self.place == "prepare" else 0
 
 

@@ -242,7 +242,7 @@ class BatchSender:
         return self._fail(result, batch.originals(first))
 
     def _settle_patiently(self, batch: Batch, first: int, part: int) -> bool:
-        """Send a batch, from one of its messages on, as the backlog gets room."""
+        """Send a batch, starting at one of its messages, in parts as space becomes free in the backlog."""
         sleep, slots = self._connections.runtime.sleep, self._broker
         while first < len(batch):
             if batch.completion is None:

@@ -107,7 +107,7 @@ def call_semaphore() -> Lock:
 
 
 class Permit:
-    """A place of a gate, which its holder may leave for a while.
+    """A place in a semaphore, which its holder may give up for a while.
 
     Args:
         call_semaphore: The gate.

@@ -162,7 +162,7 @@ def run(
     say: Say = nothing,
     found: Callable[[DeadReport], None] = lambda report: None,
 ) -> DeadReport:
-    """Read the dead, count them, and redrive those that are chosen if that is asked for.
+    """Read and count the dead messages, and redrive the selected ones if requested.
 
     Args:
         spark: A session that knows `format("rmq")`.

@@ -101,7 +101,7 @@ class SingleRows(HeldRows):
 
 
 class _Single(NamedTuple):
-    """What is kept of each content of a slot: two columns, both in the order in which the contents came first.
+    """The rows kept per content of a slot: two columns, in the order in which the contents first appeared.
 
     Attributes:
         values: Content -> value.
