@@ -35,7 +35,7 @@ from rmq._broker.keys import (
     slot_keys,
 )
 from rmq._broker.registry import READ_AT_ONCE
-from rmq._broker.sends import JoinedSends, MergedSends
+from rmq._broker.sends import MergedSends, QueueSends
 from rmq._broker.stream_broker import RESUME_BATCH
 from rmq._broker.streams import Member
 from rmq._claiming.chunks import FREED_BYTES
@@ -270,30 +270,30 @@ def _send(place: Place) -> Call[Any]:
     return sending.send_calls(place.topic)(0, place.messages(MAX_BATCH), True)
 
 
-case("send_priority", "1,000")(_send)
+case("send", "1,000 by priority")(_send)
 
 
-@case("send_many", "as many slots and messages as a call has", sizes=False, slots=1_024, ties="oldest")
+@case("send", "as many slots and messages as a call has", sizes=False, slots=1_024, ties="oldest")
 def _send_many(place: Place) -> Call[Any]:
     slots = range(JOINED_SLOTS)
     batches = [Batch.of([message._replace(slot=slot) for message in place.messages(JOINED_MESSAGES)]) for slot in slots]
-    return JoinedSends(place.topic, sending.send_calls(place.topic))(batches, True)
+    return QueueSends(place.topic).joined(batches, True)
 
 
-@case("send_aged", "1,000 that merge, with another priority", ties="oldest")
+@case("send", "1,000 that merge, with another priority", ties="oldest")
 def _send_aged(place: Place) -> Call[Any]:
     place.store(MAX_BATCH, score=2**40)
     return sending.send_calls(place.topic)(0, place.messages(MAX_BATCH, 1_000), True)
 
 
-case("send_fixed_time", "1,000", F)(_send)
-case("send_range_merge", "1,000", R)(lambda place: sending.send_calls(
+case("send", "1,000 at a time", F)(_send)
+case("send", "1,000 after a time", R)(lambda place: sending.send_calls(
     place.topic)(0, place.messages(MAX_BATCH, 5_000), True))  # fmt: skip
-case("send_delayed", "1,000", F)(lambda place: sending.send_calls(
+case("send", "1,000 with a delay", F)(lambda place: sending.send_calls(
     place.topic, delayed=True)(0, place.messages(MAX_BATCH, 5_000), True))  # fmt: skip
 
 
-@case("send_limited", "1,000, of which it drops as many", ttl="1m", max_backlog=1, when_full=WhenFull.DROP)
+@case("send", "1,000, of which it drops as many", ttl="1m", max_backlog=1, when_full=WhenFull.DROP)
 def _send_dropping(place: Place) -> Call[Any]:
     place.store(MAX_BATCH, score=1_000)
     return _send(place)

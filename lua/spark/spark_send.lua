@@ -17,14 +17,16 @@
 -- ARGV[9]  keep_s       seconds for which the mark is kept, counted from the query's last send to this slot
 -- ARGV[10]  scale       PRIORITY, oldest first: of the scores, see aged; else 1
 -- ARGV[11]  unit_ms     PRIORITY, oldest first: of the ages; else 1
--- ARGV[12..] messages  as the type's own send script takes them
+-- ARGV[12..] messages  value and content, alternating, see read_batch; then index (from 1) and body; STREAM: see
+--   `stream_send`
 -- Returns: { '1' if it was sent now, else '0', number of new ones }
 -- Errors: RMQ_PAST now_ms lowest when `lowest` does not lie ahead; RMQ_FULL size max_backlog; OOM; nothing was written
 -- Complexity: O(n log N)
 -- Notes: atomic; safe to repeat. It counts as sent before when its mark is that of a later batch, or of this one with
 --   the same digest.
 -- @include read_clock
--- @include send_batch
+-- @include read_batch
+-- @include send_ahead
 -- @include age_messages
 -- @include append_entries
 -- @include sent_before
@@ -50,21 +52,18 @@ if kind == 'STREAM' then
   hint(publish, slot.wake, '0')
   new = whole(number)
 else
-  local now_ms = read_clock()
-  if kind == 'FIXED_TIME' and lowest <= now_ms then
-    return redis.error_reply('RMQ_PAST ' .. whole(now_ms) .. ' ' .. ARGV[2])
-  end
-  if kind == 'RANGE_MERGE' then
-    lowest = now_ms + lowest
-    for i = 12, 11 + 2 * number, 2 do
-      ARGV[i] = whole(now_ms + ARGV[i])
-    end
-  end
+  local now_ms, from_now = read_clock(), kind == 'RANGE_MERGE'
+  local messages = read_batch(12, #ARGV, number, whole(number), from_now and now_ms)
   if scale > 1 then
-    age_messages(slot, scale, unit_ms, now_ms, ARGV, 12, number)
+    age_messages(slot, scale, unit_ms, now_ms, messages)
   end
-  local reply = send_batch(slot, publish, max_backlog, false, number, ARGV, 12, kind == 'RANGE_MERGE', whole(lowest),
-    now_ms)
+  local rules = { publish = publish, max_backlog = max_backlog, keep_first = from_now }
+  local reply
+  if kind == 'FIXED_TIME' then
+    reply = send_ahead(slot, rules, messages, lowest, now_ms)
+  else
+    reply = send_batch(slot, rules, messages, from_now and whole(now_ms + lowest) or '0', now_ms)
+  end
   if reply.err then
     return reply
   end

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from rmq._broker import claims
 from rmq._broker.claims import CLAIM_BYTES, MAX_BATCH, NO_OUTCOMES, Ack, Nack, Outcomes, Renewal, WholeClaim
-from rmq._broker.sends import JoinedSends, MergedSends, QueueSends, joins_sends, send_calls
+from rmq._broker.sends import MergedSends, QueueSends, send_calls
 from rmq._model.batches import EncodedMessage
 from rmq._model.deliveries import Delivery, Holder, MergedDelivery
 from rmq._model.delivery_columns import ClaimColumns
@@ -168,8 +168,9 @@ class QueueBroker:
             self.send_first_call = partial(self.send_call, partly=True, each=False)
         if isinstance(self.send_call, MergedSends | QueueSends):
             self.send_part_call = partial(self.send_call, partly=True)
-        joins = not (delayed or connections.multi_node) and joins_sends(topic)
-        self.send_many_call = JoinedSends(topic, self.send_call) if joins else None
+        self.send_many_call = None
+        if isinstance(self.send_call, QueueSends) and self.send_call.joins and not connections.multi_node:
+            self.send_many_call = self.send_call.joined
         self.claim_call = claims.Claims(topic)
         self.claim_many_call = claims.claim_many
         self.ack_call = partial(claims.ack, topic)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+from operator import attrgetter
 from typing import Any, Protocol, cast
 from zlib import crc32
 
@@ -31,10 +32,13 @@ MERGES_AGAIN = (
 OFFERED_AGAIN = "Offered again, a value is a second element, unless the queue has merge=True"
 """The same of a delayed queue, which tells equal values apart."""
 
-_PRIORITY, _RANGE_MERGE, _FIXED_TIME, _DELAYED, _LIMITED, _AGED = (
-    BoundScript(f"send_{kind}", durable=MERGES_AGAIN)
-    for kind in "priority range_merge fixed_time delayed limited aged".split()
-)
+_SEND, _OFFER = (BoundScript("send", durable=again) for again in (MERGES_AGAIN, OFFERED_AGAIN))
+_UNITS = {TopicType.RANGE_MERGE: "after", TopicType.FIXED_TIME: "at", TopicType.PRIORITY: "priority"}
+"""Type of a topic -> unit of the values of its messages, see `lua/messages/send.lua`."""
+
+_SLOT = attrgetter("store", "prepare", "body", "meta", "wake")
+_LIMITED_SLOT = attrgetter("store", "prepare", "body", "meta", "wake", "retry", "error", "born")
+"""The keys of a slot of topics that drop, or have a TTL by priority."""
 
 
 class SendCall(Protocol):
@@ -70,30 +74,31 @@ def send_calls(topic: Topic, *, delayed: bool = False, rpc_ids: RpcIdAllocator |
 
 
 class QueueSends:
-    """Builds the sends of one topic. Arguments that are the same for all of them are computed once."""
+    """Builds the sends of one topic. Arguments that are the same for all of them are computed once.
 
-    def __init__(self, topic: Topic, delayed: bool) -> None:
+    Attributes:
+        joins: Whether sends to several slots may share a call, see `joined`: not if the topic drops, or has a TTL by
+            priority.
+    """
+
+    def __init__(self, topic: Topic, delayed: bool = False) -> None:
         ages = topic.ttl is not None and not topic.type.timed
-        self._topic = topic.name
-        self._timed = topic.type.timed
-        self._limited = topic.drops or ages
-        self._settings: dict[str, Argument] = {"max_backlog": topic.max_backlog_per_slot}
-        if self._limited:
-            self._settings |= {
-                "kind": "DELAYED" if delayed else topic.type.value,
-                "drop": int(topic.drops),
-                "max_retries": topic.max_retries,
-                "ttl": int(ages),
-                **ages_of(topic),
-            }
-            self._settings |= {} if self._timed else {"lowest": 0}
-        elif topic.max_priority is not None:
-            self._settings |= {**ages_of(topic), "mark": NO_MARK}
-        self._single = self._settings if self._limited else {**self._settings, "values": 1}
-        self._ages = PredictedAges(topic) if not self._limited and topic.max_priority is not None else None
-        self._durable = OFFERED_AGAIN if delayed else MERGES_AGAIN
+        limited = topic.drops or ages
+        self.joins = not limited
+        self._topic, self._timed = topic.name, topic.type.timed
         self._fixed = topic.type is TopicType.FIXED_TIME and not delayed
-        self._script = _LIMITED if self._limited else _DELAYED if delayed else _script_of(topic)
+        self._keys_of = _LIMITED_SLOT if limited else _SLOT
+        self._script = _OFFER if delayed else _SEND
+        self._known: dict[str, Argument] = {
+            "unit": "delay" if delayed else _UNITS[topic.type],
+            "max_backlog": topic.max_backlog_per_slot,
+            "limits": f"{int(topic.drops)} {topic.max_retries} {int(ages)}" if limited else "",
+        }
+        self._ages = PredictedAges(topic) if not self._timed and topic.max_priority is not None else None
+
+    @cached_property
+    def _args(self) -> Callable[..., list[Argument]]:
+        return self._script.args_with(**self._known)
 
     def __call__(
         self,
@@ -105,55 +110,87 @@ class QueueSends:
         partly: bool = False,
     ) -> Call[SendResult]:
         del rpc_id
-        script, number, limited = self._script, len(messages), self._limited
-        settings, ages, built_ms = self._settings, self._ages, 0.0
+        number, ages, built_ms, mark = len(messages), self._ages, 0.0, NO_MARK
         if number == 1:  # most sends: no columns for it
-            _, content, lowest, body, _ = messages[0]
-            flat: list[Argument] = [lowest, content] if body is None else [lowest, content, 1, body]
-            settings = self._single
+            _, content, value, body, _ = messages[0]
+            part: list[Argument] = [3, 1, value, content] if body is None else [5, 1, value, content, 1, body]
         else:
-            columns = Batch.of(messages)
-            scores = columns.values
-            lowest = min(scores) if self._timed else 0
-            if limited:
-                flat = message_args(columns)
-            else:
-                alike = scores.count(scores[0]) == number
-                settings = {**settings, "values": 1 if alike else number}
-                if ages is not None:
-                    built_ms = monotonic_s() * 1_000
-                    settings["mark"], scores = ages.predict(scores[:1] if alike else scores, built_ms)
-                flat = [scores[0], *columns.contents] if alike else _paired(scores, columns.contents)
-                flat += _body_args(columns)
-        if self._timed:
-            wanted: Argument = f"{int(detailed)}+" if partly and self._fixed and number > 1 else int(detailed)
-            args = script.args(detailed=wanted, number=number, messages=flat, lowest=lowest, **settings)
-        else:
-            args = script.args(detailed=int(detailed), number=number, messages=flat, **settings)
+            if ages is not None:
+                built_ms = monotonic_s() * 1_000
+                mark = ages.mark_at(built_ms)
+            part = self._part(Batch.of(messages), mark)
+        wanted: Argument = f"{int(detailed)}+" if partly and self._fixed and number > 1 else int(detailed)
+        args = self._args(detailed=wanted, ages="" if ages is None else ages.text(mark), parts=part)
 
         def parse(reply: list[Any]) -> SendResult:
             if ages is not None and built_ms:
-                ages.observe(reply[2], built_ms)
-            return _result_of(number, detailed, int(reply[0]), reply[1], int(reply[2]) if limited else 0)
+                ages.observe(reply[0], built_ms)
+            return _result_of(number, detailed, reply[1])
 
-        keys = script.keys(slot_keys(self._topic, slot))
-        return Call(script.name, keys, args, parse, True, self._topic, slot, self._durable)
+        script, keys = self._script, self._keys_of(slot_keys(self._topic, slot))
+        return Call(script.name, keys, args, parse, True, self._topic, slot, script.durable)
+
+    def joined(self, parts: Sequence[Batch], detailed: bool = False) -> Call[list[SendResult | RmqError]]:
+        """Build one call of sends to different slots. Each has its own reply.
+
+        Args:
+            parts: The messages, a few for each slot.
+            detailed: Also return for each message whether it was new.
+        """
+        keys: list[str] = []
+        sends: list[Argument] = []
+        topic, ages, script, built_ms = self._topic, self._ages, self._script, monotonic_s() * 1_000
+        mark = NO_MARK if ages is None else ages.mark_at(built_ms)
+        for part in parts:
+            keys += self._keys_of(slot_keys(topic, part.slot))
+            sends += self._part(Batch.of(part), mark)
+        wanted: Argument = f"{int(detailed)}+" if self._fixed else int(detailed)
+        args = self._args(detailed=wanted, ages="" if ages is None else ages.text(mark), parts=sends)
+
+        def parse(reply: list[Any]) -> list[SendResult | RmqError]:
+            if ages is not None:
+                ages.observe(reply[0], built_ms)
+            return [
+                error_of(self(part.slot, part, detailed), one.decode(errors="replace"))
+                if isinstance(one, bytes)
+                else _result_of(len(part), detailed, one)
+                for part, one in zip(parts, reply[1:], strict=True)
+            ]
+
+        return Call(script.name, tuple(keys), args, parse, True, topic, parts[0].slot, script.durable)
+
+    def _part(self, columns: Batch, mark: int) -> list[Argument]:
+        """Return the messages of one slot as the script takes them, see `parts` in its header."""
+        values, contents = columns.values, columns.contents
+        number = len(contents)
+        alike = values.count(values[0]) == number
+        scores = values[:1] if alike else values
+        if mark != NO_MARK and self._ages is not None:
+            scores = self._ages.aged(scores, mark)
+        part: list[Argument] = [0, number]
+        if number > 1:
+            part += (1 if alike else number, min(values) if self._timed else 0)
+        part += (scores[0], *contents) if alike else _paired(scores, contents)
+        part += _body_args(columns)
+        part[0] = len(part) - 1
+        return part
 
 
 _REFUSALS = {ord("2"): "RMQ_ITEMS", ord("3"): "RMQ_RANGE", ord("4"): "RMQ_PAST"}
 """Outcome of a message -> why it was refused."""
 
 
-def _result_of(number: int, detailed: bool, new: int, flags: bytes, dropped: int = 0) -> SendResult:
+def _result_of(number: int, detailed: bool, reply: list[Any]) -> SendResult:
     """Return the result of a send.
 
     Args:
         number: How many messages were sent.
         detailed: Whether the caller asks for the outcome of each.
-        new: How many of them were new.
-        flags: The outcome of each, a digit; empty where nobody needs it, shorter where only the first ones were stored.
-        dropped: How many messages were dropped.
+        reply: How many of them were new; the outcome of each, a digit, nothing where nobody needs it, shorter where
+            only the first ones were stored; and how many messages were dropped, if the script tells.
     """
+    new, flags, *more = reply
+    new, dropped = int(new), int(more[0]) if more else 0
     outcomes = tuple(flag == 49 for flag in flags) if detailed else ()
     if not flags or (len(flags) == number and not (b"2" in flags or b"3" in flags or b"4" in flags)):
         return SendResult(new, number - new, outcomes, dropped=dropped)
@@ -175,33 +212,25 @@ class PredictedAges:
 
     def __init__(self, topic: Topic) -> None:
         self._ages = ages_for(topic.max_priority)
+        self.aged = self._ages.aged
+        self._head = f"{self._ages.scale} {self._ages.unit_ms} "
         self._ahead_ms: float | None = None
 
-    def predict(self, priorities: Sequence[int], built_ms: float) -> tuple[int, Sequence[int]]:
-        """Return the age mark and scores; `NO_MARK` and the priorities while the clock is unknown.
+    def mark_at(self, built_ms: float) -> int:
+        """Return the age mark of a call that is built at a time by `monotonic_s`, in ms; `NO_MARK` at first."""
+        return NO_MARK if self._ahead_ms is None else self._ages.mark_at(built_ms + self._ahead_ms)
 
-        Args:
-            priorities: The priorities.
-            built_ms: The time by `monotonic_s`, ms.
-        """
-        if self._ahead_ms is None:
-            return NO_MARK, priorities
-        mark = self._ages.mark_at(built_ms + self._ahead_ms)
-        return mark, self._ages.aged(priorities, mark)
+    def text(self, mark: int) -> str:
+        """Return the argument `ages` of the script."""
+        return f"{self._head}{mark}"
 
     def observe(self, carried_out_ms: int, built_ms: float) -> None:
         """Record when a call was run by the clock of Redis, and when it was built."""
         self._ahead_ms = carried_out_ms - built_ms
 
 
-def _script_of(topic: Topic) -> BoundScript:
-    if topic.type is TopicType.PRIORITY:
-        return _PRIORITY if topic.max_priority is None else _AGED
-    return _RANGE_MERGE if topic.type is TopicType.RANGE_MERGE else _FIXED_TIME
-
-
 def message_args(messages: Sequence[EncodedMessage]) -> list[Argument]:
-    """Return messages as arguments of send_batch: scores and contents, then index and body of those with a body."""
+    """Return messages as arguments of read_batch: scores and contents, then index and body of those with a body."""
     columns = Batch.of(messages)
     return _paired(columns.values, columns.contents) + _body_args(columns)
 
@@ -276,7 +305,7 @@ class MergedSends:
         )
 
         def parse(reply: list[Any], rpc_id: RpcId = rpc_id) -> SendResult:  # the call keeps its number open by that
-            return _result_of(number, detailed, int(reply[0]), reply[1], int(reply[2]))
+            return _result_of(number, detailed, reply)
 
         keys = _MERGED.keys(slot_keys(topic.name, slot))
         return Call(_MERGED.name, keys, args, parse, True, topic.name, slot, _MERGED.durable)
@@ -327,70 +356,3 @@ def record_args(messages: Sequence[EncodedMessage]) -> tuple[int, list[Argument]
 def lowest_of(topic: Topic, messages: Sequence[EncodedMessage]) -> int:
     """Return the earliest fixed time of a batch; 0 on other topics."""
     return min(message.value for message in messages) if topic.type.value == "FIXED_TIME" else 0
-
-
-_MANY = BoundScript("send_many", durable=MERGES_AGAIN)
-
-
-def joins_sends(topic: Topic) -> bool:
-    """Return whether sends to several slots of a topic may share a call: not with `merge`, dropping, or a TTL."""
-    aged_out = topic.ttl is not None and not topic.type.timed
-    return topic.type is not TopicType.STREAM and topic.merge is None and not topic.drops and not aged_out
-
-
-class JoinedSends:
-    """Builds calls of sends to several slots, for a topic that `joins_sends`. Each slot has its own reply.
-
-    Args:
-        topic: The registered definition.
-        one: Builds the send to one slot, for errors.
-    """
-
-    def __init__(self, topic: Topic, one: SendCall) -> None:
-        self._topic, self._one = topic, one
-        self._settings: dict[str, Argument] = {"max_backlog": topic.max_backlog_per_slot, "kind": topic.type.value}
-        aged = not topic.type.timed and topic.max_priority is not None
-        self._settings |= ages_of(topic) if aged else {"scale": 0, "unit_ms": 0}
-        self._ages = PredictedAges(topic) if aged else None
-
-    def __call__(self, parts: Sequence[Batch], detailed: bool = False) -> Call[list[SendResult | RmqError]]:
-        """Build one call of sends to different slots.
-
-        Args:
-            parts: The messages, a few for each slot.
-            detailed: Also return for each message whether it was new.
-        """
-        keys: list[str] = []
-        sends: list[Argument] = []
-        priorities: list[int] = []
-        places: list[int] = []  # of the priorities in `sends`
-        topic, ages, keys_of = self._topic.name, self._ages, _PRIORITY.keys
-        for part in parts:
-            keys += keys_of(slot_keys(topic, part.slot))
-            columns = Batch.of(part)
-            values = message_args(columns)
-            sends += (len(values) + 1, len(columns.contents))
-            if ages is not None:
-                places += range(len(sends), len(sends) + 2 * len(columns.contents), 2)
-                priorities += columns.values
-            sends += values
-        mark, built_ms = NO_MARK, monotonic_s() * 1_000
-        if ages is not None:
-            mark, scores = ages.predict(priorities, built_ms)
-            for place, score in zip(places, scores, strict=True):
-                sends[place] = score
-        args = _MANY.args(detailed=int(detailed), mark=mark, sends=sends, **self._settings)
-        parse = partial(self._parse, parts, detailed, built_ms)
-        return Call(_MANY.name, tuple(keys), args, parse, True, topic, parts[0].slot, _MANY.durable)
-
-    def _parse(
-        self, parts: Sequence[Batch], detailed: bool, built_ms: float, reply: list[Any]
-    ) -> list[SendResult | RmqError]:
-        if self._ages is not None:
-            self._ages.observe(reply[0], built_ms)
-        return [self._parse_one(part, detailed, each) for part, each in zip(parts, reply[1:], strict=True)]
-
-    def _parse_one(self, part: Batch, detailed: bool, reply: Any) -> SendResult | RmqError:
-        if not isinstance(reply, bytes):
-            return _result_of(len(part), detailed, int(reply[0]), reply[1])
-        return error_of(self._one(part.slot, part, detailed), reply.decode(errors="replace"))

@@ -11,9 +11,9 @@ from tests.support.core import (
     Batch,
     Call,
     EncodedMessage,
-    JoinedSends,
     Nack,
     Outcomes,
+    QueueSends,
     Turn,
     claims,
     control,
@@ -58,6 +58,11 @@ Case = Callable[[Topic], Call[Any]]
 NACKS = (Nack(b"held", LIVE, "retry", 1_000, "E", "m"), Nack(b"resent", LIVE, "bury", 0, "E", "m"))
 
 
+def script_of(case: str) -> str:
+    """Return the script that a case calls."""
+    return case.split()[0].rstrip(":")
+
+
 def _send(topic: Topic) -> Call[Any]:
     value = 2**52 if topic.type.timed else min(2**52, topic.priorities[1])
     messages = [EncodedMessage(0, b"new", value, b"body"), EncodedMessage(0, b"due", value, None)]
@@ -66,7 +71,7 @@ def _send(topic: Topic) -> Call[Any]:
 
 def _send_many(topic: Topic) -> Call[Any]:
     messages = [EncodedMessage(0, b"new", 2**52, b"body"), EncodedMessage(0, b"due", 2**52, None)]
-    return JoinedSends(topic, sends.send_calls(topic))([Batch.of(messages)])
+    return QueueSends(topic).joined([Batch.of(messages)])
 
 
 def _send_merged(topic: Topic) -> Call[Any]:
@@ -80,11 +85,11 @@ def _send_delayed(topic: Topic) -> Call[Any]:
 
 
 LIMITS: dict[str, dict[str, Any]] = {
-    "send_limited": {"max_backlog": 3, "when_full": WhenFull.DROP, "ttl": "1m"},
-    "send_aged": {"ties": "oldest"},
+    "send: limits": {"max_backlog": 3, "when_full": WhenFull.DROP, "ttl": "1m"},
+    "send: ages": {"ties": "oldest"},
     "send_merged": {"merge": Merge(Sum(), window=Fixed("1m"))},
 }
-"""What the topic of a script needs."""
+"""What the topic of a case needs."""
 
 
 def _redrive(topic: Topic) -> Call[Any]:
@@ -97,13 +102,13 @@ WRITERS: dict[str, tuple[TopicType, Case]] = {
         TopicType.PRIORITY,
         lambda topic: dead.undelivered(topic, 0, Turn("ops", "me", 60_000, T0 - 5_000), 10),
     ),
-    "send_range_merge": (TopicType.RANGE_MERGE, _send),
-    "send_priority": (TopicType.PRIORITY, _send),
-    "send_aged": (TopicType.PRIORITY, _send),
-    "send_many": (TopicType.FIXED_TIME, _send_many),
-    "send_fixed_time": (TopicType.FIXED_TIME, _send),
-    "send_limited": (TopicType.PRIORITY, _send),
-    "send_delayed": (TopicType.FIXED_TIME, _send_delayed),
+    "send: after": (TopicType.RANGE_MERGE, _send),
+    "send: priority": (TopicType.PRIORITY, _send),
+    "send: ages": (TopicType.PRIORITY, _send),
+    "send: several": (TopicType.FIXED_TIME, _send_many),
+    "send: at": (TopicType.FIXED_TIME, _send),
+    "send: limits": (TopicType.PRIORITY, _send),
+    "send: delay": (TopicType.FIXED_TIME, _send_delayed),
     "send_merged": (TopicType.RANGE_MERGE, _send_merged),
     "claim": (
         TopicType.FIXED_TIME,

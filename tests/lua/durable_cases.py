@@ -7,6 +7,7 @@ from typing import Any
 
 from rmq import Retention, StreamMessage, Topic, TopicType
 from tests.lua import cases, stream_cases
+from tests.lua.cases import script_of
 from tests.lua.test_refused_hints import CASES as SPARK
 from tests.support.bindings import MODULES, bound_in
 from tests.support.core import TOPICS_KEY, Call, default_scripts, encode, registry, streams
@@ -39,7 +40,7 @@ DURABLE = {bound.name for module in MODULES for bound in bound_in(module).values
 
 
 CASES: dict[str, Make] = {
-    **{name: _of_slot(name) for name in sorted((SPARK | cases.WRITERS).keys() & DURABLE)},
+    **{name: _of_slot(name) for name in sorted(SPARK | cases.WRITERS) if script_of(name) in DURABLE},
     **{name: _of_stream(case) for name, case in stream_cases.WRITERS.items() if name in DURABLE},
     "adopt of one that has moved": lambda slot, full: SPARK["adopt"][1](slot.topic)._replace(args=("old", "zk")),
     "pause: resume": lambda slot, full: SPARK["pause"][1](slot.topic),
@@ -59,17 +60,12 @@ CASES: dict[str, Make] = {
 """Name of a script, with what is done where it has several -> its call in an empty or a full slot."""
 
 
-def script_of(case: str) -> str:
-    """Return the script that a case calls."""
-    return case.split()[0].rstrip(":")
-
-
 def topic_of(case: str, name: str) -> Topic:
     """Return a topic that a case fits, with a name."""
     script = script_of(case)
     kind = TopicType.STREAM if script.startswith("stream_") else TopicType.PRIORITY
-    kind = SPARK[script][0] if script in SPARK else kind
-    return Topic(name, kind, **cases.LIMITS.get(script.replace("spark_", ""), {}))
+    kind = (SPARK | cases.WRITERS)[case][0] if case in SPARK | cases.WRITERS else kind
+    return Topic(name, kind, **cases.LIMITS.get(case.replace("spark_", ""), {}))
 
 
 def made(slot: SlotUnderTest, case: str, full: bool) -> Call[Any]:

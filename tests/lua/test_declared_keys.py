@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.conftest import MakeSlot
-from tests.lua.cases import FULL, LIMITS, READERS, WRITERS
+from tests.lua.cases import FULL, LIMITS, READERS, WRITERS, script_of
 from tests.lua.test_foreign_types import commands_of
 from tests.support.slots import scripts_under_test
 
@@ -16,7 +16,9 @@ def test_every_script_has_a_case() -> None:
     # the scripts of stream topics have theirs in test_stream_scripts, those of the history in test_history,
     # those of streaming queries in test_spark_scripts, the others in files of their names
     elsewhere = ("stream_", "history_", "spark_", "take_tokens", "claim_many", "registry_")
-    assert set(CASES) == {name for name in scripts_under_test().names() if not name.startswith(elsewhere)}
+    assert {script_of(name) for name in CASES} == {
+        name for name in scripts_under_test().names() if not name.startswith(elsewhere)
+    }
 
 
 @pytest.mark.parametrize("script", CASES)
@@ -25,9 +27,16 @@ def test_a_user_who_may_only_touch_the_declared_keys_can_run_it(script: str, mak
     kind, case = CASES[script]
     slot = make_slot(kind, **LIMITS.get(script, {}))
     slot.seed(FULL)
-    call, text = case(slot.topic), scripts_under_test()[script]
+    call, text = case(slot.topic), scripts_under_test()[script_of(script)]
     keys = [f"~{key}" for key in call.keys]
-    rights = ["-@all", "+evalsha", "+script", "+time", "+publish", *(f"+{name}" for name in commands_of(script))]
+    rights = [
+        "-@all",
+        "+evalsha",
+        "+script",
+        "+time",
+        "+publish",
+        *(f"+{name}" for name in commands_of(script_of(script))),
+    ]
     channel = f"&{slot.keys.wake}"
     slot.client.execute_command(
         "ACL", "SETUSER", "narrow", "reset", "on", "nopass", "resetchannels", channel, *keys, *rights

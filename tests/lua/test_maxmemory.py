@@ -14,13 +14,13 @@ from tests.support.servers import RedisServer
 from tests.support.slots import T0, SlotUnderTest, scripts_under_test, scripts_with_fake_clock
 
 SENDS = (
-    "send_range_merge",
-    "send_priority",
-    "send_aged",
-    "send_many",
-    "send_fixed_time",
-    "send_limited",
-    "send_delayed",
+    "send: after",
+    "send: priority",
+    "send: ages",
+    "send: several",
+    "send: at",
+    "send: limits",
+    "send: delay",
     "send_merged",
 )
 

@@ -13,7 +13,7 @@ from rmq.errors import ReplyLostError
 from rmq.spark.marks import Mark, send_once
 from tests.conftest import MakeSlot, MakeTopic
 from tests.lua import stream_cases
-from tests.lua.cases import FULL, LIMITS, LIVE, OWNER, WRITERS
+from tests.lua.cases import FULL, LIMITS, LIVE, OWNER, WRITERS, script_of
 from tests.support.core import (
     Call,
     Connections,
@@ -74,7 +74,7 @@ def as_mute(url: str, client: Any, scripts: ScriptLibrary) -> Connections:
     return Connections(parse_url(url.replace("unix://", "unix://mute:pw@", 1)), scripts=scripts)
 
 
-@pytest.mark.parametrize("script", [name for name in hinting() if not name.startswith("stream_")])
+@pytest.mark.parametrize("script", [name for name in CASES if script_of(name) in hinting()])
 def test_a_refused_hint_changes_no_answer(script: str, make_slot: MakeSlot, redis_url: str) -> None:
     kind, case = CASES[script]
     found: list[Any] = []
@@ -110,6 +110,6 @@ def test_a_send_that_breaks_off_for_lack_of_a_right_may_have_stored_something(
     limited = Connections(parse_url(redis_url.replace("unix://", "unix://mute:pw@", 1)), scripts=scripts_under_test())
     try:
         with pytest.raises(ReplyLostError, match="may be partly stored"):
-            limited.run(WRITERS["send_priority"][1](slot.topic))
+            limited.run(WRITERS["send: priority"][1](slot.topic))
     finally:
         limited.close()

@@ -207,7 +207,7 @@ MUTANTS = (
     ),
     _mutant(
         "of a content sent twice the first priority counts",
-        ("store_batch", "fresh[name] = messages[i] --", "fresh[name] = fresh[name] or messages[i] --"),
+        ("keep_ages", "fresh[name] = messages[i] --", "fresh[name] = fresh[name] or messages[i] --"),
     ),
     _mutant(
         "a bodied merge forgets the age", ("store_each", "local stored = slot.scale and", "local stored = false and")
@@ -227,40 +227,46 @@ MUTANTS = (
     _mutant("an old body stays with a fresh send", ("store_each", "redis.call('HDEL', body, content)", "")),
     _mutant(
         "joined sends: a full Redis is one slot's trouble",
-        ("send_many", "not written and (", "false and ("),
+        ("send", "not written and (", "false and ("),
     ),
-    _mutant("joined sends: hints go by the last due time", ("send_many", "math.min(lowest", "math.max(lowest")),
+    _mutant("sends: hints go by no due time", ("send", "unit == 'at' and lowest or '0'", "'0'")),
     _mutant(
-        "joined sends: a time that is now is taken",
+        "sends: a time that is now is taken",
         ("send_ahead", "if lowest > now_ms then", "if lowest >= now_ms then"),
     ),
-    _mutant("joined sends: time ranges are due times", ("send_many", "due_ms = now_ms + due_ms", "due_ms = due_ms")),
+    _mutant("sends: time ranges are due times", ("read_batch", "score = whole(now_ms + value)", "score = value")),
+    _mutant("sends: a time range of all is a due time", ("read_batch", "now_ms and whole(now_ms + value)", "false")),
+    _mutant("sends: the last one of a content stands", ("send", "keep_first = unit == 'after'", "keep_first = false")),
+    _mutant("sends: a delay merges as a time range", ("send", "keep_first = unit == 'after'", "keep_first = from_now")),
+    _mutant("sends: made scores are made again", ("send", "made ~= '-1' and tonumber(made) or nil", "nil")),
     _mutant(
-        "joined sends: the last one of a content stands",
-        ("send_many", "1, true, whole(lowest)", "1, false, whole(lowest)"),
+        "sends: outcomes are not told", ("send", "detailed = string.sub(ARGV[2], 1, 1) == '1'", "detailed = false")
     ),
-    _mutant("joined sends: made scores are made again", ("send_many", "number, made)", "number, nil)")),
-    _mutant("joined sends: outcomes are not told", ("send_many", "ARGV[3] == '1'", "false")),
-    _mutant("joined sends: no slot has a bound", ("send_many", "tonumber(ARGV[2]), ARGV[3]", "0, ARGV[3]")),
+    _mutant("sends: no slot has a bound", ("send", "max_backlog = tonumber(ARGV[4])", "max_backlog = 0")),
+    _mutant(
+        "sends: the least of several is that of the first",
+        ("send", "lowest, ARGV[at + 3], at", "lowest, ARGV[at + 4], at"),
+    ),
     _mutant(
         "joined sends: an error of one slot ends the call",
-        ("send_many", "local done, reply = pcall(send_to, slot,", "local done, reply = true, send_to(slot,"),
+        ("send", "local done, reply = pcall(send_part, base", "local done, reply = true, send_part(base"),
     ),
+    _mutant("joined sends: all go to the first slot", ("send", "store = KEYS[base + 1]", "store = KEYS[1]")),
     _mutant("merged sends are not counted", ("send_batch", "'merged', whole(number - new)", "'merged', '0'")),
-    _mutant("the backlog has no bound", ("check_backlog", "if max_backlog == 0 or", "if true or")),
+    _mutant("the backlog has no bound", ("send_batch", "rules.max_backlog > 0 and size", "false and size")),
     _mutant("merging needs room", ("check_backlog", "if fresh > 0 and size", "if size")),
     _mutant("the past is a fixed time", ("send_ahead", "if lowest > now_ms then", "if true then")),
     _mutant(
         "a refused time leaves its body to another",
         ("send_ahead", "= place, messages[i + 1]", "= messages[i], messages[i + 1]"),
     ),
-    _mutant("a time that has passed refuses the others", ("send_ahead", "left == 0 or not each", "true")),
+    _mutant("a time that has passed refuses the others", ("send_ahead", "ahead.number == 0 or not rules.each", "true")),
     _mutant("a time that has passed refuses others that merge", ("send_folded", "not rules.each_time", "true")),
     _mutant(
         "what a call with a passed time leaves is refused",
         ("take_out_passed", "places[i] and not outcomes[places[i]]", "false"),
     ),
-    _mutant("wake hints are never published", ("send_batch", "hint(publish, slot.wake, lowest)", "")),
+    _mutant("wake hints are never published", ("send_batch", "hint(rules.publish, slot.wake, lowest)", "")),
     _mutant(
         "what may be in flight hides a new one from those who wait",
         ("send_batch", "in_flight > 0 and '(' .. whole(now_ms) or '-inf'", "'-inf'"),
@@ -295,7 +301,7 @@ MUTANTS = (
         "a dropped copy takes the body of its twin along",
         ("forget_unused", "not held[i] and", ""),
     ),
-    _mutant("what drops refuses, too", ("send_limited", "drop and 0 or max_backlog", "max_backlog")),
+    _mutant("what drops refuses, too", ("send_limited", "drop == '0' and max_backlog or 0", "max_backlog")),
     _mutant(
         "the last send does not renew the age", ("send_limited", "'ZADD', born, whole", "'ZADD', born, 'NX', whole")
     ),

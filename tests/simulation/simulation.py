@@ -78,7 +78,7 @@ class Sending:
         """Note that a request of it was carried out: for the messages that it has not refused."""
         if "send" not in name:
             return
-        for arguments, outcomes in parts_of(command, reply) if name == "send_many" else [(command[3:], reply)]:
+        for arguments, outcomes in parts_of(command, reply) if name == "send" else [(command[3:], reply)]:
             found = [self._sents.get(each) or self._sents.get(each[ID_BYTES:]) for each in arguments]
             refused = set[int]() if name == "stream_send" else _refused_places(outcomes)  # it answers ids
             for place, sent in enumerate(each for each in found if each is not None):
@@ -88,8 +88,8 @@ class Sending:
 
 
 def parts_of(command: Sequence[bytes], reply: Sequence[Any]) -> Iterator[tuple[Sequence[bytes], Any]]:
-    """Yield the arguments of a `send_many` and the reply for each slot that has not refused its part."""
-    arguments, at = command[3 + int(command[2]) :], 7
+    """Yield the arguments of a `send` and the reply for each slot that has not refused its part."""
+    arguments, at = command[3 + int(command[2]) :], 6
     for each in reply[1:]:
         last = at + int(arguments[at])
         if not isinstance(each, bytes):

@@ -52,10 +52,8 @@ from rmq._broker.keys import slot_keys as slot_keys
 from rmq._broker.keys import spark_queries_key as spark_queries_key
 from rmq._broker.keys import write_rate_key as write_rate_key
 from rmq._broker.registry import Registry as Registry
-from rmq._broker.sends import JoinedSends as JoinedSends
 from rmq._broker.sends import MergedSends as MergedSends
 from rmq._broker.sends import QueueSends as QueueSends
-from rmq._broker.sends import joins_sends as joins_sends
 from rmq._broker.sends import send_calls as send_calls
 from rmq._broker.shared import take_tokens as take_tokens
 from rmq._broker.stream_broker import FEWEST_KEPT as FEWEST_KEPT

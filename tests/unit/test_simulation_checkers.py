@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rmq import Topic, TopicType
-from rmq._broker.sends import JoinedSends, send_calls
+from rmq._broker.sends import QueueSends
 from rmq._model.batches import Batch, EncodedMessage
 from tests.simulation import checkers
 from tests.simulation.history import FOREVER_S, SLOW_PATIENCE_S, History, Run, Sent, Trouble
@@ -434,8 +434,8 @@ CLAIM = step("claim", 0, "", 5000, at_s=1.0)
         (step("claim", 0, "", 5000, at_s=5.9), claimed(c=NEXT), ["stranger"]),
         (step("claim", 0, "", 5000, at_s=6.0), claimed(c=NEXT), ["stranger"]),
         (step("claim", 0, "", 5000, at_s=6.001), claimed(c=NEXT), []),
-        (step("send_priority", "c"), claimed(), ["stranger"]),
-        (step("send_priority", "c"), claimed(c=SCORE), []),
+        (step("send", "c"), claimed(), ["stranger"]),
+        (step("send", "c"), claimed(c=SCORE), []),
     ],
 )
 def test_a_claim_belongs_to_who_made_it(second: Step, at_last: SlotState, found: list[str]) -> None:
@@ -450,7 +450,7 @@ def test_a_content_that_is_no_text_is_named_all_the_same() -> None:
     both = SlotState(5, {content: SCORE, other: NEXT})
     (found,) = steps.follow(step("claim", 5, "e", 5000), STORE, both)
     assert r"claims \xff while an older one has \xac" in found
-    (found,) = steps.follow(step("send_priority", "c"), STORE, SlotState(5, {other: NEXT}))
+    (found,) = steps.follow(step("send", "c"), STORE, SlotState(5, {other: NEXT}))
     assert r"of \xac to none" in found
 
 
@@ -647,12 +647,12 @@ def test_what_is_refused_of_a_joined_send_was_not_carried_out() -> None:
         Batch.of([EncodedMessage(slot, b"%s%d" % (name, slot), 5, b"body") for name in (b"c", b"d")])
         for slot in range(3)
     ]
-    call = JoinedSends(topic, send_calls(topic))(parts)
+    call = QueueSends(topic).joined(parts)
     arguments = [each if isinstance(each, bytes) else str(each).encode() for each in (*call.keys, *call.args)]
     command = [b"EVALSHA", b"sha", b"%d" % len(call.keys), *arguments]
     names = [f"{name}{slot}" for slot in range(3) for name in "cd"]
     sents = [Sent(number, "t", name, 5, 0, 5, 0.0) for number, name in enumerate(names)]
-    Sending(sents).executed(command, "send_many", [5, [2, b""], b"RMQ_PAST 6 5", [1, b"41"]], World(1))
+    Sending(sents).executed(command, "send", [5, [2, b""], b"RMQ_PAST 6 5", [1, b"41"]], World(1))
     assert [sent.content for sent in sents if sent.executed_ms] == ["c0", "d0", "d2"]
 
 

@@ -1,9 +1,7 @@
--- Whether `number` messages (score, content, ... from messages[at]) fit into the slot's share of the backlog; those
--- that merge need no room, even where rollbacks have filled it beyond its bound. Returns a refusal or false.
-local function check_backlog(store, size, max_backlog, messages, at, number)
-  if max_backlog == 0 or size + number <= max_backlog then
-    return false
-  end
+-- Whether a batch (see read_batch) fits into the slot's share of the backlog; those that merge need no room, even where
+-- rollbacks have filled it beyond its bound. Returns a refusal or false.
+local function check_backlog(store, size, max_backlog, batch)
+  local messages, at, number = batch.args, batch.at, batch.number
   local seen, fresh = {}, 0
   for i = at + 1, at + 2 * number, 2 do
     if not seen[messages[i]] and not redis.call('ZSCORE', store, messages[i]) then

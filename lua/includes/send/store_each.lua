@@ -1,8 +1,7 @@
 -- Like store_batch, one message at a time, where outcomes are asked for or the slot has bodies: the body goes with the
--- entry. Behind the messages, `messages` holds index (from 1) and body of those that have one. Returns how many were
--- new, and per message '1' for new or '0' for merged. `keep_first` is about scores: of the bodies the newest stands,
--- and a message without one leaves the one that is there. A body above 4 KiB ends what `body_bound` of meta promises to
--- claims.
+-- entry. Returns how many were new, and per message '1' for new or '0' for merged. `keep_first` is about scores: of the
+-- bodies the newest stands, and a message without one leaves the one that is there. A body above 4 KiB ends what
+-- `body_bound` of meta promises to claims.
 -- @include with_own_age
 -- @include only_trace
 -- @include whole
@@ -15,10 +14,10 @@ local function replaces(hash, content, body)
   return not stored or only_trace(stored, 1)
 end
 
-local function store_each(slot, keep_first, messages, at, number)
-  local store, body = slot.store, slot.body
+local function store_each(slot, keep_first, batch)
+  local store, body, messages, at, number = slot.store, slot.body, batch.args, batch.at, batch.number
   local bodies, largest = {}, 0
-  for i = at + 2 * number, #messages, 2 do
+  for i = at + 2 * number, batch.last, 2 do
     bodies[tonumber(messages[i])] = messages[i + 1]
     largest = math.max(largest, #messages[i + 1])
   end

@@ -186,7 +186,7 @@ def test_a_querys_batches_are_read_and_sent_under_the_documented_rights(client: 
     claim, how = calls.Claim(driver, 1, 0), How(None, "", "bad")
     assert run(refuse_contents(topic, 0, claim, how, [b"m0"])).noted == 1
     assert run(refuse_contents(topic, 0, claim, How(1, "", "later"), [b"m1"])).noted == 1
-    assert run(calls.settle(topic, 0, driver, 1, 0, "ack")) == (3, 0, 0, 2)
+    assert run(calls.settle(topic, 0, driver, 1, 0, "ack")) == calls.Settled(3, 0, 0, 2)
     messages = [EncodedMessage(0, b"new", 100, None)]
     mark = Mark("q1", 1, 0, 60).of(0, messages)
     assert run(send_once(topic, 0, messages, mark)).new == 1

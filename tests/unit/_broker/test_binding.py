@@ -15,22 +15,8 @@ from rmq._broker.sends import merge_args
 from rmq._transport.script_library import default_scripts
 from tests.support.bindings import MODULES, bound_in
 
-SETTINGS = {
-    "detailed",
-    "number",
-    "messages",
-    "values",
-    "max_backlog",
-    "kind",
-    "drop",
-    "max_retries",
-    "ttl",
-    "lowest",
-    "scale",
-    "unit_ms",
-    "mark",
-}
-"""What `sending` puts together from parts; `merging` does with all of its own."""
+SETTINGS = {"detailed", "unit", "max_backlog", "ages", "limits", "parts"}
+"""What `QueueSends` puts together from parts; `MergedSends` does with all of its own."""
 
 TURN = {"lane", "call", "floor", "digest", "detailed"}
 OPTIONS = {"group", "durable"}
@@ -85,10 +71,8 @@ def test_keys_are_those_of_the_header(use: Use) -> None:
 
 
 def test_arguments_that_are_put_together_are_those_of_the_header() -> None:
-    sends = {name for name in default_scripts().names() if name.startswith("send_")}
-    for script in sends - {"send_merged"}:
-        wanted = default_scripts()[script].args
-        assert {*wanted.required, "messages"} - FILLED_IN.keys() <= SETTINGS
+    wanted = default_scripts()["send"].args
+    assert {*wanted.required, wanted.tail} - FILLED_IN.keys() == SETTINGS
     topic = Topic("t", TopicType.RANGE_MERGE, merge=Merge(Sum()))
     for script, own in (
         ("send_merged", TURN),

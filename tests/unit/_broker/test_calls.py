@@ -29,53 +29,56 @@ from rmq.errors import (
 
 MERGE, FIXED = Topic("t", TopicType.RANGE_MERGE, slots=4), Topic("t", TopicType.FIXED_TIME, slots=4)
 PRIORITY, AGED = Topic("t", TopicType.PRIORITY, slots=4, ties="any"), Topic("t", TopicType.PRIORITY, slots=4)
-AGES = [2**33, 100, -1]
 NOW_MS = 1_700_000_000_123
 T0 = 1_790_000_000_050
 A, B = EncodedMessage(1, b"a", 50, b"body"), EncodedMessage(1, b"b", 40, None)
 
 
 @pytest.mark.parametrize(
-    ("topic", "script", "settings"),
+    ("topic", "unit", "ages", "least"),
     [
-        (MERGE, "send_range_merge", [40]),
-        (PRIORITY, "send_priority", []),
-        (AGED, "send_aged", AGES),
-        (FIXED, "send_fixed_time", [40]),
+        (MERGE, "after", "", (40, 50)),
+        (PRIORITY, "priority", "", (0, 0)),
+        (AGED, "priority", f"{2**33} 100 -1", (0, 0)),
+        (FIXED, "at", "", (40, 50)),
     ],
 )
-def test_a_send(topic: Topic, script: str, settings: list[int]) -> None:
+def test_a_send(topic: Topic, unit: str, ages: str, least: tuple[int, int]) -> None:
     call = sending.send_calls(topic.changed(max_backlog=10))(1, [B, A], detailed=True)
-    assert call.script == script
+    assert call.script == "send"
     assert call.keys == ("t_1", "prepare{t_1}", "body{t_1}", "meta{t_1}", "wake{t_1}")
-    assert list(call.args) == ["PUBLISH", 3, 1, 2, 2, *settings, 40, b"b", 50, b"a", 2, b"body"]
-    assert call.parse([b"1", b"01", NOW_MS]) == SendResult(1, 1, (False, True))
-    assert sending.send_calls(topic)(1, [A]).parse([b"1", b"1", NOW_MS]) == SendResult(1, 0)
+    messages = [40, b"b", 50, b"a", 2, b"body"]
+    assert list(call.args) == ["PUBLISH", 1, unit, 3, ages, "", 9, 2, 2, least[0], *messages]
+    assert call.parse([NOW_MS, [1, b"01"]]) == SendResult(1, 1, (False, True))
+    one = sending.send_calls(topic)(1, [A])
+    assert list(one.args) == ["PUBLISH", 0, unit, 0, ages, "", 5, 1, 50, b"a", 1, b"body"]
+    assert one.parse([NOW_MS, [1, b"1"]]) == SendResult(1, 0)
     shared = sending.send_calls(topic)(1, [A, B._replace(value=50), A])
-    settings = [50] if settings == [40] else settings
-    assert list(shared.args) == ["PUBLISH", 0, 0, 3, 1, *settings, 50, b"a", b"b", b"a", 1, b"body", 3, b"body"]
+    messages = [50, b"a", b"b", b"a", 1, b"body", 3, b"body"]
+    assert list(shared.args) == ["PUBLISH", 0, unit, 0, ages, "", 11, 3, 1, least[1], *messages]
 
 
 def test_a_sender_makes_scores_with_ages_once_it_knows_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     clock_s = 70.0
     monkeypatch.setattr(sending, "monotonic_s", lambda: clock_s)
     send, ages = sending.send_calls(AGED), ages_for(AGED.max_priority)
-    values, mark, messages = 4, 7, slice(8, None)
+    age, values, messages = 4, 8, slice(10, None)
+    head = f"{ages.scale} {ages.unit_ms} "
     first = send(1, [A, B])
-    assert (first.args[mark], first.args[messages]) == (-1, [50, b"a", 40, b"b", 1, b"body"])
-    first.parse([2, b"", T0])  # carried out at T0, and built when the clock said 70 s
+    assert (first.args[age], first.args[messages]) == (f"{head}-1", [50, b"a", 40, b"b", 1, b"body"])
+    first.parse([T0, [2, b""]])  # carried out at T0, and built when the clock said 70 s
     clock_s += 0.25
     later = T0 + 250
     made = ages.aged([50, 40], ages.mark_at(later))
     assert [ages.sent_ms(score) for score in made] == [later - later % 100] * 2
     second = send(1, [A, B])
-    assert (second.args[mark], second.args[messages]) == (
-        ages.mark_at(later),
+    assert (second.args[age], second.args[messages]) == (
+        f"{head}{ages.mark_at(later)}",
         [made[0], b"a", made[1], b"b", 1, b"body"],
     )
     alike = send(1, [A, A])
     assert (alike.args[values], alike.args[messages]) == (1, [made[0], b"a", b"a", 1, b"body", 2, b"body"])
-    assert send(1, [B]).args[mark:] == [-1, 40, b"b"]
+    assert send(1, [B]).args[age:] == [f"{head}-1", "", 3, 1, 40, b"b"]
 
 
 def test_a_claim() -> None:

@@ -74,7 +74,7 @@ def test_sends_and_reads_are_sent_again(name: str) -> None:
 
 def test_a_repeated_send_counts_by_its_second_reply() -> None:
     exchange = lose_reply(SEND)
-    exchange.take_reply(fly(exchange), [b"0", b""])
+    exchange.take_reply(fly(exchange), [5, [0, b""]])
     assert exchange.results == [SendResult(0, 1)]
 
 
@@ -94,7 +94,7 @@ def test_messages_that_a_repeat_refuses_by_themselves_may_be_stored_all_the_same
     refused = PartlySent(1, 0, done=2, refused={1: "RMQ_PAST"})
     first, exchange = Exchange([call], default_scripts()), lose_reply(call)
     for each in (first, exchange):
-        each.take_reply(fly(each), [1, b"14"])
+        each.take_reply(fly(each), [5, [1, b"14"]])
     assert (first.results, exchange.results) == ([refused], [replace(refused, repeated=True)])
 
 
