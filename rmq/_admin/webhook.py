@@ -120,7 +120,7 @@ def _check_types(url: Any, secret: Any, headers: Any) -> None:
     if not isinstance(headers, Mapping):
         raise InvalidValueError(f"the webhook headers are of type {type(headers).__name__}; they must be a dictionary")
     if not all(isinstance(part, str) for header in cast("Mapping[Any, Any]", headers).items() for part in header):
-        raise InvalidValueError("a webhook header is no text; its name and its value must be")
+        raise InvalidValueError("the name and the value of each webhook header must be strings")
 
 
 def _check_headers(headers: Mapping[str, str]) -> None:

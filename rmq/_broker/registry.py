@@ -433,8 +433,8 @@ class KnownTopics(Registry):
             if monotonic_s() >= self._warn_s.get(known.name, 0.0):
                 self._warn_s[known.name] = monotonic_s() + WARN_EVERY_S
                 log.error(
-                    "%s. This process was started with the other definition and goes on with it: it and the processes"
-                    " that know the registered one send to, and consume, other slots. Stop those of one of the two",
+                    "%s. This process was started with the other definition and continues to use it. Processes with"
+                    " different definitions use different slots: stop those with one of the two definitions",
                     error,
                 )
         except RmqError as error:  # another look comes

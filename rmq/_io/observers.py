@@ -38,7 +38,7 @@ class Observer:
         yield
 
     def settled(self, deliveries: Sequence[Delivery]) -> None:
-        """Learn that outcomes have reached Redis; `lost` tells which came too late."""
+        """Called when outcomes have reached Redis. `Delivery.lost` is true for those that came too late."""
 
 
 class Observers:
@@ -69,7 +69,7 @@ class Observers:
             yield
 
     def settled(self, deliveries: Sequence[Delivery]) -> None:
-        """Notify all observers of outcomes that are stored in Redis. Their errors are logged."""
+        """Notify all observers of outcomes that are stored in Redis. Errors of observers are logged."""
         for each in self.all:
             try:
                 each.settled(deliveries)

@@ -23,7 +23,7 @@ process with stream topics, whose look takes more commands, or on a cluster, who
 
 @dataclass(frozen=True, slots=True)
 class IdlePolicy:
-    """Minimum pauses between the polls of an idle process with listeners, in seconds; 0 for the usual ones.
+    """Minimum pauses between the calls of an idle process with listeners, in seconds; 0 keeps the usual pauses.
 
     Attributes:
         beat_s: Between two signs of life.

@@ -309,7 +309,7 @@ class Encoder:
         value = framed(stored)
         if len(stored) > bounds.max_items or len(value) > bounds.max_bytes:
             raise InvalidMessageError(
-                f"body of {content!r:.80} has {len(stored)} items of {len(value)} bytes, 4 more each than they have; "
+                f"body of {content!r:.80} has {len(stored)} items of {len(value)} bytes, with 4 bytes more for each; "
                 f"topic {self.topic.name} collects up to max_items={bounds.max_items}, max_bytes={bounds.max_bytes}",
                 topic=self.topic.name,
             )
@@ -420,7 +420,7 @@ class Encoder:
             raise InvalidValueError(f"topic {topic.name} joins parts and takes JoinMessage, which has no columns")
         if topic.merge is not None and topic.merge.kind == "N":
             raise InvalidValueError(
-                f"topic {topic.name} keeps Newest, which needs a version of each message: no column"
+                f"topic {topic.name} merges by Newest, and its messages need a version, for which there is no column"
             )
         if topic.type is TopicType.STREAM:
             return lambda content, value, basis, body: kind(content, basis, body)
@@ -475,7 +475,7 @@ def list_of(name: str, column: Column, number: int | None = None) -> Sequence[An
         raise InvalidValueError(f"{name} is {column!r:.80}; it must be a list, a tuple or an Arrow array")
     if number is not None and len(column) != number:
         raise InvalidValueError(
-            f"{name} has {counted(len(column), 'value')} and contents {number:,}; both must have as many"
+            f"{name} has {counted(len(column), 'value')} and contents has {number:,}; they must have the same length"
         )
     return column
 

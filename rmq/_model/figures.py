@@ -83,7 +83,7 @@ class _Summed:
 
     @property
     def unaccounted(self) -> int:
-        """0, always; see `unaccounted` of its slots."""
+        """Messages not accounted for, summed over the slots; always 0."""
         return sum(slot.unaccounted for slot in self.slots)
 
     def total(self, name: str) -> int:
@@ -212,7 +212,7 @@ class SlotStats:
 
     @property
     def unaccounted(self) -> int:
-        """0, always: what was accepted and not merged is in one section or was taken out on purpose.
+        """Messages not accounted for; always 0: each accepted message is in one place, merged, or removed on purpose.
 
         store + prepare + retry + dead + acked + cancelled + purged + trimmed + dropped = accepted - merged.
         """
@@ -266,7 +266,7 @@ class GroupSlot:
 
     @property
     def unaccounted(self) -> int:
-        """0, always: what was delivered for the first time is acked, pending, dead, or was taken out on purpose."""
+        """Entries not accounted for; always 0: each one delivered is acked, pending, dead, or removed on purpose."""
         total = self.totals.get
         gone = sum(total(name, 0) for name in ("acked", "lost", "resent", "purged", "trimmed"))
         return total("fresh", 0) - self.pending - self.dead - gone
@@ -328,7 +328,7 @@ class StreamSlot:
 
     @property
     def unaccounted(self) -> int:
-        """0, always: what was sent is there, or was trimmed or deleted."""
+        """Entries not accounted for; always 0: each one sent is in the stream, or was trimmed or deleted."""
         total = self.totals.get
         return total("accepted", 0) + total("copied", 0) - self.length - total("trimmed", 0) - total("deleted", 0)
 

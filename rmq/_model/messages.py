@@ -173,7 +173,7 @@ class JoinMessage:
         if not part:
             raise InvalidMessageError(f"part is {part!r}; it must not be empty")
         if type(of) is not int or of < 1:
-            raise InvalidMessageError(f"of is {of!r}; it must be a whole number from 1")
+            raise InvalidMessageError(f"the argument of= is {of!r}; it must be a whole number from 1")
         values = (content, part, of, _range_ms(time_range, time_range_ms), slot_basis)
         for name, value in zip(("content", "part", "of", "time_range_ms", "slot_basis"), values, strict=True):
             object.__setattr__(self, name, value)

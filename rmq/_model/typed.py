@@ -182,7 +182,9 @@ def decode_payload(typed: Typed | None, topic: str, body: bytes | None, what: st
     except MemoryError:  # another time it may decode
         raise
     except Exception as error:
-        raise PayloadError(f"the {what} is no {typed.kind.__name__}: {reason_of(error)}", topic=topic) from error
+        raise PayloadError(
+            f"the {what} cannot be decoded as {typed.kind.__name__}: {reason_of(error)}", topic=topic
+        ) from error
 
 
 def reason_of(error: BaseException) -> str:

@@ -284,7 +284,7 @@ class DeadReasons:
 
 @dataclass(frozen=True, slots=True)
 class AuditLine:
-    """One administrative action: who did it, what and when.
+    """An entry of the audit log: an administrative action, who did it, and when.
 
     Attributes:
         slot: Slot in whose log it stands; what concerns all slots stands in the first of them.

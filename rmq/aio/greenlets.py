@@ -46,7 +46,7 @@ def wait(awaitable: Awaitable[T], *, breakable: bool = False) -> T:
     if not isinstance(current, _GreenletBody) or parent is None:
         if asyncio.iscoroutine(awaitable):
             awaitable.close()
-        raise RmqError("this belongs to rmq.aio, and waits only in calls that were awaited")
+        raise RmqError("this object belongs to rmq.aio: call it through its client, and await the call")
     return cast("T", parent.switch((awaitable, breakable)))
 
 

@@ -38,10 +38,10 @@ class Turn:
 
     @contextmanager
     def held(self, say: Say) -> Generator[None]:
-        """Context manager that makes this the only run at work.
+        """Context manager that makes this the only active run.
 
         Raises:
-            DriverReplacedError: Another run of the job has started.
+            DriverReplacedError: Another run of the job is active.
         """
         self._take(say)
         try:

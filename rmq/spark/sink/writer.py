@@ -387,7 +387,7 @@ def takes_marks(topic: Topic) -> bool:
 
 
 def _check_names(options: Options, *, merges: bool) -> None:
-    """Refuse options that name the calls of a `write` where they can't be named."""
+    """Raise an error for options that identify the calls of a `write` if these cannot be identified."""
     if options.idempotent and not merges and options.txn_app is None:
         raise InvalidValueError(
             "idempotent is for writeStream, and for topics with merge=: only a stream numbers a repeated "

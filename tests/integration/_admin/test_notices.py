@@ -64,15 +64,18 @@ def test_who_fails_is_buried_or_loses_its_lease_is_told_with_its_reason(client: 
 def test_of_several_tellers_of_a_name_one_tells_and_another_one_goes_on(client: RmqClient, jobs: Topic) -> None:
     first, second = list[DeadMessage](), list[DeadMessage]()
     dead = client.dead(jobs)
-    one, two = (dead.on_dead(told.extend, every_s=SOON) for told in (first, second))
+    one = dead.on_dead(first.extend, every_s=SOON)
     let_die(client, jobs, "a", "b")
     wait_until(lambda: len(first) == 2)
-    one.close()
+    two = dead.on_dead(second.extend, every_s=SOON)
     let_die(client, jobs, "c")
-    wait_until(lambda: len(second) == 1)
+    wait_until(lambda: len(first) + len(second) == 3)
+    one.close()
+    let_die(client, jobs, "d")
+    wait_until(lambda: len(first) + len(second) == 4)
     two.close()
-    assert sorted(each.text for each in first) == ["a", "b"]
-    assert [each.text for each in second] == ["c"]
+    assert sorted(each.text for each in first + second) == ["a", "b", "c", "d"]
+    assert second[-1].text == "d"
 
 
 def test_what_fails_is_told_again_until_it_succeeds_and_holds_up_no_other_slot(client: RmqClient, jobs: Topic) -> None:

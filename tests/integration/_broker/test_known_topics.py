@@ -110,7 +110,7 @@ def test_a_topic_that_others_registered_otherwise_meanwhile_is_told(
             producer.send(PriorityMessage(f"m{number}", 1))
         [told] = [record for record in caplog.records if record.levelname == "ERROR"]
         assert "topic t is registered as PRIORITY with 8 slots, not as PRIORITY with 2" in told.getMessage()
-        assert "Stop those of one of the two" in told.getMessage()
+        assert "stop those with one of the two definitions" in told.getMessage()
 
 
 def test_settings_that_were_changed_meanwhile_are_no_mismatch(

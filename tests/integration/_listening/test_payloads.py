@@ -145,7 +145,7 @@ def check_dead_at_once(client: RmqClient, price: Topic[Price], got: list[Price])
     (dead,) = client.dead(price).list()
     assert (dead.content, dead.body, dead.attempts) == (b"bad", BAD.body, 1)
     assert dead.error_type == "PayloadError"
-    assert dead.error_message == "the body is no Price: Object missing required field `pence`"
+    assert dead.error_message == "the body cannot be decoded as Price: Object missing required field `pence`"
 
 
 def send_three(client: RmqClient, price: Topic[Price]) -> None:
@@ -325,7 +325,7 @@ def test_each_group_of_a_stream_gets_payloads_and_buries_for_itself(client: RmqC
     listen(client, topic, draw, lambda: len(got) == 2 and dead.count() == 2, group="a", start="all")
     assert got == [(MUG, "a"), (CUP, "a")]
     reasons = [each.error_message for each in dead.list()]
-    assert reasons[0].startswith("the body is no Price: ")
+    assert reasons[0].startswith("the body cannot be decoded as Price: ")
     assert reasons[1] == f"the message has no body, and topic {topic.name} has payloads"
 
 

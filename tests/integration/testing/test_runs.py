@@ -201,7 +201,7 @@ def test_a_payload_that_does_not_decode_is_an_error(rmq: RmqClient, clock: Clock
     rmq.listener(PRICES)(lambda price: pytest.fail(f"handled {price}"))
     rmq.producer(PRICES).send_many(RangeMergeMessage(content, time_range_ms=1, body="no JSON") for content in "ab")
     clock.advance("1ms")
-    with pytest.raises(PayloadError, match="the body is no Price"):
+    with pytest.raises(PayloadError, match="the body cannot be decoded as Price"):
         run_at_most(rmq, 1)
     ran = run_until_empty(rmq, raises=False)
     assert (ran.buried, [type(error) for error in ran.errors]) == (1, [PayloadError])

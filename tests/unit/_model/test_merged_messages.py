@@ -134,8 +134,8 @@ def test_a_part_of_a_join() -> None:
     [
         (lambda: JoinMessage("a", "", 1), "part is ''; it must not be empty"),
         (lambda: JoinMessage("a", b"", 1), "part is b''; it must not be empty"),
-        (lambda: JoinMessage("a", "p", 0), "of is 0; it must be a whole number from 1"),
-        (lambda: JoinMessage("a", "p", True), "of is True; it must be a whole number from 1"),
+        (lambda: JoinMessage("a", "p", 0), "the argument of= is 0; it must be a whole number from 1"),
+        (lambda: JoinMessage("a", "p", True), "the argument of= is True; it must be a whole number from 1"),
         (lambda: JoinMessage("a", "p", 1, time_range_ms=0), "time_range_ms is 0; it must be more than 0"),
         (
             lambda: JoinMessage("a", "p", 1, time_range_ms=-1),
@@ -212,12 +212,12 @@ def test_other_topics_refuse_parts(made: Topic) -> None:
         (
             Collect(2),
             {"body": ("a", "b", "a")},
-            "has 3 items of 15 bytes, 4 more each than they have; topic t collects",
+            "has 3 items of 15 bytes, with 4 bytes more for each; topic t collects",
         ),
         (
             Collect(max_bytes=10),
             {"body": "1234567"},
-            "has 1 items of 11 bytes, 4 more each than they have; topic t coll",
+            "has 1 items of 11 bytes, with 4 bytes more for each; topic t coll",
         ),
         (Collect(max_bytes=500), {"body": "1" * 101}, "item of b'a' has 101 bytes; topic t takes up to 100"),
     ],

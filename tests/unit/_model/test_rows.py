@@ -149,10 +149,14 @@ def test_columns_of_a_topic_that_merges_are_what_its_reducer_takes() -> None:
         (PRIORITY, {"contents": "abc"}, "contents is 'abc'; it must be a list, a tuple or an Arrow array"),
         (PRIORITY, {"contents": iter(["a"])}, "it must be a list, a tuple or an Arrow array"),
         (PRIORITY, {"values": {}}, "priorities is None; topic t is PRIORITY and needs it"),
-        (PRIORITY, {"values": {"priorities": [5]}}, "priorities has 1 value and contents 2; both must have as many"),
+        (
+            PRIORITY,
+            {"values": {"priorities": [5]}},
+            "priorities has 1 value and contents has 2; they must have the same length",
+        ),
         (PRIORITY, {"values": {"priorities": [5, 0]}}, "priority is 0; on topic t it must be a whole number from 1 to"),
-        (PRIORITY, {"bodies": ["x"]}, "bodies has 1 value and contents 2"),
-        (PRIORITY, {"slot_bases": ["x"] * 3}, "slot_bases has 3 values and contents 2"),
+        (PRIORITY, {"bodies": ["x"]}, "bodies has 1 value and contents has 2"),
+        (PRIORITY, {"slot_bases": ["x"] * 3}, "slot_bases has 3 values and contents has 2"),
         (PRIORITY, {"bodies": {"a": 1}}, "bodies is {'a': 1}; it must be a list"),
         (PRIORITY, {"values": {"priorities": {5}}}, "priorities is {5}; it must be a list, a tuple or an Arrow array"),
         (FIXED, {}, "priorities is 5; topic t is FIXED_TIME and takes fixed_times"),
@@ -160,7 +164,7 @@ def test_columns_of_a_topic_that_merges_are_what_its_reducer_takes() -> None:
         (
             topic_of(TopicType.PRIORITY, merge=Merge(Newest())),
             {},
-            "topic t keeps Newest, which needs a version of each message: no column",
+            "topic t merges by Newest, and its messages need a version, for which there is no column",
         ),
         (
             topic_of(

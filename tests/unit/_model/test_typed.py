@@ -119,12 +119,12 @@ def test_a_body_that_does_not_decode_says_why_in_one_line(kind: Any) -> None:
     assert made.decode(BODY).pence == 5
     with pytest.raises(PayloadError) as caught:
         made.decode(b'{"item":"mug","pence":"many"}')
-    assert str(caught.value).startswith(f"the body is no {kind.__name__}: ")
+    assert str(caught.value).startswith(f"the body cannot be decoded as {kind.__name__}: ")
     assert "pence" in str(caught.value)
     assert "\n" not in str(caught.value)
     with pytest.raises(PayloadError, match="the message has no body, and topic price has payloads"):
         made.decode(None)
-    with pytest.raises(PayloadError, match=f"the body is no {kind.__name__}: "):
+    with pytest.raises(PayloadError, match=f"the body cannot be decoded as {kind.__name__}: "):
         made.decode(b"\xff" * 10_000)
 
 
@@ -190,5 +190,5 @@ def test_an_error_without_a_readable_text_is_a_payload_error_too() -> None:
             return decode
 
     topic = Topic("prices", TopicType.STREAM, payload=Price, codec=Failing())
-    with pytest.raises(PayloadError, match="the body is no Price: UnreadableError"):
+    with pytest.raises(PayloadError, match="the body cannot be decoded as Price: UnreadableError"):
         topic.decode(b"x")
