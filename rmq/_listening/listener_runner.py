@@ -97,6 +97,7 @@ class ListenerRunner:
         pace: IdlePolicy = NORMAL,
     ) -> None:
         topic, runtime = listener.topic, connections.runtime
+        self._runtime = runtime
         self.listener = listener
         self.stopping = runtime.event()
         self._coordinator = coordinator
@@ -242,10 +243,21 @@ class ListenerRunner:
         for watcher in (self._watcher, self._janitor):
             if watcher is not None:
                 self._join(watcher, until_s)
-        if not self.runs_here:  # the lease of the caller is renewed until it returns
-            self._keeper.stop()
-            self._lost_calls.stop()
+        if self.runs_here:  # the lease of the caller is renewed until it returns
+            self._runtime.job(self._outlast, f"rmq-leases-{self.listener.topic.name}").start()
+        else:
+            self._stop_keeping()
         return [each for thread in self._threads if thread.is_alive() for each in spread(thread.held.all())]
+
+    def _outlast(self) -> None:
+        """Renew leases until all threads have ended."""
+        while any(thread.is_alive() for thread in self._threads):
+            self._runtime.sleep(JOIN_S)
+        self._stop_keeping()
+
+    def _stop_keeping(self) -> None:
+        self._keeper.stop()
+        self._lost_calls.stop()
 
     def _join(self, thread: Job, until_s: float) -> None:
         """Wait for a thread, but not for calls of the handler that were given up, or that ask for this themselves.
