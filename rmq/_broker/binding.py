@@ -68,7 +68,7 @@ class BoundScript:
 
     @cached_property
     def names(self) -> Callable[..., tuple[str, ...]]:
-        """As `args`, for the keys, including the optional ones."""
+        """Function that returns the keys in the script's order; like `args`, with the optional keys included."""
         return _binder(self.name, self._keys, "({},)", {})
 
     @cached_property
@@ -94,7 +94,7 @@ class BoundScript:
         return getter(slot_keys(topic.name, slot))
 
     def keys_with(self, topic: Topic, slot: int, **others: str) -> tuple[str, ...]:
-        """As `keys_of`, with other keys in place of some of the slot's."""
+        """Return the keys of a slot like `keys_of`, with some of them replaced."""
         names, keys = self._names_of(topic), slot_keys(topic.name, slot)
         if unknown := others.keys() - set(names):
             raise TypeError(f"script {self.name} has no keys {', '.join(sorted(unknown))}")

@@ -57,7 +57,7 @@ class Prefetch:
         )
 
     def next(self, until_s: float | None, most: int = 1) -> list[Delivery]:
-        """Wait for the first delivery, and return as many as are due, unsettled; none where nothing was due in time.
+        """Wait for the first delivery and return all that are due, not yet settled; none after the timeout.
 
         Args:
             until_s: Wait until then, on the clock of `monotonic_s`; `None` for ever.

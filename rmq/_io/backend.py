@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Lock(Protocol):
-    """As `threading.Lock`."""
+    """A lock with the interface of `threading.Lock`."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Acquire the lock; return False if it did not become free in time."""
@@ -39,7 +39,7 @@ class Lock(Protocol):
 
 
 class Condition(Protocol):
-    """As `threading.Condition`. Nothing may wait while it is held but its own `wait`."""
+    """A condition with the interface of `threading.Condition`. Nothing may wait while it is held but its own `wait`."""
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for a notification; return False after the timeout."""
@@ -57,7 +57,7 @@ class Condition(Protocol):
 
 
 class Event(Protocol):
-    """As `threading.Event`; may be set from any thread."""
+    """An event with the interface of `threading.Event`; it may be set from any thread."""
 
     def is_set(self) -> bool:
         """Return whether it is set."""

@@ -53,7 +53,7 @@ RELIEVE_EVERY_S, WATCHFUL_S = 0.25, 1.0
 
 
 class ListenerCounts(NamedTuple):
-    """What a listener does at the moment: its slots, those it holds something of, how much, totals, and calls."""
+    """Current figures of a listener: its slots, those with deliveries in flight, their number, totals, and calls."""
 
     slots: Collection[int]
     busy_slots: Collection[int]

@@ -1,1 +1,1 @@
-"""What there is: topics, messages, deliveries, figures. Pure values and decisions."""
+"""Topics, messages, deliveries and figures: values and decisions without I/O."""

@@ -26,7 +26,7 @@ Fold: TypeAlias = Callable[[Any, bytes], Any]
 
 
 class Verb(Enum):
-    """How a delivery ends.
+    """Outcome of a delivery.
 
     Examples:
         >>> Verb.ACK in set(Verb)

@@ -1,4 +1,4 @@
-"""How a topic merges, and what its messages stand for, in words for terminals and pages. Pure."""
+"""Texts for terminals and pages: the merge settings of a topic, and the sends that its messages combine. Pure."""
 
 from __future__ import annotations
 
@@ -99,12 +99,12 @@ def _window(merge: Merge) -> str:
 
 
 def sends(number: int) -> str:
-    """Return how many sends a message stands for, in words; 0 for a number that is not known."""
+    """Return the number of sends that a message combines, in words. 0 means that the number is unknown."""
     return f"{number:,} {'send' if number == 1 else 'sends'}" if number else "-"
 
 
 def sends_words(message: Carrier) -> str:
-    """Return how many sends a message stands for, and its version if it has one: `2 sends, version 7`."""
+    """Return the number of sends that a message combines, with its version if it has one: `2 sends, version 7`."""
     return sends(message.merged) + ("" if message.version is None else f", version {message.version}")
 
 
@@ -129,7 +129,7 @@ def item_count(message: Carrier) -> int:
 
 
 def plain_value(message: Carrier) -> bytes | int | float | str | tuple[bytes, ...] | None:
-    """Return what the sends of a message folded into; a number that JSON cannot hold as text."""
+    """Return the combined value of a message's sends for JSON; a number that JSON cannot represent becomes a string."""
     value = message.value
     return value if not isinstance(value, float) or isfinite(value) else str(value)
 
@@ -145,7 +145,7 @@ def value_words(message: Carrier) -> str:
 
 
 def carried(message: Carrier) -> tuple[str, str] | None:
-    """Return what a message carries, as its name and in words, escaped; `None` for a message without a body."""
+    """Return the name and the escaped text of a message's value; `None` for a message without a body."""
     value = message.value
     if value is None:
         return None

@@ -1,4 +1,4 @@
-"""How the messages of a topic merge: reducers, windows and bounds, part of its definition; and JSON merge patches."""
+"""Merge settings of a topic, part of its definition: reducers, windows and bounds. Also JSON merge patches."""
 
 from __future__ import annotations
 
@@ -332,7 +332,7 @@ MAX_COUNT = 2**31
 
 
 class PriorityRule(Enum):
-    """How the priority changes when a send merges. Arguments take a `PriorityRule` or its value.
+    """Rule for the priority of a message when a send merges into it. Arguments take a `PriorityRule` or its value.
 
     Examples:
         >>> hot = Topic("hot", TopicType.PRIORITY, merge=Merge(priority=PriorityRule.HIGHEST))
@@ -434,7 +434,7 @@ class Merge:
         return default if chosen is None else Overflow(chosen)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values, for the topic's definition."""
+        """Return the settings as JSON values, for the topic's definition."""
         value: dict[str, Any] = {"reduce": reducer_json(self.reduce), "priority": PriorityRule(self.priority).value}
         if self.window is not None:
             value["window"] = window_json(self.window)

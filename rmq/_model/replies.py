@@ -99,7 +99,7 @@ class SendResult:
 
 @dataclass(frozen=True, slots=True)
 class PartlySent(SendResult):
-    """How a call was taken that a server has carried out in part; `new` and `merged` count what was stored.
+    """Result of a send that was executed in part; `new` and `merged` count the stored messages.
 
     Attributes:
         done: How many of its messages were looked at, the first ones: folding these has cost as much as a call may.

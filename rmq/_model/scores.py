@@ -1,4 +1,4 @@
-"""What the scores of the sorted sets mean. Pure; the scripts in `lua/` follow the same rules.
+"""Meaning of the scores in the sorted sets. Pure; the scripts in `lua/` follow the same rules.
 
 | where | score |
 |---|---|
@@ -97,7 +97,7 @@ class Ties(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Ages:
-    """How the scores of a PRIORITY topic hold priorities and, where the oldest of equal ones is first, their ages.
+    """Encoding of priorities in the scores of a PRIORITY topic, with ages if the oldest of equals is first.
 
     A score is `priority * scale + scale - 1 - mark`; the mark is the time of sending in whole units since 2025-01-01.
     Source: a score holds 53 bits exactly. What `max_priority` leaves of them has to last for 20 years.

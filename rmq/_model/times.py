@@ -226,7 +226,7 @@ def moment_of(epoch_ms: int | None) -> datetime | None:
 
 
 def moment_at(epoch_ms: int) -> datetime:
-    """Return a time as an aware `datetime`, of which the last one stands for all that is later."""
+    """Return a time as an aware `datetime`; later times than `datetime` can represent become the last one."""
     return _EPOCH + timedelta(milliseconds=min(epoch_ms, _LAST_MS))
 
 

@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class TopicType(Enum):
-    """How a topic orders and merges its messages.
+    """Type of a topic: the order of its messages, and how equal contents merge.
 
     Examples:
         >>> [each.name for each in TopicType]
@@ -29,7 +29,7 @@ class TopicType(Enum):
 
 
 class WhenFull(Enum):
-    """What a send does when its slot's share of `max_backlog` is used up.
+    """Behaviour of a send to a slot that has used up its share of `max_backlog`.
 
     Examples:
         >>> jobs = client.producer(Topic("jobs", TopicType.PRIORITY, max_backlog=2, when_full=WhenFull.DROP))

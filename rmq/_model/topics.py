@@ -91,7 +91,7 @@ class Retention:
         return None if self.max_length is None else -(-self.max_length // slots)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values, for the topic's definition."""
+        """Return the settings as JSON values, for the topic's definition."""
         plain = {name: getattr(self, name) for name in _PLAIN}
         return plain | {"max_age_ms": self.max_age_ms, "every_ms": self.every_ms}
 

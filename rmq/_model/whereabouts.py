@@ -22,7 +22,7 @@ _MOST_WHOLE = 2**53
 
 @dataclass(frozen=True, slots=True)
 class _InSlot:
-    """A content in a slot of a topic, with what is known of the sends that it stands for there.
+    """A content in a slot of a topic, with figures about the sends that it combines.
 
     Without the topic's `merge` nobody counts these: then it is one send, of unknown time.
 
@@ -117,7 +117,7 @@ class PeekedMessage(_InSlot):
 
 
 def meaning_of(topic: Topic, place: Place, score: int) -> tuple[int | None, int | None]:
-    """Return what a score says: when something happens (see `PeekedMessage.due_ms`), and the retries left."""
+    """Return the time in a score (see `PeekedMessage.due_ms`) and the retries left."""
     if place == "prepare":
         return lease_end_ms(score, topic.lease_ms), min(retries_left_of(score), topic.max_retries)
     if place == "retry":
@@ -158,7 +158,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Whereabouts:
-    """Where a content is. It can be in several sections: in flight, and sent again meanwhile.
+    """The sections that a content is in. It can be in several: in flight, and sent again in the meantime.
 
     Attributes:
         now_ms: Redis' time of the reading, epoch ms.
@@ -362,7 +362,7 @@ def read_failure(data: bytes | None, unknown_ms: int = 0) -> tuple[Failure, int]
 
 
 def why_dead(data: bytes | None, died_ms: int) -> tuple[str, str, int, int, int]:
-    """Return what a `DeadMessage` says of its failures, from `error_type` on; times not known are that of death."""
+    """Return the fields of a `DeadMessage` from `error_type` on. Unknown times are replaced by the time of death."""
     failure, attempts = read_failure(data, died_ms)
     return failure.type, failure.message, attempts, failure.first_ms, failure.last_ms
 

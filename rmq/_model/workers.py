@@ -97,7 +97,7 @@ class HandlerTimes:
         return cls(tuple((number, count) for number, count in enumerate(counts) if count > 0))
 
     def to_json(self) -> dict[str, int]:
-        """Return it as JSON values."""
+        """Return the figures as JSON values."""
         return {str(number): count for number, count in self.counts}
 
     @classmethod

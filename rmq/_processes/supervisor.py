@@ -121,7 +121,7 @@ class Supervisor:
         self._further_signals += 1
 
     def _look_after_all(self) -> int | None:
-        """Start due processes and record ended ones; return the exit code of one that cannot be restarted."""
+        """Start due processes and record ended ones. Return the exit code of a process that cannot be restarted."""
         now_s = monotonic_s()
         for child in self._children:
             if child.process is not None and (code := child.process.poll()) is not None:

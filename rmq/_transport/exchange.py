@@ -344,7 +344,7 @@ def _still_moving(call: Call[Any], address: Address, waited_s: float) -> str:
 
 
 def _heard_again(call: Call[Any], result: Any) -> Any:
-    """Return what a reply means that came to the second sending."""
+    """Return the result of a reply to a call that was sent a second time."""
     if isinstance(result, PartlySent):
         return replace(result, repeated=True)
     return _refused_again(call, result) if isinstance(result, RmqError) else result

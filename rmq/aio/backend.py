@@ -1,4 +1,4 @@
-"""How the library's logic waits in an event loop: the counterpart of `rmq._io.backend.Threads`."""
+"""Runtime of the library's logic in an event loop: the counterpart of `rmq._io.backend.Threads`."""
 
 from __future__ import annotations
 

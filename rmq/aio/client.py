@@ -49,7 +49,7 @@ class PlainClient(plain.RmqClient):
 
 
 class LoopState:
-    """What belongs to one event loop.
+    """State of a client in one event loop.
 
     Args:
         plain_client: The client whose logic is run.

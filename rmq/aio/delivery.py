@@ -62,7 +62,7 @@ class Delivery(Generic[PayloadT]):
         complete: bool
 
         def fold(self, function: Fold, initial: Any = None) -> Any:
-            """Return what the items come to."""
+            """Return the items folded into one value."""
             ...
 
         def still_owner(self) -> bool:

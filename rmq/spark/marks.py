@@ -55,7 +55,7 @@ def counts(topic: Topic) -> bool:
 
 
 class Cut(NamedTuple):
-    """How the tasks of a batch cut their rows into calls. Marks of calls are valid only for the same cut.
+    """Division of a batch's rows into calls by its tasks. Marks of calls are valid only for the same division.
 
     Attributes:
         partitions: How many tasks there are.

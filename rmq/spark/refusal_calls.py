@@ -18,7 +18,7 @@ _CLAIM = re.compile("([0-9a-f]{32}):([0-9]{1,15}):([0-9]{1,15}):([0-9]{1,9})")
 
 
 class How(NamedTuple):
-    """What happens to refused messages, and the reason.
+    """Treatment of refused messages, with the reason.
 
     Attributes:
         delay_ms: Delay until their retry; `None` makes them dead messages.

@@ -44,7 +44,7 @@ class Compared:
         return self.registered is None or bool(self.differences)
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the change as JSON values."""
         return {
             "topic": self.topic.name,
             "settings": [each.setting for each in self.differences],

@@ -186,7 +186,7 @@ def whole_stream(spark: SparkSession, url: str, topic: str, out: str) -> DataFra
 
 
 def last_commit(spark: SparkSession, out: str, until_s: float | None = None) -> Commit | None:
-    """Return the newest batch of an archive that Spark has committed; `None` where there is none.
+    """Return the newest batch of an archive that Spark has committed, or `None`.
 
     Args:
         spark: The session.

@@ -1,4 +1,4 @@
-"""Turns a batch of rows into messages, column by column; says of each row that breaks a rule which one."""
+"""Encodes a batch of rows as messages, column by column, and reports the broken rule of each bad row."""
 
 from __future__ import annotations
 

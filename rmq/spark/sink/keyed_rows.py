@@ -25,7 +25,7 @@ _REMEDY = "make keyed the last step before the write, and do not change its colu
 
 
 class Keyed(NamedTuple):
-    """How a frame is keyed: into how many partitions, and whether each is sorted."""
+    """Keying of a frame: the number of partitions, and whether each is sorted."""
 
     partitions: int
     sorted: bool
@@ -108,7 +108,7 @@ def _binary(column: Any) -> Any:
 
 
 def _sortable(column: Any) -> Any:
-    """Return what a column is sorted by; `None` where it has no order."""
+    """Return the sort key of a column, or `None` if its type has no order."""
     kind = column.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return pc.binary_join(column, b"\x00") if _is_text(kind.value_type) else None

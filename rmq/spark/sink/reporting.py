@@ -1,4 +1,4 @@
-"""What the sinks report of each batch: Spark's progress has no place for the figures of a Python sink."""
+"""Reports of the sinks for each batch: Spark's progress has no place for the figures of a Python sink."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ HELD_BYTES = 32 * BATCH_BYTES
 
 @dataclass
 class Counts:
-    """What a task did.
+    """Counts of the rows of one task.
 
     Attributes:
         rows: Rows that it read.
@@ -71,7 +71,7 @@ after tries that took longer."""
 
 @dataclass(frozen=True)
 class Sending:
-    """How a task sends: `hold` is how many messages it holds back to fold them and to fill chunks."""
+    """Settings of a task's sends: `hold` is the number of messages that it buffers, to fold them and to fill chunks."""
 
     fold: bool
     hold: int

@@ -1,4 +1,4 @@
-"""What a sink writes to: a topic, checked on the driver; and what one task does there."""
+"""Target of a sink: a topic, checked on the driver, and the write of one task to it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def target_of(schema: StructType, topic: Topic, options: Options, limit: Limit |
 
 
 class TaskWrite:
-    """What one task writes to one topic. It ends with `finish`, or with `close` where something fails.
+    """Write of one task to one topic. It ends with `finish`, or with `close` after an error.
 
     Args:
         connections: Where the topic is.

@@ -51,7 +51,7 @@ DONE = "done"
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task reports to the driver: by topic its counts and the slots that it left marks in, and its query."""
+    """Report of a task to the driver: counts and marked slots by topic, and the query."""
 
     topics: dict[str, Counts]
     marked: dict[str, frozenset[int]] = field(default_factory=dict[str, frozenset[int]])
@@ -96,7 +96,7 @@ class Reporting:
 
 
 class _Sink(Reporting, ABC):
-    """What both sinks share. Made on the driver, where the topic and the columns are checked; then pickled.
+    """Common base of both sinks. Created on the driver, which checks the topic and the columns; then pickled.
 
     Where rows name their topics, a task checks the columns when the first row of a topic comes.
 
@@ -150,7 +150,7 @@ class _Sink(Reporting, ABC):
         return target
 
     def _check(self, topic: Topic) -> None:
-        """Refuse what the options ask for and the topic cannot do."""
+        """Raise an error for options that the topic does not support."""
 
     def _check_keyed(self, topic: Topic) -> None:
         """Refuse rows that a retry may put into other partitions, if the topic counts every send."""
@@ -167,7 +167,7 @@ class _Sink(Reporting, ABC):
 
     @abstractmethod
     def _mark(self, topic: Topic) -> Mark:
-        """Return what names the running task."""
+        """Return the identity of the running task."""
 
     def _is_done(self, connections: Connections, topic: Topic) -> bool:
         """Return whether all rows of this write for a topic were sent before."""
@@ -199,7 +199,7 @@ class _Sink(Reporting, ABC):
         return KeyedRows(self._keyed, task_context().partitionId(), self._schema.names).of(batches)
 
     def _relieve(self, writes: Collection[TaskWrite]) -> None:
-        """Send what is held for the topics that hold most, where all together hold more than a task may."""
+        """Send the buffers of the topics with the most bytes while the task holds more than its limit."""
         if len(writes) == 1:
             return
         while (over := sum(write.held.size_bytes for write in writes) > HELD_BYTES) or (

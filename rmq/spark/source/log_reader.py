@@ -30,7 +30,7 @@ log = logging.getLogger("rmq.spark")
 
 @dataclass
 class SpansPartition(InputPartition):
-    """What one task reads of a batch: of each slot the ids before and at the end, and how many entries these are."""
+    """Part of a batch that one task reads: for each slot its range of ids and its number of entries."""
 
     spans: tuple[tuple[int, str, str, int], ...]
 
@@ -69,7 +69,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return dict(start) if batch is None else batch.to_offset()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Take what is there now as all that the query shall read."""
+        """Limit the query to the entries that exist now."""
         self._query().freeze()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:

@@ -104,7 +104,7 @@ class ManyStreamReader(RmqStreamReader):
         return to_offset(following)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Take what is due now in all topics as all that the query shall read."""
+        """Limit the query to the messages that are due now in all topics."""
         self._frozen = True
         for name in self._names:
             self._driver_of(name).freeze()

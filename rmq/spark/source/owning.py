@@ -132,7 +132,7 @@ class OwnedSlots:
         return self._here(self._coordinator.owned())
 
     def _here(self, owned: Mapping[SlotKey, Ownership]) -> dict[int, Owner]:
-        """Return those slots that are of this topic."""
+        """Return the slots of this topic."""
         return {slot: Owner(each.epoch, each.ensemble) for (place, slot), each in owned.items() if place == self.place}
 
     def refresh_ownership(self, owned: Mapping[SlotKey, Ownership]) -> bool:

@@ -40,7 +40,7 @@ TOGETHER, BATCH_BYTES = 4, 8 << 20
 
 @dataclass
 class BatchPartition(InputPartition):
-    """What one task reads of a batch: its chunks, with the definition, so that tasks need not ask for it."""
+    """Part of a batch that one task reads: its chunks, with the topic's definition, which tasks then need not read."""
 
     topic: Topic
     reading: Reading
@@ -78,7 +78,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return last.next(quotas, wary=driver.wary).to_offset() if quotas else dict(start)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Take what is due now as all that the query shall read."""
+        """Limit the query to the messages that are due now."""
         self._query().freeze()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:

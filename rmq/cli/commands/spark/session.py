@@ -26,7 +26,7 @@ LOCAL = "local[*]"
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """What a command hands to its job.
+    """Arguments that a command passes to its job.
 
     Attributes:
         spark: The session.
