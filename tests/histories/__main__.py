@@ -86,7 +86,8 @@ def run(options: argparse.Namespace, path: Path) -> dict[str, Any]:
             codes += faults.end_workers()
             left |= {f"unaccounted {name}": n for name, n in zip(_names(), _unaccounted(client), strict=True) if n}
             dead = _dead(client)
-    verdict = judge(read(path), LEASE_S, dead)
+    streams = [topic.name for topic in topics() if topic.type is TopicType.STREAM]
+    verdict = judge(read(path), LEASE_S, dead, streams)
     good = verdict.good and not left and not unaccounted and not any(codes)
     told = {"good": good, "unaccounted": unaccounted, "left": left, "exit_codes": codes, "dead": len(dead)}
     counted = {name: len(found) if isinstance(found, list) else found for name, found in asdict(verdict).items()}

@@ -25,7 +25,7 @@ class Verdict:
         overlaps: Pairs of handlings of one content that ran at once without an excuse.
         early: Handlings that began before the message was due: by the send whose body they got, or by an earlier one
             that had merged with it.
-        excused: How many overlaps had an outage of the worker or the server as their cause.
+        excused: Number of overlaps caused by an outage of the worker or the server, or by two entries of a stream.
         sends: How many sends were accepted.
         runs: How many handlings there were.
     """
@@ -44,13 +44,16 @@ class Verdict:
         return not (self.lost or self.unfinished or self.overlaps or self.early)
 
 
-def judge(history: History, lease_s: float, dead: Collection[tuple[str, str]]) -> Verdict:
+def judge(
+    history: History, lease_s: float, dead: Collection[tuple[str, str]], streams: Collection[str] = ()
+) -> Verdict:
     """Judge a history whose topics were drained at its end.
 
     Args:
         history: What happened.
         lease_s: The lease of all topics.
         dead: Topic and content of all that is dead at the end.
+        streams: Names of stream topics, where a send that is repeated after a lost reply adds a second entry.
     """
     verdict = Verdict(sends=sum(send.state == "accepted" for send in history.sends), runs=len(history.runs))
     runs: dict[tuple[str, str], list[Run]] = defaultdict(list)
@@ -60,6 +63,7 @@ def judge(history: History, lease_s: float, dead: Collection[tuple[str, str]]) -
         if key not in dead and not any(run.start_s >= begun_s for run in runs.get(key, ())):
             verdict.lost.append(f"{key[0]}: {key[1]}, sent at {begun_s:.3f}")
     sends: dict[tuple[str, str], list[Send]] = defaultdict(list)
+    entered_twice = {(send.topic, send.content) for send in history.sends if _met_outage(send, history)}
     for send in history.sends:
         if send.due_ms and send.state != "refused":
             sends[send.topic, send.content].append(send)
@@ -68,7 +72,8 @@ def judge(history: History, lease_s: float, dead: Collection[tuple[str, str]]) -
         if key not in dead and of_content[-1].outcome not in ("acked", "late"):
             verdict.unfinished.append(f"{_named(of_content[-1])}: {of_content[-1].outcome or 'no end'}")
         for first, second in _at_once(of_content, history):
-            if _is_excused(history, first, second, lease_s):
+            twice = key[0] in streams and key in entered_twice
+            if twice or _is_excused(history, first, second, lease_s):
                 verdict.excused += 1
             else:
                 verdict.overlaps.append(f"{_named(first)} and {_named(second)}")
@@ -112,6 +117,12 @@ def _at_once(runs: list[Run], history: History) -> list[tuple[Run, Run]]:
         pairs += [(each, run) for each in open_]
         open_.append(run)
     return pairs
+
+
+def _met_outage(send: Send, history: History) -> bool:
+    """Return whether a server did not run during a send, so that its reply may have been lost."""
+    outages = (each for each in history.outages if each.who.startswith("node "))
+    return any(each.from_s < send.ended_s and each.to_s > send.begun_s for each in outages)
 
 
 def _is_excused(history: History, first: Run, second: Run, lease_s: float) -> bool:

@@ -81,6 +81,14 @@ def test_an_outage_that_no_lease_survives_excuses_an_overlap(who: str):
     assert verdict.excused == 1
 
 
+def test_two_entries_of_a_stream_may_overlap_where_a_server_was_killed_during_the_send():
+    runs = replace(RUN, end_s=20.0), replace(RUN, run="r2", start_s=19.0, end_s=21.0)
+    sent = replace(SEND, ended_s=10.6)
+    for killed_s, streams, good in ((10.4, ("t",), True), (10.4, (), False), (10.7, ("t",), False)):
+        outages = (Outage("node 0", killed_s, killed_s + 0.1),)
+        assert judge(history(*runs, sends=(sent,), outages=outages), LEASE_S, (), streams).good == good
+
+
 def test_a_killed_handler_overlaps_nothing_after_its_death():
     runs = replace(RUN, end_s=FOREVER_S, outcome=""), replace(RUN, run="r2", pid=2, start_s=15.0, end_s=16.0)
     assert judge(history(*runs, outages=(Outage("pid 1", 12.0, FOREVER_S),)), LEASE_S, dead=()).good
