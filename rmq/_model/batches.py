@@ -1,11 +1,11 @@
 """Encoded messages, and batches of them for one call. Pure.
 
-An `EncodedMessage` is one of them, as its topic's `Encoder` has checked it. A `Batch` has those of one slot that go
-into one call, and `Rows` has messages of any slots, in the order in which they were given, before they are sorted by
-slot. Both are stored as columns, so that operations on all messages cost little per message. In a batch, the columns
-of bodies and of fields end with the last message that has any.
+An `EncodedMessage` is one message, checked by its topic's `Encoder`. A `Batch` holds the messages of one slot for one
+call; `Rows` holds messages of any slots in the order given, before they are sorted by slot. Both are stored as
+columns, so that operations on all messages cost little per message. In a batch, the columns of bodies and of fields
+end with the last message that has any.
 
-Messages of one content fold before they are sent as their sends would merge; see `fold_messages`.
+Messages of one content are folded before they are sent, with the result of merging their sends; see `fold_messages`.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class EncodedMessage(NamedTuple):
 
 
 Row: TypeAlias = tuple[int, bytes, int, bytes | None, Fields]
-"""The fields of an `EncodedMessage`: where many are made and unpacked at once, a plain tuple takes half of the time."""
+"""The fields of an `EncodedMessage` as a plain tuple, which takes half the time to create and unpack."""
 
 
 _new = cast("Callable[[type[EncodedMessage], Row], EncodedMessage]", tuple.__new__)  # pyright: ignore[reportUnknownMemberType]
 
 
 class Batch(Sequence[EncodedMessage]):
-    """Messages of one slot for one call: a sequence without an object for each message.
+    """The messages of one slot for one call: a sequence of `EncodedMessage`, stored as columns.
 
     Args:
         slot: Number of the slot.
@@ -64,9 +64,9 @@ class Batch(Sequence[EncodedMessage]):
     Attributes:
         size_bytes: Size of contents and bodies.
         messages: The messages as the caller gave them, or the numbers of their rows.
-        positions: Their positions in the user's call, if outcomes are requested.
-        folded: Index in the batch -> the caller's messages that were folded into that one.
-        completion: Id of the call for its repeats; `None` if a repeat merges.
+        positions: Positions of the messages in the user's call, if outcomes are requested.
+        folded: Index in the batch -> the caller's messages that were folded into the message there.
+        completion: Id by which Redis recognises a repeat of the call; `None` if a repeat merges.
     """
 
     __slots__ = (
@@ -144,7 +144,7 @@ class Batch(Sequence[EncodedMessage]):
         self.size_bytes += _size_of(contents, bodies)
 
     def fold(self, topic: Topic, encoded: EncodedMessage, message: object) -> int | None:
-        """Fold a message into the last one of its content; return the bytes added, `None` if it was not folded."""
+        """Fold a message into the last one of its content; return the bytes added, or `None` if it was not folded."""
         place = self._places.get(encoded.content)
         together = None if place is None else fold_pair(topic, self[place], encoded)
         if place is None or together is None:
@@ -158,11 +158,11 @@ class Batch(Sequence[EncodedMessage]):
 
     @property
     def taken(self) -> int:
-        """Number of the caller's messages in it."""
+        """Number of the caller's messages in the batch, including folded ones."""
         return len(self.messages) + sum(map(len, self.folded.values()))
 
     def originals(self, first: int = 0, last: int | None = None) -> list[Any]:
-        """Return the caller's messages that were folded into those of the batch from one index to before another."""
+        """Return the caller's messages behind `first` to `last` (exclusive) of the batch, including folded ones."""
         if not self.folded:
             return self.messages[first:last]
         originals: list[Any] = []
@@ -172,7 +172,7 @@ class Batch(Sequence[EncodedMessage]):
 
     @property
     def bodied(self) -> list[tuple[int, bytes]]:
-        """Index, from 0, and body of each message that has one."""
+        """Index, from 0, and body of each message with a body."""
         return [(index, body) for index, body in enumerate(self.bodies) if body is not None]
 
     def __len__(self) -> int:
@@ -197,12 +197,12 @@ class Batch(Sequence[EncodedMessage]):
 
 
 class Rows(Sequence[EncodedMessage]):
-    """Messages of any slots, in the given order: a sequence without an object for each message.
+    """Messages of any slots in the given order: a sequence of `EncodedMessage`, stored as columns.
 
     Args:
-        slots: Their slots.
-        contents: Contents.
-        values: Values.
+        slots: Slot of each message.
+        contents: Content of each message.
+        values: Value of each message.
         bodies: Bodies; empty if no message has one.
         fields: Fields of stream entries; empty if no entry has fields.
     """
@@ -235,7 +235,7 @@ class Rows(Sequence[EncodedMessage]):
 
     @property
     def sizes(self) -> Iterator[int]:
-        """Bytes of each message."""
+        """Size of each message in bytes."""
         sizes = map(len, self.contents)
         if self.bodies:
             sizes = map(add, sizes, (0 if body is None else len(body) for body in self.bodies))
@@ -243,13 +243,13 @@ class Rows(Sequence[EncodedMessage]):
 
     @property
     def longest(self) -> int:
-        """Upper bound of the bytes of a message, without fields."""
+        """Upper bound of a message's size in bytes, without fields."""
         bodies = [0 if body is None else len(body) for body in self.bodies]
         return max(map(len, self.contents), default=0) + max(bodies, default=0)
 
     @property
     def places(self) -> dict[int, list[int]]:
-        """Positions of the messages by slot, both in the given order."""
+        """Slot -> positions of its messages, in the given order."""
         slots = self.slots
         if slots and slots[0] == slots[-1] and slots.count(slots[0]) == len(slots):
             return {slots[0]: list(range(len(slots)))}
@@ -281,13 +281,13 @@ class Rows(Sequence[EncodedMessage]):
 
 
 def _messages(*columns: Iterable[Any]) -> Iterator[EncodedMessage]:
-    """Return the messages of columns: without a call of Python for each, as the class would take."""
+    """Return an iterator over the rows of columns as messages, without a Python call for each."""
     rows: Iterator[Row] = zip(*columns, strict=False)  # pyright: ignore[reportAssignmentType]
     return map(_new, repeat(EncodedMessage), rows)
 
 
 def slots_of(bases: Iterable[bytes], slots: int) -> list[int]:
-    """Return the slots of many messages, as `slot_of` does of one."""
+    """Return the slot for each slot basis, as `slot_of` does for one."""
     mask = slots - 1
     return [crc & mask for crc in map(crc32, bases)]
 
@@ -304,13 +304,13 @@ def _size_of(contents: Iterable[bytes], bodies: Iterable[bytes | None]) -> int:
 
 
 def fold_messages(topic: Topic, encoded: Iterable[EncodedMessage]) -> list[EncodedMessage]:
-    """Return messages of a topic with `merge` with those of one content folded, in the order of their first ones.
+    """Fold the messages of each content into one; return them in the order of the first message of each content.
 
-    Where a fold would leave the bounds of a `Collect` or the range of a `Sum`, or is not certain to be what the sends
-    would make of it, a further message of that content stands behind it.
+    A message is not folded if the result would exceed the bounds of a `Collect` or the range of a `Sum`, or might
+    differ from that of separate sends. It then follows as another message of its content.
 
-    Guarantee: sent, they leave what the messages would leave that were sent one by one at one instant, where
-        `Collect`'s bounds refuse or drop nothing, and no FIXED_TIME lies in the past.
+    Guarantee: sending the result has the same effect as sending all messages one by one at the same instant, unless
+        a bound of `Collect` refuses or drops items or a FIXED_TIME is in the past.
     """
     folded: list[EncodedMessage] = []
     places: dict[tuple[int, bytes], int] = {}
@@ -327,7 +327,7 @@ def fold_messages(topic: Topic, encoded: Iterable[EncodedMessage]) -> list[Encod
 
 
 def fold_pair(topic: Topic, older: EncodedMessage, newer: EncodedMessage) -> EncodedMessage | None:
-    """Return two messages of one content as one; `None` if they must not be folded: see `fold_messages`."""
+    """Fold two messages of one content into one; return `None` if they must not be folded: see `fold_messages`."""
     merge, first, second = cast("Merge", topic.merge), _record_of(older), _record_of(newer)
     together = _together(merge, first, second)
     if together is None:
@@ -342,7 +342,7 @@ def _record_of(message: EncodedMessage) -> Record:
 
 
 def _together(merge: Merge, older: Record, newer: Record) -> Record | None:
-    """Return the fold of two sends; `None` if they must not be folded."""
+    """Fold the records of two sends; return `None` if they must not be folded."""
     if newer.kind == "N" and merge.priority is not PriorityRule.LAST:
         return None  # an older version leaves the priority: which one is older the message in store says, too
     if newer.kind == "J" and older.wanted != newer.wanted:
@@ -359,7 +359,7 @@ def _together(merge: Merge, older: Record, newer: Record) -> Record | None:
 
 
 def _value(topic: Topic, merge: Merge, older: int, newer: int) -> int:
-    """Return the time range, time or priority of two sends, of which the newer one may decide it."""
+    """Return the time range, due time or priority of the message into which two sends are folded."""
     if topic.type is TopicType.RANGE_MERGE:
         return newer if isinstance(merge.window, Sliding) else older
     if topic.type is TopicType.FIXED_TIME or merge.priority is PriorityRule.LAST:

@@ -1,7 +1,7 @@
-"""Codecs: how a payload becomes the bytes of a body, and an object again.
+"""Codecs, which encode payloads as the bytes of a body and decode them again.
 
-A package is imported where it is needed. Without msgspec, JSON of dataclasses is written and read by the functions at
-the end of this file, in the same form, as far as the standard library goes.
+Optional packages are imported when they are first needed. Without msgspec, the functions at the end of this file
+encode and decode dataclasses as JSON in the same form, for the types that the standard library supports.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from uuid import UUID
 from rmq.errors import InvalidValueError
 
 Encoder: TypeAlias = Callable[[Any], bytes]
-"""Makes the bytes of a payload."""
+"""Function that encodes a payload as bytes."""
 
 Decoder: TypeAlias = Callable[[bytes], Any]
-"""Makes a payload of bytes; any exception says that they are none."""
+"""Function that decodes a payload from bytes; any exception means that the bytes are invalid."""
 
 HIDDEN = "its text is not shown, for it may hold what is secret"
-"""What stands in place of an error's text where payloads are encrypted."""
+"""Replaces the text of an error if payloads are encrypted."""
 
 MAX_INFLATED_BYTES = 64 * 1_048_576
-"""What a compressed body may hold at most: four times the longest body of a topic."""
+"""Maximum size of a compressed body after decompression: four times the longest body of a topic."""
 
 
 class Codec(Protocol):
-    """How payloads of a class become bytes. It is asked once for each class; so check there what can be checked.
+    """Encodes payloads as bytes and decodes them. Each method is called once per class, and should check the class.
 
     Examples:
         >>> from dataclasses import make_dataclass
@@ -159,7 +159,7 @@ class ZstdCodec:
 
         def deflated(payload: Any) -> bytes:
             if len(text := encode(payload)) > MAX_INFLATED_BYTES:
-                raise ValueError(f"it has {len(text)} bytes before compression, more than {MAX_INFLATED_BYTES}")
+                raise ValueError(f"{len(text)} bytes before compression exceed the maximum of {MAX_INFLATED_BYTES}")
             return zstandard.ZstdCompressor(level).compress(text)  # one is not for all threads
 
         return deflated
@@ -170,7 +170,7 @@ class ZstdCodec:
 
         def inflated(body: bytes) -> Any:
             if (size := zstandard.frame_content_size(body)) > MAX_INFLATED_BYTES:
-                raise ValueError(f"it holds {size} bytes, more than {MAX_INFLATED_BYTES}")
+                raise ValueError(f"{size} bytes after decompression exceed the maximum of {MAX_INFLATED_BYTES}")
             return decode(zstandard.ZstdDecompressor().decompress(body, max_output_size=MAX_INFLATED_BYTES))
 
         return inflated
@@ -181,7 +181,7 @@ class EncryptedCodec:
     """Encrypts and signs the output of another codec with Fernet (AES-128 in CBC mode, HMAC). Needs `rmq[encryption]`.
 
     Args:
-        keys: One or more, as `Fernet.generate_key()` makes them: the first one encrypts, all decrypt.
+        keys: One or more keys from `Fernet.generate_key()`: the first one encrypts, all decrypt.
         inner: The other codec; JSON by default.
 
     Raises:
@@ -207,7 +207,7 @@ class EncryptedCodec:
         try:
             self._fernet()
         except ValueError:  # it does not show the key
-            raise InvalidValueError("keys must be one or more keys as Fernet.generate_key() makes them") from None
+            raise InvalidValueError("keys must be a sequence of one or more keys from Fernet.generate_key()") from None
 
     def _fernet(self) -> Any:
         fernet = import_module("cryptography.fernet")
@@ -226,7 +226,7 @@ class EncryptedCodec:
             try:
                 text = decrypt(body)
             except import_module("cryptography.fernet").InvalidToken:
-                raise ValueError("it was not encrypted with one of the keys, or was changed") from None
+                raise ValueError("the body was not encrypted with any of the keys, or was changed") from None
             try:
                 return decode(text)
             except MemoryError:
@@ -248,30 +248,30 @@ def encodes_alike(codec: object) -> bool:
 
 
 def is_payload_class(kind: object) -> bool:
-    """Return whether payloads can be of a class: a dataclass, a msgspec struct or a pydantic model."""
+    """Return whether a class can be a payload class: a dataclass, a msgspec struct or a pydantic model."""
     marks = ("__dataclass_fields__", "__struct_fields__", "__pydantic_validator__")
     return isinstance(kind, type) and any(hasattr(kind, each) for each in marks)
 
 
 def is_pydantic(kind: type) -> bool:
-    """Return whether a class is a pydantic model, or a dataclass of pydantic's."""
+    """Return whether a class is a pydantic model or a pydantic dataclass."""
     return hasattr(kind, "__pydantic_validator__")
 
 
 @dataclass(frozen=True, slots=True)
 class Finite:
-    """Refuses NaN and infinity where they would not decode: JSON's encoders write both as `null`.
+    """JSON encoder that refuses NaN and infinity unless they decode again: encoders write both as `null`.
 
     Attributes:
-        plain: Writes JSON, and refuses nothing.
-        decode: Reads it.
+        plain: The encoder without this check.
+        decode: The decoder of the same class.
     """
 
     plain: Encoder
     decode: Decoder
 
     def __call__(self, payload: Any) -> bytes:
-        """Write JSON. Raises as the decoder does for a `null` that it does not allow."""
+        """Encode a payload. Raises the decoder's exception for a `null` that the class does not allow."""
         body = self.plain(payload)
         if b"null" in body:
             self.decode(body)
@@ -303,10 +303,10 @@ def _needed(package: str, who: str, extra: str) -> None:
 
 
 _Reader: TypeAlias = Callable[[Any, str], Any]
-"""Makes a value of what JSON says at a path such as `$.price`. Raises `ValueError`."""
+"""Function that converts the JSON value at a path such as `$.price`. Raises `ValueError` if it is invalid."""
 
 _Known: TypeAlias = dict[type, dict[str, _Reader]]
-"""The readers of the fields of each dataclass that was met: one may hold itself."""
+"""Readers of the fields of each dataclass seen so far: a dataclass may contain itself."""
 
 _NAMES: dict[type, str] = {
     NoneType: "null",
@@ -325,7 +325,7 @@ _TEXTS: dict[type, Callable[[str], Any]] = {
     Decimal: Decimal,
     UUID: UUID,
 }
-"""What stands in JSON as text."""
+"""Types that JSON holds as text, with the function that parses the text."""
 
 _UTC = re.compile(r"\+00:00$")
 
@@ -334,8 +334,8 @@ def encode_plain_json(payload: object) -> bytes:
     """Return a payload as JSON.
 
     Raises:
-        TypeError: It holds a value that has no form in JSON.
-        ValueError: It holds a float that is no finite number.
+        TypeError: A value cannot be represented in JSON.
+        ValueError: A float is NaN or infinite.
     """
     text = json.dumps(payload, default=_written, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return text.encode()
@@ -368,7 +368,7 @@ def _written(value: object) -> Any:
         return b64encode(value).decode()
     if isinstance(value, set | frozenset):
         return list(cast("set[Any]", value))
-    raise TypeError(f"JSON has no form for {type(value).__name__}")
+    raise TypeError(f"object of type {type(value).__name__} cannot be represented in JSON")
 
 
 def _reader(kind: Any, known: _Known) -> _Reader:

@@ -22,7 +22,7 @@ from rmq.errors import AlreadySettledError, InvalidValueError, LeaseLostError, R
 MAX_ERROR_CHARACTERS = 1_000
 
 Fold: TypeAlias = Callable[[Any, bytes], Any]
-"""Puts an item to what those before it came to."""
+"""Function that combines the result so far with an item."""
 
 
 class Verb(Enum):
@@ -45,8 +45,8 @@ class Outcome:
 
     Attributes:
         verb: The action.
-        delay_ms: For a nack: wait before the retry; `None` for the topic's retry policy. For a release: it has failed,
-            uses up no retry, and comes again after this time; `None`: it was not begun, and goes back as it was.
+        delay_ms: For a nack: wait before the retry, ms; `None` for the topic's retry policy. For a release: wait before
+            the redelivery of a message that has failed without using up a retry; `None` if its handler has not begun.
         error_type: Class of the error, such as `ValueError`.
         error_message: Text of the error, at most 1,000 characters.
 
@@ -68,13 +68,13 @@ RELEASED = Outcome(Verb.RELEASE)
 
 
 class Holder(Protocol):
-    """The planner of a delivery, which knows whether it is still its own."""
+    """The claim planner of a delivery: it settles the delivery, and knows whether the slot is still owned."""
 
     @property
     def settle(self) -> Callable[[Delivery, Outcome], bool] | None:
-        """Carry out an outcome at once; return False if the claim was stale.
+        """Settle a delivery at once; return False if its lease was lost before.
 
-        `None` if the outcome only has to be recorded: a thread of a listener settles with its next claim.
+        Return `None` if the outcome only has to be recorded: a listener's thread sends outcomes with its next claim.
         """
         ...
 
@@ -97,10 +97,10 @@ class Delivery(Generic[PayloadT]):
         lease_until_s: When the lease ends at the earliest, on the clock of `rmq._model.times.monotonic_s`.
         owner: Epoch and ensemble under which it was claimed.
         lost: True once the lease is known to be lost: another consumer may have the message.
-        outcome: How it was settled; `None` while it is open.
-        ack_individually: Whether its ack has to name it: Redis could not ack its claim as a whole.
-        under_way: Whether its claim score is on the way to Redis, in a renewal or an ack that was not answered yet.
-        trace: The W3C traceparent that came with it, empty for none; see `rmq._model.records`.
+        outcome: How it was settled; `None` until then.
+        ack_individually: Whether its ack must name it, because Redis could not ack its claim as a whole.
+        under_way: Whether a renewal or an ack with its claim score was sent and is not answered yet.
+        trace: The W3C traceparent sent with it, empty for none; see `rmq._model.records`.
 
     Examples:
         >>> jobs = Topic("jobs", TopicType.PRIORITY)
@@ -118,7 +118,7 @@ class Delivery(Generic[PayloadT]):
     )  # fmt: skip
 
     _record: Record = NOTHING
-    """The result of its sends; without the topic's `merge` that of one send, of which nothing else is known."""
+    """The result of its sends; without the topic's `merge` that of one send of unknown time."""
 
     def __init__(
         self,
@@ -182,7 +182,7 @@ class Delivery(Generic[PayloadT]):
 
     @property
     def merged(self) -> int:
-        """Number of sends merged into this delivery; always 1 without the topic's `merge`: they are not counted."""
+        """Number of sends merged into this delivery; always 1 without the topic's `merge`, as they are not counted."""
         return self._record.count
 
     @property
@@ -198,10 +198,10 @@ class Delivery(Generic[PayloadT]):
 
         Raises:
             PayloadError: The body cannot be decoded. A listener buries such a message without calling its handler.
-            InvalidValueError: The topic has no payload class; or it collects: use `payloads`.
+            InvalidValueError: The topic has no payload class, or collects items: use `payloads`.
         """
         if self.topic.collects:
-            raise InvalidValueError(f"topic {self.topic.name} collects: take payloads", topic=self.topic.name)
+            raise InvalidValueError(f"topic {self.topic.name} collects items: use payloads", topic=self.topic.name)
         return self._payload()
 
     @property
@@ -219,7 +219,7 @@ class Delivery(Generic[PayloadT]):
         return self.decode() if found is _NOT_DECODED else found
 
     def decode(self) -> Any:
-        """Decode its payload, or all of them, again, and return it. Raises as `payload`. Internal."""
+        """Decode the payload, or all payloads, again and return the result. Raises as `payload`. Internal."""
         topic = self.topic
         many = [decode_payload(topic.typed, topic.name, item) for item in self.items] if topic.collects else None
         found: Any = decode_payload(topic.typed, topic.name, self.body) if many is None else many
@@ -233,7 +233,7 @@ class Delivery(Generic[PayloadT]):
 
     @property
     def items(self) -> tuple[bytes, ...]:
-        """The items of a `Collect`, or the parts of a join, in the order of sending; else none."""
+        """The items of a `Collect`, or the parts of a join, in the order of sending; otherwise empty."""
         return self._record.items
 
     @property
@@ -258,7 +258,7 @@ class Delivery(Generic[PayloadT]):
 
     @property
     def version(self) -> int | None:
-        """The largest `version=` of its sends, which is that of its body, if the topic keeps `Newest`; else `None`."""
+        """The version of its body, the largest `version=` of its sends; `None` unless the topic merges by `Newest`."""
         return version_of(self._record)
 
     @property
@@ -286,10 +286,10 @@ class Delivery(Generic[PayloadT]):
 
     @property
     def fencing_token(self) -> int | None:
-        """A number that other stores compare, to refuse late writes of a former owner; `None` without owners.
+        """A number by which other stores can refuse late writes of a former owner; `None` without owners.
 
-        Guarantee: larger for every later owner of the slot, also after `RmqClient.adopt`, and the same for all that one
-            owner claims; below 2^63. A Redis that was emptied, or that lost its last writes in a failover, may have
+        Guarantee: larger for every later owner of the slot, also after `RmqClient.adopt`, and the same for all claims
+            of one owner; below 2^63. A Redis that was emptied, or that lost its last writes in a failover, may have
             forgotten a move by `adopt`.
         """
         return self.owner.fencing_token
@@ -310,8 +310,8 @@ class Delivery(Generic[PayloadT]):
             In a listener always True: it collects outcomes and sends them with its next call.
 
         Raises:
-            AlreadySettledError: Settled before.
-            ReplyLostError: It may be acked or not; the lease settles it.
+            AlreadySettledError: The delivery was settled before.
+            ReplyLostError: It may be acked or not; if not, the message is redelivered when its lease expires.
         """
         return self._end(ACKED)
 
@@ -328,14 +328,14 @@ class Delivery(Generic[PayloadT]):
 
         Raises:
             InvalidValueError: The delay is negative or over 100 years.
-            AlreadySettledError: Settled before.
-            ReplyLostError: It may be nacked or not; the lease settles it.
+            AlreadySettledError: The delivery was settled before.
+            ReplyLostError: It may be nacked or not; if not, the message is redelivered when its lease expires.
         """
         delay_ms = None if delay is None else duration_ms(delay, "delay")
         return self._end(Outcome(Verb.NACK, delay_ms, *describe(error)))
 
     def bury(self, error: BaseException | str = "") -> bool:
-        """Move to the dead letters at once, even if retries are left. Returns and raises like `nack`."""
+        """Move the message to the dead letters at once, even if retries are left. Returns and raises like `nack`."""
         return self._end(Outcome(Verb.BURY, 0, *describe(error)))
 
     def release(self) -> bool:
@@ -355,13 +355,13 @@ class Delivery(Generic[PayloadT]):
         """Record an outcome without sending it: for consumers and listeners, which settle in batches.
 
         Raises:
-            AlreadySettledError: Settled before.
+            AlreadySettledError: The delivery was settled before.
         """
         self.refuse_if_settled()
         self.outcome = outcome
 
     def refuse_if_settled(self) -> None:
-        """Raise `AlreadySettledError` if it was acked, nacked, buried or released before."""
+        """Raise `AlreadySettledError` if the delivery was acked, nacked, buried or released before."""
         if self.outcome is not None:
             raise AlreadySettledError(
                 f"delivery of {self.content!r:.80} was settled before ({self.outcome.verb.value})",
@@ -388,7 +388,7 @@ class Delivery(Generic[PayloadT]):
 def describe(error: BaseException | str) -> tuple[str, str]:
     """Return the class and the text of an error as they are stored: valid UTF-8, at most 1,000 characters.
 
-    Never raises, even if methods of the error do: else the delivery would have no outcome.
+    Never raises, even if methods of the error do: otherwise the delivery would get no outcome.
     """
     kind = "" if issubclass(type(error), str) else _name_of(error)
     try:
@@ -434,7 +434,7 @@ class MergedDelivery(Delivery[PayloadT]):
 
     @property
     def items(self) -> tuple[bytes, ...]:
-        """The items of a `Collect`, or the parts of a join, in the order of sending; else none."""
+        """The items of a `Collect`, or the parts of a join, in the order of sending; otherwise empty."""
         if self._items is None:
             self._items = self._record.items
         return self._items

@@ -1,4 +1,4 @@
-"""Deliveries as columns: the messages of one claim as one delivery, and what handlers and consumers get of many."""
+"""Deliveries as columns: the messages of one claim as one object, and the columns that handlers and consumers get."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from rmq._model.topics import Topic
 from rmq.errors import InvalidValueError
 
 _SPREADING = Lock()
-"""Held while deliveries are made of columns: by the keeper of the leases, or by a handler. Nobody waits meanwhile."""
+"""Held while columns are split into deliveries, by the lease keeper or by a handler; no code blocks meanwhile."""
 
 
 class ClaimColumns(Delivery):
-    """All messages of a claim with one claim score. If they are acked as a whole, no object is made for each.
+    """The messages of a claim with one claim score. If they are acked as a whole, no object is created for each.
 
-    If a message gets an outcome, a lease or an error of its own, `each` makes a delivery of every one. They replace the
-    columns from then on, and have the outcome of the columns unless they have one of their own.
+    If a message gets an outcome, a lease or an error of its own, `each` creates a delivery for every message. The
+    deliveries replace the columns from then on, and take their outcome unless they have one of their own.
 
     Attributes:
         rows: The claimed rows.
@@ -69,7 +69,7 @@ class ClaimColumns(Delivery):
         return self._each is not None
 
     def must_spread(self, now_s: float) -> bool:
-        """Return whether these cannot be settled as a whole: only acks can be, and only while the lease runs."""
+        """Return whether the messages must be settled one by one: only acks within the lease settle whole claims."""
         if self._each is not None:
             return True
         whole = self._outcome is ACKED and not self.ack_individually and self.lease_until_s >= now_s
@@ -117,7 +117,7 @@ def spread(deliveries: Iterable[Delivery]) -> list[Delivery]:
 
 
 def spread_some(deliveries: Sequence[Delivery], now_s: float) -> Sequence[Delivery]:
-    """Return deliveries, with columns that cannot be settled as a whole split into rows, unless they are under way."""
+    """Split columns that cannot be settled as a whole into deliveries, except those with a request under way."""
     if not _has_columns(deliveries):
         return deliveries
     found: list[Delivery] = []
@@ -130,7 +130,7 @@ def spread_some(deliveries: Sequence[Delivery], now_s: float) -> Sequence[Delive
 
 
 def take_up_to(waiting: deque[Delivery], most: int) -> list[Delivery]:
-    """Take up to a number of waiting messages; the first columns even if they have more. Thread-safe."""
+    """Take up to `most` waiting messages; the first columns are taken whole even if they have more. Thread-safe."""
     taken: list[Delivery] = []
     number = 0
     try:
@@ -150,14 +150,14 @@ def take_up_to(waiting: deque[Delivery], most: int) -> list[Delivery]:
 
 
 def number_of(deliveries: Sequence[Delivery]) -> int:
-    """Return how many messages there are."""
+    """Return the number of messages of the deliveries."""
     if not _has_columns(deliveries):
         return len(deliveries)
     return sum([len(each.rows) if isinstance(each, ClaimColumns) else 1 for each in deliveries])
 
 
 def size_of(deliveries: Sequence[Delivery]) -> tuple[int, int]:
-    """Return the number of messages, and of their slots."""
+    """Return the number of messages and the number of their slots."""
     return number_of(deliveries), len({delivery.slot for delivery in deliveries})
 
 
@@ -168,11 +168,11 @@ def _has_columns(deliveries: Sequence[Delivery]) -> bool:
 V = TypeVar("V")
 
 Settle: TypeAlias = Callable[[Sequence[Delivery], Outcome], Sequence[Delivery]]
-"""Carries out an outcome of deliveries, and returns those whose lease was lost before."""
+"""Function that settles deliveries with an outcome, and returns those whose lease was lost before."""
 
 
 class DeliveryColumns:
-    """Deliveries as columns: each list has one value for each delivery, a row. Do not change the lists.
+    """Deliveries as columns: each list has one value per delivery (row). Do not change the lists.
 
     Call `ack` when all rows are done, or `nack` some rows and ack the rest.
 
@@ -214,12 +214,12 @@ class DeliveryColumns:
 
     @property
     def slots(self) -> list[int]:
-        """Slots."""
+        """Slot of each row."""
         return self._column(lambda part: part.slot)
 
     @property
     def attempts(self) -> list[int]:
-        """Numbers of these deliveries, 1 for the first of a message."""
+        """Number of each delivery, 1 for the first of a message."""
         return self._column(lambda part: part.attempt)
 
     @property
@@ -229,7 +229,7 @@ class DeliveryColumns:
 
     @property
     def due_ms(self) -> list[int | None]:
-        """When they were due, epoch ms; `None` on a PRIORITY topic and for a retry."""
+        """Due times, epoch ms; `None` on a PRIORITY topic and for a retry."""
         timed, most = self.topic.type.timed, self.topic.max_retries
         return [score if timed and score > most else None for score in self._scores()]
 
@@ -241,27 +241,27 @@ class DeliveryColumns:
 
     @property
     def values(self) -> list[Any]:
-        """The results of their sends, see `Delivery.value`; the bodies if the topic has no `merge`."""
+        """Results of the merged sends, see `Delivery.value`; the bodies if the topic has no `merge`."""
         return [value for part in self._parts for value in _values_of(part)]
 
     @property
     def merged(self) -> list[int]:
-        """Number of sends that merged into each; always 1 without the topic's `merge`, as they are not counted."""
+        """Number of sends merged into each row; always 1 without the topic's `merge`, as they are not counted."""
         return self._column(lambda part: part.merged)
 
     @property
     def claimed_ms(self) -> list[int]:
-        """Times of their claims by the clock of Redis, epoch ms."""
+        """Times of the claims by Redis' clock, epoch ms."""
         return self._column(lambda part: part.claimed_ms)
 
     @property
     def fencing_tokens(self) -> list[int | None]:
-        """Numbers for other stores, `None` without owners; see `Delivery.fencing_token`."""
+        """Fencing token of each row, `None` without owners; see `Delivery.fencing_token`."""
         return self._column(lambda part: part.fencing_token)
 
     @property
     def lost(self) -> list[bool]:
-        """Whether each lease is known to be lost: another consumer may have the message. Check before an effect."""
+        """Whether each lease is known to be lost: another consumer may have the message. Check it before an effect."""
         found: list[bool] = []
         for part in self._parts:
             if isinstance(part, ClaimColumns):
@@ -272,7 +272,7 @@ class DeliveryColumns:
 
     @property
     def deliveries(self) -> list[Delivery]:
-        """A `Delivery` for each row, always the same objects, at the cost that columns avoid."""
+        """A `Delivery` for each row, always the same objects; creating them costs the time that columns save."""
         return spread(self._parts)
 
     def ack(self, rows: Iterable[int] | None = None) -> list[int]:
@@ -310,7 +310,7 @@ class DeliveryColumns:
         return self._end(rows, Outcome(Verb.NACK, delay_ms, *describe(error)))
 
     def bury(self, rows: Iterable[int] | None = None, error: BaseException | str = "") -> list[int]:
-        """Move to the dead letters at once, even if retries are left. Returns and raises like `ack`."""
+        """Move the messages to the dead letters at once, even if retries are left. Returns and raises like `ack`."""
         return self._end(rows, Outcome(Verb.BURY, 0, *describe(error)))
 
     def release(self, rows: Iterable[int] | None = None) -> list[int]:

@@ -15,7 +15,7 @@ E = TypeVar("E", bound=Enum)
 MOST_CHARACTERS = 200
 _NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _ACTING = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
-"""Characters that act instead of being shown: controls, writing direction, zero width, private, unassigned."""
+"""Unicode categories that are escaped: controls, invisible formatting, surrogates, private use, unassigned."""
 
 
 def shown(value: str | bytes, most: int = MOST_CHARACTERS) -> str:
@@ -23,7 +23,7 @@ def shown(value: str | bytes, most: int = MOST_CHARACTERS) -> str:
 
     Args:
         value: Text or bytes from anywhere.
-        most: Characters kept; what is longer ends in `…` and its length in bytes.
+        most: Maximum number of characters; longer text is cut, and ends in `…` and its length in bytes.
     """
     if isinstance(value, bytes):
         # a character has up to 4 bytes; what is cut anyway need not be decoded
@@ -60,7 +60,7 @@ def _safe(character: str) -> str:
 
 
 def counted(number: int, what: str, more: str = "") -> str:
-    """Return a number and what it counts: `1 value`, `2,000 values`; `more` is its plural, by default with an s."""
+    """Return a number with its noun: `1 value`, `2,000 values`; `more` is the plural, by default the noun with an s."""
     return f"{number:,} {what if number == 1 else more or what + 's'}"
 
 
@@ -99,39 +99,39 @@ def span(ms: float) -> str:
         if seconds >= size_s:
             rest = seconds % size_s // smaller_s
             return f"{seconds // size_s:,} {unit}" + (f" {rest} {smaller}" if rest else "")
-    raise AssertionError("a minute is more than a minute")
+    raise AssertionError("unreachable: at least a minute, but shorter than every unit")
 
 
 def milliseconds(ms: float | None) -> str:
-    """Return how long a handler took, with a digit after the point below 10 ms; `–` for nothing."""
+    """Return the duration of a handler call in words, with one decimal below 10 ms; `–` for `None`."""
     return "–" if ms is None else f"{ms:.1f} ms" if ms < 10 else span(ms)
 
 
 def from_now(epoch_ms: int, now_ms: int) -> str:
-    """Return a time as seen from `now_ms`: `in 4.2 s` or `3 m ago`."""
+    """Return a time relative to `now_ms`: `in 4.2 s` or `3 m ago`."""
     ahead_ms = epoch_ms - now_ms
     return f"in {span(ahead_ms)}" if ahead_ms > 0 else f"{span(-ahead_ms)} ago"
 
 
 def check_whole(what: str, value: object, highest: int, other: str = "") -> None:
-    """Raise `InvalidValueError` unless it is a whole number from 1 to `highest`; `other` names further valid values."""
+    """Raise `InvalidValueError` unless the value is a whole number from 1 to `highest`; `other` adds to the error."""
     if type(value) is not int or not 1 <= value <= highest:
         raise InvalidValueError(f"{what} is {brief(value)}; it must be a whole number from 1 to {highest}{other}")
 
 
 def check_flag(what: str, value: object) -> None:
-    """Raise `InvalidValueError` unless it is True or False."""
+    """Raise `InvalidValueError` unless the value is True or False."""
     if type(value) is not bool:
         raise InvalidValueError(f"{what} is {brief(value)}; it must be True or False")
 
 
 def is_number(value: object) -> bool:
-    """Return whether a value is an int or a float: no bool, and nothing that compares in a way of its own."""
+    """Return whether a value is an int or a float, but not a bool."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def one_of(kind: type[E], value: object, what: str) -> E:
-    """Return the member of an enum that is given, or whose value is; raises `InvalidValueError`."""
+    """Return an enum member that is given as itself or by its value; raises `InvalidValueError` for other values."""
     try:
         return kind(value)
     except ValueError:

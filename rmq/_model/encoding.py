@@ -44,16 +44,16 @@ VALUE_COLUMNS: dict[TopicType, str] = {
     TopicType.PRIORITY: "priority",
     TopicType.FIXED_TIME: "fixed_time",
 }
-"""Type of a topic -> what says when its messages are due, or how urgent they are: a column of Spark's frames."""
+"""Topic type -> the column of Spark's frames with the due time or priority of messages."""
 
 _FIELDS = {"time_range": "time_range_ms", "priority": "priority", "fixed_time": "fixed_time_ms"}
-"""The same, as messages have it: the field that holds the number."""
+"""Spark column -> the attribute of a message that holds the number."""
 
 _PARAMETERS = {"time_range": "time_range", "priority": "priorities", "fixed_time": "fixed_times"}
-"""The same, as `send_columns` calls its columns."""
+"""Spark column -> the parameter of `send_columns`."""
 
 _TOPIC_TYPES: dict[type[Message], TopicType] = {kind: topic_type for topic_type, kind in MESSAGE_TYPES.items()}
-"""By class: an enum hashes slowly."""
+"""Message class -> topic type: a class hashes faster than an enum member."""
 
 
 @runtime_checkable
@@ -73,7 +73,7 @@ class ArrowArray(Protocol):
 
 
 Column: TypeAlias = Sequence[Any] | ArrowArray
-"""The values of all rows: a list, a tuple or an Arrow array."""
+"""One value per row: a list, a tuple or an Arrow array."""
 
 
 class Encoder:
@@ -83,7 +83,7 @@ class Encoder:
         topic: The registered definition.
 
     Attributes:
-        row: Does the same as `one`, and returns a plain tuple.
+        row: Function that does the same as `one`, but may return a plain tuple.
         bounds: Smallest and largest value of a message: time range in ms, priority or epoch ms.
     """
 
@@ -105,7 +105,7 @@ class Encoder:
         """Check a message, and return it encoded.
 
         Raises:
-            InvalidMessageError: It is of another topic type, empty or too long, or has a value outside of its bounds.
+            InvalidMessageError: The message is for another topic type, empty, too long, or has a value out of bounds.
         """
         row = self.row(message)
         return row if type(row) is EncodedMessage else EncodedMessage(*row)
@@ -186,7 +186,7 @@ class Encoder:
         return EncodedMessage(slot_of(basis, topic.slots), content, 0, body, fields)
 
     def _refuse_other(self, kind: type[Message]) -> None:
-        """Refuse a message that is not of the class that the topic takes."""
+        """Raise `InvalidMessageError` for a message of a class that the topic does not take."""
         topic = self.topic
         joins = topic.merge is not None and topic.merge.joins
         taken = JoinMessage if joins else MESSAGE_TYPES[topic.type]
@@ -200,20 +200,20 @@ class Encoder:
         if self.topic.default_range_ms is not None:
             return self.topic.default_range_ms
         raise InvalidMessageError(
-            f"time_range is None; topic {self.topic.name} has no window in its merge, so each message must name one",
+            f"time_range is None; topic {self.topic.name} has no window in its merge, so messages need a time_range",
             topic=self.topic.name,
         )
 
     def _refuse_extras(self, content: bytes, version: int | None, weight: int) -> NoReturn:
-        """Refuse a version or a weight on a topic without `merge`."""
+        """Raise `InvalidMessageError` for a version or a weight on a topic without `merge`."""
         name, value = ("weight", weight) if version is None else ("version", version)
         raise InvalidMessageError(
-            f"{name} of {content!r:.80} is {value!r}; topic {self.topic.name} has no merge, and takes none",
+            f"{name} of {content!r:.80} is {value!r}; only topics with merge= take a {name}, not {self.topic.name}",
             topic=self.topic.name,
         )
 
     def traced(self, encoded: EncodedMessage, trace: str) -> EncodedMessage:
-        """Return a message with the trace context before its body; an entry of a stream has none."""
+        """Return a message with the trace context before its body; stream entries are returned unchanged."""
         if not trace or self.topic.type is TopicType.STREAM:
             return encoded
         if self.topic.merge is not None and encoded.body is not None:
@@ -221,14 +221,14 @@ class Encoder:
         return encoded._replace(body=wrap(unwrap(encoded.body)[0], trace))
 
     def _body(self, content: bytes, body: Body) -> bytes | None:
-        """Return the body of a message as it is stored; one that looks like RMQ's envelope gets one around it."""
+        """Return a body as it is stored; one that begins like RMQ's trace envelope is wrapped in an empty envelope."""
         if body is None:
             return None
         stored = self._payload(content, body, "body")
         return wrap(stored, "") if stored.startswith(TRACE_MARK) else stored
 
     def _payload(self, content: bytes, payload: Body, name: str) -> bytes:
-        """Return a body, or an item of one, in bytes."""
+        """Return a body, or one of its items, in bytes."""
         stored, topic = payload_bytes(payload, name), self.topic
         if len(stored) > topic.max_body_bytes:
             raise InvalidMessageError(
@@ -242,7 +242,7 @@ class Encoder:
         """Return the record of a message, without times, which the script adds.
 
         Raises:
-            InvalidMessageError: Version, weight or body are not what the topic's reducer takes.
+            InvalidMessageError: The topic's reducer does not take this version, weight or body.
         """
         if type(weight) is not int or not 1 <= weight <= MAX_COUNT:
             raise InvalidMessageError(
@@ -266,7 +266,7 @@ class Encoder:
         most = cast("Collect", self._merge.reduce).max_items
         if of > most:
             raise InvalidMessageError(
-                f"of of {content!r:.80} is {of}; topic {self.topic.name} takes up to max_items, which is {most}",
+                f"of= for {content!r:.80} is {of}; topic {self.topic.name} takes at most max_items, which is {most}",
                 topic=self.topic.name,
             )
         number, value = self._collected(content, (part,))
@@ -274,7 +274,7 @@ class Encoder:
 
     def _version(self, content: bytes, version: int | None, kind: str) -> int:
         if kind != "N":
-            rule = f"only topics with merge=Merge(Newest()) take one, and {self.topic.name} is none"
+            rule = f"only topics with merge=Merge(Newest()) take a version, not {self.topic.name}"
         elif type(version) is int and 0 <= version <= MAX_WHOLE:
             return version
         else:
@@ -287,19 +287,19 @@ class Encoder:
         if isinstance(body, int | float) and not isinstance(body, bool):
             if abs(body) <= MAX_WHOLE or (isinstance(body, float) and kind != "S" and isfinite(body)):
                 return body
-        most = "up to 2^53 - 1, plus or minus" if kind == "S" else "finite, a whole one up to 2^53 - 1, plus or minus"
+        most = "from -(2^53 - 1) to 2^53 - 1" + ("" if kind == "S" else ", or any finite float")
         raise InvalidMessageError(
-            f"body of {content!r:.80} is {body!r:.80}; on topic {self.topic.name} it must be a number, {most}",
+            f"body of {content!r:.80} is {body!r:.80}; on topic {self.topic.name} it must be a number {most}",
             topic=self.topic.name,
         )
 
     def _collected(self, content: bytes, items: Sequence[Body]) -> tuple[int, bytes]:
-        """Return the number of items and their frames."""
+        """Return the number of items, and the items in the form of a record's value."""
         bounds = cast("Collect", self._merge.reduce)
         if not items or None in items:
             raise InvalidMessageError(
                 f"body of {content!r:.80} is {tuple(items)!r:.80}; "
-                f"topic {self.topic.name} collects items: it must be one, or a tuple of them",
+                f"topic {self.topic.name} collects items: it must be an item or a tuple of items",
                 topic=self.topic.name,
             )
         name = "part" if self._merge.joins else "item"
@@ -309,7 +309,7 @@ class Encoder:
         value = framed(stored)
         if len(stored) > bounds.max_items or len(value) > bounds.max_bytes:
             raise InvalidMessageError(
-                f"body of {content!r:.80} has {len(stored)} items of {len(value)} bytes, with 4 bytes more for each; "
+                f"body of {content!r:.80} has {counted(len(stored), 'item')}, {len(value)} bytes with 4 more for each; "
                 f"topic {self.topic.name} collects up to max_items={bounds.max_items}, max_bytes={bounds.max_bytes}",
                 topic=self.topic.name,
             )
@@ -322,12 +322,12 @@ class Encoder:
         bodies: Column | None = None,
         slot_bases: Column | None = None,
     ) -> Rows:
-        """Check columns of messages as a whole, before any is sent.
+        """Check columns of messages as a whole, before any is sent, and return them encoded.
 
         Args:
             contents: Contents.
-            values: `time_range`, `priorities` and `fixed_times`: that of the topic's type a column, or one value for
-                all rows; the others `None`.
+            values: `time_range`, `priorities` and `fixed_times`. The one for the topic's type has a column, or one
+                value for all rows; the others are `None`.
             bodies: Bodies, `None` for a row without one.
             slot_bases: Slot bases, `None` for a row whose slot comes from its content.
 
@@ -348,7 +348,7 @@ class Encoder:
         taken = _PARAMETERS.get(VALUE_COLUMNS.get(topic.type, ""))
         for name, value in values.items():
             if name != taken and value is not None:
-                takes = "none of them" if taken is None else taken
+                takes = "no such column" if taken is None else taken
                 raise InvalidValueError(
                     f"{name} is {value!r:.80}; topic {topic.name} is {topic.type.name} and takes {takes}"
                 )
@@ -402,7 +402,7 @@ class Encoder:
     def _each(
         self, contents: Sequence[Any], value: Any, bodies: Sequence[Any] | None, bases: Sequence[Any] | None
     ) -> Iterator[EncodedMessage]:
-        """Yield the rows, each checked as a message."""
+        """Check each row as a message, and yield it encoded."""
         message_of = self._message_maker()
         values = value if _is_column(value) else repeat(value)
         rows = zip(contents, values, bases or repeat(None), bodies or repeat(None), strict=False)
@@ -413,14 +413,16 @@ class Encoder:
                 raise InvalidBatchError(f"row {number} of send_columns: {error}", topic=self.topic.name) from error
 
     def _message_maker(self) -> Callable[[Any, Any, Any, Any], Message]:
-        """Return a function that makes a message of a content, a value, a slot basis and a body."""
+        """Return a function that creates a message from a content, a value, a slot basis and a body."""
         topic = self.topic
         kind: Any = MESSAGE_TYPES[topic.type]
         if topic.merge is not None and topic.merge.joins:
-            raise InvalidValueError(f"topic {topic.name} joins parts and takes JoinMessage, which has no columns")
+            raise InvalidValueError(
+                f"topic {topic.name} takes JoinMessage, for which there are no columns; use send_many"
+            )
         if topic.merge is not None and topic.merge.kind == "N":
             raise InvalidValueError(
-                f"topic {topic.name} merges by Newest, and its messages need a version, for which there is no column"
+                f"topic {topic.name} merges by Newest and needs a version, for which there is no column; use send_many"
             )
         if topic.type is TopicType.STREAM:
             return lambda content, value, basis, body: kind(content, basis, body)
@@ -430,7 +432,7 @@ class Encoder:
 
 
 def _plain_bytes(payload: Any, most: int) -> bytes:
-    """Return a payload of text or bytes as it is stored; raises `TypeError` for others."""
+    """Return a text or bytes as it is stored; raises `TypeError` if that needs the checks of `_checked`."""
     stored = payload if type(payload) is bytes else str.encode(payload)
     if len(stored) > most or stored.startswith(TRACE_MARK):
         raise TypeError
@@ -441,7 +443,7 @@ def checked_priority(topic: Topic, priority: object) -> int:
     """Return a priority if it is valid for a message of this topic.
 
     Raises:
-        InvalidValueError: It is not valid.
+        InvalidValueError: The priority is not a whole number, or is out of the topic's bounds.
     """
     lowest, highest = topic.priorities
     if type(priority) is not int or not lowest <= priority <= highest:
@@ -462,12 +464,12 @@ def list_of(name: str, column: Column, number: int | None = None) -> Sequence[An
     """Return a column as a list or a tuple.
 
     Args:
-        name: Its name in errors.
+        name: Name of the column in errors.
         column: A list, a tuple or an Arrow array.
-        number: How many values it must have.
+        number: Required number of values; `None` for any.
 
     Raises:
-        InvalidValueError: It is not a column, or has another number of values.
+        InvalidValueError: `column` is not a column, or has another number of values.
     """
     if isinstance(column, ArrowArray):
         column = column.to_pylist()
@@ -481,7 +483,7 @@ def list_of(name: str, column: Column, number: int | None = None) -> Sequence[An
 
 
 def _payloads(values: Sequence[Any], least: int, most: int, marked: bool = False) -> Sequence[bytes] | None:
-    """Return payloads as bytes; `None` unless all are text or all are bytes, and their number is right.
+    """Return payloads as bytes; `None` unless all are text or all are bytes, of `least` to `most` bytes each.
 
     With `marked`, also `None` if one looks like RMQ's envelope.
     """
@@ -499,7 +501,7 @@ def _payloads(values: Sequence[Any], least: int, most: int, marked: bool = False
 
 
 def _is_several(value: object) -> bool:
-    """Return whether this is meant as a column, even if it is not a valid one."""
+    """Return whether a value is meant as a column, even if it is not a valid one."""
     return isinstance(value, Iterable | ArrowArray) and not isinstance(value, str | bytes)
 
 
@@ -508,7 +510,7 @@ def _is_column(value: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:
 
 
 def _priority_message(topic: Topic, content: Any, priority: Any, basis: Any, body: Any) -> Message:
-    """Return a message; an error about its priority names the bounds of the topic, which the message does not know."""
+    """Return the message of a row; an error about its priority states the topic's bounds, unknown to the message."""
     try:
         return PriorityMessage(content, priority, basis, body)
     except InvalidMessageError as error:
@@ -522,7 +524,7 @@ def _priority_message(topic: Topic, content: Any, priority: Any, basis: Any, bod
 def _timed_message(
     kind: type[RangeMergeMessage] | type[FixedTimeMessage], content: Any, value: Any, basis: Any, body: Any
 ) -> Message:
-    """Return a message of a row; numbers of a column are ms."""
+    """Return the message of a row; numbers in the column are milliseconds."""
     if not isinstance(value, Number):
         return kind(content, value, basis, body)
     if kind is RangeMergeMessage:

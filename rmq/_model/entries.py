@@ -21,17 +21,17 @@ ONLY_GROUP = b"rmq:group"
 """First field of a copy that was redriven into one group; its value is the group's name."""
 
 WAITING = "(waiting)"
-"""The consumer, which nobody can be, that holds a group's entries while they wait for a retry."""
+"""Name of the consumer that holds a group's entries while they wait for a retry; invalid for other consumers."""
 
 NO_DELIVERY = 0
-"""The number of no delivery: a settlement or renewal with it changes nothing, and is told that it came too late."""
+"""Delivery number that no entry has: settling or renewing with it changes nothing, and reports a lost lease."""
 
 OWN_MARK = b"#"
-"""Stands between a consumer's name and the stamp of a claim, in the name in which that claim holds what it has read."""
+"""Separates a consumer's name from a claim's stamp, in the name under which that claim holds its entries."""
 
 _OWN = 10**9
-"""Claim scores from here on are stamp x 1000 + 1, of a claim that holds entries in a name of its own; others are the
-number of the delivery."""
+"""Claim scores from here on are stamp x 1000 + 1: the claim holds its entries under a name of its own. Lower ones are
+the number of the delivery."""
 
 _NAME = re.compile(r"[A-Za-z0-9._:@-]{1,128}")
 _GROUP = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -59,28 +59,28 @@ Position = str | int | datetime
 
 
 def checked_group(name: str) -> str:
-    """Return a group's name; refuse one that breaks the rule, with `InvalidValueError`."""
+    """Return a group's name; raises `InvalidValueError` if it is invalid."""
     if not isinstance(name, str) or not _GROUP.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidValueError(f"group {name!r} must be 1 to 128 of A-Z a-z 0-9 . _ -")
     return name
 
 
 def checked_consumer(name: str) -> str:
-    """Return a consumer's name; refuse one that breaks the rule, with `InvalidValueError`."""
+    """Return a consumer's name; raises `InvalidValueError` if it is invalid."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidValueError(f"consumer name {name!r} must be 1 to 128 of A-Z a-z 0-9 . _ : @ -")
     return name
 
 
 def check_group(topic: Topic, group: str | None, start: str, resume_as: str | None = None) -> None:
-    """Check that a group is given if, and only if, the topic has groups, and the rules of its name and start."""
+    """Raise `InvalidValueError` unless `group`, `start` and `resume_as` are valid for a consumer of this topic."""
     if resume_as is not None:
         checked_consumer(resume_as)
         if topic.type is not TopicType.STREAM:
             raise InvalidValueError(f"topic {topic.name} is {topic.type.name}; only consumers of STREAM topics resume")
     if topic.type is TopicType.STREAM:
         if group is None:
-            raise InvalidValueError(f"topic {topic.name} is STREAM: name a group")
+            raise InvalidValueError(f"topic {topic.name} is STREAM: it needs a group")
         checked_group(group)
         if start not in ("new", "all") and not is_id(start):
             raise InvalidValueError(f"start is {start!r}; it must be 'new', 'all' or an entry's id")
@@ -89,7 +89,7 @@ def check_group(topic: Topic, group: str | None, start: str, resume_as: str | No
 
 
 def position(value: Position, name: str) -> str:
-    """Return a position as Redis reads it; a time stands for all ids of that millisecond. `name` is for the error."""
+    """Return a position in Redis' form; a time means all ids of that millisecond. Errors call the position `name`."""
     if not isinstance(value, str):
         return str(epoch_number_ms(value, name) if isinstance(value, int) else instant_ms(value, name))
     if not is_id(value):
@@ -98,18 +98,18 @@ def position(value: Position, name: str) -> str:
 
 
 def bound(value: Position, name: str) -> str:
-    """Return a position as an end of a range; an id after `(` is not part of the range itself."""
+    """Return a position as the start or end of a range; `(` before an id excludes that id."""
     return f"({position(value[1:], name)}" if isinstance(value, str) and value[:1] == "(" else position(value, name)
 
 
 def is_id(text: object) -> bool:
-    """Return whether it is an entry's id: two numbers that Redis can hold."""
+    """Return whether a value is an entry's id: one number or two with a hyphen between them, each below 2^64."""
     found = _ID.fullmatch(text) if isinstance(text, str) else None
     return found is not None and all(int(number or 0) <= _LAST for number in found.groups())
 
 
 def id_key(entry_id: str) -> tuple[int, int]:
-    """Return an id in a form that sorts as the stream does."""
+    """Return an id as a tuple that sorts in the order of the stream."""
     ms, _, sequence = entry_id.partition("-")
     return int(ms), int(sequence or 0)
 
@@ -141,7 +141,7 @@ class StreamEntry:
 
     @property
     def content(self) -> bytes:
-        """Its content; of an entry that was sent as fields, these as JSON."""
+        """Its content; for an entry sent as fields, the fields as JSON."""
         return content_of(self.flat)
 
     @property
@@ -156,24 +156,24 @@ class StreamEntry:
 
     @property
     def time_ms(self) -> int:
-        """When Redis took it, epoch ms."""
+        """Time at which Redis added the entry, epoch ms."""
         return id_key(self.id)[0]
 
     @property
     def only_group(self) -> str | None:
-        """The group into which this copy was redriven; `None` for an entry that is for all."""
+        """The group into which this copy was redriven; `None` for an entry for all groups."""
         return self.flat[1].decode() if self.flat and self.flat[0] == ONLY_GROUP else None
 
 
 def fields_of(flat: Flat) -> dict[str, bytes]:
-    """Return an entry's fields by name, without our own."""
+    """Return an entry's fields by name, without those that RMQ added."""
     start = 2 if flat and flat[0] == ONLY_GROUP else 0
     names = (name.decode(errors="backslashreplace") for name in flat[start::2])
     return dict(zip(names, flat[start + 1 :: 2], strict=True))
 
 
 def content_of(flat: Flat) -> bytes:
-    """Return an entry's content; of one that was sent as fields, these as JSON."""
+    """Return an entry's content; for an entry sent as fields, the fields as JSON."""
     if flat and flat[0] == CONTENT:
         return flat[1]
     fields = fields_of(flat)
@@ -184,7 +184,7 @@ def content_of(flat: Flat) -> bytes:
 
 
 def body_of(flat: Flat) -> bytes | None:
-    """Return an entry's body; `None` where it has none, or was sent as fields."""
+    """Return an entry's body; `None` if it has none, or was sent as fields."""
     if flat and flat[0] == CONTENT:
         return flat[3] if len(flat) == 4 and flat[2] == BODY else None
     fields = fields_of(flat)
@@ -258,7 +258,7 @@ class StreamDelivery(Delivery[PayloadT]):
 
     @property
     def time_ms(self) -> int:
-        """When Redis took the entry, epoch ms."""
+        """Time at which Redis added the entry, epoch ms."""
         return id_key(self.id)[0]
 
     def __repr__(self) -> str:
@@ -268,7 +268,7 @@ class StreamDelivery(Delivery[PayloadT]):
 
 @dataclass(frozen=True, slots=True)
 class DeadEntry(DeadMessage):
-    """An entry that died in a group; `flat` are its fields as Redis had them.
+    """An entry that is dead in a group; `flat` has its fields as they were in Redis.
 
     Examples:
         >>> clicks = Topic("clicks", TopicType.STREAM)
@@ -295,9 +295,9 @@ class PendingEntry:
     """An entry that was delivered to a group and is not acked.
 
     Attributes:
-        consumer: Who holds it; `None` while it waits for a retry.
+        consumer: Name of the consumer that holds it; `None` while it waits for a retry.
         idle_ms: Time since its delivery, or since its lease was renewed, ms.
-        deliveries: How often it was delivered.
+        deliveries: Number of its deliveries.
 
     Examples:
         >>> clicks = Topic("clicks", TopicType.STREAM)
@@ -320,9 +320,9 @@ class Trimmed:
     """The result of trimming one slot.
 
     Attributes:
-        due: Whether trimming was due; else nothing was done.
+        due: Whether trimming was due; if not, nothing was done.
         dropped: Entries dropped.
-        more: Whether there is more to drop than one call may.
+        more: Whether entries remain to be dropped, beyond the limit of one call.
         length: Entries left.
 
     Examples:

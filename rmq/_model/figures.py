@@ -23,13 +23,13 @@ class Rates:
     Attributes:
         seconds: Time between the readings.
         sent: Messages accepted, the merged ones included.
-        merged: Of these, merged.
-        delivered: Delivered to handlers.
-        acked: Done.
-        retried: Failed and rolled back.
-        buried: Died of failures.
-        expired: Died of age (`ttl_expired`).
-        dropped: Dropped because of a full backlog.
+        merged: Sent messages that merged.
+        delivered: Messages delivered.
+        acked: Messages acked.
+        retried: Failed messages that are retried.
+        buried: Messages that became dead after failures.
+        expired: Messages that became dead because of their age (`ttl_expired`).
+        dropped: Messages dropped because the backlog was full.
 
     Examples:
         >>> view = client.inspect(client.producer(Topic("jobs", TopicType.PRIORITY)).topic)
@@ -70,29 +70,29 @@ class ServerMemory:
 
     @classmethod
     def from_info(cls, info: bytes) -> ServerMemory:
-        """Read the section `memory` of INFO."""
+        """Create it from the section `memory` of INFO."""
         values = dict(line.split(b":", 1) for line in info.splitlines() if b":" in line)
         return cls(int(values.get(b"used_memory", 0)), int(values.get(b"maxmemory", 0)))
 
 
 class _Summed:
-    """A sum over slots, which are read one after the other."""
+    """Figures summed over slots, which are read one after the other."""
 
     __slots__ = ()
     slots: tuple[Any, ...]
 
     @property
     def unaccounted(self) -> int:
-        """Messages not accounted for, summed over the slots; always 0."""
+        """The slots' `unaccounted` summed: 0 unless Redis lost data."""
         return sum(slot.unaccounted for slot in self.slots)
 
     def total(self, name: str) -> int:
-        """Return a counter summed over the slots; see `totals` of its slots."""
+        """Return a counter summed over the slots; `totals` of the slots lists the names."""
         return sum(slot.totals.get(name, 0) for slot in self.slots)
 
 
 class _HandedOut(_Summed):
-    """A sum over slots whose messages are delivered to consumers."""
+    """Figures summed over slots whose messages are delivered to consumers."""
 
     __slots__ = ()
 
@@ -114,7 +114,7 @@ class _HandedOut(_Summed):
 
 @dataclass(frozen=True, slots=True)
 class TopicStats(_HandedOut):
-    """A topic as the sum of its slots, each read at one instant of its own.
+    """Figures of a topic: the sum of its slots, each read atomically, one after the other.
 
     Examples:
         >>> jobs = Topic("jobs", TopicType.PRIORITY)
@@ -155,7 +155,7 @@ class TopicStats(_HandedOut):
 
     @property
     def now_ms(self) -> int:
-        """Redis' time of the reading, epoch ms: of its last slot."""
+        """Redis' time at which the last slot was read, epoch ms."""
         return max((slot.now_ms for slot in self.slots), default=0)
 
     def rates_since(self, earlier: TopicStats) -> Rates:
@@ -170,7 +170,7 @@ class TopicStats(_HandedOut):
 
 @dataclass(frozen=True, slots=True)
 class SlotStats:
-    """One slot at one instant, read by one script.
+    """Figures of one slot, read atomically by one script.
 
     Attributes:
         now_ms: Redis' time of the reading, epoch ms.
@@ -187,7 +187,7 @@ class SlotStats:
         totals: Counters since the topic began: accepted, merged, delivered, acked, retried, expired, released,
             exhausted, buried, redriven, cancelled, purged, trimmed, dropped (too much for the backlog), ttl_expired
             (too old, went to the dead), refailed (failures of a content that has failed and was sent again since its
-            last ack: each send has all its retries, so that it never dies). Those that never moved are absent.
+            last ack: each send has all its retries, so that it never dies). Counters never incremented are absent.
 
     Examples:
         >>> jobs = Topic("jobs", TopicType.PRIORITY, slots=2)
@@ -212,9 +212,9 @@ class SlotStats:
 
     @property
     def unaccounted(self) -> int:
-        """Messages not accounted for; always 0: each accepted message is in one place, merged, or removed on purpose.
+        """Accepted messages that are neither present, merged, acked nor removed on purpose: 0 unless Redis lost data.
 
-        store + prepare + retry + dead + acked + cancelled + purged + trimmed + dropped = accepted - merged.
+        If it is 0, store + prepare + retry + dead + acked + cancelled + purged + trimmed + dropped = accepted - merged.
         """
         total = self.totals.get
         present = self.backlog + self.in_flight + self.waiting + self.dead
@@ -224,15 +224,15 @@ class SlotStats:
 
 @dataclass(frozen=True, slots=True)
 class GroupSlot:
-    """A group on one slot at one instant.
+    """Figures of a group on one slot, read atomically.
 
     Attributes:
-        last_id: The last entry that was delivered for the first time; empty where the group is not registered.
+        last_id: The last entry that was delivered for the first time; empty if the group is not registered.
         pending: Entries delivered and not acked: in flight, or waiting for a retry.
         waiting: Those of them that wait for a retry.
-        dead: Its dead.
-        lag: Entries that it has not had yet; of a group that began at an id, no more than 1,000 are counted until it
-            has caught up once. `None` where the group is not.
+        dead: Dead entries of the group.
+        lag: Entries not yet delivered to the group; if it started at an id, at most 1,000 are counted until it has
+            caught up once. `None` if the group is not registered.
         epoch: Epoch of its last owner here, 0 without ZooKeeper.
         paused: Whether claims are paused.
         oldest_id: The oldest entry delivered and not acked; empty for none.
@@ -261,12 +261,12 @@ class GroupSlot:
 
     @property
     def in_flight(self) -> int:
-        """Entries in handlers' hands."""
+        """Entries that are delivered, and neither acked nor waiting for a retry."""
         return max(0, self.pending - self.waiting)
 
     @property
     def unaccounted(self) -> int:
-        """Entries not accounted for; always 0: each one delivered is acked, pending, dead, or removed on purpose."""
+        """Delivered entries that are neither acked, pending, dead nor removed on purpose: 0 unless Redis lost data."""
         total = self.totals.get
         gone = sum(total(name, 0) for name in ("acked", "lost", "resent", "purged", "trimmed"))
         return total("fresh", 0) - self.pending - self.dead - gone
@@ -274,7 +274,7 @@ class GroupSlot:
 
 @dataclass(frozen=True, slots=True)
 class GroupStats(_HandedOut):
-    """A group as the sum of its slots, each read at one instant of its own.
+    """Figures of a group: the sum of its slots, each read atomically, one after the other.
 
     Examples:
         >>> clicks = client.producer(Topic("clicks", TopicType.STREAM)).topic
@@ -289,7 +289,7 @@ class GroupStats(_HandedOut):
 
     @property
     def lag(self) -> int | None:
-        """Entries that it has not had yet; `None` where nobody can tell."""
+        """Entries not yet delivered to the group; `None` if it is unknown for a slot."""
         lags = [slot.lag for slot in self.slots if slot.last_id]
         return None if None in lags else sum(lag or 0 for lag in lags)
 
@@ -301,11 +301,11 @@ class GroupStats(_HandedOut):
 
 @dataclass(frozen=True, slots=True)
 class StreamSlot:
-    """The stream of one slot at one instant.
+    """Figures of one slot's stream, read atomically.
 
     Attributes:
         now_ms: Redis' time of the reading, epoch ms.
-        length: Entries in it, acked ones too.
+        length: Entries in the stream, including acked ones.
         first_id: Its oldest entry; empty for none.
         last_id: Its newest entry; empty for none.
         groups: Names of its groups.
@@ -328,14 +328,14 @@ class StreamSlot:
 
     @property
     def unaccounted(self) -> int:
-        """Entries not accounted for; always 0: each one sent is in the stream, or was trimmed or deleted."""
+        """Sent entries that are neither in the stream nor were trimmed or deleted: 0 unless Redis lost data."""
         total = self.totals.get
         return total("accepted", 0) + total("copied", 0) - self.length - total("trimmed", 0) - total("deleted", 0)
 
 
 @dataclass(frozen=True, slots=True)
 class StreamStats(_Summed):
-    """A stream topic as the sum of its slots, each read at one instant of its own.
+    """Figures of a stream topic: the sum of its slots, each read atomically, one after the other.
 
     Examples:
         >>> clicks = client.producer(Topic("clicks", TopicType.STREAM)).topic
@@ -349,7 +349,7 @@ class StreamStats(_Summed):
 
     @property
     def length(self) -> int:
-        """Entries in the topic, acked ones too."""
+        """Entries in the topic, including acked ones."""
         return sum(slot.length for slot in self.slots)
 
     @property
@@ -374,9 +374,9 @@ class ConsumerStats:
 
     Attributes:
         pending: Entries that it holds, on all slots.
-        idle_ms: How long it has not claimed, renewed or been given anything, ms.
-        gone: Whether it holds something and has not renewed it within a lease, or holds nothing and has been idle for
-            long: nobody of that name is at work.
+        idle_ms: Time since it last claimed or renewed entries, or was given any, ms.
+        gone: Whether no process seems to use this name: it holds entries that were not renewed within a lease, or holds
+            none and has been idle for long.
 
     Examples:
         >>> clicks = client.producer(Topic("clicks", TopicType.STREAM)).topic

@@ -1,4 +1,4 @@
-"""Which functions can be handlers, and what a handler may not return. Pure."""
+"""Checks of functions that are to be handlers, and of the values that handlers return. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def kind_of(handler: object) -> str:
 
 
 def check_plain(handler: object, name: str = "handler") -> None:
-    """Raise for functions that threads cannot run: async and generator functions."""
+    """Raise `InvalidValueError` for functions that threads cannot run: async and generator functions."""
     if not callable(handler):
         raise InvalidValueError(f"{name} is {handler!r}; it must be a function that takes a delivery")
     if kind := kind_of(handler):
@@ -39,7 +39,7 @@ def check_plain(handler: object, name: str = "handler") -> None:
 
 
 def check_takes_one(function: Any, name: str, given: str) -> None:
-    """Raise for a function that cannot be called with one argument, described by `given`."""
+    """Raise `InvalidValueError` for a function that cannot be called with one argument, described by `given`."""
     try:
         inspect.signature(function, follow_wrapped=False).bind(None)
     except TypeError as error:
@@ -49,7 +49,7 @@ def check_takes_one(function: Any, name: str, given: str) -> None:
 
 
 def check_async(handler: object) -> None:
-    """Raise unless it is an async function."""
+    """Raise `InvalidValueError` unless the handler is an async function."""
     kind = kind_of(handler)
     if kind in (GENERATOR, ASYNC_GENERATOR):
         raise InvalidValueError(f"{handler!r} is {kind}, not an async function: calling it does nothing")
@@ -58,7 +58,7 @@ def check_async(handler: object) -> None:
 
 
 def refuse_unfinished(result: object) -> None:
-    """Raise if a handler has returned an awaitable or a generator instead of doing the work; it is closed."""
+    """Raise if a handler returned an awaitable or a generator instead of doing the work; close what it returned."""
     if inspect.iscoroutine(result) or inspect.isgenerator(result):
         cast("Any", result).close()
     elif not inspect.isasyncgen(result) and not inspect.isawaitable(result):

@@ -25,7 +25,7 @@ from rmq._model.topics import Topic, TopicType
 from rmq._model.whereabouts import DeadMessage, FoundMessage, PeekedMessage
 
 Carrier: TypeAlias = Delivery | PeekedMessage | FoundMessage | DeadMessage
-"""What stands for sends."""
+"""A message that combines sends."""
 
 MOST_SHOWN_ITEMS = 20
 MOST_ITEM_CHARACTERS = 40
@@ -58,7 +58,7 @@ def merge_name(merge: Merge | None) -> str:
 
 
 def merge_words(topic: Topic) -> dict[str, str]:
-    """Return how a topic merges: what is said of -> in words; nothing for a topic without `merge`."""
+    """Return a topic's merge settings in words, by the name of the setting; empty for a topic without `merge`."""
     merge = topic.merge
     if merge is None:
         return {}
@@ -109,9 +109,9 @@ def sends_words(message: Carrier) -> str:
 
 
 def sent(message: Carrier, now_ms: int) -> str:
-    """Return how long ago the sends of a message arrived: the first one's and the last one's age, `2 m - 3.1 s ago`.
+    """Return the age of the first and the last send of a message: `2 m - 3.1 s ago`.
 
-    One of them where they are about the same, or where only one is known; `-` where neither is.
+    Only one age if both are about the same, or if only one is known; `-` if neither is known.
     """
     known = (message.first_sent_ms, message.last_sent_ms)
     ages = [_coarse(max(0, now_ms - each_ms)) for each_ms in known if each_ms is not None]
@@ -124,7 +124,7 @@ def _coarse(ms: int) -> str:
 
 
 def item_count(message: Carrier) -> int:
-    """Return how many items a message has, also where only the beginning of them is there."""
+    """Return the number of a message's items, including items missing from a truncated list."""
     return len(message.items) if isinstance(message, Delivery) else message.item_count
 
 
@@ -155,7 +155,7 @@ def carried(message: Carrier) -> tuple[str, str] | None:
 
 
 def count_words(message: Carrier) -> str:
-    """Return how many items a message has, or how many of its parts: `5`, `2 of 3`."""
+    """Return the number of a message's items, or of the parts that have arrived: `5`, `2 of 3`."""
     count = f"{item_count(message):,}"
     return f"{count} of {message.wanted:,}" if message.wanted else count
 

@@ -16,11 +16,11 @@ from rmq.errors import InvalidTopicError, InvalidValueError
 MAX_ITEMS = 100_000
 MAX_ITEM_BYTES = 1_048_576
 MAX_UNIQUE_ITEMS = 5_000
-"""Most items of a set or a join: a fold of two looks at each item, while the server answers nobody else."""
+"""Most items of a set or a join: folding two compares all items, and Redis serves no other client meanwhile."""
 
 
 class Overflow(Enum):
-    """Behaviour of a send to a `Collect` with its maximum of items or bytes. Arguments take a member or its value.
+    """Behaviour of a send to a `Collect` that has reached its bounds. Arguments take a member or its value.
 
     Examples:
         >>> Collect(max_items=100, when_full=Overflow.DROP_OLDEST).when_full.value
@@ -30,16 +30,16 @@ class Overflow(Enum):
     RELEASE = "release"
     """A full message is due at once; until it is claimed, sends of its content are refused."""
     REFUSE = "refuse"
-    """It is refused."""
+    """The send is refused."""
     DROP_OLDEST = "drop_oldest"
-    """The oldest items make room for it."""
+    """The oldest items are dropped to make room."""
     DROP_NEWEST = "drop_newest"
-    """Its items that find no room are dropped."""
+    """New items for which there is no room are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """The body of the first message is kept, also if it has none.
+    """The body of the first message is kept, even if that message has none.
 
     Examples:
         >>> edits = Topic("edits", TopicType.RANGE_MERGE, merge=Merge(Keep(), window=Fixed("1ms")))
@@ -65,7 +65,7 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """The body of the largest `version` is kept, in whatever order sends arrive; of equal versions, the last one's.
+    """The body of the largest `version` is kept, in whatever order sends arrive; for equal versions, the last body.
 
     Examples:
         >>> prices = Topic("prices", TopicType.RANGE_MERGE, merge=Merge(Newest(), window=Fixed("1ms")))
@@ -125,8 +125,8 @@ class Collect:
         max_items: Most items of a message, 1 to 100,000; with `unique` 1 to 5,000.
         max_bytes: Most bytes of a message's items, 1 to 1,048,576; each item counts 4 bytes more than it has.
         unique: Keep each item once.
-        when_full: Behaviour of a send at these bounds: an `Overflow` or its value. By default `release`, and on
-            FIXED_TIME, where nothing is due early, `refuse`.
+        when_full: Behaviour of a send at these bounds: an `Overflow` or its value. By default `release`; on
+            FIXED_TIME, where no message is due early, `refuse`.
 
     Raises:
         InvalidValueError: A value breaks its rule.
@@ -158,13 +158,13 @@ class Collect:
 
 
 Reducer: TypeAlias = Keep | Replace | Newest | Max | Min | Sum | Collect
-"""What is kept of the bodies of merged messages."""
+"""A rule that determines the body of merged messages."""
 
 REDUCERS: dict[str, type[Reducer]] = {
     "keep": Keep, "replace": Replace, "newest": Newest, "max": Max, "min": Min, "sum": Sum, "collect": Collect,
 }  # fmt: skip
 LETTERS: dict[type[Reducer], str] = {Keep: "K", Replace: "R", Newest: "N", Max: "X", Min: "I", Sum: "S", Collect: "C"}
-"""The kind of the records of each; a set has `U`, a join `J`."""
+"""Reducer -> the letter that marks its records; a set has `U`, a join `J`."""
 
 
 def reducer_json(reducer: Reducer) -> dict[str, Any]:
@@ -220,9 +220,9 @@ class Sliding:
     """Due once nothing was sent for `quiet`, and at the latest `max_wait` after the first send.
 
     Args:
-        quiet: A `timedelta` or a text such as "2s", > 0; a message may name another one. By default `max_wait`: so no
-            send delays it.
-        max_wait: Likewise; at least `quiet`, at most 100 years.
+        quiet: A `timedelta` or a text such as "2s", > 0; a message may name another one. By default `max_wait`: then
+            later sends do not delay the message.
+        max_wait: A `timedelta` or a text; at least `quiet`, at most 100 years.
 
     Raises:
         InvalidValueError: A value breaks its rule.
@@ -248,7 +248,7 @@ class Sliding:
 
     @property
     def range_ms(self) -> int:
-        """How long nothing may be sent, ms."""
+        """The time without sends after which a message is due, ms."""
         return duration_ms(self.max_wait if self.quiet is None else self.quiet, "quiet")
 
     @property
@@ -263,7 +263,7 @@ class Leading:
 
     Args:
         time_range: A `timedelta` or a text such as "5s", > 0, at most 100 years; a message may name another one.
-        trailing: Deliver what was sent within the window at its end, where the next window begins; else drop it.
+        trailing: Deliver the sends within the window at its end, when the next window begins; otherwise drop them.
 
     Raises:
         InvalidValueError: A value breaks its rule.
@@ -291,7 +291,7 @@ class Leading:
 
 
 Window: TypeAlias = Fixed | Sliding | Leading
-"""When a merged message is due."""
+"""A rule that determines when a merged message is due."""
 
 
 def window_json(window: Window) -> dict[str, Any]:
@@ -343,11 +343,11 @@ class PriorityRule(Enum):
     """
 
     LAST = "last"
-    """The last one sent stands."""
+    """The last priority sent."""
     HIGHEST = "highest"
     LOWEST = "lowest"
     SUM = "sum"
-    """They add up, to the topic's largest priority at most: what is asked for most often goes first."""
+    """The sum of all, up to the topic's largest priority: contents that are sent most often go first."""
 
 
 class PerMessage(Enum):
@@ -363,7 +363,7 @@ class PerMessage(Enum):
     """
 
     PER_MESSAGE = "per_message"
-    """As many parts as `JoinMessage.of` says."""
+    """The number of parts is `JoinMessage.of`."""
 
 
 PER_MESSAGE = PerMessage.PER_MESSAGE
@@ -371,15 +371,15 @@ PER_MESSAGE = PerMessage.PER_MESSAGE
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """How messages of one content merge: what is kept of their bodies, and when the merged message is due.
+    """Settings for merging messages of one content: which body results, and when the merged message is due.
 
     Args:
-        reduce: What is kept: `Replace()`, the default, `Keep()`, `Newest()`, `Max()`, `Min()`, `Sum()` or
+        reduce: Rule for the body: `Replace()`, the default, `Keep()`, `Newest()`, `Max()`, `Min()`, `Sum()` or
             `Collect()`.
-        window: RANGE_MERGE: when it is due: `Fixed`, `Sliding` or `Leading`. By default each message names its
+        window: RANGE_MERGE: rule for the due time: `Fixed`, `Sliding` or `Leading`. By default each message names its
             `time_range`, and that of the first one counts.
-        max_count: RANGE_MERGE: due at once when so many sends have merged, 1 to 2^31; `None` for no such bound.
-            `PER_MESSAGE`, with `Collect(unique=True)` and without `Leading`: when all parts of a join are there.
+        max_count: RANGE_MERGE: due at once when this number of sends have merged, 1 to 2^31; `None` for no such bound.
+            `PER_MESSAGE`, with `Collect(unique=True)` and without `Leading`: when all parts of a join have arrived.
         priority: PRIORITY: how the priority changes, a `PriorityRule` or its value; `last` by default.
 
     Raises:
@@ -396,7 +396,7 @@ class Merge:
     max_count: int | PerMessage | None = None
     priority: PriorityRule | str = PriorityRule.LAST
     joins: bool = field(default=False, init=False, repr=False, compare=False)
-    """Whether messages wait for as many parts as they name."""
+    """Whether messages wait for the number of parts that they name."""
     kind: str = field(default="", init=False, repr=False, compare=False)
     """The letter of its records; see docs/internals/merging.md."""
 
@@ -414,7 +414,9 @@ class Merge:
             if not (isinstance(self.reduce, Collect) and self.reduce.unique):
                 raise InvalidValueError(f"max_count=PER_MESSAGE needs reduce=Collect(unique=True), not {self.reduce!r}")
             if isinstance(self.window, Leading):
-                raise InvalidValueError(f"max_count=PER_MESSAGE waits for parts, and {self.window!r} does not")
+                raise InvalidValueError(
+                    f"max_count=PER_MESSAGE waits for parts and cannot be used with {self.window!r}, which does not"
+                )
         elif self.max_count is not None:
             check_whole("max_count of Merge", self.max_count, MAX_COUNT, ", or PER_MESSAGE")
         unique = isinstance(self.reduce, Collect) and self.reduce.unique
@@ -444,7 +446,7 @@ class Merge:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Merge:
-        """Rebuild it from a topic's definition."""
+        """Rebuild the settings from a topic's definition."""
         window, count = value.get("window"), value.get("max_count")
         return cls(
             reducer_of(value["reduce"]),
@@ -458,7 +460,7 @@ def check_merge(name: str, topic_type: TopicType, merge: Merge | None) -> None:
     """Raise if a topic of this type cannot have this merge.
 
     Raises:
-        InvalidTopicError: No `Merge`, or one for another type.
+        InvalidTopicError: `merge` is not a `Merge`, or has settings of another topic type.
     """
     if merge is None:
         return
@@ -466,7 +468,7 @@ def check_merge(name: str, topic_type: TopicType, merge: Merge | None) -> None:
         raise InvalidTopicError(f"merge of topic {name} is {merge!r}; it must be a Merge or None")
     type_name = topic_type.name
     if topic_type is TopicType.STREAM:
-        raise InvalidTopicError(f"topic {name} is STREAM, which merges nothing: it has no merge")
+        raise InvalidTopicError(f"topic {name} is STREAM; entries of a stream do not merge, so it takes no merge=")
     for setting in ("window", "max_count"):
         if topic_type is not TopicType.RANGE_MERGE and (found := getattr(merge, setting)) is not None:
             raise InvalidTopicError(f"{setting} of topic {name} is {found!r}; only RANGE_MERGE has it, not {type_name}")
@@ -482,7 +484,7 @@ def check_merge(name: str, topic_type: TopicType, merge: Merge | None) -> None:
 
 
 def same_merging(one: Merge | None, other: Merge | None) -> bool:
-    """Return whether a topic may change from one to the other: only windows and bounds differ."""
+    """Return whether two merges differ in windows and bounds only, so that a topic may change from one to the other."""
     if one is None or other is None:
         return one is other
     return (one.kind, one.priority) == (other.kind, other.priority)
@@ -505,16 +507,16 @@ def json_merge_patch(target: Any, patch: Any) -> Any:
     """Return a JSON value with a merge patch applied: members of objects are set, `null` removes them.
 
     Args:
-        target: JSON text as `bytes`, or the value that it says. It stays as it is.
-        patch: Likewise.
+        target: JSON text as `bytes`, or a decoded value, which is not changed.
+        patch: JSON text as `bytes`, or a decoded value.
 
     Returns:
-        JSON text as `bytes` where the target was that, else the value.
+        JSON text as `bytes` if the target is `bytes`, otherwise the value.
 
     Raises:
-        ValueError: Bytes that are not JSON.
+        ValueError: `target` or `patch` is `bytes`, but not JSON.
 
-    Source: RFC 7396, section 2. Patches in a row are no patch of their own: fold them onto the document.
+    Source: RFC 7396, section 2. Several patches do not combine into one patch: apply each to the document.
 
     Examples:
         >>> json_merge_patch({"price": 5, "old": True}, {"price": 6, "old": None})

@@ -34,13 +34,13 @@ Payload: TypeAlias = str | bytes
 """Content, slot basis or body: text is sent as UTF-8."""
 
 Body: TypeAlias = Payload | float | tuple[Payload, ...] | list[Payload] | None
-"""What a message carries: without `merge=` a payload or nothing; with it what the topic's reducer takes."""
+"""Body of a message: without `merge=` a payload or `None`; with it a value that the topic's reducer takes."""
 
 CONTENT, BODY = b"content", b"body"
 """The fields of an entry that was sent with a content."""
 
 ID = b"rmq:id"
-"""Stands before the id of an entry that is to have one, among the values that go to Redis."""
+"""Precedes an entry's id, if it is given, among the values that are sent to Redis."""
 
 _ID = re.compile(r"(0|[1-9][0-9]{0,15})-(?:(0|[1-9][0-9]{0,15})|\*)")
 
@@ -52,7 +52,7 @@ def payload_bytes(value: Body, name: str) -> bytes:
     """Return a content, slot basis or body as the bytes that are stored.
 
     Raises:
-        InvalidMessageError: Neither `str` nor `bytes`, or text that UTF-8 cannot hold (a lone surrogate).
+        InvalidMessageError: It is neither `str` nor `bytes`, or is text that UTF-8 cannot encode (a lone surrogate).
     """
     if isinstance(value, str):
         try:
@@ -73,8 +73,8 @@ class RangeMergeMessage:
         time_range: The merge window: a `timedelta` or a text such as "5s", > 0, at most 100 years; `None` for that of
             the topic's `merge`.
         slot_basis: The slot is computed from it instead of the content; equal contents need equal bases.
-        body: Optional payload; the newest stands, or what the topic's `merge` says: a number for `Max`, `Min` and
-            `Sum`, an item or a tuple of items for `Collect`.
+        body: Optional payload; the newest is kept. With the topic's `merge`: a number for `Max`, `Min` and `Sum`, an
+            item or a tuple of items for `Collect`.
         time_range_ms: The merge window as a number of milliseconds, instead of `time_range`.
         version: For `Newest`, and only there: a whole number from 0 to 2^53 - 1.
         weight: Topics with `merge`: number of sends that it counts as, 1 to 2^31.
@@ -131,12 +131,12 @@ _RANGE_MERGE = setters_of(RangeMergeMessage)
 
 @dataclass(frozen=True, slots=True, init=False)
 class JoinMessage:
-    """A part of a whole, for topics with `max_count=PER_MESSAGE`: due when all parts are there, or at its time.
+    """A part of a whole, for topics with `max_count=PER_MESSAGE`: due when all parts have arrived, or at its time.
 
     Args:
         content: Identifies the whole; not empty.
         part: The part, an item of the delivery: a payload that is not empty. A repeated part counts once.
-        of: How many different parts the whole has, 1 to `max_items` of the topic's `Collect`; the last send's stands.
+        of: Number of different parts of the whole, 1 to `max_items` of the topic's `Collect`; the last send's counts.
         time_range: How long the whole waits for its parts: a `timedelta` or a text such as "5s", > 0, at most 100
             years; `None` for that of the topic's `merge`.
         slot_basis: The slot is computed from it instead of the content; equal contents need equal bases.
@@ -173,7 +173,7 @@ class JoinMessage:
         if not part:
             raise InvalidMessageError(f"part is {part!r}; it must not be empty")
         if type(of) is not int or of < 1:
-            raise InvalidMessageError(f"the argument of= is {of!r}; it must be a whole number from 1")
+            raise InvalidMessageError(f"the argument of= is {of!r}; it must be a whole number of 1 or more")
         values = (content, part, of, _range_ms(time_range, time_range_ms), slot_basis)
         for name, value in zip(("content", "part", "of", "time_range_ms", "slot_basis"), values, strict=True):
             object.__setattr__(self, name, value)
@@ -196,7 +196,7 @@ def _range_ms(time_range: Duration | None, time_range_ms: float | None) -> int |
             return None
         name, value = "time_range_ms", time_range_ms
     elif time_range_ms is not None:
-        raise InvalidMessageError(f"time_range is {time_range!r} and time_range_ms is {time_range_ms!r}; name one")
+        raise InvalidMessageError(f"time_range is {time_range!r} and time_range_ms is {time_range_ms!r}; give only one")
     range_ms = _checked_ms(duration_ms if time_range_ms is None else number_ms, value, name)
     if range_ms == 0:
         raise InvalidMessageError(f"{name} is {value!r}; it must be more than 0")
@@ -209,15 +209,15 @@ def _span_of(time_range_ms: int | None) -> timedelta | None:
 
 @dataclass(frozen=True, slots=True, init=False)
 class PriorityMessage:
-    """Delivered before all messages of a smaller priority; the last send of a content decides on its priority.
+    """Delivered before all messages of a smaller priority; the last send of a content determines its priority.
 
     Args:
         content: Identifies the message; messages of equal content merge; not empty.
         priority: Whole number, larger first: 1 to the topic's `max_priority`; with `ties="any"` above its
             `max_retries` and below 2^53.
         slot_basis: The slot is computed from it instead of the content; equal contents need equal bases.
-        body: Optional payload; the newest stands, or what the topic's `merge` says: a number for `Max`, `Min` and
-            `Sum`, an item or a tuple of items for `Collect`.
+        body: Optional payload; the newest is kept. With the topic's `merge`: a number for `Max`, `Min` and `Sum`, an
+            item or a tuple of items for `Collect`.
         version: For `Newest`, and only there: a whole number from 0 to 2^53 - 1.
         weight: Topics with `merge`: number of sends that it counts as, 1 to 2^31.
 
@@ -268,14 +268,14 @@ _PRIORITY = setters_of(PriorityMessage)
 
 @dataclass(frozen=True, slots=True, init=False)
 class FixedTimeMessage:
-    """Due at a given time; the last send of a content decides.
+    """Due at a given time; the last send of a content determines it.
 
     Args:
         content: Identifies the message; messages of equal content merge; not empty.
         fixed_time: When it is due: an aware `datetime`, ahead of Redis' time on arrival, at most 100 years from now.
         slot_basis: The slot is computed from it instead of the content; equal contents need equal bases.
-        body: Optional payload; the newest stands, or what the topic's `merge` says: a number for `Max`, `Min` and
-            `Sum`, an item or a tuple of items for `Collect`.
+        body: Optional payload; the newest is kept. With the topic's `merge`: a number for `Max`, `Min` and `Sum`, an
+            item or a tuple of items for `Collect`.
         version: For `Newest`, and only there: a whole number from 0 to 2^53 - 1.
         weight: Topics with `merge`: number of sends that it counts as, 1 to 2^31.
         fixed_time_ms: When it is due as milliseconds since 1970-01-01 UTC, instead of `fixed_time`.
@@ -333,11 +333,11 @@ _FIXED_TIME = setters_of(FixedTimeMessage)
 
 
 def _time_ms(fixed_time: Instant | None, fixed_time_ms: float | None) -> int:
-    """Return when a message is due, epoch ms, which is named in one way or in the other."""
+    """Return the due time of a message, epoch ms, from whichever of the two arguments is given."""
     if fixed_time is None and fixed_time_ms is None:
-        raise InvalidMessageError("fixed_time is None; it must be an aware datetime, or name fixed_time_ms")
+        raise InvalidMessageError("fixed_time is None; give an aware datetime, or fixed_time_ms")
     if fixed_time is not None and fixed_time_ms is not None:
-        raise InvalidMessageError(f"fixed_time is {fixed_time!r} and fixed_time_ms is {fixed_time_ms!r}; name one")
+        raise InvalidMessageError(f"fixed_time is {fixed_time!r} and fixed_time_ms is {fixed_time_ms!r}; give only one")
     if fixed_time is None:
         return _checked_ms(due_number_ms, fixed_time_ms, "fixed_time_ms")
     if isinstance(fixed_time, Number):
@@ -353,13 +353,13 @@ class StreamMessage:
     """An entry of a log: delivered in the order of sending within its slot, to every group, and never merged.
 
     Args:
-        content: A content like that of other messages, or the entry's fields, name -> value: 1 to 500 of them.
-        slot_basis: What the slot is computed from instead of the content or the fields: messages of one basis keep
+        content: A content like that of other messages, or the entry's 1 to 500 fields: name -> value.
+        slot_basis: The slot is computed from it instead of the content or the fields; messages with one basis keep
             their order.
-        body: Optional payload beside a content; not beside fields.
-        id: Id that the entry is to have, above all others of its slot: `<number>-<number>`; or `<number>-*`, and Redis
-            gives the second number, the next one. By default it gives both. A send with `5-*` whose reply was lost is
-            not repeated by itself: `ReplyLostError`.
+        body: Optional payload; only with a content, not with fields.
+        id: Id of the entry, above all others of its slot: `<number>-<number>`, or `<number>-*` to let Redis choose the
+            second number. By default Redis chooses both. A send with `5-*` whose reply was lost is not repeated
+            automatically: it raises `ReplyLostError`.
 
     Raises:
         InvalidMessageError: A value breaks its rule.
@@ -380,7 +380,7 @@ class StreamMessage:
             if not 0 < len(self.content) <= MAX_FIELDS:
                 raise InvalidMessageError(f"an entry has {len(self.content)} fields; it must have 1 to {MAX_FIELDS}")
             if self.body is not None:
-                raise InvalidMessageError("an entry made of fields has no body; put it into a field")
+                raise InvalidMessageError("an entry with fields takes no body; send the body as a field")
         if self.id is not None and not is_full_id(self.id):
             raise InvalidMessageError(
                 f"id is {self.id!r:.80}; it must be two whole numbers below 2^53 with a hyphen between them above 0-0, "
@@ -388,20 +388,22 @@ class StreamMessage:
             )
 
     def flat(self) -> tuple[bytes, ...]:
-        """Return the fields as Redis takes them: name, value, name, value ...; none for a message with a content."""
+        """Return the fields as Redis takes them: name, value, name, value ...; empty for a message with a content."""
         if not isinstance(self.content, Mapping):
             return ()
         flat: list[bytes] = []
         for name, value in self.content.items():
             flat.append(payload_bytes(name, "name of a field"))
             if not flat[-1] or flat[-1].startswith(b"rmq:"):
-                raise InvalidMessageError(f"field {name!r:.80} must have a name that does not begin with 'rmq:'")
+                raise InvalidMessageError(
+                    f"field name {name!r:.80} is reserved; it must not be empty or begin with 'rmq:'"
+                )
             flat.append(payload_bytes(value, f"field {name!r:.80}"))
         return tuple(flat)
 
 
 def is_full_id(text: object) -> bool:
-    """Return whether an entry may be sent with this id."""
+    """Return whether an entry may be sent with this id: `<number>-<number>` or `<number>-*`."""
     found = _ID.fullmatch(text) if isinstance(text, str) else None
     if found is None:
         return False
@@ -410,7 +412,7 @@ def is_full_id(text: object) -> bool:
 
 
 def is_open_id(flat: tuple[bytes, ...]) -> bool:
-    """Return whether an entry, as it goes to Redis, leaves the second number of its id to Redis."""
+    """Return whether an encoded entry lets Redis choose the second number of its id."""
     return flat[0] == ID and flat[1].endswith(b"*")
 
 

@@ -1,10 +1,10 @@
-r"""Records, which messages of a topic with `merge=` have in place of bodies, and how two of them fold. Pure.
+r"""Records, which are stored instead of bodies on topics with `merge=`, and the fold of two records. Pure.
 
 The scripts in `lua/includes/merge` follow the same rules; docs/internals/merging.md has the layout and the table.
 
 The trace context of a message is stored in front of its body, where merging and retries keep it: `\0rmq:trace\0`, the
-traceparent, `\0`, `1` or `0` for whether there is a body, the body. A message sent without a trace has its body as it
-is; only one that looks like such an envelope by itself gets one with an empty context around it.
+traceparent, `\0`, `1` or `0` for whether there is a body, the body. The body of a message sent without a trace is
+stored unchanged, unless it begins like such an envelope: then it is wrapped in one with an empty context.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from struct import Struct
 from typing import TypeAlias
 
 MARK = b"\x00rm1"
-"""Begins a record."""
+"""Prefix of a record."""
 
 TRACE_MARK = b"\x00rmq:trace\x00"
-"""Begins a body with a trace context before it."""
+"""Prefix of a body with a trace context."""
 
 MOST_CONTEXT = 512
 """Longest trace context, in characters."""
 
 BODIES, NUMBERS, ITEMS = frozenset("KRN"), frozenset("XIS"), frozenset("CUJ")
-"""Kinds of records by what their values are."""
+"""Kinds of records whose values are bodies, numbers and items."""
 
 MAX_WHOLE = 2**53 - 1
-"""Up to this, plus and minus, a double holds every whole number."""
+"""Largest n for which a double holds every whole number from -n to n."""
 
 _HEAD = Struct("<4s4dc")
 HEAD_BYTES = _HEAD.size
@@ -45,7 +45,7 @@ def wrap(body: bytes | None, trace: str) -> bytes:
 
 
 def unwrap(stored: bytes | None) -> tuple[bytes | None, str]:
-    """Return the body that was sent, and the trace context, empty for none."""
+    """Return the body that was sent and the trace context, which is empty without a trace."""
     if stored is None or not stored.startswith(TRACE_MARK):
         return stored, ""
     trace, end, rest = stored[len(TRACE_MARK) :].partition(b"\x00")
@@ -55,7 +55,7 @@ def unwrap(stored: bytes | None) -> tuple[bytes | None, str]:
 
 
 def setters_of(kind: type) -> tuple[Setter, Setter, Setter, Setter, Setter, Setter]:
-    """Return a function that sets the six fields of a frozen dataclass in half the time of its `__init__`."""
+    """Return functions that set the six fields of a frozen dataclass in half the time of its `__init__`."""
     first, second, third, fourth, fifth, sixth = (getattr(kind, each.name).__set__ for each in fields(kind))
     return first, second, third, fourth, fifth, sixth
 
@@ -68,7 +68,7 @@ class Record:
         count: Number of sends.
         first_ms: Time of the first send, epoch ms by the clock of Redis; 0 if unknown.
         last_ms: Time of the last send, likewise.
-        number: The version (`N`), the number (`X`, `I`, `S`), or how many items there are (`C`, `U`, `J`); else 0.
+        number: The version (`N`), the number (`X`, `I`, `S`), or the number of items (`C`, `U`, `J`); otherwise 0.
         kind: One letter: the kind of fold.
         value: The bytes after the kind, as stored.
     """
@@ -96,7 +96,7 @@ class Record:
 
     @property
     def items(self) -> tuple[bytes, ...]:
-        """The items of `C`, `U` and `J`, in the order of sending; none for other kinds."""
+        """The items of `C`, `U` and `J`, in the order of sending; empty for other kinds."""
         return tuple(frame[4:] for frame in self.frames())
 
     @property
@@ -136,7 +136,7 @@ def _whole(number: float, least: int = 0) -> int:
 
 
 def plain(number: float) -> int | float:
-    """Return a double as text, without a fraction if it is a whole number."""
+    """Return a double, as an int if it is a whole number."""
     return int(number) if -MAX_WHOLE <= number <= MAX_WHOLE and number == int(number) else number
 
 
@@ -180,7 +180,7 @@ def wanting(parts: int) -> bytes:
 
 
 def fold(older: Record, newer: Record) -> Record:
-    """Return one record of two, as if the sends of both had been sends of one message.
+    """Fold two records into one, as if the sends of both had been sends of one message.
 
     Guarantee: associative for records of one kind; sums are exact within 2^53 - 1.
     """

@@ -33,7 +33,7 @@ class Owner(NamedTuple):
         return self.token_base + self.epoch if self.epoch else None
 
     def moved(self, token_base: int) -> Owner:
-        """Return this owner with tokens that start from there; itself for 0."""
+        """Return this owner with fencing tokens above `token_base`; itself for 0."""
         return MovedOwner.of(self, token_base) if token_base else self
 
 
@@ -41,12 +41,12 @@ class MovedOwner(Owner):
     """The owner of a slot that was moved from another ensemble; equal to the same `Owner`.
 
     Attributes:
-        token_base: The highest token that was given out before.
+        token_base: The highest token that was issued before the move.
     """
 
     @classmethod
     def of(cls, owner: Owner, token_base: int) -> MovedOwner:
-        """Return an owner whose tokens start from there."""
+        """Return an owner with fencing tokens above `token_base`."""
         moved = cls(*owner)
         moved.token_base = token_base
         return moved
@@ -55,10 +55,10 @@ class MovedOwner(Owner):
 NO_OWNER = Owner()
 
 Flat = Sequence[bytes]
-"""The fields of an entry: name, value, name, value ... as Redis hands them over; none where its content is all."""
+"""The fields of an entry as Redis returns them: name, value, name, value ...; empty if it has only a content."""
 
 M = TypeVar("M")
-"""What a claim hands over: `Claimed` or `StreamClaimed`."""
+"""A claimed message: `Claimed` or `StreamClaimed`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +66,17 @@ class SendResult:
     """The result of a send.
 
     `new` and `merged` count the messages of the call, each as one, whatever its `weight`. The totals of the topic's
-    stats count sends, by their weight, so that these numbers are no totals to add up.
+    stats count sends by their weight, and so can be larger than the sum of these numbers.
 
     Attributes:
         new: Messages that became an entry of their own.
         merged: All others: they merged with one of the same content in the backlog, or a `Leading` window without
             `trailing` dropped them. The total `merged` leaves out what a window dropped.
-        outcomes: Per message in the order of sending, True where it was new; empty unless asked for.
-        ids: Stream topics: ids of the entries, in the order of sending; empty unless asked for.
-        dropped: What was dropped meanwhile. With `WhenFull.DROP`, messages that made room, each as one, however many
-            sends it stands for; those just sent may be among them. With `Leading` windows without `trailing`, sends of
-            this call, by their weight; their messages are in `merged`, too.
+        outcomes: Per message in the order of sending: True if it was new. Empty unless requested.
+        ids: Stream topics: ids of the entries, in the order of sending; empty unless requested.
+        dropped: With `WhenFull.DROP`: messages dropped to make room, which may include those just sent; each counts as
+            one, however many sends it combines. With `Leading` windows without `trailing`: dropped sends of this call,
+            by their weight; their messages are counted in `merged`, too.
 
     Examples:
         >>> jobs = client.producer(Topic("jobs", TopicType.PRIORITY))
@@ -93,7 +93,7 @@ class SendResult:
 
     @property
     def accepted(self) -> int:
-        """All messages of the call: `new + merged`. Of these, what `dropped` counts is not stored, or not any more."""
+        """All messages of the call: `new + merged`. Those that `dropped` counts may be among them."""
         return self.new + self.merged
 
 
@@ -102,10 +102,10 @@ class PartlySent(SendResult):
     """Result of a send that was executed in part; `new` and `merged` count the stored messages.
 
     Attributes:
-        done: How many of its messages were looked at, the first ones: folding these has cost as much as a call may.
-        refused: Place among them -> code of the refusal.
-        repeated: Whether it was sent again after its reply was lost: then a message whose time has passed by now may
-            have been stored the first time.
+        done: Number of messages processed, from the first on; folding more would exceed the bound for one call.
+        refused: Index among these -> error code.
+        repeated: Whether the send was repeated after its reply was lost: a message refused because its time has passed
+            may have been stored by the first attempt.
     """
 
     done: int = 0
@@ -124,7 +124,7 @@ class ControlResult(Enum):
 
     DONE = "done"
     IN_FLIGHT = "in_flight"
-    """Only in a handler's hands at the moment: not touched."""
+    """The message is in flight, and was not changed."""
     ABSENT = "absent"
 
 
@@ -139,12 +139,12 @@ class Redriven(Enum):
 
     DONE = "done"
     MERGED = "merged"
-    """A fresh copy stood in the backlog already."""
+    """A newer message of the content was in the backlog, and the dead one merged with it."""
     ABSENT = "absent"
 
 
 class Claimed(NamedTuple):
-    """One message as a claim hands it over."""
+    """A message as a claim returns it."""
 
     content: bytes
     store_score: int  # the score it had in store: due ms, priority, or retries left
@@ -156,11 +156,11 @@ class ClaimedRows(Sequence[Claimed]):
     """The messages of a claim as columns; also a sequence of messages.
 
     Attributes:
-        contents: Contents.
-        scores: The scores that they had in store.
-        claim_scores: Their claim scores.
-        bodies: As many bodies; empty where the slot has none.
-        alike: Whether all have one claim score.
+        contents: Content of each message.
+        scores: Score that each message had in store.
+        claim_scores: Claim score of each message.
+        bodies: Body of each message; empty if the slot has no bodies.
+        alike: Whether all messages have the same claim score.
     """
 
     __slots__ = ("alike", "bodies", "claim_scores", "contents", "scores")
@@ -177,7 +177,7 @@ class ClaimedRows(Sequence[Claimed]):
         self.alike = alike
 
     def of(self, indices: Sequence[int], alike: bool) -> ClaimedRows:
-        """Return some of them."""
+        """Return the messages at the given indexes."""
         columns = (self.contents, self.scores, self.claim_scores, self.bodies)
         contents, scores, claim_scores, bodies = ([column[index] for index in indices if column] for column in columns)
         return ClaimedRows(contents, scores, claim_scores, bodies, alike)  # pyright: ignore[reportArgumentType]
@@ -214,7 +214,7 @@ _claimed = cast(
 
 
 class StreamClaimed(NamedTuple):
-    """An entry as a claim hands it over: a `Claimed`; its claim score is the number of the delivery, or `own_score`."""
+    """An entry as a claim returns it. Its claim score is the number of the delivery, or `own_score`."""
 
     content: bytes
     store_score: int

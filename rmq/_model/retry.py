@@ -1,4 +1,4 @@
-"""Retry policies: how long a failed message waits. And the error with which a handler holds its topic back. Pure."""
+"""Retry policies, which set the delay before a retry, and the error by which a handler pauses its topic. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LADDER_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800,
 
 
 class RetryPolicy(Protocol):
-    """Tells the delay before a retry; part of a topic's definition, so every process agrees on it.
+    """Determines the delay before a retry; part of a topic's definition, so every process agrees on it.
 
     Examples:
         >>> policy: RetryPolicy = LadderRetry()
@@ -27,7 +27,7 @@ class RetryPolicy(Protocol):
     def delay_ms(self, attempt: int, jitter: float) -> int:
         """Return the wait in ms after failed delivery number `attempt` (from 1), 0 for at once.
 
-        The caller draws `jitter`, a random number in [0, 1), so that this stays pure.
+        The caller draws `jitter`, a random number in [0, 1), so that the method stays pure.
         """
         ...
 
@@ -38,7 +38,7 @@ class RetryPolicy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ImmediateRetry:
-    """Back into the backlog at once, behind every priority and before every time still to come.
+    """No delay: back into the backlog at once, behind all priorities and before all future due times.
 
     Examples:
         >>> Topic("jobs", TopicType.PRIORITY, retry=ImmediateRetry()).retry.delay_ms(attempt=1, jitter=0.5)
@@ -94,14 +94,14 @@ class ExponentialRetry:
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class LadderRetry:
-    """Fixed steps, by default the 16 from 10 s to 2 h that RocketMQ users know; the last one repeats.
+    """Fixed steps, by default the 16 of RocketMQ, from 10 s to 2 h; the last one repeats.
 
     Args:
-        steps: How long to wait after the first, second, ... failure: each a `timedelta` or a text such as "30s", whole
-            seconds, 0 or more; at least one.
+        steps: Wait after the first, second, ... failure: each a `timedelta` or a text such as "30s", whole seconds, 0
+            or more; at least one.
 
     Raises:
-        InvalidValueError: No step, or a step that is no duration of whole seconds.
+        InvalidValueError: There is no step, or a step is not a duration in whole seconds.
 
     Examples:
         >>> retry = LadderRetry(("5s", "1m", "1h"))
@@ -158,20 +158,20 @@ LONGEST_MS = 24 * 3600 * 1000
 
 
 class RetryAfterError(Exception):
-    """Raised by a handler of a listener: hold the topic back for a while, without using up a retry.
+    """Raised by a listener's handler to pause its topic for a while without using up a retry.
 
-    The messages of the call that have no outcome yet go back as they were. The listener claims nothing from the topic
-    for this time; calls of its handler that run meanwhile end as usual. Other listeners, and other processes, go on.
+    The messages of the call that have no outcome yet are returned unchanged. The listener claims nothing from the topic
+    for this time; other running calls of its handler finish as usual. Other listeners and processes continue.
 
     Args:
-        delay: How long, up to a day: a `timedelta`, or a text such as `30s`.
-        reason: Why, for the log.
+        delay: Length of the pause, up to a day: a `timedelta`, or a text such as `30s`.
+        reason: Reason, for the log.
 
     Raises:
-        InvalidValueError: `delay` is neither, negative, or longer than a day.
+        InvalidValueError: `delay` is not a duration, is negative, or is longer than a day.
 
     Attributes:
-        delay_ms: How long, ms.
+        delay_ms: Length of the pause, ms.
 
     Examples:
         >>> RetryAfterError("1m30s", "429 Too Many Requests").delay_ms

@@ -2,7 +2,7 @@
 
 A document carries `version`, its writer's, and `min_reader`, the oldest version that may act on it. A reader whose own
 version is at least `min_reader` reads the document, and keeps the fields that it does not know when it writes the
-document anew. Any other reader passes over that document alone and says so once.
+document anew. Any other reader ignores that document only, and logs it once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MAX_DOCUMENT_BYTES = 1_000_000
 """A longer document is not read. Source: ZooKeeper refuses nodes over 1 MiB; a definition takes less than 1 kB."""
 
 MOST_TOLD = 1_000
-"""Names that a `PassedOver` remembers: foreign ones could be without number."""
+"""Maximum number of names that a `PassedOver` remembers, as foreign documents may be unlimited in number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Document:
     def amended(self, before: Mapping[str, Any], after: Mapping[str, Any], min_reader: int = FIRST_VERSION) -> Document:
         """Return this document with a change; fields that are not changed stay as stored.
 
-        Both `before` and `after` are fields as this version writes them; `min_reader` may act on `after`.
+        `before` and `after` are fields as this version writes them; `min_reader` is the oldest that may act on `after`.
         """
         fields = _amended(self.fields, before, after)
         if self.version > SCHEMA_VERSION:  # a field that this version does not know may be why older ones are kept out
@@ -71,18 +71,20 @@ def _object_in(fields: Mapping[str, Any], name: str) -> dict[str, Any] | None:
 
 
 def new_document(fields: Mapping[str, Any], min_reader: int = FIRST_VERSION) -> Document:
-    """Return a document of this version, for readers that know each field that must not be passed over."""
+    """Return a document of this version; `min_reader` is the oldest one that knows every field it must not ignore."""
     return Document(fields, SCHEMA_VERSION, min_reader)
 
 
 def read_document(data: str | bytes, what: str, reader: int = SCHEMA_VERSION) -> Document:
-    """Read a stored document, which an error calls `what`, as a reader of a version.
+    """Parse a stored document as a reader of the given version; errors call the document `what`.
 
     Raises:
-        UnreadableDocumentError: It is no JSON object, too long, or for newer readers only.
+        UnreadableDocumentError: The document is not a JSON object, is too long, or is for newer readers only.
     """
     if len(data) > MAX_DOCUMENT_BYTES:
-        raise UnreadableDocumentError(f"{what} cannot be read: its {len(data)} bytes exceed {MAX_DOCUMENT_BYTES}")
+        raise UnreadableDocumentError(
+            f"{what} cannot be read: it has {len(data)} bytes; the maximum is {MAX_DOCUMENT_BYTES}"
+        )
     try:
         value: Any = json.loads(data)
     except (ValueError, RecursionError) as error:  # the latter: brackets in brackets by the thousand
@@ -119,6 +121,6 @@ class PassedOver:
         if self._told.get(name) == reason or (name not in self._told and len(self._told) >= MOST_TOLD):
             return
         self._told[name] = reason
-        self._log.warning("passed over: %s", reason)
+        self._log.warning("ignored: %s", reason)
         if len(self._told) == MOST_TOLD:
-            self._log.warning("%d documents are passed over; further ones are not logged", MOST_TOLD)
+            self._log.warning("%d documents are ignored; further ones are not logged", MOST_TOLD)

@@ -21,20 +21,20 @@ from enum import Enum
 from functools import cache
 
 STAMP = 1000
-"""Retries left lie below this; so `max_retries` is at most 999."""
+"""Retries left are below this, so `max_retries` is at most 999."""
 
 MAX_SCORE = 2**53 - 1
-"""Above this, not every whole number is a score."""
+"""Largest score up to which every whole number is exact in a double."""
 
 _EXPONENT = 10**17
-"""From here on Redis tells a whole number with an exponent, Valkey in digits."""
+"""From here on Redis writes a whole number with an exponent, Valkey in digits."""
 
 
 def score_of(text: bytes) -> int:
-    """Return a score as Redis tells it.
+    """Parse a score as Redis returns it.
 
-    What no script has written becomes the nearest whole number that one could have: a fraction is rounded up, as the
-    scripts do, so that no time is early; an infinite or too large one becomes the largest.
+    A score that no script has written becomes the nearest whole number: a fraction is rounded up, as the scripts do, so
+    that no time is early; an infinite or too large score becomes the largest.
     """
     try:
         number = int(text)
@@ -46,7 +46,7 @@ def score_of(text: bytes) -> int:
 
 
 def scores_of(texts: Sequence[bytes]) -> list[int]:
-    """Return scores as Redis tells them: see `score_of`."""
+    """Parse scores as Redis returns them: see `score_of`."""
     try:
         return list(map(int, texts))
     except ValueError:
@@ -69,7 +69,7 @@ def retries_left_of(score: int) -> int:
 
 
 def retries_left_after_claim(store_score: int, max_retries: int) -> int:
-    """Return how many retries are left once a message with this store score is delivered.
+    """Return the retries left after the delivery of a message with this store score.
 
     A fresh message has all of them; one that was rolled back carries its count as its score.
     """
@@ -82,7 +82,7 @@ def lease_end_ms(claim_score: int, lease_ms: int) -> int:
 
 
 class Ties(Enum):
-    """Which of equal priorities is delivered first.
+    """Order of delivery among messages of equal priority.
 
     Examples:
         >>> Topic("jobs", TopicType.PRIORITY, ties=Ties.ANY).ties.value
@@ -90,9 +90,9 @@ class Ties(Enum):
     """
 
     OLDEST = "oldest"
-    """The one that was sent first; sending it again with the same priority keeps its turn."""
+    """The message sent first is first; sending it again with the same priority keeps its place."""
     ANY = "any"
-    """Any, whatever the contents: priorities above `max_retries`, up to 2^53 - 1."""
+    """In no particular order; allows priorities above `max_retries`, up to 2^53 - 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +100,10 @@ class Ages:
     """Encoding of priorities in the scores of a PRIORITY topic, with ages if the oldest of equals is first.
 
     A score is `priority * scale + scale - 1 - mark`; the mark is the time of sending in whole units since 2025-01-01.
-    Source: a score holds 53 bits exactly. What `max_priority` leaves of them has to last for 20 years.
+    Source: a score holds 53 bits exactly. The bits that `max_priority` leaves have to last for 20 years.
 
     Attributes:
-        scale: A power of two; 1 where a score is the priority, and says no age.
+        scale: A power of two; 1 if a score is the priority and has no age.
         unit_ms: Unit of the ages, ms.
         highest: The largest priority; a promoted message may have a score above it.
     """
@@ -122,11 +122,11 @@ class Ages:
         return [priority * scale + left for priority in priorities]
 
     def priority_of(self, score: int) -> int:
-        """Return the priority in a store score that is not of a rollback: one that a message may be sent with."""
+        """Return the priority in a store score, at most `highest`; not for scores of a rollback."""
         return min(score // self.scale, self.highest)
 
     def sent_ms(self, score: int) -> int | None:
-        """Return the time of sending in such a score, epoch ms in whole units; `None` where it says none."""
+        """Return the time of sending in a store score, epoch ms in whole units; `None` if the score has no age."""
         if self.scale == 1 or not self.scale <= score < (self.highest + 1) * self.scale:
             return None
         return _AGES_FROM_MS + (self.scale - 1 - score % self.scale) * self.unit_ms
@@ -141,9 +141,9 @@ _AGES_FROM_MS = 1_735_689_600_000
 
 @cache
 def ages_for(max_priority: int | None) -> Ages:
-    """Return how scores hold priorities up to a largest one, and ages in the finest unit of 1 ms to 1 s that lasts.
+    """Return the encoding for priorities up to `max_priority`, with the finest unit of age (1 ms to 1 s) that lasts.
 
-    `None`, for topics that are not PRIORITY or whose ties are `any`: without ages.
+    `None` is for topics that are not PRIORITY or whose ties are `any`: their scores have no ages.
     """
     if max_priority is None:
         return Ages()

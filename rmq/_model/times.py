@@ -24,13 +24,13 @@ MAX_DURATION_MS = 100 * 366 * 24 * 3600 * 1000
 """A hundred years: anything longer is a mistake in units."""
 
 MAX_DUE_MS = max(int(time.time() * 1000), 1_767_225_600_000) + MAX_DURATION_MS
-"""A hundred years ahead, or of 2026 where this machine's clock is not set yet: anything later is a mistake in units."""
+"""A hundred years from now, or from 2026 if this machine's clock is not set: anything later is a mistake in units."""
 
 _FINER = (("microseconds", 1_000), ("nanoseconds", 1_000_000))
 
 _EXAMPLES = "such as 250ms, 5s, 1m30s, 2h or 7d"
 DURATION_RULE = f"a duration {_EXAMPLES}"
-"""What the text of an option must be."""
+"""Rule for the text of an option that is a duration, for errors."""
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PART = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)(ms|s|min|m|h|d)", re.ASCII)
 _DURATION = re.compile(rf"(?:{_PART.pattern})+", re.ASCII)
@@ -43,12 +43,12 @@ MAX_SCORE = 2**53 - 1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ONE_MS = timedelta(milliseconds=1)
 _LAST_MS = 253_402_300_799_999
-"""The last ms of the year 9999: a `datetime` ends there."""
+"""The last ms of the year 9999, the largest `datetime`."""
 _BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 monotonic_s: Callable[[], float] = time.monotonic if _BOOTTIME is None else partial(time.clock_gettime, _BOOTTIME)
 """Returns seconds since some fixed moment, on a clock that never jumps and, where the system has one, also runs while
-the machine sleeps. Only differences mean something; only Redis' clock decides on dates.
+the machine sleeps. Only differences are meaningful; all dates come from Redis' clock.
 
 It is called for each message: a function around it would cost more than the clock.
 """
@@ -58,8 +58,8 @@ def duration_ms(value: Duration, name: str) -> int:
     """Turn a duration into whole milliseconds, rounded up so that nothing happens early.
 
     Raises:
-        InvalidValueError: No `timedelta` and no text with its units, negative, or over 100 years. It calls the value
-            `name`.
+        InvalidValueError: The value is neither a `timedelta` nor a text with units, is negative, or exceeds 100 years.
+            The error calls it `name`.
     """
     kind, milliseconds = type(value), None
     if kind is str or kind is timedelta:
@@ -79,7 +79,7 @@ def typed_duration_ms(text: str, name: str) -> int:
     """Turn the text of an option into whole milliseconds, as `duration_ms`; errors do not suggest a `timedelta`.
 
     Raises:
-        InvalidValueError: Not such a text, or out of range; it names the value and `name`.
+        InvalidValueError: The text is not a duration, or is out of range. The error calls it `name`.
     """
     if is_duration(text):
         return duration_ms(text, name)
@@ -89,7 +89,7 @@ def typed_duration_ms(text: str, name: str) -> int:
 
 
 def usual_ms(value: object) -> int:
-    """Return a duration in ms, at no more than the cost of a look; -1 for what `duration_ms` has to look at."""
+    """Return a duration in ms from a cache; -1 for a value that only `duration_ms` can convert or refuse."""
     kind = type(value)
     found = _known_ms(value) if kind is str or kind is timedelta else None  # pyright: ignore[reportArgumentType]
     return -1 if found is None else found
@@ -97,7 +97,7 @@ def usual_ms(value: object) -> int:
 
 @lru_cache(maxsize=4_096)
 def _known_ms(value: str | timedelta) -> int | None:
-    """Return a duration in ms, `None` for a text that is none. Kept: a program sends few different ones."""
+    """Return a duration in ms, `None` for an invalid text. Cached: a program uses few different durations."""
     return _ms(value) if isinstance(value, timedelta) else _text_ms(value)
 
 
@@ -108,7 +108,7 @@ def _text_ms(text: str) -> int | None:
 
 
 def _no_duration(value: object, name: str) -> str:
-    """Return why a value is no duration: of a number, which two it may be."""
+    """Return the error text for a value that is not a duration; for a number it suggests two units."""
     number = isinstance(value, Number) and not isinstance(value, _Flag)
     text = brief(value) if type(value) is int else str(value) if number or isinstance(value, str) else ""
     if len(text) <= 40 and is_number(text):
@@ -136,14 +136,14 @@ def check_day(name: str, value: object, lowest: float) -> None:
     """Raise `InvalidValueError` unless the value is a number of seconds from `lowest` to a day."""
     number = value if isinstance(value, int | float) and not isinstance(value, bool) else -1.0
     if not lowest <= number <= 86_400:  # nan is refused, too: no time would ever be beyond it
-        raise InvalidValueError(f"{name} is {value!r}; it must be seconds, from {lowest:g} to 86400")
+        raise InvalidValueError(f"{name} is {value!r}; it must be a number of seconds from {lowest:g} to 86400")
 
 
 def seconds(value: float | timedelta, name: str) -> float:
-    """Turn a time to wait into seconds: at most 100 years, which is what "for ever" comes to.
+    """Turn a time to wait into seconds, at most 100 years, so that an infinite time is valid, too.
 
     Raises:
-        InvalidValueError: Not a number, or negative.
+        InvalidValueError: The time is not a number or a `timedelta`, or is negative.
     """
     if type(value) is float and 0.0 <= value <= MAX_DURATION_MS / 1000:
         return value
@@ -167,7 +167,7 @@ def due_ms(value: Instant, name: str) -> int:
 
 
 def due_number_ms(value: float, name: str) -> int:
-    """Return the time at which a message is due, a number of milliseconds since 1970-01-01 UTC; raises as `due_ms`."""
+    """Round a due time, in milliseconds since 1970-01-01 UTC, up to a whole number. Raises as `due_ms`."""
     milliseconds = epoch_number_ms(value, name)
     if milliseconds > MAX_DUE_MS:
         unit = next((unit for unit, per_ms in _FINER if milliseconds // per_ms <= MAX_DUE_MS), "")
@@ -179,7 +179,7 @@ def due_number_ms(value: float, name: str) -> int:
 
 
 def epoch_number_ms(value: float, name: str) -> int:
-    """Return a number of milliseconds since 1970-01-01 UTC as a whole one, rounded up. Raises as `instant_ms`."""
+    """Round a number of milliseconds since 1970-01-01 UTC up to a whole number. Raises as `instant_ms`."""
     milliseconds = _whole(value, name, "a number of milliseconds since 1970")
     if not 0 < milliseconds <= MAX_SCORE:
         raise InvalidValueError(f"{name} is {brief(value)}; epoch milliseconds must lie between 1 and 2^53 - 1")
@@ -187,7 +187,7 @@ def epoch_number_ms(value: float, name: str) -> int:
 
 
 def number_ms(value: float, name: str) -> int:
-    """Return a number of milliseconds as a whole one, rounded up. Raises as `duration_ms`."""
+    """Round a number of milliseconds up to a whole number. Raises as `duration_ms`."""
     milliseconds = _whole(value, name, "a number of milliseconds")
     if not 0 <= milliseconds <= MAX_DURATION_MS:
         raise InvalidValueError(f"{name} is {brief(value)}; it must lie between 0 and 100 years")
@@ -195,11 +195,11 @@ def number_ms(value: float, name: str) -> int:
 
 
 def most(value: int | None, name: str) -> int:
-    """Return an upper bound, a whole number from 0: `None` bounds nothing."""
+    """Return an upper bound, at most 2^53 - 1, which is also the bound for `None`."""
     if value is None:
         return MAX_SCORE
     if type(value) is not int or value < 0:
-        raise InvalidValueError(f"{name} is {value!r}; it must be a whole number from 0, or None")
+        raise InvalidValueError(f"{name} is {value!r}; it must be a whole number of 0 or more, or None")
     return min(value, MAX_SCORE)
 
 
@@ -207,7 +207,7 @@ def instant_ms(value: Instant, name: str) -> int:
     """Turn a point in time into milliseconds since 1970-01-01 UTC, rounded up.
 
     Raises:
-        InvalidValueError: A naive `datetime`, not a number, or out of range.
+        InvalidValueError: The value is not an aware `datetime`, or is not after 1970-01-01 UTC.
     """
     if isinstance(value, datetime):  # pyright: ignore[reportUnnecessaryIsInstance] - of callers it is not known yet
         if datetime.utcoffset(value) is None:
@@ -221,7 +221,7 @@ def instant_ms(value: Instant, name: str) -> int:
 
 
 def moment_of(epoch_ms: int | None) -> datetime | None:
-    """Return a time of Redis' clock as an aware `datetime`; `None` where it is unknown, or beyond the year 9999."""
+    """Return a time of Redis' clock as an aware `datetime`; `None` if it is unknown or beyond the year 9999."""
     return _EPOCH + timedelta(milliseconds=epoch_ms) if epoch_ms and 0 < epoch_ms <= _LAST_MS else None
 
 

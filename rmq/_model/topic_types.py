@@ -38,8 +38,8 @@ class WhenFull(Enum):
     """
 
     REFUSE = "REFUSE"
-    """`BacklogFullError`, at once."""
+    """The send raises `BacklogFullError` at once."""
     BLOCK = "BLOCK"
-    """It waits for room, up to `full_timeout`; then `BacklogFullError`."""
+    """The send waits for room, up to `full_timeout`; then it raises `BacklogFullError`."""
     DROP = "DROP"
-    """It is taken, and what would be delivered last is dropped: the lowest priority, the latest due time."""
+    """The send succeeds, and messages that would be delivered last (lowest priority, latest due time) are dropped."""

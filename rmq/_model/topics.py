@@ -24,21 +24,21 @@ from rmq._model.typed import MessageOptions, OtherT, PayloadClass, PayloadT, Typ
 from rmq.errors import InvalidTopicError, InvalidValueError, UnreadableDocumentError, UnreadableTopicError
 
 _PLAIN = ("max_length", "shrink", "approximate", "unacked")
-"""Settings of a retention that a definition has as they are."""
+"""Settings of a retention that a definition stores unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """When entries of a stream topic are trimmed. Part of the topic's definition.
+    """Rules by which entries of a stream topic are trimmed. Part of the topic's definition.
 
     Args:
         max_length: Most entries to keep in the topic, each slot an equal share, rounded up; `None` for no bound.
         max_age: How long to keep entries: a `timedelta` or a text such as "7d"; `None` for no bound.
-        shrink: At each clean-up, drop what was there at the one before and keep what has arrived since.
+        shrink: At each clean-up, drop the entries that were there at the previous one, and keep newer ones.
         every: Time between two clean-ups of a slot: a `timedelta` or a text such as "1m", 1 s to 24 h. Listeners and
-            polls do them.
-        approximate: Drop whole nodes of Redis' stream only (`~`): cheaper, and keeps some more, usually under 100.
-        unacked: Drop entries that a group has not acked, too. Without it they stay, whatever the bounds say.
+            polls run the clean-ups.
+        approximate: Drop whole nodes of Redis' stream only (`~`): cheaper, but keeps some more entries (usually < 100).
+        unacked: Drop entries that a group has not acked, too. Otherwise they are kept, whatever the bounds.
 
     Raises:
         InvalidValueError: A value breaks its rule.
@@ -83,7 +83,7 @@ class Retention:
 
     @property
     def bounded(self) -> bool:
-        """Whether a clean-up can ever drop anything."""
+        """Whether a clean-up can ever drop entries."""
         return self.max_length is not None or self.max_age is not None or self.shrink
 
     def max_length_of_slot(self, slots: int) -> int | None:
@@ -97,7 +97,7 @@ class Retention:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Retention:
-        """Rebuild it from a topic's definition."""
+        """Rebuild the settings from a topic's definition."""
         age_ms, every = value["max_age_ms"], timedelta(milliseconds=value["every_ms"])
         max_age = None if age_ms is None else timedelta(milliseconds=age_ms)
         return cls(max_age=max_age, every=every, **{name: value[name] for name in _PLAIN})
@@ -106,7 +106,7 @@ class Retention:
 FULL_TIMEOUT_MS = 10_000
 
 MAX_SLOTS = 16_384
-"""As many as Redis Cluster has hash slots: more would not spread any further."""
+"""The number of hash slots of Redis Cluster: more slots would not spread a topic any further."""
 
 _S, _MS = timedelta(seconds=1), timedelta(milliseconds=1)
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -116,7 +116,7 @@ def slot_of(basis: bytes, slots: int) -> int:
     """Return the slot, 0 to `slots` - 1, of a message.
 
     Args:
-        basis: The message's slot basis, or its content where none was given.
+        basis: The message's slot basis, or its content if it has none.
         slots: The topic's number of slots, a power of two.
 
     Source: CRC-32/ISO-HDLC, the value of `zlib.crc32`, Java's `java.util.zip.CRC32` and Spark SQL's `crc32`.
@@ -136,11 +136,11 @@ class Topic(Generic[PayloadT]):
     Args:
         name: 1 to 128 of `A-Z a-z 0-9 . _ -`.
         type: How messages are ordered and merged.
-        slots: A power of two, 1 to 16,384: the most workers that can share the topic under ZooKeeper.
+        slots: A power of two, 1 to 16,384: the maximum number of workers that can share the topic under ZooKeeper.
         max_retries: Deliveries after the first before a message is dead, 0 to 999.
-        lease: How long a claim holds before others may redeliver: a `timedelta` or a text such as "90s", whole seconds,
-            1 s to 24 h.
-        retry: How long a failed message waits.
+        lease: Time after which an unsettled message may be redelivered: a `timedelta` or a text such as "90s", whole
+            seconds, 1 s to 24 h.
+        retry: Policy for the delay before a failed message is retried.
         max_content_bytes: Longest content, 1 to 65,536.
         max_body_bytes: Longest body, 0 to 16 MiB.
         max_backlog: Most messages in the topic's backlog, `None` for no limit; each slot has an equal share,
@@ -148,22 +148,22 @@ class Topic(Generic[PayloadT]):
         max_dead: Most dead messages kept in the topic; the oldest go first. Each slot has an equal share.
         max_dead_age: How long dead messages are kept: a `timedelta` or a text such as "30d".
         retention: STREAM only: when entries are trimmed; by default, acked ones beyond a million in the topic.
-        when_full: What a send meets at `max_backlog`; not for STREAM.
-        full_timeout: `WhenFull.BLOCK`: how long a send waits without getting on: a `timedelta` or a text such as "10s",
+        when_full: Behaviour of a send at `max_backlog`; not for STREAM.
+        full_timeout: `WhenFull.BLOCK`: how long a send waits without progress: a `timedelta` or a text such as "10s",
             1 ms to 24 h.
-        ttl: Work older than this goes to the dead instead of being delivered: a `timedelta` or a text such as "1h",
-            from 1 ms; not for STREAM. Time topics count from the due time, PRIORITY from the last send. `None`: it
-            never gets too old.
+        ttl: Messages older than this become dead instead of being delivered: a `timedelta` or a text such as "1h",
+            from 1 ms; not for STREAM. Time topics count from the due time, PRIORITY from the last send. `None`: no
+            limit.
         max_rate: Most deliveries a second in the whole cluster, above 0 to 1,000,000; `None` for no limit.
         max_burst: Most deliveries at once after a pause, 1 to 1,000,000; by default what `max_rate` gives in a second.
         ties: PRIORITY only: which of equal priorities is first, a `Ties` or its value; the oldest by default. A
             registered topic keeps its own.
-        max_priority: PRIORITY with the oldest first: largest priority, 1 to 8,388,607; 1,048,575 by default. The more,
-            the coarser the ages: 100 ms by default, 10 ms up to 131,071, 1 ms up to 8,191, else 1 s.
-        merge: What is kept of the bodies of merged messages, and when these are due; not for STREAM. `None`: the newest
-            body. Part of the topic's identity but for windows and bounds.
-        payload: Class of what the bodies hold: a dataclass, a msgspec struct or a pydantic model. Each program chooses
-            its own; Redis does not store it. See docs/guide/payloads.md.
+        max_priority: PRIORITY with the oldest first: largest priority, 1 to 8,388,607; 1,048,575 by default. The unit
+            of the ages depends on it: 100 ms by default, 10 ms up to 131,071, 1 ms up to 8,191, above the default 1 s.
+        merge: Rules for the bodies and due times of merged messages; not for STREAM. `None`: the newest body is kept.
+            Part of the topic's identity, except for windows and bounds.
+        payload: Class of the payloads in bodies: a dataclass, a msgspec struct or a pydantic model. Each program
+            chooses its own; Redis does not store it. See docs/guide/payloads.md.
         codec: How payloads become bytes; `JsonCodec()` by default.
 
     Raises:
@@ -200,11 +200,11 @@ class Topic(Generic[PayloadT]):
     payload: PayloadClass[PayloadT] | None = field(default=None, compare=False)
     codec: Codec | None = field(default=None, compare=False)
     typed: Typed | None = field(default=None, init=False, repr=False, compare=False)
-    """How messages carry payloads; for RMQ itself."""
+    """Encoder and decoder of payloads; `None` without a payload class. Internal."""
     default_range_ms: int | None = field(default=None, init=False, repr=False, compare=False)
-    """The time range of messages that name none, ms; `None` where they have to."""
+    """Time range of messages that name none, ms; `None` if each message must name one."""
     changes: frozenset[str] = field(default=frozenset(), init=False, repr=False, compare=False)
-    """Names of the settings that `changed` has changed: `RmqClient.change_topic` puts only these."""
+    """Names of the settings that `changed` has changed: `RmqClient.change_topic` stores only these."""
 
     def __post_init__(self) -> None:
         if not is_name(self.name):
@@ -258,7 +258,7 @@ class Topic(Generic[PayloadT]):
         if not isinstance(self.when_full, WhenFull):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidTopicError(f"when_full of topic {self.name} is {self.when_full!r}; it must be a WhenFull")
         if self.type is TopicType.STREAM and (self.when_full is not WhenFull.REFUSE or self.ttl is not None):
-            raise InvalidTopicError(f"topic {self.name} is STREAM: its retention bounds it, not when_full and ttl")
+            raise InvalidTopicError(f"topic {self.name} is STREAM: use retention instead of when_full and ttl")
         for name, value in (("full_timeout", self.full_timeout), ("ttl", self.ttl)):
             if value is None and name == "ttl":
                 continue
@@ -267,7 +267,8 @@ class Topic(Generic[PayloadT]):
             except InvalidValueError as error:
                 raise InvalidTopicError(f"topic {self.name}: {error}", topic=self.name) from None
             if value_ms < 1 or (name == "full_timeout" and value_ms > 86_400_000):
-                raise InvalidTopicError(f"{name} of topic {self.name} is {value!r}; it must be from 1 ms (to 24 h)")
+                rule = "from 1 ms to 24 h" if name == "full_timeout" else "at least 1 ms"
+                raise InvalidTopicError(f"{name} of topic {self.name} is {value!r}; it must be {rule}")
             object.__setattr__(self, name, timedelta(milliseconds=value_ms))
 
     def _check_rate(self) -> None:
@@ -338,7 +339,7 @@ class Topic(Generic[PayloadT]):
 
     @property
     def ttl_ms(self) -> int | None:
-        """The time to live, ms; `None` without."""
+        """The time to live, ms; `None` for no limit."""
         return None if self.ttl is None else cast("timedelta", self.ttl) // _MS
 
     @property
@@ -375,7 +376,7 @@ class Topic(Generic[PayloadT]):
 
         Raises:
             InvalidMessageError: The topic has no payload class, the payload is of another class or cannot be encoded,
-                or an option is not one of the topic's messages.
+                or the topic's messages do not take an option.
         """
         if (typed := self.typed) is None or not isinstance(payload, typed.kind):
             raise payloads.payload_trouble(typed, self.name, payload)
@@ -401,7 +402,7 @@ class Topic(Generic[PayloadT]):
         return payloads.decode_payload(self.typed, self.name, body)
 
     def changed(self, **settings: Any) -> Topic[PayloadT]:
-        """Return this definition with some settings changed. Type and slots can't be."""
+        """Return this definition with some settings changed. Name, type, slots, ties and max_priority cannot change."""
         for fixed in ("name", "type", "slots"):
             if fixed in settings:
                 raise InvalidTopicError(f"{fixed} of topic {self.name} is part of its identity and can't be changed")
@@ -411,7 +412,7 @@ class Topic(Generic[PayloadT]):
         for own in ("payload", "codec"):
             if own in settings:
                 raise InvalidTopicError(
-                    f"{own} of topic {self.name} is not stored in Redis: name it where you make Topic"
+                    f"{own} of topic {self.name} is not stored in Redis and cannot be changed there; pass it to Topic()"
                 )
         known = [each.name for each in fields(self) if each.init and each.compare]
         for name in settings:
@@ -455,7 +456,7 @@ class Topic(Generic[PayloadT]):
         """Rebuild a registered definition.
 
         Raises:
-            UnreadableTopicError: Not a definition, or one that is for newer versions of RMQ only.
+            UnreadableTopicError: The text is not a definition, or is for newer versions of RMQ only.
         """
         try:
             return cls.from_document(read_document(text, "the registered definition"))
@@ -547,5 +548,7 @@ def checked_slots(topic: Topic, slots: Iterable[int] | None) -> tuple[int, ...]:
     chosen = list(slots)
     for slot in chosen:
         if type(slot) is not int or not 0 <= slot < topic.slots:
-            raise InvalidValueError(f"slot {brief(slot)} is not one of topic {topic.name}: 0 to {topic.slots - 1}")
+            raise InvalidValueError(
+                f"slot {brief(slot)} is not one of topic {topic.name}, which has 0 to {topic.slots - 1}"
+            )
     return tuple(dict.fromkeys(chosen))

@@ -1,4 +1,4 @@
-"""Typed payloads: what a topic's `payload` and `codec` allow, and how bodies become payloads."""
+"""Typed payloads: checks of a topic's `payload` and `codec`, and the encoding of payloads as bodies."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ else:
     ValueT = TypeVar("ValueT")
 
 PayloadClass: TypeAlias = type[PayloadT]
-"""The class of payloads: within `Topic`, `type` is something else."""
+"""Class of payloads: an alias for use within `Topic`, where `type` is a field."""
 
 MAX_REASON = 500
-"""Most characters of why a body does not decode."""
+"""Maximum length, in characters, of the reason in an error about a payload."""
 
 _JSON = JsonCodec()
 
@@ -61,20 +61,20 @@ class MessageOptions(TypedDict, total=False):
 
 
 class Typed:
-    """How messages of a topic carry payloads of its class.
+    """Encoder and decoder of a topic's payloads, and the constructor of its messages.
 
     Args:
-        kind: The class.
-        codec: How payloads become bytes.
+        kind: The payload class.
+        codec: The codec of the payloads.
         type: The topic's type.
         joins: Whether the topic joins parts.
 
     Attributes:
-        encode: Makes the body of a payload.
-        decode: Makes a payload of a body.
-        make: Makes a message of a content, a body and options.
-        plain: As `encode`; where `unchecked`, a `null` in the body still has to be decoded, see `Finite`.
-        unchecked: Whether that is so. A caller that looks for itself saves a call.
+        encode: Encodes a payload as a body.
+        decode: Decodes a payload from a body.
+        make: Creates a message from a content, a body and options.
+        plain: As `encode`, but if `unchecked`, the caller must decode a body that contains `null`; see `Finite`.
+        unchecked: Whether `plain` leaves this check to the caller, which saves a call.
     """
 
     __slots__ = ("codec", "decode", "encode", "joins", "kind", "make", "plain", "type", "unchecked")
@@ -101,10 +101,10 @@ def coder_of(kind: type, codec: Codec) -> tuple[Encoder, Decoder]:
 
 
 def typed_of(topic: str, kind: type | None, codec: Codec | None, type: TopicType, merge: Merge | None) -> Typed | None:
-    """Return how the messages of a topic of these settings carry payloads; `None` without a payload class.
+    """Return the `Typed` for a topic with these settings; `None` without a payload class.
 
     Raises:
-        InvalidTopicError: The class, or the codec, is none; or the topic keeps a number and no body.
+        InvalidTopicError: The payload class or the codec is invalid, or the topic keeps a number instead of a body.
     """
     if kind is None:
         if codec is not None:
@@ -115,16 +115,18 @@ def typed_of(topic: str, kind: type | None, codec: Codec | None, type: TopicType
         raise InvalidTopicError(f"payload of topic {topic} is {kind!r}; {rule}")
     if merge is not None and isinstance(merge.reduce, Max | Min | Sum):
         raise InvalidTopicError(
-            f"payload of topic {topic} is {kind.__name__}; {merge.reduce!r} keeps a number, which is no payload"
+            f"payload of topic {topic} is {kind.__name__}; {merge.reduce!r} keeps a number and takes no payload class"
         )
     try:
         return Typed(kind, codec or _JSON, type, merge is not None and merge.joins)
     except Exception as error:
-        raise InvalidTopicError(f"payload of topic {topic} is {kind.__name__}, and has no codec: {error}") from error
+        raise InvalidTopicError(
+            f"payload of topic {topic} is {kind.__name__}, which the codec does not take: {error}"
+        ) from error
 
 
 def encode_payload(typed: Typed | None, topic: str, payload: object) -> bytes:
-    """Return the body of a message with a payload. `Topic.encode` says more."""
+    """Return the body of a message with a payload; see `Topic.encode`."""
     if typed is None or not isinstance(payload, typed.kind):
         raise payload_trouble(typed, topic, payload)
     try:
@@ -138,7 +140,7 @@ def encode_payload(typed: Typed | None, topic: str, payload: object) -> bytes:
 
 
 def payload_trouble(typed: Typed | None, topic: str, payload: object) -> InvalidMessageError:
-    """Return why a topic does not take a payload: it is of another class, or the topic has none."""
+    """Return the error for a payload of a class that the topic does not take."""
     taken = "no payload class" if typed is None else f"payloads of class {typed.kind.__name__}"
     secret = typed is not None and isinstance(typed.codec, EncryptedCodec)
     seen = f"of class {type(payload).__name__}" if secret else f"{payload!r:.80}"
@@ -146,7 +148,7 @@ def payload_trouble(typed: Typed | None, topic: str, payload: object) -> Invalid
 
 
 def _secret_trouble(topic: str, payload: object, error: Exception) -> InvalidMessageError:
-    """Return the error of a payload that cannot be encoded for encryption, without the payload: errors are logged."""
+    """Return the error for a payload that cannot be encoded for encryption, without the payload: errors are logged."""
     return InvalidMessageError(
         f"a payload of class {type(payload).__name__} cannot be encoded for topic {topic}: "
         f"{type(error).__name__}; {HIDDEN}",
@@ -155,7 +157,7 @@ def _secret_trouble(topic: str, payload: object, error: Exception) -> InvalidMes
 
 
 def message_trouble(typed: Typed, topic: str, payload: object, error: Exception) -> Exception:
-    """Return why there is no message of a payload, after an error while it was made."""
+    """Return the error to raise after the creation of a message from a payload has failed with `error`."""
     if isinstance(error, InvalidValueError):
         return error
     try:
@@ -172,11 +174,11 @@ def message_trouble(typed: Typed, topic: str, payload: object, error: Exception)
 
 
 def decode_payload(typed: Typed | None, topic: str, body: bytes | None, what: str = "body") -> Any:
-    """Return the payload that a body, or what else it is, holds. `Topic.decode` says more."""
+    """Return the payload of a body, which errors call `what`; see `Topic.decode`."""
     if typed is None:
         raise InvalidValueError(f"topic {topic} has no payload class; name it: Topic(..., payload=Price)", topic=topic)
     if body is None:
-        raise PayloadError(f"the message has no body, and topic {topic} has payloads", topic=topic)
+        raise PayloadError(f"the message has no body; topic {topic} needs one, which holds a payload", topic=topic)
     try:
         return typed.decode(body)
     except MemoryError:  # another time it may decode
@@ -188,7 +190,7 @@ def decode_payload(typed: Typed | None, topic: str, body: bytes | None, what: st
 
 
 def reason_of(error: BaseException) -> str:
-    """Return why something does not encode or decode, in one line. Raises nothing, whatever the error's methods do."""
+    """Return the text of an error about a payload in one line. Never raises, whatever the error's methods do."""
     try:
         text = " ".join(str(error).split()).replace("Value error, ", "")
     except BaseException:  # SystemExit, too

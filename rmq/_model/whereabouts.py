@@ -1,4 +1,4 @@
-"""What inspection finds: frozen values, and how they are read from what scripts keep of failures and of sends. Pure."""
+"""Results of inspection as frozen values, and the parsing of the failures and sends that scripts store. Pure."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _MOST_WHOLE = 2**53
 class _InSlot:
     """A content in a slot of a topic, with figures about the sends that it combines.
 
-    Without the topic's `merge` nobody counts these: then it is one send, of unknown time.
+    Without the topic's `merge` sends are not counted: the figures are those of one send of unknown time.
 
     Attributes:
         body: Its body; `None` without one. With the topic's `merge`: a number as text, `None` for items.
-        number: What `Max`, `Min` or `Sum` came to; else `None`.
-        items: The items of a `Collect`, or the parts of a join, in the order of sending; else none.
-        item_count: How many items there are.
-        merged: How many sends it stands for.
-        first_sent_ms: When the first of them arrived, epoch ms by Redis' clock; `None` where that is unknown.
-        last_sent_ms: When the last of them arrived, likewise.
-        wanted: How many parts a join waits for; 0 where it is none.
-        version: The largest version of its sends, where the topic keeps `Newest`; else `None`.
+        number: The result of `Max`, `Min` or `Sum`; otherwise `None`.
+        items: The items of a `Collect`, or the parts of a join, in the order of sending; otherwise empty.
+        item_count: Number of items.
+        merged: Number of sends that it combines.
+        first_sent_ms: When the first of its sends arrived, epoch ms by Redis' clock; `None` if that is unknown.
+        last_sent_ms: When the last of its sends arrived, epoch ms by Redis' clock; `None` if that is unknown.
+        wanted: Number of parts that a join waits for; 0 if it is not a join.
+        version: The largest version of its sends; `None` unless the topic merges by `Newest`.
     """
 
     topic: str
@@ -57,19 +57,19 @@ class _InSlot:
 
     @property
     def value(self) -> Any:
-        """What its sends folded into: the body, for `Max`, `Min` and `Sum` a number, for `Collect` the items."""
+        """The result of its sends: the body, for `Max`, `Min` and `Sum` a number, for `Collect` the items."""
         if self.number is not None:
             return self.number
         return self.items if self.item_count else cast("PeekedMessage", self).body  # all kinds have one
 
     @property
     def first_sent(self) -> datetime | None:
-        """When the first of its sends arrived, by Redis' clock; `None` where that is unknown."""
+        """When the first of its sends arrived, by Redis' clock; `None` if that is unknown."""
         return moment_of(self.first_sent_ms)
 
     @property
     def last_sent(self) -> datetime | None:
-        """When the last of its sends arrived, by Redis' clock; `None` where that is unknown."""
+        """When the last of its sends arrived, by Redis' clock; `None` if that is unknown."""
         return moment_of(self.last_sent_ms)
 
     @property
@@ -80,7 +80,7 @@ class _InSlot:
 
 @dataclass(frozen=True, slots=True)
 class PeekedMessage(_InSlot):
-    """A message where it lies.
+    """A message in its slot, seen without claiming it.
 
     Attributes:
         place: `store`, `prepare` (in flight) or `retry` (waiting).
@@ -89,9 +89,9 @@ class PeekedMessage(_InSlot):
         retries_left: Retries left; `None` for a fresh message, which has them all.
         now_ms: Redis' time of the reading, epoch ms.
         priority: Its priority in the backlog of a PRIORITY topic; else, and after a rollback, `None`.
-        handled_by: In flight: the worker whose handler has it, as it last reported; `None` where none says so. A worker
-            names the first message of a batch, and none of columns.
-        handled_ms: For how long this handler runs, ms.
+        handled_by: In flight: the worker whose handler has it, by its last report; `None` if no worker reports it. A
+            worker reports only the first message of a batch, and none of columns.
+        handled_ms: How long this handler has been running, ms.
 
     Examples:
         >>> jobs = Topic("jobs", TopicType.PRIORITY)
@@ -128,14 +128,14 @@ def meaning_of(topic: Topic, place: Place, score: int) -> tuple[int | None, int 
 
 
 def priority_of(topic: Topic, place: AnyPlace, score: int) -> int | None:
-    """Return the priority that a score says; see `PeekedMessage.priority`."""
+    """Return the priority in a score; see `PeekedMessage.priority`."""
     ranked = topic.type is TopicType.PRIORITY and place == "store" and score > topic.max_retries
     return ages_for(topic.max_priority).priority_of(score) if ranked else None
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The last failure of a message that is not dead.
+    """The last failure of a message.
 
     Attributes:
         first_ms: When this message first failed, epoch ms.
@@ -162,12 +162,12 @@ class Whereabouts:
 
     Attributes:
         now_ms: Redis' time of the reading, epoch ms.
-        stored: In the backlog.
-        in_flight: In a handler's hands; `due_ms` is its lease's end.
-        waiting: Waiting for its retry.
-        dead: Dead, and why.
-        failure: The last failure of one that is not dead.
-        holders: In flight: names of the workers that hold something of this slot, as they last reported.
+        stored: The message in the backlog; this and the next three are `None` if the section has none.
+        in_flight: The message in flight; `due_ms` is the end of its lease.
+        waiting: The message that waits for its retry.
+        dead: The dead message.
+        failure: The last failure of a message that is not dead; `None` without one.
+        holders: In flight: names of the workers that hold messages of this slot, by their last reports.
 
     Examples:
         >>> jobs = Topic("jobs", TopicType.PRIORITY)
@@ -190,23 +190,23 @@ class Whereabouts:
 
     @property
     def gone(self) -> bool:
-        """Whether it is in no section: done, cancelled, or never sent."""
+        """Whether the content is in no section: done, cancelled, or never sent."""
         return (self.stored, self.in_flight, self.waiting, self.dead) == (None, None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
 class FoundMessage(_InSlot):
-    """A message that a search found. Long bodies and lists of items are cut off.
+    """A message found by a search. Only the beginning of a long body or list of items is returned.
 
     Attributes:
         place: `store`, `prepare` (in flight), `retry` (waiting) or `dead`.
-        due_ms: As in `PeekedMessage`; of a dead one its time of death.
-        retries_left: As in `PeekedMessage`; `None` for a dead one.
-        error_type: Of a dead one: type of its last error; else empty.
-        error_message: Of a dead one: text of its last error; else empty.
-        body: The beginning of its body; `None` without one, and empty where this page held too many bytes.
-        body_bytes: Length of the whole body, 0 without one; of items with 4 bytes more for each.
-        merged: As in `PeekedMessage`; 0 where this page held too many bytes.
+        due_ms: As in `PeekedMessage`; for a dead message its time of death.
+        retries_left: As in `PeekedMessage`; `None` for a dead message.
+        error_type: For a dead message the type of its last error, otherwise empty.
+        error_message: For a dead message the text of its last error, otherwise empty.
+        body: The beginning of its body; `None` without one, and empty if the page has reached its limit of bytes.
+        body_bytes: Length of the whole body, 0 without one; for items with 4 bytes more for each.
+        merged: As in `PeekedMessage`; 0 if the page has reached its limit of bytes.
         now_ms: Redis' time of the reading, epoch ms.
         priority: As in `PeekedMessage`.
 
@@ -231,12 +231,12 @@ class FoundMessage(_InSlot):
 
 @dataclass(frozen=True, slots=True)
 class SearchPage:
-    """Part of a search.
+    """One page of the results of a search.
 
     Attributes:
-        messages: What was found, in no order.
-        cursor: Where the next call goes on; `None` when all was looked at.
-        looked_at: About how many entries this call went over.
+        messages: The messages found, in no particular order.
+        cursor: Position from which the next call continues; `None` at the end.
+        looked_at: Approximate number of entries that this call examined.
 
     Examples:
         >>> jobs = Topic("jobs", TopicType.PRIORITY)
@@ -255,9 +255,9 @@ class DeadReasons:
     """Dead messages by the type of their error.
 
     Attributes:
-        total: How many are dead.
-        sampled: How many of them were looked at.
-        counts: Type of error -> how many of the sample, most first.
+        total: Number of dead messages.
+        sampled: Number of dead messages that were examined.
+        counts: Type of error -> number of examined messages, most frequent first.
 
     Examples:
         >>> jobs = Topic("jobs", TopicType.PRIORITY)
@@ -274,11 +274,11 @@ class DeadReasons:
 
     @property
     def exact(self) -> bool:
-        """Whether all were looked at."""
+        """Whether all dead messages were examined."""
         return self.sampled == self.total
 
     def estimate(self, error_type: str) -> int:
-        """Return about how many of all the dead have this type."""
+        """Return the estimated number of dead messages with this type of error."""
         return round(self.counts.get(error_type, 0) * self.total / self.sampled) if self.sampled else 0
 
 
@@ -287,11 +287,11 @@ class AuditLine:
     """An entry of the audit log: an administrative action, who did it, and when.
 
     Attributes:
-        slot: Slot in whose log it stands; what concerns all slots stands in the first of them.
-        time_ms: When, epoch ms.
-        action: What: cancel, reschedule, reprioritise, promote, redrive, purge dead, pause, resume, purge ...
-        content: On which content; `None` for many.
-        detail: On which messages, or with which value.
+        slot: Slot whose log has the entry; an action on all slots is logged in the first of them.
+        time_ms: Time of the action, epoch ms.
+        action: The action: cancel, reschedule, reprioritise, promote, redrive, purge dead, pause, resume, purge ...
+        content: Content of the message; `None` for an action on several.
+        detail: The messages concerned, or the value that was set.
         outcome: The result: done, in_flight, absent, merged, unchanged, or a count.
 
     Examples:
@@ -344,9 +344,9 @@ class DeadMessage(_InSlot):
 
 
 def read_failure(data: bytes | None, unknown_ms: int = 0) -> tuple[Failure, int]:
-    """Read a record: the failure, and how many deliveries the message had, 0 where that is not known.
+    """Parse the record of a failure; return the failure and the number of deliveries, 0 if that is unknown.
 
-    What can't be read is empty, a time `unknown_ms`; no JSON at all says so in the message, and hides nothing else.
+    Fields that cannot be read are empty, and times `unknown_ms`; for a record that is not JSON the message says so.
     """
     if not data:
         return Failure("", "", unknown_ms, unknown_ms), 0
@@ -373,7 +373,7 @@ def _text(value: object) -> str:
 
 
 def _whole(value: object, otherwise: int) -> int:
-    """Return a whole number that Lua has written as a number or as text."""
+    """Return a whole number that Lua has written as a number or as text; `otherwise` for other values."""
     try:
         number = int(value) if isinstance(value, (int, float, str)) and len(str(value)) < 32 else -1
     except (ValueError, OverflowError):
@@ -382,7 +382,7 @@ def _whole(value: object, otherwise: int) -> int:
 
 
 class Sends(TypedDict, total=False):
-    """What is known of a message's sends, as the views' messages take it; nothing without the topic's `merge`."""
+    """Figures about a message's sends, as arguments of `_InSlot`; empty without the topic's `merge`."""
 
     number: int | float | None
     items: tuple[bytes, ...]
@@ -395,9 +395,9 @@ class Sends(TypedDict, total=False):
 
 
 def told(topic: Topic, stored: bytes | None) -> tuple[bytes | None, Sends]:
-    """Return the body that a stored value says, without its trace context, and what it says of its sends.
+    """Return the body in a stored value, without its trace context, and the figures about its sends.
 
-    A body is what is stored, or the text of a number; items are none. A value may be torn behind its head.
+    The body of a number is its text; items have none. The value may be truncated after its head.
     """
     if topic.merge is None:
         return unwrap(stored)[0], {}
@@ -415,12 +415,12 @@ def told(topic: Topic, stored: bytes | None) -> tuple[bytes | None, Sends]:
 
 
 def version_of(record: Record) -> int | None:
-    """Return the version of a record's body; `None` where it has none: it is not of `Newest`, or not of a script."""
+    """Return the version of a record's body; `None` if it is not of `Newest`, or was not written by a script."""
     return record.number if record.kind == "N" and isinstance(record.number, int) and record.number >= 0 else None
 
 
 def body_of(record: Record) -> tuple[bytes | None, str]:
-    """Return the body of a record and the trace context before it: of numbers their text, of items none."""
+    """Return the body of a record and its trace context: for a number its text, for items `None`."""
     if record.kind in BODIES:
         return unwrap(record.body)
     return None if record.kind in ITEMS else str(record.number).encode(), ""

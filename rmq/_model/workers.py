@@ -17,7 +17,7 @@ from rmq._model.topics import MAX_SLOTS
 from rmq.errors import UnreadableDocumentError
 
 BUCKETS = 160
-"""Classes of durations; four a doubling, from 1 µs to two weeks."""
+"""Number of classes of durations: four per doubling, from 1 µs to two weeks."""
 
 _PER_DOUBLING = 4
 _MOST_COUNT = 2**53
@@ -25,14 +25,14 @@ _MOST_COUNT = 2**53
 
 @dataclass(frozen=True, slots=True)
 class RunningHandler:
-    """A call of a handler that runs.
+    """A running call of a handler.
 
     Attributes:
-        slot: Of its message; of the first one, where it got several.
-        content: Of its message, harmless for terminals and at most 100 characters; empty where it got columns.
-        messages: How many it got.
-        running_ms: For how long it runs, ms.
-        hung: Whether it has run for longer than the listener's `timeout`, and was given up.
+        slot: Slot of its message, or of the first of several.
+        content: Content of its message, escaped for terminals, at most 100 characters; empty for columns.
+        messages: Number of messages that the call has.
+        running_ms: How long the call has been running, ms.
+        hung: Whether the call has exceeded the listener's `timeout` and was given up.
 
     Examples:
         >>> [each.running for worker in client.workers() for each in worker.listeners]  # nobody listens
@@ -48,10 +48,10 @@ class RunningHandler:
 
 @dataclass(frozen=True, slots=True)
 class HandlerTimes:
-    """How long calls of a handler took, counted by duration: four classes a doubling. Those of workers can be added.
+    """Durations of a handler's calls, counted in classes, four per doubling. Those of several workers can be added.
 
     Attributes:
-        counts: Class -> calls in it, the quickest first; classes without a call are left out.
+        counts: Class -> number of calls, the shortest first; classes without a call are left out.
 
     Examples:
         >>> times = HandlerTimes()
@@ -63,7 +63,7 @@ class HandlerTimes:
 
     @property
     def count(self) -> int:
-        """How many calls were counted."""
+        """Number of calls."""
         return sum(count for _, count in self.counts)
 
     def quantile_ms(self, quantile: float) -> float | None:
@@ -84,7 +84,7 @@ class HandlerTimes:
 
     @classmethod
     def summed(cls, parts: Iterable[HandlerTimes]) -> HandlerTimes:
-        """Return all of them as one."""
+        """Return the sum of several."""
         sums = [0] * BUCKETS
         for part in parts:
             for number, count in part.counts:
@@ -93,7 +93,7 @@ class HandlerTimes:
 
     @classmethod
     def of(cls, counts: Sequence[int]) -> HandlerTimes:
-        """Return the times of counts by class, one for each of `BUCKETS`."""
+        """Create it from the counts of all classes, one for each of `BUCKETS`."""
         return cls(tuple((number, count) for number, count in enumerate(counts) if count > 0))
 
     def to_json(self) -> dict[str, int]:
@@ -102,12 +102,12 @@ class HandlerTimes:
 
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> HandlerTimes:
-        """Rebuild it; raises ValueError or TypeError for other values."""
+        """Rebuild the figures from JSON values; raises ValueError or TypeError for other values."""
         counts = [0] * BUCKETS
         for key, count in value.items():
             number = int(key)
             if not 0 <= number < BUCKETS or not isinstance(count, int) or not 0 <= count < _MOST_COUNT:
-                raise ValueError(f"{key[:20]}: {str(count)[:20]} is no count of calls")
+                raise ValueError(f"count of class {key[:20]} is {str(count)[:20]}; it must be a whole number of calls")
             counts[number] = count
         return cls.of(counts)
 
@@ -132,12 +132,12 @@ class TimesCounter:
 
 
 BEAT_S = 5.0
-"""How often a worker reports, unless it says otherwise."""
+"""Default interval between the reports of a worker, in seconds."""
 
 MOST_BEAT_S = 3_600.0
 
 MOST_RUNNING, MOST_CONTENT = 50, 100
-"""Running handlers that a listener reports, and characters of each one's content."""
+"""Maximum number of running handlers that a listener reports, and of characters of their contents."""
 
 LATE_MS = 10_000
 """A worker whose report is late by more than this may be gone."""
@@ -158,20 +158,20 @@ class ListenerInfo:
 
     Attributes:
         group: Stream topics: the group.
-        threads: Handlers in parallel.
+        threads: Maximum number of handlers in parallel.
         slots: Slots that it owns; without ZooKeeper all.
         busy_slots: Slots of which it holds messages, at most 1,000.
         in_flight: Messages that it holds.
         handled: Messages handled since it began, the failed ones included.
         failed: Messages whose handler failed.
-        handled_per_s: Since the heartbeat before.
-        failed_per_s: Since the heartbeat before.
-        times: How long calls of its handler took, those of the last five minutes.
-        running: The calls that run, the longest first, at most 50.
-        limit: With `Adaptive`: how many handlers may run in parallel now. Else `None`.
-        paused_ms: How long it still claims nothing, ms: since a handler has raised `RetryAfterError`, or, with
-            `Adaptive`, since all that it tries fails.
-        throttled: Whether the topic's rate limit has kept claims back since the heartbeat before.
+        handled_per_s: Messages handled per second since the previous heartbeat.
+        failed_per_s: Messages failed per second since the previous heartbeat.
+        times: Durations of its handler's calls in the last five minutes.
+        running: Running calls of its handler, the longest first, at most 50.
+        limit: With `Adaptive`: number of handlers that may run in parallel now; otherwise `None`.
+        paused_ms: Remaining time of a pause without claims, ms: after a handler has raised `RetryAfterError`, or, with
+            `Adaptive`, because all calls fail.
+        throttled: Whether the topic's rate limit has delayed claims since the previous heartbeat.
 
     Examples:
         >>> @client.listener(Topic("jobs", TopicType.PRIORITY))
@@ -200,7 +200,7 @@ class ListenerInfo:
 
     @property
     def allowed(self) -> int:
-        """How many handlers may run in parallel now: `threads`, or as many as `Adaptive` lets; 0 in a pause."""
+        """Number of handlers that may run in parallel now: `threads`, or the limit of `Adaptive`; 0 during a pause."""
         return 0 if self.paused_ms else self.threads if self.limit is None else self.limit
 
 
@@ -215,7 +215,7 @@ class WorkerInfo:
         seen_ms: Time of its last heartbeat, epoch ms.
         now_ms: Redis' time of the reading, epoch ms.
         zookeeper: Whether it owns slots through ZooKeeper.
-        beat_s: How often it reports, in seconds.
+        beat_s: Interval between its reports, in seconds.
 
     Examples:
         >>> [worker.name for worker in client.workers()]  # nobody listens
@@ -254,7 +254,7 @@ class WorkerInfo:
         return None if found is None else found.running_ms + self.silent_ms
 
     def to_json(self) -> str:
-        """Return its document in Redis, without fields that the registry has."""
+        """Return the report as a document for Redis, without the fields that the registry stores."""
         own = {name: getattr(self, name) for name in ("host", "pid", "started_ms", "zookeeper", "beat_s")}
         listeners = [
             asdict(each)
@@ -265,10 +265,10 @@ class WorkerInfo:
 
     @classmethod
     def from_json(cls, text: bytes, name: str, seen_ms: int, now_ms: int) -> WorkerInfo:
-        """Rebuild it; unknown fields are ignored.
+        """Rebuild a report from its document; unknown fields are ignored.
 
         Raises:
-            UnreadableDocumentError: It is for newer versions of RMQ only, or no report of a worker.
+            UnreadableDocumentError: The document is for newer versions of RMQ only, or is not a worker's report.
         """
         value = read_document(text, f"the report of worker {name}").fields
         try:
@@ -276,7 +276,7 @@ class WorkerInfo:
             host, pid, started_ms = str(value["host"]), int(value["pid"]), int(value["started_ms"])
             beat_s = float(value.get("beat_s", BEAT_S))
             if not 0 < beat_s <= MOST_BEAT_S:
-                raise ValueError(f"beat_s is {beat_s:g}")
+                raise ValueError(f"beat_s is {beat_s:g}; it must be above 0 and at most {MOST_BEAT_S:g}")
             return cls(name, host, pid, started_ms, seen_ms, now_ms, bool(value["zookeeper"]), listeners, beat_s)
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise UnreadableDocumentError(
@@ -301,7 +301,7 @@ def from_ranges(text: str) -> tuple[int, ...]:
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
         if not 0 <= int(first) <= int(last or first) < MAX_SLOTS or len(slots) >= MAX_SLOTS:
-            raise ValueError(f"{part[:40]!r} are not slots")
+            raise ValueError(f"{part[:40]!r} is not a range of slots")
         slots += range(int(first), int(last or first) + 1)
     return tuple(slots)
 
@@ -332,5 +332,5 @@ def _running(value: dict[str, Any]) -> RunningHandler:
 def _rate(value: Any) -> float:
     rate = float(value)
     if not math.isfinite(rate):
-        raise ValueError(f"{rate} is not a rate")
+        raise ValueError(f"rate is {rate}; it must be finite")
     return rate

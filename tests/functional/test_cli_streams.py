@@ -85,7 +85,7 @@ def test_wrong_lines_are_refused(cli: Cli, orders: Topic, line: bytes, why: str)
 
 def test_groups_are_for_streams_and_streams_need_one(cli: Cli, orders: Topic, priority: Topic) -> None:
     for command in (("consume",), ("peek",), ("dead", "list"), ("dead", "redrive"), ("dead", "purge", "--yes")):
-        assert "name a group" in cli(*command, orders.name, code=2).err
+        assert "needs a group" in cli(*command, orders.name, code=2).err
         assert "only STREAM" in cli(*command, priority.name, "--group", "g", code=2).err
     assert "only STREAM" in cli("stats", priority.name, "--group", "g", code=2).err
     assert "name it" in cli("stats", "--group", "g", code=2).err

@@ -244,9 +244,9 @@ def test_groups_are_for_streams_and_streams_need_one(
     client: RmqClient, make_stream: MakeStream, make_topic: MakeTopic
 ) -> None:
     topic, other = make_stream(), make_topic(TopicType.PRIORITY)
-    with pytest.raises(InvalidValueError, match="name a group"):
+    with pytest.raises(InvalidValueError, match="needs a group"):
         client.consumer(topic)
-    with pytest.raises(InvalidValueError, match="name a group"):
+    with pytest.raises(InvalidValueError, match="needs a group"):
         client.listener(topic)
     with pytest.raises(InvalidValueError, match="only STREAM"):
         client.consumer(other, group="g")

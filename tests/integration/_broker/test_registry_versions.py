@@ -43,7 +43,7 @@ def test_each_kind_of_garbage_hides_only_itself(
             assert topic in found.topics
             assert topic in client.topics()
             assert len(found.unreadable) == number
-        told = [line.getMessage() for line in caplog.records if line.getMessage().startswith("passed over: ")]
+        told = [line.getMessage() for line in caplog.records if line.getMessage().startswith("ignored: ")]
         assert len(told) <= number  # once for each, in this process
         assert all(len(each.reason) < 1_000 and each.reason.isprintable() for each in found.unreadable)
         newer = next(each for each in found.unreadable if each.name == NEWER_NAME)

@@ -326,7 +326,7 @@ def test_each_group_of_a_stream_gets_payloads_and_buries_for_itself(client: RmqC
     assert got == [(MUG, "a"), (CUP, "a")]
     reasons = [each.error_message for each in dead.list()]
     assert reasons[0].startswith("the body cannot be decoded as Price: ")
-    assert reasons[1] == f"the message has no body, and topic {topic.name} has payloads"
+    assert reasons[1] == f"the message has no body; topic {topic.name} needs one, which holds a payload"
 
 
 def test_the_payload_is_that_of_the_winner(client: RmqClient, make_topic: MakeTopic) -> None:

@@ -212,7 +212,7 @@ def test_a_type_that_needs_msgspec_is_refused_before_anything_is_read(without_ms
 
 
 def test_plain_json_refuses_what_json_cannot_hold() -> None:
-    with pytest.raises(TypeError, match="JSON has no form for object"):
+    with pytest.raises(TypeError, match="object of type object cannot be represented in JSON"):
         codecs.encode_plain_json(Price("a", any=object()))
     with pytest.raises(ValueError, match="not JSON compliant"):
         codecs.encode_plain_json(Price("a", ratio=float("nan")))
@@ -223,7 +223,7 @@ def test_a_key_that_was_replaced_still_decrypts_and_another_one_does_not() -> No
     body = EncryptedCodec([old]).encoder(Line)(Line("a", 1))
     assert b"sku" not in body
     assert EncryptedCodec([new, old]).decoder(Line)(body) == Line("a", 1)
-    with pytest.raises(ValueError, match="not encrypted with one of the keys"):
+    with pytest.raises(ValueError, match="not encrypted with any of the keys"):
         EncryptedCodec([foreign]).decoder(Line)(body)
     with pytest.raises(ValueError, match="or was changed"):
         EncryptedCodec([old]).decoder(Line)(body[:-4] + b"AAA=")
@@ -259,12 +259,12 @@ def test_a_small_body_that_unpacks_to_a_large_one_is_refused() -> None:
     text = b'{"sku":"' + b"a" * codecs.MAX_INFLATED_BYTES + b'","pence":1}'
     body = zstandard.ZstdCompressor().compress(text)
     assert len(body) < 1_000_000
-    with pytest.raises(ValueError, match="more than 67108864"):
+    with pytest.raises(ValueError, match="after decompression exceed the maximum of 67108864"):
         ZstdCodec().decoder(Line)(body)
 
 
 def test_a_payload_that_no_handler_would_unpack_is_refused_before_it_is_sent() -> None:
-    with pytest.raises(ValueError, match="before compression, more than 67108864"):
+    with pytest.raises(ValueError, match="before compression exceed the maximum of 67108864"):
         ZstdCodec().encoder(Line)(Line("a" * codecs.MAX_INFLATED_BYTES, 1))
 
 

@@ -178,7 +178,7 @@ def test_numbers_are_taken_where_the_name_has_the_unit() -> None:
     [
         (
             lambda: RangeMergeMessage("a", "5s", time_range_ms=5_000),
-            "time_range is '5s' and time_range_ms is 5000; name",
+            "time_range is '5s' and time_range_ms is 5000; give only one",
         ),
         (lambda: RangeMergeMessage("a", time_range_ms=0), "time_range_ms is 0; it must be more than 0"),
         (lambda: RangeMergeMessage("a", "0s"), "time_range is '0s'; it must be more than 0"),
@@ -186,8 +186,11 @@ def test_numbers_are_taken_where_the_name_has_the_unit() -> None:
         (lambda: RangeMergeMessage("a", time_range_ms=True), "time_range_ms is True; it must be a number of millisec"),
         (lambda: RangeMergeMessage("a", time_range_ms="5s"), "time_range_ms is '5s'; it must be a number of millisec"),  # type: ignore[arg-type]
         (lambda: RangeMergeMessage("a", time_range_ms=float("nan")), "time_range_ms is nan; it must be finite"),
-        (lambda: FixedTimeMessage("a"), "fixed_time is None; it must be an aware datetime, or name fixed_time_ms"),
-        (lambda: FixedTimeMessage("a", NOON, fixed_time_ms=5), "fixed_time is .* and fixed_time_ms is 5; name one"),
+        (lambda: FixedTimeMessage("a"), "fixed_time is None; give an aware datetime, or fixed_time_ms"),
+        (
+            lambda: FixedTimeMessage("a", NOON, fixed_time_ms=5),
+            "fixed_time is .* and fixed_time_ms is 5; give only one",
+        ),
         (
             lambda: FixedTimeMessage("a", 1_795_739_653),  # type: ignore[arg-type]
             r"fixed_time is 1795739653; it must be an aware datetime\. A num",

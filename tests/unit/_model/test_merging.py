@@ -186,7 +186,7 @@ def test_the_time_range_of_messages_that_name_none(window: Any, range_ms: int | 
         ),
         (
             lambda: anything.Merge(Collect(unique=True), Leading("5ms"), PER_MESSAGE),
-            "max_count=PER_MESSAGE waits for parts, and L",
+            "max_count=PER_MESSAGE waits for parts and cannot be used with L",
         ),
     ],
 )
@@ -200,7 +200,7 @@ def test_rules_are_told_with_the_value(make: Any, text: str) -> None:
     ("type", "merge", "text"),
     [
         (TopicType.RANGE_MERGE, Sum(), "merge of topic stock is Sum(); it must be a Merge or None"),
-        (TopicType.STREAM, Merge(), "topic stock is STREAM, which merges nothing: it has no merge"),
+        (TopicType.STREAM, Merge(), "topic stock is STREAM; entries of a stream do not merge, so it takes no merge="),
         (TopicType.PRIORITY, Merge(window=Fixed("5ms")), "window of topic stock is Fixed("),
         (TopicType.FIXED_TIME, Merge(max_count=5), "max_count of topic stock is 5; only RANGE_MERGE has it, not FIXED"),
         (

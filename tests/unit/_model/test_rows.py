@@ -160,18 +160,18 @@ def test_columns_of_a_topic_that_merges_are_what_its_reducer_takes() -> None:
         (PRIORITY, {"bodies": {"a": 1}}, "bodies is {'a': 1}; it must be a list"),
         (PRIORITY, {"values": {"priorities": {5}}}, "priorities is {5}; it must be a list, a tuple or an Arrow array"),
         (FIXED, {}, "priorities is 5; topic t is FIXED_TIME and takes fixed_times"),
-        (STREAM, {}, "priorities is 5; topic t is STREAM and takes none of them"),
+        (STREAM, {}, "priorities is 5; topic t is STREAM and takes no such column"),
         (
             topic_of(TopicType.PRIORITY, merge=Merge(Newest())),
             {},
-            "topic t merges by Newest, and its messages need a version, for which there is no column",
+            "topic t merges by Newest and needs a version, for which there is no column; use send_many",
         ),
         (
             topic_of(
                 TopicType.RANGE_MERGE, merge=Merge(Collect(unique=True), window=Fixed("9ms"), max_count=PER_MESSAGE)
             ),
             {"values": {}},
-            "topic t joins parts and takes JoinMessage, which has no columns",
+            "topic t takes JoinMessage, for which there are no columns; use send_many",
         ),
     ],
 )

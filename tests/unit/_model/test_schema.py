@@ -111,7 +111,7 @@ def test_what_is_passed_over_is_told_once_for_each_reason(caplog: pytest.LogCapt
     passed = PassedOver(logging.getLogger("rmq.test"))
     for reason in ("one", "one", "two", "two"):
         passed.tell("orders", UnreadableDocumentError(reason))
-    assert [line.getMessage() for line in caplog.records] == ["passed over: one", "passed over: two"]
+    assert [line.getMessage() for line in caplog.records] == ["ignored: one", "ignored: two"]
 
 
 def test_what_is_passed_over_is_remembered_within_bounds(caplog: pytest.LogCaptureFixture) -> None:

@@ -132,7 +132,7 @@ def test_a_retention_is_told_by_value_and_rule(changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", ["timeout_s", "deadline_s"])
 @pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), "5", None, True, 1e300])
 def test_times_of_a_client_are_told_by_value_and_rule(name: str, value: Any) -> None:
-    with pytest.raises(InvalidValueError, match=f"{name} is .*; it must be seconds, from "):
+    with pytest.raises(InvalidValueError, match=f"{name} is .*; it must be a number of seconds from "):
         RmqClient("redis://localhost:1", **{name: value})
 
 

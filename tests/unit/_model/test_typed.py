@@ -122,7 +122,7 @@ def test_a_body_that_does_not_decode_says_why_in_one_line(kind: Any) -> None:
     assert str(caught.value).startswith(f"the body cannot be decoded as {kind.__name__}: ")
     assert "pence" in str(caught.value)
     assert "\n" not in str(caught.value)
-    with pytest.raises(PayloadError, match="the message has no body, and topic price has payloads"):
+    with pytest.raises(PayloadError, match="the message has no body; topic price needs one, which holds a payload"):
         made.decode(None)
     with pytest.raises(PayloadError, match=f"the body cannot be decoded as {kind.__name__}: "):
         made.decode(b"\xff" * 10_000)
@@ -139,8 +139,8 @@ def test_a_topic_without_a_payload_class_decodes_nothing() -> None:
         ({"payload": int}, "it must be a dataclass, a msgspec struct or a pydantic model"),
         ({"payload": MUG}, "it must be a dataclass, a msgspec struct or a pydantic model"),
         ({"codec": JsonCodec()}, "it needs a payload class, too"),
-        ({"payload": Price, "merge": Merge(Max())}, "keeps a number, which is no payload"),
-        ({"payload": Price, "codec": object()}, "has no codec"),
+        ({"payload": Price, "merge": Merge(Max())}, "keeps a number and takes no payload class"),
+        ({"payload": Price, "codec": object()}, "which the codec does not take"),
     ],
 )
 def test_what_a_topic_refuses(settings: dict[str, Any], rule: str) -> None:
@@ -153,7 +153,7 @@ def test_a_field_that_no_codec_reads_is_refused_with_the_topic() -> None:
     class Odd:
         what: complex
 
-    with pytest.raises(InvalidTopicError, match="payload of topic odd is Odd, and has no codec"):
+    with pytest.raises(InvalidTopicError, match="payload of topic odd is Odd, which the codec does not take"):
         Topic("odd", TopicType.STREAM, payload=Odd)
 
 
