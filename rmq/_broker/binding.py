@@ -17,10 +17,10 @@ from rmq._transport.script_library import Names, default_scripts
 T = TypeVar("T")
 
 SAFE_AGAIN = "Repeating it is safe"
-"""What is durable and may be repeated by whoever has called it."""
+"""Value of `durable` for a script whose call may be repeated by its caller."""
 
 FILLED_IN = {"publish": PUBLISH}
-"""Arguments that no call names: `Connections` fills them in."""
+"""Arguments that callers do not give: `Connections` fills them in."""
 
 
 class BoundScript:
@@ -29,7 +29,7 @@ class BoundScript:
     Args:
         name: Name of the script.
         refusals: Code of an error reply -> function that returns the caller's error, for the script's own codes.
-        repeatable: Whether a call may be sent again when its reply was lost.
+        repeatable: Whether a call may be sent again after its reply was lost.
         durable: See `Call`. All paths of a durable script write something: see docs/internals/contract.md.
     """
 
@@ -77,7 +77,7 @@ class BoundScript:
         return _getter(self._keys.required)
 
     def _names_of(self, topic: Topic) -> tuple[str, ...]:
-        """Return the names of the keys with the optional ones of a topic: which keeps times of sending, or merges."""
+        """Return the names of the keys, with the optional ones of topics that keep times of sending, or merge."""
         born, merges = _options_of(topic)
         return self._keys.required + tuple(name for name in self._keys.optional if (born if name == "born" else merges))
 
@@ -111,12 +111,12 @@ class BoundScript:
         durable: bool = True,
         **others: str,
     ) -> Call[T]:
-        """Build a call on a slot of a topic.
+        """Return a call of the script on a slot of a topic.
 
         Args:
             topic: The definition.
             slot: The slot.
-            parse: Turns the reply into a value.
+            parse: Function that parses the reply.
             args: The result of `args`.
             group: Use the keys of this group of a stream topic instead of the slot's.
             durable: False if no caller relies on this call of a durable script.
@@ -131,7 +131,7 @@ class BoundScript:
 
 
 def _options_of(topic: Topic) -> tuple[bool, bool]:
-    """Return whether the slots of a topic have a key with times of sending, and those of topics that merge."""
+    """Return whether the slots of a topic have the key with times of sending, and the keys for merging."""
     return topic.ttl is not None and not topic.type.timed, topic.merge is not None
 
 
@@ -148,7 +148,7 @@ def _binder(script: str, names: Names, brackets: str, known: Mapping[str, Argume
         script: Name of the script.
         names: Its parameters.
         brackets: Brackets around the values.
-        known: Fixed values: not parameters of the function.
+        known: Values of names that are fixed, and so are not parameters of the function.
 
     Raises:
         TypeError: A fixed name is not in `names`.

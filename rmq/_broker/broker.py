@@ -23,17 +23,17 @@ from rmq._transport.dispatch import Dispatch
 from rmq.errors import RmqError
 
 MANY_SLOTS = 16
-"""A claim from so many slots takes the client a while: each has a reply of its own, and an ack of its own."""
+"""A claim from this many slots keeps the client busy: each slot has a reply of its own, and an ack of its own."""
 
 
 class Broker(Protocol):
-    """The slots of a topic, as a consumer of a queue, or of a group of a stream, claims from them.
+    """The slots of a topic, as seen by a consumer of a queue, or of a group of a stream, that claims from them.
 
-    Methods whose names end in `_call` build a call without running it.
+    Methods whose names end in `_call` return a call that is not yet sent.
 
     Attributes:
         topic: The registered definition.
-        group: The group, on a stream topic. The owner of a slot gets the entries of a group in their order.
+        group: The group, on a stream topic; else `None`. The owner of a slot gets the entries of a group in order.
         upkeep_s: Interval of the clean-up of a slot, in seconds; `None` for never.
     """
 
@@ -51,13 +51,13 @@ class Broker(Protocol):
         start: int = 0,
         most_bytes: int = CLAIM_BYTES,
     ) -> Call[ClaimReply[Any]]:
-        """Build a claim that first settles earlier deliveries, for callers that claim from several slots at once."""
+        """Return a claim that first settles earlier deliveries, for callers that claim from several slots at once."""
         ...
 
     def claim_many_call(
         self, claims: Sequence[Call[ClaimReply[Any]]], settle_only: Sequence[bool], most_bytes: int
     ) -> Call[list[ClaimReply[Any] | RmqError]]:
-        """Build one call of several claims whose slots one script may touch; each has its own reply.
+        """Return one call for several claims whose slots one script may touch; each claim has its own reply.
 
         Args:
             claims: Calls that `claim_call` has built.
@@ -67,23 +67,23 @@ class Broker(Protocol):
         ...
 
     def ack_call(self, slot: int, acks: Sequence[Ack]) -> Call[tuple[bytes, ...]]:
-        """Build the ack of up to `MAX_BATCH` deliveries; returns the names of those whose claim was stale."""
+        """Return a call that acks up to `MAX_BATCH` deliveries; its result has the names of stale ones."""
         ...
 
     def whole_call(self, slot: int, whole: Sequence[WholeClaim]) -> Call[tuple[int, ...]]:
-        """Build the ack of up to `WHOLE_BATCH` claims as a whole; returns the scores of those to be acked by name."""
+        """Return a call that acks up to `WHOLE_BATCH` whole claims; its result is the scores of those to ack by name."""
         ...
 
     def nack_call(self, slot: int, nacks: Sequence[Nack]) -> Call[NackReply]:
-        """Build the nack of up to `NACK_BATCH` deliveries; the reply may cover only the first ones."""
+        """Return a call that nacks up to `NACK_BATCH` deliveries; it may process only the first ones."""
         ...
 
     def extend_call(self, slot: int, claims: Sequence[Ack], owner: Owner = NO_OWNER) -> Call[ExtendReply]:
-        """Build the renewal of up to `RENEWALS` leases; returns the new claim scores, `None` for a lost lease."""
+        """Return a call that renews up to `RENEWALS` leases; its result has the new claim scores, `None` if lost."""
         ...
 
     def look_call(self, slots: Sequence[int]) -> Call[tuple[int, list[int]]]:
-        """Build the reading of Redis' time and of when each slot next has something to do (0 for never), ms."""
+        """Return a call that reads Redis' time and the time at which each slot is due next (0 for never), ms."""
         ...
 
     def begin_extend(self, renewals: Sequence[Renewal]) -> Dispatch:
@@ -105,19 +105,19 @@ class Broker(Protocol):
             handed_over: Returns whether nothing of an earlier owner is in flight in the slot. A claim from a queue has
                 to wait for that; a claim for a group checks it itself.
             returns: Returns whether the holder still has a message of the slot to release. A claim for a group has to
-                wait for that: else later entries would be handled before it.
+                wait for that; otherwise later entries would be handled before it.
         """
         ...
 
     def is_whole(self, slot: int, claim_score: int, number: int) -> bool:
-        """Return whether a claim of which the holder has so many deliveries may be acked as a whole."""
+        """Return whether a claim may be acked as a whole, if the holder acks `number` of its deliveries."""
         ...
 
     def takes_long(self, number: int, slots: int) -> bool:
-        """Return whether decoding and acking this claim takes so long that the next one should be fetched meanwhile.
+        """Return whether decoding and acking a claim takes so long that the next one should be fetched meanwhile.
 
         Args:
-            number: How many messages.
+            number: Number of messages of the claim.
             slots: Number of slots of the claim.
         """
         ...
@@ -125,17 +125,17 @@ class Broker(Protocol):
     def deliveries(
         self, slot: int, reply: ClaimReply[Any], lease_until_s: float, holder: Holder, owner: Owner
     ) -> list[Delivery]:
-        """Return the deliveries of a claim."""
+        """Return the messages in the reply to a claim as deliveries."""
         ...
 
     def columns(
         self, slot: int, reply: ClaimReply[Any], lease_until_s: float, holder: Holder, owner: Owner
     ) -> list[Delivery]:
-        """Return the deliveries of a claim for handlers that take columns: several messages in one, if possible."""
+        """Return the same deliveries for handlers that take columns: several messages in one object, if possible."""
         ...
 
     def look_after(self, slot: int) -> bool:
-        """Run one step of the clean-up of a slot, if it is due; return whether there is more to do at once.
+        """Run one step of the clean-up of a slot, if it is due; return whether another step is due at once.
 
         Every process that listens or polls calls it; the time of the last clean-up is kept in the slot.
         """
@@ -151,10 +151,10 @@ class QueueBroker:
         delayed: Messages have delays, in ms, as scores, which the script turns into times by the clock of Redis.
 
     Attributes:
-        send_call: Builds a send of up to `MAX_BATCH` messages of one slot, for callers that keep several in flight.
-        send_part_call: The same; if the topic merges, or has fixed times, its result may be a `PartlySent`.
-        send_first_call: The same, but no message is refused individually: it stores the first ones, or none.
-        send_many_call: Builds a call of small sends to several slots; `None` if each slot needs a call of its own.
+        send_call: Returns a send of up to `MAX_BATCH` messages of one slot, for callers that keep several in flight.
+        send_part_call: As `send_call`; if the topic merges, or has fixed times, the result may be a `PartlySent`.
+        send_first_call: As `send_call`, but refuses no message individually: it stores the first ones, or none.
+        send_many_call: Returns a call for small sends to several slots; `None` if each slot needs a call of its own.
     """
 
     group: str | None = None

@@ -1,4 +1,4 @@
-"""The scripts that claim, settle and renew, for one or several slots in a call, and the one that reads due times."""
+"""Calls of the scripts that claim, settle and renew in one or several slots, and of the one that reads due times."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from rmq.errors import RmqError
 
 
 class JoinedClaims(Generic[M]):
-    """Builds calls of several claims for one kind of topic. Each claim has its own reply.
+    """Joins several claims from one kind of topic in one call. Each claim has its own reply.
 
     Args:
         one: The script that claims from one slot. Its last argument is `settlements`.
-        many: The script that claims from several: `width`, the shared arguments, `most_bytes`, and in `claims` for
-            each slot the number of its values, then these.
+        many: The script that claims from several slots. Its arguments are `width`, the shared ones, `most_bytes`, and
+            `claims`: for each slot the number of its values, and the values.
         shared: Names of the arguments that all claims share.
         per_slot: Names of the arguments of each slot, `limit` among them, in the order of `many`.
     """
@@ -44,7 +44,7 @@ class JoinedClaims(Generic[M]):
     def __call__(
         self, claims: Sequence[Call[ClaimReply[M]]], most_bytes: int, limits: Sequence[int | None] | None = None
     ) -> Call[list[ClaimReply[M] | RmqError]]:
-        """Build one call of claims of one topic.
+        """Return one call for several claims from one topic.
 
         Args:
             claims: Calls of `one`.
@@ -103,10 +103,10 @@ NACK_BATCH = 100
 """Most nacks, and most redrives or purges, in one call: each costs the server several commands."""
 
 PIGGYBACKED_NACKS = 64
-"""Most nacks in a slot that go along with a claim, which has other work to do."""
+"""Most nacks in a slot that a claim carries, besides its other work."""
 
 WHOLE_BATCH = 256
-"""Most whole claims acked in one call, for the same reason."""
+"""Most whole claims acked in one call: each costs the server several commands."""
 
 RENEWALS = 256
 """Most leases that one call renews."""
@@ -115,11 +115,11 @@ CONTROL_BATCH = 256
 """Most messages that one call cancels, reschedules, promotes or deletes by name."""
 
 CLAIM_BYTES = 4 * 1_048_576
-"""Bytes of contents and bodies that a claim hands over; a first message may have more. The rest follows with the next
-claim: a script holds up all other clients, for about 2 ms a MiB."""
+"""Most bytes of contents and bodies in one claim; its first message may have more. The next claim gets the rest: a
+script blocks all other clients, for about 2 ms per MiB."""
 
 SWEEP_LIMIT = 256
-"""Most expired leases and most due retries that one claim moves; the rest follows with the next claim."""
+"""Most expired leases and most due retries that one claim moves; the next claim moves the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Nack:
         content: The content.
         claim_score: Token of the claim.
         verb: `retry`, `spare`, `bury` or `release`.
-        number: `retry`: delay in ms, 0 for at once; `release`: the store score it had; else 0.
+        number: `retry`: delay in ms, 0 for at once; `release`: the store score that it had; otherwise 0.
         error_type: Class of the error, such as `ValueError`.
         error_message: Text of the error.
     """
@@ -153,10 +153,10 @@ Renewal = tuple[int, Sequence[Ack], Owner]
 """A slot, the deliveries whose lease is to be renewed there, and the owner that claimed them."""
 
 RENEWAL_PATIENCE_S = 0.25
-"""How long renewals that were answered wait for those in slots of a server that is down."""
+"""How long renewals with a reply wait for the replies of a server that may be down, in seconds."""
 
 WholeClaim = tuple[int, int]
-"""Claim score, and the number of all the deliveries of a slot that have it, every one of them done."""
+"""Claim score, and the number of the deliveries in the slot that have it, all of which are done."""
 
 
 class Outcomes(NamedTuple):
@@ -177,7 +177,7 @@ NO_OUTCOMES = Outcomes()
 
 
 class Claims:
-    """Builds the claims of one topic. Arguments that are the same for all of them are computed once.
+    """Factory of the claims of one topic. Arguments that are the same for all claims are computed once.
 
     Args:
         topic: The registered definition.
@@ -209,12 +209,12 @@ class Claims:
         start: int = 0,
         most_bytes: int = CLAIM_BYTES,
     ) -> Call[ClaimReply[Claimed]]:
-        """Build the claim of up to `limit` messages (0 to `MAX_BATCH`), which first settles earlier deliveries.
+        """Return a claim of up to `limit` messages (0 to `MAX_BATCH`), which first settles earlier deliveries.
 
-        The reply's `unmatched` are the claim scores of `outcomes.whole` that have to be acked by name.
+        The reply's `unmatched` has the claim scores of `outcomes.whole` that must be acked by name instead.
 
-        Guarantee: a whole claim is acked only if all of it is still there; else nothing changes for it. It cannot be
-        mistaken for another: no two claims or renewals of a slot have the same score.
+        Guarantee: a whole claim is acked only if all of its messages are still in flight; otherwise nothing changes for
+        it. It cannot be mistaken for another: no two claims or renewals of a slot have the same score.
         """
         acks, nacks, whole = outcomes
         settlements = nack_args(nacks) if nacks else [0]
@@ -247,30 +247,30 @@ def claim(
     sweep_limit: int = SWEEP_LIMIT,
     **rest: Any,
 ) -> Call[ClaimReply[Claimed]]:
-    """Build one claim; see `Claims`."""
+    """Return one claim; see `Claims`."""
     return Claims(topic, sweep_limit)(slot, limit, outcomes, **rest)
 
 
 def claim_many(
     claims: Sequence[Call[ClaimReply[Claimed]]], settle_only: Sequence[bool] = (), most_bytes: int = CLAIM_BYTES
 ) -> Call[list[ClaimReply[Claimed] | RmqError]]:
-    """Build one call of several claims of a topic, if a script may touch several slots; each has its own reply.
+    """Return one call for several claims from a topic whose slots one script may touch; each has its own reply.
 
-    `settle_only`: which claims, with limit 0, need not sweep, if that saves work; by default none.
-    `most_bytes` is for all of them together.
+    `settle_only` tells which claims, with limit 0, need not sweep, if that saves work; by default none.
+    `most_bytes` is the limit of all claims together.
     """
     limits = [-1 if each else None for each in settle_only] or None
     return _JOINED(claims, most_bytes, limits)
 
 
 def ack(topic: Topic, slot: int, acks: Iterable[Ack], owner: Owner = NO_OWNER) -> Call[tuple[bytes, ...]]:
-    """Build the ack of deliveries; returns the contents whose claim was stale."""
+    """Return a call that acks deliveries; its result has the contents whose claim was stale."""
     args = _ACK.args(epoch=owner.epoch, ensemble=owner.ensemble, acks=ack_args(acks))
     return _ACK.call(topic, slot, tuple, args)
 
 
 def nack(topic: Topic, slot: int, nacks: Sequence[Nack], owner: Owner = NO_OWNER) -> Call[NackReply]:
-    """Build the nack of deliveries; the reply may cover only the first ones."""
+    """Return a call that nacks deliveries; it may process only the first ones."""
     args = _NACK.args(
         epoch=owner.epoch,
         ensemble=owner.ensemble,
@@ -283,7 +283,7 @@ def nack(topic: Topic, slot: int, nacks: Sequence[Nack], owner: Owner = NO_OWNER
 
 
 def extend(topic: Topic, slot: int, claims: Sequence[Ack], owner: Owner = NO_OWNER) -> Call[ExtendReply]:
-    """Build the renewal of leases."""
+    """Return a call that renews leases."""
     pairs = renewal_args(claims)
     args = _EXTEND.args(epoch=owner.epoch, ensemble=owner.ensemble, lease_ms=topic.lease_ms, claims=pairs)
 
@@ -296,7 +296,7 @@ def extend(topic: Topic, slot: int, claims: Sequence[Ack], owner: Owner = NO_OWN
 
 
 def look(topic: Topic, slots: Sequence[int]) -> Call[tuple[int, list[int]]]:
-    """Build the reading of Redis' time and of when each slot next has something to do (0 for never), ms."""
+    """Return a call that reads Redis' time and the time at which each slot is due next (0 for never), ms."""
     each = [slot_keys(topic.name, slot) for slot in slots]
     names = [name for keys in each for name in (keys.store, keys.prepare, keys.retry, keys.meta)]
     args = _LOOK.args(order=order_of(topic), lease_ms=topic.lease_ms)
@@ -304,7 +304,7 @@ def look(topic: Topic, slots: Sequence[int]) -> Call[tuple[int, list[int]]]:
 
 
 def due_times(reply: list[bytes]) -> tuple[int, list[int]]:
-    """Parse Redis' time, and when each slot is due."""
+    """Parse Redis' time and the due time of each slot."""
     return int(reply[0]), [int(due) for due in reply[1:]]
 
 
@@ -314,7 +314,7 @@ def order_of(topic: Topic) -> str:
 
 
 def claim_order_of(topic: Topic) -> str:
-    """Return the claim order of a topic, as an argument of scripts; `any`: contents do not matter."""
+    """Return the claim order of a topic, as an argument of scripts; `any` ignores contents."""
     return "any" if topic.ties is Ties.ANY else order_of(topic)
 
 
@@ -322,7 +322,7 @@ _claim_score = itemgetter(1)
 
 
 def ack_args(acks: Iterable[Ack]) -> list[Argument]:
-    """Return acks as arguments of settle_acks: adjacent acks of a claim cost least."""
+    """Return acks as arguments of settle_acks; adjacent acks of one claim are grouped, which costs less."""
     args: list[Argument] = [0]
     for claim_score, group in groupby(acks, key=_claim_score) if acks else ():
         contents = [content for content, _ in group]
@@ -372,6 +372,6 @@ def _parse_claim(max_retries: int, reply: list[Any]) -> ClaimReply[Claimed]:
 
 
 def rest_of(values: Sequence[bytes | None]) -> tuple[int | None, int]:
-    """Parse the optional end of a claim's reply: the number of processed nacks, and the base of the tokens."""
+    """Parse the optional end of a claim's reply: the number of processed nacks, and the base of fencing tokens."""
     nacked = int(values[0]) if values and values[0] is not None else None
     return nacked, int(values[1] or 0) if len(values) > 1 else 0

@@ -1,4 +1,4 @@
-"""The scripts that control topics, and their audit: a line in Redis, written with the change, and one in the log.
+"""Calls of the scripts that control topics, and their audit: a line in Redis, written with the change, and in the log.
 
 The logger is `rmq.audit`.
 """
@@ -34,7 +34,7 @@ _AUDIT = BoundScript("audit")
 
 
 def promote(topic: Topic, slot: int, contents: Sequence[bytes], actor: str = "") -> Call[list[ControlResult]]:
-    """Build the call that makes up to `CONTROL_BATCH` contents due now. An empty `actor` writes no audit line."""
+    """Return a call that makes up to `CONTROL_BATCH` contents due now. An empty `actor` writes no audit line."""
     args = _PROMOTE.args(
         order=order_of(topic),
         max_retries=topic.max_retries,
@@ -48,50 +48,50 @@ def promote(topic: Topic, slot: int, contents: Sequence[bytes], actor: str = "")
 def pause(
     topic: Topic, slot: int, paused: bool, actor: str = "", detail: str = "", group: str | None = None
 ) -> Call[bool]:
-    """Build the pause or the resumption of a slot, or of a stream group on it; returns whether it changed."""
+    """Return a call that pauses or resumes a slot, or a group on it; its result is whether that changed anything."""
     args = _PAUSE.args(pause=int(paused), actor=actor, detail=detail)
     return _PAUSE.call(topic, slot, is_one, args, meta=_meta_key(topic, slot, group))
 
 
 def purge_backlog(topic: Topic, slot: int, place: str, limit: int) -> Call[int]:
-    """Build the removal of up to `limit` messages from `store` or `retry`; returns the number."""
+    """Return a call that removes up to `limit` messages from `store` or `retry`; its result is their number."""
     keys = slot_keys(topic.name, slot)
     source = {"store": keys.store, "retry": keys.retry}[place]
     return _PURGE_BACKLOG.call(topic, slot, int, _PURGE_BACKLOG.args(limit=limit), source=source)
 
 
 def confirm(topic: Topic, slot: int) -> Call[None]:
-    """Build a durable call that changes nothing in a slot."""
+    """Return a durable call that changes nothing in a slot."""
     return _CONFIRM.call(topic, slot, nothing, _CONFIRM.args())
 
 
 def confirm_all(connections: Connections, topic: Topic) -> None:
-    """Have the state of all slots confirmed, as the client's durability requires, before a step that reads first.
+    """Wait until the present state of all slots is as durable as the client requires, before a step that reads first.
 
-    Another client may just have removed what the step does not find, and that must be durable, too.
+    Messages that the step does not find may just have been removed by another client; the removal must be durable, too.
 
     Raises:
-        DurabilityError: Too few replicas, or no disk, confirmed it in time.
+        DurabilityError: Too few replicas, or no disk, confirmed the state in time.
     """
     if connections.confirms:
         call_slots(connections, range(topic.slots), lambda slot: confirm(topic, slot))
 
 
 def audit(topic: Topic, slot: int, actor: str, action: str, detail: str, outcome: str) -> Call[None]:
-    """Build a line of the audit for a step that takes many calls."""
+    """Return a call that writes an audit line about a step of many calls."""
     args = _AUDIT.args(actor=actor, action=action, detail=detail, outcome=outcome)
     return _AUDIT.call(topic, slot, nothing, args)
 
 
 def cancel(topic: Topic, slot: int, contents: Sequence[bytes], actor: str = "") -> Call[list[ControlResult]]:
-    """Build the cancellation of up to `CONTROL_BATCH` contents."""
+    """Return a call that cancels up to `CONTROL_BATCH` contents."""
     return _CANCEL.call(topic, slot, control_results, _CANCEL.args(actor=actor, contents=contents))
 
 
 def reschedule(
     topic: Topic, slot: int, contents: Sequence[bytes], score: NewScore, actor: str = "", action: str = "reschedule"
 ) -> Call[list[ControlResult]]:
-    """Build a new score for up to `CONTROL_BATCH` contents."""
+    """Return a call that gives up to `CONTROL_BATCH` contents a new due time or priority."""
     kind, value = score
     args = _RESCHEDULE.args(kind=kind, value=value, **ages_of(topic), actor=actor, action=action, contents=contents)
     return _RESCHEDULE.call(topic, slot, control_results, args)
@@ -103,8 +103,8 @@ class Adopted:
 
     Attributes:
         ensemble: Identity of the ensemble that counted its epochs; empty for a slot without an owner so far.
-        epoch: The highest epoch that has claimed from it.
-        moved: Whether this call moved it.
+        epoch: The highest epoch that has claimed from the slot.
+        moved: Whether this call moved the slot.
     """
 
     ensemble: str
@@ -113,7 +113,7 @@ class Adopted:
 
 
 def adopt(topic: Topic, slot: int, from_ensemble: str, to_ensemble: str, group: str | None = None) -> Call[Adopted]:
-    """Build the move of a slot, or of a group's part of it, to another ensemble. Without `from_ensemble`, it reads."""
+    """Return a call that moves a slot, or a group's part of it, to another ensemble; it only reads if none is given."""
 
     def parse(reply: list[bytes]) -> Adopted:
         return Adopted(reply[0].decode(), int(reply[1]), is_one(reply[2]))
@@ -124,7 +124,7 @@ def adopt(topic: Topic, slot: int, from_ensemble: str, to_ensemble: str, group: 
 
 
 def control_results(reply: list[bytes]) -> list[ControlResult]:
-    """Parse the results of contents."""
+    """Parse the results of a control action, one per content."""
     return [ControlResult(answer.decode()) for answer in reply]
 
 
@@ -179,10 +179,10 @@ class Audit:
 
     @contextmanager
     def step(self, action: str, detail: str) -> Generator[Callable[[str], None]]:
-        """Write a line before and after a step of many calls; call the yielded function with the outcome so far.
+        """Write an audit line before and after a step of many calls; pass the outcome so far to the yielded function.
 
-        A step that is killed has left its first line. If the last line cannot be written, the step is done all the
-        same, and the failure is logged.
+        A step that is killed leaves its first line. If the last line cannot be written, the step is done all the same,
+        and the failure is logged.
         """
         outcome = "nothing done"
 
@@ -200,7 +200,9 @@ class Audit:
             try:
                 self._write(action, detail, outcome)
             except RmqError as error:
-                log.warning("topic %s: the audit has no line for the end of this step: %s", self._topic.name, error)
+                log.warning(
+                    "topic %s: the audit line for the end of this step was not written: %s", self._topic.name, error
+                )
 
     def _write(self, action: str, detail: str, outcome: str) -> None:
         self.report(action, outcome, detail=detail)

@@ -1,4 +1,4 @@
-"""The scripts for dead letters and their notices."""
+"""Calls of the scripts for dead letters and their notices."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Turn:
         name: Name of the receiver; each name receives all notices.
         holder: Identity of the sending process.
         hold_ms: How long no other process sends notices under this name, ms.
-        since: All messages that died before this time, epoch ms, have a notice; 0 for the position in Redis.
-        after: Of those that died in that ms, the last one with a notice, by content or id; empty for none.
+        since: Notices were sent for all messages that died before this time, epoch ms; 0 for the position in Redis.
+        after: Content or id of the last message with a notice among those that died in that ms; empty for none.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Turn:
     after: bytes = b""
 
     def args(self) -> dict[str, str | int | bytes]:
-        """Return the arguments of the scripts."""
+        """Return the fields as arguments of the scripts."""
         return {
             "name": self.name,
             "holder": self.holder,
@@ -65,7 +65,7 @@ class Untold(Generic[D]):
 
     Attributes:
         ripe_ms: Messages that died at this time or later get their notices later, epoch ms; 0 if another process sends.
-        dead: The dead, the longest dead first.
+        dead: The dead messages, the longest dead first.
         more: Whether there may be more before `ripe_ms`.
     """
 
@@ -75,7 +75,7 @@ class Untold(Generic[D]):
 
 
 def untold_of(ripe_ms: int, page: Sequence[D]) -> Untold[D]:
-    """Return the messages of a page whose notices may be sent."""
+    """Return the messages of a page whose notices may be sent: those that died before `ripe_ms`."""
     ripe = [each for each in page if each.died_ms < ripe_ms]
     return Untold(ripe_ms, ripe, bool(page) and len(ripe) == len(page))
 
@@ -96,9 +96,9 @@ def redrive(
     died_ms: Sequence[int] | None = None,
     actor: str = "",
 ) -> Call[list[Redriven]]:
-    """Build the redrive of contents.
+    """Return a call that redrives contents.
 
-    With `died_ms`, one for each content, only of those that died at that time: one that died again since is absent.
+    With `died_ms`, one for each content, it redrives only those that died at that time: one that died again is absent.
     """
     named: Sequence[Argument] = contents
     if died_ms is not None:
@@ -121,12 +121,12 @@ def redriven(reply: list[bytes]) -> list[Redriven]:
 
 
 def purge_dead(topic: Topic, slot: int, contents: Sequence[bytes], actor: str = "") -> Call[int]:
-    """Build the purge of contents; returns how many were dead."""
+    """Return a call that purges dead contents; its result is the number of those that were dead."""
     return _PURGE_DEAD.call(topic, slot, int, _PURGE_DEAD.args(actor=actor, contents=contents))
 
 
 def list_dead(topic: Topic, slot: int, start: int, limit: int) -> Call[list[DeadMessage]]:
-    """Build the reading of a page of the dead, the longest dead first."""
+    """Return a call that reads a page of dead messages, the longest dead first."""
 
     def parse(reply: list[Any]) -> list[DeadMessage]:
         return dead_page(topic, slot, *reply)
@@ -135,7 +135,7 @@ def list_dead(topic: Topic, slot: int, start: int, limit: int) -> Call[list[Dead
 
 
 def dead_page(topic: Topic, slot: int, page: list[Any], reasons: list[Any], bodies: list[Any]) -> list[DeadMessage]:
-    """Parse a page of the dead."""
+    """Parse a page of dead messages."""
     rows = zip(page[::2], page[1::2], reasons, bodies or repeat(None), strict=False)
     return [dead_message(topic, slot, *row) for row in rows]
 
@@ -143,14 +143,14 @@ def dead_page(topic: Topic, slot: int, page: list[Any], reasons: list[Any], bodi
 def dead_message(
     topic: Topic, slot: int, content: bytes, died: bytes, reason: bytes | None, stored: bytes | None
 ) -> DeadMessage:
-    """Return a dead message from the values of its keys."""
+    """Create a dead message from the values in the slot's keys."""
     died_ms = score_of(died)
     body, sends = told(topic, stored)
     return DeadMessage(topic.name, slot, content, body, died_ms, *why_dead(reason, died_ms), **sends)
 
 
 def undelivered(topic: Topic, slot: int, turn: Turn, limit: int) -> Call[Untold[DeadMessage]]:
-    """Build the reading of a slot's next dead messages without a notice; it records the position reached."""
+    """Return a call that reads a slot's next dead messages without a notice, and records the position reached."""
 
     def parse(reply: list[Any]) -> Untold[DeadMessage]:
         return untold_of(int(reply[0]), dead_page(topic, slot, *reply[1:]))
@@ -159,7 +159,7 @@ def undelivered(topic: Topic, slot: int, turn: Turn, limit: int) -> Call[Untold[
 
 
 def dead_reasons(topic: Topic, slot: int, sample: int) -> Call[tuple[int, Counter[str]]]:
-    """Build the count of a slot's dead messages by type of error: their number, and the counts of a sample."""
+    """Return a call that counts a slot's dead messages: their number, and the types of error of a sample."""
 
     def parse(reply: list[bytes]) -> tuple[int, Counter[str]]:
         pairs = zip(reply[1::2], reply[2::2], strict=True)

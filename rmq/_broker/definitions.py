@@ -1,4 +1,4 @@
-"""Registered definitions, errors of those that this version cannot read, and differences of two definitions. Pure."""
+"""Registered definitions, errors about unreadable ones, and the differences of two definitions. Pure."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class UnreadableTopic:
     Attributes:
         name: The topic's name, escaped for display.
         reason: The reason, and what to do.
-        version: Schema version of its writer; `None` if it cannot be read.
-        min_reader: The oldest schema version that may act on it; `None` likewise.
+        version: Schema version of its writer; `None` if unknown.
+        min_reader: The oldest schema version that may act on it; `None` if unknown.
 
     Examples:
         >>> [each.name for each in client.definitions().unreadable]
@@ -62,23 +62,25 @@ class Definitions:
 
 
 def read_definition(name: str | bytes, found: bytes | int) -> Stored:
-    """Read a registered definition: its text, or its length where it is too long, under the topic's name.
+    """Parse the definition registered under a name; `found` is its text, or its length if it is too long.
 
     Raises:
-        UnreadableTopicError: For newer versions only, or no definition of this topic.
+        UnreadableTopicError: The definition is for newer versions only, or is not a definition of this topic.
     """
     told = shown(name)
     what = f"the definition of topic {told}"
     plain = name.decode(errors="replace") if isinstance(name, bytes) else name
     try:
         if not is_name(plain):
-            raise UnreadableDocumentError(f"{what} cannot be read: that is not the name of a topic")
+            raise UnreadableDocumentError(f"{what} cannot be read: this is not a valid name of a topic")
         if isinstance(found, int):
-            raise UnreadableDocumentError(f"{what} cannot be read: its {found} bytes exceed {MAX_DEFINITION_BYTES}")
+            raise UnreadableDocumentError(
+                f"{what} cannot be read: it has {found} bytes; the maximum is {MAX_DEFINITION_BYTES}"
+            )
         document = read_document(found, what)
         topic = Topic.from_document(document)
         if topic.name != plain:
-            raise UnreadableDocumentError(f"{what} cannot be read: it is that of topic {topic.name}")
+            raise UnreadableDocumentError(f"{what} cannot be read: it is the definition of topic {topic.name}")
     except UnreadableDocumentError as error:
         text = str(error).replace("the registered definition", what, 1)
         raise UnreadableTopicError(text, topic=told, version=error.version, min_reader=error.min_reader) from None
@@ -86,7 +88,7 @@ def read_definition(name: str | bytes, found: bytes | int) -> Stored:
 
 
 class Difference(NamedTuple):
-    """A setting of a topic that has two values."""
+    """A setting that differs between two definitions of a topic."""
 
     setting: str
     registered: Any
@@ -99,7 +101,7 @@ class Difference(NamedTuple):
 
 
 def differences(registered: Topic, other: Topic) -> list[Difference]:
-    """Return how the registered definition and another one of the same topic differ; payload and codec do not count."""
+    """Return the settings in which two definitions of a topic differ; payload and codec are not compared."""
     found: list[Difference] = []
     for each in fields(Topic):
         one, two = getattr(registered, each.name), getattr(other, each.name)

@@ -13,19 +13,19 @@ TOPICS_KEY = "rmq:topics"
 """HASH: topic -> its definition as JSON."""
 
 WORKERS_KEY = "rmq:{workers}"
-"""ZSET: worker -> its last sign of life, ms."""
+"""ZSET: worker -> time of its last heartbeat, ms."""
 
 WORKER_INFOS_KEY = "rmq:{workers}:info"
-"""HASH: worker -> what it does, JSON."""
+"""HASH: worker -> its report, JSON."""
 
 REDIS_KEY = "rmq:{workers}:redis"
-"""STRING: identity of this Redis, a random UUID; workers with ZooKeeper tell it to one another."""
+"""STRING: identity of this Redis, a random UUID, by which workers with ZooKeeper check that they share it."""
 
 ENSEMBLES_KEY = "rmq:{workers}:ensembles"
-"""ZSET: identity of a ZooKeeper ensemble -> the highest epoch of its that was used here."""
+"""ZSET: identity of a ZooKeeper ensemble -> the highest of its epochs that was used here."""
 
 HISTORY_TURN_KEY = "rmq:history-turn"
-"""STRING: the last minute whose figures somebody has set out to record."""
+"""STRING: the last minute whose figures some process has begun to record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +35,14 @@ class SlotKeys:
     Attributes:
         store: ZSET content -> score: the backlog.
         prepare: ZSET content -> claim score: in flight.
-        retry: ZSET content -> retry score: failed, waiting out a delay.
+        retry: ZSET content -> retry score: failed, waiting for a retry.
         dead: ZSET content -> time of death, ms.
         body: HASH content -> body of a message that is not dead; on topics that merge, record of one in store.
         meta: HASH: owner's epoch and ensemble, paused, totals.
         error: HASH content -> JSON: the last failure of a message that is not dead.
         reason: HASH content -> JSON: the failure of a dead message.
         dead_body: HASH content -> body of a dead message.
-        wake: channel: a hint that something became due earlier than before.
+        wake: channel: a hint that the slot is due earlier than before.
         born: ZSET content -> time of its last send, ms; only on PRIORITY topics with a time to live.
         audit: STREAM: control actions on this slot, the last thousand lines.
         sizes: HASH, only on stream topics: how long the stream was at the last shrinking.
@@ -71,17 +71,17 @@ class SlotKeys:
 
 @dataclass(frozen=True, slots=True)
 class GroupKeys:
-    """The keys of one group on one slot of a stream topic, and those of the slot that its scripts take, too.
+    """The keys of one group on one slot of a stream topic, and the slot's keys that the group's scripts take.
 
     Attributes:
         store: STREAM: the entries.
         meta: HASH: the slot's totals.
-        wake: channel: as of any slot.
+        wake: channel: the slot's.
         group: HASH: owner's epoch and ensemble, paused, state of the pass over the pending list, totals.
-        retry: ZSET padded id -> due ms: entries waiting out a delay.
+        retry: ZSET padded id -> due ms: entries waiting for a retry.
         dead: ZSET id -> time of death, ms.
         error: HASH id -> JSON: the last failure of a pending entry.
-        reason: HASH id -> JSON: why a dead entry died.
+        reason: HASH id -> JSON: the failure of a dead entry.
         dead_body: HASH id -> packed fields of a dead entry.
     """
 
@@ -149,30 +149,30 @@ def query_keys(topic: str, slot: int, query: str) -> QueryKeys:
 
 
 def sent_key(topic: str, slot: int, query: str) -> str:
-    """Return the HASH that says which chunks a streaming query has sent to a slot; unused, it expires."""
+    """Return the key of the HASH of the chunks that a streaming query has sent to a slot; unused, it expires."""
     return f"sent:{query}{{{topic}_{slot}}}"
 
 
 def spark_queries_key(topic: str) -> str:
-    """Return the HASH of what Spark's queries report about a topic; it expires a day after the last report."""
+    """Return the key of the HASH of Spark queries' reports on a topic; it expires a day after the last report."""
     return f"sparkqueries{{{topic}_0}}"
 
 
 def rate_key(topic: str) -> str:
-    """Return the HASH of a topic's rate limit: rate and burst, tokens, and when they were counted."""
+    """Return the key of the HASH of a topic's rate limit: rate and burst, tokens, and the time of their count."""
     return f"rate:{topic}"
 
 
 def group_rate_key(topic: str, group: str) -> str:
-    """Return the HASH of what a group of a stream topic has left of the topic's rate; it lies beside `rate_key`."""
+    """Return the key of the HASH of a stream group's tokens, in the hash slot of `rate_key`."""
     return f"{{{rate_key(topic)}}}@{group}"
 
 
 def write_rate_key(topic: str, name: str) -> str:
-    """Return the HASH of the rate limit of one Spark write: as `rate_key`, and how many it has sent; it expires."""
+    """Return the key of the HASH of one Spark write's rate limit: as `rate_key`, with the number sent; it expires."""
     return f"{rate_key(topic)}:{name}"
 
 
 def history_key(topic: str | None) -> str:
-    """Return the LIST of a topic's records, one a minute; of all topics together with `None`."""
+    """Return the key of the LIST of a topic's records, one per minute; `None` is for the sum of all topics."""
     return "rmq:history" if topic is None else f"rmq:history:{topic}"

@@ -48,37 +48,37 @@ _READ, _DEFINE = BoundScript("registry_read"), BoundScript("registry_define", du
 
 
 READ_AT_ONCE = 100
-"""Definitions that one call reads at most; of long ones fewer."""
+"""Most definitions that one call reads; fewer if they are long."""
 
 MOST_TRIES = 100
-"""So often a change begins anew because somebody else has changed the definition meanwhile."""
+"""Most attempts of a change, which starts again if another client has changed the definition meanwhile."""
 
 UNCONFIRMED = "unconfirmed"
-"""Field of a document that replicas, or a disk, have still to confirm: whoever needs that has it confirmed first."""
+"""Field of a document that replicas, or the disk, have yet to confirm: a client that needs this confirms it first."""
 
 LOOK_S = 10.0
-"""How often a client looks whether its topics are still registered: a server can forget."""
+"""Interval at which a client checks that its topics are still registered, in seconds: a server can lose data."""
 
 LOOK_PATIENCE_S = 0.25
-"""How long such a look may hold up the call before which it is made."""
+"""How long such a check may delay the call before which it is made, in seconds."""
 
 WARN_EVERY_S = 60.0
-"""How often it is told that a topic was registered with another type, slots or merging meanwhile."""
+"""Interval of the error about a topic that was registered with another type, slots or merging, in seconds."""
 
 LOOKED_AT = 50
-"""Topics of one look; a client with more of them looks at these in turn."""
+"""Most topics in one such check; a client with more topics checks them in turn."""
 
 MOST_DETAIL = 1_000
-"""Characters of a change that stand in the audit: a retry policy may have thousands of steps."""
+"""Most characters of a change in the audit: a retry policy may have thousands of steps."""
 
 _warned: set[tuple[str, str]] = set()
-"""Where settings of this process do not count, and which: each is told once."""
+"""Topics, and those of their settings that are ignored in this process: each pair is logged once."""
 
 _passed_over = PassedOver(logging.getLogger("rmq.registry"))
 
 
 def read(names: Sequence[bytes]) -> Call[list[bytes | int | None]]:
-    """Build the reading of definitions by name: the text of each, its length if it is too long, or `None`.
+    """Return a call that reads definitions by name: each one's text, its length if it is too long, or `None`.
 
     If definitions are long, the reply is shorter than `names`: read the rest with further calls.
     """
@@ -87,18 +87,18 @@ def read(names: Sequence[bytes]) -> Call[list[bytes | int | None]]:
 
 
 def define(topic: str, expected: bytes, text: bytes, *, durable: bool) -> Call[bool]:
-    """Build the replacement of a definition if it is the expected one; returns whether it was."""
+    """Return a call that replaces a definition if it is the expected one; its result is whether it was."""
     args = _DEFINE.args(name=topic, expected=expected, text=text)
     confirmed = _DEFINE.durable if durable else ""
     return Call(_DEFINE.name, _DEFINE.names(topics=TOPICS_KEY), args, is_one, True, topic, 0, confirmed)
 
 
 def check_name(name: str) -> None:
-    """Raise `InvalidValueError` for a name that is not a string that can be encoded: no topic has such a name."""
+    """Raise `InvalidValueError` unless the name is a string that can be encoded as UTF-8."""
     try:
         str.encode(name)
     except (TypeError, UnicodeEncodeError):
-        raise InvalidValueError(f"{brief(name, 100)} is not the name of a topic") from None
+        raise InvalidValueError(f"{brief(name, 100)} is not a valid name of a topic") from None
 
 
 class Registry:
@@ -115,10 +115,10 @@ class Registry:
         """Register a topic at first use; return the registered definition.
 
         Raises:
-            TopicMismatchError: Registered with another type, number of slots, or `merge` beyond windows and bounds.
-            UnreadableTopicError: Registered by a newer version of RMQ, for newer ones only; or garbage is there.
-            MemoryFullError: Redis is at its maxmemory, and the topic is new to it.
-            DurabilityError: It is registered, but not as safe as the client's durability level asks. Repeat it.
+            TopicMismatchError: The topic has another type, number of slots, or `merge` beyond windows and bounds.
+            UnreadableTopicError: The registered definition is for newer versions of RMQ only, or is invalid.
+            MemoryFullError: Redis is at its maxmemory, and the topic is not registered yet.
+            DurabilityError: The topic is registered, but not confirmed at the client's durability level. Call again.
 
         Guarantee: atomic and safe to repeat: of two first users one wins, and both get the winner's definition.
         """
@@ -136,8 +136,8 @@ class Registry:
         """Return whether a topic is registered, without registering it.
 
         Raises:
-            TopicMismatchError: Registered with another type, number of slots, or `merge` beyond windows and bounds.
-            UnreadableTopicError: It is for newer versions of RMQ only, or garbage.
+            TopicMismatchError: The topic has another type, number of slots, or `merge` beyond windows and bounds.
+            UnreadableTopicError: The registered definition is for newer versions of RMQ only, or is invalid.
         """
         stored = self._find(topic.name)
         if stored is not None:
@@ -149,7 +149,7 @@ class Registry:
 
         Raises:
             UnknownTopicError: No process has used this topic yet.
-            UnreadableTopicError: It is for newer versions of RMQ only, or garbage.
+            UnreadableTopicError: The registered definition is for newer versions of RMQ only, or is invalid.
         """
         check_name(name)
         return self._existing(name).topic
@@ -163,12 +163,13 @@ class Registry:
             The definition that is registered now.
 
         Raises:
-            UnknownTopicError: Not registered.
-            TopicMismatchError: Registered with another type, number of slots, or `merge` beyond windows and bounds.
+            UnknownTopicError: The topic is not registered.
+            TopicMismatchError: The topic has another type, number of slots, or `merge` beyond windows and bounds.
             MemoryFullError: Redis is at its maxmemory.
-            DurabilityError: It is changed, but not as safe as the client's durability level asks. Repeat it.
+            DurabilityError: The topic is changed, but not confirmed at the client's durability level. Call again.
 
-        Guarantee: if two clients change different settings at once, both take effect; of the same setting the last.
+        Guarantee: if two clients change different settings at once, both changes take effect; for the same setting the
+            last one.
         """
         if not isinstance(topic, Topic):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidValueError(f"{brief(topic)} is not a Topic; client.topic(name) returns a registered one")
@@ -181,7 +182,7 @@ class Registry:
         return self.update(topic.name, put)
 
     def update(self, name: str, change: Callable[[Topic], Topic]) -> Topic:
-        """Change a definition by a function of the registered one; raises as `change`.
+        """Replace a definition by a function of the registered one; raises as `change`.
 
         Args:
             name: The topic's name.
@@ -206,10 +207,12 @@ class Registry:
             if registered.max_rate or changed_to.max_rate:  # also where an earlier change broke off before this
                 self._set_rate(name)
             return Topic.from_document(document)
-        raise RmqError(f"topic {name} was changed by others {MOST_TRIES} times meanwhile; try again", topic=name)
+        raise RmqError(
+            f"topic {name} was changed by other clients during each of {MOST_TRIES} attempts; try again", topic=name
+        )
 
     def restore_rate(self, known: Topic) -> bool:
-        """Set the registered rate in a token bucket that has another one; return whether it had."""
+        """Set the registered rate in the token bucket if it differs from the known one; return whether it did."""
         try:
             stored = self._find(known.name)
         except UnreadableTopicError as error:  # whoever runs goes on with what he has read when he could
@@ -296,7 +299,7 @@ class Registry:
 
 
 def check_same(registered: Topic, topic: Topic) -> None:
-    """Raise if a topic is registered with other values of settings that cannot be changed."""
+    """Raise `TopicMismatchError` if a topic is registered with other values of settings that cannot be changed."""
     if (registered.type, registered.slots) != (topic.type, topic.slots):
         raise TopicMismatchError(
             f"topic {topic.name} is registered as {registered.type.name} with {registered.slots} slots, "
@@ -306,13 +309,13 @@ def check_same(registered: Topic, topic: Topic) -> None:
     if not same_merging(registered.merge, topic.merge):
         raise TopicMismatchError(
             f"topic {topic.name} is registered with merge={registered.merge!r}, not with {topic.merge!r}; only "
-            "windows and bounds of it may differ",
+            "its windows and bounds may differ",
             topic=topic.name,
         )
 
 
 def _ordered_as(other: Topic, topic: Topic) -> Topic:
-    """Return a definition with the order of equal priorities of another, if both have the same type."""
+    """Return a definition with the `ties` and `max_priority` of another, if both have the same type."""
     same = other.type is topic.type
     return replace(topic, ties=other.ties, max_priority=other.max_priority) if same else topic
 
@@ -375,9 +378,9 @@ class KnownTopics(Registry):
     """The registered definitions of a client's topics, each read at its first use and then kept.
 
     Redis may lose the registry: FLUSHALL, a restart without persistence, a failover, an old backup. So each client
-    checks at intervals whether the topics that it uses are registered, and registers them again if they are not. Else
-    nothing would list them, and a new process with another number of slots would not be refused. If such a process was
-    faster, the two use different slots: this is logged as an error for as long as it lasts.
+    checks at intervals whether the topics that it uses are registered, and registers them again if they are not.
+    Otherwise no list would have them, and a new process with another number of slots would not be refused. If such a
+    process was faster, the two use different slots: this is logged as an error for as long as it lasts.
 
     Args:
         connections: The connections to Redis.
@@ -423,7 +426,7 @@ class KnownTopics(Registry):
         try:
             if stored_text is None:
                 self.register(known)
-                log.warning("topic %s was gone from the registry, and is registered again", known.name)
+                log.warning("topic %s was missing from the registry, and was registered again", known.name)
                 return
             stored = read_definition(known.name, stored_text).topic
             check_same(stored, known)
@@ -433,33 +436,35 @@ class KnownTopics(Registry):
             if monotonic_s() >= self._warn_s.get(known.name, 0.0):
                 self._warn_s[known.name] = monotonic_s() + WARN_EVERY_S
                 log.error(
-                    "%s. This process was started with the other definition and continues to use it. Processes with"
-                    " different definitions use different slots: stop those with one of the two definitions",
+                    "%s. This process continues with the definition with which it started. Processes with different "
+                    "definitions do not see each other's messages: stop those with one of the two definitions",
                     error,
                 )
         except RmqError as error:  # another look comes
-            log.warning("topic %s is gone from the registry, and could not be registered again: %s", known.name, error)
+            log.warning(
+                "topic %s is missing from the registry, and could not be registered again: %s", known.name, error
+            )
 
     def named(self, name: str) -> Topic:
-        """Read a registered definition, which is then known. Raises as `Registry.get`."""
+        """Read a registered definition by name, and keep it. Raises as `Registry.get`."""
         stored_text = self.get(name)
         if not self._connections.confirms:  # else its first use still has to see it confirmed
             self._known[stored_text] = stored_text
         return stored_text
 
     def resolved(self, topic: Topic | str) -> Topic:
-        """Return the registered definition of a topic or of a topic name."""
+        """Return the registered definition of a topic, given as itself or by name."""
         return self.named(topic) if isinstance(topic, str) else self.registered(topic)
 
     def merging(self, topic: Topic | str, instead: str) -> Topic:
-        """Return the registered definition; raise for STREAM topics, which cannot be addressed by content."""
+        """Return the registered definition; raise for STREAM topics, which do not support calls by content."""
         resolved = self.resolved(topic)
         if resolved.type is TopicType.STREAM:
             raise InvalidValueError(f"topic {resolved.name} is STREAM; use {instead}", topic=resolved.name)
         return resolved
 
     def update(self, name: str, change: Callable[[Topic], Topic]) -> Topic:
-        """Change a definition by a function of the registered one, with audit lines. Raises as `Registry.update`."""
+        """Replace a definition by a function of the registered one, with audit lines. Raises as `Registry.update`."""
         registered = self.get(name)
         changed_to = change(registered)
         if changed_to == registered:  # a try before may still have to be confirmed
@@ -484,8 +489,8 @@ def _warn_ignored_settings(where: str, registered: Topic, topic: Topic) -> None:
         return
     _warned.add((where, text))
     log.warning(
-        "topic %s: the registered settings hold, and this program has others: %s. `rmq topics diff MODULE` shows them, "
-        "`rmq topics apply MODULE` registers those of the program",
+        "topic %s: the registered settings apply, and this program has others: %s. `rmq topics diff MODULE` shows "
+        "them, `rmq topics apply MODULE` registers those of the program",
         topic.name,
         text,
     )

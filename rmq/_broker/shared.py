@@ -1,4 +1,4 @@
-"""The scripts on keys that do not belong to a slot: the list of workers, rate limits, the history."""
+"""Calls of the scripts on keys that do not belong to a slot: the list of workers, rate limits, the history."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ MOST_WORKERS = 1_000
 
 
 def worker_beat(name: str, info: str, forget_ms: int) -> Call[int]:
-    """Build a worker's heartbeat, which returns the time of Redis, ms; an empty `info` means that it has left."""
+    """Return a worker's heartbeat; its result is Redis' time, ms. An empty `info` means that the worker has left."""
     args = _BEAT.args(name=name, info=info, forget_ms=forget_ms, most=MOST_WORKERS)
     return Call(_BEAT.name, _BEAT.names(**_KEYS), args, int, True, WORKERS_KEY, 0)
 
 
 def worker_beat_again(name: str, now_ms: int) -> Call[int]:
-    """Build the heartbeat of a worker whose report has not changed; returns 0 if its report is gone.
+    """Return the heartbeat of a worker whose report has not changed; its result is 0 if the report is missing.
 
     Args:
-        name: Of the worker.
-        now_ms: The time of Redis, as far as known.
+        name: Name of the worker.
+        now_ms: Redis' time, as far as known, epoch ms.
     """
     return plain("ZADD", WORKERS_KEY, "XX", "CH", now_ms, name)
 
 
 def workers(names: Sequence[bytes] = ()) -> Call[tuple[list[WorkerInfo], Sequence[bytes]]]:
-    """Build the reading of all workers, or of the named ones.
+    """Return a call that reads the reports of all workers, or of the named ones.
 
-    Returns the workers that were read, and the names of those still to be read, since reports can be long.
+    Its result has the workers that were read, and the names of those still to be read, since reports can be long.
     """
 
     def parse(reply: list[Any]) -> tuple[list[WorkerInfo], Sequence[bytes]]:
@@ -53,7 +53,7 @@ def workers(names: Sequence[bytes] = ()) -> Call[tuple[list[WorkerInfo], Sequenc
 
 
 def _readable(rows: Iterable[tuple[bytes, bytes, bytes]], now_ms: int) -> Iterator[WorkerInfo]:
-    """Yield the workers whose reports can be read; others, of newer versions or foreign, are logged once."""
+    """Yield the workers whose reports can be read; others, of newer versions or invalid, are logged once."""
     for name, seen, info in rows:
         worker = shown(name)
         try:
@@ -72,11 +72,11 @@ _passed_over = PassedOver(logging.getLogger("rmq.workers"))
 _TAKE_TOKENS = BoundScript("take_tokens", repeatable=False)
 
 Tokens = tuple[int, float, float, bool]
-"""How many were granted, seconds until it is worth asking again, the rate (0: no limit), whether the bucket is new."""
+"""Tokens granted, seconds until there may be more, the rate (0: no limit), and whether the bucket is new."""
 
 
 def take_tokens(topic: Topic, wanted: int, group: str | None = None) -> Call[Tokens]:
-    """Build a call that takes tokens from a topic's rate limit; a negative number returns tokens.
+    """Return a call that takes tokens from a topic's rate limit; a negative number gives tokens back.
 
     Each group of a stream topic has the whole rate.
     """
@@ -86,7 +86,7 @@ def take_tokens(topic: Topic, wanted: int, group: str | None = None) -> Call[Tok
 
 
 def take_from(limit: str, bucket: str, topic: Topic, wanted: int, per_second: float, burst: int) -> Call[Tokens]:
-    """Build a call that takes tokens from any bucket; rate and burst apply if the bucket does not exist yet."""
+    """Return a call that takes tokens from any bucket; rate and burst apply if the bucket does not exist yet."""
 
     def parse(reply: Sequence[bytes]) -> Tokens:
         return int(reply[0]), int(reply[1]) / 1000, float(reply[2]), is_one(reply[3])
@@ -99,7 +99,7 @@ _TURN, _WRITE = BoundScript("history_turn"), BoundScript("history_write")
 
 
 def take_history_turn(keep_s: int) -> Call[tuple[int, int | None]]:
-    """Build the taking of this minute's turn; returns the time of Redis, ms, and the minute; `None` if it is taken."""
+    """Return a call that reserves this minute; its result is Redis' time, ms, and the minute, `None` if it is taken."""
 
     def parse(reply: Sequence[bytes]) -> tuple[int, int | None]:
         return int(reply[0]), int(reply[1]) or None
@@ -108,7 +108,7 @@ def take_history_turn(keep_s: int) -> Call[tuple[int, int | None]]:
 
 
 def append_history(topic: str | None, minute: int, record: bytes, most: int, keep_s: int) -> Call[bool]:
-    """Build the appending of a record to a ring of `most` records; returns whether it was new."""
+    """Return a call that appends a record to a list of the last `most` records; its result is whether it was new."""
     keys = _WRITE.names(ring=history_key(topic))
     args = _WRITE.args(minute=minute, record=record, most=most, keep_s=keep_s)
     return Call(_WRITE.name, keys, args, is_one, True, topic or "", 0)

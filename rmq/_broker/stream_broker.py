@@ -27,20 +27,20 @@ log = reporter("rmq.streams")
 SHOWN_IDS = 10
 
 OWN_FROM = 32
-"""A claim after one that brought so many entries reads in a name of its own, which costs Redis two commands a claim."""
+"""A claim that follows one of this many entries reads under its own name, which costs Redis two commands a claim."""
 
 MOST_NOTED = 1_000
-"""Of so many claims at most it is known how many entries they have read in names of their own."""
+"""Most claims whose number of entries, read under the claim's own name, is remembered."""
 
 RESUME_BATCH = 128
-"""Entries of an earlier process that one call gives back."""
+"""Most entries of an earlier process that one call releases."""
 
 FEWEST_KEPT = 1_024
-"""So many entries may be known without a look at which of their deliveries nobody has any more."""
+"""Number of entries up to which `NewestDeliveries` keeps entries whose deliveries are no longer in use."""
 
 LONGEST_UPKEEP_S = 60.0
 GONE_LEASES, GONE_S = 10, 600
-"""A consumer that holds nothing is forgotten after so many leases, but not before so many seconds."""
+"""An idle consumer without entries is removed after this many leases, and at the earliest after this many seconds."""
 
 
 class NewestDeliveries:
@@ -74,12 +74,12 @@ class NewestDeliveries:
 
 
 class StreamBroker:
-    """Claims from the slots of a stream topic and settles, as one consumer of a group: a `Broker`.
+    """Claims from the slots of a stream topic, and settles, as one consumer of a group: a `Broker`.
 
     Args:
         connections: Where the slots are.
         topic: The registered definition.
-        member: Group and consumer.
+        member: The group and the consumer.
     """
 
     def __init__(self, connections: Connections, topic: Topic, member: Member) -> None:
@@ -120,7 +120,7 @@ class StreamBroker:
         return returns is None or not returns(slot)
 
     def is_whole(self, slot: int, claim_score: int, number: int) -> bool:
-        """Return whether these are all entries that this claim has read, which Redis does not check."""
+        """Return whether `number` is the number of entries that the claim has read, which Redis does not check."""
         return self._own.get((slot, claim_score)) == number
 
     def claim_call(
@@ -148,7 +148,7 @@ class StreamBroker:
     def deliveries(
         self, slot: int, reply: ClaimReply[StreamClaimed], lease_until_s: float, holder: Holder, owner: Owner
     ) -> list[Delivery]:
-        """Return the deliveries of a claim; report entries that had been deleted."""
+        """Return the entries in the reply to a claim as deliveries; log entries that had been deleted."""
         topic, now_ms, group = self.topic, reply.now_ms, self.member.group
         log_lost(topic, slot, group, reply.lost)
         if reply.messages:
@@ -223,8 +223,8 @@ def join_group(
             slots are released first.
 
     Raises:
-        InvalidValueError: A name breaks its rule, or both names are given.
-        TooManyGroupsError: The topic has its most groups.
+        InvalidValueError: A name is invalid, or both names are given.
+        TooManyGroupsError: The topic has the maximum number of groups.
     """
     if name is not None and resume_as is not None:
         raise InvalidValueError("name and resume_as cannot be combined", topic=topic.name)
@@ -234,7 +234,7 @@ def join_group(
     call_slots(connections, chosen_slots, lambda slot: streams.join(topic, slot, group, start))
     if resume_as is not None and (number := resume(connections, topic, member, chosen_slots)):
         log.info(
-            "topic %s, group %s: %d entries that an earlier %s held are delivered again",
+            "topic %s, group %s: %d entries held by an earlier consumer %s are delivered again",
             topic.name,
             group,
             number,
@@ -244,7 +244,7 @@ def join_group(
 
 
 def resume(connections: Connections, topic: Topic, member: Member, slots: Sequence[int]) -> int:
-    """Release deliveries of an earlier process of this name on some slots; return their number.
+    """Release the deliveries of an earlier process of this name on some slots; return their number.
 
     Guarantee: atomic per call of up to `RESUME_BATCH` entries; safe to repeat until the new process claims.
     """
@@ -265,7 +265,7 @@ def resume(connections: Connections, topic: Topic, member: Member, slots: Sequen
 
 
 def log_lost(topic: Topic, slot: int, group: str, lost: Sequence[bytes]) -> None:
-    """Log entries, if any, that were trimmed or deleted before the group had acked them."""
+    """Log a warning about entries, if any, that were trimmed or deleted before the group had acked them."""
     if lost:
         log.warning(
             "topic %s, slot %d, group %s: %d entries were trimmed or deleted before they were acked: %s%s",

@@ -1,4 +1,4 @@
-"""The scripts of stream topics."""
+"""Calls of the scripts of stream topics."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ _SEND = BoundScript(
     durable="Sent again, entries without ids of their own are appended twice; those with `id=` are not",
 )
 OPEN_AGAIN = (
-    "Sent again, an entry whose id ends in -* is a second one, or is refused although it is stored, where a larger id "
-    "has come meanwhile; `StreamTopic.range` shows whether it is there"
+    "Sent again, an entry whose id ends in -* is stored twice, or is refused although it is stored, if a larger id "
+    "was added meanwhile; `StreamTopic.range` shows whether it is there"
 )
-"""What a caller who repeats a send with such ids has to know."""
+"""Warning for a caller who repeats a send with such ids."""
 
 _LOOK = BoundScript("stream_look")
 _CLAIM, _CLAIM_MANY, _EXTEND = (
@@ -96,23 +96,26 @@ _JOIN = BoundScript("stream_join", {"RMQ_GROUPS": _too_many_groups})
 
 
 def _driven(call: Call[Any], detail: Sequence[str]) -> RmqError:
-    return call.error(RmqError, f"{call.target}: a Spark query reads with this group; its checkpoint says where it is")
+    return call.error(
+        RmqError,
+        f"{call.target}: the group cannot be moved: it belongs to a Spark query, whose checkpoint has the position",
+    )
 
 
 _MOVE_GROUP = BoundScript(
     "stream_move_group",
     {"RMQ_DRIVEN": _driven},
-    durable="Moved again, a group reads once more what it has read since",
+    durable="Moved again, a group reads again the entries that it has read since",
 )
 
 MAX_GROUPS = 100
-"""Most groups on one topic: each keeps a place, a pending list and its dead in every slot."""
+"""Most groups on one topic: each keeps a position, a pending list and dead entries in every slot."""
 
 FIRST_BYTES = 9 * 1_048_576
-"""So much a claim may read at most before it knows how large entries are: that many of the topic's largest."""
+"""Most bytes that a claim may read before the size of entries is known, if all are of the topic's largest size."""
 
 SCAN_LIMIT = 256
-"""Pending entries that one claim looks at for leases that have run out."""
+"""Most pending entries in which one claim looks for expired leases."""
 
 STREAM_TOTALS = "accepted copied trimmed deleted".split()
 GROUP_TOTALS = (
@@ -126,7 +129,7 @@ class Member:
 
     Attributes:
         group: Name of the group.
-        consumer: Name of the consumer; one of its own for each planner.
+        consumer: Name of the consumer, different for each planner.
     """
 
     group: str
@@ -136,7 +139,7 @@ class Member:
 def send(
     topic: Topic, slot: int, messages: Sequence[EncodedMessage], detailed: bool = False, rpc_id: RpcId | None = None
 ) -> Call[SendResult]:
-    """Build the sending of up to `MAX_BATCH` entries of one slot, in their order; see `SendCall`."""
+    """Return a call that sends up to `MAX_BATCH` entries of one slot, in their order; see `SendCall`."""
     del rpc_id
     number = len(messages)
     args = _SEND.args(
@@ -168,7 +171,7 @@ def entry_args(messages: Iterable[EncodedMessage]) -> list[Argument]:
 
 
 def join(topic: Topic, slot: int, group: str, start: str) -> Call[bool]:
-    """Build the registration of a group; returns whether it is new."""
+    """Return a call that registers a group; its result is whether the group is new."""
     args = _JOIN.args(group=group, start=start, max_groups=MAX_GROUPS)
     return _JOIN.call(topic, slot, is_one, args, group=group)
 
@@ -184,10 +187,10 @@ def claim(
     most_bytes: int = CLAIM_BYTES,
     own: int = 0,
 ) -> Call[ClaimReply[StreamClaimed]]:
-    """Build the claim of up to `limit` entries (0 to `MAX_BATCH`), which first settles earlier deliveries.
+    """Return a claim of up to `limit` entries (0 to `MAX_BATCH`), which first settles earlier deliveries.
 
-    `own`, if not 0: new entries are read under a consumer name of the claim, with at least this stamp, so that they can
-    be acked as a whole: see `ClaimReply.own`. The stamp must be a new one, since a server may have lost a claim.
+    If `own` is not 0, new entries are read under a consumer name of the claim, with at least this stamp, so that they
+    can be acked as a whole: see `ClaimReply.own`. The stamp must be a new one, since a server may have lost a claim.
     """
     whole = [len(outcomes.whole), *chain.from_iterable(outcomes.whole)]
     args = _CLAIM.args(
@@ -212,14 +215,14 @@ def claim(
 def claim_many(
     claims: Sequence[Call[ClaimReply[StreamClaimed]]], most_bytes: int = CLAIM_BYTES
 ) -> Call[list[ClaimReply[StreamClaimed] | RmqError]]:
-    """Build one call of several claims of a consumer; each has its own reply. `most_bytes` is for all together."""
+    """Return one call for several claims of a consumer; each has its own reply. `most_bytes` is their common limit."""
     return _JOINED(claims, most_bytes)
 
 
 def ack_whole(
     topic: Topic, slot: int, member: Member, whole: Sequence[WholeClaim], owner: Owner = NO_OWNER
 ) -> Call[tuple[int, ...]]:
-    """Build the ack of all entries of claims with their own consumer name; returns those to be acked by name."""
+    """Return a call that acks claims with their own consumer name as a whole; its result has those to ack by name."""
     args = _ACK_WHOLE.args(
         epoch=owner.epoch,
         ensemble=owner.ensemble,
@@ -237,7 +240,7 @@ def _numbers(reply: list[bytes]) -> tuple[int, ...]:
 def extend(
     topic: Topic, slot: int, member: Member, claims: Sequence[Ack], owner: Owner = NO_OWNER
 ) -> Call[ExtendReply]:
-    """Build the renewal of leases; the delivery counts, which are the tokens, stay."""
+    """Return a call that renews leases; the delivery counts, which are the tokens, do not change."""
     group, pairs = member.group, renewal_args(claims)
     args = _EXTEND.args(epoch=owner.epoch, ensemble=owner.ensemble, group=group, consumer=member.consumer, claims=pairs)
 
@@ -249,7 +252,7 @@ def extend(
 
 
 def look(topic: Topic, slots: Sequence[int], group: str) -> Call[tuple[int, list[int]]]:
-    """Build the reading of Redis' time and of when each slot next has something to do (0 for never), ms."""
+    """Return a call that reads Redis' time and the time at which each slot is due next (0 for never), ms."""
     each = [group_keys(topic.name, slot, group) for slot in slots]
     names = [name for keys in each for name in (keys.store, keys.group, keys.retry)]
     args = _LOOK.args(group=group, lease_ms=topic.lease_s * 1000)
@@ -257,7 +260,7 @@ def look(topic: Topic, slots: Sequence[int], group: str) -> Call[tuple[int, list
 
 
 def trim(topic: Topic, slot: int, retention: Retention, *, now: bool = False) -> Call[Trimmed]:
-    """Build the trimming of a slot: if it is due, or `now`."""
+    """Return a call that trims a slot if that is due, or in any case with `now`."""
     length, age_ms = retention.max_length_of_slot(topic.slots), retention.max_age_ms
     args = _TRIM.args(
         every_ms=0 if now else retention.every_ms,
@@ -275,12 +278,12 @@ def trim(topic: Topic, slot: int, retention: Retention, *, now: bool = False) ->
 
 
 def delete(topic: Topic, slot: int, ids: Sequence[str]) -> Call[int]:
-    """Build the deletion of up to `MAX_BATCH` entries."""
+    """Return a call that deletes up to `MAX_BATCH` entries."""
     return _DELETE.call(topic, slot, int, _DELETE.args(ids=ids))
 
 
 def read_range(topic: Topic, slot: int, first: str, last: str, limit: int, *, down: bool) -> Call[list[StreamEntry]]:
-    """Build the reading of a page of up to `MAX_BATCH` entries; `first` and `last` as XRANGE takes them."""
+    """Return a call that reads a page of up to `MAX_BATCH` entries; `first` and `last` are as in XRANGE."""
 
     def parse(reply: list[Any]) -> list[StreamEntry]:
         return [StreamEntry(topic.name, slot, entry_id.decode(), tuple(flat)) for entry_id, flat in reply]
@@ -290,7 +293,7 @@ def read_range(topic: Topic, slot: int, first: str, last: str, limit: int, *, do
 
 
 def stats(topic: Topic, slot: int) -> Call[StreamSlot]:
-    """Build the reading of a slot's length, ends, groups and totals."""
+    """Return a call that reads a slot's length, first and last id, groups and totals."""
 
     def parse(reply: list[Any]) -> StreamSlot:
         now_ms, length, first, last, totals, groups = reply
@@ -302,7 +305,7 @@ def stats(topic: Topic, slot: int) -> Call[StreamSlot]:
 
 
 def group_stats(topic: Topic, slot: int, group: str) -> Call[GroupSlot]:
-    """Build the reading of a group's position, lag and totals in one slot."""
+    """Return a call that reads a group's position, lag and totals in one slot."""
 
     def parse(reply: list[Any]) -> GroupSlot:
         last_id, pending, waiting, dead, lag, epoch, paused, oldest, totals = reply
@@ -314,7 +317,7 @@ def group_stats(topic: Topic, slot: int, group: str) -> Call[GroupSlot]:
 
 
 def consumers(topic: Topic, slot: int, group: str) -> Call[list[tuple[str, int, int]]]:
-    """Build the reading of a group's consumers: name, pending, idle ms."""
+    """Return a call that reads a group's consumers: name, pending entries, idle ms."""
 
     def parse(reply: list[Any]) -> list[tuple[str, int, int]]:
         found: dict[str, tuple[str, int, int]] = {}
@@ -330,7 +333,7 @@ def consumers(topic: Topic, slot: int, group: str) -> Call[list[tuple[str, int, 
 def pending(
     topic: Topic, slot: int, group: str, first: str, limit: int, consumer: str, idle_ms: int = 0
 ) -> Call[list[PendingEntry]]:
-    """Build the reading of a page of a group's pending entries, from `first` on, as XPENDING takes it."""
+    """Return a call that reads a page of a group's pending entries from `first` on, which is as in XPENDING."""
 
     def parse(reply: list[Any]) -> list[PendingEntry]:
         return [PendingEntry(slot, entry_id.decode(), _holder(name), idle, n) for entry_id, name, idle, n in reply]
@@ -345,15 +348,15 @@ def _holder(name: bytes) -> str | None:
 
 
 def forget(topic: Topic, slot: int, group: str, consumer: str, idle_ms: int, limit: int) -> Call[tuple[int, int]]:
-    """Build the removal of consumers; returns how many were removed, and how many deliveries were released."""
+    """Return a call that removes consumers; its result is the number of consumers and of released deliveries."""
     args = _FORGET.args(group=group, consumer=consumer, idle_ms=idle_ms, limit=limit)
     return _FORGET.call(topic, slot, tuple, args, group=group)
 
 
 def resume(topic: Topic, slot: int, member: Member, limit: int) -> Call[tuple[bool, int, tuple[bytes, ...]]]:
-    """Build the release of the deliveries of an earlier process of this name.
+    """Return a call that releases the deliveries of an earlier process of this name.
 
-    Returns whether there may be more, the number of entries, and the ids of deleted ones.
+    Its result is whether there may be more, the number of entries, and the ids of deleted ones.
     """
     args = _RESUME.args(
         group=member.group,
@@ -371,24 +374,24 @@ def resume(topic: Topic, slot: int, member: Member, limit: int) -> Call[tuple[bo
 
 
 def drop_group(topic: Topic, slot: int, group: str) -> Call[bool]:
-    """Build the removal of a group and all of its state; returns whether it existed."""
+    """Return a call that removes a group and all of its state; its result is whether the group existed."""
     return _DROP_GROUP.call(topic, slot, is_one, _DROP_GROUP.args(group=group), group=group)
 
 
 def move_group(topic: Topic, slot: int, group: str, start: str, *, through: bool) -> Call[str]:
-    """Build the move of a group: `through`, after an id; else from it on. Answers where it is; empty: nowhere."""
+    """Return a call that moves a group to an id, or after it if `through`; the result is the new position or empty."""
     args = _MOVE_GROUP.args(group=group, start=start, through=int(through))
     return _MOVE_GROUP.call(topic, slot, bytes.decode, args, group=group)
 
 
 def list_dead(topic: Topic, slot: int, group: str, start: int, limit: int) -> Call[list[DeadEntry]]:
-    """Build the reading of a page of a group's dead, the longest dead first."""
+    """Return a call that reads a page of a group's dead entries, the longest dead first."""
     parse = partial(dead_entries, topic, slot, group)
     return _LIST_DEAD.call(topic, slot, parse, _LIST_DEAD.args(start=start, limit=limit), group=group)
 
 
 def dead_entries(topic: Topic, slot: int, group: str, rows: list[Any]) -> list[DeadEntry]:
-    """Parse a page of a group's dead."""
+    """Parse a page of a group's dead entries."""
     return [
         DeadEntry(topic.name, slot, content_of(flat), body_of(flat), *death, entry_id.decode(), group, tuple(flat))
         for entry_id, died, reason, flat in rows
@@ -397,7 +400,7 @@ def dead_entries(topic: Topic, slot: int, group: str, rows: list[Any]) -> list[D
 
 
 def untold_entries(topic: Topic, slot: int, group: str, turn: Turn, limit: int) -> Call[Untold[DeadEntry]]:
-    """Build the reading of the next dead entries of a group without a notice; see `dead.undelivered`."""
+    """Return a call that reads the next dead entries of a group without a notice; see `dead.undelivered`."""
 
     def parse(reply: list[Any]) -> Untold[DeadEntry]:
         return untold_of(int(reply[0]), dead_entries(topic, slot, group, reply[1]))
@@ -406,12 +409,12 @@ def untold_entries(topic: Topic, slot: int, group: str, turn: Turn, limit: int) 
 
 
 def redrive(topic: Topic, slot: int, group: str, ids: Sequence[str]) -> Call[list[Redriven]]:
-    """Build the redrive of dead entries into the group in which they died."""
+    """Return a call that redrives dead entries into the group in which they died."""
     return _REDRIVE.call(topic, slot, redriven, _REDRIVE.args(group=group, ids=ids), group=group)
 
 
 def purge_dead(topic: Topic, slot: int, group: str, ids: Sequence[str]) -> Call[int]:
-    """Build the purge of dead entries."""
+    """Return a call that purges dead entries."""
     own = group_keys(topic.name, slot, group)
     args = _PURGE_DEAD.args(actor="", contents=ids)
     return _PURGE_DEAD.call(
@@ -448,7 +451,7 @@ def claimed_entries(reply: list[Any]) -> ClaimReply[StreamClaimed]:
 
 
 def _entries(items: Sequence[Any], own: int) -> list[StreamClaimed]:
-    """Parse entries with all of their fields; `own` is the score of those under the claim's own consumer name."""
+    """Parse entries with all fields; `own` is the claim score of those read under the claim's own consumer name."""
     messages: list[StreamClaimed] = []
     at = 0
     while at < len(items):

@@ -1,4 +1,4 @@
-"""The scripts that read messages and audit lines without changing anything."""
+"""Calls of the scripts that read messages and audit lines without changing them."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _FIND, _SEARCH, _PEEK, _STATS = BoundScript("find"), BoundScript("search"), Boun
 _RANGE = BoundScript("stream_range")
 
 MOST_BODY_BYTES = 1_024
-"""So much of a body a search hands over."""
+"""Most bytes of a body that a search returns."""
 
 MOST_REASONS = 500
-"""Dead of one slot that are looked at for a sample."""
+"""Most dead messages of one slot in a sample."""
 
 
 def find(topic: Topic, slot: int, content: bytes) -> Call[Whereabouts]:
-    """Build the reading of the place of a content."""
+    """Return a call that finds the sections of a slot that a content is in."""
 
     def parse(reply: list[Any]) -> Whereabouts:
         now_ms = int(reply[0])
@@ -62,11 +62,11 @@ def find(topic: Topic, slot: int, content: bytes) -> Call[Whereabouts]:
 
 
 SearchReply = tuple[tuple[str, ...], list[FoundMessage]]
-"""The next cursors, one a place, and what was found."""
+"""The next cursors, one for each section, and the messages found."""
 
 
 def search(topic: Topic, slot: int, pattern: bytes, count: int, cursors: Sequence[str]) -> Call[SearchReply]:
-    """Build the next step of a search in one slot. `cursors`: one for each of `SECTIONS`, empty to leave it out."""
+    """Return the next step of a search in one slot. `cursors` has one for each of `SECTIONS`, empty to skip it."""
 
     def parse(reply: list[Any]) -> SearchReply:
         now_ms, nexts, flat = reply
@@ -86,12 +86,12 @@ def search(topic: Topic, slot: int, pattern: bytes, count: int, cursors: Sequenc
 
 
 def _beginning(topic: Topic, size: int, read: bytes) -> tuple[bytes | None, int, Sends]:
-    """Return the beginning of a body, its length, and the record of its sends.
+    """Return the beginning of a body, the length of the body, and the figures about its sends.
 
     Args:
         topic: The definition.
         size: Number of stored bytes, -1 for none.
-        read: The first bytes; `None` if the page had too many.
+        read: The first bytes; empty if the page has reached its limit of bytes.
     """
     if topic.merge is not None and size > 0 and not read:
         return b"", max(0, size - HEAD_BYTES - before_value(topic.merge.kind)), {"merged": 0}
@@ -102,7 +102,7 @@ def _beginning(topic: Topic, size: int, read: bytes) -> tuple[bytes | None, int,
 
 
 def audit_lines(topic: Topic, slot: int, limit: int) -> Call[list[AuditLine]]:
-    """Build the reading of a slot's last lines of the audit, the newest first."""
+    """Return a call that reads the last audit lines of a slot, the newest first."""
 
     def parse(reply: list[Any]) -> list[AuditLine]:
         return [_audit_line(topic.name, slot, entry_id.decode(), flat) for entry_id, flat in reply]
@@ -123,10 +123,10 @@ def _audit_line(topic: str, slot: int, entry_id: str, flat: list[bytes]) -> Audi
 def peek(
     topic: Topic, slot: int, place: str, start: int, limit: int
 ) -> Call[tuple[int, list[tuple[bytes, int, bytes | None]], bool]]:
-    """Build the reading of a page of `store`, `prepare` or `retry`.
+    """Return a call that reads a page of `store`, `prepare` or `retry`.
 
-    Returns the time of Redis, (content, score, stored body) of each message, and whether there are more that did not
-    fit, since bodies can be large.
+    Its result has Redis' time, (content, score, stored body) of each message, and whether more did not fit, since
+    bodies can be large.
     """
     keys = slot_keys(topic.name, slot)
     zset: str = getattr(keys, place)
@@ -144,7 +144,7 @@ def peek(
 def peeked_message(
     topic: Topic, slot: int, place: Place, now_ms: int, row: tuple[bytes, int, bytes | None]
 ) -> PeekedMessage:
-    """Return a message and its place, from a row of `peek`."""
+    """Create a message with its place from a row of `peek`."""
     content, score, stored = row
     body, sends = told(topic, stored)
     meaning, priority = meaning_of(topic, place, score), priority_of(topic, place, score)
@@ -152,7 +152,7 @@ def peeked_message(
 
 
 def stats(topic: Topic, slot: int) -> Call[SlotStats]:
-    """Build the reading of a slot's sizes and totals."""
+    """Return a call that reads a slot's sizes and totals."""
 
     def parse(reply: list[Any]) -> SlotStats:
         now_ms, backlog, due_now, in_flight, waiting, dead, lowest, next_due_ms, epoch = map(_whole, reply[:9])

@@ -25,8 +25,8 @@ from rmq._transport.connections import Connections
 from rmq.errors import ReplyLostError, RmqError
 
 WHOLE_FROM, NAMED_ACK_S = 8, 1.0
-"""So many deliveries of a slot are acked without naming each, where that is possible; where it was not, it is tried
-again after so many seconds."""
+"""From this many deliveries of a slot on, claims are acked as a whole if possible; after Redis has refused that, all
+are named for this many seconds."""
 
 
 _slot, _claim_score, _individually = attrgetter("slot"), attrgetter("claim_score"), attrgetter("ack_individually")
@@ -64,8 +64,8 @@ class Acknowledger:
     a lease, since the caller's other deliveries wait meanwhile.
 
     Args:
-        connections: Where the topic is.
-        writer: The topic's slots.
+        connections: The connections to the topic's servers.
+        broker: The broker of the topic's slots.
     """
 
     def __init__(self, connections: Connections, broker: Broker) -> None:
@@ -75,7 +75,7 @@ class Acknowledger:
         self._by_name_until_s = 0.0
 
     def settle(self, deliveries: Sequence[Delivery], outcome: Outcome, settled: SettleResult) -> None:
-        """Send an outcome, and record its result."""
+        """Send an outcome of deliveries, and record the result in `settled`."""
         settled.untried = list(deliveries)
         parts = [
             part for slot, each in _group_by(_slot, deliveries).items() for part in self._parts(slot, each, outcome)
@@ -135,7 +135,7 @@ class Acknowledger:
             yield _SettleCall(self._broker.ack_call(slot, _claims_of(part)), part)
 
     def _carry_out(self, parts: Sequence[_SettleCall], settled: SettleResult) -> list[Delivery]:
-        """Run calls; return the deliveries that need another call: acks by name, and nacks not processed."""
+        """Run calls; return the deliveries that need another call: acks by name, and nacks that were not processed."""
         left: list[Delivery] = []
         for part, reply in zip(parts, self._results(parts), strict=True):
             if isinstance(reply, RmqError):

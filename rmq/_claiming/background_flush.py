@@ -14,21 +14,21 @@ EXIT_S = 2.0
 """How long a program that ends waits for its last acks and releases, in seconds."""
 
 CLOSE_S = 3.0
-"""How long a `close` waits for the thread that waits at Redis, and for acks that are on their way, in seconds."""
+"""How long `close` waits for a thread that is waiting for Redis, and for acks under way, in seconds."""
 
 
 class BackgroundFlush:
     """Runs a background job while something is left to settle. Thread-safe.
 
     Args:
-        runtime: How to wait.
+        runtime: Threads and locks, of threads or of asyncio.
         name: Name of the job.
-        is_left: Returns whether something is left; called while `lock` is held.
-        tidy: Settles what is due; takes whether nobody looks later, so that everything has to be settled.
-        every_s: Pause between two calls of `tidy`.
+        has_pending: Returns whether deliveries are left to settle; called while `lock` is held.
+        flush: Settles the deliveries that are due, or all of them if its argument is True, since no call follows.
+        every_s: Pause between two calls of `flush`, in seconds.
 
     Attributes:
-        lock: Guards the deliveries that are left. No holder waits for anything.
+        lock: Guards the deliveries that are left. It is never held during a wait.
         ending: Set when the job has to end, even if something is left.
     """
 
@@ -51,11 +51,11 @@ class BackgroundFlush:
 
     @property
     def forked(self) -> bool:
-        """True in a forked process: the job's thread does not exist there, and a lock may stay held for ever."""
+        """True in a forked process: the job's thread does not exist there, and a lock may be held for ever."""
         return os.getpid() != self._pid
 
     def begin(self) -> None:
-        """Start a job that calls `tidy` until nothing is left. If no job can be started, settle everything now."""
+        """Start a job that calls `flush` until nothing is left. If no job can be started, settle everything now."""
         with self.lock:
             if self._is_running:
                 return
@@ -75,7 +75,7 @@ class BackgroundFlush:
             self._ended()
 
     def finish(self, until_s: float) -> None:
-        """Have the job settle everything, and wait for that until a moment of `monotonic_s`; not after a fork."""
+        """Make the job settle everything, and wait for it up to a time of `monotonic_s`; do nothing after a fork."""
         if not self.forked:
             self.ending.set()
             self._idle.wait(max(0.0, until_s - monotonic_s()))

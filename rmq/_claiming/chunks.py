@@ -9,7 +9,7 @@ from rmq._model.deliveries import Delivery, MergedDelivery
 from rmq._model.delivery_columns import ClaimColumns
 
 FREED_BYTES = 64 * 1_048_576
-"""Most bytes of bodies that the acks of one call delete: to free 12 MiB takes the server about 1 ms."""
+"""Most bytes of bodies that the acks of one call delete: the server frees about 12 MiB per ms."""
 
 
 def bytes_of(deliveries: Iterable[Delivery]) -> int:
@@ -27,15 +27,13 @@ def _size_of(delivery: Delivery) -> int:
 def chunks(
     deliveries: Sequence[Delivery], most: int, *, most_bytes: int = CLAIM_BYTES, most_freed: int | None = None
 ) -> Iterator[Sequence[Delivery]]:
-    """Cut deliveries into portions, in their order.
+    """Divide deliveries into portions, in their order.
 
     Args:
-        deliveries: Any number of them.
+        deliveries: The deliveries.
         most: Most deliveries in a portion.
-        most_bytes: Most bytes of names in a portion; a single one may have more. What else a call moves, its script
-            bounds.
-        most_freed: Most bytes of contents and bodies, likewise, where a call deletes them all; `None` where it does
-            not.
+        most_bytes: Most bytes of names in a portion; a single name may have more. The script bounds all other data.
+        most_freed: Most bytes of contents and bodies in a portion, for calls that delete them all; `None` for others.
     """
     if len(deliveries) == 1:
         yield deliveries

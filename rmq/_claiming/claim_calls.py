@@ -1,4 +1,4 @@
-"""The script calls of a round of claims. Slots of one server share calls; replies may be awaited later."""
+"""Sends the script calls of a round of claims. Slots of one server share calls; replies may be awaited later."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ Reply = ClaimReply[Any] | RmqError | Awaited
 
 @dataclass(slots=True)
 class PendingFetch:
-    """A round some of whose replies have not arrived: those of requests without a `reply`.
+    """A round of claims with replies that have not arrived: those of requests without a `reply`.
 
     Attributes:
-        requests: Its parts.
-        calls: Their calls.
-        groups: If slots share calls, the range of requests of each call, end exclusive; else `None`.
-        dispatch: The calls on their way.
+        requests: The requests of the round.
+        calls: The call of each request.
+        groups: If slots share calls, the range of requests of each call, end exclusive; otherwise `None`.
+        dispatch: The calls that were sent.
         sent_s: When the calls were sent, on the clock of `monotonic_s`.
-        patience_s: How long the next check waits for a silent server.
+        patience_s: How long the next check waits for a server that does not answer, in seconds.
     """
 
     requests: Sequence[ClaimRequest]
@@ -55,15 +55,15 @@ class ClaimCalls:
     def send(
         self, requests: Sequence[ClaimRequest], sent_s: float, deadline_s: float | None = None
     ) -> tuple[Sequence[Reply], PendingFetch | None]:
-        """Send one round, where one script may touch several slots in few calls.
+        """Send one round, in few calls if one script may touch several slots.
 
         Args:
-            requests: Its parts.
+            requests: The requests of the round.
             sent_s: Now, on the clock of `monotonic_s`.
-            deadline_s: How long to repeat what may be repeated; the client's deadline by default.
+            deadline_s: How long to repeat calls that may be repeated, in seconds; the client's deadline by default.
 
         Returns:
-            The reply to each visit, and where there are several servers the round, of which some may owe replies.
+            The reply to each request, and with several servers the round, since replies may be missing.
         """
         calls = self._build(requests)
         if len(requests) == 1 and requests[0].picked and not self._connections.multi_node:
@@ -80,12 +80,12 @@ class ClaimCalls:
         return self._per_request(calls, groups, self._connections.run_many(many, PATIENCE_S, deadline_s)), None
 
     def post(self, requests: Sequence[ClaimRequest], sent_s: float, most_bytes: int) -> PendingFetch:
-        """Send one round, and wait for nothing.
+        """Send one round without waiting for replies.
 
         Args:
-            requests: Its parts.
+            requests: The requests of the round.
             sent_s: Now, on the clock of `monotonic_s`.
-            most_bytes: Most contents and bodies that it may bring; the first message of each call may have more.
+            most_bytes: Most bytes of contents and bodies in all replies; the first message of each call may have more.
         """
         calls = self._build(requests, most_bytes)
         if not self._joins:
@@ -94,7 +94,7 @@ class ClaimCalls:
         return PendingFetch(requests, calls, groups, self._connections.dispatch(many), sent_s)
 
     def replies(self, pending: PendingFetch, patience_s: float) -> Sequence[Reply]:
-        """Return the reply to each visit of a round. Where there are several servers, it waits no longer than this."""
+        """Return the reply to each request of a round; with several servers, wait at most `patience_s` for them."""
         replies_ = pending.dispatch.results(patience_s, leave=True)
         return replies_ if pending.groups is None else self._per_request(pending.calls, pending.groups, replies_)
 
@@ -121,7 +121,7 @@ class ClaimCalls:
     def _per_request(
         self, calls: Sequence[ClaimCall], groups: Sequence[tuple[int, int]], replies: Sequence[Any]
     ) -> list[ClaimReply[Any] | RmqError | Awaited]:
-        """Return the reply to each of some claims, from those to the calls that they share."""
+        """Return the reply to each claim from the replies to the calls that claims share."""
         replies_: list[ClaimReply[Any] | RmqError | Awaited] = []
         for (first, last), reply in zip(groups, replies, strict=True):
             if isinstance(reply, ScriptFailedError):
@@ -136,7 +136,7 @@ class ClaimCalls:
     def _joined(
         self, requests: Sequence[ClaimRequest], calls: Sequence[ClaimCall], most_bytes: int = CLAIM_BYTES
     ) -> tuple[list[tuple[int, int]], list[Call[Any]]]:
-        """Put claims from slots that share a server into few calls: the visits of each, and the calls."""
+        """Join claims from slots of one server; return the range of requests of each call, and the calls."""
         groups = group_calls(calls, requests)
         most_bytes //= max(1, len(groups))  # a node works off one call after the other
         settle_only = [not request.picked for request in requests]

@@ -13,11 +13,11 @@ from rmq._transport.call import Call
 from rmq.errors import RmqError
 
 CLAIM_WEIGHT, MOST_WEIGHT = 10, 1_000
-"""How much goes into one script call that claims from several slots: messages asked for, arguments, and so much a slot.
-That is about a millisecond of the server."""
+"""Weight of a slot in a script call that claims from several, besides its limit and its number of arguments; and the
+most weight in one call, about a millisecond of the server."""
 
 PATIENCE_S = 0.25
-"""How long a round over several nodes waits for one that sends nothing. A claim's reply may still come after that."""
+"""How long a round over several nodes waits for one that sends nothing, in seconds; its replies may come later."""
 
 
 @dataclass(slots=True)
@@ -28,8 +28,8 @@ class ClaimRequest:
         slot: The slot.
         owner: The owner in whose name the call is made.
         limit: Most messages to claim there.
-        start: Where to continue an earlier search.
-        picked: Whether the slot was picked to be claimed from; else it is only settled.
+        start: Rank at which to continue an earlier search.
+        picked: Whether the slot was picked to be claimed from; if not, outcomes are only settled.
         settlements: The outcomes that the call carries; `None` for none.
         reply: The reply; `None` until it has arrived.
     """
@@ -55,7 +55,7 @@ class ClaimPlan:
     Attributes:
         requests: The slots that were picked. No other thread picks them until their replies are known.
         busy: Whether this round, or one soon after it, claims messages: acks may wait for a claim that carries them.
-        tokens: How many tokens of the topic's rate limit were taken for it.
+        tokens: Number of tokens of the topic's rate limit that were taken for the round.
     """
 
     requests: list[ClaimRequest]
@@ -69,10 +69,10 @@ class FetchResult:
 
     Attributes:
         deliveries: The claimed messages.
-        unsent: Settled deliveries whose outcomes did not reach Redis, for certain: they have to be sent again.
-        unconfirmed: Settled deliveries whose outcomes may or may not be carried out, since the reply was lost. Their
-            leases settle it.
-        doubtful: Number of messages that calls may have claimed whose reply was lost or has not arrived.
+        unsent: Settled deliveries whose outcomes certainly did not reach Redis: they have to be sent again.
+        unconfirmed: Settled deliveries whose outcomes may or may not be carried out, since the reply was lost. If not,
+            they are redelivered when their leases expire.
+        doubtful: Most messages that calls without a reply may have claimed.
         arrived: Settled deliveries of earlier rounds whose replies have now arrived.
         lost: Settled deliveries whose lease had been lost before.
     """
@@ -95,7 +95,7 @@ class FetchResult:
 
 
 def merged_results(first: FetchResult | None, second: FetchResult | None) -> FetchResult | None:
-    """Return the results of two rounds as one; either may be `None`."""
+    """Combine the results of two rounds; either may be `None`."""
     if first is None or second is None:
         return first or second
     first.add(second)
@@ -103,7 +103,7 @@ def merged_results(first: FetchResult | None, second: FetchResult | None) -> Fet
 
 
 def group_calls(calls: Sequence[Call[ClaimReply[Any]]], requests: Sequence[ClaimRequest]) -> list[tuple[int, int]]:
-    """Divide claims into groups, one script call each, as ranges: a script blocks all other clients while it runs."""
+    """Divide claims into groups of one script call each; return their ranges. A script blocks all other clients."""
     groups: list[tuple[int, int]] = []
     room = 0
     for index, (call, request) in enumerate(zip(calls, requests, strict=True)):

@@ -23,41 +23,41 @@ from rmq._model.topics import Topic
 from rmq._transport.connections import Connections
 
 TROUBLE_PAUSE_S = 0.2
-"""How long a slot is left alone after a failed claim: it neither holds up the others nor strands more messages by
-claims whose replies get lost."""
+"""How long no claim is made from a slot after a failed one, in seconds: so it does not delay the others, and fewer
+messages wait for their lease because the reply to a claim was lost."""
 
 POSTPONE_S = 0.05
-"""How long a slot is left alone from which the holder may not claim yet."""
+"""How long no claim is planned from a slot from which the holder may not claim yet, in seconds."""
 
 UNRESPONSIVE_SLOTS_PER_S = 10_000
-"""Most slots of servers that do not answer that are tried again in a second."""
+"""Most slots of unresponsive servers that are tried again per second."""
 
 MISSED_WAKEUP_MS = 2_000
-"""A hint is missing if a slot has been due for so long and no hint has told."""
+"""A hint counts as missed if a slot has been due for this long without one."""
 
 IDLE_S = 0.02
 """A holder with nothing to claim for this long is idle: its acks do not wait for a claim."""
 
 REST_S = 30.0
-"""An idle thread waits so long at most. What happens meanwhile wakes it: this only bounds what a mistake would cost."""
+"""Longest wait of an idle thread, in seconds. Events wake it earlier: this only bounds the delay after a missed one."""
 
 
 class ClaimPlanner:
     """Knows when each slot is due, and plans claims there; a `Fetcher` carries them out. Thread-safe.
 
     Args:
-        connections: Where the topic is.
+        connections: The connections to the topic's servers.
         topic: The registered definition.
         slots: The slots to claim from.
         may_claim: Called right before each claim: returns whether this owner still owns the slot. True by default.
         source: The broker of the slots; by default that of the topic's type.
-        on_fenced: Called with the epoch of a newer owner of one of these slots, and the ensemble that gave it.
+        on_fenced: Called with the epoch of a newer owner of one of these slots, and its ZooKeeper ensemble.
 
     Attributes:
         joins: Whether claims from several slots may share a call.
         schedule: When each slot is due; read and changed only while `changed` is held.
         troubles: Logs problems that repeat.
-        regained: Slots that are owned again, in a newer epoch. The holder may have deliveries of an older one.
+        regained: Slots that are owned again, in a newer epoch. The holder may have deliveries of an older epoch.
         foreign: Slots that belong to another ZooKeeper ensemble in Redis, with the error of the last claim.
         changed: Guards the schedule; notified when threads in `wait` have to look again.
     """
@@ -90,12 +90,12 @@ class ClaimPlanner:
         self._fetch_size = FetchSize()
         self._resume: dict[int, int] = {}
         self._sleeping: list[float] = []
-        """When each thread in `wait` wakes by itself, on the clock of `monotonic_s`."""
+        """Time at which the wait of each thread in `wait` ends, on the clock of `monotonic_s`."""
         self._brought_s = float("-inf")
         self._held_back_until_s = 0.0
 
     def set_owned(self, owners: Mapping[int, Owner]) -> None:
-        """From now on, claim from exactly these slots, as these owners."""
+        """Claim from exactly these slots from now on, in the names of these owners."""
         with self.changed:
             if owners != self._owners:
                 self.schedule.set_slots(owners)
@@ -107,12 +107,12 @@ class ClaimPlanner:
                 self.changed.notify_all()
 
     def hold_back(self, delay_s: float) -> None:
-        """Plan no claim for some seconds, or for longer if an earlier call said so."""
+        """Plan no claim for `delay_s` seconds, or for longer if an earlier call requires it."""
         with self.changed:
             self._held_back_until_s = max(self._held_back_until_s, monotonic_s() + delay_s)
 
     def held_back_s(self) -> float:
-        """Return how many seconds are left of `hold_back`."""
+        """Return the remaining time of `hold_back`, in seconds."""
         return max(0.0, self._held_back_until_s - monotonic_s()) if self._held_back_until_s else 0.0
 
     def wake_all(self) -> None:
@@ -124,7 +124,7 @@ class ClaimPlanner:
         """Wait until a slot is due, something changes, or `longest_s` have passed.
 
         Args:
-            longest_s: Seconds.
+            longest_s: Longest wait in seconds.
             unless: Do not wait if this returns true. Code that makes it true calls `wake_all` afterwards.
         """
         with self.changed:
@@ -138,7 +138,7 @@ class ClaimPlanner:
                 self._sleeping.remove(until_s)
 
     def wait_s(self, longest_s: float) -> float:
-        """Return how many seconds pass until something may be claimed, at most `longest_s`."""
+        """Return the seconds until messages may be claimed, at most `longest_s`."""
         with self.changed:
             return self._wait_s(longest_s)
 
@@ -148,9 +148,9 @@ class ClaimPlanner:
         return max(due_s, min(longest_s, rest_s)) if rest_s else due_s
 
     def _wake_for_due(self) -> None:
-        """Let a thread in `wait` look again if all of them would sleep while a slot becomes due. `changed` is held.
+        """Wake the threads in `wait` if a slot becomes due before the first of their waits ends. `changed` is held.
 
-        The thread that has learned of the slot may be busy by then.
+        The thread that received the due time may be busy by then.
         """
         if self._sleeping and monotonic_s() + self._wait_s(REST_S) < min(self._sleeping):
             self.changed.notify_all()
@@ -162,7 +162,7 @@ class ClaimPlanner:
             return self.schedule.slots
 
     def take_wakeups(self, hints: Wakeups) -> None:
-        """Process wake-up hints. Hints for slots of other owners are harmless."""
+        """Process wake-up hints. Hints for slots of other owners have no effect."""
         self._poller.missed = self._poller.missed or hints.missed
         if hints.due:
             self._hint(hints.due)
@@ -173,9 +173,9 @@ class ClaimPlanner:
         return self._poller.parts(len(self._owners))
 
     def look(self, *, at_all: bool = False, in_parts: bool = False) -> None:
-        """Ask Redis when each slot is due: catches lost hints, others' nacks and leases that ran out.
+        """Read from Redis when each slot is due: this finds lost hints, nacks by others and expired leases.
 
-        In a cluster each slot costs a call of its own. There only some are looked at in turn, as long as hints arrive.
+        In a cluster each slot costs a call of its own. There only some are checked in turn, as long as hints arrive.
 
         Args:
             at_all: Check all slots in a cluster, too.
@@ -183,7 +183,7 @@ class ClaimPlanner:
                 messages.
 
         Raises:
-            RedisUnavailableError: No answer until the deadline.
+            RedisUnavailableError: Redis did not answer until the deadline.
             ScriptFailedError: A slot's data cannot be read; the other slots were checked.
         """
         self.rate_limiter.refresh()
@@ -193,7 +193,7 @@ class ClaimPlanner:
                 self.changed.notify_all()
 
     def missed_wakeup(self, slot: int) -> bool:
-        """Ask Redis when one slot is due; return whether it has been due for a while without a hint. As `look`."""
+        """Read when one slot is due; return whether it has been due for a while without a hint. Raises as `look`."""
         missed = False
         for times, now_ms, asked_s in self._poller.look_at([slot]):
             due = list(times)
@@ -206,7 +206,7 @@ class ClaimPlanner:
         return missed
 
     def expect(self, slot: int) -> None:
-        """Treat a slot as due: something has changed there since the last claim."""
+        """Treat a slot as due, because it has changed since the last claim."""
         self._hint([(slot, 0)])
 
     def _hint(self, times: Iterable[tuple[int, int]]) -> None:
@@ -220,17 +220,17 @@ class ClaimPlanner:
     ) -> ClaimPlan:
         """Pick the slots to claim from.
 
-        Slots due for longest go first, whatever is to be settled: else a slow handler, which claims one at a time,
-        would never leave its slot. Where a slot costs a call of its own, slots that are settled are claimed from, too,
-        if there is room; a shared call settles alone for a fifth.
+        Slots that have been due longest are first, whichever slots have outcomes: otherwise a slow handler, which
+        claims one message at a time, would never leave its slot. In a cluster each slot costs a call, so slots with
+        outcomes are claimed from, too, if there is room. In a shared call, settling alone costs a fifth of a claim.
 
         Args:
             limit: Most messages; 0 plans no claim. A rate limit of the topic may allow fewer.
-            held: What the holder has. The outcomes among it go along.
-            all_held: Asked for it and the acks that wait for a claim, where there are such.
+            held: The deliveries of the holder. Outcomes among them are sent with the claims.
+            all_held: Returns these deliveries and those whose acks wait for a claim; by default there are only `held`.
 
         Returns:
-            The plan, which has to be carried out: no other thread picks its slots until then.
+            The plan, which must be carried out: no other thread picks its slots until then.
         """
         tokens = 0
         if self._held_back_until_s and self.held_back_s():
@@ -263,14 +263,14 @@ class ClaimPlanner:
         return ClaimPlan(requests, bool(requests) or self.wait_s(IDLE_S) < IDLE_S, tokens)
 
     def postpone(self, slots: Iterable[int]) -> None:
-        """Plan no claim from these slots for a moment: something else has to happen first."""
+        """Plan no claim from these slots for `POSTPONE_S`, because the holder may not claim from them yet."""
         with self.changed:
             for slot in slots:
                 self.schedule.postpone(slot, monotonic_s(), POSTPONE_S)
             self._wake_for_due()
 
     def learn(self, requests: Sequence[ClaimRequest], sent_s: float, slots: int) -> None:
-        """Learn from replies when slots are due, the time of Redis, and the size of messages.
+        """Update the due times of slots, Redis' time and the size of messages from replies.
 
         Args:
             requests: Requests whose replies have arrived.
@@ -308,7 +308,7 @@ class ClaimPlanner:
                 self._wake_for_due()
 
     def open_drained(self, requests: Sequence[ClaimRequest]) -> None:
-        """Check whether slots taken over from an earlier owner may be claimed from."""
+        """Check whether slots taken over from an earlier owner may be claimed from, and make those due."""
         self._handover_gate.open_drained([(request.slot, request.owner) for request in requests])
         with self.changed:
             for request in requests:

@@ -36,30 +36,30 @@ from rmq.errors import (
 log = reporter("rmq.consumer")
 
 LOOK_EVERY_S = 1.0
-"""How often an idle consumer looks by itself, since hints may get lost."""
+"""Interval at which an idle consumer reads due times itself, in seconds, since hints may get lost."""
 
 POLL_BYTES = 16 * 1_048_576
-"""A poll returns once it has so many bytes of contents and bodies: they have to fit into memory and into a lease."""
+"""A poll returns once it has this many bytes of contents and bodies: they must fit into memory and into a lease."""
 
 MAX_POLL = 10_000
 """Most messages in one poll."""
 
 EMPTY_ROUNDS = 16
-"""A poll claims so many times more often than it has slots without getting anything: these have other work to do first,
-to bury what has outlived its time to live or to sweep expired leases, and each claim does some of it."""
+"""A poll without messages makes this many claims more than it has slots: a slot may first have to bury messages that
+have outlived their time to live, or to sweep expired leases, and each claim does a part of this work."""
 
 
 class Consumer(Generic[PayloadT]):
     """Claims messages of a topic on request. For one thread; use it as a context manager, or close it.
 
     Args:
-        connections: Where the topic is.
+        connections: The connections to the topic's servers.
         topic: The registered definition.
         slots: Only these slots; all by default.
-        source: On a stream topic, the slots in the eyes of a consumer of a group.
+        source: On a stream topic, the slots as seen by a consumer of a group.
 
     Raises:
-        InvalidValueError: A slot that the topic does not have.
+        InvalidValueError: The topic does not have one of the slots.
 
     Examples:
         >>> jobs = Topic("jobs", TopicType.PRIORITY)
@@ -89,47 +89,46 @@ class Consumer(Generic[PayloadT]):
         self._upkeep_turn = int(draw_jitter() * len(self.slots))
         self._connections = connections
         self._return_buffer = ReturnBuffer(connections.runtime, topic, self.release)
-        """What a server gave later than asked for, and a poll did not want."""
+        """Messages of late replies that exceed the limit of a poll, kept for the next one."""
         self._poll_lock = connections.runtime.lock(long=True)  # held by the poll that claims
         self._closed = False
 
     def poll_columns(self, max_messages: int = 100, timeout: float | timedelta = 0.0) -> DeliveryColumns:
-        """Claim due messages as columns: as `poll`, without an object for each message. Not on stream topics.
+        """Claim due messages as columns, like `poll`, but without an object for each message. Not on stream topics.
 
         Args:
             max_messages: As for `poll`.
             timeout: As for `poll`.
 
         Returns:
-            The deliveries; of no rows when nothing became due in time.
+            The deliveries; without rows if no message became due in time.
 
         Raises:
-            InvalidValueError: A stream topic; else as `poll`.
+            InvalidValueError: The topic is a stream topic; otherwise as `poll`.
 
         Guarantee: as `poll`.
         """
         if self.topic.type is TopicType.STREAM:
-            raise InvalidValueError(f"topic {self.topic.name} is STREAM and has no columns; use poll")
+            raise InvalidValueError(f"topic {self.topic.name} is STREAM, which cannot be polled as columns; use poll")
         return DeliveryColumns(self.topic, self._claimed(max_messages, timeout, True), self._settle_all)
 
     def poll(self, max_messages: int = 100, timeout: float | timedelta = 0.0) -> list[Delivery[PayloadT]]:
         """Claim due messages; wait for the first one if there is none.
 
         Args:
-            max_messages: Most messages, 1 to 10,000, taken fairly from the slots; fewer where they have more
-                than 16 MiB.
-            timeout: How long to wait for the first one, in seconds or as a `timedelta`; 0 does not wait.
+            max_messages: Most messages, 1 to 10,000, taken fairly from the slots; fewer if they exceed 16 MiB.
+            timeout: How long to wait for the first message, in seconds or as a `timedelta`; 0 does not wait.
 
         Returns:
-            The deliveries; none when nothing became due in time.
+            The deliveries; empty if no message became due in time.
 
         Raises:
-            InvalidValueError: `max_messages` or `timeout` out of range.
-            RedisUnavailableError: No answer from Redis until the client's deadline.
-            ClientClosedError: It is closed, or another thread has closed it in the meantime.
+            InvalidValueError: `max_messages` or `timeout` is out of range.
+            RedisUnavailableError: Redis did not answer until the client's deadline.
+            ClientClosedError: The consumer is closed, or another thread has closed it in the meantime.
 
-        Guarantee: returns as soon as there is a message, without busy polling. If a claim's reply gets lost, its
-        messages come back when their lease ends.
+        Guarantee: returns as soon as there is a message, without busy polling. If the reply to a claim is lost, its
+        messages are redelivered when their lease expires.
         """
         return self._claimed(max_messages, timeout, False)
 
@@ -146,22 +145,22 @@ class Consumer(Generic[PayloadT]):
         """Ack several deliveries, with one call per slot. Duplicates are acked once.
 
         Returns:
-            Those whose lease was lost before: nothing changed for them.
+            The deliveries whose lease was lost before: nothing changed for them.
 
         Raises:
-            AlreadySettledError: One of them was settled before; nothing was acked.
-            InvalidValueError: One of them is of another topic or group; nothing was acked.
-            RmqError: A slot did not answer, or refused; the others are acked all the same. Those of that slot may be
-                acked again, unless the reply was lost (`ReplyLostError`): then an ack that was not executed leads to
-                a redelivery.
+            AlreadySettledError: A delivery was settled before; nothing was acked.
+            InvalidValueError: A delivery is of another topic or group; nothing was acked.
+            RmqError: A slot did not answer, or refused the call; deliveries of other slots are acked. Those of that
+                slot may be acked again, unless the reply was lost (`ReplyLostError`): then an ack that was not executed
+                leads to a redelivery.
 
-        Guarantee: all slots are called at once. In a cluster, a node that sends nothing is waited for no longer than a
+        Guarantee: all slots are called at once. In a cluster, a node that sends nothing delays the call by at most a
         sixth of the lease once others have answered, and never longer than the client's `timeout_s`.
         """
         return self._settle_all(deliveries, ACKED)
 
     def release(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
-        """Give back several deliveries that were not begun, one call per slot. Returns and raises like `ack`."""
+        """Release several deliveries that were not begun, with one call per slot. Returns and raises like `ack`."""
         return self._settle_all(deliveries, RELEASED)
 
     def _settle_all(self, deliveries: Iterable[Delivery], outcome: Outcome) -> list[Delivery]:
@@ -191,14 +190,14 @@ class Consumer(Generic[PayloadT]):
         self._do_upkeep()
 
     def extend(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
-        """Renew the leases of several deliveries: they count from now.
+        """Renew the leases of several deliveries, so that they start again now.
 
         Returns:
-            Those whose lease was lost before.
+            The deliveries whose lease was lost before.
 
         Raises:
-            InvalidValueError: One of them is of another topic or group; nothing was renewed.
-            RmqError: A slot did not answer, or refused; the leases in the others are renewed all the same.
+            InvalidValueError: A delivery is of another topic or group; nothing was renewed.
+            RmqError: A slot did not answer, or refused the call; leases in other slots are renewed.
         """
         lost, trouble = self._acknowledger.extend(self._deduplicated(deliveries))
         _mark_lost(lost)
@@ -209,8 +208,8 @@ class Consumer(Generic[PayloadT]):
     def close(self) -> None:
         """Stop listening to hints, and release claimed messages that no poll has returned.
 
-        Deliveries that were returned stay claimed until settled or their lease ends.
-        From any thread: a `poll` that waits ends with `ClientClosedError`.
+        Deliveries that were returned stay claimed until they are settled or their lease expires. Callable from any
+        thread: a waiting `poll` raises `ClientClosedError`.
         """
         self._closed = True
         if self._connections.forked:  # the other process still has the connections, and maybe holds the locks
@@ -242,7 +241,7 @@ class Consumer(Generic[PayloadT]):
             self._next_look_s = 0.0  # without a wait there are no hints
         while True:
             if self._closed:
-                raise ClientClosedError(f"this consumer of {self.topic.name} is closed", topic=self.topic.name)
+                raise ClientClosedError(f"this consumer of topic {self.topic.name} is closed", topic=self.topic.name)
             if timeout_s:
                 self._listen(0)
             # also while some slots keep us busy: the hint of another one may be lost
@@ -271,7 +270,7 @@ class Consumer(Generic[PayloadT]):
             self._looked = True
 
     def _do_upkeep(self) -> None:
-        """Look after one slot in turn: a topic may have no listeners, which would do it."""
+        """Clean up the next slot in turn, as listeners do: a topic may have no listeners."""
         upkeep_s = self._broker.upkeep_s
         if upkeep_s is None or not self.slots or monotonic_s() < self._next_upkeep_s:
             return
@@ -302,7 +301,7 @@ class Consumer(Generic[PayloadT]):
         return deliveries[:most]
 
     def _claim_up_to(self, most: int, deliveries: list[Delivery]) -> None:
-        """Add messages of late replies, then new claims, to those found so far; raise only if there are none."""
+        """Add messages of late replies, then of new claims, to those found so far; raise only if there are none."""
         try:
             deliveries += self._claim_late()
             measured = size_bytes = empty_rounds = 0
@@ -335,18 +334,18 @@ class Consumer(Generic[PayloadT]):
             self._planner.wait(timeout_s)
 
     def settle(self, delivery: Delivery, outcome: Outcome) -> bool:
-        """Carry out one delivery's outcome; for `Delivery`."""
+        """Settle one delivery; called by `Delivery`."""
         settled = SettleResult()
         self._settle([delivery], outcome, settled)
         return not settled.stale
 
     def still_owner(self, delivery: Delivery) -> bool:
-        """Return True: without ZooKeeper the lease alone decides; for `Delivery`."""
+        """Return True: without ZooKeeper only the lease counts; called by `Delivery`."""
         del delivery
         return True
 
     def _deduplicated(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
-        """Return deliveries, those named twice once; refuse those of another topic or group."""
+        """Return deliveries without duplicates; raise `InvalidValueError` for those of another topic or group."""
         deliveries_ = list(deliveries)
         if (number := len(deliveries_)) > 1 and len(set(map(id, deliveries_))) < number:
             deliveries_ = list({id(delivery): delivery for delivery in deliveries_}.values())

@@ -12,21 +12,21 @@ from rmq._transport.connections import Connections
 from rmq.errors import RedisUnavailableError, RmqError, ScriptFailedError
 
 LOOK_SLOTS = 256
-"""Slots looked at in one script call."""
+"""Most slots whose due times one script call reads."""
 
 ROTATED_SLOTS = 8
-"""Slots of a cluster looked at in turn, while hints arrive: an idle consumer of any number of slots stays quiet."""
+"""Slots of a cluster that are checked at a time while hints arrive, so that idle consumers send few calls."""
 
 DueTimes = tuple[Iterable[tuple[int, int]], int, float]
-"""Slots and when each is due, 0 for never; Redis' time in ms; when the call was sent, on the monotonic clock."""
+"""Slots with their due times, 0 for never; Redis' time in ms; time of sending the call, on the monotonic clock."""
 
 
 class DuePoller:
     """Reads the due times of slots from Redis.
 
     Args:
-        connections: Where the topic is.
-        source: Its slots.
+        connections: The connections to the topic's servers.
+        source: The broker of the topic's slots.
 
     Attributes:
         missed: Whether hints may have been missed since all slots were last checked.
@@ -39,15 +39,15 @@ class DuePoller:
         self._next = 0
 
     def parts(self, slots: int) -> int:
-        """Return the number of parts in which `look` checks a number of slots of one server."""
+        """Return the number of parts in which `look` checks this number of slots of one server."""
         return 1 if self._connections.multi_node else max(1, -(-slots // LOOK_SLOTS))
 
     def look(self, slots: Sequence[int], at_all: bool, in_parts: bool = False) -> Iterator[DueTimes]:
-        """Check the next slots of the rotation, or all. Raises as `ClaimPlanner.look`, after the last reply."""
+        """Yield the due times of the next slots in turn, or of all. Raises as `ClaimPlanner.look`, at the end."""
         yield from self.look_at(self._in_turn(slots, at_all, in_parts))
 
     def look_at(self, slots: Sequence[int]) -> Iterator[DueTimes]:
-        """Check these slots; raises as `look`."""
+        """Yield the due times of these slots. Raises as `look`."""
         failed: list[RmqError] = []
         for first in range(0, len(slots), LOOK_SLOTS):
             part = slots[first : first + LOOK_SLOTS]
@@ -73,7 +73,7 @@ class DuePoller:
         return (*slots[first:], *slots[:first])[:size]
 
     def _look_one_by_one(self, slots: Sequence[int]) -> Generator[DueTimes, None, list[RmqError]]:
-        """Check slots of a cluster; return the errors if no node answers.
+        """Yield the due times of slots of a cluster; return the errors if no node answers.
 
         Slots of an unresponsive node are omitted until it answers.
         """

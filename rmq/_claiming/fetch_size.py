@@ -9,21 +9,21 @@ from rmq._broker.claims import CLAIM_BYTES
 from rmq._model.replies import ClaimedRows, ClaimReply
 
 FEWEST_SLOTS, FIRST_SLOTS, MOST_SLOTS = 4, 16, 128
-"""Slots claimed from in one round trip. Where claims come back full, fewer slots give more each, which costs Redis less
-a message; where they do not, more slots are served sooner."""
+"""Bounds and first number of the slots of a round trip. If claims return as many messages as they may, fewer slots
+with more messages each cost Redis less per message; if they do not, more slots are served sooner."""
 
 HEADROOM = 4
-"""A slot may bring so many times what slots bring on average: what has to stay is always the lowest of priorities."""
+"""A slot may return this many times the average number of messages; beyond that, its lowest priorities have to wait."""
 
 WEIGHT = 0.3
-"""Share of the last round in what is known of the size of messages."""
+"""Weight of the last round in the moving average of the size of messages."""
 
 
 class FetchSize:
     """Number of slots and messages of a round, so that it returns no more bytes than allowed.
 
     Args:
-        most_bytes: Most contents and bodies in one round.
+        most_bytes: Most bytes of contents and bodies in one round.
 
     Attributes:
         slots: Most slots to claim from.
@@ -35,18 +35,18 @@ class FetchSize:
         self._bytes_per_message = 0.0
 
     def messages(self, limit: int) -> int:
-        """Return how many messages to claim, 1 to `wanted`."""
+        """Return the number of messages to claim, 1 to `limit`."""
         if limit * self._bytes_per_message <= self._most_bytes:
             return limit
         return max(1, int(self._most_bytes / self._bytes_per_message))
 
     def note(self, asked: int, replies: Sequence[ClaimReply[Any]], slots: int) -> bool:
-        """Learn from a round, or a part of it; return whether slots got nothing because others filled the call.
+        """Learn from a round, or a part of it; return whether due slots got no messages because others filled the call.
 
         Args:
-            asked: Messages asked for by these calls.
-            replies: Their replies. Large messages count at once, small ones bit by bit.
-            slots: From how many slots the whole round claims.
+            asked: Number of messages that these calls requested.
+            replies: Their replies. A larger average size counts at once, a smaller one bit by bit.
+            slots: Number of slots from which the whole round claims.
         """
         received, size_bytes, filled = 0, 0, False
         for reply in replies:

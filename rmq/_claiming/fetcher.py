@@ -23,7 +23,7 @@ from rmq.errors import CoordinationError, EnsembleMismatchError, FencedError, Re
 log = reporter("rmq.claimer")
 
 PENDING_CHECK_S = 0.05
-"""How often a holder with nothing else to do looks for a reply that a server owes."""
+"""Interval at which an idle holder checks for late replies, in seconds."""
 
 
 class Fetcher:
@@ -69,7 +69,7 @@ class Fetcher:
     def claim(
         self, limit: int, settled: Sequence[Delivery] = (), held: Sequence[Delivery] | None = None
     ) -> FetchResult:
-        """Plan a claim of up to `limit` messages, and carry it out; 0 settles only. Raises as `carry_out`."""
+        """Plan a claim of up to `limit` messages, and carry it out; 0 only settles. Raises as `carry_out`."""
         return self.carry_out(self._planner.plan(limit, settled), settled, held)
 
     def carry_out(
@@ -79,24 +79,25 @@ class Fetcher:
         held: Sequence[Delivery] | None = None,
         deadline_s: float | None = None,
     ) -> FetchResult:
-        """Run the planned claims and the given outcomes in one round trip.
+        """Run the planned claims and send the given outcomes in one round trip.
 
         Args:
-            plan: What to claim.
-            settled: Deliveries with outcomes to carry out.
-            held: All deliveries that the holder has, the settled ones too; just these by default.
-            deadline_s: How long to repeat what may be repeated; the client's deadline by default.
+            plan: The plan of the claims.
+            settled: Deliveries with outcomes to send.
+            held: All deliveries that the holder has, including the settled ones; only these by default.
+            deadline_s: How long to repeat calls that may be repeated, in seconds; the client's deadline by default.
 
         Returns:
-            The deliveries, and the settled ones that did not reach Redis, for certain. In a cluster, a reply that takes
-            longer than `PATIENCE_S` is part of a later claim; its settled deliveries are `under_way` until then.
+            The claimed deliveries, and the settled ones whose outcomes certainly did not reach Redis. In a cluster, a
+            reply that takes longer than `PATIENCE_S` is part of a later result; its settled deliveries are `under_way`
+            until then.
 
         Raises:
-            RedisUnavailableError: No answer until the deadline.
-            CoordinationError: A newer owner has touched a slot.
+            RedisUnavailableError: Redis did not answer until the deadline.
+            CoordinationError: A newer owner has claimed from a slot.
 
-        An error is raised only if nothing was settled and nothing claimed; else it is logged, so that the results of
-        the other slots are not lost.
+        An error is raised only if nothing was settled and nothing claimed; otherwise it is logged, so that the results
+        of the other slots are not lost.
         """
         earlier = self._take_earlier()[0] if self._pending or self._kept is not None else None
         result: FetchResult | None = None
@@ -123,12 +124,12 @@ class Fetcher:
         The settled deliveries are `under_way` until then.
 
         Args:
-            plan: What to claim.
-            settled: Deliveries with outcomes to carry out.
-            held: All deliveries that the holder has, the settled ones too; just these by default.
+            plan: The plan of the claims.
+            settled: Deliveries with outcomes to send.
+            held: All deliveries that the holder has, including the settled ones; only these by default.
 
         Returns:
-            No deliveries, but the settled ones that were not sent and wait for a later call.
+            A result without claimed deliveries, but with the settled ones that wait for a later call.
         """
         sent_s = monotonic_s()
         requests, unsent = self._requests(plan, settled, held, sent_s)
@@ -155,7 +156,7 @@ class Fetcher:
             begin_next: Called with the number of messages and the number of slots that answered; may `begin` a claim.
 
         Raises:
-            RedisUnavailableError: Nothing was carried out, since a server did not answer until the deadline.
+            RedisUnavailableError: Nothing was carried out, because no server answered until the deadline.
         """
         self._next = begin_next
         try:
@@ -193,7 +194,7 @@ class Fetcher:
         return result
 
     def _open_drained(self, requests: Iterable[ClaimRequest]) -> None:
-        """Check whether slots taken over from an earlier owner may be claimed from by now."""
+        """Check whether slots taken over from an earlier owner may be claimed from now."""
         closed = [each for each in requests if each.picked and not each.limit and isinstance(each.reply, ClaimReply)]
         if closed:
             self._planner.open_drained(closed)
@@ -203,13 +204,13 @@ class Fetcher:
     ) -> list[int]:
         """Return the slots from which a claim would overtake a message that the holder still has.
 
-        Such a message was not begun and is given back with a later call, or arrives with a late reply. Messages claimed
+        Such a message was not begun and is released with a later call, or arrives with a late reply. Messages claimed
         meanwhile would be handled before it.
 
         Args:
-            requests: What is planned in the names of owners.
+            requests: The planned requests in the names of owners.
             held: All deliveries that the holder has.
-            waiting: Those of them whose outcome goes with a later call, besides those that are `under_way`.
+            waiting: Those of them whose outcome is sent with a later call, in addition to those that are `under_way`.
         """
 
         @cache
@@ -228,7 +229,7 @@ class Fetcher:
     def _requests(
         self, plan: ClaimPlan, settled: Sequence[Delivery], held: Sequence[Delivery] | None, sent_s: float
     ) -> tuple[list[ClaimRequest], list[Delivery]]:
-        """Return a plan's requests with their outcomes, further ones that only settle, and outcomes that wait."""
+        """Return a plan's requests with outcomes, further requests that only settle, and deliveries that must wait."""
         waiting: list[Delivery] = []
         if self._connections.unresponsive_nodes:  # outcomes for servers that do not answer are sent once they do
             silent = {slot for slot in {delivery.slot for delivery in settled} if self._planner.is_unresponsive(slot)}
@@ -302,7 +303,7 @@ class Fetcher:
             answered = [len(request.reply.messages) for request in requests if isinstance(request.reply, ClaimReply)]
             begin_next(sum(answered), len(answered))
         except Exception as error:
-            log.warning("topic %s: the next claim did not begin: %s", self._topic.name, error)
+            log.warning("topic %s: the next claim could not be sent: %s", self._topic.name, error)
 
     def _take_failed(self, requests: Iterable[ClaimRequest], result: FetchResult) -> RmqError | None:
         """Record failed requests; return an error if nothing was carried out."""
@@ -323,14 +324,14 @@ class Fetcher:
             log.warning("%s", error)
         if result.unconfirmed:
             log.warning(
-                "topic %s: %d outcomes may not have been carried out; their messages are then delivered again",
+                "topic %s: the reply to %d outcomes was lost; messages whose outcome was not recorded are redelivered",
                 self._topic.name,
                 len(result.unconfirmed),
             )
         return error_
 
     def _take_fenced(self, request: ClaimRequest, error: CoordinationError, result: FetchResult) -> None:
-        """Record that a newer owner claimed from the slot; calls of this one are refused. ZooKeeper reports it too."""
+        """Record that a newer owner has claimed from the slot, so that calls of this one are refused."""
         slot, owner, settled = request.slot, request.owner, request.settled
         note_lost(settled, result)
         logged = self._fenced_logged.get(slot) == owner and not settled
@@ -345,7 +346,7 @@ class Fetcher:
     def _take_stale(self, request: ClaimRequest, stale: Sequence[bytes], result: FetchResult) -> None:
         note_lost(stale_among(request.settled, stale), result)
         log.warning(
-            "topic %s, slot %d: %d outcomes came after their lease had been lost; nothing changed for them",
+            "topic %s, slot %d: %d outcomes were ignored, because their leases had been lost",
             self._topic.name,
             request.slot,
             len(stale),
@@ -355,7 +356,7 @@ class Fetcher:
         """Keep the calls whose replies have not arrived for a later round; their outcomes are under way until then.
 
         Returns:
-            How many messages they may have claimed.
+            The most messages that they may have claimed.
         """
         unanswered = [request for request in pending.requests if request.reply is None]
         for request in unanswered:
@@ -411,7 +412,7 @@ class Fetcher:
 
 
 def note_lost(deliveries: Iterable[Delivery], result: FetchResult) -> None:
-    """Record lost leases; append those to `lost` that were not known to be lost."""
+    """Mark deliveries as lost; add those that were not known to be lost to the result."""
     for delivery in spread(deliveries):
         if not delivery.lost:
             delivery.lost = True

@@ -1,4 +1,4 @@
-"""Opens slots taken over from an earlier owner once nothing that it had in flight is left."""
+"""Opens slots taken over from an earlier owner once none of its messages are in flight."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class HandoverGate:
     """The slots that a planner may claim from after a handover.
 
     Args:
-        connections: Where the topic is.
+        connections: The connections to the topic's servers.
         topic: The registered definition.
     """
 
@@ -31,15 +31,15 @@ class HandoverGate:
         self._logged: dict[int, int] = {}  # slot -> epoch for which the log says that we wait
 
     def is_open(self, slot: int, owner: Owner) -> bool:
-        """Return whether a slot was taken over in this owner's epoch."""
+        """Return whether a slot was opened for this owner's epoch."""
         return self._open.get(slot) == owner.epoch
 
     def open_drained(self, slots: Sequence[SlotOwner]) -> None:
         """Open the slots in which nothing of an earlier owner is in flight.
 
         The earlier owner's handler may still run: paused, disconnected, or slower than the drain timeout. The new epoch
-        fences its calls to Redis, but not the handler. So nothing is claimed until all it had in flight is settled or
-        its lease has ended. As long as leases hold, the messages of a slot are handled one after the other.
+        fences its calls to Redis, but not the handler. So nothing is claimed until each of its messages is settled or
+        its lease has expired. As long as leases hold, the messages of a slot are handled one after the other.
         """
         sizes = self._connections.run_many([viewing.stats(self._topic, slot) for slot, _ in slots], PATIENCE_S)
         for (slot, owner), size in zip(slots, sizes, strict=True):
@@ -50,7 +50,7 @@ class HandoverGate:
             elif self._logged.get(slot) != owner.epoch:
                 self._logged[slot] = owner.epoch
                 log.info(
-                    "slot %d of topic %s waits for %d messages of an earlier owner, or for the end of their leases",
+                    "slot %d of topic %s waits for %d messages of an earlier owner to be settled, or their leases to expire",
                     slot,
                     self._topic.name,
                     size.in_flight,

@@ -29,16 +29,17 @@ log = reporter("rmq.leases")
 class InFlight:
     """The deliveries of one listener thread that are claimed and whose outcome has not reached Redis.
 
-    The thread holds `lock` during claims and settlements. The keeper never takes it: a server may hold up a claim.
-    Instead `marks` guards who sends the claim score of a delivery: the thread those in `settling`, the keeper those
-    marked `under_way`. So neither sends a score that the other is replacing. No holder of `marks` waits for anything.
+    The thread holds `lock` during claims and settlements. The keeper never takes it: a server may delay a claim.
+    Instead `marks` guards which of them sends a delivery's claim score: the thread for deliveries in `settling`, the
+    keeper for those marked `under_way`. So neither sends a score that the other replaces. `marks` is never held
+    during a wait.
 
     Acks may wait for the next claim from their slot, which carries them at little cost. Until then they are in
     `deferred`, by slot, and not in `deliveries`.
 
     Args:
-        lease_s: The lease of the topic.
-        runtime: How to wait.
+        lease_s: The lease of the topic, in seconds.
+        runtime: Threads and locks, of threads or of asyncio.
         columns: Whether some of the deliveries may be `ClaimColumns`.
     """
 
@@ -62,7 +63,7 @@ class InFlight:
         return [each for each in self.deliveries if each.outcome is not None and not each.under_way]
 
     def to_renew(self, before_s: float) -> list[Delivery]:
-        """Mark and return those whose lease ends before a moment of `monotonic_s` and whose score is not in use."""
+        """Mark and return the deliveries whose lease ends before `before_s` and whose claim score is not in use."""
         with self.marks:
             settling = set(map(id, self.settling))
             due = [
@@ -75,7 +76,7 @@ class InFlight:
         return due
 
     def _renewable(self, before_s: float, settling: set[int]) -> list[Delivery]:
-        """Return all. Columns whose lease ends before a moment are split into rows, each with its own lease."""
+        """Return all deliveries; split columns whose lease ends before `before_s` into rows with own leases."""
         found: list[Delivery] = []
         for each in self.all():
             if not isinstance(each, ClaimColumns):
@@ -85,7 +86,7 @@ class InFlight:
         return found
 
     def defer_acks(self, since_s: float) -> None:
-        """Defer the acks of messages claimed after a time on the clock of `monotonic_s`."""
+        """Defer the acks of messages claimed after `since_s`, on the clock of `monotonic_s`."""
         stay: list[Delivery] = []
         slot, deferred, until_s = -1, stay, since_s + self._lease_s
         for delivery in self.deliveries:
@@ -99,7 +100,7 @@ class InFlight:
         self.deliveries = stay
 
     def deferred_since_s(self) -> float:
-        """Return when the lease began, on the clock of `monotonic_s`, of the first deferred ack; else infinity."""
+        """Return the start of the first deferred ack's lease, on the clock of `monotonic_s`; infinity without one."""
         first = next(iter(self.deferred.values()), None)
         return inf if first is None else first[0].lease_until_s - self._lease_s
 
@@ -109,9 +110,9 @@ class InFlight:
         """Move deferred acks to `deliveries`; return them.
 
         Args:
-            slots: Those of these slots; by default of all.
-            before_s: Also those that were claimed before this moment of `monotonic_s`, the oldest first.
-            most: Of these old ones, those of so many slots at most; by default all.
+            slots: Take the acks of these slots; by default of all.
+            before_s: Also take those of messages claimed before this time of `monotonic_s`, the oldest first.
+            most: Take these old ones from at most this number of slots; by default from all.
         """
         chosen = list(self.deferred) if slots is None else [slot for slot in slots if slot in self.deferred]
         taken = [delivery for slot in chosen for delivery in self.deferred.pop(slot)]
@@ -127,15 +128,15 @@ class InFlight:
 
 
 class Renewals(Protocol):
-    """Renewals that were sent."""
+    """Renewals of leases that were sent."""
 
     def results(self, patience_s: float | None = None, *, leave: bool = False) -> Sequence[Any]:
-        """Return per renewal its `ExtendReply`, its `RmqError`, or `AWAITED`; see `Dispatch`."""
+        """Return the `ExtendReply` or `RmqError` of each renewal, or `AWAITED` for a missing reply; see `Dispatch`."""
         ...
 
 
 class Slots(Protocol):
-    """The calls that the keeper needs of a topic's slots."""
+    """A topic's slots, with the calls that the keeper needs."""
 
     topic: Topic
 
@@ -156,7 +157,7 @@ class _RenewalBatch:
 
 @dataclass(frozen=True, slots=True)
 class _RenewalRound:
-    """Renewals under way."""
+    """A round of renewals that was sent."""
 
     renewals: Renewals
     batches: Sequence[_RenewalBatch]
@@ -164,15 +165,15 @@ class _RenewalRound:
 
 
 class LeaseKeeper(Background):
-    """Renews the leases of deliveries once a third of the lease has passed: all that are due in one round.
+    """Renews leases once a third of the lease has passed: all leases that are due in one round.
 
     A server that does not answer does not delay the others: its replies are processed in later rounds.
 
     Args:
         slots: The topic's slots.
         held: The deliveries, one object per listener thread.
-        on_lost: Called with each delivery whose lease was lost, once. It must not block; see `LeaseLostNotifier`.
-        runtime: How to wait.
+        on_lost: Called once with each delivery whose lease was lost. It must not block; see `LeaseLostNotifier`.
+        runtime: Threads and locks, of threads or of asyncio.
     """
 
     def __init__(
@@ -216,7 +217,7 @@ class LeaseKeeper(Background):
             log.warning("leases in slots %s of topic %s were not renewed: %s", slots, self._slots.topic.name, error)
 
     def _pause_s(self) -> float:
-        """Return the pause, s; shorter after a failure, since the server may answer before the leases end."""
+        """Return the pause in seconds; shorter after a failure, as the server may answer before leases expire."""
         return min(self._lease_s / 30, 1.0) if self._pending or self._failed else min(self._lease_s / 6, 5.0)
 
     def _due_batches(self) -> list[_RenewalBatch]:
@@ -287,7 +288,7 @@ def take_renewal(deliveries: Sequence[Delivery], reply: ExtendReply | RmqError, 
 
 
 def _unmark(batches: Iterable[_RenewalBatch]) -> None:
-    """Allow the threads to settle these again."""
+    """Clear `under_way`, so that the threads may settle the deliveries again."""
     for batch in batches:
         for delivery in batch.deliveries:
             delivery.under_way = False
@@ -299,7 +300,7 @@ class LeaseLostNotifier(Background):
     Args:
         topic: Name of the topic.
         on_lost: Called with each delivery whose lease was lost, one after the other.
-        runtime: How to wait.
+        runtime: Threads and locks, of threads or of asyncio.
     """
 
     def __init__(self, topic: str, on_lost: Callable[[Delivery], object], runtime: Runtime = THREADS) -> None:
@@ -331,6 +332,6 @@ class LeaseLostNotifier(Background):
                 except BaseException as error:  # else the other deliveries would get no call
                     if not passes_over(error):
                         raise
-                    log.error("on_lost of topic %s failed", self._topic, exc_info=traced(error))
+                    log.error("on_lost of a listener on topic %s raised an error", self._topic, exc_info=traced(error))
             if self._stop_requested:
                 return

@@ -16,13 +16,13 @@ from rmq._model.retry import draw_jitter
 from rmq._model.topic_types import TopicType
 
 NAMED_ACKS = 2_000
-"""Most acks by name that go along with a round of claims: 1,000 cost the server about 1 ms."""
+"""Most acks by name that a round of claims carries: 1,000 cost the server about 1 ms."""
 
 SPARE = "spare"
 """The scripts' word for a release with a delay."""
 
 SlotOwner = tuple[int, Owner]
-"""A slot, and the owner in whose name it is called."""
+"""A slot, and the owner in whose name calls on it are made."""
 
 
 class OutcomeBatch:
@@ -31,9 +31,10 @@ class OutcomeBatch:
     Attributes:
         deliveries: All deliveries to settle.
         nacked: Deliveries to nack, bury or release.
-        nacks: The same, as arguments of the script.
+        nacks: The nacked deliveries, as arguments of the script.
         acked: Deliveries to ack, by claim score.
-        named: Claim scores whose acks have to name the deliveries: some of the claim is open, or its lease has ended.
+        named: Claim scores whose acks must name the deliveries, because others of the claim are not settled yet, or its
+        lease may have expired.
     """
 
     __slots__ = ("acked", "deliveries", "nacked", "nacks", "named")
@@ -46,10 +47,10 @@ class OutcomeBatch:
         self.named: set[int] = set()
 
     def outcomes(self, is_whole: Callable[[int, int], bool]) -> Outcomes:
-        """Return what a claim takes: the acks to be named stand side by side where they are of one claim.
+        """Return the outcomes for a claim's script; acks by name of one claim are adjacent.
 
-        A claim is acked as a whole if every delivery of it is acked; those nacked leave it before. Naming a single
-        delivery costs least. `is_whole` may refuse one, by its claim score and the number of its deliveries.
+        A claim is acked as a whole if all of its deliveries are acked; nacked ones are removed from it before. Of a
+        single delivery, naming costs least. `is_whole` may refuse a claim by its score and its number of deliveries.
         """
         named: list[Ack] = []
         whole: list[WholeClaim] = []
@@ -68,10 +69,10 @@ class OutcomeBatch:
 
 
 def stale_among(deliveries: Sequence[Delivery], names: Sequence[bytes]) -> list[Delivery]:
-    """Return the stale deliveries, of which a script replied the names.
+    """Return the deliveries that a script reported as stale by their names.
 
-    Two deliveries of one message may be settled in one call: one whose lease has ended, and the one after it. The reply
-    names the message for each of them that was stale; of the two that is the one that was claimed first.
+    Two deliveries of one message may be settled in one call: one whose lease has expired, and the next one. The reply
+    has the name once for each stale delivery; if it is only one of the two, it is the one that was claimed first.
     """
     left = Counter(names)
     stale: list[Delivery] = []
@@ -85,20 +86,20 @@ def stale_among(deliveries: Sequence[Delivery], names: Sequence[bytes]) -> list[
 def batch_outcomes(
     settled: Sequence[Delivery], held: Iterable[Delivery], now_s: float, most_nacks: int, most_bytes: int = CLAIM_BYTES
 ) -> tuple[dict[SlotOwner, OutcomeBatch], list[Delivery]]:
-    """Sort outcomes by slot and owner.
+    """Group outcomes by slot and owner.
 
     Args:
-        settled: Deliveries with outcomes to carry out.
-        held: All deliveries that this consumer holds, the settled ones too: a claim is acked as a whole, without
-            naming its contents, if none of it is open.
-        now_s: Now, on the monotonic clock. Deliveries whose lease may have ended are named: Redis acks a claim as a
+        settled: Deliveries with outcomes to send.
+        held: All deliveries that this consumer holds, including the settled ones: a claim is acked as a whole, without
+            naming its contents, if all of its deliveries are settled.
+        now_s: Now, on the monotonic clock. Deliveries whose lease may have expired are named: Redis acks a claim as a
             whole only while its lease runs.
         most_nacks: Most nacks in a slot: each costs the server several commands.
-        most_bytes: Most bytes of the names of all nacks; a single one may have more.
+        most_bytes: Most bytes of the names of all nacks; a single name may have more.
 
     Returns:
-        What goes along now, and the deliveries that have to wait for a later call: nacks, and acks to be named
-        beyond `NAMED_ACKS`, or beyond `FREED_BYTES` of bodies.
+        The outcomes to send now, and the deliveries that must wait for a later call: nacks, and acks by name beyond
+        `NAMED_ACKS`, or beyond `FREED_BYTES` of bodies.
     """
     batches: dict[SlotOwner, OutcomeBatch] = {}
     later: list[Delivery] = []
@@ -133,7 +134,7 @@ def batch_outcomes(
 
 
 def _name_incomplete(batches: Mapping[SlotOwner, OutcomeBatch], open_: Iterable[Delivery]) -> None:
-    """Have claims of which some delivery is open acked by name."""
+    """Add claims with deliveries that are not settled to those whose acks name the deliveries."""
     slot, owner, score = -1, NO_OWNER, -1
     for delivery in open_:
         if delivery.claim_score != score or delivery.slot != slot or delivery.owner is not owner:
@@ -143,7 +144,7 @@ def _name_incomplete(batches: Mapping[SlotOwner, OutcomeBatch], open_: Iterable[
 
 
 def _may_exceed_freed_bytes(settled: Sequence[Delivery]) -> bool:
-    """Return whether the bodies may be larger than one round may delete: often their number already excludes it."""
+    """Return whether the bodies may be larger than one round may delete; usually their number rules it out."""
     topic = settled[0].topic if settled else None
     if topic is None or topic.type is TopicType.STREAM:
         return False
@@ -153,7 +154,7 @@ def _may_exceed_freed_bytes(settled: Sequence[Delivery]) -> bool:
 
 
 def _defer_named(parts: Iterable[OutcomeBatch]) -> list[Delivery]:
-    """Take out and return the acks to be named beyond the first `NAMED_ACKS`, or beyond `FREED_BYTES` of bodies."""
+    """Remove and return the acks by name beyond the first `NAMED_ACKS`, or beyond `FREED_BYTES` of bodies."""
     left, left_bytes, deferred = NAMED_ACKS, FREED_BYTES, list[Delivery]()
     for part in parts:
         for score, acked in part.acked.items():

@@ -17,23 +17,23 @@ from rmq.errors import ClientClosedError, RedisUnavailableError
 log = reporter("rmq.ahead")
 
 FOREVER_S = 3600.0
-"""Longest single wait of a take without a timeout."""
+"""Longest single wait of a call without a timeout, in seconds."""
 
 HOLD_S = 0.5
-"""A delivery that nobody takes within this time, or within a tenth of the lease, goes back to other consumers."""
+"""A delivery not taken within this time, or within a tenth of the lease, is released for other consumers."""
 
 SETTLE_EVERY_S = 0.05
-"""How long an ack waits for further acks, and until the caller has its value."""
+"""How long an ack waits for further acks, and for the caller to receive its value, in seconds."""
 
 
 class Prefetch:
     """Returns prefetched deliveries one by one. Thread-safe; only one thread at a time waits for Redis.
 
-    Claims as many as the caller takes in a tenth of a second: one at a time for a slow caller.
+    It claims as many as the caller takes in a tenth of a second: one at a time for a slow caller.
 
     Args:
-        consumer: Claims the deliveries; it must not be polled by others.
-        runtime: How to wait.
+        consumer: Claims the deliveries; no other code may poll it.
+        runtime: Threads and locks, of threads or of asyncio.
     """
 
     def __init__(self, consumer: Consumer, runtime: Runtime) -> None:
@@ -57,14 +57,14 @@ class Prefetch:
         )
 
     def next(self, until_s: float | None, most: int = 1) -> list[Delivery]:
-        """Wait for the first delivery and return all that are due, not yet settled; none after the timeout.
+        """Wait for the first delivery and return up to `most` that are due, not yet settled; empty after the timeout.
 
         Args:
-            until_s: Wait until then, on the clock of `monotonic_s`; `None` for ever.
+            until_s: End of the wait on the clock of `monotonic_s`; `None` to wait for ever.
             most: Most deliveries.
 
         Raises:
-            ClientClosedError: It is closed, or was closed in the meantime.
+            ClientClosedError: The prefetch is closed, or was closed in the meantime.
         """
         self._note_speed()
         while True:
@@ -79,9 +79,9 @@ class Prefetch:
                 return []
 
     def done(self, deliveries: Sequence[Delivery]) -> None:
-        """Ack deliveries a moment later, several in one call. Does not wait.
+        """Ack deliveries a little later in the background, several in one call. Does not wait.
 
-        The delay protects a caller that is interrupted before it has the values.
+        The delay protects a caller that is interrupted before it has received the values.
         """
         try:
             with self._flush.lock:
@@ -97,12 +97,12 @@ class Prefetch:
             raise
 
     def contents(self) -> list[bytes]:
-        """Return the contents that are claimed and not taken yet."""
+        """Return the contents of deliveries that are claimed and not yet taken."""
         with self._flush.lock:
             return [delivery.content for delivery in self._ready]
 
     def remove(self, wanted: Callable[[bytes], bool]) -> bool:
-        """Ack a delivery that is not taken yet, by its content; return whether there was one."""
+        """Ack the first delivery not yet taken whose content is `wanted`; return whether there was one."""
         with self._flush.lock:
             found = next((delivery for delivery in self._ready if wanted(delivery.content)), None)
             if found is None:
@@ -120,7 +120,8 @@ class Prefetch:
     def _refuse_closed(self) -> None:
         if self._closed:
             raise ClientClosedError(
-                f"this queue on {self._consumer.topic.name} is closed; make a new one", topic=self._consumer.topic.name
+                f"this queue on topic {self._consumer.topic.name} is closed; create a new one",
+                topic=self._consumer.topic.name,
             )
 
     def _note_speed(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 PREFETCH_S = 0.1
-"""Long enough to hide the trip to Redis, and short enough that a more urgent message need not wait long."""
+"""Time of handling to prefetch for, in seconds: it hides the round trip, and barely delays urgent messages."""
 
 MOST_PREFETCHED = 500
 FIRST_GUESS = 1
@@ -11,10 +11,10 @@ _WEIGHT = 0.3
 
 
 class PrefetchSize:
-    """Follows a handler's speed as a moving average.
+    """Number of messages to prefetch, from a moving average of a handler's speed.
 
     Args:
-        most: Upper bound of the answer.
+        most: Upper bound of the number.
     """
 
     def __init__(self, most: int = MOST_PREFETCHED) -> None:
@@ -22,14 +22,14 @@ class PrefetchSize:
         self._per_message_s: float | None = None
 
     def note(self, messages: int, elapsed_s: float) -> None:
-        """Learn how long a number of messages took."""
+        """Record that a number of messages took `elapsed_s` seconds."""
         if messages:
             now_s = elapsed_s / messages
             known = self._per_message_s
             self._per_message_s = now_s if known is None else known + _WEIGHT * (now_s - known)
 
     def messages(self, within_s: float = PREFETCH_S) -> int:
-        """Return how many messages to claim next, at least 1: as many as are handled in so many seconds."""
+        """Return the number of messages to claim next: as many as are handled within `within_s`, at least 1."""
         if self._per_message_s is None:
             return min(FIRST_GUESS, self._most)
         return max(1, min(self._most, int(within_s / max(self._per_message_s, 1e-9))))
@@ -40,5 +40,5 @@ class PrefetchSize:
         return self._per_message_s is not None
 
     def takes_s(self, messages: int) -> float:
-        """Return how many seconds it takes to handle so many messages; 0 while that is unknown."""
+        """Return the seconds that it takes to handle a number of messages; 0 while that is unknown."""
         return (self._per_message_s or 0.0) * messages

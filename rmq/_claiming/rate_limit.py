@@ -1,6 +1,6 @@
 """A topic's rate limit over the whole cluster: tokens from a bucket in Redis, taken in batches before a claim.
 
-The bucket has a key of its own, which in a cluster may be on another server than the slots. The clock is that of Redis.
+The bucket has a key of its own, which in a cluster may be on another server than the slots. The clock is Redis'.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from rmq.errors import RmqError
 log = reporter("rmq.throttle")
 
 LIMIT_LOOK_S = 5.0
-"""How soon a running process notices that a topic without a limit has got one; a changed one counts at once."""
+"""Interval at which a process checks whether a topic has got a rate limit, in seconds; changes apply at once."""
 
 LONGEST_WAIT_S = 1.0
 TROUBLE_PAUSE_S = 0.2
 
 REFUND_S = 1.0
-"""How long unused tokens are tried to be given back: the bucket fills up again by itself."""
+"""How long to try to give back unused tokens, in seconds: the bucket is refilled in any case."""
 
 
 class RateLimiter:
-    """Hands out tokens to the planners of one process. Thread-safe; it never waits for tokens.
+    """Takes tokens for the planners of one process. Thread-safe; it never waits for tokens.
 
     Args:
-        connections: Where the topic is.
+        connections: The connections to Redis.
         topic: The registered definition; a limit in Redis takes precedence.
         group: The group, on a stream topic: each group has the whole rate of the topic.
 
@@ -45,16 +45,16 @@ class RateLimiter:
         self.limited = topic.max_rate is not None
         """Whether claims need tokens."""
         self.held_back_s = float("-inf")
-        """When there were fewer tokens than messages wanted, the last time; on the clock of `monotonic_s`."""
+        """Last time at which there were fewer tokens than requested, on the clock of `monotonic_s`."""
         self._empty_until_s = 0.0
         self._next_look_s = monotonic_s() if topic.max_rate is None else float("inf")
 
     def dry_s(self) -> float:
-        """Return the seconds until there may be tokens; 0 without a limit."""
+        """Return the seconds until there may be tokens again; 0 without a limit."""
         return max(0.0, self._empty_until_s - monotonic_s()) if self.limited else 0.0
 
     def take(self, messages: int) -> int:
-        """Take a token for each of a number of messages, as far as there are any; return how many were taken."""
+        """Take up to one token per message; return the number taken, which without a limit is `messages`."""
         if not self.limited:
             return messages
         if self.dry_s() > 0:
@@ -87,7 +87,7 @@ class RateLimiter:
                 "HGET", rate_key(self._topic.name), "rate", patience_s=CONNECT_PATIENCE_S
             )
         except RmqError as error:  # a user without rights to the key can have no limit
-            log.debug("topic %s: its rate limit is not known: %s", self._topic.name, error)
+            log.debug("topic %s: its rate limit could not be read: %s", self._topic.name, error)
             return
         try:
             self._learn(float(rate or 0))
@@ -102,7 +102,11 @@ class RateLimiter:
                 tokens = self._connections.run(take_tokens(self._topic, messages, self._group))
             return tokens
         except RmqError as error:
-            log.warning("topic %s: no tokens of its rate limit: %s", self._topic.name, error)
+            log.warning(
+                "topic %s: nothing is claimed, because tokens of its rate limit could not be taken: %s",
+                self._topic.name,
+                error,
+            )
             return None
 
     def _learn(self, rate: float) -> None:

@@ -1,4 +1,4 @@
-"""Deliveries that a poll has claimed and not returned: kept for the next poll, and released if none comes."""
+"""Deliveries that a poll has claimed but not returned: kept for the next poll, and released if there is none."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from rmq._model.topics import Topic
 log = reporter("rmq.leftovers")
 
 LOOK_EVERY_S = 1.0
-"""How often the job looks whether the next poll has come."""
+"""Interval at which the background job checks for deliveries to release, in seconds."""
 
 
 class ReturnBuffer:
     """Keeps deliveries between two polls. Thread-safe.
 
     They are released without using up a retry when the buffer is closed, when the program ends, and when no poll has
-    come within half a lease.
+    taken them within half a lease.
 
     Args:
-        runtime: How to wait.
+        runtime: Threads and locks, of threads or of asyncio.
         topic: The registered definition.
-        release: Releases deliveries.
+        release: Function that releases deliveries.
     """
 
     def __init__(self, runtime: Runtime, topic: Topic, release: Callable[[Sequence[Delivery]], object]) -> None:
@@ -40,7 +40,7 @@ class ReturnBuffer:
         )
 
     def take(self) -> list[Delivery]:
-        """Return the kept deliveries whose lease has not ended."""
+        """Remove and return the kept deliveries whose lease has not expired."""
         if not self._deliveries:
             return []
         with self._flush.lock:
@@ -49,9 +49,9 @@ class ReturnBuffer:
         return [delivery for delivery in deliveries if now_s < delivery.lease_until_s]
 
     def keep(self, deliveries: Sequence[Delivery]) -> None:
-        """Keep deliveries for the next `take`, also of another method. Columns are split into single deliveries.
+        """Keep deliveries for the next `take`; release them if the buffer is closed.
 
-        Releases them if it is closed.
+        Columns are split into single deliveries, since the next poll may not be one for columns.
         """
         if not deliveries:
             return
@@ -70,7 +70,7 @@ class ReturnBuffer:
             self._release_stale(True)
 
     def _release_stale(self, all_: bool) -> None:
-        """Release all deliveries, or those kept too long. If that fails, they are delivered again after their lease."""
+        """Release all deliveries, or those kept too long. If that fails, they are redelivered after their lease."""
         if not all_ and monotonic_s() - self._kept_s <= self._topic.lease_s / 2:
             return
         try:

@@ -11,18 +11,18 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 
 STALE_ENTRIES = 64
-"""How many more entries than twice the slots the heap of times may have before it is built anew."""
+"""Number of entries beyond twice the slots at which the heap of times is rebuilt."""
 
 
 class Schedule:
     """The due times of a consumer's slots, as epoch milliseconds of Redis, mapped to a monotonic clock.
 
-    `_due_ms` is the truth. The heap of times only tells which slots have become due since: an entry of which the slot
-    has another time by now means nothing, and each new time gets an entry of its own. The heap of turns is the same for
-    the slots that are due: the one claimed from longest ago is in front.
+    `_due_ms` has the valid times. The heap of times only finds the slots that have become due: each new time adds an
+    entry, and an entry is stale if its slot has another time by now. The heap of turns has the slots that are due: the
+    one claimed from longest ago is in front.
 
     Args:
-        slots: The slots to watch; each is due at once until a reply says otherwise.
+        slots: The slots to watch; each is due at once until a reply tells its due time.
     """
 
     def __init__(self, slots: Iterable[int]) -> None:
@@ -55,15 +55,15 @@ class Schedule:
             self._set(slot, 1)
 
     def sync_clock(self, redis_now_ms: int, received_s: float, sent_s: float | None = None) -> None:
-        """Learn Redis' time from a reply.
+        """Synchronise with Redis' clock from a reply.
 
-        The whole millisecond was read between sending and receiving, so it leaves a span for the distance of the two
-        clocks. The latest start of all spans is kept: it is never early, and late by the shortest of the trips only.
+        Redis read its time between sending and receiving, so the offset of the two clocks lies within a range. The
+        latest start of all ranges is kept: it is never early, and late by no more than the shortest round trip.
 
         Args:
             redis_now_ms: The time in the reply.
             received_s: When the reply arrived, on the monotonic clock.
-            sent_s: When its call was sent; by default when the reply came.
+            sent_s: When its call was sent; by default the time of the reply.
         """
         least_ms = redis_now_ms - received_s * 1000
         most_ms = redis_now_ms + 1 - (received_s if sent_s is None else sent_s) * 1000
@@ -76,11 +76,11 @@ class Schedule:
                 self._rebuild()
 
     def learn(self, times: Iterable[tuple[int, int]], now_ms: int, received_s: float, sent_s: float) -> bool:
-        """Learn from replies when slots are due; return whether a slot is due now.
+        """Update the due times of slots from replies; return whether a slot is due now.
 
         Args:
             times: Slots, and when each is due; 0 for never. Hints that arrived since the call still apply.
-            now_ms: The time of Redis; 0 if no reply has it.
+            now_ms: Redis' time; 0 if no reply has it.
             received_s: When the replies arrived, on the monotonic clock.
             sent_s: When their calls were sent.
         """
@@ -96,21 +96,21 @@ class Schedule:
         return bool(self._ready)
 
     def hint(self, slot: int, due_ms: int) -> None:
-        """Process a wake-up hint: the slot is due at this time at the latest, 0 for at once."""
+        """Process a wake-up hint: the slot is due at this time at the latest; 0 means at once."""
         known = self._due_ms.get(slot)
         due_ms = due_ms or 1
         if known is not None and (known == 0 or due_ms < known):
             self._set(slot, due_ms)
 
     def postpone(self, slot: int, monotonic_s: float, pause_s: float) -> None:
-        """Postpone a slot after a failed claim; afterwards it is due, whatever its known due time."""
+        """Postpone a slot, for example after a failed claim; then it is due, whatever its known due time."""
         if self._offset_ms is None:
             self.sync_clock(1, monotonic_s)  # any clock will do until Redis has told its own
         if slot in self._due_ms:
             self._set(slot, max(1, int(self._advance(monotonic_s) + pause_s * 1000)))
 
     def due(self, monotonic_s: float, most: int) -> list[int]:
-        """Return up to `most` slots to claim from now; the ones claimed from longest ago first."""
+        """Return up to `most` slots to claim from now, those claimed from longest ago first."""
         self._advance(monotonic_s)
         queue, entries = self._queue, list[tuple[int, int]]()
         while queue and len(entries) < most:
@@ -122,7 +122,7 @@ class Schedule:
         return [slot for _, slot in entries]
 
     def picked(self, slots: Iterable[int]) -> None:
-        """Record that slots are being claimed from: not due until a reply or a hint says so, and last in turn then."""
+        """Record that slots are being claimed from: they are not due until a reply or a hint, and then last in turn."""
         for slot in slots:
             if slot in self._due_ms:
                 self._due_ms[slot] = 0
@@ -130,7 +130,7 @@ class Schedule:
                 self._turn[slot] = next(self._turns)
 
     def served(self, slots: Iterable[int]) -> None:
-        """Record that these slots had their turn: the others come first next time."""
+        """Record that slots had their turn, so that the others are first next time."""
         for slot in slots:
             if slot in self._turn:
                 self._turn[slot] = next(self._turns)

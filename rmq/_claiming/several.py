@@ -28,22 +28,22 @@ def poll_all(
 ) -> list[Delivery]:
     """Claim due messages of several topics, or of several groups of a stream topic, in one read.
 
-    All consumers claim at the same time: that takes one trip to Redis, however many they are. Those that have messages
-    get equal shares, in turns where there is less than one for each. `delivery.topic` says of which topic each is;
+    All consumers claim at the same time, which takes one round trip however many there are. Those with messages get
+    equal shares, or take turns if there are fewer messages than consumers. `delivery.topic` is the topic of a delivery;
     `delivery.ack()` and `Consumer.ack` settle it.
 
     Args:
-        consumers: Consumers of any topics, of one client or several; one at least.
-        max_messages: Most messages of all together, 1 to 10,000; fewer where they have more than 16 MiB.
-        timeout: How long to wait for the first one, in seconds or as a `timedelta`; 0 does not wait.
+        consumers: Consumers of any topics, of one client or several; at least one.
+        max_messages: Most messages of all together, 1 to 10,000; fewer if they exceed 16 MiB.
+        timeout: How long to wait for the first message, in seconds or as a `timedelta`; 0 does not wait.
 
     Returns:
-        The deliveries, consumer by consumer; none when nothing became due in time.
+        The deliveries, consumer by consumer; empty if no message became due in time.
 
     Raises:
-        InvalidValueError: No consumers; `max_messages` or `timeout` out of range.
-        RmqError: As `Consumer.poll`. Where others have brought messages, it is logged instead, and comes again.
-        ClientClosedError: One of them is closed, or another thread has closed it in the meantime.
+        InvalidValueError: There are no consumers, or `max_messages` or `timeout` is out of range.
+        RmqError: As `Consumer.poll`. It is logged instead if other consumers have returned messages.
+        ClientClosedError: A consumer is closed, or another thread has closed it in the meantime.
 
     Guarantee: as `Consumer.poll`.
 
@@ -58,7 +58,7 @@ def poll_all(
     timeout_s, distinct = seconds(timeout, "timeout"), list(dict.fromkeys(consumers))
     checked_poll(max_messages, "max_messages")
     if not distinct:
-        raise InvalidValueError("consumers is empty; name one at least")
+        raise InvalidValueError("consumers is empty; give at least one")
     with ExitStack() as turns:
         for each in sorted(distinct, key=id):  # in one order, whichever thread reads them
             if each._connections.forked:
@@ -87,10 +87,10 @@ def _poll(consumers: Sequence[Consumer], most: int, timeout_s: float) -> list[De
 
 
 def _prepare(consumer: Consumer, timeout_s: float) -> None:
-    """Learn when slots are due."""
+    """Update the due times of all consumers' slots, if that is due."""
     if consumer._closed:
         consumer._hints.close()
-        raise ClientClosedError(f"this consumer of {consumer.topic.name} is closed", topic=consumer.topic.name)
+        raise ClientClosedError(f"this consumer of topic {consumer.topic.name} is closed", topic=consumer.topic.name)
     if timeout_s:
         consumer._listen(0)
     else:
@@ -146,7 +146,7 @@ def _begin(consumers: Sequence[Consumer], most: int) -> None:
 
 
 def _first(deliveries_of: dict[Consumer, list[Delivery]], most: int) -> list[Delivery]:
-    """Return up to `most` deliveries, and keep the rest for the next poll: a late reply may bring more."""
+    """Return up to `most` deliveries, and keep the rest for the next poll: late replies may add more."""
     taken: list[Delivery] = []
     for each, deliveries in deliveries_of.items():
         room = most - len(taken)

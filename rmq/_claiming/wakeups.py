@@ -24,37 +24,37 @@ from rmq.errors import RmqError
 log = reporter("rmq.wakeups")
 
 RECONNECT_S = 0.5
-"""Shortest time between two attempts to subscribe."""
+"""Shortest time between two attempts to subscribe, in seconds."""
 
 REFUSED_S = 60.0
-"""The same after Redis has refused a subscription."""
+"""Shortest time to the next attempt after Redis has refused a subscription, in seconds."""
 
 CONFIRM_S = 0.5
-"""How long a reading waits for Redis to confirm its subscriptions."""
+"""How long `read` waits for Redis to confirm its subscriptions, in seconds."""
 
 PING_S, PONG_S = 10.0, 5.0
-"""A connection that is silent for this long gets a PING; without an answer within this time it counts as dead. Else a
-server that vanished would look like a server without hints."""
+"""Silence after which a connection gets a PING, and time within which the answer must arrive, in seconds. Otherwise a
+server that has vanished would look like a server without hints."""
 
 PROOF_S = 2.0
-"""Within this time a probe has to come back: else hints are not proven to arrive."""
+"""Time within which a probe must arrive as proof that hints do, in seconds."""
 
 PROBE_AGAIN_S = 10.0
-"""So often a server is probed from which hints are not proven to arrive."""
+"""Interval of the probes of a server whose hints are not proven to arrive, in seconds."""
 
 TOPOLOGY_CHECK_S = 0.25
-"""So often the reader of several servers looks whether channels have moved between them."""
+"""Interval at which a reader of several servers checks whether channels have moved between them, in seconds."""
 
 MOST_DIGITS = 16
 """Digits of the latest due time, 2^53 - 1."""
 
 MOST_HINTS = 1_000
-"""Most hints taken in one reading: a flood of hints must not keep the reader from its work."""
+"""Most hints that one `read` returns: a flood of hints must not keep the reader from its work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wakeups:
-    """The hints of one reading.
+    """The hints that one `read` returns.
 
     Attributes:
         due: (slot, due ms) of each hint; 0 ms for at once. A reader of several topics has indexes instead of slots.
@@ -67,7 +67,7 @@ class Wakeups:
 
 @dataclass(slots=True)
 class _Subscription:
-    """A connection to one server, and the channels heard over it."""
+    """A connection to one server, and the channels to which it is subscribed."""
 
     wire: Wire
     last_reply_s: float
@@ -83,11 +83,11 @@ class _Subscription:
 class WakeupSubscriber:
     """Subscribes to the wake-up channels of slots; in a cluster, on the node of each slot.
 
-    One thread reads; any may close it.
+    One thread reads; any thread may close it.
 
     Args:
-        connections: Where the topic is.
-        topic: Topic name.
+        connections: The connections to the topic's servers.
+        topic: Name of the topic.
         slots: The slots.
     """
 
@@ -105,7 +105,7 @@ class WakeupSubscriber:
 
     @classmethod
     def of_places(cls, connections: Connections, places: Sequence[tuple[str, int]]) -> WakeupSubscriber:
-        """Return a reader of slots of several topics: its hints have the index of a place instead of a slot."""
+        """Return a subscriber to slots of several topics: its hints have the index of a place instead of a slot."""
         reader = cls(connections, ", ".join(dict.fromkeys(topic for topic, _ in places)), ())
         reader._slots = {slot_keys(*place).wake.encode(): number for number, place in enumerate(places)}
         return reader
@@ -114,7 +114,7 @@ class WakeupSubscriber:
         """Wait up to `timeout_s` for a hint and return all that have arrived.
 
         Returns:
-            No hints after the timeout, or at once if the connection is broken or closed: then `missed` is set.
+            The hints; none after the timeout. If the connection is broken or closed, none at once, with `missed` set.
         """
         self._closing = False
         try:
@@ -157,7 +157,7 @@ class WakeupSubscriber:
 
     @staticmethod
     def wait_for_any(readers: Sequence[WakeupSubscriber], timeout_s: float) -> None:
-        """Wait up to `timeout_s` until one of several readers has data; then call `read` of each with 0 s."""
+        """Wait up to `timeout_s` until one of several subscribers has data; then call `read` of each with 0 s."""
         with ExitStack() as reading:
             for reader in readers:
                 # a concurrent close() interrupts the wait; we release the connection ourselves
@@ -186,15 +186,15 @@ class WakeupSubscriber:
         )
 
     def probe(self, every_s: float) -> float | None:
-        """Check at intervals that hints arrive: publish a message on a channel of each server, and expect it back.
+        """Check at intervals that hints arrive: publish a message on a channel of each server, and wait to receive it.
 
-        To be called by the reading thread.
+        Must be called by the reading thread.
 
         Args:
             every_s: Interval in seconds. Several servers are checked in turn.
 
         Returns:
-            Since when hints are known to arrive from all channels, on the monotonic clock; `None` if they are not.
+            Time since which hints are known to arrive from all servers, on the monotonic clock; `None` if unknown.
         """
         now_s = monotonic_s()
         subscriptions = list(self._subscriptions.values())
@@ -225,7 +225,7 @@ class WakeupSubscriber:
         return max(0.0, min(at_s, default=float("inf")) - monotonic_s())
 
     def _probe_at_s(self, subscription: _Subscription, every_s: float) -> float:
-        """Return when a server is probed next."""
+        """Return the time of a server's next probe, on the monotonic clock."""
         return subscription.probed_s + (
             PROBE_AGAIN_S if subscription.proven_s is None else every_s * len(self._subscriptions)
         )
@@ -239,7 +239,7 @@ class WakeupSubscriber:
         try:
             self._connections.command(publish, channel, subscription.probe, key=channel, patience_s=CONFIRM_S)
         except RmqError as error:
-            log.debug("topic %s: no probe of its wake hints: %s", self._topic, error)
+            log.debug("topic %s: the probe of its wake-up hints was not published: %s", self._topic, error)
 
     def end(self) -> None:
         """Close for good: a current read ends, and later ones return at once."""
@@ -281,7 +281,7 @@ class WakeupSubscriber:
             try:
                 by_node.setdefault(self._connections.wakeup_node(channel), set()).add(channel)
             except WireBrokenError as error:
-                log.debug("no server to subscribe to %r at: %s", channel, error)
+                log.debug("the server for a subscription to %r is not known: %s", channel, error)
         for node in self._subscriptions.keys() - by_node.keys():
             self._drop(node)
         for node, channels in by_node.items():
@@ -312,8 +312,8 @@ class WakeupSubscriber:
     def _take_all(self, hints: list[tuple[int, int]]) -> bool:
         """Process the replies that have arrived; return whether there were any.
 
-        Reads from the socket once: at each system call another thread may take Python's lock for 5 ms. Data that
-        arrives meanwhile is left for the next read.
+        Reads from the socket once: at each system call another thread may take the GIL for 5 ms. Data that arrives
+        meanwhile is left for the next read.
         """
         any_taken = False
         for node, subscription in list(self._subscriptions.items()):
@@ -362,7 +362,7 @@ class WakeupSubscriber:
             return
         # for example no right to these channels: then consumers look by themselves
         self._next_attempt_s = monotonic_s() + REFUSED_S
-        log.warning("topic %s gets no wake hints, so its consumers poll: %s", self._topic, error)
+        log.warning("topic %s receives no wake-up hints, so its consumers poll: %s", self._topic, error)
         self._drop(node)
 
     def _drop(self, node: Node) -> None:
@@ -377,7 +377,7 @@ class WakeupSubscriber:
         self._connections.invalidate()
 
     def _ping(self) -> None:
-        """Find connections whose server no longer answers, although they are not closed."""
+        """Ping silent connections, and drop those whose server no longer answers although they are not closed."""
         now_s = monotonic_s()
         for node, subscription in list(self._subscriptions.items()):
             try:
@@ -397,6 +397,6 @@ class WakeupSubscriber:
 
 
 def _due_ms(rest: list[Any]) -> int | None:
-    """Return the due time of a hint; `None` for other messages, which other clients may publish."""
+    """Return the due time in a hint; `None` for other messages, which any client may publish."""
     payload = rest[0] if len(rest) == 1 else None
     return int(payload) if isinstance(payload, bytes) and payload.isdigit() and len(payload) <= MOST_DIGITS else None

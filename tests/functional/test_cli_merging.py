@@ -257,7 +257,7 @@ def test_bad_sends_name_value_and_rule(cli: Cli, stock: Topic, tags: Topic, orde
     assert "need --of (of in JSON)" in refused(orders, "a", "--part", "p")
     assert "do not take --body" in refused(orders, "a", "--part", "p", "--of", "2", "--body", "x")
     assert "do not take --weight" in refused(orders, "a", "--part", "p", "--of", "2", "--weight", "2")
-    assert "takes up to max_items, which is 1000" in refused(orders, "a", "--part", "p", "--of", "2000")
+    assert "takes at most max_items, which is 1000" in refused(orders, "a", "--part", "p", "--of", "2000")
     assert "which has no merge, do not take --weight" in refused(priority, "a", "--priority", "1", "--weight", "2")
     assert "--once belongs to topics that merge" in refused(priority, "a", "--priority", "1", "--once", "x")
     assert "--fold belongs to topics that merge" in refused(priority, "--priority", "1", "--fold", stdin="a")

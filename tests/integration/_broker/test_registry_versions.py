@@ -88,7 +88,7 @@ def test_what_is_no_name_is_not_registered(client: RmqClient, name: str) -> None
 
 @pytest.mark.parametrize("name", [7, b"jobs", "\udcff"])
 def test_a_topic_is_named_by_a_text(client: RmqClient, name: Any) -> None:
-    with pytest.raises(RmqError, match="is not the name of a topic"):
+    with pytest.raises(RmqError, match="is not a valid name of a topic"):
         client.topic(name)
 
 

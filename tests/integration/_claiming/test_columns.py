@@ -327,5 +327,5 @@ def test_where_there_are_no_columns(client: RmqClient, make_topic: MakeTopic) ->
     with pytest.raises(InvalidValueError, match="columns is True and batch is None; columns need batch="):
         client.listener(topic, columns=True)
     consumer = client.consumer(stream, group="g")
-    with pytest.raises(InvalidValueError, match="is STREAM and has no columns; use poll"):
+    with pytest.raises(InvalidValueError, match="is STREAM, which cannot be polled as columns; use poll"):
         consumer.poll_columns()

@@ -348,11 +348,11 @@ def test_a_lost_lease_is_told_and_the_late_ack_changes_nothing(
         wait_until(lambda: begun)
         take_lease_away(redis_client, begun[0])
         wait_until(lambda: raised)
-        wait_until(lambda: "outcomes came after their lease" in caplog.text)
+        wait_until(lambda: "outcomes were ignored, because their leases" in caplog.text)
         assert left_in(stats_of(client, topic))[1] == 1
         wait_until(lambda: len(begun) == 2 and empty(client, topic)())  # once that lease ends
     assert told == begun[:1]
-    assert "on_lost of topic" in caplog.text
+    assert "on_lost of a listener on topic" in caplog.text
     assert stats_of(client, topic).total("acked") == 1
 
 
@@ -529,7 +529,7 @@ def test_without_the_right_to_the_wake_channels_it_works_by_looking(
         with RmqClient(f"redis://deaf:pw@127.0.0.1:{redis_server.port}") as deaf, caplog.at_level(logging.WARNING):
             deaf.listener(topic)(lambda delivery: seen.append(delivery.text))
             with listening(deaf):
-                wait_until(lambda: "gets no wake hints" in caplog.text)
+                wait_until(lambda: "receives no wake-up hints" in caplog.text)
                 client.producer(topic).send(PriorityMessage("a", 100))
                 wait_until(lambda: seen == ["a"])
             with deaf.consumer(topic) as consumer:
@@ -537,6 +537,6 @@ def test_without_the_right_to_the_wake_channels_it_works_by_looking(
                 client.producer(topic).send(PriorityMessage("b", 100))
                 [delivery] = consumer.poll(timeout=50)
                 assert delivery.ack()
-        assert caplog.text.count("gets no wake hints") == 2  # not over and over
+        assert caplog.text.count("receives no wake-up hints") == 2  # not over and over
     finally:
         redis_client.execute_command("ACL", "DELUSER", "deaf")
