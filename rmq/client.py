@@ -45,7 +45,7 @@ log = reporter("rmq.client")
 
 
 class RmqClient:
-    """A connection to RMQ. Thread-safe; make it in the process that uses it. Use it as a context manager, or close it.
+    """A connection to RMQ. Thread-safe; create it in the process that uses it. A context manager; otherwise close it.
 
     Args:
         url: `redis://`, `rediss://`, `unix://`, `redis+sentinel://host1,host2/service`,
@@ -116,7 +116,7 @@ class RmqClient:
         self._connections.server = self._server  # a producer may outlive the last reference to its client
         self._known = KnownTopics(self._connections)
         self.observers = Observers()
-        """Observers of sends and handlers. Add them before making producers and starting listeners."""
+        """Observers of sends and handlers. Add them before creating producers and starting listeners."""
         self._listeners = ListenerSet(self._connections, self._known, self.observers, self._handlers)
         self._zookeeper = zookeeper
         self._recording = Recording(self._connections)
@@ -231,7 +231,7 @@ class RmqClient:
             threads: Number of threads of each listener, 1 to 1,000, overriding the listener's own setting; `None` keeps
                 it.
             handlers: Maximum number of handlers that run in parallel over all listeners, 1 to 10,000, shared by weight.
-                One handler of each listener can always start if there are enough. `None` for no limit but the threads.
+                One handler of each listener can always start if there are enough. `None` limits only the threads.
             drain_s: With ZooKeeper: seconds that a slot which moves to another worker waits for its running handler.
                 `drain_timeout_s` of a `Coordinator` takes precedence.
             idle: `normal` polls each second in addition to wakeups. `economy` sends fewer than ten commands a minute
@@ -413,7 +413,7 @@ class RmqClient:
         return History(self._connections)
 
     def record_history(self) -> None:
-        """Help to record `history` until `stop` or `close`. Running listeners do so automatically."""
+        """Take part in recording `history` until `stop` or `close`. Running listeners do so automatically."""
         self._recording.start(self._listeners.finished if self._listeners.pace.economical else None)
 
     def server_memory(self) -> dict[str, ServerMemory]:

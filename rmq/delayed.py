@@ -147,7 +147,7 @@ class DelayedQueue(Generic[ValueT]):
 
         Args:
             value: `str` or `bytes`, not empty; with a payload class, an object of it.
-            delay: Due after so long by Redis' clock: a `timedelta` or a text such as "10s"; "0s" for at once.
+            delay: Time until it is due, by Redis' clock: a `timedelta` or a text such as "10s"; "0s" for at once.
 
         Raises:
             InvalidMessageError: The value is too long, empty, of another type, or cannot be encoded; or the delay is
@@ -174,7 +174,7 @@ class DelayedQueue(Generic[ValueT]):
             values: Pairs of a value and its delay, as for `offer`; any iterable, read as fast as Redis takes them.
 
         Returns:
-            How many were new, and how many merged.
+            Number of new values, and of values that merged.
 
         Raises:
             InvalidBatchError: A value or a delay is invalid. The error names it and says how many were stored;

@@ -8,12 +8,12 @@ RmqError
 │   └── InvalidUrlError
 ├── UnreadableDocumentError                stored by a newer version, or not readable at all
 ├── TopicMismatchError                     registered with another type or slot count
-├── UnknownTopicError                      nobody has registered this topic
-├── TooManyGroupsError                     a stream topic has its most groups
+├── UnknownTopicError                      no process has registered this topic
+├── TooManyGroupsError                     a stream topic has the maximum number of groups
 ├── SendError                              lists the messages that were stored and those that were not
 │   ├── InvalidBatchError (also InvalidMessageError)
 │   ├── BacklogFullError
-│   │   └── CollectionFullError            a Collect has its most items, or bytes
+│   │   └── CollectionFullError            a Collect has its maximum of items or bytes
 │   ├── CallChangedError                   an earlier call with the same `once` sent different messages
 │   ├── DurabilityError                    stored on the master, but not confirmed as safe
 │   ├── EntryIdError                       an entry's id is not above the last one of its slot
@@ -111,8 +111,8 @@ class UnreadableDocumentError(RmqError):
     """A document in Redis or ZooKeeper needs a newer version of RMQ, or was not written by RMQ.
 
     Attributes:
-        version: Schema version of its writer; `None` if it has none that can be read.
-        min_reader: The oldest schema version that may use it; `None` if it has none that can be read.
+        version: Schema version of its writer; `None` if it cannot be read.
+        min_reader: The oldest schema version that may use it; `None` if it cannot be read.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class SendError(RmqError):
     """Some messages of a send were not stored.
 
     Attributes:
-        stored: How many messages are known to be stored (new or merged).
+        stored: Number of messages known to be stored (new or merged).
         not_stored: Messages known not to be stored, in the order of sending.
         unknown: Messages whose reply was lost: they may or may not be stored. If you send one again, it merges with the
             copy in the backlog, or is delivered a second time if that copy was already handled. It counts twice on
@@ -308,7 +308,7 @@ class EnsembleMismatchError(CoordinationError):
 
 
 class ClientClosedError(RmqError):
-    """The client was closed; make a new one."""
+    """The client was closed; create a new one."""
 
 
 class WebhookError(RmqError):
@@ -316,7 +316,7 @@ class WebhookError(RmqError):
 
 
 class ForkedClientError(RmqError):
-    """Connections do not survive a fork: make the client in the process that uses it."""
+    """Connections do not survive a fork: create the client in the process that uses it."""
 
 
 for _name in __all__:

@@ -71,7 +71,7 @@ class Broker(Protocol):
         ...
 
     def whole_call(self, slot: int, whole: Sequence[WholeClaim]) -> Call[tuple[int, ...]]:
-        """Return a call that acks up to `WHOLE_BATCH` whole claims; its result is the scores of those to ack by name."""
+        """Return a call that acks up to `WHOLE_BATCH` whole claims; its result has scores of those to ack by name."""
         ...
 
     def nack_call(self, slot: int, nacks: Sequence[Nack]) -> Call[NackReply]:

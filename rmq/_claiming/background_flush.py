@@ -21,7 +21,7 @@ class BackgroundFlush:
     """Runs a background job while something is left to settle. Thread-safe.
 
     Args:
-        runtime: Threads and locks, of threads or of asyncio.
+        runtime: The runtime: threads, or an event loop.
         name: Name of the job.
         has_pending: Returns whether deliveries are left to settle; called while `lock` is held.
         flush: Settles the deliveries that are due, or all of them if its argument is True, since no call follows.

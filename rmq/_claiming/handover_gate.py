@@ -50,7 +50,7 @@ class HandoverGate:
             elif self._logged.get(slot) != owner.epoch:
                 self._logged[slot] = owner.epoch
                 log.info(
-                    "slot %d of topic %s waits for %d messages of an earlier owner to be settled, or their leases to expire",
+                    "slot %d of topic %s waits for %d messages of an earlier owner to be settled or to expire",
                     slot,
                     self._topic.name,
                     size.in_flight,

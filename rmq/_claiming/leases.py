@@ -39,7 +39,7 @@ class InFlight:
 
     Args:
         lease_s: The lease of the topic, in seconds.
-        runtime: Threads and locks, of threads or of asyncio.
+        runtime: The runtime: threads, or an event loop.
         columns: Whether some of the deliveries may be `ClaimColumns`.
     """
 
@@ -173,7 +173,7 @@ class LeaseKeeper(Background):
         slots: The topic's slots.
         held: The deliveries, one object per listener thread.
         on_lost: Called once with each delivery whose lease was lost. It must not block; see `LeaseLostNotifier`.
-        runtime: Threads and locks, of threads or of asyncio.
+        runtime: The runtime: threads, or an event loop.
     """
 
     def __init__(
@@ -300,7 +300,7 @@ class LeaseLostNotifier(Background):
     Args:
         topic: Name of the topic.
         on_lost: Called with each delivery whose lease was lost, one after the other.
-        runtime: Threads and locks, of threads or of asyncio.
+        runtime: The runtime: threads, or an event loop.
     """
 
     def __init__(self, topic: str, on_lost: Callable[[Delivery], object], runtime: Runtime = THREADS) -> None:

@@ -33,7 +33,7 @@ class Prefetch:
 
     Args:
         consumer: Claims the deliveries; no other code may poll it.
-        runtime: Threads and locks, of threads or of asyncio.
+        runtime: The runtime: threads, or an event loop.
     """
 
     def __init__(self, consumer: Consumer, runtime: Runtime) -> None:

@@ -25,7 +25,7 @@ class ReturnBuffer:
     taken them within half a lease.
 
     Args:
-        runtime: Threads and locks, of threads or of asyncio.
+        runtime: The runtime: threads, or an event loop.
         topic: The registered definition.
         release: Function that releases deliveries.
     """

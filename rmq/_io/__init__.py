@@ -1,1 +1,1 @@
-"""Waiting, in threads or in an event loop, the connection to one server, loggers, observers, hosts of web servers."""
+"""Waiting in threads or in an event loop, connections to one server, loggers, observers, and names of hosts."""

@@ -1,7 +1,7 @@
-"""Everything that waits, in one place: locks, sleeps, threads, sockets.
+"""All operations that wait: locks, sleeps, threads, sockets.
 
-The logic of the library is written once, as plain calls. Here it waits in threads; `rmq.aio` brings its own `Runtime`,
-under which the same logic waits in an event loop. So nothing else in the library may block by itself.
+The logic of the library is written once, as plain calls. Here it waits in threads; `rmq.aio` has a `Runtime` of its
+own, with which the same logic waits in an event loop. So no other code in the library may block.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Lock(Protocol):
 
 
 class Condition(Protocol):
-    """A condition with the interface of `threading.Condition`. Nothing may wait while it is held but its own `wait`."""
+    """A condition with the interface of `threading.Condition`. Only its own `wait` may block while it is held."""
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for a notification; return False after the timeout."""
@@ -60,19 +60,19 @@ class Event(Protocol):
     """An event with the interface of `threading.Event`; it may be set from any thread."""
 
     def is_set(self) -> bool:
-        """Return whether it is set."""
+        """Return whether the event is set."""
         ...
 
     def set(self) -> None:
-        """Set it, and wake all that wait."""
+        """Set the event, and wake all waiting threads."""
         ...
 
     def clear(self) -> None:
-        """Unset it."""
+        """Reset the event."""
         ...
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set; return False after the timeout."""
+        """Wait until the event is set; return False after the timeout."""
         ...
 
 
@@ -104,7 +104,7 @@ class Runtime(Protocol):
     outlives_main: bool
 
     def sleep(self, seconds: float) -> None:
-        """Wait for some seconds."""
+        """Wait for a number of seconds."""
         ...
 
     def lock(self, *, long: bool = False) -> Lock:
@@ -125,7 +125,7 @@ class Runtime(Protocol):
         ...
 
     def job(self, run: Callable[[], object], name: str) -> Job:
-        """Return a new job; the program's end does not wait for it."""
+        """Return a new job; the end of the program does not wait for it."""
         ...
 
     def finish_within(self, action: Callable[[], object], longest_s: float) -> None:
@@ -133,7 +133,7 @@ class Runtime(Protocol):
         ...
 
     def call(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a function that waits by itself, such as ZooKeeper's client."""
+        """Call a function that blocks in its own way, such as one of the ZooKeeper client."""
         ...
 
     def wait_readable(self, wires: Iterable[Wire], timeout_s: float) -> None:
@@ -229,8 +229,8 @@ class Background(ABC):
     """A job that runs its method `run`.
 
     Args:
-        runtime: The runtime, which decides what the job runs in.
-        name: Its name.
+        runtime: The runtime, which determines whether the job is a thread or a task.
+        name: Name of the job.
     """
 
     def __init__(self, runtime: Runtime, name: str) -> None:
@@ -245,7 +245,7 @@ class Background(ABC):
         self._job.start()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for its end, unless it was never started or is the caller itself: a handler may stop its client."""
+        """Wait for the job's end, unless it never started or is the caller itself: a handler may stop its client."""
         if self._job.is_alive() and self._job is not threading.current_thread():
             self._job.join(timeout)
 

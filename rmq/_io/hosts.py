@@ -1,8 +1,8 @@
-"""Hosts as web servers are named and reached. Pure.
+"""Checks of host names in requests to web servers. Pure.
 
-A web page can lead its own host name to an address of this machine (DNS rebinding), and so have a browser ask servers
-that only this machine can reach. It cannot do so with an address: hence a request must name `localhost`, an address, or
-a name that is known to be ours.
+A web page can make its own host name resolve to an address of this machine (DNS rebinding), so that a browser sends
+requests to servers that only this machine can reach. With an address this is impossible. So a request must name
+`localhost`, an address, or a name that is configured.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ import ipaddress
 
 
 def named_host(host_header: str) -> str:
-    """Return the host of a `Host` header in small letters, without its port and without the brackets of IPv6."""
+    """Return the host of a `Host` header in lower case, without its port and without the brackets of IPv6."""
     name = host_header.lower()
     return name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0].rstrip(".")
 
 
 def is_local_name(host: str) -> bool:
-    """Return whether no page elsewhere can lead this name to our address."""
+    """Return whether a host is `localhost` or an address, which DNS rebinding cannot change."""
     return host == "localhost" or _address(host) is not None
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach an address, or be reached from it."""
+    """Return whether a host is `localhost` or a loopback address."""
     address = _address(host)
     return host == "localhost" if address is None else address.is_loopback
 
 
 def network_of(host: str) -> str:
-    """Return an IPv4 address, or the 64 bits of an IPv6 address that its user cannot choose; other hosts unchanged."""
+    """Return an IPv4 address, or the /64 network of an IPv6 address, whose user may change the rest; else the host."""
     address = _address(host.partition("%")[0])
     if address is None:
         return host

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Observer:
-    """Watches a client; a subclass takes what it wants. Its methods are called from many threads, and must be quick.
+    """Observes a client; subclasses override the methods they need. Called from many threads, methods must be fast.
 
     Examples:
         >>> class Slow(Observer):
@@ -27,18 +27,18 @@ class Observer:
 
     @contextmanager
     def sending(self, topic: Topic, messages: int) -> Generator[str]:
-        """Stand around a send; `messages` is 0 for a stream of them. Gives the trace context to go along, or ""."""
+        """Context manager around a send; `messages` is 0 if unknown. Yields the trace context to send, or ""."""
         del topic, messages
         yield ""
 
     @contextmanager
     def handling(self, deliveries: Sequence[Delivery]) -> Generator[None]:
-        """Stand around a handler; its exception passes through. Deliveries nacked by itself have an `outcome`."""
+        """Context manager around a handler, whose exception it gets. Deliveries that it settled have an `outcome`."""
         del deliveries
         yield
 
     def settled(self, deliveries: Sequence[Delivery]) -> None:
-        """Called when outcomes have reached Redis. `Delivery.lost` is true for those that came too late."""
+        """Called when outcomes have reached Redis. `Delivery.lost` is true if the lease was lost before."""
 
 
 class Observers:
@@ -69,7 +69,7 @@ class Observers:
             yield
 
     def settled(self, deliveries: Sequence[Delivery]) -> None:
-        """Notify all observers of outcomes that are stored in Redis. Errors of observers are logged."""
+        """Notify all observers of deliveries whose outcomes have reached Redis; log the observers' errors."""
         for each in self.all:
             try:
                 each.settled(deliveries)
@@ -79,7 +79,7 @@ class Observers:
 
 @contextmanager
 def _harmless(watching: Callable[[], AbstractContextManager[T]], otherwise: T) -> Generator[T]:
-    """Stand around something as an observer does; of exceptions only that of what is watched passes."""
+    """Run an observer's context manager around a block; raise only errors of the block, and log the observer's."""
     entered: AbstractContextManager[T] | None = None
     value = otherwise
     try:
@@ -109,4 +109,4 @@ def _harmless(watching: Callable[[], AbstractContextManager[T]], otherwise: T) -
 def _report(error: BaseException) -> None:
     if not passes_over(error):
         raise error
-    log.error("an observer failed", exc_info=traced(error))
+    log.error("an observer of sends and handlers raised an error", exc_info=traced(error))

@@ -1,7 +1,7 @@
 """Loggers that never raise, whatever the logging configuration of the program does.
 
-A filter or a handler that a program adds may raise. Here that would end a thread that renews leases, or lose what a
-claim has brought. So all of the library's log lines go through `reporter`.
+A filter or a handler that a program adds may raise. That would end a thread that renews leases, or lose messages that
+were just claimed. So the library logs only through `reporter`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any, cast
 from rmq._model.times import monotonic_s
 
 REPEAT_S = 10.0
-"""So long a warning stands for those of its kind that follow it."""
+"""Interval in which further warnings of the same kind are left out, in seconds."""
 
 _TRACEBACK: Any = BaseException.__dict__["__traceback__"]
 
 
 MOST_TEXT, MOST_TRACEBACK = 4_000, 16_000
-"""Characters of a value, or of a traceback with the texts of its errors, that a line has: a handler's error may bring
+"""Most characters of a value, and of a traceback with the texts of its errors, in a line: a handler's error may have
 20 MB."""
 
 
@@ -37,7 +37,7 @@ def _cut(value: object) -> object:
 
 
 def _cut_traceback(exc_info: Any) -> str:
-    """Return the end of a traceback whose errors have long texts; "" where they have not."""
+    """Return the beginning and the end of a traceback whose errors have long texts; "" if the texts are short."""
     error: Any = sys.exc_info()[1] if exc_info is True else exc_info
     if type(error) is tuple:
         error = cast("Any", error)[1]
@@ -62,7 +62,7 @@ class Reporter(logging.LoggerAdapter[logging.Logger]):
     """A logger that never raises. Errors of the program's logging go to standard error, as in `logging`."""
 
     def log(self, level: int, msg: object, *args: object, stacklevel: int = 1, **options: Any) -> None:
-        """Log a line, if the level is wanted."""
+        """Log a line, if the level is enabled."""
         if not self.logger.isEnabledFor(level):
             return
         try:
@@ -82,9 +82,9 @@ class Reporter(logging.LoggerAdapter[logging.Logger]):
 
 
 class Sparing:
-    """Logs warnings that may come many times a second: the first one of a kind at once, then one in `REPEAT_S` seconds.
+    """Logs warnings that may occur many times a second: the first of a kind at once, then one every `REPEAT_S` seconds.
 
-    Thread-safe. The next one says how many were left out.
+    Thread-safe. The next warning tells how many were left out.
     """
 
     def __init__(self) -> None:
@@ -95,11 +95,11 @@ class Sparing:
         """Log a warning, unless one of its kind was logged a moment ago.
 
         Args:
-            log: Where.
-            kind: Key of the warning; equal ones are logged once.
-            text: The line, as for `logging`.
+            log: The logger.
+            kind: Kind of the warning; warnings of equal kinds are limited together.
+            text: The format string, as for `logging`.
             args: Its arguments.
-            exc_info: Whether the traceback goes with it.
+            exc_info: Whether to add the traceback.
         """
         now_s = monotonic_s()
         with self._lock:

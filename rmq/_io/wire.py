@@ -36,11 +36,11 @@ _CODES: tuple[tuple[type[Exception], str], ...] = (
 )
 
 NOTHING = object()
-"""Stands for a reply that has not arrived."""
+"""Result of `Wire.read` if no reply has arrived."""
 
 _READ_BYTES = 65_536
 _PIECE_BYTES = 131_072
-"""Sent at once: the timeout is for each piece, so that a large request gets through a slow line."""
+"""Bytes sent at a time: the timeout applies to each piece, so that a large request can use a slow connection."""
 
 packed = cast("Callable[[tuple[Argument, ...]], bytes]", hiredis.pack_command)  # pyright: ignore[reportUnknownMemberType]
 """Returns a command in the protocol\'s form."""
@@ -68,15 +68,15 @@ def poller() -> Any:
 
 
 class WireBrokenError(RmqError):
-    """The connection can't be made, was cut, or did not answer in time. Inside the library only."""
+    """The connection cannot be made, was closed, or did not answer in time. Used inside the library only."""
 
 
 class WireTimeoutError(WireBrokenError):
-    """The server did not answer in time. Inside the library only."""
+    """The server did not answer in time. Used inside the library only."""
 
 
 class ReplyError(RmqError):
-    """The server answered with an error. Inside the library only; its text begins with the error's code."""
+    """The server answered with an error. Used inside the library only; its text begins with the error's code."""
 
 
 class Wire:
@@ -104,7 +104,7 @@ class Wire:
 
         Raises:
             WireBrokenError: The server can't be reached.
-            ReplyError: It refuses the credentials, or another part of the handshake.
+            ReplyError: The server refuses the credentials, or another part of the handshake.
         """
         self._guarded(self._connection.connect)
         self._socket = self._connection._sock
@@ -113,7 +113,7 @@ class Wire:
         self._poller.register(self._socket, select.POLLIN)
 
     def send(self, request: bytes) -> None:
-        """Send a packed request; the server has to take some of it within each timeout."""
+        """Send a packed request; each piece must be sent within the timeout."""
         try:
             if (size := len(request)) <= _PIECE_BYTES:
                 sent = self._socket.send(request)
@@ -153,8 +153,8 @@ class Wire:
         """Read one reply; without `wait`, return `NOTHING` if it has not arrived.
 
         Raises:
-            ReplyError: The reply is an error; the connection is still good.
-            WireBrokenError: No reply in time, or the connection was cut.
+            ReplyError: The reply is an error; the connection is still usable.
+            WireBrokenError: There was no reply in time, or the connection was closed.
         """
         reader = self._reader
         try:
@@ -269,7 +269,7 @@ def wire_factory(url: str, timeout_s: float, connect_s: float | None = None) -> 
 
 
 UNUSABLE = (ValueError, TypeError, AttributeError, exceptions.RedisError)
-"""How redis-py refuses a URL, or an option in it."""
+"""Errors that redis-py raises for an invalid URL, or an invalid option in it."""
 
 _UNKNOWN_OPTION = re.compile(r"unexpected keyword argument '(\w+)'")
 
@@ -282,7 +282,7 @@ def unusable(error: Exception) -> InvalidUrlError:
 
 
 def checked_maker(pool: Any, retry: Any) -> Callable[[], Any]:
-    """Return a factory of a pool's connections. Makes one now, since redis-py checks a URL's options only then.
+    """Return a factory of a pool's connections; create one at once, since redis-py checks a URL's options only then.
 
     Options of the URL override those of the pool, except those that RMQ relies on.
     """

@@ -28,12 +28,12 @@ class SlotUser(Protocol):
 
     @property
     def place(self) -> str:
-        """Return the name under which it owns slots."""
+        """Name under which it owns slots."""
         ...
 
     @property
     def topic(self) -> Topic:
-        """Return the registered definition."""
+        """The registered definition of its topic."""
         ...
 
     def refresh_ownership(self, owned: Mapping[SlotKey, Ownership]) -> bool:

@@ -31,18 +31,18 @@ def send_patiently(
     *,
     each: bool = False,
 ) -> tuple[SendResult, RmqError | None]:
-    """Store messages of one slot in order, part by part, as the backlog gets room for them.
+    """Store messages of one slot in order, in parts as space becomes free in the backlog.
 
     Args:
         slots: The topic; its `full_timeout` limits the wait since the last part that was stored.
         slot: Number of the slot.
-        messages: What to store; of one slot, at most `MAX_BATCH`.
-        sleep: Waits a number of seconds.
-        detailed: Also say per message whether it was new.
-        each: Refuse messages whose time has passed by themselves: the result is a `PartlySent` then.
+        messages: The messages, of one slot, at most `MAX_BATCH`.
+        sleep: Waits for a number of seconds.
+        detailed: Also return per message whether it was new.
+        each: Refuse messages whose time has passed individually: then the result is a `PartlySent`.
 
     Returns:
-        The result of the stored messages, and the error that kept the rest from being stored, or `None`.
+        The result of the stored messages, and the error because of which the others were not stored, or `None`.
     """
     timeout_s = slots.topic.full_timeout_s
     stored, size = SendResult(0, 0), len(messages)
@@ -87,7 +87,7 @@ def wait_for_room(send: Callable[[], T], timeout_s: float, sleep: Sleep) -> T:
 
 
 def add_up(first: SendResult, second: SendResult) -> SendResult:
-    """Return the results of two sends as one, the first one's messages first."""
+    """Combine the results of two sends, with the messages of the first one first."""
     total = SendResult(
         first.new + second.new,
         first.merged + second.merged,

@@ -35,17 +35,17 @@ from rmq.errors import (
 )
 
 BATCH = 500
-"""Messages per script call; more where a topic has few slots, see `batch_size`."""
+"""Messages per script call; more if a topic has few slots, see `batch_size`."""
 
 CALLS_IN_FLIGHT = 4
-"""Most script calls per round trip, each to another slot; while one is under way, the next is put together."""
+"""Most script calls per round trip, each to another slot; during a round trip, the next one is built."""
 
 BUFFERED_BYTES = 64 * BATCH_BYTES
 """Most bytes of contents and bodies held back to fill batches."""
 
 COLLECTED_BYTES = 8 * BATCH_BYTES
-"""Most bytes of items, as far as the topic bounds them, in messages with which those of a call merge. The call itself
-ends where these cost more than they may; what it has left is sent by another one."""
+"""Most bytes of stored items with which the messages of one call may have to merge, by the topic's bounds. A call ends
+early if merging costs too much; another call sends its remaining messages."""
 
 BUFFERED = 20_000
 """Most messages held back to fill batches, over all slots."""
@@ -54,7 +54,7 @@ CHUNK = 4_000
 """Rows of columns that are sorted by slot at a time."""
 
 M = TypeVar("M")
-"""What the caller has sent: messages, or numbers of rows."""
+"""Type of the caller's messages: messages, or numbers of rows."""
 
 ROUND = RoundLimits(CALLS_IN_FLIGHT * BATCH, CALLS_IN_FLIGHT * BATCH_BYTES)
 
@@ -109,7 +109,7 @@ class BatchSender:
         Args:
             messages: Any iterable.
             encode: Checks a message and encodes it.
-            first: Number of the first message within the whole call.
+            first: Number of the first message within the caller's whole call.
 
         Raises:
             InvalidBatchError: A message breaks a rule; those after it stay in the iterable.
@@ -184,7 +184,7 @@ class BatchSender:
     def _stop_sending(self) -> None:
         """Send the batches of all servers but the failed one, then raise the error.
 
-        Batches of a named call end where those of its repeat end: else a repeat would skip messages that were not sent.
+        Batches of a named call must end where those of its repeat end: otherwise a repeat would skip unsent messages.
         """
         self._flush(unfinished=self._once is None)
         self.collect()
@@ -200,7 +200,7 @@ class BatchSender:
         return SendResult(self._new, self._stored - self._new, outcomes, ids, self._dropped)
 
     def _invalid_batch(self, error: InvalidMessageError, message: object, number: int) -> InvalidBatchError:
-        """Stop before an invalid message; the error says which messages were stored."""
+        """Stop before an invalid message; return the error, which lists the messages that were stored."""
         self.collect()
         method, what = self._method
         return InvalidBatchError(
@@ -301,7 +301,7 @@ class BatchSender:
     def _refuse(self, error: RmqError, messages: list[Any], noted: list[Any] | None = None) -> None:
         """Record messages that were refused individually: the others are sent, unless too many were refused.
 
-        A named call is always sent to its end: its repeat would meet the same refusals and end as early.
+        A named call is always sent to its end: its repeat would get the same refusals and stop as early.
         """
         noted = self._not_stored if noted is None else noted
         self._refusal = self._refusal or error
@@ -316,7 +316,7 @@ class BatchSender:
         return False
 
     def _left(self) -> Iterator[Any]:
-        """Yield the messages that were taken and not sent, and the rows after them."""
+        """Yield the messages that were taken but not sent, and the rows after them."""
         for batch in chain(self._pipeline.unsent(), self._open.values()):
             yield from batch.originals()
         yield from self._rows_left

@@ -18,16 +18,16 @@ from rmq._transport.urls import Address
 from rmq.errors import RmqError, ScriptFailedError
 
 BATCH_BYTES = 1_048_576
-"""A batch is sent before its contents and bodies grow beyond this."""
+"""Most bytes of contents and bodies in a batch."""
 
 JOINED_MESSAGES, JOINED_SLOTS = 16, 32
-"""Batches of at most so many messages share a call, so many at most: the server works off one call without a break."""
+"""Most messages in a batch that shares a call, and most batches in a call: a call blocks the server while it runs."""
 
 JOINED_BYTES = 65_536
-"""A call that batches share is sent before their contents and bodies grow beyond this."""
+"""Most bytes of contents and bodies in a call that batches share."""
 
 QUEUED, QUEUED_BYTES = 50_000, 67_108_864
-"""Most messages, and bytes, in full batches for servers that do not take them, while others take theirs."""
+"""Most messages and bytes in batches that wait for busy servers while batches are sent to others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +108,9 @@ class Pipeline:
     """Keeps one round of calls under way per server, and builds the next one meanwhile. Not thread-safe.
 
     Args:
-        connections: Where the topic is.
+        connections: The connections to the topic's servers.
         topic: The registered definition.
-        size: What a round carries.
+        size: Limits of one round.
         call: Returns the call that sends a batch.
         settle: Called with a batch and the result or error of its call; returns whether its server may get more.
         wait: Waits until this number of messages may be sent; with it, all servers share one queue.

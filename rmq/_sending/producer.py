@@ -29,14 +29,14 @@ MAX_ONCE = 200
 """Most characters in the name of a call."""
 
 Source = Callable[[Callable[[], None]], Iterable[Any]]
-"""Returns messages, or what they are made of; gets what waits for the calls under way, for those that take time."""
+"""Returns messages, or values to make them of. Its argument is a function that waits for the calls in flight."""
 
 
 class Producer:
     """Sends to one topic. Thread-safe.
 
     Args:
-        connections: Where the topic is.
+        connections: The connections to the topic's servers.
         topic: The registered definition.
         observers: Observers of sends.
         slots: The broker of the slots; that of the topic by default.
@@ -69,23 +69,23 @@ class Producer:
 
         Args:
             message: The message.
-            once: Topics with `merge=`: a name for this call, 1 to 200 characters. A call of that name within an hour
-                of it, by any process, changes nothing and returns the same. Each slot keeps names by itself: a call of
-                that name with another content is refused where that is in the same slot, and else is another call.
+            once: Topics with `merge=`: a name for this call, 1 to 200 characters. Another call of this name within an
+                hour, by any process, changes nothing and returns the same result. Each slot keeps its own names: a call
+                with another content is refused if that is in the same slot; otherwise it is a different call.
 
         Returns:
             One new or one merged; on a stream topic with the entry's id.
 
         Raises:
             InvalidMessageError: The message breaks a rule; nothing was sent.
-            InvalidValueError: `once` is no name, or the topic does not merge.
-            SendError: It was refused and not stored: `FixedTimePassedError`, `BacklogFullError`, `MemoryFullError`,
-                and `CallChangedError` where the call of that name sent another content or value.
-            DurabilityError: Stored on the master, but not as safe as the client asked for.
-            RedisUnavailableError: No answer until the deadline: stored or not. `SendError.unknown` says what comes of
-                sending again after both.
+            InvalidValueError: `once` is not a valid name, or the topic does not merge.
+            SendError: The message was refused and not stored: `FixedTimePassedError`, `BacklogFullError`,
+                `MemoryFullError`, or `CallChangedError` if the call of this name sent another content or value.
+            DurabilityError: The message is stored on the master, but `durability` was not confirmed.
+            RedisUnavailableError: Redis did not answer until the deadline; the message may be stored.
+                `SendError.unknown` describes the effect of sending again after both errors.
 
-        Guarantee: atomic; repeated by itself after a lost reply, which is safe, since a repeated send merges; where
+        Guarantee: atomic; repeated automatically after a lost reply. That is safe, since a repeated send merges; if
         the topic folds sends, they are numbered and count once. On a stream topic it can append the entry twice.
         """
         encoded = self._encoder.one(message)
@@ -125,27 +125,27 @@ class Producer:
 
         Args:
             messages: Any iterable; it is read as fast as Redis takes the messages.
-            outcomes: Also say per message whether it was new, and on a stream topic its id; takes memory per message.
+            outcomes: Also return per message whether it was new, and on a stream topic its id; costs memory for each.
             fold: Topics with `merge=`: fold messages of one content by the topic's reducer before they are sent: the
-                result is the same, with fewer messages on the way. Not together with `outcomes`.
-            once: Topics with `merge=`: a name for this call, as for `send`. A repeat has to send the same messages in
-                the same order, with the same `fold`. Each slot checks what it gets by itself: of a repeat with other
-                messages, one slot may refuse its part, and another one store what is new to it.
+                result is the same, with fewer messages sent. Not together with `outcomes`.
+            once: Topics with `merge=`: a name for this call, as for `send`. A repeat must send the same messages in
+                the same order, with the same `fold`. Each slot checks only its own messages: if a repeat has other
+                messages, one slot may refuse its part while another one stores messages that are new to it.
 
         Returns:
-            How many were new and merged; zero and zero for no messages.
+            Number of new and merged messages; zero and zero for no messages.
 
         Raises:
-            InvalidValueError: `fold` or `once` on a topic that does not merge.
-            InvalidBatchError: A message breaks a rule. Like all errors here, it says how many messages
-                were stored and which of those taken from the iterable were not; the rest was not touched.
-            SendError: Messages were refused, or their reply was lost (`unknown`). What a `Collect` has no room for, or
-                a `Sum` no range, is refused by itself (`not_stored`), and so is a fixed time that has passed: all
-                others are sent, up to 20,000 refusals; with `once`, however many are refused.
-            DurabilityError: Messages are stored, but not as safe as the client asked for (`unknown`).
+            InvalidValueError: `fold` or `once` is used on a topic that does not merge.
+            InvalidBatchError: A message breaks a rule. Like all errors here, it tells how many messages were stored and
+                which of those taken from the iterable were not; the rest of the iterable was not read.
+            SendError: Messages were refused, or their reply was lost (`unknown`). Messages that exceed the bounds of a
+                `Collect` or the range of a `Sum`, or whose fixed time has passed, are refused individually
+                (`not_stored`): all others are sent, up to 20,000 refusals; with `once`, without this limit.
+            DurabilityError: Messages are stored, but `durability` was not confirmed (`unknown`).
 
-        Guarantee: atomic per call of up to 1,000 messages of one slot. The order within a slot is kept, also where
-            calls are refused and repeated; nothing is stored behind a call of its slot that failed.
+        Guarantee: atomic per call of up to 1,000 messages of one slot. The order within a slot is kept, even if calls
+            are refused and repeated; no message is stored after a failed call to its slot.
         """
         return self._send_from(lambda _: messages, outcomes, SendOptions(once, fold))
 
@@ -160,10 +160,10 @@ class Producer:
         slot_bases: Column | None = None,
         outcomes: bool = False,
     ) -> SendResult:
-        """Send many messages from columns: as `send_many`, without an object for each message.
+        """Send many messages from columns, as `send_many` does, but without an object for each message.
 
-        A column is a list, a tuple or an Arrow array; all have one value for each message, a row. Text and bytes,
-        whole numbers of ms and whole priorities cost least; other values that messages take are taken, too.
+        A column is a list, a tuple or an Arrow array, with one value for each message (row). Text and bytes, whole
+        numbers of ms and whole priorities are fastest; other values that messages take are accepted, too.
 
         Args:
             contents: Contents, each `str` or `bytes`.
@@ -173,18 +173,18 @@ class Producer:
             fixed_times: FIXED_TIME topics: one aware `datetime` for all rows; or a column of such, or of epoch
                 ms.
             bodies: Payloads, `None` for a row without one; with the topic's `merge` what its reducer takes.
-            slot_bases: What slots are computed from instead of the contents, `None` for a row that has none.
-            outcomes: Also say per row whether it was new, and on a stream topic its id.
+            slot_bases: Slot bases, from which slots are computed instead of the contents; `None` for a row without one.
+            outcomes: Also return per row whether it was new, and on a stream topic its id.
 
         Returns:
-            How many were new and merged; zero and zero for no rows.
+            Number of new and merged messages; zero and zero for no rows.
 
         Raises:
             InvalidBatchError: A row breaks a rule; the error names the row and the rule, and nothing was sent.
             InvalidValueError: A column has another number of values than `contents`, or the topic does not take it.
-                A topic that joins parts, and one that keeps `Newest`, takes no columns.
+                A topic that joins parts or merges by `Newest` takes no columns.
             SendError: As for `send_many`; `not_stored` and `unknown` are numbers of rows, from 0.
-            DurabilityError: Likewise.
+            DurabilityError: As for `send_many`; `unknown` has numbers of rows.
 
         Guarantee: as for `send_many`; the order of rows is kept within a slot.
         """
@@ -205,7 +205,7 @@ class Producer:
             why = (
                 "folded messages have no outcomes of their own" if outcomes else f"topic {self.topic.name} has no merge"
             )
-            raise InvalidValueError(f"fold is {calls.fold!r}, and {why}")
+            raise InvalidValueError(f"fold is {calls.fold!r}, but {why}")
         if calls.once is not None:
             calls = replace(calls, once=self._checked(calls.once))
         sender = BatchSender(self._connections, self._broker, outcomes, self._blocks, calls)

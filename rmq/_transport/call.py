@@ -1,4 +1,4 @@
-"""One call of a script, or one plain command, and how its reply is read. Pure."""
+"""Calls of scripts and plain commands, with the functions that parse their replies. Pure."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Call(NamedTuple, Generic[T]):
     Attributes:
         script: Name of the script; empty for a plain command.
         keys: The keys of the slot; for a plain command the key that selects the server.
-        args: Its arguments.
-        parse: Converts the reply to the result.
-        repeatable: Whether it may be sent again after its reply was lost.
+        args: The arguments.
+        parse: Function that converts the reply to the result.
+        repeatable: Whether the call may be sent again after its reply was lost.
         topic: Topic name, for errors.
         slot: Slot number, for errors.
         durable: Empty if the call does not wait for the client's durability level. Otherwise a sentence for

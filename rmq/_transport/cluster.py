@@ -24,16 +24,16 @@ from rmq.errors import InvalidUrlError, RedisUnavailableError, RmqError
 log = reporter("rmq.connections")
 
 REFRESH_S = 30.0
-"""How often the slot map is read if nothing is wrong."""
+"""Interval at which the slot map is read if nothing is wrong, in seconds."""
 
 DOUBT_S = 0.1
-"""Minimum time between two readings after a redirection or failure."""
+"""Minimum time between two readings after a redirection or failure, in seconds."""
 
 READ_PATIENCE_S = 0.25
-"""How long a call waits for a new map if it has an old one: the node asked for the map may itself be unresponsive."""
+"""How long a call with an old map waits for a new one, in seconds: the node asked for it may be unresponsive."""
 
 FIRST_PATIENCE_S = 0.5
-"""How long to wait for one node before asking another: for the first map, and for its list of commands."""
+"""How long to wait for one node before asking another for the first map or its commands, in seconds."""
 
 
 class ClusterRouter:
@@ -142,7 +142,7 @@ class ClusterRouter:
         return monotonic_s() - self._read_s > (DOUBT_S if self._invalidated else REFRESH_S)
 
     def _read_beside(self, read: Event) -> None:
-        """Read the map in the background while calls use the old one."""
+        """Read the slot map in the background while calls use the old one."""
         try:
             if self._read_now():
                 self._read()

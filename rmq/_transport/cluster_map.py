@@ -85,7 +85,7 @@ class SlotMap:
     """A cluster's layout as one node sees it.
 
     Attributes:
-        owners: Per hash slot the master that holds it; `None` where nobody does.
+        owners: Per hash slot the master that holds it; `None` if no master does.
         masters: All masters that hold hash slots, sorted.
         replicas: Their replicas, sorted.
     """
@@ -95,7 +95,7 @@ class SlotMap:
     replicas: tuple[Address, ...] = ()
 
     def moved(self, redirect: Redirect) -> SlotMap:
-        """Return the map after a MOVED."""
+        """Return the map as changed by a MOVED redirection."""
         owners = list(self.owners)
         owners[redirect.hash_slot] = redirect.address
         masters = tuple(sorted({*self.masters, redirect.address}))
@@ -103,14 +103,14 @@ class SlotMap:
 
 
 def parse_slot_map(reply: object, asked: Address) -> SlotMap:
-    """Understand the reply of CLUSTER SLOTS.
+    """Parse the reply to CLUSTER SLOTS.
 
     Args:
-        reply: Per range: first and last hash slot, the master, its replicas; each with host and port in front.
-        asked: Who sent it: a missing host means the same.
+        reply: Per range: first and last hash slot, the master, its replicas; each node begins with host and port.
+        asked: The node that sent it. A missing host means this node's host.
 
     Raises:
-        ValueError: That is no slot map.
+        ValueError: The reply is not a slot map.
     """
     owners: list[Address | None] = [None] * HASH_SLOTS
     masters: set[Address] = set()

@@ -31,13 +31,13 @@ T = TypeVar("T")
 MEMORY = Durability()
 
 LOOK_AGAIN_S = 10.0
-"""Delay of the next periodic check after one that was interrupted."""
+"""Delay of the next periodic check after one that was interrupted, in seconds."""
 
 ROUND_TRIP_SLOTS = 64
-"""Slots called in one round trip."""
+"""Most slots called in one round trip."""
 
 AT_ONCE_S = 0.001
-"""Deadline of a call that is not retried."""
+"""Deadline of a call that is not retried, in seconds."""
 
 
 class Closable(Protocol):
@@ -57,15 +57,15 @@ class Connections:
         timeout_s: Seconds to wait for a connection, and for a reply.
         deadline_s: Seconds to retry calls that are safe to repeat.
         durability: Confirmation required before a send is accepted.
-        runtime: How to wait, also for what is built on these connections; in threads by default.
+        runtime: The runtime of these connections and their users: threads, the default, or an event loop.
 
     Attributes:
         multi_node: True for a Redis Cluster. One server may fail while the others work, and the slots of a topic may be
             on different servers, so that one script call cannot read several of them.
         unresponsive_nodes: Servers that do not answer at the moment; see `unresponsive`.
-        rpc_ids: Numbers the calls that are not safe to repeat without.
+        rpc_ids: Numbers calls that are safe to repeat only if they are numbered.
         confirms: Whether durable calls wait for a confirmation of replicas or the disk.
-        server: What must live as long as these connections: an embedded Redis ends with the last reference to it.
+        server: Embedded Redis kept alive by these connections: it ends with the last reference to it.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Connections:
 
     @property
     def forked(self) -> bool:
-        """Whether this process is a fork of the one that made the connections. Then a lock may be held for ever."""
+        """Whether this process is a fork of the one that created the connections. Then a lock may be held for ever."""
         return os.getpid() != self._pid
 
     @property
@@ -139,7 +139,7 @@ class Connections:
             deadline_s: Seconds to retry it, if it is safe to repeat; the client's deadline by default.
 
         Raises:
-            RedisUnavailableError: No answer before the deadline; `ReplyLostError` if the call must not be repeated.
+            RedisUnavailableError: Redis did not answer before the deadline; `ReplyLostError` if a repeat is not safe.
             RmqError: The script refused the call.
         """
         if self._confirmation is not None and call.durable:
@@ -202,8 +202,8 @@ class Connections:
             patience_s: On a cluster, try only once and wait no longer than this. By default retry until the deadline.
 
         Raises:
-            RedisUnavailableError: No answer before the deadline.
-            ScriptFailedError: The server refused it.
+            RedisUnavailableError: Redis did not answer before the deadline.
+            ScriptFailedError: The server refused the command.
             MemoryFullError: Redis is at its maxmemory.
         """
         call = plain(*args, key=key)
@@ -228,7 +228,7 @@ class Connections:
             commands: The commands.
 
         Raises:
-            RedisUnavailableError: No answer before the deadline.
+            RedisUnavailableError: Redis did not answer before the deadline.
             ScriptFailedError: The server refused a command.
         """
         self.refuse_misuse()
@@ -278,7 +278,7 @@ class Connections:
         """Check all servers that hold slots now instead of at their first use.
 
         Raises:
-            RedisUnavailableError: No answer before the deadline.
+            RedisUnavailableError: Redis did not answer before the deadline.
             UnsafeRedisError: A server may lose messages, or cannot provide the durability level.
         """
         self.refuse_misuse()
@@ -293,8 +293,8 @@ class Connections:
         """Send a command to every server that holds slots; return the replies by address.
 
         Raises:
-            RedisUnavailableError: No answer before the deadline.
-            ScriptFailedError: A server refused it.
+            RedisUnavailableError: Redis did not answer before the deadline.
+            ScriptFailedError: A server refused the command.
         """
         self.refuse_misuse()
         result: dict[str, Any] = {}
@@ -356,9 +356,11 @@ class Connections:
     def refuse_misuse(self) -> None:
         """Raise `ClientClosedError` if closed, and `ForkedClientError` in a forked process."""
         if self._closed:
-            raise ClientClosedError("this client is closed; make a new one")
+            raise ClientClosedError("this client is closed; create a new one")
         if os.getpid() != self._pid:
-            raise ForkedClientError("this client was made before a fork; make a client in the process that uses it")
+            raise ForkedClientError(
+                "this client was created before a fork; create a client in the process that uses it"
+            )
 
     def _until_deadline(self, attempt: Callable[[], T]) -> T:
         """Retry an attempt that executes nothing if it fails, or that is safe to repeat."""
@@ -442,8 +444,8 @@ def call_slots(
     Args:
         connections: The connections to Redis.
         places: The slots, or other arguments of `build`.
-        build: Returns the call for one of them.
-        finish_all: Make the later round trips even if an earlier one has failed.
+        build: Returns the call for a slot.
+        finish_all: Continue with later round trips even if an earlier one has failed.
 
     Raises:
         RmqError: The first error. The other slots of the same round trip were called.

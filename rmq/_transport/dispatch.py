@@ -22,7 +22,7 @@ from rmq.errors import RmqError
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 1.0
 
 CONNECT_PATIENCE_S = 0.25
-"""How long to wait for a new connection to one server while calls for other servers are waiting."""
+"""How long to wait for a new connection to one server while calls for other servers wait, in seconds."""
 
 
 class Awaited:
@@ -51,8 +51,8 @@ class Dispatch:
 
     Args:
         exchange: The state of the calls.
-        router: Finds their servers.
-        runtime: How to wait.
+        router: The router that finds their servers.
+        runtime: The runtime: threads, or an event loop.
         timeout_s: Seconds to wait for a server that sends nothing.
         deadline_s: Seconds to retry calls that are safe to repeat.
         started_s: Start of the deadline, on the clock of `monotonic_s`; `None` for now.

@@ -27,7 +27,7 @@ from rmq.errors import InvalidValueError
 
 
 class DurabilityLevel(Enum):
-    """When a send is accepted."""
+    """The confirmation that is required before a send is accepted."""
 
     MEMORY = "memory"
     REPLICATED = "replicated"

@@ -1,4 +1,4 @@
-"""The state of calls to several servers, without the I/O: what to send, what a reply means, what to send again.
+"""The state of calls to several servers, without I/O: which calls to send, results of replies, calls to send again.
 
 redis-py's own retries are switched off: they would repeat a claim whose reply was lost, and the messages of the first
 claim would be stuck until their leases expire. Here sends and reads are repeated after a lost reply. A claim, an ack or
@@ -49,8 +49,8 @@ class DurabilityBarrier:
 
     Args:
         command: The command; its last argument is the timeout in ms.
-        missing: Says what its reply lacks; empty when all is well.
-        short_wait: Whether there are other servers, which one whose replicas do not confirm shall not hold up.
+        missing: Describes what is missing from a reply; empty if the writes are confirmed.
+        short_wait: Whether there are other servers, which a server without confirmations must not delay.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class DurabilityBarrier:
 
 
 _LOAD, _ASKING, _CONFIRM = -1, -2, -3
-"""Kinds of replies that do not belong to a call; a call's reply is noted by its index."""
+"""Kinds of replies that do not belong to a call; the reply of a call is represented by its index."""
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ class RequestBatch:
 
 
 class Exchange:
-    """The state of calls: which are open, that is, to be sent, and the results of the others.
+    """The state of calls: those that are open (to be sent), and the results of the others.
 
     Args:
         calls: Any number of calls, on any nodes.
@@ -249,7 +249,7 @@ class Exchange:
             self.settle(index, result)
 
     def take_error(self, batch: RequestBatch, message: str) -> None:
-        """Record the next reply, which is an error: open the call again if it was not executed, else fail it."""
+        """Record the next reply, an error: the call is open again if it was not executed, otherwise it fails."""
         index = batch.expected.popleft()
         if index == _CONFIRM:
             self._confirm(batch, message)
@@ -312,7 +312,7 @@ class Exchange:
             self._moved.append(redirect)
 
     def _lose_reply(self, index: int, problem: str) -> None:
-        """Record that the reply to a call was lost: it is open again if it is safe to repeat, else it fails."""
+        """Record that the reply to a call was lost: it is open again if it is safe to repeat, otherwise it fails."""
         call = self._calls[index]
         self.last_problem = problem
         self.pause_needed = True

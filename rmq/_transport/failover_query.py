@@ -15,10 +15,10 @@ from rmq._transport.node import CONNECT_S, Node
 from rmq._transport.urls import Address
 
 QUICK_S = 0.5
-"""Timeout of the first attempt; the second one, if no server answered, has `CONNECT_S`."""
+"""Timeout of the first attempt in seconds; the second one, if no server answered, has `CONNECT_S`."""
 
 SKIP_S, INVALID_SKIP_S = 30.0, 5.0
-"""How long to skip a server that did not answer: in the normal case, and if the known master may be wrong."""
+"""How long to skip a server that did not answer, in seconds: normally, and if the known master may be wrong."""
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ class FailoverQuery:
     """A question to several servers. For one thread at a time.
 
     Args:
-        connect: Makes a node from an address and a timeout in seconds.
+        connect: Creates a node from an address and a timeout in seconds.
     """
 
     def __init__(self, connect: Callable[[Address, float], Node]) -> None:
@@ -45,11 +45,11 @@ class FailoverQuery:
         *,
         skip_s: float = 0.0,
     ) -> Iterator[tuple[Address, T]]:
-        """Ask the servers lazily and yield their answers. Servers that failed last are asked at the end.
+        """Ask the servers one after the other and yield their answers. Those that failed last are asked at the end.
 
         Args:
             addresses: The servers.
-            question: Asks one server.
+            question: Function that asks one server.
             skip_s: Seconds for which a server that timed out is skipped; 0 to skip none.
         """
         self.problems = []

@@ -24,10 +24,10 @@ from rmq.errors import RedisUnavailableError, RmqError
 log = reporter("rmq.connections")
 
 CONNECT_S = 2.0
-"""Connect timeout when other nodes can be used instead."""
+"""Connect timeout when other nodes can be used instead, in seconds."""
 
 FIRST_TRY_S, LONGEST_TRY_S = 0.05, 1.0
-"""Pauses between attempts to reach an unresponsive server: they double from the first to the longest."""
+"""First and longest pause between attempts to reach an unresponsive server, in seconds: pauses double."""
 
 T = TypeVar("T")
 Check = Callable[[Wire], None]
@@ -42,7 +42,7 @@ class Node:
         new_wire: Makes an unconnected wire to it.
         check: Checks the server over every new connection, since it may have been replaced or reconfigured.
         greet: Checks every new connection before `check`.
-        runtime: How to wait.
+        runtime: The runtime: threads, or an event loop.
         others: The unresponsive nodes of the cluster, shared by its nodes; `None` if there is no other server.
 
     Attributes:
@@ -83,7 +83,7 @@ class Node:
 
         Raises:
             WireBrokenError: The server can't be reached.
-            RedisUnavailableError: It refuses the client: wrong password, no such database.
+            RedisUnavailableError: The server refuses the client: wrong password, no such database.
             UnsafeRedisError: Its settings may lose messages.
         """
         wire = self.idle_wire()
@@ -288,7 +288,7 @@ class Node:
 
 
 class NodeFactory:
-    """Makes the nodes behind one URL. The arguments are those of `Connections`.
+    """Factory of the nodes behind one URL. The arguments are those of `Connections`.
 
     Attributes:
         unresponsive: The servers of a cluster that do not answer at the moment.
@@ -344,5 +344,5 @@ class NodeFactory:
 
 
 def _welcome(wire: Wire) -> None:
-    """Accept any connection."""
+    """Accept any connection without a check."""
     del wire

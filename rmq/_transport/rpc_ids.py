@@ -41,7 +41,7 @@ def named_rpc_id(name: str, number: int) -> RpcId:
 
 
 def part_rpc_id(rpc_id: RpcId, part: int) -> RpcId:
-    """Return the id of part `part`, from 1, of a call with a caller's name. A repeat is split into the same parts."""
+    """Return the id of part `part`, from 1, of a call that the caller named. A repeat is split into the same parts."""
     name = rpc_id.lane.partition(":")[2]
     return RpcId(f"={rpc_id.number}.{(part - 1) // OPEN_CALLS}:{name}", part, 0)
 

@@ -105,8 +105,8 @@ class Script:
         sha: SHA-1 of the text in hexadecimal digits, for EVALSHA.
         keys: Names of its keys, from its header.
         args: Names of its arguments, from its header.
-        may_break_off: Whether it could fail half-way in a hash slot that is migrating: it writes to several keys, all
-            of which may exist. In a cluster it gets one more key that never exists: see `absent_key`.
+        may_break_off: Whether the script could fail half-way in a hash slot that is migrating: it writes to several
+            keys, all of which may exist. In a cluster it gets another key that never exists: see `absent_key`.
     """
 
     name: str

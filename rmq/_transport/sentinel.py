@@ -22,10 +22,10 @@ from rmq.errors import RedisUnavailableError
 log = reporter("rmq.connections")
 
 REFRESH_S = 5.0
-"""How often the Sentinels are asked if nothing is wrong: a master that they have replaced may go on answering."""
+"""Interval at which the Sentinels are asked if nothing is wrong, in seconds: a replaced master may still answer."""
 
 DOUBT_S = 0.1
-"""Minimum time between two questions after a failure."""
+"""Minimum time between two questions after a failure, in seconds."""
 
 
 class Answer(NamedTuple):

@@ -34,9 +34,9 @@ def check_server(wire: Wire, shown: str, durability: Durability, warned: set[str
         warned: Warnings of the last check, which are not logged again; replaced by the present ones.
 
     Raises:
-        UnsafeRedisError: It may lose messages, or does not support the durability level.
-        ReplyError: It refuses for another reason.
-        WireBrokenError: No answer.
+        UnsafeRedisError: The server may lose messages, or does not support the durability level.
+        ReplyError: The server refuses a command for another reason.
+        WireBrokenError: The server does not answer.
     """
     asked = (NEWEST_NEEDED, SHARDED_PUBLISH)
     probe = durability.probe()
@@ -110,8 +110,8 @@ def warnings_about(info: Mapping[str, str], save_points: str | None, durability:
     """Return warnings about dangerous settings of a server.
 
     Args:
-        info: Its INFO.
-        save_points: Its setting `save`; `None` if unknown.
+        info: The server's reply to INFO.
+        save_points: The server's setting `save`; `None` if unknown.
         durability: The durability level.
     """
     commands: list[str] = []

@@ -15,13 +15,13 @@ from rmq._transport.urls import Address
 log = reporter("rmq.connections")
 
 LOOK_S = 2.0
-"""How often a server is asked for its role if nothing is wrong, since a replica does not refuse reads."""
+"""Interval at which a server is asked for its role, in seconds, since a replica does not refuse reads."""
 
 DOUBT_S = 0.1
-"""Minimum time between two such questions after a failure."""
+"""Minimum time between two such questions after a failure, in seconds."""
 
 ANSWER_S = 0.5
-"""How long to wait for the answer."""
+"""How long to wait for the answer, in seconds."""
 
 
 class OneMaster(ABC):
@@ -51,9 +51,9 @@ class OneMaster(ABC):
 class StandaloneRouter(OneMaster):
     """A `Router` to the server behind a host name.
 
-    The name may be moved to another server while the old one goes on as a replica, with open connections to it. So the
-    server is asked for its role regularly, and the connections to a replica are replaced by new ones. If the name still
-    resolves to a replica, that is used: it answers reads and refuses writes.
+    The name may be moved to another server while the old one continues as a replica, with open connections to it. So
+    the server is asked for its role regularly, and the connections to a replica are replaced by new ones. If the name
+    still resolves to a replica, that is used: it answers reads and refuses writes.
 
     Args:
         nodes: Factory of nodes.
@@ -113,7 +113,7 @@ class StandaloneRouter(OneMaster):
     def _is_replica(self) -> bool | None:
         """Ask for the role over an idle connection; return `None` without a connection or a quick answer.
 
-        If the server does not answer, the call that follows will find that.
+        If the server does not answer, the next call reports that.
         """
         try:
             info = self._node.ask_soon(ANSWER_S, "INFO", "replication")

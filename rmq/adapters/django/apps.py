@@ -12,14 +12,14 @@ from rmq.errors import InvalidUrlError
 
 
 class RmqConfig(AppConfig):
-    """`"rmq.adapters.django"` in `INSTALLED_APPS`."""
+    """Configuration of the app `"rmq.adapters.django"`, to be listed in `INSTALLED_APPS`."""
 
     name = "rmq.adapters.django"
     label = "rmq"
     verbose_name = "RMQ"
 
     def ready(self) -> None:
-        """Let `manage.py check` check the setting."""
+        """Register the check of the setting `RMQ` for `manage.py check`."""
         checks.register(check_setting)
 
 

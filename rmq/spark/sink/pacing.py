@@ -30,7 +30,7 @@ class Limit:
 
 
 def limit_of(per_second: float | None) -> Limit | None:
-    """Return a limit that lets pass about a tenth of a second's worth at once; `None` for no limit."""
+    """Return a limit whose burst is a tenth of its rate per second, 1 to 1,000; `None` for no limit."""
     return None if per_second is None else Limit(per_second, max(1, min(1_000, int(per_second / 10))))
 
 

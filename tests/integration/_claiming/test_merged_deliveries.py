@@ -141,7 +141,7 @@ def test_without_merge_there_is_neither_fold_nor_once(client: RmqClient, make_to
     producer = client.producer(topic)
     with pytest.raises(InvalidValueError, match=r"once is 'a': it needs a topic with merge=; topic .* has none"):
         producer.send(PriorityMessage("a", 10), once="a")
-    with pytest.raises(InvalidValueError, match=r"fold is True, and topic .* has no merge"):
+    with pytest.raises(InvalidValueError, match=r"fold is True, but topic .* has no merge"):
         producer.send_many([PriorityMessage("a", 10)], fold=True)
     producer.send(PriorityMessage("a", 10, body="b"))
     value, delivery = only(client, topic)
