@@ -45,7 +45,7 @@ log = reporter("rmq.client")
 
 
 class RmqClient:
-    """A connection to RMQ. Thread-safe; create it in the process that uses it. A context manager; otherwise close it.
+    """A connection to RMQ. Thread-safe; create it in the process that uses it. Use as a context manager, or close it.
 
     Args:
         url: `redis://`, `rediss://`, `unix://`, `redis+sentinel://host1,host2/service`,

@@ -124,5 +124,5 @@ def traced(error: BaseException) -> tuple[type[BaseException], BaseException, Tr
 
 
 def reporter(name: str) -> Reporter:
-    """Return the reporter of a logger."""
+    """Return the `Reporter` that logs to the logger of this name."""
     return Reporter(logging.getLogger(name))

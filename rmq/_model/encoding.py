@@ -309,7 +309,7 @@ class Encoder:
         value = framed(stored)
         if len(stored) > bounds.max_items or len(value) > bounds.max_bytes:
             raise InvalidMessageError(
-                f"body of {content!r:.80} has {counted(len(stored), 'item')}, {len(value)} bytes with 4 more for each; "
+                f"body of {content!r:.80} has {counted(len(stored), 'item')}, {len(value)} bytes including 4 per item; "
                 f"topic {self.topic.name} collects up to max_items={bounds.max_items}, max_bytes={bounds.max_bytes}",
                 topic=self.topic.name,
             )

@@ -478,8 +478,8 @@ def check_merge(name: str, topic_type: TopicType, merge: Merge | None) -> None:
     if topic_type is TopicType.FIXED_TIME and isinstance(merge.reduce, Collect):
         if merge.reduce.when_full is Overflow.RELEASE:
             raise InvalidTopicError(
-                f"when_full of topic {name} is release; on FIXED_TIME nothing is due early: refuse, drop_oldest or "
-                "drop_newest"
+                f"when_full of topic {name} is release; on FIXED_TIME, where nothing is due early, it must be "
+                "refuse, drop_oldest or drop_newest"
             )
 
 

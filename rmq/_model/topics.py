@@ -424,7 +424,7 @@ class Topic(Generic[PayloadT]):
         return changed
 
     def with_payload_of(self, other: Topic[OtherT]) -> Topic[OtherT]:
-        """Return this definition with the payload class and the codec of another one, made by the program."""
+        """Return this definition with the payload class and the codec of `other`, which Redis does not store."""
         same = self.payload is other.payload and self.codec is other.codec
         return cast("Topic[OtherT]", self if same else replace(self, payload=other.payload, codec=other.codec))
 

@@ -73,7 +73,7 @@ class Call(NamedTuple, Generic[T]):
 
 
 def plain(*args: Argument, key: str | bytes | None = None) -> Call[Any]:
-    """Build a plain command that may be repeated. Its result is the unparsed reply.
+    """Return a call of a plain command that may be repeated. Its result is the unparsed reply.
 
     Args:
         args: The command.

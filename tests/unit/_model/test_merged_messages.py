@@ -212,12 +212,12 @@ def test_other_topics_refuse_parts(made: Topic) -> None:
         (
             Collect(2),
             {"body": ("a", "b", "a")},
-            "has 3 items, 15 bytes with 4 more for each; topic t collects",
+            "has 3 items, 15 bytes including 4 per item; topic t collects",
         ),
         (
             Collect(max_bytes=10),
             {"body": "1234567"},
-            "has 1 item, 11 bytes with 4 more for each; topic t coll",
+            "has 1 item, 11 bytes including 4 per item; topic t coll",
         ),
         (Collect(max_bytes=500), {"body": "1" * 101}, "item of b'a' has 101 bytes; topic t takes up to 100"),
     ],
