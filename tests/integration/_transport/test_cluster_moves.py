@@ -96,7 +96,7 @@ def seed_log(client: redis.Redis, connections: Connections, topic: Topic) -> Non
 
 
 def fresh_name() -> str:
-    """Return a topic's name whose slot 0 is alone in its hash slot: a move takes all keys, and the tests read them all."""
+    """Return a topic's name whose slot 0 is alone in its hash slot, which moves and is read as a whole."""
     for number in count(1):
         name = f"moves{number}"
         here = hash_slot(slot_keys(name, 0).store)
