@@ -22,7 +22,7 @@ from rmq.errors import EnsembleMismatchError
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """The ensembles of a topic's slots, and the number of slots moved. On a stream topic they count per group.
+    """The ensembles of a topic's slots, and the number of slots moved. On a stream topic, each group counts separately.
 
     Attributes:
         ensemble: Identity of the ensemble that the slots are moved to, or would be; empty for none.

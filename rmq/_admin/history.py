@@ -193,7 +193,7 @@ class Recording:
             self._recorder = None
 
     def forget(self) -> None:
-        """Drop the recorder, whose event loop is closed."""
+        """Drop the recorder without stopping it, since its event loop is closed."""
         self._recorder = None
 
 

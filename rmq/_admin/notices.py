@@ -108,7 +108,7 @@ class DeadNotifier(Background):
 
     @staticmethod
     def pause_s(every_s: float, failures: int) -> float:
-        """Return the seconds to wait after a number of successive failures."""
+        """Return the seconds to wait before the next check, after a number of successive failures."""
         return min(max(LONGEST_PAUSE_S, every_s), every_s * 2 ** min(failures, 20))
 
     def _look(self) -> bool:

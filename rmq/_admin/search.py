@@ -37,7 +37,7 @@ def search(
 ) -> SearchPage:
     """Search until about `limit` messages are found, about `budget` messages are examined, or all slots are done.
 
-    Every step of a search must have the same slots. `cursor` is that of the previous step, `None` for the first.
+    All steps of a search must have the same slots. `cursor` is that of the previous step, `None` for the first.
     """
     begin = tuple("0" if section in sections else "" for section in SECTIONS)
     at, begun = (0, deque[_Begun]()) if cursor is None else _read_cursor(cursor, slots)

@@ -1,4 +1,4 @@
-"""The reports of Spark's queries on a topic, as they are kept in Redis."""
+"""Reports of Spark queries on a topic, stored in Redis."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from rmq._transport.connections import Connections
 from rmq.errors import UnreadableDocumentError
 
 REPORT_S = 5.0
-"""How often a source reports."""
+"""Interval of a source's reports."""
 
 KEEP_S = 86_400
-"""How long a report is kept after a query's last one, seconds."""
+"""Seconds for which the last report of a query is kept."""
 
 MOST_QUERIES = 200
-"""Queries of a topic whose reports are kept."""
+"""Maximum number of queries of a topic whose reports are kept."""
 
 _TIME = b"us:"
-"""Begins the field of the time that tasks of a query have waited for Redis, in microseconds."""
+"""Prefix of the field with the time that tasks of a query have waited for Redis, in microseconds."""
 
 ROLES = ("source", "sink", "write")
 
@@ -36,19 +36,19 @@ class SparkQuery:
 
     Attributes:
         role: `source`, `sink`, or `write` with `txnAppId`.
-        name: Identity of the query in its checkpoint; of a source of a STREAM topic its group; of a write its
+        name: Identity of the query in its checkpoint; for a source of a STREAM topic its group, for a write its
             `txnAppId`.
-        batch: The last batch that it has finished; of a write its last `txnVersion`.
-        seen_ms: When it reported, epoch ms. A source does so every 5 s, the others with each batch.
-        now_ms: Redis' time of the reading, epoch ms.
-        totals: Of a source, since its driver began: `acked`, `refused`, `redelivered` and `lost` messages. Of the
-            others, since the first report: `rows`, of these `folded`; `new` and `merged` messages; `skipped` and `bad`
+        batch: Number of the last finished batch; for a write its last `txnVersion`.
+        seen_ms: Time of the report, epoch ms. A source reports every 5 s, the others with each batch.
+        now_ms: Redis' time when the report was read, epoch ms.
+        totals: For a source, since its driver started: `acked`, `refused`, `redelivered` and `lost` messages. For the
+            others, since the first report: `rows`, of which `folded`; `new` and `merged` messages; `skipped` and `bad`
             rows.
-        redis_s: How long its driver and its tasks have waited for calls to Redis, seconds.
-        behind: Source: messages that are due and not in a batch yet; of a STREAM topic entries, `None` where that is
-            not known; else `None`.
-        lease_left_s: Source: when it reported, for how long the leases of its batch last without a renewal; `None`
-            without a batch.
+        redis_s: Seconds that its driver and its tasks have waited for calls to Redis.
+        behind: For a source: due messages that are not in a batch yet, or entries of a STREAM topic, `None` if
+            unknown. `None` for the others.
+        lease_left_s: For a source: seconds left of its batch's leases at the time of the report; `None` without a
+            batch.
 
     Examples:
         >>> _ = client.producer(Topic("jobs", TopicType.PRIORITY))
@@ -68,7 +68,7 @@ class SparkQuery:
 
     @property
     def silent_ms(self) -> int:
-        """How long ago it reported, ms."""
+        """Time since the report, in ms."""
         return max(0, self.now_ms - self.seen_ms)
 
     @property
@@ -78,26 +78,26 @@ class SparkQuery:
 
     @property
     def sent(self) -> int:
-        """Messages that a sink or a write has sent: new and merged ones."""
+        """Number of messages that a sink or a write has sent, both new and merged."""
         return self.totals.get("new", 0) + self.totals.get("merged", 0)
 
     def to_json(self) -> str:
-        """Return its document in Redis."""
+        """Return the report as the JSON document that Redis stores."""
         names = ("batch", "seen_ms", "redis_s", "behind", "lease_left_s")
         return new_document({"totals": dict(self.totals), **{each: getattr(self, each) for each in names}}).to_json()
 
     @classmethod
     def from_json(cls, text: bytes, role: str, name: str, now_ms: int) -> SparkQuery:
-        """Rebuild it.
+        """Parse a stored report.
 
         Raises:
-            UnreadableDocumentError: It is for newer versions of RMQ only, or no report of a query.
+            UnreadableDocumentError: It was written for newer versions of RMQ, or is not the report of a query.
         """
         what = f"the report of Spark's {role} {name}"
         value = read_document(text, what).fields
         try:
             if role not in ROLES:
-                raise ValueError(f"role is {role!r:.50}")
+                raise ValueError(f"role is {role!r:.50}; it must be source, sink or write")
             totals = {str(event): int(number) for event, number in value["totals"].items()}
             behind, lease_left_s = value.get("behind"), value.get("lease_left_s")
             return cls(
@@ -118,16 +118,16 @@ class SparkQuery:
 def _seconds(value: Any) -> float:
     seconds = float(value)
     if not math.isfinite(seconds):
-        raise ValueError(f"{seconds} is not a finite number of seconds")
+        raise ValueError(f"a number of seconds is {seconds}; it must be finite")
     return seconds
 
 
 class SparkQueries:
-    """Reads and writes the reports about one topic.
+    """Reads and writes the reports of Spark queries on one topic.
 
     Args:
-        connections: Where the topic is.
-        topic: Its name.
+        connections: Connections of the client.
+        topic: Name of the topic.
     """
 
     def __init__(self, connections: Connections, topic: str) -> None:
@@ -144,12 +144,12 @@ class SparkQueries:
         return sorted(recent, key=lambda query: (query.role != "source", query.role, query.name))
 
     def publish(self, query: SparkQuery) -> None:
-        """Keep a report, with Redis' time, in the place of this query's last one."""
+        """Store a report, with Redis' time, in place of the query's previous one."""
         query = replace(query, seen_ms=self._now_ms())
         self._run(("HSET", self._key, _field(query.role, query.name), query.to_json()))
 
     def add(self, role: str, name: str, batch: int, totals: Mapping[str, int], redis_s: float) -> None:
-        """Add a batch to a query's last report; one that is there already, as after a restart, adds nothing."""
+        """Add a batch to a query's last report. A batch that it includes, as after a restart, is not added again."""
         before = next((query for query in self.read() if (query.role, query.name) == (role, name)), None)
         if before is None:
             self.forget_old()
@@ -160,12 +160,12 @@ class SparkQueries:
         self.publish(before)
 
     def add_time(self, role: str, name: str, redis_s: float) -> None:
-        """Add the time that a task of a query has waited for Redis."""
+        """Add the seconds that a task of a query has waited for Redis."""
         field = _TIME + _field(role, name).encode()
         self._run(("HINCRBY", self._key, field, max(0, round(redis_s * 1_000_000))))
 
     def forget_old(self) -> None:
-        """Drop the reports of queries that have reported nothing for a day, and make room for one more."""
+        """Delete reports older than a day, and the oldest ones if there is no room for another."""
         keys: list[bytes] = self._connections.command("HGETALL", self._key)[::2]
         kept = sorted(self.read(), key=lambda query: query.silent_ms)[: MOST_QUERIES - 1]
         known = {_field(query.role, query.name).encode() for query in kept}

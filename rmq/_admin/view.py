@@ -17,7 +17,7 @@ from rmq.errors import InvalidValueError
 
 
 class View:
-    """Reads one topic."""
+    """Base class of the read-only views of one topic."""
 
     def __init__(self, connections: Connections, topic: Topic) -> None:
         self._connections = connections

@@ -112,7 +112,7 @@ class Webhook:
 
 
 def _check_types(url: Any, secret: Any, headers: Any) -> None:
-    """Refuse values of other types by name; a secret that is text would fail only at the first post."""
+    """Raise for an argument of a wrong type; a secret of type `str` would fail only at the first post."""
     if not isinstance(url, str):
         raise InvalidValueError(f"the webhook URL is of type {type(url).__name__}; it must be text")
     if secret is not None and not isinstance(secret, bytes):
@@ -124,7 +124,7 @@ def _check_types(url: Any, secret: Any, headers: Any) -> None:
 
 
 def _check_headers(headers: Mapping[str, str]) -> None:
-    """Refuse headers that cannot be sent. The error has the header's name if it is valid, and never its value."""
+    """Raise for headers that cannot be sent. The error has the header's name if it is valid, and never its value."""
     for name, value in headers.items():
         if not _HEADER_NAME.fullmatch(name):
             raise InvalidValueError(
@@ -149,8 +149,8 @@ def document(dead: DeadMessage) -> dict[str, Any]:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Refuses redirects, which would repeat the post as a GET without its body."""
+    """Handler that follows no redirects, since they would repeat the post as a GET without its body."""
 
     def redirect_request(self, *args: Any, **options: Any) -> None:
-        """Do not follow the redirect."""
+        """Return `None`, so that the redirect is not followed."""
         del args, options

@@ -72,7 +72,7 @@ class Adaptive:
         if not is_number(self.tolerance) or not self.tolerance > 1:
             raise InvalidValueError(f"tolerance is {brief(self.tolerance)}; it must be more than 1")
         if not is_number(self.failures) or not 0 <= self.failures < 1:
-            raise InvalidValueError(f"failures is {brief(self.failures)}; it must be from 0 up to 1")
+            raise InvalidValueError(f"failures is {brief(self.failures)}; it must be at least 0 and less than 1")
         numbers = is_number(self.window_s) and is_number(self.longest_pause_s)
         if not numbers or not 0 < self.window_s <= self.longest_pause_s < float("inf"):
             raise InvalidValueError(

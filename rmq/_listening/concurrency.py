@@ -21,10 +21,10 @@ class ConcurrencyLimiter:
     """The limit of parallel handlers of a process, shared by its listeners. Thread-safe.
 
     A thread waits for a permit with `ListenerPermits.begin`. In an event loop the task that claims must not block: it
-    asks with `ListenerPermits.request`, and a callback tells it when the permit is granted.
+    asks with `ListenerPermits.request`, and a callback runs when the permit is granted.
 
     Args:
-        runtime: How to wait.
+        runtime: Provides locks and waits, for threads or an event loop.
         handlers: Maximum number of parallel handlers over all listeners, 1 to 10,000; `None` for no limit.
 
     Raises:

@@ -48,7 +48,7 @@ class FairShare:
         self._used_s += max(0.0, now_s - began_s) / self._weight
 
     def suspend(self, now_s: float) -> None:
-        """Stop counting a running handler, which was abandoned."""
+        """Stop counting a running handler that was abandoned."""
         self.running -= 1
         self._began_sum_s -= now_s
 

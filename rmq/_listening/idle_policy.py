@@ -1,4 +1,4 @@
-"""How often a process with listeners asks Redis while it has nothing to do."""
+"""The pauses between the calls of a process with listeners to Redis while no message is due."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from rmq._model.topics import TopicType
 from rmq.errors import InvalidValueError
 
 IDLE = ("normal", "economy")
-"""How a process may idle. `RmqClient.start` explains both."""
+"""Modes of a process while no message is due. `RmqClient.start` explains both."""
 
 BEAT_S, IDENTIFY_S, TIDY_S = 40.0, 300.0, 900.0
-"""A process in economy gives a sign of life, reads the identity of Redis, and trims one slot of a stream so often. The
-first one is shorter than the time after which others forget a worker."""
+"""Seconds between heartbeats, reads of the identity of Redis, and trims of one slot of a stream, in economy mode. The
+first is shorter than the time after which a silent worker is forgotten."""
 
 PROBE_S, LOOK_S, LONG_LOOK_S = 40.0, 60.0, 120.0
-"""A listener in economy proves that its hints arrive, and looks at one slot, so often. The second look is that of a
-process with stream topics, whose look takes more commands, or on a cluster, whose map is read as well."""
+"""Seconds between proofs that hints arrive, and between polls of one slot, in economy mode. `LONG_LOOK_S` applies to a
+process with stream topics, whose polls take more commands, or on a cluster, whose map is read as well."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdlePolicy:
-    """Minimum pauses between the calls of an idle process with listeners, in seconds; 0 keeps the usual pauses.
+    """Minimum pauses between the calls of an idle process to Redis, in seconds; 0 keeps the usual pauses.
 
     Attributes:
-        beat_s: Between two signs of life.
-        identify_s: Between two readings of the identity of Redis.
-        tidy_s: Between two slots of a stream that are trimmed while nothing is handled; 0 trims all slots.
-        probe_s: Between two proofs that hints arrive, of one server; 0 proves nothing, and polls all slots each second.
-        look_s: Between two slots that are looked at while hints are proven to arrive.
+        beat_s: Between two heartbeats.
+        identify_s: Between two reads of the identity of Redis.
+        tidy_s: Between the trims of two slots of a stream while no message is handled; 0 trims all slots each time.
+        probe_s: Between two proofs that the hints of a server arrive; 0 for no proofs and the usual polls.
+        look_s: Between the polls of two slots while hints are proven to arrive.
     """
 
     beat_s: float = 0.0
@@ -49,17 +49,18 @@ NORMAL = IdlePolicy()
 
 
 def idle_policy(idle: str, listeners: Iterable[Listener], *, multi_node: bool) -> IdlePolicy:
-    """Return the pace of a process.
+    """Return the pauses of an idle process in a mode.
 
-    In economy the listeners share what the process may ask, so that it stays below ten commands a minute.
+    In economy mode the pauses grow with the number of listeners, so that the process sends fewer than ten commands per
+    minute.
 
     Args:
         idle: `normal` or `economy`.
         listeners: The listeners of the process.
-        multi_node: Whether their topics lie on several servers.
+        multi_node: Whether their topics are on several servers.
 
     Raises:
-        InvalidValueError: Another word.
+        InvalidValueError: `idle` is another word.
     """
     if idle not in IDLE:
         raise InvalidValueError(f"idle is {idle!r}; it must be normal or economy")

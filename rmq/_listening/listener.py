@@ -138,7 +138,7 @@ class Listener:
 
     @property
     def timeout_s(self) -> float:
-        """How long a call of the handler may run, in seconds; infinite without `timeout`."""
+        """Seconds that a call of the handler may run; infinite without `timeout`."""
         return inf if self.timeout is None else duration_ms(self.timeout, "timeout") / 1000
 
     @property

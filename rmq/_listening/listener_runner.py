@@ -49,7 +49,7 @@ HANGS_S, STARVING_S = 10.0, 60.0
 and where so long none is free, that is told."""
 
 RELIEVE_EVERY_S, WATCHFUL_S = 0.25, 1.0
-"""So often the watcher looks after handlers that run, and so long after something was due or held."""
+"""Interval at which the watcher checks running handlers, and for how long after a message was due or held."""
 
 
 class ListenerCounts(NamedTuple):
@@ -64,26 +64,26 @@ class ListenerCounts(NamedTuple):
     running: tuple[RunningHandler, ...]
     limit: LimitState | None
     held_back_s: float
-    """When the topic's rate limit has kept a claim back, the last time; on the clock of `monotonic_s`."""
+    """Time at which the topic's rate limit last delayed a claim, on the clock of `monotonic_s`."""
     rests_s: float
-    """How long a handler still wants nothing more, in seconds."""
+    """Seconds for which a handler still wants no more messages."""
 
 
 class ListenerRunner:
-    """A listener at work: its threads, a watcher for hints, and a keeper for leases.
+    """A running listener: its threads, a watcher of wake hints, and a keeper of leases.
 
     Without ZooKeeper the threads share all slots. With it, they share the slots that this process owns, each slot in
-    one thread: its messages run one after the other. A slot leaves its thread only where a handler of another slot
-    hangs in that, and nothing of the slot itself is in flight.
+    one thread: its messages run one after the other. A slot moves to another thread only if a handler of another slot
+    hangs in its thread, and no message of the slot is in flight.
 
     Args:
-        connections: Where the topic is.
-        listener: What to run.
-        coordinator: This process as a worker in ZooKeeper; `None` without.
-        pool: Limits how many handlers of this process run at once.
-        observers: Watch the handlers.
-        handlers: How the handlers run.
-        pace: How often it asks Redis while it has nothing to do.
+        connections: Connections to Redis.
+        listener: The listener to run.
+        coordinator: This process as a worker in ZooKeeper; `None` without ZooKeeper.
+        pool: Limits the number of parallel handlers of this process.
+        observers: Observers of the handlers.
+        handlers: The class that runs the handlers.
+        pace: Pauses between calls to Redis while no message is due.
     """
 
     def __init__(
@@ -140,19 +140,19 @@ class ListenerRunner:
             self._looking = EconomySlotPoller(self._planners, self._hints, pace)
 
     def start(self) -> None:
-        """Start claiming."""
+        """Start the threads of the listener."""
         for thread in (self._watcher, self._keeper, self._lost_calls, *self._threads):
             thread.start()
         if self._janitor is not None:
             self._janitor.start()
 
     def _hold_back(self, delay_s: float) -> None:
-        """Claim nothing more for so long, in seconds."""
+        """Claim no messages for `delay_s` seconds."""
         for planner in self._planners:
             planner.hold_back(delay_s)
 
     def _new_permits(self, pool: ConcurrencyLimiter) -> ListenerPermits | None:
-        """Return where the threads wait for their turns; `None` where their number is not limited."""
+        """Return the permits of the listener's handlers; `None` if only `threads` limits their number."""
         listener = self.listener
         if not pool.shared and listener.adaptive is None:
             return None
@@ -160,27 +160,27 @@ class ListenerRunner:
 
     @property
     def place(self) -> str:
-        """The name under which it owns slots."""
+        """The name under which the listener's slots are owned."""
         return self.listener.ownership_name
 
     @property
     def topic(self) -> Topic:
-        """The registered definition of its topic."""
+        """The registered definition of the listener's topic."""
         return self.listener.topic
 
     def _slots(self) -> Collection[int]:
-        """Return the slots to look after: those that this process owns, without ZooKeeper all."""
+        """Return the slots to serve: all of them, or with ZooKeeper those that this process owns."""
         if self._coordinator is None:
             return range(self.listener.topic.slots)
         return [slot for place, slot in self._coordinator.owned() if place == self.listener.ownership_name]
 
     @property
     def may_claim_ahead(self) -> bool:
-        """Whether its threads claim while quick handlers run."""
+        """Whether the threads may claim the next messages while quick handlers run."""
         return any(thread.handlers.may_claim_ahead for thread in self._threads)
 
     def counts(self) -> ListenerCounts:
-        """Return the present counts."""
+        """Return the current figures of the listener."""
         held = [delivery for thread in self._threads for delivery in thread.held.all()]
         return ListenerCounts(
             self._slots(),
@@ -196,7 +196,7 @@ class ListenerRunner:
         )
 
     def _running(self) -> tuple[RunningHandler, ...]:
-        """Return the calls that run, the longest first."""
+        """Return the longest-running calls of the handler, the longest first."""
         calls = [
             (*call, hung)
             for thread in self._threads
@@ -217,7 +217,7 @@ class ListenerRunner:
         )
 
     def finished(self) -> int:
-        """Return how many deliveries its handlers have finished, in whatever way."""
+        """Return the number of deliveries whose handlers have ended, with or without an error."""
         return sum(thread.calls.handled + thread.calls.failed for thread in self._threads)
 
     def request_stop(self) -> None:
@@ -232,10 +232,10 @@ class ListenerRunner:
         self._releaser.start()
 
     def join(self, until_s: float) -> list[Delivery]:
-        """Wait for running handlers until a moment of `monotonic_s`.
+        """Wait for running handlers until `until_s`, on the clock of `monotonic_s`.
 
         Returns:
-            The deliveries whose handlers still run; they stay claimed until their lease ends.
+            The deliveries whose handlers still run; they stay claimed until their leases expire.
         """
         for thread in (self._releaser, *self._threads):
             self._join(thread, until_s)
@@ -260,9 +260,9 @@ class ListenerRunner:
         self._lost_calls.stop()
 
     def _join(self, thread: Job, until_s: float) -> None:
-        """Wait for a thread, but not for calls of the handler that were given up, or that ask for this themselves.
+        """Wait for a thread, but not for calls of the handler that were abandoned, or that called this method.
 
-        What they have settled before is sent by a job: Redis may keep it waiting longer than a stop may.
+        Outcomes that such calls have recorded are sent by another job: Redis may take longer to answer than a stop may.
         """
         hangs = False
         while thread.is_alive() and (left_s := until_s - monotonic_s()) > 0 and not hangs:
@@ -277,16 +277,16 @@ class ListenerRunner:
 
     @property
     def runs_here(self) -> bool:
-        """Whether one of its handlers is the caller."""
+        """Whether the caller is a handler of this listener."""
         return any(thread.calls.runs_here for thread in self._threads)
 
     @property
     def hangs(self) -> bool:
-        """Whether a call of the handler has run for too long, and was given up."""
+        """Whether a call of the handler has exceeded its timeout and was abandoned."""
         return any(thread.calls.hung for thread in self._threads)
 
     def _release(self) -> None:
-        """Give back what was not begun; a thread of its own, since Redis may keep it waiting longer than a stop may."""
+        """Release messages that are not started yet. Runs as a job, since Redis may take longer than a stop may."""
         for thread in self._threads:  # before the first call: the others would begin more messages meanwhile
             thread.stop_starting()
         for thread in self._threads:
@@ -294,13 +294,13 @@ class ListenerRunner:
                 thread.release_waiting()
 
     def refresh_ownership(self, owned: Mapping[SlotKey, Ownership]) -> bool:
-        """Claim from exactly the slots that this process owns now, and hand over those that are asked back.
+        """Claim only from the slots that this process owns now, and hand over revoked slots once they are drained.
 
         Args:
-            owned: What it owns, in all topics.
+            owned: The slots that this process owns, in all topics.
 
         Returns:
-            True if slots wait for running handlers, so that the caller must look again: no event reports their end.
+            True if slots wait for running handlers. The caller must then call again, since no event reports their end.
         """
         coordinator = self._coordinator
         if coordinator is None:
@@ -328,24 +328,24 @@ class ListenerRunner:
         return bool(revoking or lingering)
 
     def _lingering(self, present: Collection[int]) -> set[int]:
-        """Return the slots that were lost and may still have a running handler here.
+        """Return the slots that this process has lost but that may still have a running handler here.
 
-        They keep their thread: a broken connection to ZooKeeper takes all slots away and gives them back a moment
-        later, and another thread would then run a handler in parallel with the present one.
+        They keep their thread: after a short break of the connection to ZooKeeper they are owned again, and another
+        thread would run a handler in parallel with the present one.
         """
         gone = {slot: number for slot, number in self._spread.items() if slot not in present}
         busy = {number: self._busy(number) for number in set(gone.values())}
         return {slot for slot, number in gone.items() if slot in busy[number]}
 
     def _busy(self, number: int) -> Collection[int]:
-        """Return the slots of which a thread holds something, or runs a handler, be it one that was given up."""
+        """Return the slots of which a thread holds deliveries or runs a handler, including abandoned handlers."""
         thread = self._threads[number]
         held = thread.slots_held()
         running = {each.slot for _, ready in list(thread.calls.running.values()) for each in ready}
         return running.union(held) if running else held
 
     def _hanging(self, for_s: float) -> dict[int, int]:
-        """Return the threads in which a handler has been running for so long and holds up the others, with its slot."""
+        """Return thread → slot of its handler, for threads whose handler has run for more than `for_s` seconds."""
         before_s = monotonic_s() - for_s
         hanging: dict[int, int] = {}
         for number, thread in enumerate(self._threads):
@@ -355,7 +355,7 @@ class ListenerRunner:
         return hanging
 
     def _kept(self, owners: Mapping[int, Owner], full: Collection[int]) -> dict[int, int]:
-        """Return slot → thread without those slots that leave a thread in which a handler of another one hangs."""
+        """Return slot → thread without the slots that leave a thread in which the handler of another slot hangs."""
         if not full or len(full) == len(self._threads):
             return self._spread
         leaving = {slot: number for slot, number in self._spread.items() if number in full and slot in owners}
@@ -396,7 +396,7 @@ class ListenerRunner:
         return f"{len(texts)} slots that this worker owns can't be claimed from: {min(texts)}" if texts else ""
 
     def _say(self, name: str, text: str) -> None:
-        """Have the coordinator tell a trouble, or that it is over."""
+        """Report a problem to the coordinator; an empty text reports its end. Unchanged texts are not repeated."""
         if self._coordinator is not None and self._said.get(name, "") != text:
             self._said[name] = text
             self._coordinator.report(name, text)
@@ -408,7 +408,7 @@ class ListenerRunner:
         return ownership is not None and ownership.epoch == owner.epoch
 
     def _pause_s(self) -> float:
-        """Return how long the watcher may wait for hints: not long while there is something to look after."""
+        """Return the seconds that the watcher may wait for hints: few while messages are due or in flight."""
         now_s, due_s = monotonic_s(), min(planner.wait_s(REST_S) for planner in self._planners)
         if self._permits is not None or not due_s or any(map(_is_at_work, self._threads)):
             self._watchful_until_s = now_s + WATCHFUL_S
@@ -441,7 +441,7 @@ class ListenerRunner:
 
 
 def _is_at_work(thread: ListenerThread) -> bool:
-    """Return whether a thread claims or holds something: a claim under way is in neither the schedule nor `held`."""
+    """Return whether a thread claims or holds deliveries: a claim in flight is in neither the schedule nor `held`."""
     if not thread.held.lock.acquire(blocking=False):
         return True
     thread.held.lock.release()

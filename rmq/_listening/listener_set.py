@@ -1,4 +1,4 @@
-"""The listeners of a client: added first, then at work together until they are stopped."""
+"""The listeners of a client: added first, then started and stopped together."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ from rmq.errors import RmqError
 log = reporter("rmq.client")
 
 PATIENCE_S = 2.0
-"""After the drain a stop waits so long at most until this process has left the registry and the cluster."""
+"""Maximum wait of a stop, after the drain, for this process to leave the registry and the cluster."""
 
 
 class ListenerSet:
     """The listeners of a client.
 
     Args:
-        connections: Where their topics are.
-        known: Their topics' definitions.
-        observers: Watch the handlers.
-        handlers: How their handlers run.
+        connections: Connections to Redis.
+        known: The registered definitions of the topics.
+        observers: Observers of the handlers.
+        handlers: The class that runs the handlers.
     """
 
     def __init__(
         self, connections: Connections, known: KnownTopics, observers: Observers, handlers: type[ThreadExecutor]
     ) -> None:
         self.runners: list[ListenerRunner] = []
-        """Those at work."""
+        """The running listeners."""
         self.leaving: list[ListenerRunner] = []
-        """Those that were asked to stop, until a stop that none of their handlers called has waited for them."""
+        """Listeners that were asked to stop, until a stop that none of their handlers called has waited for them."""
         self.stopped = False
-        """Whether they were at work, and a stop has ended."""
+        """Whether listeners have run, and a stop has ended."""
         self.pace = NORMAL
-        """How often they ask Redis while they have nothing to do."""
+        """Pauses between calls to Redis while no message is due."""
         self.added: list[Listener] = []
-        """All of them, as they were added."""
+        """All listeners, as they were added."""
         self._connections, self._known = connections, known
         self._observers = observers
         self._handlers = handlers
@@ -58,27 +58,27 @@ class ListenerSet:
 
     @property
     def ensemble(self) -> str | None:
-        """Identity of the ZooKeeper ensemble that they take part in; `None` while they do not."""
+        """Identity of the ZooKeeper ensemble that assigns the slots; `None` while no listener uses ZooKeeper."""
         return None if self._follower is None else self._follower.ensemble
 
     def finished(self) -> int:
-        """Return how many deliveries the handlers of this process have finished."""
+        """Return the number of deliveries whose handlers have ended, with or without an error."""
         return sum(runner.finished() for runner in self.runners)
 
     @property
     def runs_here(self) -> bool:
-        """Whether one of their handlers is the caller."""
+        """Whether the caller is a handler of one of the listeners."""
         return any(runner.runs_here for runner in (*self.runners, *self.leaving))
 
     @property
     def hang(self) -> bool:
-        """Whether a handler has run for longer than the timeout of its listener, and was given up."""
+        """Whether a handler has exceeded the timeout of its listener and was abandoned."""
         return any(runner.hangs for runner in self.runners)
 
     def add(self, *listeners: Listener) -> None:
         """Add listeners; see `RmqClient.add`."""
         if self.runners:
-            raise RmqError("the listeners of this client are running already; add all of them before")
+            raise RmqError("the listeners of this client are already running; add listeners before they are started")
         for listener in listeners:
             check_plain(listener.handler)
         check_shared(self.added, *listeners)
@@ -96,7 +96,7 @@ class ListenerSet:
         drain_s = seconds(drain_s, "drain_s")
         self._connections.refuse_misuse()  # known topics need no call that would
         if self.runners:
-            raise RmqError("the listeners of this client are running already")
+            raise RmqError("the listeners of this client are already running")
         if not self.added:
             raise RmqError("this client has no listener; decorate a handler with @client.listener(topic)")
         runtime = self._connections.runtime
@@ -125,7 +125,7 @@ class ListenerSet:
     def stop(self, drain_s: float) -> list[Delivery]:
         """Stop all listeners; see `RmqClient.stop`.
 
-        A second stop waits for the handlers that the first one left. Two handlers that stop do not wait for each other.
+        A second stop waits for handlers that outlasted the first. Two handlers that stop do not wait for each other.
         """
         until_s = monotonic_s() + drain_s
         runs_here, runners = self.runs_here, self.runners

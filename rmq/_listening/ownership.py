@@ -1,4 +1,4 @@
-"""Follows which slots this process owns."""
+"""Applies changes of the slots that this process owns to its listeners and queries."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError, TopicMismatchError
 
 DRAINING_S, SLOTLESS_S = 0.2, 1.0
-"""How often the ownership is looked at without being told of a change: while slots wait for the end of handlers here,
-which is also how soon they are handed over; and while this process owns none."""
+"""Seconds between checks of the ownership without a reported change: while slots wait for running handlers, which is
+also how soon they are handed over; and while this process owns no slots."""
 
 
 class SlotUser(Protocol):
@@ -37,28 +37,28 @@ class SlotUser(Protocol):
         ...
 
     def refresh_ownership(self, owned: Mapping[SlotKey, Ownership]) -> bool:
-        """Use exactly the slots that the process owns now, and hand over those that are asked back.
+        """Use only the slots that the process owns now, and hand over revoked slots once they are not in use.
 
         Args:
-            owned: What it owns, in all topics.
+            owned: The slots that the process owns, in all topics.
 
         Returns:
-            True if slots are still in use, so that the caller must look again: no event reports the end of their use.
+            True if slots are still in use. The caller must then call again, since no event reports the end of the use.
         """
         ...
 
 
 class OwnershipFollower(Background):
-    """Keeps the users of slots of one process in line with what it owns.
+    """Passes every change of the slots that a process owns to their users.
 
     Args:
         coordinator: This process as a worker in ZooKeeper.
-        users: What uses its slots.
-        connections: Where Redis is.
-        drain_s: How long a slot that is asked back may wait for its running handler, in seconds.
-        pace: How often it asks Redis.
+        users: Users of its slots.
+        connections: Connections to Redis.
+        drain_s: Seconds that a revoked slot may wait for its running handler.
+        pace: Pauses between calls to Redis while no message is due.
 
-    Level-triggered: it acts on every change that the coordinator reports, and looks by itself now and then.
+    Level-triggered: it compares the state at every change that the coordinator reports, and also at intervals.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class OwnershipFollower(Background):
 
     @property
     def ensemble(self) -> str:
-        """Identity of the ensemble; empty until it was read."""
+        """Identity of the ensemble; empty until it has been read."""
         return self._coordinator.ensemble or ""
 
     def start(self) -> None:
@@ -91,9 +91,9 @@ class OwnershipFollower(Background):
 
         Raises:
             CoordinationError: ZooKeeper does not answer, or the login is refused; or live workers of another Redis
-                consume the same topic there.
-            TopicMismatchError: A topic is registered there with another type or number of slots.
-            InvalidValueError: Two listeners of one topic.
+                consume the same topic in this ensemble.
+            TopicMismatchError: A topic is registered in ZooKeeper with another type or number of slots.
+            InvalidValueError: There are two listeners of one topic.
         """
         for name, number in Counter(user.place for user in self._users).items():
             if number > 1:
@@ -116,7 +116,7 @@ class OwnershipFollower(Background):
         super().start()
 
     def run(self) -> None:
-        """Follow every change until `stop`."""
+        """Pass on every change until `stop`."""
         while True:
             self._changed.clear()
             if self._stop_requested.is_set():
@@ -126,30 +126,30 @@ class OwnershipFollower(Background):
                 try:
                     draining |= user.refresh_ownership(owned)
                 except Exception:  # whatever it is, the next round comes
-                    log.exception("topic %s: following the ownership failed", user.topic.name)
+                    log.exception("topic %s: changes of the owned slots could not be applied", user.topic.name)
                     draining = True
             self._changed.wait(DRAINING_S if draining else OWNED_LOOK_S if owned else SLOTLESS_S)
 
     def _tell(self) -> None:
-        """Notify all users of slots that the coordinator has changed the owned slots."""
+        """Wake the threads when the coordinator has changed the slots, and call the previous `on_change` function."""
         self._changed.set()
         self._identity_check.notify()
         if self._told is not None:
             self._told()
 
     def leave(self, drain_s: float) -> None:
-        """Begin to hand over the slots, so that others need not wait for the longest handler here. Does not wait.
+        """Start handing over each slot whose handlers have ended, so that no slot waits for another. Does not wait.
 
         Args:
-            drain_s: How long handlers may finish: so long nobody else gets their slots.
+            drain_s: Seconds that handlers may take to finish; until then no other worker gets their slots.
         """
         self._coordinator.leave(drain_s)
 
     def stop(self, patience_s: float = PATIENCE_S) -> None:
-        """Give up all slots and leave the cluster. The runtimes have stopped before, or have used up their time.
+        """Release all slots and leave the cluster. Call it after the users have stopped or exceeded their time.
 
         Args:
-            patience_s: How long to wait for what may be waiting for Redis at the moment, in seconds.
+            patience_s: Seconds to wait for threads that may be waiting for Redis.
         """
         until_s = monotonic_s() + patience_s
         self._stop_requested.set()

@@ -1,4 +1,4 @@
-"""When a listener looks by itself whether something is due: each second, or seldom while hints are proven to arrive."""
+"""Polls the slots of a listener for due messages: each second, or seldom while hints are proven to arrive."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from rmq._model.times import monotonic_s
 log = reporter("rmq.runtime")
 
 DISTRUST_S = 600.0
-"""So long a listener in economy polls again after it has found a message of which no hint had told: for example, that
-of a producer who has no right to the channel."""
+"""Seconds for which a listener in economy mode polls as usual after it found a due message without a hint, as from a
+producer that may not publish on the channel."""
 
 
 class SlotPoller:
-    """Looks at the slots of a listener: at all of them each second, at many of them part by part.
+    """Polls the slots of a listener: all of them each second, or if there are many, part by part.
 
     Args:
-        planners: Who has to know.
+        planners: Claim planners of the slots.
     """
 
     def __init__(self, planners: Sequence[ClaimPlanner]) -> None:
@@ -30,15 +30,15 @@ class SlotPoller:
         self._looked_s = float("-inf")
 
     def wait_s(self) -> float:
-        """Return how long no look is due, in seconds."""
+        """Return the seconds until the next poll is due."""
         pause_s = LOOK_EVERY_S / max(planner.parts for planner in self._planners)
         return max(0.0, self._looked_s + pause_s - monotonic_s())
 
     def step(self, hints: Wakeups) -> None:
-        """Look if it is time; raises as `ClaimPlanner.look`.
+        """Poll if it is time, or if hints were missed; raises as `ClaimPlanner.look`.
 
         Args:
-            hints: What was heard last.
+            hints: The hints that were received last.
         """
         if hints.missed or not self.wait_s():
             self._look()
@@ -50,12 +50,12 @@ class SlotPoller:
 
 
 class EconomySlotPoller(SlotPoller):
-    """Looks at one slot now and then, as long as hints are proven to arrive; else at all of them each second.
+    """Polls one slot at a time at long intervals while hints are proven to arrive; otherwise as `SlotPoller`.
 
     Args:
-        planners: Who has to know.
-        hints: Proves that hints arrive.
-        pace: How often.
+        planners: Claim planners of the slots.
+        hints: The subscription, which proves that hints arrive.
+        pace: The intervals.
     """
 
     def __init__(self, planners: Sequence[ClaimPlanner], hints: WakeupSubscriber, pace: IdlePolicy) -> None:
@@ -104,7 +104,7 @@ class EconomySlotPoller(SlotPoller):
         if planner.missed_wakeup(slot):
             self._distrusts_until_s = monotonic_s() + DISTRUST_S
             log.warning(
-                "topic %s: slot %d had a message of which no wake hint told, so this listener polls for %g minutes; "
+                "topic %s: slot %d had a due message without a wake hint, so this listener polls for %g minutes; "
                 "producers may lack the right to publish on the channel wake{%s_%d}",
                 planner.topic.name,
                 slot,

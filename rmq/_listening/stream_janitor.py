@@ -1,4 +1,4 @@
-"""Keeps stream topics within their bounds while listeners run."""
+"""Trims stream topics by their retention while listeners run."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ log = reporter("rmq.upkeep")
 
 
 class StreamJanitor(Background):
-    """Looks after the slots of a stream topic while listeners run; see `Broker.look_after`.
+    """Cleans up the slots of a stream topic while listeners run; see `Broker.look_after`.
 
     Args:
-        source: The topic's slots.
-        every_s: How often, in seconds.
-        slots: Tells the slots to look after.
-        stopping: Set when it has to end.
-        runtime: How to wait.
+        source: The broker of the topic.
+        every_s: Interval between clean-ups, in seconds.
+        slots: Returns the slots to clean up.
+        stopping: Set when the listener stops.
+        runtime: Provides locks and waits, for threads or an event loop.
     """
 
     def __init__(
@@ -43,16 +43,16 @@ class StreamJanitor(Background):
         self._before = self._turn = 0
 
     def rest(self, rest_s: float, finished: Callable[[], int]) -> None:
-        """Trim one slot in so many seconds only, in turn, while nothing is handled.
+        """While no entry is handled, clean up only one slot, in turn, every `rest_s` seconds.
 
         Args:
-            rest_s: Seconds.
-            finished: Tells how many entries were handled.
+            rest_s: Seconds between two slots.
+            finished: Returns the number of entries handled so far.
         """
         self._rest_s, self._finished = rest_s, finished
 
     def run(self) -> None:
-        """Look after the slots until the listener stops."""
+        """Clean up the slots until the listener stops. Errors are logged, and the clean-up is repeated."""
         spread = random.random()  # noqa: S311 - so that the processes do not all ask at once
         while not self._stopping.wait(self._pause_s * (0.5 + spread / 2)):
             for slot in self._slots_in_turn():
@@ -62,7 +62,7 @@ class StreamJanitor(Background):
                     while self._source.look_after(slot) and not self._stopping.is_set():
                         pass
                 except RmqError as error:
-                    log.warning("slot %d of topic %s: %s", slot, self._source.topic.name, error)
+                    log.warning("slot %d of topic %s could not be cleaned up: %s", slot, self._source.topic.name, error)
 
     def _slots_in_turn(self) -> Collection[int]:
         slots = self._slots()

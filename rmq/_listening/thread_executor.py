@@ -45,7 +45,7 @@ class ThreadExecutor:
 
     @staticmethod
     def threads_of(listener: Listener) -> int:
-        """Return how many threads claim for a listener."""
+        """Return the number of threads that claim for a listener."""
         return listener.threads
 
     def round(self) -> bool:

@@ -18,8 +18,8 @@ def login(user: str | None, option: str, environment: Mapping[str, str] = os.env
 
     Args:
         user: The user name.
-        option: Name of the option that has the user, for the error.
-        environment: Where the password is looked up.
+        option: Name of the option with the user, for the error.
+        environment: Environment variables, of which one has the password.
 
     Raises:
         InvalidValueError: The environment has no password for the user.
@@ -37,7 +37,7 @@ def encryption(files: Mapping[str, str | None], environment: Mapping[str, str] =
     Args:
         files: Names and values of three options: the certificate authority's file, or `system`; our certificate; our
             key.
-        environment: Where the password of the key, if it has one, is looked up.
+        environment: Environment variables, of which one may have the password of the key.
 
     Raises:
         InvalidValueError: A certificate without its key, a key without its certificate, or a file that does not exist.

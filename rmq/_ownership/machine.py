@@ -73,12 +73,12 @@ class WorkerMachine:
         return self._contact_s + self.session_timeout_s * WATCHDOG_SHARE
 
     def contacted(self, session: int, sent_s: float) -> None:
-        """ZooKeeper answered a request of this session sent at `sent_s`, so the session lasts a timeout from then."""
+        """Record that ZooKeeper answered a request sent at `sent_s`: the session lasts at least a timeout from then."""
         self._enter(session)
         self._contact_s = max(self._contact_s, sent_s)
 
     def suspended(self) -> None:
-        """The connection broke: no slot is owned until ZooKeeper has been read again."""
+        """Record that the connection broke: no slot is owned until ZooKeeper has been read again."""
         if self._verified:
             self._verified = False
             self.revision += 1

@@ -49,7 +49,7 @@ class ProblemLog:
         self._events.append(text)
 
     def end(self) -> None:
-        """Complete a round: problems that it has not recorded are over."""
+        """Complete a round; problems that were not recorded in it count as solved."""
         self._all = {name: problem for name, problem in self._all.items() if name in self._noted}
 
     def news(self) -> list[str]:

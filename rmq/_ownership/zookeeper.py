@@ -64,7 +64,7 @@ _THROUGH_LEADER = (Sync, Create, Put, Release)
 
 
 def _no_login(record: logging.LogRecord) -> bool:
-    """Keep passwords out of the log: at DEBUG kazoo logs each request."""
+    """Return False for log records of login requests: at DEBUG kazoo logs each request, with its password."""
     return not any(isinstance(value, Auth | SASL) for value in record.args or ())
 
 

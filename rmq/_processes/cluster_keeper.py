@@ -97,7 +97,7 @@ class Keeper:
             if not server.pid:
                 raise LocalClusterError(f"{name} exited: {log_tail(server.log)}")
         if self._stop.is_set():
-            raise LocalClusterError("it was stopped during its start")
+            raise LocalClusterError("the start was stopped by a signal")
         if time.monotonic() >= self._noted_s + _NOTE_S:
             self._noted_s = time.monotonic()
             self._note("starting", lacking)

@@ -13,7 +13,7 @@ _GUARD = 'cat >/dev/null; kill -9 "$0"'
 
 
 class GuardedProcess:
-    """A process with a guard, which holds a pipe to us and kills the process when the pipe breaks.
+    """A process with a guard, which holds a pipe to this process and kills the guarded one when the pipe breaks.
 
     The process runs in the folder of its log, to which its output is appended. `environment` is added to ours.
     """

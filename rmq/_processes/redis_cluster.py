@@ -29,7 +29,7 @@ _QUESTIONS = (("CLUSTER", "NODES"), ("CLUSTER", "INFO"), ("INFO", "replication")
 
 
 class _NotYet(Exception):
-    """A server cannot answer yet. `busy`: it is loading data, for which there is no time limit."""
+    """A server cannot answer yet. `busy` is true while it loads data, for which there is no time limit."""
 
     def __init__(self, text: str, *, busy: bool = False) -> None:
         super().__init__(text)

@@ -100,7 +100,7 @@ class _Worker:
             self.stop()
 
     def stop(self) -> None:
-        """Stop the process, if it runs, and wait."""
+        """Stop the process, if it runs, and wait for its end."""
         process, self._process = self._process, None
         if process is None:
             return

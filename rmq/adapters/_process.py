@@ -16,7 +16,7 @@ class ProcessClient:
     """Creates a client and producers for the present process, and closes them at its exit.
 
     Args:
-        make: Creates a client.
+        make: Function that creates a client.
     """
 
     def __init__(self, make: Callable[[], RmqClient]) -> None:
@@ -26,13 +26,13 @@ class ProcessClient:
         os.register_at_fork(after_in_child=self._forget)
 
     def _forget(self) -> None:
-        """Reset: a client does not survive a fork, and a thread that no longer exists may have held the lock."""
+        """Reset the state after a fork: no client survives it, and the lock may be held by a thread that is gone."""
         self._lock = threading.Lock()
         self._client: RmqClient | None = None
         self._producers: dict[str, Producer] = {}
 
     def get(self) -> RmqClient:
-        """Return the client."""
+        """Return the client of this process, creating it at first use."""
         with self._lock:
             if self._client is None:
                 self._client = self._make()

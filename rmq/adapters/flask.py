@@ -134,7 +134,9 @@ def _worker_command(rmq: Rmq) -> click.Command:
         except RmqError as error:
             raise click.ClickException(str(error)) from None
         if unfinished := client.run(drain, threads, handlers, idle, exit_when_hung=exit_when_hung):
-            raise click.ClickException(f"{len(unfinished)} messages were still being handled after {drain:g} s")
+            raise click.ClickException(
+                f"messages still being handled after {drain:g} s, which are redelivered: {len(unfinished)}"
+            )
 
     options = [
         click.Option(["--threads"], type=click.IntRange(1, 1_000), help="Number of threads per listener."),

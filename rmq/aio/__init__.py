@@ -1,4 +1,4 @@
-"""The asyncio side: the same names and behaviour, and whatever may talk to Redis is awaited.
+"""RMQ for asyncio: the names and behaviour of `rmq`, with coroutines for all calls that may talk to Redis.
 
 The logic is that of the plain classes, run in greenlets; see docs/guide/asyncio.md.
 """

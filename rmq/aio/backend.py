@@ -23,14 +23,14 @@ T = TypeVar("T")
 
 
 CANCELLED_S, GIVEN_UP_S = 5.0, 1.0
-"""How long a close waits for handlers that were cancelled, and how long when it has cancelled them once more."""
+"""Seconds that a close waits for cancelled handlers, and again after it has cancelled them a second time."""
 
 MOST_CALLS = 64
-"""Sends of one producer, and acks or nacks of single deliveries, that are under way at once; others wait their turn."""
+"""Maximum number of concurrent sends of one producer, and of acks or nacks of single deliveries; others wait."""
 
 
 class EventLoop:
-    """Waits in the running event loop; only its thread may use it, but for events."""
+    """Runtime that waits in the running event loop. Only the loop's thread may use it, except for events."""
 
     cancellations: tuple[type[BaseException], ...] = (asyncio.CancelledError,)
     outlives_main = False
@@ -39,10 +39,10 @@ class EventLoop:
         self._jobs: set[asyncio.Task[Any]] = set()
 
     async def cancel_jobs(self, give_up: Callable[[], object]) -> None:
-        """End the jobs that still run.
+        """Cancel the jobs that still run, twice if necessary.
 
         Args:
-            give_up: Called before those that go on after a cancellation, for `CANCELLED_S`, are cancelled once more.
+            give_up: Called after each of the two waits, the first before jobs are cancelled again.
         """
         jobs = set(self._jobs)
         for patience_s in (CANCELLED_S, GIVEN_UP_S):
@@ -55,7 +55,7 @@ class EventLoop:
             log.warning("%s after being cancelled twice", counted(len(jobs), "task still runs", "tasks still run"))
 
     def sleep(self, seconds: float) -> None:
-        """Wait for some seconds."""
+        """Suspend the caller for a number of seconds."""
         wait(asyncio.sleep(seconds))
 
     def lock(self, *, long: bool = False) -> Lock:
@@ -75,7 +75,7 @@ class EventLoop:
         return _Job(run, name, self._jobs)
 
     def finish_within(self, action: Callable[[], object], longest_s: float) -> None:
-        """Do something in a task that was cancelled; cancelled once more after so long."""
+        """Call a function in a task that was cancelled; cancel the task again after `longest_s` seconds."""
         task = asyncio.current_task()
         timer = None if task is None else task.get_loop().call_later(longest_s, task.cancel)
         try:
@@ -85,15 +85,15 @@ class EventLoop:
                 timer.cancel()
 
     def call(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call it in a thread."""
+        """Call a function in a separate thread, and return its result."""
         return wait(asyncio.to_thread(action, *args, **kwargs))
 
     def wait_readable(self, wires: Iterable[Wire], timeout_s: float) -> None:
-        """Wait until one of some wires has something to read, or has ended."""
+        """Wait up to `timeout_s` until one of several wires has data to read, or has ended."""
         _wait_for_wires(wires, timeout_s, AsyncWire.watch, breakable=True)
 
     def wait_progress(self, wires: Iterable[Wire], timeout_s: float) -> None:
-        """Wait until one of several wires has more data, or can send more of what was posted."""
+        """Wait up to `timeout_s` until one of several wires has more data, or can send more of its posted requests."""
         _wait_for_wires(wires, timeout_s, AsyncWire.watch_arrivals)
 
     def wire_factory(self, url: str, timeout_s: float, connect_s: float | None = None) -> Callable[[], Wire]:
@@ -107,10 +107,10 @@ def call_semaphore() -> Lock:
 
 
 class Permit:
-    """A place in a semaphore, which its holder may give up for a while.
+    """A permit of a semaphore, which its holder may release for a while.
 
     Args:
-        call_semaphore: The gate.
+        call_semaphore: The semaphore.
     """
 
     def __init__(self, call_semaphore: Lock) -> None:
@@ -118,11 +118,11 @@ class Permit:
         self._held = False
 
     def take(self) -> None:
-        """Wait for a place, and take it."""
+        """Wait for the permit, and acquire it."""
         self._held = self._call_semaphore.acquire()
 
     def leave(self) -> None:
-        """Leave, so that another waiting call can enter."""
+        """Release the permit, so that a waiting call can acquire it."""
         self._held = False
         self._call_semaphore.release()
 
@@ -156,7 +156,7 @@ def _wait_for_wires(
 
 
 class _Lock:
-    """Handed over in the order of asking; `places` may hold it at once."""
+    """A lock that up to `places` callers may hold; waiting callers get it in the order of their requests."""
 
     def __init__(self, long: bool, places: int = 1) -> None:
         self._long = long
@@ -199,7 +199,7 @@ class _Lock:
 
 
 class _Condition:
-    """One thread needs no lock."""
+    """A condition without a lock, since all its users run in one thread."""
 
     def __init__(self) -> None:
         self._waiting: set[asyncio.Future[bool]] = set()
@@ -224,7 +224,7 @@ class _Condition:
 
 
 class _Event(_Condition):
-    """May be set from any thread: ZooKeeper's client has its own."""
+    """An event that may be set from any thread, since ZooKeeper's client has its own threads."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The client of the asyncio side."""
+"""The client for asyncio."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WrapperT = TypeVar("WrapperT")
 
 
 class PlainClient(plain.RmqClient):
-    """The plain client, which waits in an event loop: for calls that `TaskGroup` runs."""
+    """A plain client that waits in an event loop; `TaskGroup` runs its methods."""
 
     _handlers = TaskExecutor
 
@@ -41,7 +41,7 @@ class PlainClient(plain.RmqClient):
         super().__init__(*args, **options)
 
     def drop(self) -> None:
-        """Close the connections of an event loop that is closed, and the temporary Redis; nothing can be settled."""
+        """Close the connections of a closed event loop, and the temporary Redis. Outcomes can no longer be sent."""
         self._listeners.runners, self._listeners.leaving = [], []
         self._recording.forget()
         self._connections.forget_users()
@@ -53,8 +53,8 @@ class LoopState:
 
     Args:
         plain_client: The client whose logic is run.
-        tasks: Runs it.
-        runtime: How it waits.
+        tasks: Runs the methods of the plain client.
+        runtime: The runtime of the event loop.
     """
 
     def __init__(self, plain_client: PlainClient, tasks: TaskGroup, runtime: EventLoop) -> None:
@@ -64,12 +64,12 @@ class LoopState:
 
     @property
     def runs_here(self) -> bool:
-        """Whether the caller is a handler, or a task that one created."""
+        """Whether the caller is a handler of this client, or a task that a handler created."""
         return self.plain._listeners.runs_here  # pyright: ignore[reportPrivateUsage]
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether its event loop is closed."""
+        """Whether the client's event loop is closed."""
         return self._loop.is_closed()
 
     async def run(self, method: Callable[Concatenate[PlainClient, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -79,7 +79,7 @@ class LoopState:
     async def run_in_turn(
         self, method: Callable[Concatenate[PlainClient, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Run a method of the plain client once few enough others are under way."""
+        """Run a method of the plain client, waiting if too many of its calls are in progress."""
 
         def run() -> T:
             with self.tasks.client_semaphore:
@@ -88,12 +88,12 @@ class LoopState:
         return await self.tasks.run(run)
 
     def checked(self) -> Self:
-        """Refuse another event loop: connections belong to the one that made them."""
+        """Return self; raise in another event loop, since connections belong to the loop that opened them."""
         self.tasks.check_loop()
         return self
 
     async def begin_close(self) -> None:
-        """End all that runs, and return when it has ended; in a handler, when the other handlers have."""
+        """Close the client, and wait for the end; in a handler, only wait until the other handlers have ended."""
         if not self.runs_here:
             self._closing = asyncio.Task(self._close())
             await asyncio.shield(self._closing)
@@ -103,7 +103,7 @@ class LoopState:
         await asyncio.shield(others)
 
     async def closed(self) -> None:
-        """Wait for the end of a close that runs in this event loop; in a handler, which it waits for, do not."""
+        """Wait for a close in this event loop to end; in a handler, return at once, since the close waits for it."""
         closing = self._closing
         if not (closing is None or closing.done() or self.runs_here or self._loop is not asyncio.get_running_loop()):
             await asyncio.wait({closing})
@@ -125,18 +125,18 @@ class LoopState:
 class RmqClient(Closing):
     """A connection to RMQ for one event loop. Use it with `async with`, or `close` it.
 
-    The names, the arguments and the behaviour are those of `rmq.RmqClient`; whatever may talk to Redis is awaited. It
-    connects at its first use, so it may be made where no loop runs yet.
+    Names, arguments and behaviour are those of `rmq.RmqClient`; methods that may talk to Redis are coroutines. The
+    client connects at its first use, so it may be created before an event loop runs.
 
     Args:
         url: As for `rmq.RmqClient`.
         zookeeper: As for `rmq.RmqClient`.
         durability: As for `rmq.RmqClient`.
         replicas: As for `rmq.RmqClient`.
-        timeout_s: How long to wait for a connection, and for a reply.
-        deadline_s: How long to repeat what may be repeated before giving up.
+        timeout_s: As for `rmq.RmqClient`.
+        deadline_s: As for `rmq.RmqClient`.
 
-    Guarantee: a cancelled call leaves no reply behind for another one, and loses no delivery.
+    Guarantee: a cancelled call leaves no reply for a later call, and loses no delivery.
 
     Examples:
         >>> import asyncio
@@ -181,10 +181,10 @@ class RmqClient(Closing):
         self._started = False
 
     async def open(self) -> Self:
-        """Connect now, and not at the first use.
+        """Connect now instead of at the first use.
 
         Raises:
-            RmqError: As `rmq.RmqClient` does when it is made.
+            RmqError: As for `rmq.RmqClient`.
         """
         await self._open()
         return self
@@ -211,8 +211,8 @@ class RmqClient(Closing):
         Args:
             topic: As for `rmq.RmqClient.listener`.
             batch: As for `rmq.RmqClient.listener`.
-            columns: As for `rmq.RmqClient.listener`: hand over an `rmq.aio.DeliveryColumns`.
-            concurrency: How many handlers run at the same time, 1 to 1,000. One task claims and settles for all.
+            columns: As for `rmq.RmqClient.listener`; the handler gets an `rmq.aio.DeliveryColumns`.
+            concurrency: Number of handlers that run in parallel, 1 to 1,000. One task claims and settles for all.
             on_lost: Called, not awaited, with each delivery whose lease was lost while it was held.
             group: As for `rmq.RmqClient.listener`.
             start: As for `rmq.RmqClient.listener`.
@@ -220,22 +220,22 @@ class RmqClient(Closing):
             weight: As for `rmq.RmqClient.listener`.
             resume_as: As for `rmq.RmqClient.listener`.
             shared: As for `rmq.RmqClient.listener`.
-            timeout: How long a call of the handler may run, as for `rmq.RmqClient.listener`. After it the call is
-                cancelled, and nacked once it has ended, even if it returns then. One that does not end within 5 s is
-                given up, as there.
+            timeout: Maximum duration of a call, as for `rmq.RmqClient.listener`. Then the call is cancelled, and its
+                messages are nacked once it has ended, even if it returns normally. A call that does not end within
+                5 s is abandoned.
 
         Raises:
-            InvalidValueError: `batch`, `concurrency` or `weight` out of range, a handler that is no async function or
-                asks for what it cannot get, or a second listener of these messages that is not `shared`.
+            InvalidValueError: `batch`, `concurrency` or `weight` is out of range, the handler is not an async function
+                or has a parameter that cannot be filled, or it is a second listener that is not `shared`.
 
         Guarantee: leases are renewed while a handler runs, unless it blocks the event loop.
         """
         return decorator(self.add, topic, **plain_options(options))
 
     def add(self, *listeners: Listener) -> None:
-        """Add listeners that were made elsewhere; their `threads` is the concurrency. Raises as `listener`."""
+        """Add listeners that were created elsewhere; their `threads` is the concurrency. Raises as `listener`."""
         if self._started:
-            raise RmqError("the listeners of this client are running already; add all of them before")
+            raise RmqError("the listeners of this client are already running; add listeners before they are started")
         for listener in listeners:
             check_async(listener.handler)
         check_shared(self._listeners, *listeners)
@@ -249,10 +249,10 @@ class RmqClient(Closing):
         *,
         handlers: int | None = None,
     ) -> None:
-        """Start all listeners in tasks of their own.
+        """Start all listeners, which run in tasks of their own.
 
         Args:
-            concurrency: How many handlers of each listener run at the same time; `None` for as many as it says itself.
+            concurrency: Number of parallel handlers of each listener; `None` uses each listener's setting.
             drain_s: As for `rmq.RmqClient.start`.
             idle: As for `rmq.RmqClient.start`.
             handlers: As for `rmq.RmqClient.start`.
@@ -279,8 +279,8 @@ class RmqClient(Closing):
     ) -> list[Delivery]:
         """Run all listeners until SIGTERM, SIGINT, `stop` or `close`, or until cancelled, then stop them and close.
 
-        A second signal ends at once. Returns, raises and freezes what is loaded as `rmq.RmqClient.run`; needs the main
-        thread's event loop.
+        A second signal exits at once. Results, errors and garbage collection are as for `rmq.RmqClient.run`.
+        Needs the event loop of the main thread.
         """
         require_main_thread("run()")
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
@@ -332,11 +332,12 @@ class RmqClient(Closing):
     async def close(self) -> None:
         """Stop running listeners, wait for calls in progress, close all connections, and stop a temporary Redis.
 
-        Handlers that still run after that are cancelled. One that goes on all the same is ended where it waits, 5 s
-        later. In another event loop than the client's, this only closes its connections, once that loop is closed.
+        Handlers that still run after that are cancelled. A handler that ignores its cancellation is ended at its
+        current wait 5 s later. In another event loop, this only closes the connections, once the client's loop is
+        closed.
 
-        In a handler, it stops the listeners as `stop` does; the rest follows in a task once that handler has ended and
-        its delivery is acked or nacked. A second call waits for that.
+        In a handler, it stops the listeners as `stop` does. The rest is done in a task, once the handler has ended and
+        its delivery is acked or nacked. A second call waits for the task.
 
         Raises:
             RmqError: The client belongs to another event loop, which is not closed.

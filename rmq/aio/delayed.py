@@ -1,4 +1,4 @@
-"""The delayed queue of the asyncio side."""
+"""The delayed queue for asyncio."""
 
 from __future__ import annotations
 
@@ -91,11 +91,11 @@ class DelayedQueue(Closing, Generic[ValueT]):
         self._ready: tuple[plain.DelayedQueue[Any], LoopState] | None = None
 
     async def open(self) -> Self:
-        """Register the topic now, and not at the first use.
+        """Register the topic now instead of at the first use.
 
         Raises:
             TopicMismatchError: The name is registered with another type or number of slots.
-            InvalidTopicError: `payload` or `codec` is none, or cannot work with `merge`.
+            InvalidTopicError: `payload` or `codec` is invalid, or cannot be combined with `merge`.
         """
         await self._open()
         return self
@@ -121,16 +121,16 @@ class DelayedQueue(Closing, Generic[ValueT]):
     async def take(self, timeout: float | timedelta | None = None) -> ValueT:
         """Wait for a value, take it out of the queue for good, and return it; see `rmq.DelayedQueue.take`.
 
-        Guarantee: cancelled, it loses nothing: what it has claimed by then goes back at once.
+        Guarantee: if cancelled, no value is lost: a value that it has claimed is released at once.
         """
         return await self._kept(lambda queue: queue.claim(timeout))
 
     async def poll(self, timeout: float | timedelta = 0.0) -> ValueT | None:
-        """Like `take`, with `None` where nothing became due in time; 0 does not wait."""
+        """Take a value as `take` does; return `None` if none becomes due within `timeout`; 0 does not wait."""
         return await self._kept(lambda queue: queue.claim_soon(timeout))
 
     async def take_many(self, max_values: int = 100, timeout: float | timedelta | None = None) -> list[ValueT]:
-        """Wait for the first value, and take as many as are due; see `rmq.DelayedQueue.take_many`.
+        """Wait for the first value, and take all that are due, up to `max_values`; see `rmq.DelayedQueue.take_many`.
 
         Guarantee: as for `take`.
         """
@@ -143,8 +143,8 @@ class DelayedQueue(Closing, Generic[ValueT]):
     async def taking(self, timeout: float | timedelta | None = None) -> AsyncGenerator[ValueT]:
         """Wait for a value, and take it out of the queue when the block ends; see `rmq.DelayedQueue.taking`.
 
-        Guarantee: at least once. Cancelled while it waits, it gives back what it has claimed; a block that is cancelled
-            puts its value back, as with any error.
+        Guarantee: at least once. If it is cancelled while it waits, a claimed value is released. If the block is
+            cancelled, its value is put back, as after any error.
         """
         delivery = await self._finish(lambda queue: queue.claim(timeout), _give_back)
         try:
@@ -175,7 +175,7 @@ class DelayedQueue(Closing, Generic[ValueT]):
 
     @property
     def topic(self) -> Topic:
-        """The registered definition; known once the queue is open."""
+        """The registered definition of the topic, available once the queue is open."""
         if self._ready is None:
             raise RmqError("this queue is not open yet; use it with `async with`, or await its `open`")
         return self._ready[0].topic

@@ -63,9 +63,9 @@ class Producer(TopicProxy[plain_producer.Producer]):
 
         Args:
             messages: Any iterable, or an async one.
-            outcomes: Also say per message whether it was new.
+            outcomes: Also return for each message whether it was new.
             fold: Fold messages of one content before they are sent.
-            once: A name for this call: one of that name within an hour of it changes nothing.
+            once: A name for this call; another call of that name within an hour changes nothing.
 
         Guarantee: other tasks run at each round trip, at the latest after 20,000 messages. Of many concurrent calls
             for a topic, 64 run at a time, not counting those that wait for their async iterable.
@@ -103,7 +103,7 @@ class Consumer(Closing, TopicProxy[plain_consumer.Consumer[Any]], Generic[Payloa
 
     @property
     def slots(self) -> tuple[int, ...]:
-        """The slots that it claims from."""
+        """The slots from which the consumer claims."""
         return self._plain.slots
 
     async def poll(self, max_messages: int = 100, timeout: float | timedelta = 0.0) -> list[Delivery[PayloadT]]:
@@ -129,7 +129,7 @@ class Consumer(Closing, TopicProxy[plain_consumer.Consumer[Any]], Generic[Payloa
         return await self._finish(self._plain.ack, deliveries)
 
     async def release(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
-        """Release several deliveries that were not begun. Returns and raises like `ack`."""
+        """Release several deliveries whose handling has not begun. Returns and raises as `ack`."""
         return await self._finish(self._plain.release, deliveries)
 
     async def extend(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
@@ -227,7 +227,7 @@ class GroupDead(TopicProxy[plain_dead.GroupDead]):
 
     @property
     def group(self) -> str:
-        """The group's name."""
+        """Name of the group."""
         return self._plain.group
 
 
@@ -272,23 +272,23 @@ class StreamTopic(TopicProxy[plain_stream.StreamTopic]):
 async def tail_all(
     streams: Iterable[StreamTopic], start: Position | None = None, timeout: float | timedelta | None = None
 ) -> AsyncIterator[StreamEntry]:
-    """Follow several stream topics, with `async for` over what is awaited; see `rmq.tail_all`."""
+    """Follow several stream topics; see `rmq.tail_all`. Use `async for` over the awaited result."""
     views = list(streams)
     for view in views:
         if not isinstance(view, StreamTopic):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidValueError(f"streams has {brief(view, 100)}; each must be what `RmqClient.stream` returns")
+            raise InvalidValueError(f"streams has {brief(view, 100)}; each must be a result of `RmqClient.stream`")
     if not views:
-        raise InvalidValueError("streams is empty; name one at least")
+        raise InvalidValueError("streams is empty; it must have at least one stream topic")
     tasks, plain = views[0]._tasks, [view._plain for view in views]  # pyright: ignore[reportPrivateUsage]
     return iterate(tasks, await tasks.run(tailing.tail_all, plain, start, timeout))
 
 
 def iterate_async(messages: AsyncIterable[T], place: Permit, collect: Callable[[], None]) -> Iterator[T]:
-    """Yield the elements of an async iterable, in plain logic.
+    """Yield the elements of an async iterable to plain logic.
 
     Args:
-        messages: The iterable. It may wait for hours, or for another call that needs a place.
-        place: The permit of the call; returned while it waits for the iterable.
+        messages: The iterable. It may wait for hours, or for another call that needs the permit.
+        place: The permit of the call, which is released while the iterable waits.
         collect: Waits for the calls under way, so that no connection stays in use meanwhile.
     """
     entries = aiter(messages)
@@ -305,7 +305,7 @@ def iterate_async(messages: AsyncIterable[T], place: Permit, collect: Callable[[
 
 
 def call_async(function: Callable[..., object]) -> Callable[..., object]:
-    """Return a function that calls another from plain logic without blocking the event loop."""
+    """Return a function with which plain logic can call `function` without blocking the event loop."""
     if kind_of(function) == ASYNC:
         return lambda *args: wait(cast("Any", function(*args)))
     check_plain(function, "tell")

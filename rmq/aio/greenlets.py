@@ -38,7 +38,7 @@ def wait(awaitable: Awaitable[T], *, breakable: bool = False) -> T:
     """Wait for an awaitable from within plain logic.
 
     Args:
-        awaitable: What to wait for.
+        awaitable: The awaitable.
         breakable: Whether the logic may end here once no task waits for its result.
     """
     current = getcurrent()
@@ -81,7 +81,7 @@ class GreenletTask:
         self._broken = self._breakable = False
 
     async def drive(self) -> Any:
-        """Run it to its end; return its result or raise its error. A cancellation is raised where the logic waits."""
+        """Run the logic to its end; return its result or raise its error. Raise cancellations at its current wait."""
         here = getcurrent()  # the driver may have been made in another greenlet
         self._driven_in = _current_task()
         logic = _GreenletBody(self._action, here)
@@ -130,7 +130,7 @@ class OwnContext:
     """An awaitable whose steps run in a copy of the current context.
 
     Args:
-        awaitable: What to wait for.
+        awaitable: The awaitable.
         given_up: Returns whether to end it at its current wait if it ignores a cancellation.
     """
 
@@ -184,7 +184,7 @@ class TaskGroup:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def check_loop(self) -> None:
-        """Refuse another event loop than that of the first call: connections and locks belong to it."""
+        """Raise in another event loop than that of the first call, to which connections and locks belong."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             if self._loop is not None:
@@ -197,14 +197,14 @@ class TaskGroup:
         return cast("T", await GreenletTask(functools.partial(action, *args, **kwargs)).drive())
 
     async def finish(self, action: Callable[[], T], unclaimed: Callable[[T], object] | None = None) -> T:
-        """Run plain logic to its end even if the caller is cancelled; then it ends at its next breakable wait.
+        """Run plain logic. If the caller is cancelled, the logic goes on to its end, or to its next breakable wait.
 
         Args:
             action: The logic.
             unclaimed: Plain logic that gets the result if the caller was cancelled.
 
         Raises:
-            ClientClosedError: The client was closed while this waited.
+            ClientClosedError: The client was closed during the call.
             RmqError: Another event loop runs; also raised by `run`.
         """
         self.check_loop()

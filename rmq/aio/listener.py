@@ -84,11 +84,11 @@ LONGEST_TURN_S = 0.01
 
 
 CANCEL_S = 5.0
-"""A handler that was cancelled after its timeout may take so long to end; then it is given up."""
+"""Seconds that a handler may take to end after it was cancelled at its timeout; then it is abandoned."""
 
 
 class TaskExecutor(ThreadExecutor):
-    """Up to `listener.threads` handlers run at a time, in lanes: tasks that call the handler with one part at a time.
+    """Runs up to `listener.threads` handlers in parallel lanes: tasks that call the handler with one part at a time.
 
     With ZooKeeper the messages of a slot run one after the other: a slot is in one lane at a time. If the number of
     handlers is limited, a lane needs a permit of the listener. Permits are taken before the claim, so that no more is
@@ -105,18 +105,18 @@ class TaskExecutor(ThreadExecutor):
         self._max_tasks = thread.setup.listener.threads
         self._task_count = 0
         self._busy: dict[int, float] = {}
-        """Where each slot may be in one lane only: those that are, and when their messages began."""
+        """If a slot may be in one lane only: slot → start of its running message."""
         self._permits_held: list[float] = []
-        """Those of lanes that are to start."""
+        """Permits of the lanes that are to start."""
         self._request: PermitRequest | None = None
-        """For one more turn, where there was none."""
+        """Request for one more permit, if none was free."""
         self._begun_s = 0.0
         self._filled_s, self._waited = 0.0, 0
-        """When something was claimed last, and how many messages waited after the last look."""
+        """Time of the last claim with messages, and number of messages that waited after the last check."""
         self._held_up = False
-        """Whether what waited was given back, and no lane has ended its part since."""
+        """Whether waiting messages were released, and no lane has ended its part since."""
         self._full = False
-        """Whether there was no room for more at the last look."""
+        """Whether there was no room for more messages at the last check."""
         self._changed = thread.runtime.event()
         self._ended = thread.runtime.event()
         """Set whenever a handler has ended."""
@@ -154,7 +154,7 @@ class TaskExecutor(ThreadExecutor):
         return False
 
     def run(self) -> None:
-        """Start lanes; they end by themselves."""
+        """Start lanes for the waiting messages; lanes end by themselves."""
         thread = self.thread
         if self._may_not_start:
             thread.stop_starting()
@@ -334,7 +334,7 @@ class TaskExecutor(ThreadExecutor):
 
 
 def plain_listener(listener: Listener, tasks: TaskGroup) -> Listener:
-    """Return a listener whose handler plain logic can call."""
+    """Return a copy of an async listener whose handler plain logic can call."""
     check_async(listener.handler)
     on_lost = listener.on_lost
 

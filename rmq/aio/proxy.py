@@ -34,7 +34,7 @@ class AsyncProxy(Generic[PlainT]):
 
 
 class Closing:
-    """Closes at the end of an `async with` block."""
+    """Base class of objects that close at the end of an `async with` block."""
 
     if TYPE_CHECKING:
         close: Any
@@ -66,7 +66,7 @@ class TopicProxy(AsyncProxy[OfTopicT]):
 
     @property
     def topic(self) -> Topic:
-        """The registered definition."""
+        """The registered definition of the topic."""
         return self._plain.topic
 
 

@@ -1,4 +1,4 @@
-"""One connection to one Redis server, in an event loop: redis-py connects and logs in, then the replies come here.
+"""One connection to one Redis server in an event loop. Redis-py connects and logs in; replies are then read here.
 
 Everything that redis-py's asyncio side leaves untyped or private stays in this module.
 """
@@ -72,7 +72,7 @@ class AsyncWire(Wire):
 
     Args:
         connection: redis-py's asyncio connection, not yet connected.
-        timeout_s: How long to wait for a reply.
+        timeout_s: Seconds to wait for a reply.
     """
 
     def __init__(self, connection: Any, timeout_s: float) -> None:
@@ -94,12 +94,12 @@ class AsyncWire(Wire):
             self._replies.connection_lost(reader.exception())
 
     def send(self, request: bytes) -> None:
-        """Send a packed request; the server has to take some of it within each timeout."""
+        """Send a packed request; raise `WireTimeoutError` if the server accepts none of it for `timeout_s` seconds."""
         self.post(request)
         left = self._buffered()
         while self.unsent:
             try:
-                self._wait("Redis does not take what is sent")
+                self._wait("Redis did not accept the request in time")
             except WireTimeoutError:
                 if self._buffered() >= left:
                     raise
@@ -172,7 +172,7 @@ class AsyncWire(Wire):
         self._replies.connection_lost(None)
 
     def fileno(self) -> int:
-        """Return -1: in an event loop, `watch` it."""
+        """Return -1, since an event loop is notified through `watch` instead."""
         return -1
 
     def close(self) -> None:
@@ -211,7 +211,7 @@ def async_wire_factory(url: str, timeout_s: float, connect_s: float | None = Non
 
 
 def _abort(transport: Any) -> None:
-    """Close a connection at once, also when its event loop is closed, which does so otherwise."""
+    """Close a connection at once, even if its event loop is closed and can no longer do this."""
     try:
         transport.abort()
     except RuntimeError:  # "Event loop is closed"
@@ -224,10 +224,10 @@ def _abort(transport: Any) -> None:
 
 
 async def _cancellable(connecting: Coroutine[Any, Any, object]) -> None:
-    """Connect; raise a cancellation even where `asyncio.wait_for`, which redis-py calls, drops it.
+    """Connect; raise a cancellation even if `asyncio.wait_for`, which redis-py calls, drops it.
 
-    That of Python 3.11 drops one which comes in the turn of the loop in which the inner task has ended. A job that is
-    cancelled only once, such as those that `asyncio.run` cancels at its end, would go on for ever.
+    In Python 3.11 it drops a cancellation that arrives in the iteration of the loop in which the inner task has ended.
+    A job that is cancelled only once, as `asyncio.run` does at its end, would then never end.
     """
     task = asyncio.current_task()
     before = 0 if task is None else task.cancelling()

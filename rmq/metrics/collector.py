@@ -181,12 +181,12 @@ class Figures:
 
     @property
     def all(self) -> list[Metric]:
-        """Every family, in the order above."""
+        """All metric families, in the order of their definition."""
         families: list[Any] = list(vars(self).values())
         return families
 
     def take(self, stats: TopicStats) -> None:
-        """Add a topic."""
+        """Add the figures of a topic."""
         name = [stats.topic.name]
         self.backlog.add_metric(name, stats.backlog)
         self.due.add_metric(name, stats.due_now)

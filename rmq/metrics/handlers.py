@@ -22,12 +22,12 @@ SENDS_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 10_000, 100_000)
 
 
 class _Distribution:
-    """Values by their labels, as a histogram of Prometheus. Thread-safe.
+    """A Prometheus histogram with values by labels. Thread-safe.
 
     Args:
-        name: Name of the family.
-        text: Help text.
-        labels: Names of its labels.
+        name: Name of the metric family.
+        text: Help text of the metric family.
+        labels: Names of the labels.
         bounds: Upper bounds of the buckets, ascending; the last bucket has none.
     """
 
@@ -39,14 +39,14 @@ class _Distribution:
         self._sums: dict[tuple[str, ...], float] = {}
 
     def observe(self, value: float, *labels: str) -> None:
-        """Count a value."""
+        """Count a value in the bucket of its labels."""
         with self._lock:
             counts = self._counts.setdefault(labels, [0] * (len(self._bounds) + 1))
             counts[bisect_left(self._bounds, value)] += 1
             self._sums[labels] = self._sums.get(labels, 0.0) + value
 
     def family(self) -> Metric:
-        """Return the metric family."""
+        """Return the counts so far as a Prometheus metric family."""
         name, text, names = self._family
         family = HistogramMetricFamily(name, text, labels=names)
         ends = [*(str(float(bound)) for bound in self._bounds), "+Inf"]
@@ -63,7 +63,7 @@ class Handlers(Observer, Collector):
     of a web server.
 
     Args:
-        registry: Where the metrics are registered.
+        registry: Registry of the metrics.
 
     Examples:
         >>> from prometheus_client import CollectorRegistry
@@ -82,7 +82,7 @@ class Handlers(Observer, Collector):
         registry.register(self)
 
     def collect(self) -> Iterable[Metric]:
-        """Return all metrics."""
+        """Return the metrics of the handlers of this process."""
         running = GaugeMetricFamily("rmq_handlers_running", "Running handler calls.", labels=["topic"])
         text = "Deliveries whose outcome is stored in Redis."
         settled = CounterMetricFamily("rmq_deliveries_settled", text, labels=["topic", "outcome"])
@@ -95,7 +95,7 @@ class Handlers(Observer, Collector):
 
     @contextmanager
     def handling(self, deliveries: Sequence[Delivery]) -> Generator[None]:
-        """Measure a call, and the sends of its deliveries."""
+        """Measure the duration of a handler call, and the number of sends merged into each of its deliveries."""
         topic = deliveries[0].topic.name
         if deliveries[0].topic.merge is not None:
             for delivery in deliveries:
@@ -111,7 +111,7 @@ class Handlers(Observer, Collector):
             self._seconds.observe(monotonic_s() - began_s, topic, outcome)
 
     def settled(self, deliveries: Sequence[Delivery]) -> None:
-        """Count outcomes."""
+        """Count the outcomes of deliveries that Redis has stored."""
         verbs = [
             (delivery.topic.name, "lost" if delivery.lost else delivery.outcome.verb.value)
             for delivery in deliveries

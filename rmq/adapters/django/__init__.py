@@ -47,7 +47,7 @@ def send_on_commit(topic: Topic, *messages: Message, using: str | None = None, r
         robust: True if an error of the send is logged, and later callbacks of the commit still run.
 
     Raises:
-        SendError: What the send raises, at the commit: the transaction is committed then. Not with `robust`.
+        SendError: The send at the commit failed; the transaction is committed. Not raised with `robust`.
 
     Guarantee: at most once. A process that ends between the commit and the send sends nothing.
     """

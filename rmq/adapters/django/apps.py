@@ -1,4 +1,4 @@
-"""The Django app."""
+"""The Django app of RMQ, which adds a check of the setting `RMQ`."""
 
 from __future__ import annotations
 

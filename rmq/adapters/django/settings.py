@@ -17,7 +17,7 @@ def client_options() -> dict[str, Any]:
     """Return the client options from the setting.
 
     Raises:
-        ImproperlyConfigured: It is not a dict, or has an unknown key.
+        ImproperlyConfigured: The setting is not a dict, or has an unknown key.
     """
     setting: object = getattr(settings, "RMQ", {})
     if not isinstance(setting, dict):

@@ -43,10 +43,10 @@ def to_offset(batches: Mapping[str, Batch]) -> dict[str, Any]:
 
 
 def from_offset(offset: Mapping[str, Any]) -> dict[str, Batch]:
-    """Read such an offset.
+    """Parse an offset of several topics.
 
     Raises:
-        InvalidValueError: It is none.
+        InvalidValueError: The offset was not written by a read of several topics.
     """
     try:
         if offset["v"] != VERSION:

@@ -67,4 +67,6 @@ class Command(BaseCommand):
             exit_when_hung=options["exit_when_hung"],
         )
         if unfinished:
-            raise CommandError(f"{len(unfinished)} messages were still being handled after {options['drain']:g} s")
+            raise CommandError(
+                f"messages still being handled after {options['drain']:g} s, which are redelivered: {len(unfinished)}"
+            )
