@@ -27,10 +27,10 @@ CUT = "cut"
 
 
 class Hash(Protocol):
-    """A hash object, as of `hashlib`."""
+    """A hash object as `hashlib` returns it."""
 
     def update(self, data: bytes, /) -> None:
-        """Add bytes."""
+        """Add bytes to the hashed data."""
 
 
 def _changed(call: Call[Any], words: Sequence[str]) -> BatchChangedError:
@@ -50,7 +50,7 @@ _SEND_MERGED = BoundScript("spark_send_merged", {"RMQ_CHANGED": _changed}, durab
 
 
 def counts(topic: Topic) -> bool:
-    """Return whether each send to a topic counts, so that a second one of the same makes another message."""
+    """Return whether each send to a topic counts, so that a repeated send changes the message."""
     return topic.merge is not None and (topic.merge.kind in COUNTED or topic.merge.priority is PriorityRule.SUM)
 
 
@@ -58,9 +58,9 @@ class Cut(NamedTuple):
     """Division of a batch's rows into calls by its tasks. Marks of calls are valid only for the same division.
 
     Attributes:
-        partitions: How many tasks there are.
-        held: Most messages that a task holds back to fold them; 0 where it folds none.
-        chunk: Most messages in a call.
+        partitions: Number of tasks.
+        held: Maximum number of messages that a task buffers to fold them; 0 without folding.
+        chunk: Maximum number of messages in a call.
     """
 
     partitions: int
@@ -79,7 +79,7 @@ class Cut(NamedTuple):
         return cls(*(int(digest[first : first + 8], 16) for first in (0, 8, 16)))
 
     def __str__(self) -> str:
-        """Describe the cut for an error."""
+        """Return the cut as text for an error."""
         return f"{self.partitions} partitions, mergeRows={self.held} and chunkSize={self.chunk}"
 
 
@@ -91,9 +91,9 @@ class Mark:
         query: Identity of the query, or of the write.
         batch: Number of the batch, from 0.
         partition: Number of the task in the batch.
-        keep_s: How long the mark is kept after the query's last send to the slot, seconds.
+        keep_s: Lifetime of the mark after the query's last send to the slot, seconds.
         chunk: Number of the chunk among those that the task sends to the slot.
-        digest: Of its messages.
+        digest: Hash of the chunk's messages.
         first: Number of its messages that were sent before, if a call accepted only the first ones; refused ones are
             not counted.
     """
@@ -110,9 +110,10 @@ class Mark:
         """Return the mark of one chunk.
 
         Args:
-            chunk: Its number.
-            messages: What it holds.
-            merges: They are records: then the order in which their sends were folded makes no difference.
+            chunk: Number of the chunk.
+            messages: Messages of the chunk.
+            merges: Whether the messages are records; the order in which their sends were folded then makes no
+                difference.
         """
         digest = blake2b(digest_size=12)
         for message in messages:
@@ -127,18 +128,18 @@ class Mark:
         return Mark(self.query, self.batch, self.partition, self.keep_s, chunk, digest.hexdigest())
 
     def without(self, refused: Sequence[int]) -> Mark:
-        """Return the mark of the same chunk where the server has refused those of these indices."""
+        """Return the mark of the same chunk, sent without the messages that the server refused, given by index."""
         return replace(self, digest=f"{self.digest}-{'.'.join(map(str, refused))}")
 
     def refused_in(self, found: bytes | None) -> tuple[list[int], int | None]:
-        """Return which of the chunk's messages were refused when it was sent before, as `without` noted it.
+        """Return the messages of the chunk that were refused when it was sent before, as recorded by `without`.
 
         Args:
-            found: What Redis has for this task's chunk.
+            found: The mark that Redis has for this task's chunk; `None` for none.
 
         Returns:
-            Their indices, none if it was not sent without some; and the number of the other messages that were sent if
-            these were not all.
+            Their indices, empty if none were refused; and the number of other messages that were sent, `None` if all
+            were.
         """
         known, _, rest = (found or b"").decode().partition("-")
         refused, _, done = rest.partition("+")
@@ -157,10 +158,10 @@ def _take_record(digest: Hash, message: EncodedMessage) -> None:
 
 
 class Once(NamedTuple):
-    """How many messages of a marked chunk were new, merged with the backlog, or skipped: sent before.
+    """Numbers of messages of a marked chunk that were new, merged with the backlog, or skipped as sent before.
 
-    `refused` are the indices of those without which it was sent before, as far as the script says so. `done`: how many
-    of the chunk's messages but these are sent, from the first one on, where the call did not take all of them.
+    `refused` has the indices of the messages without which the chunk was sent before, if the script returns them.
+    `done` is the number of the other messages sent so far, counted from the first; `None` if all are sent.
     """
 
     new: int
@@ -173,7 +174,7 @@ class Once(NamedTuple):
 def send_once(topic: Topic, slot: int, messages: Sequence[EncodedMessage], mark: Mark) -> Call[Once]:
     """Build the send of a chunk of up to `MAX_BATCH` messages, which does nothing if its mark is already set.
 
-    Where the topic merges it may take the first ones only, see `Once.done`: the mark says how many.
+    On a topic with `merge=` a call may accept only the first messages, see `Once.done`; the mark stores their number.
     """
     number = len(messages)
     if topic.merge is not None:

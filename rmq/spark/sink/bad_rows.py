@@ -1,4 +1,4 @@
-"""Rows that break a rule: the end of the job, or a file of their own."""
+"""Handling of invalid rows: they fail the job, or are written to a folder with `badRows=collect`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ REASON = "reason"
 
 
 def open_folder(folder: str) -> tuple[Any, str]:
-    """Return the file system of a folder, and its path there.
+    """Return the file system of a folder, and the path of the folder in it.
 
     Raises:
-        InvalidValueError: It is no absolute path, and no URI of a file system that pyarrow knows and can reach.
+        InvalidValueError: `folder` is neither an absolute path nor a URI of a file system that pyarrow supports and can
+            reach, or it is a file.
     """
     try:
         files, path = fs.FileSystem.from_uri(folder)
@@ -40,9 +41,10 @@ class BadRows:
     """Handles the invalid rows of a task.
 
     Args:
-        layout: What the columns are.
-        folder: Where they go, as Parquet with a column `reason`; `None`: the first ends the task.
-        name: Names the task and its attempt, in the name of the file.
+        layout: The columns of the frame.
+        folder: Folder for the invalid rows, as Parquet with a column `reason`; `None` to fail the task at the first
+            one.
+        name: Name of the task and its attempt, the beginning of the file's name.
     """
 
     def __init__(self, layout: Layout, folder: str | None, name: str) -> None:
@@ -56,14 +58,14 @@ class BadRows:
 
     @property
     def collecting(self) -> bool:
-        """Whether they go to a folder."""
+        """Whether invalid rows are written to a folder."""
         return self._folder is not None
 
     def take(self, batch: Any, bad: Mapping[int, str]) -> None:
-        """Put the rows `bad` (index -> reason) of a batch aside.
+        """Write the rows `bad` (index -> reason) of a batch to the folder.
 
         Raises:
-            InvalidMessageError: They are not collected.
+            InvalidMessageError: There are invalid rows, and no folder for them.
         """
         self._schema = batch.schema
         if not bad:
@@ -79,7 +81,7 @@ class BadRows:
         self._write(batch.take(pa.array(indices, pa.int64())).columns, [bad[index] for index in indices])
 
     def take_encoded(self, rows: Sequence[EncodedMessage], reason: str) -> None:
-        """Put aside messages that the server refused, with the columns that were sent; the others are null."""
+        """Write messages that the server refused to the folder; columns that were not sent are null."""
         found = [values for row in rows for values in self._sent(row)]
         columns: list[Any] = []
         for field in self._schema:
@@ -97,7 +99,7 @@ class BadRows:
         self._write(columns, [reason] * len(found))
 
     def _sent(self, row: EncodedMessage) -> list[dict[str, Any]]:
-        """Return the columns of a message, as they were before it was encoded; several rows where its items need it."""
+        """Return the columns of a message as they were before encoding; several rows if its items need them."""
         layout = self._layout
         common = {"content": row.content} | ({layout.value: row.value} if layout.value else {})
         if layout.merge is None:
@@ -107,7 +109,7 @@ class BadRows:
         return [common | values for values in values_of(layout.merge, row, lists)]
 
     def keep(self) -> None:
-        """Finish the file: from now on it can be seen."""
+        """Close the file and give it its final name, under which Spark reads it."""
         if self._writer is not None and self._place is not None:
             self._writer.close()
             files, folder = self._place

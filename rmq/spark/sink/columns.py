@@ -32,10 +32,10 @@ _VALUES: Types = {
     VALUE_COLUMNS[TopicType.PRIORITY]: WHOLE,
     VALUE_COLUMNS[TopicType.FIXED_TIME]: (*WHOLE, TimestampType),
 }
-"""The columns that say when messages are due, or how urgent they are, and the types of each."""
+"""The columns for due times and priorities, with the allowed types of each."""
 
 _WORDS: dict[type[DataType], str] = {DayTimeIntervalType: "interval", MapType: "map", ArrayType: "array"}
-"""Names of types as Spark's documentation has them, where the class has another one."""
+"""Names of types in Spark's documentation, if they differ from those of the classes."""
 
 ANY: Types = {
     "content": TEXT,
@@ -45,10 +45,10 @@ ANY: Types = {
     **_VALUES,
     **OF_MERGING,
 }
-"""The columns that one topic or the other takes, and the types of each."""
+"""All columns that a topic of any type accepts, with the allowed types of each."""
 
 VALUES = frozenset(("content", "slot_basis", "slot", *VALUE_COLUMNS.values()))
-"""Those of them that have to be of these types also where a read gives columns of these names."""
+"""The columns whose types are checked even if reads return columns of the same names."""
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,14 @@ class Layout:
 
     Attributes:
         topic: The registered definition.
-        value: Column of time range, priority or fixed time; `None` where `constant` is it, and for streams.
-        constant: The same for all rows, or for those whose column has null.
-        slot_basis: Whether there is such a column; so with those below.
-        body: The payload beside the content.
-        slot: The slot, computed by Spark.
-        trusted: The slot is taken as it is.
-        fields: Stream entries made of fields stand here, and not in `content`.
-        merge: Where the topic merges, what makes a record: in the place of `body`.
+        value: Column of time range, priority or fixed time; `None` for streams, or if `constant` applies to all rows.
+        constant: Value of all rows, or of rows with null in the column `value`.
+        slot_basis: Whether the frame has a column `slot_basis`.
+        body: Whether the frame has a column `body`, of a topic without `merge=`.
+        slot: Whether the frame has a column `slot`, computed by Spark.
+        trusted: Whether the column `slot` is used without a check.
+        fields: Whether the rows are stream entries with a column `fields` in place of `content`.
+        merge: The columns of a record, if the topic has `merge=`; otherwise `None`.
     """
 
     topic: Topic
@@ -83,7 +83,7 @@ class Layout:
 
     @cached_property
     def encoder(self) -> Encoder:
-        """What knows the bounds of the topic's messages, and makes their records."""
+        """The encoder, which checks the bounds of the topic's messages and creates their records."""
         return Encoder(self.topic)
 
 
@@ -134,7 +134,7 @@ def _has_fractions(kind: DataType | None) -> bool:
 
 
 def _wanted(topic: Topic, merge: MergeColumns | None) -> Types:
-    """Return the columns that a topic takes, and their types."""
+    """Return the columns that a topic accepts, with the allowed types of each."""
     value = VALUE_COLUMNS.get(topic.type)
     wanted: dict[str, tuple[type[DataType], ...]] = {"content": TEXT, "slot_basis": TEXT, "slot": WHOLE}
     wanted |= {"body": TEXT} if merge is None else merge.types
@@ -159,13 +159,13 @@ def _check_columns(types: dict[str, DataType], wanted: Types, topic: Topic) -> N
 
 
 def check_type(name: str, kind: DataType, wanted: tuple[type[DataType], ...], what: str) -> None:
-    """Refuse a column of another type than those that are wanted, with `InvalidValueError`.
+    """Raise `InvalidValueError` for a column that has none of the allowed types.
 
     Args:
-        name: The column.
+        name: Name of the column.
         kind: Its type.
-        wanted: The types that it may have.
-        what: What the column is for.
+        wanted: The allowed types.
+        what: The topic or rows with this column, for the error.
     """
     fits = isinstance(kind, wanted)
     if isinstance(kind, MapType):

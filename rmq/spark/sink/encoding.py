@@ -16,17 +16,17 @@ from rmq.spark.sink.merge_columns import records_of
 
 
 def encode_rows(layout: Layout, batch: Any) -> tuple[Rows, dict[int, str]]:
-    """Turn a batch into messages.
+    """Encode the rows of a batch as messages.
 
     Args:
-        layout: What its columns are.
+        layout: The columns of the frame.
         batch: A `pyarrow.RecordBatch`.
 
     Returns:
-        The rows that keep all rules, in their order; and the index of each other row -> the rule that it breaks.
+        The valid rows in their order, and for each invalid row its index -> the rule that it breaks.
 
     Raises:
-        InvalidValueError: The column `slot` was computed in another way than RMQ's.
+        InvalidValueError: The column `slot` differs from the slot that RMQ computes.
     """
     bad: dict[int, str] = {}
     bases = _binary(batch.column("slot_basis")).to_pylist() if layout.slot_basis else None

@@ -1,7 +1,7 @@
 """Rows that a task holds before it sends them, either unchanged or with equal contents folded.
 
-Which rows are sent together follows from their order alone, and not from the batches in which Spark hands them over: a
-task that is run again makes the same calls, which the marks in Redis know.
+The division of the rows into calls depends only on their order, not on the batches in which Spark passes them. A task
+that is retried therefore makes the same calls, which the marks in Redis identify.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ T = TypeVar("T")
 
 
 class HeldRows:
-    """Rows in the order in which they came.
+    """A buffer of rows in the order of arrival.
 
     Args:
         topic: The registered definition.
-        most: Most messages that are held.
-        most_bytes: About how many bytes they may have; a single row may have more.
+        most: Maximum number of messages in the buffer.
+        most_bytes: Approximate maximum size in bytes; a single row may be larger.
 
     Attributes:
-        number: Rows that are held.
-        size_bytes: About how many bytes they have.
-        folded: Rows that were folded into others, since the beginning.
+        number: Number of rows in the buffer.
+        size_bytes: Approximate size of these rows, bytes.
+        folded: Number of rows folded into others since the start of the task.
     """
 
     def __init__(self, topic: Topic, most: int, most_bytes: int) -> None:
@@ -60,7 +60,7 @@ class HeldRows:
         self.number += len(rows)
 
     def take(self) -> dict[int, Sequence[EncodedMessage]]:
-        """Hand all rows over, by slot."""
+        """Remove all rows from the buffer, and return them by slot."""
         found: dict[int, Sequence[EncodedMessage]] = {**self._batches}
         self._batches = {}
         self.number = self.size_bytes = 0
@@ -68,9 +68,9 @@ class HeldRows:
 
 
 class SingleRows(HeldRows):
-    """One row of each content, as Redis merges what is sent one by one.
+    """A buffer with one row per content, merged as Redis would merge separate sends.
 
-    Of RANGE_MERGE with the first time range, else with the last value; with the newest body.
+    RANGE_MERGE keeps the first time range, the other types the last value; all keep the newest body.
     """
 
     def __init__(self, topic: Topic, most: int, most_bytes: int) -> None:
@@ -94,7 +94,7 @@ class SingleRows(HeldRows):
         self.folded += len(rows) - (self.number - before)
 
     def take(self) -> dict[int, Sequence[EncodedMessage]]:
-        """Hand all rows over, by slot."""
+        """Remove all rows from the buffer, and return them by slot."""
         single, self._single = self._single, {}
         super().take()
         return {slot: each.batch(slot) for slot, each in single.items()}
@@ -105,14 +105,14 @@ class _Single(NamedTuple):
 
     Attributes:
         values: Content -> value.
-        bodies: Content -> body; empty where none has one.
+        bodies: Content -> body; empty if no row has a body.
     """
 
     values: dict[bytes, int]
     bodies: dict[bytes, bytes | None]
 
     def batch(self, slot: int) -> Batch:
-        """Return the rows."""
+        """Return the rows as one batch."""
         return Batch(slot, list(self.values), list(self.values.values()), list(self.bodies.values()))
 
 
@@ -130,10 +130,10 @@ def _keep_newest(kept: dict[bytes, bytes | None], contents: Sequence[bytes], bod
 
 
 class FoldedRows(HeldRows):
-    """Rows folded by the topic's reducer; a content has several rows where its bounds part them.
+    """A buffer of rows folded by the topic's reducer; a content has several rows if one would exceed its bounds.
 
-    What is held counts, not what came: so as many contents as may be held are sent in the same chunks, whatever the
-    order in which they came. Of sorted rows those of one content are all there before it is sent.
+    The limit counts folded rows. Up to `most` contents are therefore sent in the same chunks, whatever the order of
+    their rows. If the rows are sorted, all rows of a content are folded before it is sent.
     """
 
     def __init__(self, topic: Topic, most: int, most_bytes: int) -> None:
@@ -161,7 +161,7 @@ class FoldedRows(HeldRows):
         return len(rows)
 
     def take(self) -> dict[int, Sequence[EncodedMessage]]:
-        """Hand all rows over, by slot."""
+        """Remove all rows from the buffer, and return them by slot."""
         found: dict[int, Sequence[EncodedMessage]] = {**self._rows}
         self._rows, self._places = {}, {}
         super().take()
@@ -175,10 +175,10 @@ def held_rows(topic: Topic, fold: bool, most: int, most_bytes: int) -> HeldRows:
 
 
 def in_order(topic: Topic, rows: Sequence[EncodedMessage]) -> Iterator[Sequence[EncodedMessage]]:
-    """Yield the rows of a slot in the lists that go into calls of their own.
+    """Yield the rows of a slot in lists that are sent in separate calls.
 
-    Where the topic merges, they come in the order of their contents, which does not depend on that of the task's rows.
-    What would make one content too full for a call goes into a later list: such a call would never find room.
+    With `merge=`, the rows are sorted by content, so that their order does not depend on that of the task's rows. Rows
+    that would exceed the bounds of a content go into a later list: a call with all of them would always be refused.
     """
     if topic.merge is None:
         yield rows
@@ -208,6 +208,6 @@ def _content(row: EncodedMessage) -> bytes:
 
 
 def _refuses(topic: Topic) -> bool:
-    """Return whether a send is refused where a message is full of items."""
+    """Return whether a send is refused if its message has no room for the items."""
     merge = cast("Merge", topic.merge)
     return merge.kind in ITEMS and merge.overflow(topic.type) in (Overflow.RELEASE, Overflow.REFUSE)

@@ -1,10 +1,10 @@
-"""The rows of a task of a frame that `rmq.spark.keyed` has made: its partition's, and sorted.
+"""The rows of a task of a frame that `rmq.spark.keyed` created: those of its partition, sorted.
 
-Marks name a call by its task and its number there, so they mean something only where a task that is run again has the
-same rows in the same order. `keyed` parts rows by a hash of their content, whatever cores there are; each row brings
-the number that Spark has computed for it, and here it is held against that of the task. What of the columns is moved
-later, by a `coalesce` or a union, stands out before it is sent. Spark sorts the rows of a frame, but not those of a
-stream: these are sorted here, a partition of a batch at a time, by all their values.
+Marks identify a call by its task and its number in the task, so they are valid only if a task that is retried has the
+same rows in the same order. `keyed` partitions rows by a hash of their content, independent of the number of cores.
+Each row has the number of its partition in the column `partition`, which is compared with the number of the task: rows
+that a later `coalesce` or union has moved are found before they are sent. Spark sorts the rows of a frame, but not
+those of a stream. Those are sorted here, a partition of a batch at a time, by all their values.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rmq.spark.arrow import pa, pc
 from rmq.spark.schema import PARTITION, PARTITIONS, SORTED
 
 PAGE = 10_000
-"""So many rows of a stream are handed on at once."""
+"""Number of rows of a stream in a record batch."""
 
 _REMEDY = "make keyed the last step before the write, and do not change its column partition"
 
@@ -32,19 +32,19 @@ class Keyed(NamedTuple):
 
 
 def keyed_by(schema: StructType) -> Keyed | None:
-    """Return how `rmq.spark.keyed` has made the frame with these columns; `None` where it has not."""
+    """Return the keying of a frame with these columns; `None` if `rmq.spark.keyed` did not create it."""
     if PARTITION not in schema.names or PARTITIONS not in (told := schema[PARTITION].metadata):
         return None
     return Keyed(told[PARTITIONS], told[SORTED])
 
 
 class KeyedRows:
-    """The rows of one task.
+    """Checks, and for a stream sorts, the rows of one task.
 
     Args:
         keyed: How the frame is keyed.
         partition: Number of the task.
-        names: The columns that go on, in their order.
+        names: The columns to pass on, in order.
     """
 
     def __init__(self, keyed: Keyed, partition: int, names: Sequence[str]) -> None:
@@ -56,7 +56,8 @@ class KeyedRows:
         """Yield record batches without their column `partition`.
 
         Raises:
-            InvalidValueError: A row belongs to another task, or comes too early; nothing of its batch is sent.
+            InvalidValueError: A row belongs to another partition, or is not in order; no row of its record batch is
+                sent.
         """
         checked = map(self._checked, batches)
         if not self._keyed.sorted:

@@ -1,4 +1,4 @@
-"""The columns of a frame that go to a topic that merges, and the records that their rows become."""
+"""The columns of a frame for a topic with `merge=`, and the encoding of their rows as records."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ OF_MERGING: Types = {
     **dict.fromkeys(("items", "part"), _LISTS),
     **dict.fromkeys(("of", "wanted", "version", "weight", "merged"), WHOLE),
 }
-"""The columns of all kinds of records together."""
+"""The columns of all kinds of records, with the allowed types of each."""
 
 
 @dataclass(frozen=True)
 class MergeColumns:
-    """Which columns of a frame make a record; those of a read are taken where they are there.
+    """The columns of a frame from which records are created; those of a read are used if present.
 
     Attributes:
-        kind: The letter of the records.
-        value: `body`; or `value` of numbers, `items` or, of joins, `part`; `None` for messages without a body.
-        wanted: How many parts a join has: `of`, or `wanted`; else `None`.
-        weight: How many sends a row stands for: `weight`, or `merged`; `None`: one.
+        kind: The letter that identifies the kind of the records.
+        value: `body`, `value` for numbers, `items`, or `part` for joins; `None` for messages without a body.
+        wanted: Column with the number of parts of a join, `of` or `wanted`; otherwise `None`.
+        weight: Column with the number of sends in a row, `weight` or `merged`; `None` if each row is one send.
     """
 
     kind: str
@@ -63,25 +63,25 @@ class MergeColumns:
 
     @property
     def version(self) -> str | None:
-        """The column of versions, on `Newest`."""
+        """The column with the version, for the reducer `Newest`; otherwise `None`."""
         return "version" if self.kind == "N" else None
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """Those that have to be there."""
+        """The required columns."""
         value = None if self.kind in BODIES else self.value
         return tuple(name for name in (value, self.version, self.wanted) if name is not None)
 
     @property
     def types(self) -> Types:
-        """All of them, those that are not there too, and their types."""
+        """The allowed types of all columns of a record, including columns that the frame does not have."""
         kinds = TEXT if self.kind in BODIES else _NUMBERS if self.kind in NUMBERS else _LISTS
         whole = self.weight or "weight", self.version, self.wanted
         return {self.value or "body": kinds} | {name: WHOLE for name in whole if name is not None}
 
 
 def merge_columns(merge: Merge, names: Collection[str]) -> MergeColumns:
-    """Return which of the columns of these names make a record."""
+    """Return the columns of a record for a reducer, chosen from `names`; required ones are included even if missing."""
     kind, wanted = merge.kind, None
     if kind in BODIES:
         value = "body" if "body" in names else None
@@ -97,7 +97,7 @@ def merge_columns(merge: Merge, names: Collection[str]) -> MergeColumns:
 def records_of(
     encoder: Encoder, columns: MergeColumns, batch: Any, contents: Sequence[Any], bad: dict[int, str]
 ) -> list[bytes | None]:
-    """Return the records of a batch's rows; notes rows that break a rule in `bad`, and leaves out those in it."""
+    """Return the records of a batch's rows, `None` for rows in `bad`; adds rows that break a rule to `bad`."""
 
     def values(name: str | None, otherwise: Any = None) -> Iterator[Any]:
         found = repeat(otherwise, batch.num_rows) if name is None else batch.column(name).to_pylist()
@@ -128,12 +128,12 @@ def records_of(
 
 
 def values_of(columns: MergeColumns, row: EncodedMessage, lists: bool) -> list[dict[str, Any]]:
-    """Return what the columns say of a message that was not sent, in several rows where its items need them.
+    """Return the column values of a message that was not sent; several rows if its items need one row each.
 
     Args:
-        columns: Of the frame.
-        row: The message, perhaps of several rows that were folded.
-        lists: Items stand in lists.
+        columns: The columns of a record in the frame.
+        row: The message; several rows may have been folded into it.
+        lists: Whether the items of a row are in one list.
     """
     record = cast("Record", read_record(row.body))
     values: list[Any] = [unwrap(record.body)[0] if record.kind in BODIES else record.number]

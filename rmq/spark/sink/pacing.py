@@ -1,4 +1,4 @@
-"""A limit on how many messages a second all tasks of one write send together: a bucket in Redis, by Redis' clock."""
+"""The rate limit of all tasks of a write together: a token bucket in Redis, filled by Redis' clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rmq._transport.connections import Connections
 from rmq.errors import ReplyLostError
 
 KEEP_S = 3_600
-"""A bucket is forgotten so long after its write has ended, seconds."""
+"""Lifetime of a bucket after the end of its write, seconds."""
 
 _KEEP_EVERY_S = KEEP_S / 4
 _SENT = "sent"
@@ -22,7 +22,8 @@ _SENT = "sent"
 
 @dataclass(frozen=True)
 class Limit:
-    """How many messages all tasks of a write may send a second, and at once (so in a call); `name` is its bucket's."""
+    """The rate limit of a write: messages per second of all tasks, and the most in one call; `name` is that of its
+    bucket."""
 
     per_second: float
     burst: int
@@ -35,12 +36,12 @@ def limit_of(per_second: float | None) -> Limit | None:
 
 
 class TaskPace:
-    """Holds one task to the limit of its write.
+    """Delays the calls of one task so that its write keeps to its rate limit.
 
     Args:
-        connections: Where the topic is.
+        connections: Connections to Redis.
         topic: The registered definition.
-        limit: Of the write.
+        limit: The rate limit of the write.
     """
 
     def __init__(self, connections: Connections, topic: Topic, limit: Limit) -> None:
@@ -49,10 +50,10 @@ class TaskPace:
         self._keep_next_s = 0.0
 
     def wait(self, number: int) -> None:
-        """Wait until `number` messages may be sent; so many are not more than the burst.
+        """Wait until `number` messages may be sent, at most `limit.burst`.
 
         Raises:
-            RedisUnavailableError: No answer until the deadline.
+            RedisUnavailableError: Redis did not answer before the deadline.
         """
         left = number
         while True:
@@ -64,7 +65,7 @@ class TaskPace:
             self._connections.runtime.sleep(min(wait_s, LONGEST_WAIT_S))
 
     def give_back(self, number: int) -> None:
-        """Give back what was not sent after all."""
+        """Return the tokens of messages that were not sent."""
         if number > 0:
             self._take(-number)
 
@@ -83,7 +84,7 @@ class TaskPace:
 
 
 def sent_so_far(connections: Connections, topic: Topic, limit: Limit) -> int:
-    """Return how many messages a write has set out to send; 0 where its bucket was forgotten."""
+    """Return the number of messages that a write was allowed to send so far; 0 if its bucket has expired."""
     key = write_rate_key(topic.name, limit.name)
     found: bytes | None = connections.command("HGET", key, _SENT, key=key)
     return int(found or 0)

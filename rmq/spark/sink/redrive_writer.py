@@ -1,4 +1,4 @@
-"""The sink with `redrive`: rows that were read from the dead go back into the backlog, each in one step of its slot."""
+"""The sink with `redrive`: moves dead messages that were read as rows back into the backlog, each atomically."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ _NEEDED = {"slot": _WHOLE, "content": (BinaryType, StringType), "died": (type(DE
 
 
 class RedriveWriter(Reporting, DataSourceArrowWriter):
-    """Moves dead messages back into the backlog: slot, content and time of death say which.
+    """Moves dead messages, identified by slot, content and time of death, back into the backlog.
 
     Args:
-        schema: Columns as a read with `queue=dead` gives them; `slot`, `content` and `died` are needed.
-        options: `time_range` or `priority` say when they are due; else at once, or at the lowest priority.
-        limit: How fast; by default as `max_rate` says.
+        schema: Columns as a read with `queue=dead` returns them; `slot`, `content` and `died` are required.
+        options: `time_range` or `priority` sets when they are due; by default at once, or at the lowest priority.
+        limit: The rate limit; by default that of `max_rate`.
 
-    Guarantee: each message is in the dead or in the backlog at any time, also when a job breaks off. One that is not
-    dead any more, or that has died again since it was read, is left alone: a task may be tried again.
+    Guarantee: each message is either dead or in the backlog at any time, even if the job fails. A message that is no
+    longer dead, or that has died again since it was read, is skipped, so tasks can be retried.
 
     Raises:
-        InvalidValueError: A column or an option does not fit.
-        UnknownTopicError: No such topic.
+        InvalidValueError: A column is missing or has another type, or an option cannot be combined with `redrive`.
+        UnknownTopicError: The topic is not registered.
     """
 
     done = "redriven"
@@ -74,7 +74,7 @@ class RedriveWriter(Reporting, DataSourceArrowWriter):
         self._limit = limit or limit_of(options.max_rate)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Move one task's rows."""
+        """Move the dead messages of one task's rows, and return its counts."""
         counts = Counts()
         with closing(self._options.connections(sending=True)) as connections:
             pace = None if self._limit is None else TaskPace(connections, self.topic, self._limit)
@@ -127,7 +127,7 @@ def _check_columns(schema: StructType, topic: Topic) -> None:
 
 
 def _by_slot(topic: Topic, batch: Any) -> dict[int, list[tuple[bytes, int]]]:
-    """Return slot -> (content, time of death) of a batch's rows."""
+    """Return the rows of a batch by slot, as pairs of content and time of death in ms."""
     names = batch.schema.names
     content = batch.column("content").cast(pa.binary()).to_pylist()
     slot = batch.column("slot").cast(pa.int64()).to_pylist()

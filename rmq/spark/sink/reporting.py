@@ -1,4 +1,5 @@
-"""Reports of the sinks for each batch: Spark's progress has no place for the figures of a Python sink."""
+"""Metrics of the sinks for each batch, stored in Redis: Spark's progress reports cannot include those of Python
+sinks."""
 
 from __future__ import annotations
 
@@ -15,18 +16,18 @@ from rmq.spark.sink.sender import Counts
 log = logging.getLogger("rmq.spark")
 
 REPORT_DEADLINE_S = 2.0
-"""How long a report is tried: the batch is written, and must not wait for it."""
+"""Timeout of a report, seconds. The batch is already written and should not wait longer."""
 
 
 def report_batch(options: Options, role: str, name: str, batch: int, topics: Iterable[tuple[str, Counts]]) -> None:
-    """Add a batch that was written to the figures of its query, which the dashboard and Prometheus read.
+    """Add a written batch to the metrics of its query, which the dashboard and Prometheus read.
 
     Args:
-        options: Where Redis is.
+        options: The options of the write, with the address of Redis.
         role: `sink` or `write`.
         name: Identity of the query, or the `txnAppId` of the write.
         batch: Number of the batch.
-        topics: Topics, each with what a task sent to it.
+        topics: Topic and counts of each task that wrote to it.
     """
     sums: dict[str, Counts] = {}
     for topic, counts in topics:

@@ -1,4 +1,4 @@
-"""Rows that name their topic: parted by their column `topic`, and what each topic takes of the other columns."""
+"""Writes to several topics: rows are divided by their column `topic`, and each topic gets the columns of its type."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ COLUMN = "topic"
 
 
 def routes(schema: StructType, options: Options) -> bool:
-    """Return whether rows are routed: the option `topic` beats the column, as with Spark's Kafka sink.
+    """Return whether each row names its topic; option `topic` overrides the column, as with Spark's Kafka sink.
 
     Raises:
-        InvalidValueError: The column is not text, or an option defines one new topic.
+        InvalidValueError: The column `topic` is not of type string, or options define a new topic.
     """
     if options.topic is not None or COLUMN not in schema.names:
         return False
@@ -36,10 +36,10 @@ def routes(schema: StructType, options: Options) -> bool:
 
 
 def check_routed(schema: StructType, options: Options) -> None:
-    """Refuse columns that no topic takes, whichever topics the rows name.
+    """Raise an error for columns that no topic accepts, whichever topics the rows name.
 
     Raises:
-        InvalidValueError: A column is unknown, of a type that no topic takes, or `content` is missing.
+        InvalidValueError: A column is unknown or has a type that no topic accepts, or `content` is missing.
     """
     names = [name for name in schema.names if name != COLUMN]
     read = of_reads(schema.names)
@@ -58,7 +58,7 @@ def check_routed(schema: StructType, options: Options) -> None:
 
 
 def columns_for(topic: Topic, schema: StructType) -> StructType:
-    """Return the columns of a frame for several topics without those of a type that this topic does not have."""
+    """Return the columns of a frame for several topics, without columns for topics of other types than this one."""
     own = VALUE_COLUMNS.get(topic.type)
     others = set(VALUE_COLUMNS.values()) - {own}
     if topic.type is not TopicType.STREAM:
@@ -67,10 +67,10 @@ def columns_for(topic: Topic, schema: StructType) -> StructType:
 
 
 def by_topic(batch: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the topics that the rows of a record batch name, and the rows of each in their order.
+    """Yield the name of each topic in the rows of a record batch, and its rows in order.
 
     Raises:
-        InvalidMessageError: A row names none, or none that can be.
+        InvalidMessageError: The topic of a row is null, or not a valid name.
     """
     column = batch.column(COLUMN)
     for name in pc.unique(column).to_pylist():

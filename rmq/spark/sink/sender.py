@@ -1,4 +1,4 @@
-"""Sends the messages of one task: folds them, cuts them into chunks, keeps several calls in flight."""
+"""Sends the messages of one task: folds them, divides them into chunks, and keeps several calls in flight."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ log = logging.getLogger("rmq.spark")
 _PASSED = "fixed_time did not lie ahead of Redis' time when it was first sent"
 
 HELD_BYTES = 32 * BATCH_BYTES
-"""A task sends what it holds back before that grows beyond this."""
+"""Maximum size of the messages that a task buffers, bytes."""
 
 
 @dataclass
@@ -38,13 +38,13 @@ class Counts:
     """Counts of the rows of one task.
 
     Attributes:
-        rows: Rows that it read.
+        rows: Rows that the task read.
         folded: Of these, merged with another of the task before they were sent.
-        new: Messages that became an entry of their own.
+        new: Messages that were added as new entries.
         merged: Messages that merged with one in the backlog.
-        skipped: Messages that a batch run before had sent already; of a redrive, those that were gone.
-        bad: Rows put aside.
-        redis_us: How long it waited for calls to Redis, microseconds.
+        skipped: Messages already sent by an earlier run of the batch; of a redrive, messages that were no longer dead.
+        bad: Invalid or refused rows, written to the folder of `badRowsPath`.
+        redis_us: Time that the task waited for calls to Redis, microseconds.
     """
 
     rows: int = 0
@@ -62,11 +62,12 @@ class Counts:
 
 
 WhenPassed = Literal["fail", "now", "collect"]
-"""What becomes of a time that has passed when it arrives at Redis: the end of the job, due at once, or put aside."""
+"""Handling of a fixed time that is past when it arrives at Redis: fail the job, send as due now, or write to a
+folder."""
 
 AHEAD_MS, MOST_AHEAD_MS = 50, 60_000
-"""How far ahead of Redis' time a time that has passed is set, since it has to lie ahead when it arrives: at first, and
-after tries that took longer."""
+"""Milliseconds after Redis' time to which a past fixed time is moved, as it must be in the future when it arrives: in
+the first attempt, and at most, after attempts that were too slow."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ class Sending:
     hold: int
     chunk: int
     depth: int
-    """Most calls in a round trip, each to another slot."""
+    """Maximum number of calls in a round trip, each to another slot."""
     passed: WhenPassed = "fail"
 
 
@@ -85,16 +86,16 @@ class TaskSender:
     """Sends to the slots of one topic. Not thread-safe.
 
     Args:
-        connections: Where the topic is.
+        connections: Connections to Redis.
         topic: The registered definition.
-        sending: How.
-        bad_rows: Where those go that the server refuses.
-        mark: Names the task among all of its query, where a repeated chunk must not be sent again.
-        pace: Holds the task to a limit.
+        sending: Settings of the sends.
+        bad_rows: Handles messages that the server refuses.
+        mark: Identifies the task in its query, so that a repeated chunk is not sent again; `None` for no marks.
+        pace: The rate limit; `None` for no limit.
 
     Attributes:
-        held: What is held back.
-        counts: What was done.
+        held: The buffered rows.
+        counts: Counts of the task so far.
     """
 
     def __init__(
@@ -119,7 +120,7 @@ class TaskSender:
         self.counts = Counts()
 
     def add(self, rows: Rows) -> None:
-        """Take messages over; send what is held back where more of them have no room there."""
+        """Buffer messages, sending the buffer whenever it is full."""
         while len(rows):
             taken = self.held.add(rows)
             if taken:
@@ -128,7 +129,7 @@ class TaskSender:
                 self.flush()
 
     def flush(self) -> None:
-        """Send all that is held back."""
+        """Send all buffered rows."""
         for slot, rows in self.held.take().items():
             for ordered in in_order(self._topic, rows):
                 for batch in cut(ordered, self._sending.chunk):
@@ -142,7 +143,7 @@ class TaskSender:
             self._pipeline.flush()
 
     def finish(self) -> Counts:
-        """Send the rest, wait for all answers, and return the counts."""
+        """Send the buffered rows, wait for all replies, and return the counts."""
         self.flush()
         with self._time.counted():
             self._pipeline.collect()
@@ -152,11 +153,11 @@ class TaskSender:
 
     @property
     def slots(self) -> frozenset[int]:
-        """The slots that chunks were sent to."""
+        """The slots to which chunks were sent."""
         return frozenset(self._chunks)
 
     def close(self) -> None:
-        """Leave no answer behind, whatever ended the task."""
+        """Read or discard all outstanding replies, even after an error."""
         self._pipeline.close()
 
     def _wait(self, number: int) -> None:
@@ -170,7 +171,7 @@ class TaskSender:
         return self._writer.send_first_call(slot, rows) if mark is None else send_once(self._topic, slot, rows, mark)
 
     def _settle(self, batch: Batch, answer: SendResult | Once | RmqError) -> bool:
-        """Book what came of a chunk; send what its call has left, until all of it is sent."""
+        """Record the reply to a chunk, and send the messages that the call did not accept until all are sent."""
         left = self._settled(batch, answer)
         while left is not None:
             try:
@@ -181,7 +182,7 @@ class TaskSender:
         return True
 
     def _settled(self, batch: Batch, answer: SendResult | Once | RmqError) -> Batch | None:
-        """Book an answer; return the chunk with what is left of it to send, `None` for nothing."""
+        """Record a reply or handle an error; return the chunk with the messages still to send, or `None`."""
         if isinstance(answer, FixedTimePassedError) and self._sending.passed == "now":
             return self._done(batch, self._send_at_once(batch))
         if isinstance(answer, FixedTimePassedError) and self._sending.passed == "collect":
@@ -193,10 +194,10 @@ class TaskSender:
         return self._done(batch, answer)
 
     def _done(self, batch: Batch, answer: SendResult | Once) -> Batch | None:
-        """Count a chunk, and put those of its rows aside again without which it was sent before.
+        """Count a chunk; rows that an earlier run of the batch had omitted are again handled as bad rows.
 
         Returns:
-            The chunk with what is left of it to send, `None` for nothing.
+            The chunk with the messages still to send, or `None`.
         """
         refused = answer.refused if isinstance(answer, Once) else ()
         if refused and not self._bad_rows.collecting:
@@ -207,7 +208,7 @@ class TaskSender:
         return self._booked(batch, answer)
 
     def _send_patiently(self, slot: int, rows: Sequence[EncodedMessage], mark: Mark | None) -> SendResult | Once:
-        """Send as room comes free; a marked chunk as a whole, since a task that is run again sends it as one."""
+        """Send as room becomes free; a marked chunk only as a whole, since a retried task sends it in one call."""
         sleep = self._connections.runtime.sleep
         if mark is None:
             result, error = send_patiently(self._writer, slot, rows, sleep)
@@ -218,9 +219,9 @@ class TaskSender:
         return wait_for_room(lambda: self._connections.run(call), self._topic.full_timeout_s, sleep)
 
     def _send_at_once(self, batch: Batch) -> SendResult | Once:
-        """Send a chunk in which times have passed: these are due as soon as may be.
+        """Send a chunk with past fixed times; their messages become due as soon as possible.
 
-        Its mark is that of the times that were given: where it was sent before, it is not sent again.
+        The mark is that of the original times, so that a chunk that was sent before is not sent again.
         """
         mark, ahead_ms = batch.completion, AHEAD_MS
         while True:
@@ -238,9 +239,9 @@ class TaskSender:
         return int(seconds) * 1_000 + int(us) // 1_000
 
     def _without_passed(self, batch: Batch) -> None:
-        """Put those aside whose time has passed by the server's clock, and send the others.
+        """Write the messages whose time is past by Redis' clock to the folder for bad rows, and send the others.
 
-        Those that were sent by an earlier run of the batch stay sent, whatever the time is now.
+        Messages sent by an earlier run of the batch count as sent, whatever the time is now.
         """
         mark: Mark | None = batch.completion
         first, passed = 0 if mark is None else mark.first, list[int]()
@@ -289,7 +290,7 @@ class TaskSender:
             self._bad_rows.take_encoded([batch[index] for index in indices], reason)
 
     def _booked(self, batch: Batch, answer: SendResult | Once) -> Batch | None:
-        """Count an answer; return the chunk with what is left of it to send, `None` for nothing."""
+        """Count a reply; return the chunk with the messages still to send, or `None`."""
         self._book(answer)
         if not isinstance(answer, Once):
             return batch[answer.accepted :] if answer.accepted < len(batch) else None
@@ -308,7 +309,7 @@ class TaskSender:
 
 
 def waits(topic: Topic, full: BacklogFullError) -> bool:
-    """Return whether room will come: the topic lets sends wait, or the full message is due at once."""
+    """Return whether room will become free: the topic lets sends wait, or the full message becomes due at once."""
     if blocks(topic):
         return True
     releases = topic.merge is not None and topic.merge.overflow(topic.type) is Overflow.RELEASE
@@ -316,13 +317,13 @@ def waits(topic: Topic, full: BacklogFullError) -> bool:
 
 
 def _rest_of(batch: Batch) -> Batch:
-    """Return the messages of a chunk that no call has taken so far."""
+    """Return the messages of a chunk that no call has accepted so far."""
     mark: Mark | None = batch.completion
     return batch[mark.first :] if mark is not None and mark.first else batch
 
 
 def cut(rows: Sequence[EncodedMessage], most: int) -> Iterator[Batch]:
-    """Yield chunks of at most `most` messages of one slot, and of `BATCH_BYTES` unless one alone is larger."""
+    """Yield chunks of at most `most` messages of one slot and `BATCH_BYTES` bytes; a single message may be larger."""
     whole = Batch.of(rows) if rows else Batch(0)
     for first in range(0, len(whole), most):
         batch = whole[first : first + most]

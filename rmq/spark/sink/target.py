@@ -1,4 +1,4 @@
-"""Target of a sink: a topic, checked on the driver, and the write of one task to it."""
+"""The target of a write: a topic, checked on the driver, and the write of one task to it."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from rmq.spark.sink.pacing import Limit, TaskPace
 from rmq.spark.sink.sender import Counts, Sending, TaskSender, WhenPassed
 
 COLLECTED_BYTES = 4 * 1_048_576
-"""Most bytes of items, as far as the topic bounds them, that a chunk rewrites: it is sent as a whole."""
+"""Maximum size of the items that one chunk rewrites, by the topic's bound, bytes: a chunk is one script call."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """One topic as a sink writes to it.
+    """Settings for the writes to one topic.
 
     Attributes:
-        layout: What the columns are there.
-        sending: How its messages are sent.
-        limit: How many a second, of all tasks; `None` for no limit.
-        columns: The columns that it takes of a frame with rows for several topics; `None` for all.
+        layout: The columns of the frame for this topic.
+        sending: Settings of the sends.
+        limit: Rate limit of all tasks; `None` for no limit.
+        columns: Columns to write, for a frame with rows for several topics; `None` for all columns.
     """
 
     layout: Layout
@@ -47,12 +47,12 @@ class Target:
         return self.layout.topic
 
     def cut(self, partitions: int) -> Cut:
-        """Return how so many tasks cut their rows into calls."""
+        """Return the division of the rows into calls, for this number of tasks."""
         return Cut(partitions, self.sending.hold if self.sending.fold else 0, self.sending.chunk)
 
 
 def target_of(schema: StructType, topic: Topic, options: Options, limit: Limit | None) -> Target:
-    """Return how a frame is written to a topic.
+    """Return the settings for a write of a frame to a topic.
 
     Raises:
         InvalidValueError: The columns or options do not fit the topic.
@@ -79,13 +79,13 @@ class TaskWrite:
     """Write of one task to one topic. It ends with `finish`, or with `close` after an error.
 
     Args:
-        connections: Where the topic is.
-        target: The topic.
-        folder: Where bad rows go; `None`: the first one ends the task.
-        name: Names the task and its attempt, for files of bad rows.
-        mark: Names the task where what it has sent must not be sent again.
-        passed: What becomes of a time that has passed when it arrives at Redis.
-        done: All of it was sent before: the rows are passed over.
+        connections: Connections to Redis.
+        target: Settings for the topic.
+        folder: Folder for bad rows; `None` to fail the task at the first one.
+        name: Name of the task and its attempt, for files of bad rows.
+        mark: Identifies the task, so that a retry does not send its chunks again; `None` for no marks.
+        passed: Handling of a fixed time that is past when it arrives at Redis.
+        done: Whether all rows were sent before, so that they are only counted as skipped.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class TaskWrite:
         self._sender = TaskSender(connections, target.topic, sending, self._bad_rows, mark, pace)
 
     def take(self, batch: Any) -> None:
-        """Send a `pyarrow.RecordBatch`, or hold it back for more."""
+        """Encode and buffer a `pyarrow.RecordBatch`, sending the buffer whenever it is full."""
         self._sender.counts.rows += batch.num_rows
         if self._done:
             self._sender.counts.skipped += batch.num_rows
@@ -119,15 +119,15 @@ class TaskWrite:
 
     @property
     def held(self) -> HeldRows:
-        """What it holds back."""
+        """The buffered rows."""
         return self._sender.held
 
     def flush(self) -> None:
-        """Send all that is held back."""
+        """Send all buffered rows."""
         self._sender.flush()
 
     def finish(self) -> Counts:
-        """Send the rest, and finish the file of bad rows."""
+        """Send the buffered rows, close the file of bad rows, and return the counts."""
         counts = self._sender.finish()
         self._bad_rows.keep()
         counts.bad = self._bad_rows.count
@@ -135,10 +135,10 @@ class TaskWrite:
 
     @property
     def slots(self) -> frozenset[int]:
-        """The slots that chunks were sent to."""
+        """The slots to which chunks were sent."""
         return self._sender.slots
 
     def close(self) -> None:
-        """Leave no answer and no unfinished file behind."""
+        """Discard outstanding replies, and delete an unfinished file of bad rows."""
         self._sender.close()
         self._bad_rows.drop()

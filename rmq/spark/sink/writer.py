@@ -1,4 +1,4 @@
-"""The sinks: write a frame, or each micro-batch of a stream, to a topic, or each row to the topic that it names."""
+"""The sinks: write a frame, or each micro-batch of a stream, to one topic, or each row to the topic that it names."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ log = logging.getLogger("rmq.spark")
 
 
 PASSED_S = 3_600
-"""How long the marks of a write are kept that has ended, seconds: a task that was given up may still be at work."""
+"""Lifetime of the marks of a finished write, seconds: an abandoned task may still be running."""
 
 DONE = "done"
-"""Field of a transaction's marks on slot 0: the last version of which all rows were sent."""
+"""Field of a transaction's marks on slot 0 with the last version of which all rows were sent."""
 
 
 @dataclass
@@ -69,26 +69,26 @@ class Written(WriterCommitMessage):
 
     @classmethod
     def from_json(cls, text: str) -> Written:
-        """Rebuild it."""
+        """Parse the result of `to_json`."""
         topics, marked = json.loads(text)
         counts = {topic: Counts(**found) for topic, found in topics.items()}
         return cls(counts, {topic: frozenset(slots) for topic, slots in marked.items()})
 
 
 def by_task(messages: Iterable[WriterCommitMessage | None]) -> Iterator[tuple[str, Counts]]:
-    """Yield the topics that tasks have written to, each with the counts of one task."""
+    """Yield topic and counts of each task, once for each topic that the task wrote to."""
     for message in messages:
         yield from message.topics.items() if isinstance(message, Written) else ()
 
 
 class Reporting:
-    """Logs what all tasks of a write did, also where it is aborted: nothing is taken back."""
+    """Logs the counts of all tasks of a write, also if it is aborted: messages that were sent stay sent."""
 
     where = ""
     done = "written"
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
-        """Log what was done."""
+        """Log the counts of all tasks."""
         total = Counts.total(message.counts for message in messages if isinstance(message, Written))
         log.log(logging.WARNING if total.bad else logging.INFO, "%s: %s: %s", self.where, self.done, total)
 
@@ -98,16 +98,16 @@ class Reporting:
 class _Sink(Reporting, ABC):
     """Common base of both sinks. Created on the driver, which checks the topic and the columns; then pickled.
 
-    Where rows name their topics, a task checks the columns when the first row of a topic comes.
+    If the rows name their topics, a task checks the columns when it reads the first row of a topic.
 
     Raises:
         InvalidValueError: The columns do not fit the topic.
-        UnknownTopicError: Nobody has registered the topic, and no option says what it is.
+        UnknownTopicError: The topic is not registered, and no options define it.
     """
 
     passed: WhenPassed = "fail"
     again = ""
-    """What may send a batch that broke off again, in other tasks than before; empty for nothing."""
+    """The kind of write that may repeat a failed batch with other tasks, for an error; empty if none does."""
 
     def __init__(self, schema: StructType, options: Options) -> None:
         self._given, self._options = lowered(schema), options
@@ -132,7 +132,7 @@ class _Sink(Reporting, ABC):
         self.where = f"topic {topic.name}"
 
     def _registered(self, registry: Registry, name: str, new: Topic | None) -> Topic:
-        """Return the topic's definition; `new` as the options define it. What does not fit registers none."""
+        """Return the topic's definition; registers `new` if given, unless the columns do not fit it."""
         try:
             topic = registry.get(name)
         except UnknownTopicError as error:
@@ -153,7 +153,7 @@ class _Sink(Reporting, ABC):
         """Raise an error for options that the topic does not support."""
 
     def _check_keyed(self, topic: Topic) -> None:
-        """Refuse rows that a retry may put into other partitions, if the topic counts every send."""
+        """Raise an error for rows that a retry may send from other partitions, if the topic counts every send."""
         if self._keyed is None and self.again and self._marks(topic) and counts(topic):
             raise InvalidValueError(
                 f"each send to topic {topic.name} counts, and {self.again} may send rows again from other "
@@ -163,11 +163,11 @@ class _Sink(Reporting, ABC):
 
     @abstractmethod
     def _marks(self, topic: Topic) -> bool:
-        """Return whether what was sent to a topic must not be sent again."""
+        """Return whether chunks sent to a topic are marked, so that they are not sent again."""
 
     @abstractmethod
     def _mark(self, topic: Topic) -> Mark:
-        """Return the identity of the running task."""
+        """Return the mark that identifies the running task."""
 
     def _is_done(self, connections: Connections, topic: Topic) -> bool:
         """Return whether all rows of this write for a topic were sent before."""
@@ -230,11 +230,11 @@ class _Sink(Reporting, ABC):
 class BatchWriter(_Sink, DataSourceArrowWriter):
     """Writes a frame to a topic.
 
-    Guarantee: at least once. A task that is tried again sends again what it had sent: that merges with the backlog, is
-    delivered once more where it was consumed meanwhile, and is a second entry in a stream. Where the topic merges by
-    `merge=`, each row counts once, also in a task that is tried again with the same rows; and in a job that is, with
-    the same `once`. With `txnAppId` and `txnVersion` a version that was written as a whole is not written again; one
-    that broke off goes on, where its rows come in the same partitions and order.
+    Guarantee: at least once. A task that is retried sends its messages again: they merge with the backlog, are
+    delivered again if they were consumed meanwhile, and are second entries in a stream. On a topic with `merge=` each
+    row counts once, even if a task is retried with the same rows, or a job is run again with the same `once`. With
+    `txnAppId` and `txnVersion`, a version that was written completely is not written again; one that failed is
+    continued if its rows are in the same partitions and order.
     """
 
     def __init__(self, schema: StructType, options: Options) -> None:
@@ -247,7 +247,7 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
         super().__init__(schema, options)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Send one task's rows."""
+        """Send the rows of one task, and return its counts."""
         context = task_context()
         return self._write(iterator, f"part-{context.partitionId():05d}-{context.taskAttemptId()}")
 
@@ -274,7 +274,7 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
         return done
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
-        """Log what was done, note a transaction, and let the marks of a write that nobody can repeat go soon."""
+        """Log the counts, record a transaction's version, and shorten the lifetime of marks that no retry can use."""
         super().commit(messages, batchId)
         marked: dict[str, frozenset[int]] = {}
         for message in messages:
@@ -312,9 +312,9 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
 class StreamWriter(_Sink, DataSourceStreamArrowWriter):
     """Writes the micro-batches of a stream to a topic.
 
-    Guarantee: at least once, as `BatchWriter`. With `idempotent`, which is the default where the topic merges by
-    `merge=`, a chunk that was sent is not sent again when its batch is run again with the same rows in the same
-    partitions and order; where the topic merges, the order makes no difference for as many contents as `mergeRows`.
+    Guarantee: at least once, as for `BatchWriter`. With `idempotent`, the default for topics with `merge=`, chunks are
+    not sent again if their batch is run again with the same rows in the same partitions and order. On topics with
+    `merge=` the order makes no difference for up to `mergeRows` contents.
     """
 
     passed, again = "now", "a stream"
@@ -327,14 +327,14 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
         super().__init__(schema, options)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Send one task's rows of a batch."""
+        """Send the rows of one task of a batch, and return its counts."""
         context = task_context()
         batch = context.getLocalProperty("streaming.sql.batchId")
         name = f"batch-{batch}-part-{context.partitionId():05d}-{context.taskAttemptId()}"
         return replace(self._write(iterator, name), query=context.getLocalProperty("sql.streaming.queryId"))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
-        """Log what was done, and add it to what the query reports."""
+        """Log the counts, and add them to the metrics of the query."""
         super().commit(messages, batchId)
         query = next((each.query for each in messages if isinstance(each, Written)), None)
         if query is not None:
@@ -363,7 +363,7 @@ def _flush(writes: Iterable[TaskWrite]) -> None:
 
 
 def _last_done(connections: Connections, topic: str, name: str) -> int:
-    """Return the last version of a transaction that was written as a whole, -1 for none."""
+    """Return the last version of a transaction that was written completely, -1 for none."""
     key = sent_key(topic, 0, name)
     found = connections.command("HGET", key, DONE, key=key)
     return int(found) if found else -1
@@ -377,9 +377,9 @@ def _no_marks(topic: Topic, option: str) -> InvalidValueError:
 
 
 def takes_marks(topic: Topic) -> bool:
-    """Return whether chunks can be marked, so that they are sent once.
+    """Return whether chunks for a topic can be marked, so that they are sent once.
 
-    Without `merge=` not where a send may wait, drop or age: there it merges.
+    Without `merge=` they cannot if sends may wait or be dropped, or messages age by a `ttl`.
     """
     if topic.merge is not None:
         return True
@@ -407,7 +407,7 @@ def task_context() -> TaskContext:
     """Return the context of the running task.
 
     Raises:
-        InvalidValueError: There is none.
+        InvalidValueError: No Spark task is running.
     """
     context = TaskContext.get()
     if context is None:
@@ -416,9 +416,9 @@ def task_context() -> TaskContext:
 
 
 def write_parts(frame: DataFrame, writer: DataSourceArrowWriter) -> list[Written]:
-    """Write a frame as the sink does, and return what each task reports in its last attempt.
+    """Write a frame as the sink does, and return the report of each task's last attempt.
 
-    A data source's own write has no answer.
+    Spark's own write of a data source returns nothing.
     """
 
     def write(batches: Iterator[Any]) -> Iterator[Any]:
@@ -430,5 +430,5 @@ def write_parts(frame: DataFrame, writer: DataSourceArrowWriter) -> list[Written
 
 
 def write_counted(frame: DataFrame, writer: DataSourceArrowWriter) -> Counts:
-    """Write a frame as the sink does, and return the counts of all tasks, each as its last attempt saw them."""
+    """Write a frame as the sink does, and return the total counts of each task's last attempt."""
     return Counts.total(part.counts for part in write_parts(frame, writer))
