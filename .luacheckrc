@@ -1,5 +1,5 @@
 -- Redis runs the scripts on Lua 5.1 and brings these names; anything else that is global is a mistake.
--- `make lint-lua` hands over the scripts with their includes in place.
+-- `make lint-lua` hands over the linked scripts.
 std = "lua51"
 read_globals = { "redis", "cjson", "cmsgpack", "struct", "bit", "KEYS" }
 globals = { "ARGV" }

@@ -170,7 +170,7 @@ lint: $(DEV) lint-lua
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-# The scripts as Redis gets them: only with its includes in place does a script have all its names.
+# The scripts as Redis gets them: only linked does a script have all its names.
 lint-lua: $(DEV)
 	@rm -rf build/lua && mkdir -p build/lua
 	@$(BIN)/python -c 'import pathlib, rmq._transport.script_library as s; l = s.ScriptLibrary(); \

@@ -1,8 +1,4 @@
-"""Loads the Lua scripts: expands their includes, computes their SHA-1, and reads keys and arguments from their headers.
-
-An include may include others. Each is inserted once per script, before the first text that needs it. An indented
-include is local to its block, so that only this block pays for the definition: code that is rarely needed is included
-there. Consecutive includes of a block share the includes that they need.
+"""Loads the Lua scripts: links them, computes their SHA-1, and reads keys and arguments from their headers.
 
 The files are in folders of `lua/` at the top of the repository, and in the wheel in `rmq/lua/`.
 """
@@ -10,7 +6,6 @@ The files are in folders of `lua/` at the top of the repository, and in the whee
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha1
@@ -24,9 +19,8 @@ from typing import Any
 from rmq._io.wire import packed
 from rmq._transport.call import PUBLISH, SHARDED_PUBLISH, Call
 from rmq._transport.cluster_map import absent_key
+from rmq._transport.script_linker import Linker
 
-_INCLUDES = re.compile(r"^( *)-- @include \w+\n(?:\1-- @include \w+\n)*", re.MULTILINE)
-_INCLUDE = re.compile(r"@include (\w+)")
 _READS_ONLY = re.compile(r"^-- Notes: reads only", re.MULTILINE)
 _SHARED = "shared"
 """Folder of the scripts whose keys do not belong to a slot. None of these uses a key again that it may have emptied."""
@@ -101,7 +95,7 @@ class Script:
 
     Attributes:
         name: Its file's name without `.lua`.
-        text: Its text with expanded includes.
+        text: Its text with the definitions of libraries that it reaches.
         sha: SHA-1 of the text in hexadecimal digits, for EVALSHA.
         keys: Names of its keys, from its header.
         args: Names of its arguments, from its header.
@@ -118,36 +112,40 @@ class Script:
 
 
 class ScriptLibrary:
-    """All scripts, read once.
+    """All scripts, read once. Each is linked when it is first needed.
 
     Args:
-        overrides: Texts that replace includes, by name; tests use it for a fake clock.
+        overrides: A text of definitions that replace those of libraries; tests use it for a fake clock.
 
     Raises:
-        FileNotFoundError: A script names an include that does not exist, or the package lacks its scripts.
-        ValueError: The header of a script is invalid.
+        FileNotFoundError: The package lacks its scripts; or, when it is linked, a script includes what does not exist.
+        ValueError: Two libraries define the same name; or, when it is linked, the header of a script is invalid.
     """
 
-    def __init__(self, overrides: Mapping[str, str] | None = None) -> None:
+    def __init__(self, overrides: str = "") -> None:
         root = _lua_folder()
-        self._includes = _texts(root / "includes") | dict(overrides or {})
+        self._linker = Linker(_texts(root / "includes"), overrides)
         folders = [folder for folder in root.iterdir() if folder.is_dir() and folder.name != "includes"]
         texts = {folder.name: _texts(folder) for folder in folders}
         self._shared = texts.get(_SHARED, {}).keys()
-        self._scripts = {name: self._build(name, text) for folder in texts.values() for name, text in folder.items()}
-        if not self._scripts:
+        self._texts = {name: text for folder in texts.values() for name, text in folder.items()}
+        self._scripts: dict[str, Script] = {}
+        if not self._texts:
             raise FileNotFoundError(f"no Lua scripts in {root}")
 
     def names(self) -> list[str]:
         """Return the names of all scripts, sorted."""
-        return sorted(self._scripts)
+        return sorted(self._texts)
 
     def text(self, name: str) -> str:
-        """Return a script's text with expanded includes."""
-        return self._scripts[name].text
+        """Return a script's text as Redis gets it."""
+        return self[name].text
 
     def __getitem__(self, name: str) -> Script:
-        return self._scripts[name]
+        script = self._scripts.get(name)
+        if script is None:
+            script = self._scripts[name] = self._build(name, self._texts[name])
+        return script
 
     def request(self, call: Call[Any], *, sharded: bool, cluster: bool) -> bytes:
         """Return a call as a packed command.
@@ -159,7 +157,7 @@ class ScriptLibrary:
         """
         if not call.script:
             return packed(tuple(call.args))
-        script = self._scripts[call.script]
+        script = self._scripts.get(call.script) or self[call.script]
         keys = (*call.keys, absent_key(call.keys[0])) if cluster and script.may_break_off else call.keys
         parts = ["EVALSHA", script.sha, len(keys), *keys, *call.args]
         if sharded and "publish" in script.args.required:
@@ -170,7 +168,7 @@ class ScriptLibrary:
 
     def _build(self, name: str, text: str) -> Script:
         try:
-            full = with_includes(text, self._includes)
+            full = self._linker.linked(text)
         except KeyError as error:
             raise FileNotFoundError(f"script {name} includes {error.args[0]}, which is not in lua/includes") from None
         keys, args = contract_of(name, text)
@@ -178,28 +176,6 @@ class ScriptLibrary:
         may_break_off = several and name not in self._shared and not _READS_ONLY.search(text)
         sha = sha1(full.encode(), usedforsecurity=False).hexdigest()
         return Script(name, full, sha, keys, args, may_break_off)
-
-
-def with_includes(text: str, includes: Mapping[str, str]) -> str:
-    """Return a script's text with expanded includes.
-
-    Raises:
-        KeyError: An include does not exist; the argument is its name.
-    """
-
-    def placed_in(text: str, placed: set[str]) -> str:
-        def include(match: re.Match[str]) -> str:
-            known = {*placed} if match[1] else placed  # the definitions of a block are local to it
-            parts: list[str] = []
-            for name in _INCLUDE.findall(match[0]):
-                if name not in known:
-                    known.add(name)
-                    parts.append(placed_in(includes[name], known))
-            return "".join(parts)
-
-        return _INCLUDES.sub(include, text)
-
-    return placed_in(text, set())
 
 
 @cache

@@ -27,7 +27,7 @@ local function read_clock()
   return now_ms, math.floor(now_ms / 1000)
 end
 """
-"""Replaces lua/includes/common/read_clock.lua."""
+"""Replaces the function of that name in `lua/includes`."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -35,7 +35,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 @cache
 def scripts_on_clock() -> ScriptLibrary:
     """Return the scripts of a test client."""
-    return ScriptLibrary({"read_clock": READ_CLOCK})
+    return ScriptLibrary(READ_CLOCK)
 
 
 def connect_on_clock(*args: Any, **options: Any) -> Connections:

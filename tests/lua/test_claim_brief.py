@@ -58,15 +58,15 @@ MakeBrief = Callable[..., SlotUnderTest]
 @cache
 def long_only() -> ScriptLibrary:
     """The scripts without the brief claim."""
-    never = "local BRIEF = 8\nlocal function brief_settlement() end\nlocal claim_brief\n"
-    return scripts_under_test(read_clock=READ_FAKE_CLOCK, claim_brief=never)
+    never = "local function brief_settlement() end\n"
+    return scripts_under_test(ScriptLibrary, READ_FAKE_CLOCK, never)
 
 
 @cache
 def brief_only() -> ScriptLibrary:
     """The scripts in which no long claim comes to its end."""
     broken = "local function sweep() return redis.call('SET', 'x', 1, 'a long claim') end\n"
-    return scripts_under_test(read_clock=READ_FAKE_CLOCK, sweep=broken)
+    return scripts_under_test(ScriptLibrary, READ_FAKE_CLOCK, broken)
 
 
 def settings_of(kind: TopicType) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def make_pair(make_topic: MakeTopic, redis_url: str) -> Iterator[MakePair]:
         if kind not in made:
             brief, long = (
                 SlotUnderTest(redis_url, make_topic(kind, **settings_of(kind)), scripts)
-                for scripts in (scripts_under_test(read_clock=READ_FAKE_CLOCK), long_only())
+                for scripts in (scripts_under_test(ScriptLibrary, READ_FAKE_CLOCK), long_only())
             )
             made[kind] = brief, long
         return made[kind]

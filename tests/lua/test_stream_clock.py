@@ -50,7 +50,7 @@ class Group:
 
 @pytest.fixture
 def group(make_topic: MakeTopic, redis_url: str, redis_client: Any) -> Iterator[Group]:
-    scripts = scripts_under_test(SimulatedScripts, read_clock=READ_FAKE_CLOCK)
+    scripts = scripts_under_test(SimulatedScripts, READ_FAKE_CLOCK)
     connections = Connections(parse_url(redis_url), scripts=scripts)
     topic = make_topic(TopicType.STREAM, checked=False, slots=1, lease=f"{LEASE_MS}ms")
     yield Group(connections, redis_client, topic)

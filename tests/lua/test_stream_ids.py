@@ -143,7 +143,7 @@ def test_a_send_with_an_open_id_is_not_repeated_by_itself(redis_server: RedisSer
         ):
             proxy.cut_before_reply(command="EVALSHA")
             with pytest.raises(
-                RmqError, match=r"second one, or is refused although it is stored.*range. shows"
+                RmqError, match=r"stored twice, or is refused although it is stored.*range` shows"
             ) as lost:
                 send_it()
             assert isinstance(lost.value, ReplyLostError) or len(getattr(lost.value, "unknown", ())) == 2

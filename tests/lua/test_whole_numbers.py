@@ -53,7 +53,7 @@ class StrictScripts(ScriptLibrary):
 
 
 def strict() -> StrictScripts:
-    return scripts_under_test(StrictScripts, read_clock=READ_FAKE_CLOCK)  # pyright: ignore[reportReturnType]
+    return scripts_under_test(StrictScripts, READ_FAKE_CLOCK)  # pyright: ignore[reportReturnType]
 
 
 @pytest.fixture

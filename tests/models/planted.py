@@ -18,10 +18,10 @@ def planted(name: str) -> ScriptLibrary:
         name: The name of the bug.
     """
     (mutant,) = (each for each in MUTANTS if each.name == name)
-    overrides = {"read_clock": READ_FAKE_CLOCK}
+    overrides = dict[str, str]()
     for file, text, instead in mutant.edits:
         (path,) = INCLUDES.rglob(f"{file}.lua")
         before = overrides.get(file) or path.read_text("utf-8")
         assert text in before
         overrides[file] = before.replace(text, instead)
-    return scripts_under_test(**overrides)
+    return scripts_under_test(ScriptLibrary, READ_FAKE_CLOCK, *overrides.values())

@@ -51,7 +51,7 @@ def _bytes(size: int) -> bytes:
 
 def new_scripts() -> ScriptLibrary:
     """Return the scripts under test, whose time is the simulation's."""
-    return scripts_under_test(SimulatedScripts, read_clock=READ_FAKE_CLOCK)
+    return scripts_under_test(SimulatedScripts, READ_FAKE_CLOCK)
 
 
 @cache

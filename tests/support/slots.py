@@ -75,19 +75,19 @@ CLOCK_IN_META = ("stamp", "lease")
 NO_TOTALS = (*STATE_IN_META, *CLOCK_IN_META, "body_bound", "windows")
 
 
-def scripts_under_test(kind: type[ScriptLibrary] = ScriptLibrary, /, **overrides: str) -> ScriptLibrary:
+def scripts_under_test(kind: type[ScriptLibrary] = ScriptLibrary, /, *overrides: str) -> ScriptLibrary:
     """Return a script library of the scripts under test."""
     folder = os.environ.get(LUA_VARIABLE)
     if not folder:
-        return kind(overrides)
+        return kind("\n".join(overrides))
     with mock.patch("rmq._transport.script_library._lua_folder", return_value=Path(folder)):
-        return kind(overrides)
+        return kind("\n".join(overrides))
 
 
 @cache
 def scripts_with_fake_clock() -> ScriptLibrary:
     """Return the scripts with a `read_clock` that reads `CLOCK_KEY`, and in which few messages count as many."""
-    return scripts_under_test(read_clock=READ_FAKE_CLOCK, least_alike="local LEAST_ALIKE = 2\n")
+    return scripts_under_test(ScriptLibrary, READ_FAKE_CLOCK, "local LEAST_ALIKE = 2\n")
 
 
 @dataclass(frozen=True)

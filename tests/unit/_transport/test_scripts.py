@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from rmq._transport.script_library import ScriptLibrary, default_scripts, with_includes
+from rmq._transport.script_library import ScriptLibrary, default_scripts
+from rmq._transport.script_linker import Linker
 
 
-def test_includes_are_put_in_place() -> None:
+def test_scripts_are_linked() -> None:
     library = ScriptLibrary()
     assert library.names() == sorted(path.stem for path in Path("lua").rglob("*.lua") if "includes" not in path.parts)
     for name in library.names():
@@ -20,8 +21,8 @@ def test_includes_are_put_in_place() -> None:
     assert "local function read_clock" in library.text("claim")
 
 
-def test_an_override_stands_in_for_an_include() -> None:
-    library = ScriptLibrary({"read_clock": "local function read_clock() return 5, 0 end"})
+def test_an_override_stands_in_for_a_definition() -> None:
+    library = ScriptLibrary("local function read_clock() return 5, 0 end")
     assert "return 5, 0" in library.text("claim")
     assert "'TIME'" not in library.text("claim")
     assert library["ack"] == default_scripts()["ack"]
@@ -38,7 +39,7 @@ def test_an_include_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "dead").mkdir()
     (tmp_path / "dead" / "x.lua").write_text("-- @include nothing\n")
     with pytest.raises(FileNotFoundError, match=r"script x includes nothing, which is not in lua/includes"):
-        ScriptLibrary()
+        ScriptLibrary()["x"]
 
 
 def test_a_package_without_its_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,32 +49,46 @@ def test_a_package_without_its_scripts(tmp_path: Path, monkeypatch: pytest.Monke
         ScriptLibrary()
 
 
-def test_an_include_of_includes_stands_once_and_before_what_needs_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("rmq._transport.script_library._lua_folder", lambda: tmp_path)
-    for name, text in {
-        "includes/common/a.lua": "local function a() end\n",
-        "includes/claim/b.lua": "-- B.\n-- @include a\nlocal function b() a() end\n",
-        "dead/x.lua": "-- X.\n-- @include b\n-- @include a\nb()\n",
-    }.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert ScriptLibrary().text("x") == "-- X.\n-- B.\nlocal function a() end\nlocal function b() a() end\nb()\n"
+A = "-- A.\nlocal most = 5\n\n-- What a does.\nlocal function a() return most end\n\nlocal function unused() end\n"
+B = "-- @include a\nlocal function b() a() end\nlocal function c() return b, x.unused, { unused = 1 } end\n"
+MOST, AN_A, A_B = "local most = 5\n", "local function a() return most end\n", "local function b() a() end\n"
+
+
+def linked(text: str) -> str:
+    return Linker({"a": A, "b": B}).linked(text)
+
+
+def test_a_script_gets_what_it_reaches_before_what_needs_it() -> None:
+    assert linked("-- X.\n-- @include b, a\nb()\n") == f"-- X.\n{MOST}{AN_A}{A_B}b()\n"
+    assert linked("-- X.\n-- @include b\nlocal b = 'b()' -- b()\n") == "-- X.\nlocal b = 'b()' -- b()\n"
 
 
 def test_an_indented_include_is_local_to_its_block() -> None:
-    includes = {"a": "local function a() end\n", "b": "-- @include a\nlocal function b() a() end\n"}
     block = "if rare then\n  -- @include b\n  b()\nend\n"
-    inside = "if rare then\nlocal function a() end\nlocal function b() a() end\n  b()\nend\n"
-    assert with_includes(block + "-- @include a\na()\n", includes) == inside + "local function a() end\na()\n"
-    known = "if rare then\nlocal function b() a() end\n  b()\nend\n"
-    assert with_includes("-- @include a\n" + block, includes) == "local function a() end\n" + known
+    assert linked(block) == f"if rare then\n{MOST}{AN_A}{A_B}  b()\nend\n"
+    assert linked("-- @include a\n" + block + "a()\n") == f"{MOST}{AN_A}if rare then\n{A_B}  b()\nend\na()\n"
 
 
-def test_a_block_defines_once_what_several_of_its_includes_need() -> None:
-    includes = {"a": "local function a() end\n"}
-    includes |= {name: f"-- @include a\nlocal function {name}() a() end\n" for name in "bc"}
-    block = "if rare then\n  -- @include b\n  -- @include a\n  -- @include c\n  c()\nend\n"
-    placed = "local function a() end\nlocal function b() a() end\nlocal function c() a() end\n"
-    assert with_includes(block, includes) == f"if rare then\n{placed}  c()\nend\n"
+def test_what_a_block_and_those_around_it_need_stands_once() -> None:
+    block = "if rare then\n  -- @include b\n  b()\nend\n"
+    assert linked("-- @include b\n" + block + "b()\n") == f"{MOST}{AN_A}{A_B}if rare then\n  b()\nend\nb()\n"
+    assert (
+        linked("-- @include b\n" + block.replace("  -- @include b\n", ""))
+        == f"{MOST}{AN_A}{A_B}if rare then\n  b()\nend\n"
+    )
+
+
+def test_a_definition_has_blocks_of_its_own() -> None:
+    text = "local function d()\n  if rare then\n    -- @include b\n    b()\n  end\nend\n"
+    inside = text.replace("    -- @include b\n", MOST + AN_A + A_B)
+    assert Linker({"a": A, "b": B, "d": text}).linked("-- @include d\nd()\n") == inside + "d()\n"
+
+
+def test_two_libraries_that_define_the_same_name() -> None:
+    with pytest.raises(ValueError, match="a is defined in a and in e"):
+        Linker({"a": A, "e": "local function a() end\n"})
+
+
+def test_a_line_that_defines_nothing() -> None:
+    with pytest.raises(ValueError, match="library a: local function defines nothing"):
+        Linker({"a": "local function\n"})
