@@ -140,7 +140,7 @@ def test_with_a_priority_and_a_rate(spark: SparkSession, spark_client: RmqClient
     report = run(spark, settings_of(spark_client, mails, where="true", redrive=True, again=again), steps.append)
     assert report.redriven == {mails.name: Counts(rows=16, new=16)}
     assert {score for _, score, _ in stored(spark_client, mails).values()} == {900}
-    assert f"redriving 16 of topic {mails.name}" in steps
+    assert f"redriving 16 messages of topic {mails.name}" in steps
     [bucket] = spark_client._connections.command("KEYS", f"rate:{mails.name}:*")
     assert spark_client._connections.command("HMGET", bucket, "rate", "sent") == [b"8.0", b"16"]
 

@@ -1,8 +1,8 @@
-"""The jobs of `rmq spark`: a module each, as plain functions over a session and frames, for programs of your own, too.
+"""The jobs of `rmq spark`, one module each: functions of a session and settings, which other programs can call, too.
 
-A job is `run(session, settings, say=nothing) -> Report`. Its settings and its report are frozen dataclasses. `say` gets
-a line when a step begins. A job does not know the command line, and does not start or stop Spark. Its command is
-`rmq/cli/commands/spark/<job>.py`, its program for `spark-submit` is `examples/spark_<job>.py`.
+A job is `run(session, settings, say=nothing) -> Report`. Settings and report are frozen dataclasses. `say` is called
+with a line of text when a step begins. A job does not depend on the command line, and does not start or stop Spark. Its
+command is `rmq/cli/commands/spark/<job>.py`, its program for `spark-submit` is `examples/spark_<job>.py`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 Say = Callable[[str], None]
-"""Gets a line when a step begins."""
+"""Called with a line of text when a step begins."""
 
 
 def nothing(step: str) -> None:
-    """Print nothing: the default of `say`."""
+    """Ignore a line: the default of `say`."""

@@ -1,4 +1,4 @@
-"""Archives: Parquet files with the messages that a drain took from a topic, and when."""
+"""Archives: Parquet files with messages that a drain took from a topic, and the time of each."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _COLUMNS = {
     "topic": ("string",), "value": (*_WHOLE, "float", "double"), "items": ("array<binary>", "array<string>"),
     "wanted": _WHOLE, "version": _WHOLE, "merged": _WHOLE,
 }  # fmt: skip
-"""Columns that are made use of, and their types."""
+"""The columns of an archive that are read, with the allowed types of each."""
 
 
 @dataclass(frozen=True)
 class Archive:
-    """Messages in files.
+    """Messages in Parquet files.
 
     Attributes:
-        frame: All rows and columns.
-        time: Name of the column with the time.
+        frame: All rows and columns of the files.
+        time: Name of the column with the time of each message.
     """
 
     frame: DataFrame
@@ -41,13 +41,13 @@ class Archive:
     def messages(
         self, topic: Topic, again: Again, fixed_time_ms: int | None, from_topic: str | None = None
     ) -> DataFrame:
-        """Return the messages with the columns of a sink for this topic, and their time as `_time`.
+        """Return the messages with the columns of a sink for a topic, and their time as `_time`.
 
         Args:
-            topic: Where they go.
-            again: How they are sent again.
-            fixed_time_ms: When they are due on a FIXED_TIME topic, epoch ms.
-            from_topic: Whose messages, where there is a column `topic`; by default those of `topic`.
+            topic: The topic to which they are sent.
+            again: Settings of the sends.
+            fixed_time_ms: Time when they become due on a FIXED_TIME topic, epoch ms.
+            from_topic: Topic whose messages are sent, if the archive has a column `topic`; by default `topic`.
 
         Raises:
             InvalidValueError: A setting does not fit the topic, or the archive.
@@ -92,15 +92,15 @@ class Archive:
 
 
 def open_archive(spark: SparkSession, path: str, time_column: str | None = None) -> Archive:
-    """Return the archive at a path.
+    """Open the archive at a path, and check its columns.
 
     Args:
         spark: The session.
-        path: Parquet, as Spark's processes reach it.
-        time_column: Tells when: a timestamp, or epoch ms; by default its only timestamp.
+        path: Path or URI of the Parquet files for Spark's processes.
+        time_column: Column with the time, a timestamp or epoch ms; by default the only timestamp column.
 
     Raises:
-        InvalidValueError: Nothing there, or its columns do not fit.
+        InvalidValueError: The path cannot be read, or a column is missing or has another type.
     """
     try:
         frame = spark.read.parquet(path)
@@ -140,10 +140,10 @@ def _recorded(name: str) -> Column:
 
 
 def check_values(topic: Topic, again: Again, fixed_time_ms: int | None) -> None:
-    """Refuse a priority or a time that a topic does not have.
+    """Check that priority and times are settings of this type of topic.
 
     Raises:
-        InvalidValueError: There is one.
+        InvalidValueError: A setting is for topics of another type, or `fixed_time_ms` is missing.
     """
     if again.priority is not None and topic.type is not TopicType.PRIORITY:
         raise InvalidValueError(f"topic {topic.name} is {topic.type.name}; priority is for PRIORITY topics")
@@ -157,7 +157,7 @@ def check_values(topic: Topic, again: Again, fixed_time_ms: int | None) -> None:
 
 
 def _value(topic: Topic, again: Again, fixed_time_ms: int | None, names: list[str]) -> list[Column]:
-    """Return the column that says when or how soon a message is due."""
+    """Return the column with the time range, fixed time or priority of the messages; none for a STREAM topic."""
     check_values(topic, again, fixed_time_ms)
     match topic.type:
         case TopicType.RANGE_MERGE:

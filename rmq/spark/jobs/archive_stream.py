@@ -1,9 +1,9 @@
-"""Moves old entries of a STREAM topic to Parquet by day, and reads archive and topic as one table.
+"""Moves old entries of a STREAM topic to Parquet files by day, and reads archive and topic as one table.
 
 A folder `out` belongs to one topic and one group: `entries/day=D/batch=N` (Parquet) and `checkpoint`. The job is a
-streaming query that ends with what is old enough, and its group stands where the archive ends. What is not archived
-yet no clean-up of the topic takes. A batch overwrites its folders, so that one that is run again adds nothing. Only
-what Spark has committed is trimmed, and only that counts for `whole_stream`.
+streaming query that ends after the last entry that is old enough. The position of its group is the end of the archive,
+so retention does not drop entries that are not archived yet. A batch overwrites its folders, so that repeating it adds
+nothing. Only batches that Spark has committed are trimmed, and only these are read by `whole_stream`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from rmq.spark.source.log_driver import LogDriver
 DAY_MS = 86_400_000
 
 COLUMNS = StructType([*(field for field in ENTRIES if field.name != "only_group"), StructField("day", DateType())])
-"""What an archive has of each entry."""
+"""The columns of an archive."""
 
 _STORED = StructType([*COLUMNS, StructField("batch", LongType())])
 
@@ -49,15 +49,15 @@ class ArchiveSettings:
     """Settings of the job.
 
     Attributes:
-        topic: Whose entries.
-        out: Folder of the archive, as Spark's processes reach it.
-        url: Where Redis is, as driver and executors reach it.
-        older_than_ms: Archive entries that are older, ms.
-        group: Name of the archive's group.
-        batch: Most entries of a batch.
-        trim_after_ms: Leave entries in the topic for so long after their batch was committed, ms.
-        trim: Trim the topic; else leave that to its clean-ups.
-        accept_loss: Go on where entries were deleted, or may have been trimmed, before they were archived.
+        topic: Name of the STREAM topic.
+        out: Folder of the archive, a path or URI for Spark's processes.
+        url: URL of Redis for driver and executors.
+        older_than_ms: Minimum age of archived entries, ms.
+        group: Name of the archive's consumer group.
+        batch: Maximum number of entries in a batch.
+        trim_after_ms: Time for which entries stay in the topic after their batch was committed, ms.
+        trim: Whether to trim the topic; if not, its retention does.
+        accept_loss: Continue even if entries were deleted, or may have been trimmed, before they were archived.
     """
 
     topic: str
@@ -88,11 +88,11 @@ class ArchiveReport:
     """Results of a run.
 
     Attributes:
-        before: Entries that are older than this were archived.
-        archived: Entries that this run wrote.
-        batches: In so many batches.
-        trimmed: Entries that this run trimmed.
-        held_slots: Slots of which a group still needs entries that are archived: they stay in the topic.
+        before: Time before which all entries are archived, UTC.
+        archived: Number of entries that this run wrote.
+        batches: Number of batches that this run wrote.
+        trimmed: Number of entries that this run trimmed.
+        held_slots: Number of slots with archived entries that stay in the topic because a group still needs them.
     """
 
     before: datetime
@@ -106,8 +106,8 @@ class Commit(NamedTuple):
     """A batch that Spark has committed.
 
     Attributes:
-        number: Its number, as the folders name it.
-        batch: Its end.
+        number: Number of the batch in the names of the folders.
+        batch: The end offset of the batch.
     """
 
     number: int
@@ -118,29 +118,29 @@ def check(settings: ArchiveSettings) -> None:
     """Run the checks of `run` that need no Spark.
 
     Raises:
-        InvalidValueError: The topic is no STREAM, or drops what was not archived.
-        UnknownTopicError: No such topic.
+        InvalidValueError: The topic is not a STREAM, or its retention may drop entries before they are archived.
+        UnknownTopicError: The topic is not registered.
     """
     with closing(connect(settings.url)) as connections:
         _kept_topic(connections, settings)
 
 
 def run(spark: SparkSession, settings: ArchiveSettings, say: Say = nothing) -> ArchiveReport:
-    """Archive the entries that are old enough, and trim those that are safely there.
+    """Archive the entries that are old enough, and trim those that Spark has committed.
 
     Args:
-        spark: A session that knows `format("rmq")`.
-        settings: What to do.
-        say: Gets a line when a step begins.
+        spark: A session with `format("rmq")` registered.
+        settings: Settings of the job.
+        say: Called with a line of text when a step begins.
 
     Raises:
         InvalidValueError: A setting does not fit the topic or the folder; nothing was written.
-        UnknownTopicError: No such topic.
-        DriverReplacedError: Another run is at work, or has begun meanwhile.
-        RmqError: The job failed. A second run goes on with the rest.
+        UnknownTopicError: The topic is not registered.
+        DriverReplacedError: Another run is active, or started while this one was paused.
+        RmqError: The job failed. Another run continues with the remaining entries.
 
-    Guarantee: each entry is in the archive once, whenever a run is killed and however often it is repeated. What is
-        not safely in the archive is not trimmed, and neither is what any group has not settled.
+    Guarantee: each entry is in the archive exactly once, even if runs are killed and repeated. Entries are trimmed only
+        after Spark has committed their batch and all groups have settled them.
     """
     with closing(connect(settings.url)) as connections:
         topic = _kept_topic(connections, settings)
@@ -148,23 +148,23 @@ def run(spark: SparkSession, settings: ArchiveSettings, say: Say = nothing) -> A
 
 
 def whole_stream(spark: SparkSession, url: str, topic: str, out: str) -> DataFrame:
-    """Return archive and topic as one table, each entry once, as they are now.
+    """Return the current archive and topic as one table with each entry once.
 
     Args:
-        spark: A session that knows `format("rmq")`.
-        url: Where Redis is, as driver and executors reach it.
+        spark: A session with `format("rmq")` registered.
+        url: URL of Redis for driver and executors.
         topic: Name of the topic.
-        out: Folder of the archive; it may not be there yet.
+        out: Folder of the archive; it may be missing.
 
     Returns:
-        The columns of entries, without `only_group`, and `day` in UTC. Copies for single groups are left out.
+        The columns of entries, without `only_group`, and `day` in UTC. Copies redriven into one group are omitted.
 
     Raises:
-        InvalidValueError: The folder is no archive of this topic.
-        UnknownTopicError: No such topic.
+        InvalidValueError: The folder is not an archive of this topic.
+        UnknownTopicError: The topic is not registered.
 
-    Guarantee: rows are those of the call. An action fails, and shows nothing wrong, where a run of the job has archived
-        and trimmed entries since then; call it again.
+    Guarantee: the rows are those at the time of the call. If a run of the job has archived and trimmed entries since
+        then, an action fails rather than returning wrong rows; call `whole_stream` again.
     """
     with closing(connect(url)) as connections:
         known = _stream_topic(connections, topic)
@@ -186,12 +186,12 @@ def whole_stream(spark: SparkSession, url: str, topic: str, out: str) -> DataFra
 
 
 def last_commit(spark: SparkSession, out: str, until_s: float | None = None) -> Commit | None:
-    """Return the newest batch of an archive that Spark has committed, or `None`.
+    """Return the newest committed batch of an archive, or `None`.
 
     Args:
         spark: The session.
         out: Folder of the archive.
-        until_s: Committed until then, epoch seconds.
+        until_s: Ignore batches committed after this time, epoch seconds.
     """
     done = {number: time_s for number, time_s in _commits(spark, out).items() if until_s is None or time_s <= until_s}
     number = _newest(done)
@@ -210,7 +210,7 @@ def last_commit(spark: SparkSession, out: str, until_s: float | None = None) -> 
 
 
 def _commits(spark: SparkSession, out: str) -> dict[int, float]:
-    """Return the batches that Spark has committed, of the last hundred or so, and when."""
+    """Return the committed batches, number -> time in epoch seconds; Spark keeps about the last hundred."""
     file = "_metadata.file_name", "_metadata.file_modification_time"
     try:
         texts = spark.read.option("ignoreMissingFiles", "true").text(f"{_checkpoint(out)}/commits")
@@ -235,7 +235,7 @@ def _checkpoint(out: str) -> str:
 
 
 def _day() -> Column:
-    """Return the day of an entry in UTC: by its id, which knows no zone."""
+    """Return the day of an entry in UTC, computed from its id, which does not depend on the session's time zone."""
     sent_ms = F.split_part("id", F.lit("-"), F.lit(1)).cast("bigint")
     return F.date_from_unix_date(F.floor(sent_ms / DAY_MS).cast("int"))
 
@@ -248,19 +248,19 @@ def _stream_topic(connections: Connections, name: str) -> Topic:
 
 
 def _kept_topic(connections: Connections, settings: ArchiveSettings) -> Topic:
-    """Return the topic, unless it may drop entries before they are archived."""
+    """Return the topic; raise an error if its retention may drop entries before they are archived."""
     topic = _stream_topic(connections, settings.topic)
     if (topic.retention or Retention()).unacked and not settings.accept_loss:
         raise InvalidValueError(
             f"the retention of topic {topic.name} also drops entries that groups have not acked (unacked), "
-            "so the archive may miss entries. Change the retention, or accept the loss",
+            "so the archive may miss entries. Change the retention, or set accept_loss",
             topic=topic.name,
         )
     return topic
 
 
 def _check_archive(commit: Commit | None, topic: Topic, out: str, group: str | None = None) -> None:
-    """Refuse the archive of another topic, or of another group."""
+    """Raise an error for the archive of another topic or another group."""
     if commit is None:
         return
     batch = commit.batch
@@ -272,7 +272,7 @@ def _check_archive(commit: Commit | None, topic: Topic, out: str, group: str | N
 
 
 def _ranges(connections: Connections, topic: Topic, ends: Mapping[int, str]) -> dict[str, tuple[str, str]]:
-    """Return the first and the last entry behind the archive in each slot that has any."""
+    """Return the ids of the first and last entry after the archive, by slot; slots without entries are omitted."""
     slots = range(topic.slots)
     pages = call_slots(
         connections,
@@ -306,7 +306,7 @@ class _Run:
 
     def _run(self) -> ArchiveReport:
         settings, topic = self._settings, self._topic
-        self._say(f"looking at archive {settings.out}")
+        self._say(f"reading archive {settings.out}")
         _check_archive(last_commit(self._spark, settings.out), topic, settings.out, settings.group)
         self._check_checkpoint()
         now_ms, _ = self._connections.run(streams.look(topic, [0], settings.group))
@@ -316,7 +316,7 @@ class _Run:
         return ArchiveReport(utc(before_ms), self._count(), len(self._written), trimmed, held)
 
     def _check_checkpoint(self) -> None:
-        """Refuse files without the checkpoint that says which batches they are: new ones would overwrite them."""
+        """Raise an error for files without a checkpoint: new batches would start at number 0 and overwrite them."""
         out = self._settings.out
         try:
             self._spark.read.text(f"{_checkpoint(out)}/offsets")
@@ -356,7 +356,7 @@ class _Run:
         self._say(f"batch {number}: written")
 
     def _count(self) -> int:
-        """Return how many entries this run has written."""
+        """Return the number of entries that this run has written."""
         if not self._written:
             return 0
         with plain_errors():
@@ -364,7 +364,7 @@ class _Run:
             return stored.where(F.col("batch").between(min(self._written), max(self._written))).count()
 
     def _trim(self) -> tuple[int, int]:
-        """Move the group to the end of the archive, and trim; return how many, and how many slots groups hold."""
+        """Move the group to the end of the archive, and trim; return the numbers of trimmed entries and held slots."""
         settings = self._settings
         commit = last_commit(self._spark, settings.out)
         if commit is None:

@@ -1,6 +1,6 @@
-"""The audit of dead letters: how many died, of what, when and where; on request it redrives the chosen ones.
+"""The audit of dead letters: counts by error, hour and slot; on request it redrives the selected messages.
 
-The job reads the chosen dead of all topics once and keeps them: tables, pictures and redrive show the same ones.
+The job reads the selected messages of all topics once and caches them, so tables, charts and redrive agree.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rmq.spark.jobs.redrive import Again, Redriver, connect, dead_of, dead_topic
 from rmq.spark.sink.sender import Counts
 
 MOST_ROWS = 100_000
-"""Most rows of a table: types of errors times hours or slots; the largest counts stay."""
+"""Maximum number of rows of a table, those with the largest counts; a row is an error type in an hour or slot."""
 
 MOST_EXAMPLES = 20
 
@@ -36,14 +36,14 @@ class DeadAuditSettings:
     """Settings of the job.
 
     Attributes:
-        topics: Topics whose dead to read.
-        url: Where Redis is, as driver and executors reach it.
-        where: Spark SQL condition over the columns of the batch reader's `queue=dead` and `text`, the content as text;
-            `None` for all. Times are UTC.
-        rows: Folder for the chosen dead as Parquet, as Spark's processes reach it; it must not exist.
-        redrive: Whether the chosen dead go back into the backlog; needs `where`.
-        dry_run: Only show what a redrive would take.
-        again: How they are sent again.
+        topics: Names of the topics whose dead messages are read.
+        url: URL of Redis for driver and executors.
+        where: Spark SQL condition on the columns of a read with `queue=dead`, and on `text`, the content as text;
+            `None` for all messages. Times are UTC.
+        rows: Folder for the selected messages as Parquet, a path or URI for Spark's processes; it must not exist.
+        redrive: Whether to move the selected messages back into the backlog; requires `where`.
+        dry_run: Only report which messages a redrive would move.
+        again: Settings of the redrive.
     """
 
     topics: tuple[str, ...]
@@ -65,16 +65,16 @@ class DeadAuditSettings:
 
 @dataclass(frozen=True)
 class Reason:
-    """The dead of one topic with one type of error.
+    """The dead messages of one topic with one error type.
 
     Attributes:
         topic: Topic name.
-        error_type: Type of the last error; empty where none is known.
-        dead: How many.
-        attempts: Deliveries each had, on average.
-        first_died: When the first of them died, UTC.
-        last_died: When the last of them died, UTC.
-        example: Text of the last one's error.
+        error_type: Type of the last error; empty if unknown.
+        dead: Number of dead messages.
+        attempts: Average number of deliveries of a message.
+        first_died: Earliest time of death, UTC.
+        last_died: Latest time of death, UTC.
+        example: Error message of the message that died last.
     """
 
     topic: str
@@ -88,7 +88,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class HourCount:
-    """The dead of one topic, hour (its beginning, UTC) and type of error."""
+    """The number of dead messages of one topic, hour (its start, UTC) and error type."""
 
     topic: str
     hour: datetime
@@ -98,7 +98,7 @@ class HourCount:
 
 @dataclass(frozen=True)
 class SlotCount:
-    """The dead of one topic, slot and type of error."""
+    """The number of dead messages of one topic, slot and error type."""
 
     topic: str
     slot: int
@@ -126,14 +126,14 @@ class DeadReport:
     """Results of an audit: dead messages by error, hour and slot, and those redriven.
 
     Attributes:
-        found: Dead messages of all topics; with a condition counted a moment after the chosen ones.
-        chosen: Of these, those that the condition chose; the tables speak of them.
-        reasons: By topic and type of error, most first.
-        hours: By topic, hour and type of error, the earliest first.
-        slots: By topic, slot and type of error.
-        examples: Of a dry run: the longest dead of those that would be redriven.
-        redriven: Topic -> `new` (in the backlog again), `merged` (with a fresh copy) and `skipped` (gone meanwhile);
-            none without a redrive.
+        found: Number of dead messages of all topics; with a condition, counted shortly after the selected ones.
+        chosen: Number of messages that the condition selects; the tables contain only these.
+        reasons: Counts by topic and error type, the largest first.
+        hours: Counts by topic, hour and error type, the earliest first.
+        slots: Counts by topic, slot and error type.
+        examples: For a dry run, the messages to redrive that died first.
+        redriven: Topic -> counts: `new` (in the backlog again), `merged` (with a newer copy) and `skipped` (no longer
+            dead); empty without a redrive.
     """
 
     found: int
@@ -150,7 +150,7 @@ def check(settings: DeadAuditSettings) -> None:
 
     Raises:
         InvalidValueError: A topic is a STREAM.
-        UnknownTopicError: No such topic.
+        UnknownTopicError: A topic is not registered.
     """
     with closing(connect(settings.url)) as connections:
         _topics(connections, settings)
@@ -165,17 +165,17 @@ def run(
     """Read and count the dead messages, and redrive the selected ones if requested.
 
     Args:
-        spark: A session that knows `format("rmq")`.
-        settings: What to do.
-        say: Gets a line when a step begins.
-        found: Gets the report before anything is redriven.
+        spark: A session with `format("rmq")` registered.
+        settings: Settings of the job.
+        say: Called with a line of text when a step begins.
+        found: Called with the report before any message is redriven.
 
     Raises:
-        InvalidValueError: A topic, the condition or how they are sent again is wrong; nothing was written.
-        UnknownTopicError: No such topic.
-        RmqError: The job failed. What was redriven stays so; a second run goes on with the rest.
+        InvalidValueError: A topic, the condition or a setting of the redrive is invalid; nothing was written.
+        UnknownTopicError: A topic is not registered.
+        RmqError: The job failed. Messages already redriven stay in the backlog; another run moves the rest.
 
-    Guarantee: as `RedriveWriter`: a message is dead or in the backlog at any time.
+    Guarantee: as for `RedriveWriter`: a message is either dead or in the backlog at any time.
     """
     with closing(connect(settings.url)) as connections, in_utc(spark):
         topics = _topics(connections, settings)
@@ -189,10 +189,10 @@ def run(
         kept = chosen.persist()
         try:
             with plain_errors():
-                say("reading the dead")
+                say("reading the dead messages")
                 report = _report(frame, kept, settings)
                 if settings.rows is not None:
-                    say("writing the rows")
+                    say("writing the selected messages")
                     kept.drop("text").write.parquet(settings.rows)
             found(report)
             if settings.dry_run or not settings.redrive:
@@ -201,7 +201,7 @@ def run(
                 rows = kept.where(F.col("topic") == topic.name)
                 total = rows.count()  # not from the report, whose tables leave out what is rare
                 if total:
-                    say(f"redriving {total:,} of topic {topic.name}")
+                    say(f"redriving {total:,} messages of topic {topic.name}")
                     report.redriven[topic.name] = redriver.move(rows, total, f"Spark: {settings.where}"[:500], say)
             return report
         finally:
@@ -254,7 +254,7 @@ def _largest(table: DataFrame) -> DataFrame:
 
 
 def _values(kind: type[Value], table: DataFrame) -> tuple[Value, ...]:
-    """Return the rows of a table as values of a class with fields of the same names."""
+    """Return the rows of a table as instances of a class with fields of the same names."""
     convert: dict[str, Callable[[Any], Any]] = {"content": bytes}
     convert |= dict.fromkeys(("hour", "died", "first_died", "last_died"), utc)
     names: list[str] = [field.name for field in fields(kind)]

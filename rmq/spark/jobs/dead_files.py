@@ -1,4 +1,4 @@
-"""Files of the audit of dead letters in a local folder: three tables, and a chart of each."""
+"""Files of the audit of dead letters, in a local folder: three tables and a chart of each."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from rmq.spark.jobs.dead_audit import DeadReport, HourCount, Reason, SlotCount
 FORMATS = ("csv", "parquet")
 
 MOST_SERIES = 6
-"""Types of errors with a colour of their own; the others are grey together."""
+"""Maximum number of error types with a colour of their own; the others share grey."""
 
 MOST_BARS = 15
 MOST_SLOTS = 256
-"""With more slots than these a bar stands for several."""
+"""Maximum number of bars for slots; with more slots, a bar is the sum of several."""
 
 _OTHERS = "all others"
 _UNKNOWN = "(unknown)"
@@ -37,7 +37,7 @@ def check_files(form: str, folder: str) -> None:
     """Check that the files can be written, before the audit starts.
 
     Raises:
-        InvalidValueError: No such format, or the folder can't be made.
+        InvalidValueError: The format is unknown, or the folder cannot be created.
         RmqError: matplotlib is missing.
     """
     if form not in FORMATS:
@@ -50,19 +50,19 @@ def check_files(form: str, folder: str) -> None:
 
 
 def write_files(report: DeadReport, folder: str, form: str = "csv") -> tuple[Path, ...]:
-    """Write `by_reason`, `by_hour` and `by_slot` as tables and as PNG; overwrite those of an earlier audit.
+    """Write the tables `by_reason`, `by_hour` and `by_slot` and a PNG chart of each, overwriting earlier files.
 
     Args:
-        report: What was found.
-        folder: Where; made if it is not there.
+        report: The report of the audit.
+        folder: Folder for the files; created if missing.
         form: `csv` or `parquet`.
 
     Returns:
-        The files. No pictures where nothing is dead; those of an earlier audit go.
+        The paths of the files. Without dead messages there are no charts, and those of an earlier audit are deleted.
 
     Raises:
-        InvalidValueError: No such format, or the folder can't be made.
-        RmqError: matplotlib is missing, or a file can't be written.
+        InvalidValueError: The format is unknown, or the folder cannot be created.
+        RmqError: matplotlib is missing, or a file cannot be written.
     """
     check_files(form, folder)
     try:
@@ -115,11 +115,11 @@ def _cell(value: Any) -> Any:
 
 
 def _figure(height: float = 4.5) -> Any:
-    """Return a figure that needs no display."""
+    """Return a matplotlib figure that needs no display."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise RmqError(f"pictures need matplotlib ({error}): install rmq[plots]") from None
+        raise RmqError(f"charts need matplotlib ({error}): install rmq[plots]") from None
     figure: Any = Figure(figsize=(9, height), dpi=120, layout="constrained")
     return figure
 
@@ -138,7 +138,7 @@ def _draw_reasons(path: Path, reasons: Iterable[Reason]) -> None:
     bars = axes.barh(names, numbers, color=[_GREY if name == _OTHERS else _COLOURS[0] for name in names])
     axes.bar_label(bars, [f"{number:,}" for number in numbers], padding=3)
     axes.margins(x=0.12)
-    _finish(figure, axes, path, f"Dead by reason: {counts.total():,} in all", "dead", "", "x")
+    _finish(figure, axes, path, f"Dead messages by reason: {counts.total():,} in total", "dead", "", "x")
 
 
 def _draw_hours(path: Path, hours: Sequence[HourCount]) -> None:
@@ -162,7 +162,7 @@ def _draw_hours(path: Path, hours: Sequence[HourCount]) -> None:
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))
     unit = "hour" if step_h == 1 else "day"
-    _finish(figure, axes, path, f"Dead by {unit} of death", "UTC", "dead", "y")
+    _finish(figure, axes, path, f"Dead messages by {unit} of death", "UTC", "dead", "y")
 
 
 def _draw_slots(path: Path, slots: Sequence[SlotCount]) -> None:
@@ -174,12 +174,12 @@ def _draw_slots(path: Path, slots: Sequence[SlotCount]) -> None:
     axes.xaxis.get_major_locator().set_params(integer=True)
     topics = sorted({row.topic for row in slots})
     of = f"topic {shown(topics[0], 60)}" if len(topics) == 1 else f"{len(topics)} topics"
-    label = "slot" if step == 1 else f"slot ({step} in a bar)"
-    _finish(figure, axes, path, f"Dead by slot of {of}", label, "dead", "y")
+    label = "slot" if step == 1 else f"slot ({step} per bar)"
+    _finish(figure, axes, path, f"Dead messages by slot of {of}", label, "dead", "y")
 
 
 def _stack(axes: Any, rows: Sequence[Row], place: Callable[[Row], Key], width: Any) -> None:
-    """Draw bars, cut by type of error."""
+    """Draw bars, stacked by error type."""
     by_type: Counter[str] = Counter()
     for row in rows:
         by_type[_name(row.error_type)] += row.dead

@@ -1,4 +1,4 @@
-"""What an archive says of messages of a topic that merges: their values, and how many sends they stand for."""
+"""The columns of an archive with the records of a topic with `merge=`, and the checks of their values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rmq._model.topics import Topic
 
 
 def record_columns(merge: Merge) -> tuple[str, ...]:
-    """Return the columns of a read that make a record, but for a body."""
+    """Return the columns of a read from which a record is created, without `body`."""
     if merge.kind in BODIES:
         return ("merged", "version") if merge.kind == "N" else ("merged",)
     if merge.kind in NUMBERS:
@@ -37,12 +37,14 @@ def record_problem(topic: Topic, merge: Merge, names: Sequence[str], found: Colu
         size = F.aggregate("items", F.lit(0), lambda total, item: total + F.length(item) + 4)
         fits = number.between(1, merge.reduce.max_items) & (size <= merge.reduce.max_bytes)
         rule = (
-            f"the number of items must be 1 to {merge.reduce.max_items}, and their size at most "
-            f"{merge.reduce.max_bytes} bytes, each item counting 4 bytes more than its size"
+            f"items must have 1 to {merge.reduce.max_items} entries, and at most "
+            f"{merge.reduce.max_bytes} bytes in total, with 4 bytes added to the size of each"
         )
         found = found.when(~F.coalesce(fits, F.lit(False)), F.lit(rule))
         longest = F.aggregate("items", F.lit(0), lambda most, item: F.greatest(most, F.length(item)))
-        found = found.when(longest > topic.max_body_bytes, F.lit(f"an item has more than {topic.max_body_bytes} bytes"))
+        found = found.when(
+            longest > topic.max_body_bytes, F.lit(f"an item must be at most {topic.max_body_bytes} bytes long")
+        )
     return found
 
 

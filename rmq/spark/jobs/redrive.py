@@ -1,4 +1,4 @@
-"""Shared by the jobs that send again: moving dead messages through the sink at a rate, and reporting progress."""
+"""Shared by the jobs that resend messages: moves dead messages through the sink at a rate, and reports progress."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _ZONE = "spark.sql.session.timeZone"
 
 @dataclass(frozen=True)
 class Again:
-    """How messages are sent again.
+    """Settings for resending messages.
 
     Attributes:
-        priority: PRIORITY topics: their new priority; by default the lowest, or the known one.
-        due_in_ms: Time topics: how long after the send they are due; `None` for at once.
-        rate: Messages a second, over all tasks; `None` for no limit.
-        actor: The name in the audit; `user@host` by default.
+        priority: New priority on a PRIORITY topic; by default the priority in an archive, otherwise the lowest.
+        due_in_ms: Delay after the send until they are due, ms; `None` for at once. Not for PRIORITY topics.
+        rate: Messages per second of all tasks together; `None` for no limit.
+        actor: Name in the audit log; by default `user@host`.
     """
 
     priority: int | None = None
@@ -48,7 +48,7 @@ class Again:
 
     def __post_init__(self) -> None:
         if self.rate is not None and not 0.001 <= self.rate <= MAX_RATE:
-            raise InvalidValueError(f"rate is {self.rate:g} messages a second; it must be from 0.001 to {MAX_RATE:,}")
+            raise InvalidValueError(f"rate is {self.rate:g} messages per second; it must be from 0.001 to {MAX_RATE:,}")
         if self.due_in_ms is not None and self.due_in_ms < 1:
             raise InvalidValueError(f"due_in_ms is {self.due_in_ms}; it must be 1 or more")
 
@@ -57,16 +57,16 @@ class Redriver:
     """Moves dead messages of one topic back into its backlog, through the sink.
 
     Args:
-        connections: Where the topic is, for the audit.
-        url: The same, for Spark.
+        connections: Connections to Redis, for the audit log.
+        url: URL of Redis for Spark's processes.
         topic: The registered definition.
-        again: How they are sent again.
-        limit: How fast.
+        again: Settings of the redrive.
+        limit: Rate limit; by default that of `again`.
 
     Raises:
         InvalidValueError: `again` does not fit the topic; nothing was moved.
 
-    Guarantee: as `RedriveWriter`. A second run goes on where the first broke off.
+    Guarantee: as for `RedriveWriter`. Another run moves the messages that a failed one left.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Redriver:
         self._limit = limit or limit_for(again)
 
     def move(self, dead: DataFrame, total: int, meaning: str, say: Say) -> Counts:
-        """Move rows of the batch reader's `queue=dead`; return the counts of the results."""
+        """Move dead messages, given as rows of a read with `queue=dead`, and return the counts."""
         rows, writer = self.check(dead)
         with (
             self._audit.step("redrive", meaning) as note,
@@ -93,23 +93,23 @@ class Redriver:
         return counts
 
     def check(self, dead: DataFrame) -> tuple[DataFrame, RedriveWriter]:
-        """Return the rows to move and their sink. Call this before moving anything.
+        """Return the columns that the sink needs, and the sink. Raises errors before any message is moved.
 
         Raises:
-            InvalidValueError: It does not fit the topic.
+            InvalidValueError: The columns or settings do not fit the topic.
         """
         rows = dead.select("topic", "slot", "content", "died")
         return rows, RedriveWriter(rows.schema, self._options, self._limit)
 
 
 def limit_for(again: Again, chunk: int = 10) -> Limit | None:
-    """Return the limit of a job; its chunks are small, so that a low rate sends evenly."""
+    """Return the rate limit of a job, `None` for none; its chunks are small, so that sends are even at a low rate."""
     return None if again.rate is None else Limit(again.rate, chunk)
 
 
 @contextmanager
 def reporting(connections: Connections, topic: Topic, limit: Limit | None, total: int, say: Say) -> Generator[None]:
-    """Report every few seconds how many messages are done, if the number changed; only a limit counts them."""
+    """Report the number of messages done every few seconds, if it changed; without a limit they are not counted."""
     if limit is None:
         yield
         return
@@ -120,24 +120,24 @@ def reporting(connections: Connections, topic: Topic, limit: Limit | None, total
         done = sent_so_far(connections, topic, limit)
         if done != reported:
             reported = done
-            say(f"topic {topic.name}: {done:,} of {total:,} done")
+            say(f"topic {topic.name}: {done:,} of {total:,} messages done")
 
     with watching(look, PROGRESS_LOOK_S):
         yield
 
 
 def connect(url: str) -> Connections:
-    """Return connections for the driver, for the caller to close."""
+    """Return connections for the driver, which the caller must close."""
     return Connections(parse_url(url), deadline_s=DEADLINE_S)
 
 
 def dead_topic(connections: Connections, name: str) -> Topic:
-    """Return a registered topic, unless it is a STREAM, whose dead belong to groups."""
+    """Return a registered topic; raise an error for a STREAM topic, whose dead entries belong to groups."""
     return queue_topic(connections, name, "its dead entries belong to groups; see rmq dead list --group")
 
 
 def dead_of(spark: SparkSession, url: str, topic: str) -> DataFrame:
-    """Return a topic's dead as a frame."""
+    """Return the dead messages of a topic as a frame."""
     reader = spark.read.format("rmq").option("url", url).option("topic", topic).option("queue", "dead")
     with plain_errors():
         return reader.load()
@@ -145,7 +145,7 @@ def dead_of(spark: SparkSession, url: str, topic: str) -> DataFrame:
 
 @contextmanager
 def in_utc(spark: SparkSession) -> Generator[None]:
-    """Let hours and days be those of UTC while a job runs."""
+    """Set the session's time zone to UTC while a job runs."""
     before = spark.conf.get(_ZONE)
     spark.conf.set(_ZONE, "UTC")
     try:

@@ -1,7 +1,7 @@
-"""Replay: sends the messages of one day again, at a rate, from a topic's dead or from an archive that a drain wrote.
+"""Replay: sends the messages of one day again, at a rate, from a topic's dead messages or an archive of a drain.
 
-The dead move back through the sink: after a kill, a second run moves the rest. An archive is sent hour by hour. The
-script that sends a chunk also sets a mark in Redis; a later run skips the marked chunks.
+Dead messages move back through the sink with `redrive`: if a run is killed, another one moves the rest. An archive is
+sent hour by hour. The script that sends a chunk also sets a mark in Redis; a later run skips the marked chunks.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from rmq.spark.sink.target import Target
 from rmq.spark.sink.writer import BatchWriter, takes_marks, task_context, write_counted
 
 CHUNK = 10
-"""Messages in a call. Always the same, so that a later run finds the marks of an earlier one, whatever its rate."""
+"""Messages in a call. The same at any rate, so that a later run finds the marks of an earlier one."""
 
 KEEP_S = 7 * 86_400
-"""How long a replay of an archive is remembered after its last send, seconds."""
+"""Lifetime of the marks of an archive's replay after its last send, seconds."""
 
 MOST_TASKS = 64
 
@@ -57,16 +57,17 @@ class ReplaySettings:
     """Settings of the job.
 
     Attributes:
-        topic: Where the messages go.
-        day: Which day, in UTC.
-        url: Where Redis is, as driver and executors reach it.
-        again: How they are sent again; `rate` is needed.
-        archive: Parquet, as Spark's processes reach it; `None`: the topic's dead, by their time of death.
-        time_column: Column of the archive with the time: a timestamp, or epoch ms; by default its only timestamp.
-        from_topic: Of an archive with a column `topic`: whose messages; by default those of `topic`.
-        fixed_time_ms: An archive's messages on a FIXED_TIME topic: when they are due, epoch ms.
-        run: Another name sends once more what a replay has sent before.
-        dry_run: Only count.
+        topic: Name of the topic to which the messages are sent.
+        day: Day of the messages in UTC.
+        url: URL of Redis for driver and executors.
+        again: Settings of the sends; `rate` is required.
+        archive: Path or URI of the Parquet files for Spark's processes; `None` for the topic's dead messages, by time
+            of death.
+        time_column: Column of the archive with the time, a timestamp or epoch ms; by default its only timestamp column.
+        from_topic: Topic whose messages are sent, for an archive with a column `topic`; by default `topic`.
+        fixed_time_ms: Time when an archive's messages become due on a FIXED_TIME topic, epoch ms.
+        run: Name of the replay; with another name, messages sent by an earlier replay are sent again.
+        dry_run: Only count the messages.
     """
 
     topic: str
@@ -82,9 +83,9 @@ class ReplaySettings:
 
     def __post_init__(self) -> None:
         if self.again.rate is None:
-            raise InvalidValueError("a replay needs rate, in messages a second")
+            raise InvalidValueError("rate is missing; a replay needs it, in messages per second")
         if not 1970 <= self.day.year < 3000:
-            raise InvalidValueError(f"day is {self.day}; it must be between 1970 and 3000")
+            raise InvalidValueError(f"day is {self.day}; its year must be from 1970 to 2999")
         if self.archive is None:
             for name in ("time_column", "from_topic", "fixed_time_ms", "run"):
                 if getattr(self, name) not in (None, ""):
@@ -94,16 +95,16 @@ class ReplaySettings:
 
     @property
     def begin(self) -> datetime:
-        """The day's first moment."""
+        """The start of the day in UTC."""
         return datetime(self.day.year, self.day.month, self.day.day, tzinfo=UTC)
 
     def name_for(self, found: int, fingerprint: int) -> str:
-        """Name a replay of an archive: another with the same name, whatever its rate, passes over what it has sent.
+        """Return the name of a replay of an archive. A later replay with the same name skips the chunks already sent.
 
         Args:
-            found: Messages of the day.
-            fingerprint: Of these messages. With others the marks must count for nothing: a chunk of an hour that came
-                later would be taken for one that was sent.
+            found: Number of messages of the day.
+            fingerprint: Hash of these messages. If they differ, the old marks must not apply: a chunk of an hour that
+                was added later would be taken for one already sent.
         """
         again = self.again
         parts = (self.topic, self.day, self.archive, self.time_column, self.from_topic, self.fixed_time_ms, self.run)
@@ -116,13 +117,13 @@ class ReplayReport:
     """Results of a replay.
 
     Attributes:
-        found: Messages of the day.
-        sent: Of these, those that this run sent: `new` and `merged`.
-        new: Became an entry of their own.
-        merged: Merged with one in the backlog.
-        skipped: Sent by an earlier run, or not dead any more.
-        seconds: From the first send to the last.
-        resumable: Whether a later run passes over what this one has sent.
+        found: Number of messages of the day.
+        sent: Number of messages that this run sent: `new` and `merged`.
+        new: Messages that were added as new entries.
+        merged: Messages that merged with one in the backlog.
+        skipped: Messages sent by an earlier run, or no longer dead.
+        seconds: Duration of the sends, seconds.
+        resumable: Whether a later run skips the messages that this one has sent.
     """
 
     found: int
@@ -139,7 +140,7 @@ class ReplayReport:
 
     @property
     def per_second(self) -> float:
-        """Messages that this run sent, a second."""
+        """Messages that this run sent per second."""
         return self.sent / self.seconds if self.seconds else 0.0
 
 
@@ -148,7 +149,7 @@ def check(settings: ReplaySettings) -> None:
 
     Raises:
         InvalidValueError: The topic does not fit the settings.
-        UnknownTopicError: No such topic.
+        UnknownTopicError: The topic is not registered.
     """
     with closing(connect(settings.url)) as connections:
         if settings.archive is None:
@@ -158,21 +159,22 @@ def check(settings: ReplaySettings) -> None:
 
 
 def run(spark: SparkSession, settings: ReplaySettings, say: Say = nothing) -> ReplayReport:
-    """Send a day's messages again.
+    """Send the messages of a day again.
 
     Args:
-        spark: A session that knows `format("rmq")`.
-        settings: What to do.
-        say: Gets a line when a step begins, and every few seconds how far it is.
+        spark: A session with `format("rmq")` registered.
+        settings: Settings of the job.
+        say: Called with a line of text when a step begins, and with the progress every few seconds.
 
     Raises:
-        InvalidValueError: A setting, the archive or one of its messages is wrong; nothing was sent.
-        UnknownTopicError: No such topic.
-        RmqError: The job failed. A second run goes on with the rest.
+        InvalidValueError: A setting, the archive or one of its messages is invalid; nothing was sent.
+        UnknownTopicError: The topic is not registered.
+        RmqError: The job failed. Another run continues with the rest.
 
-    Guarantee: dead: each message is in the dead or in the backlog at any time. Archive: what one run has sent no other
-        sends again, while it has the same settings but for the rate, and finds the same messages of the day; else, and
-        on topics that wait for room, drop, or are PRIORITY with a `ttl` (`resumable`), a second run sends all again.
+    Guarantee: dead messages are either dead or in the backlog at any time. Messages of an archive are sent once,
+        however many runs it takes, if all runs have the same settings, except for the rate, and find the same messages
+        of the day. Otherwise another run sends all of them again, as it does on topics that block or drop sends when
+        full, or are PRIORITY with a `ttl` (see `resumable`).
     """
     with closing(connect(settings.url)) as connections, in_utc(spark):
         if settings.archive is None:
@@ -189,19 +191,19 @@ def _replay_dead(spark: SparkSession, connections: Connections, settings: Replay
     day = dead.where(_within(F.col("died"), settings.begin, timedelta(days=1))).persist()
     try:
         with plain_errors():
-            say("reading the dead")
+            say("reading the dead messages")
             found = day.count()
         if settings.dry_run or not found:
             return ReplayReport(found)
         began_s = time.monotonic()
-        counts = redriver.move(day, found, f"Spark: replay of those that died on {settings.day}", say)
+        counts = redriver.move(day, found, f"Spark: replay of messages that died on {settings.day}", say)
         return ReplayReport(found, counts.new, counts.merged, counts.skipped, time.monotonic() - began_s)
     finally:
         day.unpersist()
 
 
 class _ArchiveReplay:
-    """One run over an archive."""
+    """One run of the replay of an archive."""
 
     def __init__(
         self, spark: SparkSession, connections: Connections, topic: Topic, settings: ReplaySettings, say: Say
@@ -220,7 +222,7 @@ class _ArchiveReplay:
         rows = rows.where(_within(F.col("_time"), settings.begin, timedelta(days=1)))
         self._writer(rows.drop("_time").schema, 0)  # finds out what does not fit
         with plain_errors():
-            self._say("looking at the archive")
+            self._say("reading the archive")
             hours, fingerprint = self._look(archive, rows)
         found = sum(hours.values())
         if self._resumable:
@@ -236,7 +238,7 @@ class _ArchiveReplay:
         return ReplayReport(found, total.new, total.merged, total.skipped, seconds, self._resumable)
 
     def _check_slots(self, archive: Archive) -> None:
-        """Refuse slots that were counted in another number of them: there equal contents would not meet."""
+        """Raise an error for slots computed for another number of slots: equal contents would be in different slots."""
         name = self._settings.from_topic
         if name is None or "slot" not in archive.frame.columns:
             return
@@ -248,14 +250,14 @@ class _ArchiveReplay:
             raise InvalidValueError(
                 f"archive {self._settings.archive!r}: its column slot was computed for topic {name} with "
                 f"{slots} slots, but topic {self._topic.name} has {self._topic.slots}. Drop the column; if the "
-                "slots were not computed from content, name the column they were computed from slot_basis"
+                "slots were not computed from content, rename the column from which they were computed to slot_basis"
             )
 
     def _look(self, archive: Archive, rows: DataFrame) -> tuple[dict[int, int], int]:
-        """Return how many messages each hour has, and a fingerprint of them all, in whatever order they are.
+        """Return the number of messages of each hour, and a hash of all messages that does not depend on their order.
 
         Raises:
-            InvalidValueError: One breaks a rule of the topic.
+            InvalidValueError: A message breaks a rule of the topic.
         """
         hours, fingerprint = dict[int, int](), 0
         begin_s = int(self._settings.begin.timestamp())
@@ -287,7 +289,7 @@ class _ArchiveReplay:
 
 
 class _ReplayWriter(BatchWriter):
-    """The batch sink, with a mark for each chunk as a streaming query leaves it; a batch is an hour."""
+    """The batch sink, with marks for chunks as those of a streaming query; the batch number is the hour."""
 
     def __init__(
         self, schema: StructType, options: Options, limit: Limit | None, query: str | None, batch: int
@@ -299,7 +301,7 @@ class _ReplayWriter(BatchWriter):
         self._query, self._batch = query, batch
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        """Send one task's rows."""
+        """Send the rows of one task, and return its counts."""
         return self._write(iterator, f"hour-{self._batch:02d}-part-{task_context().partitionId():05d}")
 
     def _marks(self, topic: Topic) -> bool:
@@ -310,6 +312,6 @@ class _ReplayWriter(BatchWriter):
 
 
 def _within(column: Any, begin: datetime, span: timedelta) -> Any:
-    """Return the condition that a timestamp lies in a span of time; by numbers, which know no zone."""
+    """Return the condition that a timestamp is in a period, in epoch seconds, which do not depend on the time zone."""
     first, end = (int(moment.timestamp()) for moment in (begin, begin + span))
     return (column >= F.timestamp_seconds(F.lit(first))) & (column < F.timestamp_seconds(F.lit(end)))

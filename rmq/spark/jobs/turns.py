@@ -1,4 +1,4 @@
-"""One run of an archive at a time: two that write a batch at once could remove each other's files."""
+"""The lock that allows one run of an archive at a time: two runs that write a batch could delete each other's files."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from rmq.spark.progress import watching
 from rmq.spark.source import log_calls
 
 HOLD_MS = 20_000
-"""How long a run that was killed keeps the next one waiting."""
+"""Lifetime of the lock, ms: the next run waits this long after a run was killed."""
 
 RENEW_S = 4.0
 _LOOK_S = 0.5
 
 
 class Turn:
-    """The turn of a run. Others wait until it ends, and fail where its holder is at work.
+    """A lock in Redis for a run. Others wait until it expires, and fail if its holder renews it.
 
     Args:
-        connections: Where the topic is.
+        connections: Connections to Redis.
         topic: The definition.
         group: Name of the archive's group.
     """
@@ -52,10 +52,10 @@ class Turn:
                 self._ask(0, keep=True)
 
     def check(self) -> None:
-        """Make sure that this run has the turn.
+        """Renew the lock, and check that this run still holds it.
 
         Raises:
-            DriverReplacedError: It has lost it, as after a pause that was longer than the turn.
+            DriverReplacedError: Another run has the lock, for example after a pause longer than its lifetime.
         """
         if self._ask(HOLD_MS, keep=True)[0] != self._holder:
             raise self._at_work("was started while this one was paused")
