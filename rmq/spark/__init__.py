@@ -1,7 +1,8 @@
-"""Spark: `format("rmq")` for `read`, `readStream`, `write`, `writeStream`; for frames `keyed`, `merged`, `with_slot`.
+"""The Spark data source `format("rmq")`, and the functions `keyed`, `merged` and `with_slot` for frames.
 
-Needs the extra `rmq[spark]` on driver and executors (a cluster brings its own pyspark), or `rmq[spark-local]`.
-`rmq.spark.register(spark)` makes the format known; where `pyspark_rmq` can be imported, Spark finds it by itself.
+Requires the extra `rmq[spark]` on driver and executors of a cluster, which has its own pyspark, or `rmq[spark-local]`
+on one machine. `rmq.spark.register(spark)` registers the format; if `pyspark_rmq` can be imported, Spark finds it by
+itself.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ except ImportError as error:
     ) from error
 
 if tuple(int(part) for part in _pyspark.__version__.split(".")[:2]) < (4, 2):
-    raise ImportError(f"rmq.spark needs pyspark >= 4.2, and this is {_pyspark.__version__}")
+    raise ImportError(f"rmq.spark needs pyspark >= 4.2; the installed version is {_pyspark.__version__}")
 
 from rmq.spark.datasource import RmqDataSource
 from rmq.spark.folding import keyed, merged, with_slot

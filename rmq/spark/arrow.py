@@ -1,4 +1,4 @@
-"""The untyped imports, pyarrow and the parts of pyspark that depend on it, in one place."""
+"""The imports without types in one place: pyarrow, and the parts of pyspark that depend on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The batch reader: reads the backlog, in flight, waiting or dead messages as a frame. It claims nothing."""
+"""The batch reader: reads messages of one state, such as the backlog, as a frame without claiming them."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ class EntriesPartition(InputPartition):
 class RmqReader(DataSourceReader):
     """Reads one state of a topic's messages, or a range of a STREAM topic.
 
-    Guarantee: claims nothing. `scan`: a message that keeps its state while its slot is read is read exactly once.
-    `atomic`: each slot is read at one instant. A range ends at the last entry that existed when the tasks were
+    Guarantee: no message is claimed. `scan`: a message that keeps its state while its slot is read is read exactly
+    once. `atomic`: each slot is read at one instant. A range ends at the last entry that existed when the tasks were
     planned.
     """
 
@@ -85,7 +85,7 @@ class RmqReader(DataSourceReader):
         self._filters: list[Filter] = []
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the tasks: one per slot, or several slots per task if there are more slots than `maxPartitions`."""
+        """Return the partitions: one per slot, or fewer with several slots each if `maxPartitions` is smaller."""
         with closing(self._options.connections()) as connections:
             topics = topics_of(connections, self._options)
             for topic in topics:
@@ -153,7 +153,7 @@ class RmqReader(DataSourceReader):
             page = _at_once(connections, topic, slot, place, options.atomic_limit, parts)
             if page.size > options.atomic_limit:
                 raise InvalidValueError(
-                    f"slot {slot} of topic {topic.name} holds {page.size} messages, and snapshot=atomic reads up to "
+                    f"slot {slot} of topic {topic.name} holds {page.size} messages, but snapshot=atomic reads up to "
                     f"atomicLimit, {options.atomic_limit}, in one step that blocks Redis: raise atomicLimit, or "
                     "use snapshot=scan"
                 )
@@ -179,14 +179,14 @@ def topic_columns(topic: Topic, options: Options) -> StructType:
 
 
 def check_columns(topics: Sequence[Topic], options: Options, schema: StructType) -> None:
-    """Raise `InvalidValueError` for a column that no read of these topics has."""
+    """Raise `InvalidValueError` for a column that a read of these topics does not have."""
     check_topic_has(names_of(topics), offered(topics[0], options, columns_of_topics(topics, options)), schema)
 
 
 def columns_of_topics(topics: Sequence[Topic], options: Options) -> StructType:
     """Return the columns of a read of several topics: the union of their columns.
 
-    With a pattern, the columns of all types of topics: the query may find new topics, but its columns are fixed.
+    With a pattern they are the columns for all types of topics, since the query may find new topics later.
     """
     found = [topic_columns(topic, options) for topic in topics]
     return together([*found, every_column(options.queue)] if options.topic_pattern is not None else found)
@@ -231,9 +231,9 @@ MOST_FILES = 256
 def _at_once(
     connections: Connections, topic: Topic, slot: int, place: AnyPlace, most: int, parts: Parts = BOTH
 ) -> Page:
-    """Read the messages of one state at one instant; only their number if there are more than `most`.
+    """Read the messages of one state at one instant, or only their number if there are more than `most`.
 
-    Not in a script: Lua needs more than a second to intern 100,000 similar contents.
+    A transaction is used rather than a script, as Lua needs more than a second to intern 100,000 similar contents.
     """
     keys = place_keys(topic, slot, place)
     size = int(connections.command("ZCARD", keys.zset, key=keys.zset))

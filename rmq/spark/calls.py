@@ -1,4 +1,4 @@
-"""Calls of the scripts of the batch reader and of streaming queries, which can read a batch again."""
+"""Script calls of the batch reader and of streaming queries, which can read the same batch again."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Driver:
 
 
 class Claim(NamedTuple):
-    """A claim on a chunk of a batch by one driver."""
+    """The claim of a driver on a chunk of a batch, as text in the column `claim`."""
 
     driver: Driver
     seq: int
@@ -89,10 +89,10 @@ class Reading:
     Attributes:
         driver: The driver that planned the batch.
         seq: Number of the batch.
-        size: Most messages in the batch.
+        size: Maximum number of messages in the batch.
         max_replays: After this number of replays each further replay halves the batch.
         strict: Raise an error if messages of a chunk were lost.
-        chunk_bytes: Most bytes of contents and bodies that a chunk claims; a single message may have more.
+        chunk_bytes: Maximum size of the contents and bodies that a chunk claims, bytes; a single message may be larger.
         bodies: Whether to read the bodies.
         owners: Slot -> its owner; empty without ZooKeeper.
     """
@@ -108,7 +108,7 @@ class Reading:
 
 
 class Entered(NamedTuple):
-    """The reply to a driver's start: its generation, the last acked batch (0: none), and if Redis knew the query.
+    """The reply to a driver's start: its generation, the last acked batch (0: none), and whether the query was known.
 
     The generation is 0 if the record was required and is missing.
     """
@@ -149,7 +149,7 @@ class Chunk:
 
 
 class Settled(NamedTuple):
-    """Numbers of a chunk's messages: acked or renewed, taken by others, returned by its last replay, refused.
+    """Numbers of messages of a chunk: acked or renewed, taken by others, returned by its last replay, refused.
 
     `more` is 1 if the call has ended early, as its budget was used up, and must be repeated.
     """
@@ -178,7 +178,7 @@ class Page(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """The parts of messages to read beside contents and scores."""
+    """The optional parts of messages to read, in addition to contents and scores."""
 
     bodies: bool
     reasons: bool
@@ -214,18 +214,18 @@ def read_place(
     contents: Sequence[bytes] = (),
     parts: Parts = BOTH,
 ) -> Call[Page]:
-    """Build the read of a page of one state.
+    """Return a call that reads a page of the messages of one state in a slot.
 
     Args:
         topic: The definition.
         slot: The slot.
         place: The state.
-        how: `scan`: about `most` from the cursor on. `named`: up to `MAX_BATCH` contents, except those that have left
-            the state.
-        cursor: Where a scan continues.
-        most: Most messages.
-        contents: The named ones.
-        parts: The parts to read beside contents and scores.
+        how: `scan` reads about `most` messages from the cursor on; `named` reads up to `MAX_BATCH` messages by content,
+            omitting those that have left the state.
+        cursor: Position at which a scan continues; empty at the start.
+        most: Maximum number of messages.
+        contents: The contents to read with `named`.
+        parts: The parts to read in addition to contents and scores.
     """
     keys, reasoned = place_keys(topic, slot, place), place == "dead" and parts.reasons
 
@@ -242,7 +242,7 @@ def read_place(
 
 
 def enter(topic: Topic, query: str, *, needed: bool = False) -> Call[Entered]:
-    """Build a driver's start, on slot 0; `needed`: fail if Redis has no record of the query."""
+    """Return a call on slot 0 that starts a driver; with `needed` it fails if Redis has no record of the query."""
 
     def parse(reply: list[bytes]) -> Entered:
         return Entered(int(reply[0]), int(reply[1]), reply[2] == b"1")
@@ -252,15 +252,15 @@ def enter(topic: Topic, query: str, *, needed: bool = False) -> Call[Entered]:
 
 
 def read(topic: Topic, reading: Reading, slot: int, chunk: int, limit: int, before: int = 0) -> Call[Chunk]:
-    """Build the read of a chunk of up to `limit` (1 to `CHUNK`) messages.
+    """Return a call that reads a chunk of up to `limit` (1 to `CHUNK`) messages, claiming them the first time.
 
     Args:
         topic: The definition.
         reading: The settings of its batch.
         slot: The slot.
         chunk: Number of the chunk in the slot's part of the batch.
-        limit: Most messages in it.
-        before: Most messages in the batch's chunks before it.
+        limit: Maximum number of messages in the chunk.
+        before: Maximum number of messages in the batch's earlier chunks.
     """
     owner = reading.owners.get(slot, NO_OWNER)
     args = _READ.args(
@@ -303,9 +303,9 @@ def settle(
     verb: Literal["ack", "renew"],
     owner: Owner = NO_OWNER,
 ) -> Call[Settled]:
-    """Build the ack of a chunk or the renewal of its leases; chunk -1 only records that the batch is acked.
+    """Return a call that acks a chunk or renews its leases; for chunk -1 it only records that the batch is acked.
 
-    An ack must be repeated until its reply says that there is no `more`.
+    An ack must be repeated while `more` in its reply is 1.
     """
 
     def parse(reply: list[bytes]) -> Settled:
@@ -328,7 +328,7 @@ def settle(
 
 
 def forget(topic: Topic, slot: int, driver: Driver, seq: int, chunk: int) -> Call[int]:
-    """Build the removal of a chunk's record, without an owner check; returns the number of its messages."""
+    """Return a call that removes a chunk's record, whoever owns the slot; its result is the number of its messages."""
     args = _FORGET.args(generation=driver.generation, seq=seq, chunk=chunk, keep_s=KEEP_S)
     own = query_keys(topic.name, slot, driver.query)
     return _FORGET.call(topic, slot, int, args, query=own.query, query_body=own.body)

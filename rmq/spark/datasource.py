@@ -1,4 +1,4 @@
-"""`format("rmq")`: passes each use on to its module. The columns of a read depend on the topic's definition."""
+"""The data source `format("rmq")`. The columns of a read depend on the definition of its topic."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RmqDataSource(DataSource):
     """RMQ as a Spark data source.
 
     Args:
-        options: The options set with `.option`.
+        options: The options set with `.option`, by name.
 
     Raises:
         InvalidValueError: An unknown option, or a value that breaks its rule.
@@ -64,7 +64,7 @@ class RmqDataSource(DataSource):
         """Return the batch reader; with `pushdown`, one that accepts filters from Spark.
 
         Raises:
-            InvalidValueError: An option of the sinks, or a column that a read does not have.
+            InvalidValueError: An option has no effect on a read, or a column is not one of its columns.
         """
         from rmq.spark.batch_reader import PruningReader, RmqReader
         from rmq.spark.selection import check_chosen
@@ -80,8 +80,8 @@ class RmqDataSource(DataSource):
         """Return the streaming source; for a STREAM topic, one that reads it with a consumer group.
 
         Raises:
-            InvalidValueError: An option that the source does not take, or a column that it does not have.
-            UnknownTopicError: Nobody has registered the topic.
+            InvalidValueError: An option has no effect on the source, or a column is not one of its columns.
+            UnknownTopicError: The topic is not registered.
         """
         from rmq.spark.batch_reader import check_columns
         from rmq.spark.selection import check_chosen

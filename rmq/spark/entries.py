@@ -1,4 +1,4 @@
-"""STREAM topics as frames: the entries of a range, and the state of each entry in a group."""
+"""Reads of STREAM topics: the entries of a range, and the state of each entry in a group."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ State = tuple[str, str | None, int | None, int | None]
 def pages(
     connections: Connections, topic: Topic, slot: int, first: str, last: str, most: int = MAX_BATCH
 ) -> Iterator[list[StreamEntry]]:
-    """Read a range of a slot page by page, in the order of ids.
+    """Yield the entries of a range of a slot page by page, in the order of ids.
 
     Args:
-        connections: Where the slot is.
+        connections: Connections to Redis.
         topic: The definition.
         slot: The slot.
         first: Id of the first entry, `(` and the id before it, or `-`.
-        last: Id of the last one, or `+`.
-        most: Most entries in a page.
+        last: Id of the last entry, or `+`.
+        most: Maximum number of entries in a page.
     """
     while page := connections.run(streams.read_range(topic, slot, first, last, most, down=False)):
         yield page
@@ -41,7 +41,7 @@ def check_there(connections: Connections, topic: Topic, slot: int, first: str) -
     """Check that a range was complete while it was read: trimming removes the oldest entry first.
 
     Raises:
-        BatchLostError: Its first entry is gone.
+        BatchLostError: The first entry of the range is gone.
     """
     if not connections.run(streams.read_range(topic, slot, first, first, 1, down=False)):
         raise BatchLostError(
@@ -58,7 +58,7 @@ class GroupStates:
     It reads the group's pending list in parallel, page by page, so that the list is never held in memory.
 
     Args:
-        connections: Where the slot is.
+        connections: Connections to Redis.
         topic: The definition.
         slot: The slot.
         group: Name of the group; if it does not exist in the slot, all entries are unread.
@@ -106,7 +106,7 @@ class GroupStates:
 
 
 def for_group(entries: Iterable[StreamEntry], group: str | None) -> list[StreamEntry]:
-    """Return the entries for a group, without copies redriven into other groups; all entries without a group."""
+    """Return entries without the copies redriven into groups other than `group`; all entries if `group` is `None`."""
     return [entry for entry in entries if group is None or entry.only_group in (None, group)]
 
 
@@ -114,8 +114,8 @@ def to_arrow(schema: StructType, entries: Sequence[StreamEntry], states: Sequenc
     """Return entries of one topic as a record batch with the requested columns.
 
     Args:
-        schema: These columns.
-        entries: At least one.
+        schema: The requested columns.
+        entries: One or more entries.
         states: Returns the state of each entry in a group; `None` for reads without a group.
     """
     form = spark_types.to_arrow_schema(schema, timezone="UTC")

@@ -1,4 +1,4 @@
-"""Reduces errors of Spark, which carry Python and Java tracebacks, to one line."""
+"""Reduces errors of Spark, which contain Python and Java tracebacks, to one line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _spark_errors() -> tuple[type[Exception], ...]:
 
 
 SPARK_ERRORS = _spark_errors()
-"""The exceptions that calls of Spark raise."""
+"""The exceptions that Spark raises."""
 
 # as the last line of a Python traceback names it
 _OURS = re.compile(r"^rmq\.(\w+): (.*)", re.MULTILINE)
@@ -33,7 +33,7 @@ _STATE = re.compile(r" SQLSTATE: \w+")
 
 
 def one_line(error: Exception) -> str:
-    """Return the message of an error of Spark; RMQ's own message if a Python worker raised it."""
+    """Return the message of an error of Spark in one line; the message of RMQ's error if a Python worker raised one."""
     text = str(error)
     if found := list(_OURS.finditer(text)):
         return found[-1][2]

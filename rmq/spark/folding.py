@@ -1,4 +1,4 @@
-"""Operations on a whole frame before it is written. A sink only sees one partition at a time.
+"""Operations on a whole frame before it is written, which a sink cannot do as it sees one partition at a time.
 
 Column names are case-insensitive, as in the sinks. Contents are compared by their bytes, whatever their collation.
 """
@@ -21,14 +21,14 @@ def with_slot(frame: DataFrame, slots: int) -> DataFrame:
     """Return a frame with the column `slot`, computed by Spark as RMQ computes it.
 
     Args:
-        frame: With `content`, and `slot_basis` where it is used, text or binary.
+        frame: Frame with a column `content`, and `slot_basis` if slots depend on it, as text or binary.
         slots: The topic's number of slots, a power of two.
 
     Returns:
-        The columns of the frame, their names in small letters, and `slot`.
+        The columns of the frame, with lower-case names, and `slot`.
 
     Raises:
-        InvalidValueError: `slots` is no power of two, or the frame has no column `content`.
+        InvalidValueError: `slots` is not a power of two, or the frame has no column `content`.
     """
     if slots < 1 or slots & (slots - 1):
         raise InvalidValueError(f"slots is {slots}; it must be a power of two")
@@ -37,7 +37,7 @@ def with_slot(frame: DataFrame, slots: int) -> DataFrame:
 
 
 def keyed(frame: DataFrame, partitions: int, order_by: str | Column | None = None) -> DataFrame:
-    """Return a frame whose partitions are the same after a restart, whatever the cores, files and batches.
+    """Return a frame whose partitions are the same after a restart, independent of cores, files and batches.
 
     Rows are partitioned by content into a fixed number of partitions, and sorted within each. A task that is retried,
     in the same job or a later one, therefore sends the same messages in the same calls, and marks in Redis show which
@@ -45,15 +45,15 @@ def keyed(frame: DataFrame, partitions: int, order_by: str | Column | None = Non
     requires such a frame.
 
     Args:
-        frame: With the columns of a sink. Call this last: the sink refuses
-            the frame if a later step moves rows to other partitions.
-        partitions: Number of partitions, 1 to 16,384. Keep it for as long as a batch may be run again: the sink refuses
-            a batch that was started with another number.
+        frame: Frame with the columns of a sink. Call this last: the sink raises an error if a later step moves rows to
+            other partitions.
+        partitions: Number of partitions, 1 to 16,384. Do not change it while a batch may be run again: the sink raises
+            an error for a batch that was started with another number.
         order_by: Order of the rows of a content, such as the items of a `Collect`; by default they are ordered by
             value. A stream has no order: use `foreachBatch` if it matters.
 
     Returns:
-        The columns of the frame, their names in small letters, and `partition`. Costs a shuffle of the frame.
+        The columns of the frame, with lower-case names, and `partition`. Costs a shuffle of the frame.
 
     Raises:
         InvalidValueError: The frame has no column `content`, is a stream with `order_by`, or `partitions` is out of
@@ -83,22 +83,22 @@ def merged(frame: DataFrame, topic_type: Topic | TopicType | str, order_by: str 
     """Return a frame with one row per content and slot, merged as the topic would merge them.
 
     Args:
-        frame: With the columns of a sink. Rows of one content, and of one `topic` and one `slot` or `slot_basis` where
-            there are such columns, are folded into one. Drop `topic` where all rows go to one topic.
+        frame: Frame with the columns of a sink. Rows with the same content, and the same `topic` and `slot` or
+            `slot_basis` if the frame has these columns, are folded into one. Drop `topic` if all rows go to one topic.
         topic_type: RANGE_MERGE keeps the first row; PRIORITY and FIXED_TIME keep the last one. All of them keep the
-            body of the last row that has one. A `Topic` with `merge=` folds by its reducer; a column `weight` then has
-            the number of rows that a row stands for.
-            Items of `Collect` are not folded here: all rows of a content come into one partition, in their order, where
-            the sink folds them within the topic's bounds.
-        order_by: Order of the rows, for the first and the last one; required for PRIORITY, FIXED_TIME and `body`.
-            On RANGE_MERGE without it, the row with the smallest `time_range` counts as the first. With `merge=` it is
-            required if the result depends on the first or the last row.
+            body of the last row that has one. A `Topic` with `merge=` folds by its reducer, and the result has a column
+            `weight` with the number of rows folded into each. For `Collect`, rows are not folded: all rows of a content
+            are moved to one partition, in order, and the sink folds them within the topic's bounds.
+        order_by: Order of the rows, which determines the first and last row; required for PRIORITY, FIXED_TIME and
+            frames with `body`. For RANGE_MERGE without it, the row with the smallest `time_range` is the first. With
+            `merge=` it is required if the result depends on the first or last row.
 
     Returns:
-        The same columns, their names in small letters; with `merge=` also `weight`. Costs a shuffle of the frame.
+        The columns of the frame, with lower-case names; with `merge=` also `weight`. Costs a shuffle of the frame.
 
     Raises:
-        InvalidValueError: STREAM, whose entries never merge, no column `content`, or no `order_by` where it is needed.
+        InvalidValueError: The type is STREAM, whose entries are never merged, the frame has no column `content`, or
+            `order_by` is required but missing.
     """
     topic = topic_type if isinstance(topic_type, Topic) else None
     kind = (

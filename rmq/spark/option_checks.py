@@ -1,4 +1,4 @@
-"""Refuses options that would have no effect on a use of `format("rmq")`, before anything is read."""
+"""Checks that all options have an effect on a read or write of `format("rmq")`, before it begins."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ _NOT_OF_LOGS = (
 
 
 def check_read(options: Options) -> None:
-    """Refuse options that would have no effect on a read.
+    """Raise an error for options that have no effect on a read.
 
     Raises:
-        InvalidValueError: An option of the sinks, other than by default.
+        InvalidValueError: An option of writes differs from its default.
     """
     for name in given(options, _OF_SINKS):
         raise InvalidValueError(f"{name} is an option of writes and has no effect on a read: remove it")
 
 
 def check_sink(options: Options) -> None:
-    """Refuse options that would have no effect on a write.
+    """Raise an error for options that have no effect on a write.
 
     Raises:
-        InvalidValueError: An option of reads, other than by default.
+        InvalidValueError: An option of reads differs from its default.
     """
     for name in given(options, _OF_READS):
         raise InvalidValueError(f"{name} is an option of reads and has no effect on a write: remove it")
@@ -61,10 +61,10 @@ def check_sink(options: Options) -> None:
 
 
 def check_batch(options: Options) -> None:
-    """Refuse options that would have no effect on a batch read.
+    """Raise an error for options that have no effect on a batch read.
 
     Raises:
-        InvalidValueError: An option of the sinks, or of a query's group.
+        InvalidValueError: An option of writes or of streaming queries differs from its default.
     """
     check_read(options)
     for name in given(options, _OF_SOURCES | _OF_OWNERS):
@@ -81,10 +81,10 @@ def check_batch(options: Options) -> None:
 
 
 def check_source(options: Options) -> None:
-    """Refuse options that the streaming source does not support.
+    """Raise an error for options that have no effect on a streaming query.
 
     Raises:
-        InvalidValueError: An option that it does not take, or the topic is missing.
+        InvalidValueError: An option has no effect on the query, or the topic is missing.
     """
     check_read(options)
     for name in given(options, {*_OF_BATCH_READS, "chunk_size"}):
@@ -97,17 +97,17 @@ def check_source(options: Options) -> None:
 
 
 def zookeeper_access(options: Options) -> tuple[DigestAuth | None, Tls | None]:
-    """Return the login and the TLS settings of a query for ZooKeeper. Their files are on the driver.
+    """Return the login and TLS settings of a query for ZooKeeper; the TLS files are on the driver.
 
     Raises:
-        InvalidValueError: The environment of the driver has no password, or a file does not exist.
+        InvalidValueError: The password is not set in the driver's environment, or a file does not exist.
     """
     names = {"zookeeperCa": options.zookeeper_ca, "zookeeperCert": options.zookeeper_cert}
     return login(options.zookeeper_user, "zookeeperUser"), encryption({**names, "zookeeperKey": options.zookeeper_key})
 
 
 def check_topic(topic: Topic, options: Options) -> None:
-    """Refuse options that have no effect on reads of this type of topic.
+    """Raise an error for options that have no effect on reads of this type of topic.
 
     Raises:
         InvalidValueError: An option has no effect.
@@ -126,10 +126,10 @@ def check_topic(topic: Topic, options: Options) -> None:
 
 
 def check_log_source(topic: Topic, options: Options) -> None:
-    """Refuse options that the streaming source of STREAM topics does not support.
+    """Raise an error for options that have no effect on a streaming query on a STREAM topic.
 
     Raises:
-        InvalidValueError: An option that it does not take, or the group is missing.
+        InvalidValueError: An option has no effect on the query, or the group is missing.
     """
     check_read(options)
     check_topic(topic, options)
@@ -139,10 +139,10 @@ def check_log_source(topic: Topic, options: Options) -> None:
 
 
 def check_replays(topic: Topic, options: Options) -> None:
-    """Refuse more replays of a whole batch than its messages have retries.
+    """Raise an error if a batch would be replayed more often than its messages may be retried.
 
     Raises:
-        InvalidValueError: They would die before the batch is halved.
+        InvalidValueError: `maxReplays` is too large: the messages would die before their batch is halved.
     """
     most = max(0, topic.max_retries - 1)
     if options.max_replays is not None and options.max_replays > most:
@@ -155,10 +155,10 @@ def check_replays(topic: Topic, options: Options) -> None:
 
 
 def check_values(topic: Topic, options: Options) -> None:
-    """Refuse an option for another type of topic, if all rows go to this topic.
+    """Raise an error for an option for topics of another type, if all rows go to this topic.
 
     Raises:
-        InvalidValueError: `time_range` or `priority` on a topic without.
+        InvalidValueError: `time_range` is set but the topic is not RANGE_MERGE, or `priority` but it is not PRIORITY.
     """
     ranged, ranked = (topic.type is kind for kind in (TopicType.RANGE_MERGE, TopicType.PRIORITY))
     what = f"but topic {topic.name} is {topic.type.name}: the option is for"
@@ -170,6 +170,6 @@ def check_values(topic: Topic, options: Options) -> None:
 
 
 def given(options: Options, names: Collection[str]) -> list[str]:
-    """Return which of some options have another value than by default, as the documentation names them."""
+    """Return the documented names of those of the given options that differ from their defaults."""
     known = [option for option in fields(Options) if option.name in names]
     return [option.metadata["name"] for option in known if getattr(options, option.name) != option.default]

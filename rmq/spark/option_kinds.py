@@ -1,4 +1,4 @@
-"""Converts the text of an option into its value; an error names the option, its text, and the rule."""
+"""Converters from the text of an option to its value; an error names the option, its text and the rule."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ MAX_RATE = 1_000_000
 """Largest `maxRate`, messages a second."""
 
 MOST_MESSAGES = 10**9
-"""Most messages of a micro-batch."""
+"""Largest number of messages of a micro-batch that an option may set."""
 
 MOST_BYTES = 2**40
-"""Most bytes of a micro-batch."""
+"""Largest size of a micro-batch that an option may set, bytes."""
 
 LAST_SEQUENCE = 2**64 - 1
-"""The last entry of a millisecond."""
+"""The largest sequence number of a stream id: `ms-LAST_SEQUENCE` is the last id of a millisecond."""
 
 MOST_QUOTED = 60
 """Maximum length of a text quoted in an error, characters."""
@@ -41,7 +41,7 @@ Convert = Callable[[str, str], Any]
 
 
 def quoted(text: str) -> str:
-    """Return a text as an error quotes it."""
+    """Return a text quoted and shortened for an error."""
     return repr(text if len(text) <= MOST_QUOTED else f"{text[:MOST_QUOTED]}...")
 
 
@@ -50,14 +50,14 @@ def _wrong(name: str, value: str, rule: str) -> InvalidValueError:
 
 
 def text(text: str, name: str) -> str:
-    """Any text that is not empty."""
+    """Return a text unchanged; raise an error if it is empty."""
     if not text:
         raise InvalidValueError(f"{name} is empty")
     return text
 
 
 def folder(value: str, name: str) -> str:
-    """A path, or a URI without a password: Spark shows options in its plans."""
+    """Return a path or URI; raise an error if it contains a password, as Spark shows options in its plans."""
     login = urlsplit(text(value, name)).netloc.rpartition("@")[0]
     if ":" in login:
         raise InvalidValueError(
@@ -69,7 +69,7 @@ def folder(value: str, name: str) -> str:
 
 
 def flag(text: str, name: str) -> bool:
-    """`true` or `false`."""
+    """Return a flag: `true` or `false`, in any case."""
     if text.lower() not in ("true", "false"):
         raise _wrong(name, text, "it must be true or false")
     return text.lower() == "true"
@@ -115,18 +115,18 @@ def seconds(low: int, high: int) -> Convert:
 
 
 def rate(text: str, name: str) -> float:
-    """Messages a second."""
+    """Return a rate in messages per second."""
     try:
         found = float(text)
     except ValueError:
         found = math.nan
     if not 0.001 <= found <= MAX_RATE:
-        raise _wrong(name, text, f"it must be a number of messages a second, 0.001 to {MAX_RATE:,}")
+        raise _wrong(name, text, f"it must be a number of messages per second from 0.001 to {MAX_RATE:,}")
     return found
 
 
 def time_range(text: str, name: str) -> int:
-    """A duration of more than 0, in ms."""
+    """Return a duration in ms, which must be more than 0."""
     time_range_ms = duration_ms(text, name)
     if time_range_ms == 0:
         raise _wrong(name, text, "it must be more than 0")
@@ -145,7 +145,7 @@ def choice(*choices: str) -> Convert:
 
 
 def merge(text: str, name: str) -> str:
-    """How a sink folds."""
+    """Return the folding of a sink: `partition` or `none`."""
     if text.lower() == "all":
         raise InvalidValueError(
             "merge is 'all': a sink cannot move rows between partitions; write rmq.spark.merged(frame, type, order_by) "
@@ -155,7 +155,7 @@ def merge(text: str, name: str) -> str:
 
 
 def hosts(text: str, name: str) -> str:
-    """Servers of ZooKeeper."""
+    """Return the addresses of ZooKeeper's servers, `host:port` separated by commas."""
     server = r"[A-Za-z0-9._-]+:[0-9]{1,5}"
     if not re.fullmatch(rf"{server}(,{server})*", text):
         raise _wrong(name, text, "it must be servers as host:port, separated by commas: zk1:2181,zk2:2181")
@@ -163,7 +163,7 @@ def hosts(text: str, name: str) -> str:
 
 
 def chroot(text: str, name: str) -> str:
-    """A path of ZooKeeper."""
+    """Return a path in ZooKeeper."""
     if not is_chroot(text):
         raise _wrong(name, text, "it must be a path like /rmq")
     return text
@@ -178,14 +178,14 @@ def no_lease(_text: str, name: str) -> None:
 
 
 def topic(value: str, name: str) -> str:
-    """The name of one topic."""
+    """Return the name of a topic."""
     if not is_name(text(value, name)):
         raise _wrong(name, value, NAME_RULE + ("; to read several topics, use option topics" if "," in value else ""))
     return value
 
 
 def group(text: str, name: str) -> str:
-    """The name of a group."""
+    """Return the name of a consumer group."""
     try:
         return checked_group(text)
     except InvalidValueError:
@@ -193,7 +193,7 @@ def group(text: str, name: str) -> str:
 
 
 def position(text: str, name: str) -> str:
-    """Return an id as it is, and a time with a zone as the id of its millisecond."""
+    """Return a stream id unchanged, or a time with a zone as the id of its millisecond."""
     return _position(text, name, f"it must be {_INSTANT}")
 
 
@@ -207,7 +207,7 @@ def _position(text: str, name: str, rule: str) -> str:
 
 
 def start(text: str, name: str) -> str:
-    """Return `new`, `all`, or the id after which a group begins: an id as it is, of a time the last one before it."""
+    """Return `new`, `all`, or the id after which a group starts; for a time with a zone, the last id before it."""
     if text.lower() in ("new", "all"):
         return text.lower()
     found = _position(text, name, f"it must be new, all, {_INSTANT}")
@@ -217,7 +217,7 @@ def start(text: str, name: str) -> str:
 
 
 def ranges(text: str, name: str) -> tuple[tuple[int, str, str], ...]:
-    """The slots that are read, with the ids of the first and the last entry of each."""
+    """Return the slots to read, with the ids of the first and last entry of each, parsed from JSON."""
     with suppress(AttributeError, TypeError, ValueError, RecursionError):
         found = [(int(slot), *ends) for slot, ends in json.loads(text).items()]
         if all(len(each) == 3 and is_id(each[1]) and is_id(each[2]) for each in found):
@@ -227,7 +227,7 @@ def ranges(text: str, name: str) -> tuple[tuple[int, str, str], ...]:
 
 
 def topic_type(text: str, name: str) -> TopicType:
-    """The type of a topic."""
+    """Return the type of a topic."""
     try:
         return TopicType[text.upper().replace("-", "_")]
     except KeyError:
@@ -235,7 +235,7 @@ def topic_type(text: str, name: str) -> TopicType:
 
 
 def columns(text: str, name: str) -> tuple[str, ...]:
-    """Names of columns."""
+    """Return names of columns, separated by commas."""
     names = tuple(each.strip().lower() for each in text.split(","))
     if "" in names or len(set(names)) < len(names):
         rule = "it must be a list of column names separated by commas, without duplicates; * means the default columns"
@@ -244,7 +244,7 @@ def columns(text: str, name: str) -> tuple[str, ...]:
 
 
 def topics(text: str, name: str) -> tuple[str, ...]:
-    """Names of topics."""
+    """Return names of topics, separated by commas."""
     names = tuple(each.strip() for each in text.split(","))
     if len(set(names)) < len(names) or not all(map(is_name, names)):
         raise _wrong(name, text, "it must be a list of topic names separated by commas, without duplicates")
@@ -252,7 +252,7 @@ def topics(text: str, name: str) -> tuple[str, ...]:
 
 
 def pattern(value: str, name: str) -> str:
-    """A regular expression."""
+    """Return a regular expression, unchanged but checked."""
     try:
         re.compile(text(value, name))
     except (re.error, OverflowError, RecursionError) as error:
@@ -261,7 +261,7 @@ def pattern(value: str, name: str) -> str:
 
 
 def messages(text: str, name: str) -> int:
-    """A number of messages, or `all`."""
+    """Return a number of messages; the largest one for `all`."""
     if text.lower() == "all":
         return MOST_MESSAGES
     if not re.fullmatch("[0-9]{1,18}", text) or not 1 <= int(text) <= MOST_MESSAGES:
@@ -270,7 +270,7 @@ def messages(text: str, name: str) -> int:
 
 
 def size_bytes(text: str, name: str) -> int:
-    """Return a number of bytes: plain, or with a unit as Spark takes it (`64m`)."""
+    """Return a number of bytes, plain or with a unit as in Spark's own options (`64m`)."""
     found = re.fullmatch("([0-9]{1,15})([kmg]?)b?", text.lower())
     number = int(found[1]) * 1_024 ** " kmg".index(found[2] or " ") if found else 0
     if not 1 <= number <= MOST_BYTES:

@@ -1,4 +1,4 @@
-"""The options of `format("rmq")`: read and checked in one place. Spark hands them over as text, keys in any case."""
+"""Parses and checks the options of `format("rmq")`, which Spark passes as text, with names in any case."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from rmq.spark.option_kinds import LAST_SEQUENCE, MOST_MESSAGES, Convert, quoted
 _OF_SPARK = frozenset(
     "checkpointlocation queryname outputmode header provider maxrecordsperfile recursivefilelookup".split()
 )
-"""Options that Spark itself adds, or that other sources share with us."""
+"""Names that are ignored: options that Spark adds, and options common to all data sources."""
 
 _OF_FRAMES = frozenset("content body slot slot_basis fixed_time fields weight version value items part of".split())
-"""Columns that are often mistaken for options."""
+"""Names of columns, for the error if one is given as an option."""
 
 _OF_KAFKA = {
     "kafka.bootstrap.servers": "url",
@@ -38,29 +38,29 @@ _OF_KAFKA = {
     "startingoffsets": "start",
     "endingoffsets": "last",
 }
-"""Options of Spark's Kafka connector, and ours in their place; docs/coming-from/spark-kafka.md has all."""
+"""Options of Spark's Kafka connector, with the corresponding ones of RMQ; docs/coming-from/spark-kafka.md has all."""
 
 _OF_WORKERS = (
     "zookeeperChroot", "zookeeperUser", "zookeeperCa", "zookeeperCert", "zookeeperKey", "zookeeperSessionSeconds",
     "workerWeight", "drainSeconds",
 )  # fmt: skip
-"""Options of a query that owns slots."""
+"""Options of a query with option `zookeeper`."""
 
 _PATHS = frozenset(("path", "paths"))
-"""How `load`, `save` and `start` convert an argument."""
+"""The names under which `load`, `save` and `start` pass a path."""
 
 PLAN_S = 10.0
-"""Timeout of the first call of a read or write, seconds: a wrong address should fail soon."""
+"""Timeout of the first calls of a read or write, seconds: a wrong address should fail soon."""
 
 TRIGGER_DELAY_MS = 900_000
 """Default of `maxTriggerDelay`, as in Spark's Kafka source."""
 
 MOST_PARTITIONS = 200
-"""Most partitions of a read where no option says how many."""
+"""Default of `maxPartitions`."""
 
 
 def _option(name: str, convert: Convert, default: Any, doc: str, *, told: bool = True) -> Any:
-    """Declare an option: its name in the documentation, what turns its text into its value, its default, its effect.
+    """Declare an option: its documented name, the converter of its text, its default, and its effect.
 
     An option that may contain a password is not printed (`told=False`).
     """
@@ -69,13 +69,15 @@ def _option(name: str, convert: Convert, default: Any, doc: str, *, told: bool =
 
 @dataclass(frozen=True)
 class Options:
-    """All options; which of them apply depends on the read or write."""
+    """The parsed options of a read or write; many apply to one of them only."""
 
     url: str = _option("url", kinds.text, "", "Address of Redis; by default `RMQ_URL` of the driver.", told=False)
-    zookeeper: str | None = _option("zookeeper", kinds.hosts, None, "Servers of ZooKeeper: a query owns slots.")
+    zookeeper: str | None = _option(
+        "zookeeper", kinds.hosts, None, "Servers of ZooKeeper, for a query that owns slots."
+    )
     zookeeper_chroot: str = _option("zookeeperChroot", kinds.chroot, "/rmq", "Path of RMQ's nodes in ZooKeeper.")
     zookeeper_user: str | None = _option(
-        "zookeeperUser", kinds.text, None, "User name; the password is read from the environment."
+        "zookeeperUser", kinds.text, None, "User name in ZooKeeper; the password is read from the environment."
     )
     zookeeper_ca: str | None = _option("zookeeperCa", kinds.text, None, "TLS: file of CA certificates.")
     zookeeper_cert: str | None = _option("zookeeperCert", kinds.text, None, "TLS: certificate of the driver.")
@@ -88,55 +90,65 @@ class Options:
         "drainSeconds", kinds.seconds(1, 86_400), 600, "Maximum time before a slot in use is handed over."
     )
     topic: str | None = _option("topic", kinds.topic, None, "Topic name; overrides the column `topic` of a sink.")
-    topics: tuple[str, ...] | None = _option("topics", kinds.topics, None, "Several topics of a read.")
+    topics: tuple[str, ...] | None = _option("topics", kinds.topics, None, "Names of the topics of a read.")
     topic_pattern: str | None = _option(
-        "topicPattern", kinds.pattern, None, "Regular expression of topic names for a read."
+        "topicPattern", kinds.pattern, None, "Regular expression for the topic names of a read."
     )
     type: TopicType | None = _option("type", kinds.topic_type, None, "Type of a topic that is not registered yet.")  # noqa: RUF009 - a field
-    slots: int | None = _option("slots", kinds.whole(1, MAX_SLOTS), None, "Number of slots of such a topic.")
+    slots: int | None = _option("slots", kinds.whole(1, MAX_SLOTS), None, "Number of slots of a new topic.")
     durability: str = _option(
-        "durability", kinds.choice("memory", "replicated", "fsync"), "memory", "As for `RmqClient`."
+        "durability",
+        kinds.choice("memory", "replicated", "fsync"),
+        "memory",
+        "Confirmation of sends, as for `RmqClient`.",
     )
     replicas: int | None = _option("replicas", kinds.whole(0, 100), None, "Number of replicas that must confirm.")
-    deadline_s: int = _option("deadlineSeconds", kinds.seconds(1, 86_400), 60, "How long a task retries a call.")
+    deadline_s: int = _option("deadlineSeconds", kinds.seconds(1, 86_400), 60, "Time limit of a call with retries.")
     queue: str = _option(
         "queue", kinds.choice("backlog", "inflight", "waiting", "dead"), "backlog", "State of the messages to read."
     )
     columns: tuple[str, ...] | None = _option(
-        "columns", kinds.columns, None, "Columns of a read; `*`: the default columns."
+        "columns", kinds.columns, None, "Columns of a read; `*` adds the default columns."
     )
     snapshot: str = _option(
         "snapshot", kinds.choice("scan", "atomic"), "scan", "`atomic` reads each slot at one instant."
     )
     group: str | None = _option("group", kinds.group, None, "Consumer group of a query on a STREAM topic.")
-    start: str = _option("start", kinds.start, "new", "Where a new group starts.")
+    start: str = _option("start", kinds.start, "new", "Position where a new group starts.")
     states_of: str | None = _option("statesOf", kinds.group, None, "Group whose state of each entry a read returns.")
     first: str | None = _option(
         "first", kinds.position, None, "First entry of a read of a STREAM topic: an id or a time."
     )
-    last: str | None = _option("last", kinds.position, None, "Last entry of such a read.")
+    last: str | None = _option("last", kinds.position, None, "Last entry of a read of a STREAM topic: an id or a time.")
     ranges: tuple[tuple[int, str, str], ...] | None = _option(
-        "ranges", kinds.ranges, None, "First and last entry of each slot for such a read."
+        "ranges", kinds.ranges, None, "First and last entry of each slot of a STREAM topic to read."
     )
     atomic_limit: int = _option(
-        "atomicLimit", kinds.whole(1, 10_000_000), 100_000, "Most messages of a slot in one read."
+        "atomicLimit",
+        kinds.whole(1, 10_000_000),
+        100_000,
+        "Maximum number of messages in a slot for `snapshot=atomic`.",
     )
-    pushdown: bool = _option("pushdown", kinds.flag, False, "Use filters on `slot` when partitions are planned.")
+    pushdown: bool = _option("pushdown", kinds.flag, False, "Skip slots that a filter on `slot` excludes.")
     min_partitions: int | None = _option(
-        "minPartitions", kinds.whole(1, MAX_SLOTS), None, "Fewest partitions of a read."
+        "minPartitions", kinds.whole(1, MAX_SLOTS), None, "Minimum number of partitions of a read."
     )
-    max_partitions: int | None = _option("maxPartitions", kinds.whole(1, MAX_SLOTS), None, "Most partitions of a read.")
-    max_messages: int = _option("maxMessagesPerTrigger", kinds.messages, 100_000, "Most messages of a micro-batch.")
+    max_partitions: int | None = _option(
+        "maxPartitions", kinds.whole(1, MAX_SLOTS), None, "Maximum number of partitions of a read."
+    )
+    max_messages: int = _option(
+        "maxMessagesPerTrigger", kinds.messages, 100_000, "Maximum number of messages in a micro-batch."
+    )
     min_messages: int = _option(
-        "minMessagesPerTrigger", kinds.whole(1, MOST_MESSAGES), 1, "Fewest messages of a batch."
+        "minMessagesPerTrigger", kinds.whole(1, MOST_MESSAGES), 1, "Minimum number of messages in a micro-batch."
     )
     max_delay_ms: int | None = _option(
-        "maxTriggerDelay", kinds.time_range, None, "Maximum wait for that many messages."
+        "maxTriggerDelay", kinds.time_range, None, "Maximum wait for `minMessagesPerTrigger` messages."
     )
     max_bytes: int | None = _option(
         "maxBytesPerTrigger", kinds.size_bytes, None, "Approximate maximum size of a micro-batch."
     )
-    lease_s: None = _option("leaseSeconds", kinds.no_lease, None, "Refused.")
+    lease_s: None = _option("leaseSeconds", kinds.no_lease, None, "Not supported.")
     fail_on_lease_lost: bool = _option(
         "failOnLeaseLost", kinds.flag, True, "Fail a batch whose leases expired before it was read."
     )
@@ -150,39 +162,49 @@ class Options:
     priority: int | None = _option(
         "priority", kinds.whole(1, 2**53 - 1), None, "Priority of all rows, instead of a column."
     )
-    chunk_size: int = _option("chunkSize", kinds.whole(1, 1_000), 1_000, "Most messages in one script call.")
+    chunk_size: int = _option("chunkSize", kinds.whole(1, 1_000), 1_000, "Maximum number of messages in a script call.")
     pipeline_depth: int = _option(
-        "pipelineDepth", kinds.whole(1, 64), 2, "Most script calls in one round trip to a server."
+        "pipelineDepth", kinds.whole(1, 64), 2, "Maximum number of script calls in a round trip to a server."
     )
     merge: str | None = _option(
         "merge", kinds.merge, None, "`partition` folds equal contents of a task; `none` does not."
     )
-    merge_rows: int = _option("mergeRows", kinds.whole(1, 10_000_000), 50_000, "Most messages held back to fold them.")
-    idempotent: bool | None = _option("idempotent", kinds.flag, None, "Mark chunks: a replay does not send them again.")
+    merge_rows: int = _option(
+        "mergeRows", kinds.whole(1, 10_000_000), 50_000, "Maximum number of messages buffered for folding."
+    )
+    idempotent: bool | None = _option(
+        "idempotent", kinds.flag, None, "Mark chunks in Redis, so that a replay does not send them again."
+    )
     once: str | None = _option("once", kinds.text, None, "Name of a write, for a job that may be run again.")
-    mark_ttl_s: int = _option("markTtlSeconds", kinds.seconds(60, 365 * 86_400), 7 * 86_400, "Lifetime of these marks.")
+    mark_ttl_s: int = _option(
+        "markTtlSeconds", kinds.seconds(60, 365 * 86_400), 7 * 86_400, "Lifetime of the marks of chunks."
+    )
     txn_app: str | None = _option(
-        "txnAppId", kinds.text, None, "Name of a `foreachBatch` whose versions are written once."
+        "txnAppId", kinds.text, None, "Name of a `foreachBatch` query whose batches are written once."
     )
     txn_version: int | None = _option(
-        "txnVersion", kinds.whole(0, 10**15), None, "Number of the batch under that name."
+        "txnVersion", kinds.whole(0, 10**15), None, "Number of the batch, for `txnAppId`."
     )
-    redrive: bool = _option("redrive", kinds.flag, False, "Move rows that were read from the dead into the backlog.")
-    trust_slot: bool = _option("trustSlot", kinds.flag, False, "Take the column `slot` without checking it.")
-    max_rate: float | None = _option("maxRate", kinds.rate, None, "Most messages a second of all tasks together.")
+    redrive: bool = _option("redrive", kinds.flag, False, "Move dead messages that were read as rows into the backlog.")
+    trust_slot: bool = _option("trustSlot", kinds.flag, False, "Use the column `slot` without checking it.")
+    max_rate: float | None = _option(
+        "maxRate", kinds.rate, None, "Maximum rate of all tasks together, in messages per second."
+    )
     bad_rows: str = _option(
         "badRows", kinds.choice("fail", "collect"), "fail", "`collect` writes rows that cannot be sent to a folder."
     )
     when_passed: str | None = _option(
         "whenPassed", kinds.choice("fail", "now", "collect"), None, "What happens to rows whose time is in the past."
     )
-    bad_rows_path: str | None = _option("badRowsPath", kinds.folder, None, "Folder for those rows, as Parquet.")
+    bad_rows_path: str | None = _option(
+        "badRowsPath", kinds.folder, None, "Folder for the rows of `badRows=collect`, as Parquet."
+    )
 
     def new_topic(self) -> Topic | None:
-        """Return the definition of the topic from the options; `None` if they only name it.
+        """Return the definition of a new topic, `None` if neither `type` nor `slots` is set.
 
         Raises:
-            InvalidValueError: Only one of `type` and `slots` is given, or `topic` is not.
+            InvalidValueError: One of `topic`, `type` and `slots` is missing.
         """
         if self.type is None and self.slots is None:
             return None
@@ -194,14 +216,14 @@ class Options:
 
     @property
     def several(self) -> bool:
-        """Whether a read names its topics by a list or a pattern."""
+        """Whether a read is of several topics: `topics` or `topicPattern` is set."""
         return self.topics is not None or self.topic_pattern is not None
 
     def needed_topic(self, otherwise: str = "") -> str:
-        """Return the topic's name; `otherwise` is the alternative to name in an error.
+        """Return the topic's name; `otherwise` is an alternative to option `topic` for the error.
 
         Raises:
-            InvalidValueError: Not given.
+            InvalidValueError: The option is not set.
         """
         if not self.topic:
             raise InvalidValueError(f'option `topic` is missing: .option("topic", "name"){otherwise}')
@@ -211,7 +233,7 @@ class Options:
         """Return the consumer group of a query on a STREAM topic.
 
         Raises:
-            InvalidValueError: Not given.
+            InvalidValueError: The option is not set.
         """
         if self.group is None:
             raise InvalidValueError(
@@ -221,23 +243,23 @@ class Options:
         return self.group
 
     def connections(self, *, sending: bool = False, most_s: float = math.inf) -> Connections:
-        """Return connections, for the caller to close.
+        """Return new connections, which the caller must close.
 
         Args:
-            sending: Confirm sends according to `durability`.
-            most_s: Longest deadline, whatever `deadlineSeconds` says.
+            sending: Whether to confirm sends according to `durability`.
+            most_s: Maximum deadline in seconds, if `deadlineSeconds` is longer.
         """
         durability = parse_durability(self.durability, self.replicas) if sending else Durability()
         return Connections(parse_url(self.url), deadline_s=min(float(self.deadline_s), most_s), durability=durability)
 
     @property
     def bad_rows_folder(self) -> str | None:
-        """Folder for bad rows; `None` if the first one fails the job."""
+        """Folder for bad rows; `None` if the first bad row fails the job."""
         return self.bad_rows_path if self.bad_rows == "collect" else None
 
     @property
     def task_numbers(self) -> tuple[int, int]:
-        """Fewest and most tasks of a read."""
+        """Minimum and maximum number of tasks of a read."""
         fewest = self.min_partitions or 1
         return fewest, self.max_partitions or max(MOST_PARTITIONS, fewest)
 
@@ -245,14 +267,14 @@ class Options:
 _OPTIONS = {str(each.metadata["name"]).lower(): each for each in fields(Options)}
 
 OPTION_NAMES = tuple(str(each.metadata["name"]) for each in _OPTIONS.values())
-"""All options as they are written in the documentation."""
+"""The documented names of all options."""
 
 
 def parse_options(options: Mapping[str, str]) -> Options:
-    """Read options as Spark hands them over.
+    """Parse and check the options that Spark passes.
 
     Raises:
-        InvalidValueError: An unknown option, or a value that breaks its rule; the message names both.
+        InvalidValueError: An option is unknown, or its value breaks a rule; the message names both.
     """
     values: dict[str, Any] = {}
     given: dict[str, str] = {}
@@ -296,7 +318,7 @@ def _unknown(key: str) -> InvalidValueError:
 
 
 def _check_pairs(parsed: Options) -> None:
-    """Raise `InvalidValueError` for an option without the one that it needs."""
+    """Raise `InvalidValueError` for options that require or exclude another one."""
     if parsed.bad_rows_path is not None and parsed.bad_rows != "collect":
         path = quoted(parsed.bad_rows_path)
         raise InvalidValueError(
@@ -353,7 +375,7 @@ def _check_bounds(parsed: Options) -> None:
 
 
 def _check_order(what: str, first: str, last: str) -> None:
-    """Refuse a range of entries that ends before it begins: a time without a number stands for its whole ms."""
+    """Raise an error for a range that ends before it begins. An id without a sequence number is a whole millisecond."""
     if id_key(first) > id_key(last if "-" in last else f"{last}-{LAST_SEQUENCE}"):
         raise InvalidValueError(f"{what}; the last entry must not precede the first")
 

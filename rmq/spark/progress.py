@@ -1,4 +1,4 @@
-"""The progress of a session: a thread reads it from time to time while a job runs."""
+"""The progress of a job, polled by a thread while the job runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TASKS_EVERY_S = 0.5
 
 @contextmanager
 def watching(look: Callable[[], None], every_s: float) -> Generator[None]:
-    """Call a function repeatedly in a separate thread; errors of the function are ignored.
+    """Call a function repeatedly in a separate thread while the block runs; its errors are ignored.
 
     Args:
         look: Reads the progress and shows it.
@@ -38,11 +38,11 @@ def watching(look: Callable[[], None], every_s: float) -> Generator[None]:
 
 @contextmanager
 def watch_tasks(session: SparkSession, show: Callable[[int, int], None]) -> Generator[None]:
-    """Show how many tasks of the running stages are done, every half second.
+    """Show the number of finished tasks of the running stages every half second while the block runs.
 
     Args:
         session: The session; a remote one (Spark Connect) shows nothing.
-        show: Called with the number of finished tasks and of all tasks, only while a stage runs.
+        show: Called with the numbers of finished tasks and of all tasks, only while a stage runs.
     """
     try:
         tracker = session.sparkContext.statusTracker()

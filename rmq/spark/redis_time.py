@@ -1,4 +1,4 @@
-"""Total time of calls to Redis."""
+"""Measures the total time of calls to Redis."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from rmq._model.times import monotonic_s
 
 
 class RedisTime:
-    """Adds up how long a task, or a driver with its threads, waits for calls to Redis.
+    """Adds up the time that a task, or a driver with its threads, waits for calls to Redis.
 
     Attributes:
-        seconds: So far.
+        seconds: Total time so far, seconds.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class RedisTime:
 
     @contextmanager
     def counted(self) -> Generator[None]:
-        """Add the time of the block."""
+        """Context manager that adds the time of its block."""
         began_s = monotonic_s()
         try:
             yield
@@ -31,7 +31,7 @@ class RedisTime:
 
     @contextmanager
     def left_out(self) -> Generator[None]:
-        """Exclude the time of the block from a surrounding `counted`."""
+        """Context manager that excludes the time of its block from a surrounding `counted`."""
         began_s = monotonic_s()
         try:
             yield

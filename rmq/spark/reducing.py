@@ -1,4 +1,4 @@
-"""Folds the rows of a frame by the reducer of a topic with `merge=`, with operations of Spark."""
+"""Folds the rows of a frame with operations of Spark, as the reducer of a topic with `merge=` would."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def reduced(frame: DataFrame, topic: Topic, merge: Merge, keys: Sequence[Column]
     """Return a frame with the rows of each key folded, see `rmq.spark.merged`.
 
     Args:
-        frame: With the columns of a sink, their names in small letters.
+        frame: Frame with the columns of a sink, with lower-case names.
         topic: The definition.
-        merge: How it merges.
+        merge: The topic's merge settings.
         keys: The columns that identify a message, as bytes.
         order: Order of the rows.
 
@@ -66,7 +66,7 @@ def bytes_of(name: str) -> Column:
 
 
 def _together(frame: DataFrame, keys: Sequence[Column], order: Column | None) -> DataFrame:
-    """Move the rows of one key into one partition, next to each other and in their order."""
+    """Move the rows of one key into one partition, adjacent and in order."""
     sorting = [*keys] if order is None else [*keys, order]
     return frame.repartition(*keys).sortWithinPartitions(*sorting)
 

@@ -18,7 +18,7 @@ _CLAIM = re.compile("([0-9a-f]{32}):([0-9]{1,15}):([0-9]{1,15}):([0-9]{1,9})")
 
 
 class How(NamedTuple):
-    """Treatment of refused messages, with the reason.
+    """The treatment of refused messages, with the reason.
 
     Attributes:
         delay_ms: Delay until their retry; `None` makes them dead messages.
@@ -35,8 +35,8 @@ class Refused(NamedTuple):
     """The result of a refusal.
 
     Attributes:
-        noted: Rows that the ack of their batch excludes.
-        missing: Rows that are not in their batch.
+        noted: Number of rows that the ack of their batch will exclude.
+        missing: Number of rows that are not in their batch.
     """
 
     noted: int
@@ -47,7 +47,7 @@ def read_claim(text: str) -> Claim:
     """Parse a value of the column `claim`.
 
     Raises:
-        InvalidValueError: The text is not such a value.
+        InvalidValueError: The text is not a value of the column `claim`.
     """
     found = _CLAIM.fullmatch(text)
     if found is None:
@@ -58,7 +58,7 @@ def read_claim(text: str) -> Claim:
 
 
 def refuse_contents(topic: Topic, slot: int, claim: Claim, how: How, contents: Sequence[bytes]) -> Call[Refused]:
-    """Build the refusal of up to `CHUNK` messages of a chunk."""
+    """Return a call that stores the refusal of up to `CHUNK` messages of a chunk."""
 
     def parse(reply: list[bytes]) -> Refused:
         return Refused(*map(int, reply))

@@ -1,4 +1,4 @@
-"""Refuses single rows of a streaming query's batch: with the ack of the batch they become dead, or are retried."""
+"""Refuses single rows of a streaming query's batch: the ack of the batch makes them dead messages, or retries them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rmq.spark.refusal_calls import How, Refused, read_claim, refuse_contents
 
 _NEEDED = ("topic", "slot", "content", "claim")
 _TOGETHER = 64
-"""Calls in a round trip."""
+"""Maximum number of calls in a round trip."""
 
 _AT_ONCE = 10_000
 """Number of rows that are grouped into calls."""
@@ -37,7 +37,7 @@ def refuse(
     delay: Duration | None = None,
     url: str | None = None,
 ) -> Refused:
-    """Refuse all rows of a frame, in `foreachBatch`: the ack of their batch excludes them.
+    """Refuse all rows of a frame in `foreachBatch`, so that the ack of their batch excludes them.
 
     Args:
         frame: Rows of `readStream`, with `topic`, `slot`, `content` and `claim`, which `columns` adds.
@@ -46,7 +46,7 @@ def refuse(
         url: URL of Redis as the executors reach it; by default `RMQ_URL`.
 
     Returns:
-        The number of rows refused, and of rows that are not in their batch.
+        The numbers of rows refused, and of rows that are not in their batch.
 
     Raises:
         InvalidValueError: A column is missing, or `delay` is not more than 0.
@@ -84,10 +84,10 @@ def refuse_rows(
         rows: Rows of `readStream`, such as `Row.asDict()`, with `topic`, `slot`, `content` (bytes or text) and `claim`.
         error: The reason.
         delay: Delay until their retry; a message without retries left dies. By default all die.
-        url: Redis; by default `RMQ_URL`.
+        url: URL of Redis; by default `RMQ_URL`.
 
     Returns:
-        The number of rows refused, and of rows that are not in their batch.
+        The numbers of rows refused, and of rows that are not in their batch.
 
     Raises:
         InvalidValueError: A value is missing, or `delay` is not more than 0.
@@ -96,9 +96,9 @@ def refuse_rows(
         FencedError: Another worker under ZooKeeper has owned the slot since the read, so the batch fails at its next
             read there. With `failOnLeaseLost=false` such rows count as missing.
         UnknownTopicError: The topic of a row is not registered.
-        RedisUnavailableError: No answer until the deadline; some of the rows may be noted.
+        RedisUnavailableError: Redis did not answer before the deadline; some of the rows may already be refused.
 
-    Guarantee: as `refuse`.
+    Guarantee: as for `refuse`.
     """
     kind, text = describe(error)
     delay_ms, options = _checked(delay), _options(url)
@@ -128,7 +128,7 @@ def _options(url: str | None) -> Options:
 
 
 class _Refusal:
-    """Stores refusals, some thousands of rows at a time."""
+    """Stores refusals in Redis, some thousands of rows at a time."""
 
     def __init__(self, connections: Connections, delay_ms: int | None, error_type: str) -> None:
         self._connections, self._delay_ms, self._type = connections, delay_ms, error_type

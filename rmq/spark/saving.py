@@ -1,4 +1,4 @@
-"""A write that returns counts of its rows: Spark's own `save()` returns nothing."""
+"""A write that returns the counts of its rows, while Spark's own `save()` returns nothing."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class SaveResult:
     """Counts of the rows of a write.
 
     Attributes:
-        rows: Rows of the frame.
-        folded: Of these, folded into another row of their task before they were sent.
+        rows: Number of rows of the frame.
+        folded: Rows folded into another row of their task before they were sent.
         new: Messages that were added as new entries.
         merged: Messages that merged with one in the backlog.
         skipped: Messages already sent by a failed task or job; of a redrive, messages that were no longer dead.
-        bad: Rows put aside, with `badRows=collect`.
+        bad: Rows written to the folder for bad rows, with `badRows=collect`.
         redis_s: Total time that all tasks waited for calls to Redis, seconds.
 
     Examples:
@@ -50,18 +50,18 @@ def save(frame: DataFrame, topic: str | None = None, **options: str | float | bo
     """Write a frame to a topic, as `frame.write.format("rmq")` does with the same options, and return the counts.
 
     Args:
-        frame: With the columns of a sink.
+        frame: Frame with the columns of a sink.
         topic: Name of the topic; without it, each row goes to the topic that its column `topic` names.
         options: Options of the sink by name: `url`, `merge`, `txnAppId` and so on.
 
     Returns:
-        The counts, of each task's last attempt.
+        The total counts of each task's last attempt.
 
     Raises:
-        InvalidValueError: An unknown option, a value that breaks its rule, or columns that do not fit the topic.
+        InvalidValueError: An option is unknown, a value breaks a rule, or the columns do not fit the topic.
         UnknownTopicError: The topic is not registered, and no options define it.
 
-    Guarantee: as `write`: at least once, or once where the topic merges by `merge=`, or with `txnAppId`.
+    Guarantee: as for `write`: at least once, or exactly once on topics with `merge=`, or with `txnAppId`.
     """
     given = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
     parsed = parse_options(given if topic is None else {**given, "topic": topic})

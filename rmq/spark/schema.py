@@ -1,4 +1,4 @@
-"""The schemas of reads. Content and body are binary: `CAST(content AS STRING)` returns text."""
+"""The schemas of reads. Contents and bodies are binary; `CAST(content AS STRING)` converts them to text."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ QUEUE = StructType(
         StructField("retries_left", IntegerType(), True),
     ]
 )
-"""Backlog, in flight and waiting. `due`: due time, end of the lease, or time of the retry; null if due at once."""
+"""Columns of messages in the backlog, in flight or waiting. `due` is the due time, the end of the lease, or the time of
+the retry; null if due at once."""
 
 DEAD = StructType(
     [
@@ -54,7 +55,7 @@ DEAD = StructType(
         StructField("last_failed", TimestampType(), False),
     ]
 )
-"""Dead messages and why they died."""
+"""Columns of dead messages, with the reason of death."""
 
 ENTRIES = StructType(
     [
@@ -65,7 +66,8 @@ ENTRIES = StructType(
         StructField("only_group", StringType(), True),
     ]
 )
-"""Entries of a STREAM topic. `sent`: time of its addition; `only_group`: the group of a redriven copy."""
+"""Columns of entries of a STREAM topic. `sent` is the time of its addition, `only_group` the group of a redriven
+copy."""
 
 _STATE = (
     StructField("state", StringType(), False),
@@ -96,27 +98,27 @@ _MORE = (
 _PAYLOADS = frozenset(("body", "items", "value"))
 
 MORE = frozenset(field.name for field in _MORE)
-"""Columns that a read of a queue has on request only."""
+"""Columns of a read of a queue that are returned on request only."""
 
 
 def more_columns(queue: str) -> tuple[StructField, ...]:
-    """Return the columns that a read has on request only; `claim` is a column of `readStream`, so of the backlog."""
+    """Return the columns that a read returns on request only; `claim` is for `readStream`, which reads the backlog."""
     missing = {"dead": ("attempt", "claim"), "backlog": ()}.get(queue, ("claim",))
     return tuple(field for field in _MORE if field.name not in missing)
 
 
 def entry_columns(*, grouped: bool) -> StructType:
-    """Return the columns of a read of a STREAM topic; `grouped`: with the state of each entry in a group."""
+    """Return the columns of a read of a STREAM topic; `grouped` adds the state of each entry in a group."""
     return StructType([*ENTRIES.fields, *_STATE]) if grouped else ENTRIES
 
 
 def columns_of(queue: str, merge: Merge | None) -> StructType:
-    """Return the columns of a read of another topic.
+    """Return the columns of a read of a topic other than STREAM.
 
     Args:
-        queue: What is read: `backlog`, `inflight`, `waiting` or `dead`.
-        merge: How the topic merges. A row then also has the number and times of its sends, and a
-            `value` of numbers, `items`, the number of parts `wanted`, or a `version`.
+        queue: The state to read: `backlog`, `inflight`, `waiting` or `dead`.
+        merge: The topic's merge settings, or `None`. With them, a row also has the number and times of its sends, and,
+            depending on the reducer, `value`, `items`, `wanted` or `version`.
     """
     columns = DEAD if queue == "dead" else QUEUE
     if merge is None:
@@ -134,16 +136,16 @@ def columns_of(queue: str, merge: Merge | None) -> StructType:
 
 
 def every_column(queue: str) -> StructType:
-    """Return all columns of reads of queues, of topics that merge and of others."""
+    """Return all columns of reads of a queue, of topics with and without `merge=`."""
     columns = columns_of(queue, None)
     return StructType([*columns.fields, *_SENDS, _VALUE, _ITEMS, _WANTED, _VERSION])
 
 
 def check_payload(topic: Topic, names: Collection[str]) -> None:
-    """Refuse a topic whose payloads are in none of these columns, in a read that has the payloads of other topics.
+    """Raise an error for a topic whose payloads a read of several topics would omit, since it lacks their columns.
 
     Raises:
-        InvalidValueError: A query would ack the payloads unread.
+        InvalidValueError: The payloads of the topic would be acked without being read.
     """
     kind = "" if topic.merge is None else topic.merge.kind
     own = {"items"} if kind in ITEMS else {"body", "value"} if kind in NUMBERS else {"body"}
@@ -181,14 +183,14 @@ _ALIKE = ((BinaryType, StringType), (IntegerType, LongType))
 
 
 def check_schema(queue: str, schema: StructType) -> None:
-    """Refuse a user's schema that a read cannot have. It may have some of the columns, content and body also as text.
+    """Check a user's schema of a read: it may omit columns, and have content and body as text.
 
     Args:
         queue: The state to read.
         schema: The argument of `schema()`.
 
     Raises:
-        InvalidValueError: An unknown column, or a type that a column cannot have.
+        InvalidValueError: A column is unknown, or has a type to which it cannot be converted.
     """
     more = (
         *more_columns(queue),
@@ -217,7 +219,7 @@ def check_schema(queue: str, schema: StructType) -> None:
 
 
 def _same(kind: DataType, asked: DataType) -> bool:
-    """Return whether two types are equal except for nullability inside: a DDL schema allows nulls there."""
+    """Return whether two types are equal apart from the nullability of their elements, which a DDL schema allows."""
     if isinstance(kind, MapType) and isinstance(asked, MapType):
         return (kind.keyType, kind.valueType) == (asked.keyType, asked.valueType)
     if isinstance(kind, ArrayType) and isinstance(asked, ArrayType):
@@ -226,12 +228,12 @@ def _same(kind: DataType, asked: DataType) -> bool:
 
 
 PARTITION, PARTITIONS, SORTED = "partition", "rmq.partitions", "rmq.sorted"
-"""The column that `rmq.spark.keyed` adds, and its metadata: the number of partitions, and whether the rows of each are
-sorted."""
+"""The column that `rmq.spark.keyed` adds, and the keys of its metadata: the number of partitions, and whether the rows
+of each are sorted."""
 
 
 def lowered(schema: StructType) -> StructType:
-    """Return a schema with lower-case names: Spark ignores their case.
+    """Return a schema with lower-case names, since Spark ignores their case.
 
     Raises:
         InvalidValueError: Two names differ only in case, which Spark allows under `spark.sql.caseSensitive`.
@@ -255,11 +257,11 @@ _OF_SENDS = frozenset(field.name for field in (*_SENDS, _VALUE, _ITEMS, _WANTED,
 
 
 def of_reads(names: Collection[str]) -> frozenset[str]:
-    """Return the columns of reads that a sink ignores, so that a frame that was read can be written.
+    """Return the columns of reads that a sink ignores, so that a frame from a read can be written.
 
     Args:
-        names: Columns of the frame: only where it tells of topics and slots, of sends, as a read of a topic that
-            merges, or of entries, as one of a STREAM topic, has it others.
+        names: Columns of the frame. Some columns are ignored only together with others that show that the frame is a
+            read: of a queue, of a topic with `merge=`, or of a STREAM topic.
     """
     tells = all(field.name in names for field in _SENDS)
     logged = all(name in names for name in ("topic", "slot", "id", "sent"))

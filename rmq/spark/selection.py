@@ -1,4 +1,4 @@
-"""The default and the optional columns of a read, and the parts of messages that they need from Redis."""
+"""The default and optional columns of a read, and the parts of messages that they require from Redis."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from rmq.spark.schema import more_columns, told
 from rmq.spark.subscription import names_of
 
 USUAL = "*"
-"""Means the default columns in the option `columns`."""
+"""Stands for the default columns in option `columns`."""
 
 _OF_BODIES = frozenset("body trace merged first_sent last_sent value items wanted version".split())
 _OF_REASONS = frozenset("error_type error_message attempts first_failed last_failed".split())
 
 
 def offered(topic: Topic, options: Options, usual: StructType) -> StructType:
-    """Return all columns that a read can have: the default and the optional ones."""
+    """Return all columns of a read, the default and optional ones."""
     if topic.type is TopicType.STREAM:
         return usual
     return StructType(
@@ -34,10 +34,10 @@ def offered(topic: Topic, options: Options, usual: StructType) -> StructType:
 
 
 def chosen(topics: Sequence[Topic], options: Options, usual: StructType) -> StructType:
-    """Return the columns of a read of topics: the default ones, unless the option `columns` names others.
+    """Return the columns of a read of topics: those of option `columns`, or the default ones.
 
     Raises:
-        InvalidValueError: A read of this topic has no such column.
+        InvalidValueError: Option `columns` names a column that the read does not have.
     """
     if options.columns is None:
         return usual
@@ -53,7 +53,7 @@ def chosen(topics: Sequence[Topic], options: Options, usual: StructType) -> Stru
 
 
 def check_chosen(options: Options, schema: StructType) -> None:
-    """Refuse a user's schema that differs from the option `columns`.
+    """Check that a user's schema has all columns of option `columns`.
 
     Raises:
         InvalidValueError: The option names a column that the schema does not have.
@@ -66,7 +66,7 @@ def check_chosen(options: Options, schema: StructType) -> None:
 
 
 def parts_of(topic: Topic, names: Collection[str]) -> Parts:
-    """Return the parts to read for columns with these names, beside contents and scores."""
+    """Return the optional parts of messages that these columns require."""
     bodies = not _OF_BODIES.isdisjoint(names) or (topic.merge is not None and "sent" in names)
     return Parts(bodies=bodies, reasons=not _OF_REASONS.isdisjoint(names))
 
@@ -99,12 +99,12 @@ def more_of(
     """Return the optional columns that are among `names`.
 
     Args:
-        names: The requested columns.
+        names: Names of the requested columns.
         topic: The definition.
         place: The state of the messages.
         scores: Their scores.
-        traces: Their trace contexts, empty for none.
-        sends: Columns from the records of a topic that merges, see `sends_of`.
+        traces: Their trace contexts, empty for messages without one.
+        sends: Columns from the records of a topic with `merge=`, see `sends_of`; otherwise `None`.
     """
     found: dict[str, Sequence[Any]] = {}
     if "attempt" in names:

@@ -1,4 +1,4 @@
-"""The columns that are decoded from the records of a topic that merges."""
+"""The columns that are decoded from the records of a topic with `merge=`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rmq._model.records import BODIES, ITEMS, NOTHING, NUMBERS, Record, read_rec
 
 
 def sends_of(bodies: Iterable[bytes | None]) -> dict[str, list[Any]]:
-    """Return the additional columns of a topic that merges, from the stored record of each row, or `None`."""
+    """Return the additional columns of a topic with `merge=`, decoded from the record of each row, if it has one."""
     records = [read_record(body) or NOTHING for body in bodies]
     return {
         "body": [_said(record)[0] for record in records],

@@ -1,4 +1,4 @@
-"""The session of a job: the existing one, or a new one."""
+"""Opens the Spark session of a job, or uses the existing one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SETTINGS: Mapping[str, str] = {
     "spark.log.level": "ERROR",
     "spark.sql.session.timeZone": "UTC",
 }
-"""Settings of every session that is started here."""
+"""Settings of every session that `open_session` starts."""
 
 LOCAL_SETTINGS: Mapping[str, str] = {
     "spark.driver.host": "127.0.0.1",
@@ -33,7 +33,7 @@ LOCAL_SETTINGS: Mapping[str, str] = {
     # on one machine Spark's default of 200 would be mostly overhead
     "spark.sql.shuffle.partitions": "8",
 }
-"""Settings of a session on this machine only; the executors of a cluster must reach the driver."""
+"""Additional settings of a local session; on a cluster, the executors must reach the driver."""
 
 _LISTENING: WeakSet[SparkSession] = WeakSet()
 
@@ -41,7 +41,7 @@ _LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("rmq")` known to a session, classic or Spark Connect, and to this Python thread. Safe to repeat.
+    """Register `format("rmq")` with a session, classic or Spark Connect, and with this Python thread. Safe to repeat.
 
     In a classic session, a listener also notifies the drivers of queries of committed batches, which are then acked at
     once instead of at the next trigger. The current value of `RMQ_URL` is the default of option `url`.
@@ -54,7 +54,7 @@ def register(spark: SparkSession) -> None:
 
 
 def _source_for(url: str | None) -> type[RmqDataSource]:
-    """Return the format with a default for option `url`: Spark's processes have the environment of the JVM."""
+    """Return the data source with a default for option `url`, as Spark's processes have the environment of the JVM."""
     if url is None:
         return RmqDataSource
 
@@ -66,7 +66,7 @@ def _source_for(url: str | None) -> type[RmqDataSource]:
 
 
 def _hear_commits(spark: SparkSession) -> None:
-    """Listen for the commits of a session's queries. Not with Spark Connect, whose queries run on another machine."""
+    """Listen for commits of a session's queries, except with Spark Connect, whose queries run on another machine."""
     if hasattr(spark, "sparkContext") and spark not in _LISTENING:
         spark.streams.addListener(CommitListener())
         _LISTENING.add(spark)
@@ -76,18 +76,18 @@ def _hear_commits(spark: SparkSession) -> None:
 def open_session(
     name: str, *, master: str = "local[*]", settings: Mapping[str, str] | None = None, quiet: bool = False
 ) -> Generator[SparkSession]:
-    """Context manager: a session in which `format("rmq")` is registered.
+    """Context manager that yields a session with `format("rmq")` registered.
 
-    An existing session of any thread is used unchanged and stays open. Under `spark-submit`, or with `SPARK_REMOTE`
-    set, their settings apply. Otherwise a session is started: with the Java that `_processes.java` finds, with tasks in
-    this Python, in UTC; it logs errors only.
+    An existing session of any thread is used without changes and stays open. Under `spark-submit`, or with
+    `SPARK_REMOTE` set, their settings apply. Otherwise a session is started: with the Java that `_processes.java`
+    finds, with tasks in this Python, in UTC; it logs errors only.
 
     Args:
         name: The application's name.
-        master: Where its tasks run: on this machine, such as `local[2]`, or on a cluster, such as
-            `spark://master:7077`, whose machines have this Python at the same path.
-        settings: Settings of a session that is started; they override `SETTINGS` and `LOCAL_SETTINGS`.
-        quiet: A session that is started prints nothing to stderr, unless it fails to start.
+        master: URL of the master: `local[2]` runs tasks on this machine, `spark://master:7077` on a cluster whose
+            machines have this Python at the same path.
+        settings: Settings of a new session; they override `SETTINGS` and `LOCAL_SETTINGS`.
+        quiet: Whether a new session prints nothing to stderr, unless it fails to start.
 
     Raises:
         RmqError: Java was not found, or Spark does not start.

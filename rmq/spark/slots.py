@@ -1,4 +1,4 @@
-"""A topic in Spark: its definition, and the acks and lease renewals of a streaming query's batches."""
+"""The definition of a topic, and the acks and lease renewals of a streaming query's batches."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ WINDOW = 64
 """Maximum number of concurrent calls, which limits the memory and keeps the servers busy."""
 
 PIECE = 4
-"""Maximum number of concurrent acks or renewals. Each takes Redis a millisecond or more, and Redis executes
-the pipeline of one client without a break; pieces let other clients in between."""
+"""Maximum number of concurrent acks or renewals. Each takes Redis a millisecond or more, and Redis executes the
+pipeline of one client without a break; between the pieces it serves other clients."""
 
 
 def queue_topic(connections: Connections, name: str, no_stream: str) -> Topic:
-    """Return a registered topic that is not a STREAM.
+    """Return the definition of a registered topic; raise an error if it is a STREAM.
 
     Args:
-        connections: Where it is.
-        name: Its name.
+        connections: Connections to Redis.
+        name: Name of the topic.
         no_stream: The reason why it must not be a STREAM, for the error.
 
     Raises:
-        UnknownTopicError: Nobody has registered it.
-        InvalidValueError: It is a STREAM.
+        UnknownTopicError: The topic is not registered.
+        InvalidValueError: The topic is a STREAM.
     """
     topic = Registry(connections).get(name)
     if topic.type is TopicType.STREAM:
@@ -54,7 +54,7 @@ class SettledBatch(NamedTuple):
 
     Attributes:
         found: Slot -> number of messages that the batch had claimed there.
-        lost: Number of messages that other workers took.
+        lost: Number of messages that were claimed by other workers.
         put_back: Slot -> number of messages that the last replay returned to the backlog.
         refused: Number of messages that the query refused.
         done: Slot -> number of messages acked or renewed.
@@ -69,7 +69,7 @@ class SettledBatch(NamedTuple):
     fenced: Mapping[int, int] = MappingProxyType({})
 
     def then(self, other: SettledBatch) -> SettledBatch:
-        """Return this result combined with that of a second try in the fenced slots."""
+        """Return this result combined with that of a second attempt in the fenced slots."""
         return SettledBatch(
             self.found | other.found,
             self.lost + other.lost,
@@ -84,9 +84,9 @@ class Pace:
     """Spreads the renewals of a batch over the available time, with pauses, so that they do not block Redis.
 
     Args:
-        renewals: Their number.
+        renewals: Number of renewals.
         time_s: Time available, in seconds. Half of it is used for pauses; the rest is a reserve for a slow server.
-        stopping: Ends the pauses and the remaining renewals.
+        stopping: Event that ends the pauses and the remaining renewals.
         least: Minimum number of concurrent renewals; `PIECE` in a cluster, where a failed master delays a call.
 
     Attributes:
@@ -99,7 +99,7 @@ class Pace:
         self._pieces, self._busy_s, self._since_s = 0, 0.0, monotonic_s()
 
     def breathe(self) -> bool:
-        """Pause after a piece; return whether to stop."""
+        """Pause after a piece; return True if the remaining renewals should be skipped."""
         self._pieces += 1
         self._busy_s += monotonic_s() - self._since_s
         mean_s = self._busy_s / self._pieces
@@ -117,7 +117,7 @@ class QuerySlots:
         topic: The registered definition.
 
     Attributes:
-        pace: Spreads the renewals of the next batch; without it there are no pauses.
+        pace: Spreads the renewals of the next batch; `None` for no pauses.
     """
 
     def __init__(self, connections: Connections, topic: Topic) -> None:
@@ -132,17 +132,18 @@ class QuerySlots:
         verb: Literal["ack", "renew"],
         owners: Mapping[int, Owner] | None = None,
     ) -> SettledBatch:
-        """Ack, or renew, (slot, chunk) parts of a batch. Safe to repeat.
+        """Ack chunks of a batch, or renew their leases. Safe to repeat.
 
         Args:
             driver: The query's driver.
             seq: Number of the batch.
-            chunks: The parts.
-            verb: Ack or renew.
-            owners: Owners of the slots; by default a slot with an owner is an error.
+            chunks: Pairs of slot and chunk number.
+            verb: `ack` or `renew`.
+            owners: Owners of the slots; by default, a slot with an owner is an error.
 
         Raises:
-            RmqError: The first error; the other parts are processed. With `owners`, a newer owner is not an error.
+            RmqError: The first error, after all other chunks were processed. With `owners`, a newer owner is not an
+                error.
         """
         known, fenced = owners or {}, None if owners is None else dict[int, int]()
         parts: Iterable[Call[Settled]] = (
@@ -166,10 +167,10 @@ class QuerySlots:
         return SettledBatch(found, lost, put_back, refused, done, fenced or {})
 
     def tidy(self, owners: Mapping[int, Owner] | None = None) -> dict[int, int]:
-        """Sweep what nobody holds any more in all slots, or in those of these owners.
+        """Return expired leases to the backlog in all slots, or in the slots of these owners.
 
         Returns:
-            Slot -> epoch of the newer owner that has it.
+            Slot -> epoch of its newer owner, for slots that have one.
 
         Raises:
             FencedError: Without `owners`: a slot has an owner through ZooKeeper.
@@ -185,9 +186,9 @@ class QuerySlots:
     def _each(
         self, parts: Iterable[Call[T]], window: int, fenced: dict[int, int] | None = None
     ) -> Iterator[tuple[Call[T], T]]:
-        """Carry out calls piece by piece, those for a server that does not answer after all others.
+        """Run calls piece by piece; calls to unresponsive servers come last.
 
-        Slots of newer owners go into `fenced`; without it they are errors.
+        Slots with newer owners are added to `fenced`; if it is `None`, they are errors.
         """
         errors: list[Exception] = []
         later: list[Call[T]] = []
@@ -217,7 +218,7 @@ class QuerySlots:
             raise errors[0]
 
     def _answered(self, piece: list[Call[T]]) -> tuple[list[Call[T]], list[Call[T]]]:
-        """Return the calls for servers that answer, and those that may wait for the others."""
+        """Return the calls to responsive servers, and those to unresponsive ones, which can wait."""
         put_off: list[Call[T]] = []
         if self._connections.unresponsive_nodes:
             put_off = [call for call in piece if call.repeatable and self._connections.unresponsive(call.keys[0])]

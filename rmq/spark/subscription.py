@@ -1,4 +1,4 @@
-"""Which topics a read names: one, several, or all whose names a pattern fits."""
+"""The topics of a read: one, several, or all whose names match a pattern."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ from rmq.spark.option_kinds import quoted
 from rmq.spark.options import Options
 
 MOST_TOPICS = 100
-"""Most topics of one read: the driver of a query has connections and threads for each."""
+"""Maximum number of topics of a read: the driver of a query has connections and threads for each."""
 
 
 _SHOWN = 3
 
 
 def topics_of(connections: Connections, options: Options, *, whole: bool = True) -> list[Topic]:
-    """Return the topics that a read names, as they are registered.
+    """Return the registered definitions of the topics of a read.
 
     Args:
-        connections: Where they are.
-        options: They name them.
-        whole: Of a pattern, refuse those that a read of several topics cannot have. Else they are left out: a query
-            reads the others, see `ManyStreamReader`.
+        connections: Connections to Redis.
+        options: The options of the read.
+        whole: Whether a pattern that matches a topic that a read of several topics cannot include is an error; if not,
+            such topics are omitted, see `ManyStreamReader`.
 
     Raises:
-        InvalidValueError: No topic is named, a pattern fits none, there are too many, or one of several is a STREAM.
-        UnknownTopicError: Nobody has registered one.
+        InvalidValueError: No topic is named, the pattern matches none, there are too many, or one of several is a
+            STREAM.
+        UnknownTopicError: A topic is not registered.
     """
     registry = Registry(connections)
     if not options.several:
@@ -58,12 +59,12 @@ def topics_of(connections: Connections, options: Options, *, whole: bool = True)
 
 
 def fitting(known: Iterable[Topic], options: Options) -> list[Topic]:
-    """Return the topics whose names the pattern of a read fits, in their order."""
+    """Return the topics whose names match the pattern of a read, sorted by name."""
     return sorted((topic for topic in known if fits(options, topic.name)), key=lambda topic: topic.name)
 
 
 def check_several(topic: Topic) -> None:
-    """Refuse a topic that no read of several topics can have, with `InvalidValueError`."""
+    """Raise `InvalidValueError` for a topic that a read of several topics cannot include."""
     if topic.type is TopicType.STREAM:
         raise InvalidValueError(
             f"topic {topic.name} is STREAM, and a read of several topics cannot include a STREAM topic: read it alone",
@@ -72,7 +73,7 @@ def check_several(topic: Topic) -> None:
 
 
 def check_room(topic: Topic, number: int) -> None:
-    """Refuse a topic beside so many others of one read, with `InvalidValueError`."""
+    """Raise `InvalidValueError` if a read already has the maximum number of topics."""
     if number >= MOST_TOPICS:
         raise InvalidValueError(
             f"topic {topic.name} cannot be added: the query reads {number} topics, the maximum of one "
@@ -87,17 +88,17 @@ def _check_number(number: int) -> None:
 
 
 def fits(options: Options, name: str) -> bool:
-    """Return whether a topic's name is one that the pattern of a read fits."""
+    """Return whether a topic's name matches the pattern of a read."""
     return options.topic_pattern is not None and re.fullmatch(options.topic_pattern, name) is not None
 
 
 def for_one(options: Options, name: str) -> Options:
-    """Return the options of a read of one of its topics."""
+    """Return the options of a read of several topics, changed to read one of them."""
     return replace(options, topic=name, topics=None, topic_pattern=None)
 
 
 def together(each: Sequence[StructType]) -> StructType:
-    """Return the columns of several topics: what one of them does not have is null there."""
+    """Return the union of the columns of several topics; a column that one of them lacks is null in its rows."""
     fields: dict[str, StructField] = {}
     for columns in each:
         for field in columns.fields:
@@ -109,6 +110,6 @@ def together(each: Sequence[StructType]) -> StructType:
 
 
 def names_of(topics: Sequence[Topic]) -> str:
-    """Return the names of a read's topics for an error: of many, the first ones."""
+    """Return the names of a read's topics for an error; if there are many, only the first ones."""
     names = [topic.name for topic in topics]
     return ", ".join(names) if len(names) <= _SHOWN else f"{', '.join(names[:_SHOWN])} and {len(names) - _SHOWN} more"

@@ -90,7 +90,7 @@ def test_where_nothing_is_dead_any_more_no_picture_says_otherwise(tmp_path: Path
 def test_a_spark_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as older:
         older.setattr("pyspark.__version__", "4.1.2")
-        with pytest.raises(ImportError, match=r"needs pyspark >= 4\.2, and this is 4\.1\.2"):
+        with pytest.raises(ImportError, match=r"needs pyspark >= 4\.2; the installed version is 4\.1\.2"):
             importlib.reload(rmq.spark)
     importlib.reload(rmq.spark)
 
