@@ -33,7 +33,7 @@ LAST_SEQUENCE = 2**64 - 1
 MOST_QUOTED = 60
 """Maximum length of a text quoted in an error, characters."""
 
-NAME_RULE = "it must be 1 to 128 of A-Z a-z 0-9 . _ -"
+NAME_RULE = "it must be 1 to 128 characters of A-Z a-z 0-9 . _ -"
 _INSTANT = "an entry's id, epoch ms, or a time with its zone such as 2026-11-20T08:00:00Z"
 
 Convert = Callable[[str, str], Any]

@@ -226,7 +226,7 @@ class Options:
             InvalidValueError: The option is not set.
         """
         if not self.topic:
-            raise InvalidValueError(f'option `topic` is missing: .option("topic", "name"){otherwise}')
+            raise InvalidValueError(f'option `topic` is missing: set .option("topic", "name"){otherwise}')
         return self.topic
 
     def needed_group(self, topic: Topic) -> str:
@@ -306,7 +306,7 @@ def parse_options(options: Mapping[str, str]) -> Options:
 def _unknown(key: str) -> InvalidValueError:
     text = f"format rmq has no option {shown(key, 60)}"
     if key.lower() in _OF_FRAMES:
-        return InvalidValueError(f"{text}: it is a column of the frame that is written")
+        return InvalidValueError(f"{text}: {shown(key, 60)} is a column of the frame to write")
     if key.lower().startswith("zookeeper") and "password" in key.lower():
         return InvalidValueError(
             f"{text}, because Spark would show the password in its plans. Set the variable {PASSWORD} of "
@@ -356,7 +356,7 @@ def _check_worker(parsed: Options, values: Mapping[str, Any]) -> None:
     given = [option.metadata["name"] for option in options if option.name in values]
     if parsed.zookeeper is None and given:
         raise InvalidValueError(
-            f"{', '.join(given)} without option zookeeper: set its servers, such as zk1:2181,zk2:2181"
+            f"{', '.join(given)} cannot be used without option zookeeper: set it to servers such as zk1:2181,zk2:2181"
         )
 
 

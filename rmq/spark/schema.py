@@ -152,7 +152,7 @@ def check_payload(topic: Topic, names: Collection[str]) -> None:
     if own.isdisjoint(names) and not _PAYLOADS.isdisjoint(names):
         raise InvalidValueError(
             f"the payloads of topic {topic.name} are in column {' or '.join(sorted(own))}, which this read "
-            f"does not have, so they would be acked unread. Its columns are {', '.join(names)}",
+            f"does not have, so they would be acked without being read. Its columns are {', '.join(names)}",
             topic=topic.name,
         )
 

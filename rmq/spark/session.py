@@ -138,7 +138,7 @@ def _start(name: str, master: str, settings: Mapping[str, str], quiet: bool) -> 
                 return builder.getOrCreate()
         except Exception as error:
             said.seek(0)
-            raise RmqError(f"Spark does not start: {error}\n{said.read().decode(errors='replace')[-2000:]}") from error
+            raise RmqError(f"Spark did not start: {error}\n{said.read().decode(errors='replace')[-2000:]}") from error
 
 
 @contextmanager

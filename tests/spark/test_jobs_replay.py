@@ -248,7 +248,7 @@ def test_what_is_wrong_with_the_settings(spark: SparkSession, spark_client: RmqC
     (tmp_path / "text").write_text("no parquet at all")
     with pytest.raises(InvalidValueError, match=r"archive '.*text' can't be read: (?!An error occurred)"):
         run(spark, replace(good, archive=str(tmp_path / "text")))
-    with pytest.raises(InvalidValueError, match="needs rate"):
+    with pytest.raises(InvalidValueError, match="rate is missing"):
         replace(good, again=Again())
     with pytest.raises(InvalidValueError, match="rate is 0"):
         Again(rate=0.0)

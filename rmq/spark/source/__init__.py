@@ -1,1 +1,1 @@
-"""Reading a topic as a stream."""
+"""The streaming sources of `format("rmq")`, which read topics in micro-batches."""

@@ -1,4 +1,4 @@
-"""The batch of a streaming query: its offset, its quota of each slot, and its division into partitions. Pure."""
+"""The batch of a streaming query: its offset, its quota for each slot, and its division into partitions. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rmq.spark.calls import CHUNK
 VERSION = 1
 
 Part = tuple[int, int, int, int]
-"""Slot, number of the chunk in it from 0, most messages in the chunk, most in the batch's chunks before it."""
+"""Slot, number of the chunk in the slot from 0, maximum number of messages in it, and in the batch's earlier chunks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,8 @@ class Batch:
         query: Identity of the query, created with its first offset and stored in its checkpoint.
         seq: Number of the batch, from 1; 0 before the first.
         quotas: Slot -> maximum number of messages that the batch takes from it.
-        wary: Whether it is halved at its first replay: it may contain messages that the previous batch returned.
+        wary: Whether the batch is halved at its first replay, as it may contain messages that the previous one
+            returned.
         topic: Name of the query's topic; `None` in offsets of several topics, which have the name as the key.
     """
 
@@ -36,7 +37,7 @@ class Batch:
     topic: str | None = None
 
     def to_offset(self) -> dict[str, Any]:
-        """Return the offset as Spark logs it in the checkpoint."""
+        """Return the offset in the form that Spark stores in the checkpoint."""
         quotas = {str(slot): quota for slot, quota in sorted(self.quotas.items())}
         offset = {"v": VERSION, "qid": self.query, "seq": self.seq, "q": quotas}
         named = {} if self.topic is None else {"topic": self.topic}
@@ -47,7 +48,7 @@ class Batch:
         """Rebuild a batch from a logged offset.
 
         Raises:
-            InvalidValueError: Not an offset of this source, or one of a later version.
+            InvalidValueError: The offset is not of this source, or of a later version.
         """
         try:
             if offset["v"] != VERSION:
@@ -65,10 +66,10 @@ class Batch:
         return Batch(self.query, self.seq + 1, quotas, wary, self.topic)
 
     def of(self, topic: str) -> Batch:
-        """Return this batch as one of a query on a topic.
+        """Return this batch for a query on a topic, after a check of the topic in its offset.
 
         Raises:
-            InvalidValueError: The checkpoint is of another topic.
+            InvalidValueError: The checkpoint belongs to another topic.
         """
         if self.topic not in (None, topic):
             raise InvalidValueError(
@@ -80,11 +81,11 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """Most messages in it."""
+        """Maximum number of messages in the batch."""
         return sum(self.quotas.values())
 
     def parts(self) -> Iterator[Part]:
-        """Return its chunks, slot by slot."""
+        """Return the chunks of the batch, slot by slot."""
         before = 0
         for slot, quota in sorted(self.quotas.items()):
             for chunk in range(-(-quota // CHUNK)):
@@ -98,7 +99,7 @@ class Batch:
         return CLAIM_BYTES if most is None or number == 0 else max(1, min(CLAIM_BYTES, most // number))
 
     def chunks(self) -> Iterator[tuple[int, int]]:
-        """Return the slot and number of each of its chunks."""
+        """Yield the slot and number of each chunk of the batch."""
         return ((slot, chunk) for slot, chunk, _, _ in self.parts())
 
 
@@ -107,10 +108,11 @@ def share(due: Mapping[int, int], limit: int | None) -> dict[int, int]:
 
     Args:
         due: Slot -> number of due messages.
-        limit: Maximum number of messages in total, `None` for all.
+        limit: Maximum total number of messages; `None` for no limit.
 
     Returns:
-        Slot -> quota, at most the due messages; the sum is `limit`, or all due messages. Others are omitted.
+        Slot -> quota, at most its number of due messages; their sum is at most `limit`. Slots without a quota are
+        omitted.
     """
     total = sum(due.values())
     if limit is None or limit >= total:
@@ -128,7 +130,7 @@ def cut(batch: Batch, least: int = 1, most: int = 200) -> list[tuple[Part, ...]]
 
     Args:
         batch: The batch.
-        least: Fewest partitions; there are never more than chunks.
+        least: Minimum number of partitions; there are at most as many as chunks.
         most: Maximum number of partitions; in between, one for each `CHUNK` messages, and at most one per slot.
 
     Returns:
@@ -152,5 +154,5 @@ def cut(batch: Batch, least: int = 1, most: int = 200) -> list[tuple[Part, ...]]
 
 
 def default_replays(max_retries: int) -> int:
-    """Return the default number of replays of a whole batch: a few, and at most the retries of its messages."""
+    """Return the default of `maxReplays`: 3, or one less than a topic's number of retries if that is smaller."""
     return min(3, max(0, max_retries - 1))

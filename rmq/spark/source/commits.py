@@ -1,4 +1,4 @@
-"""Notifies a query's driver at once of a committed batch, which it would otherwise learn at the next trigger.
+"""Notifies a query's driver of committed batches at once, rather than at the next trigger.
 
 Spark reports a commit in the program that runs the query. The driver of the source is a separate process that Spark
 starts on the same machine; it listens on a socket in a directory that only this user can access. A lost notification
@@ -55,7 +55,7 @@ def _place(query: str) -> str | None:
 
 
 class CommitReceiver:
-    """Receives the numbers of committed batches of a query, which `tell` sends, and passes them to a callback.
+    """Receives the numbers of a query's committed batches from `tell`, and passes them to a callback.
 
     Args:
         query: Identity of the query.
@@ -106,7 +106,7 @@ class CommitReceiver:
 
 
 def _forget_ended(place: Path) -> None:
-    """Remove the socket of this query's previous driver, and sockets without a listener."""
+    """Delete the socket of this query's previous driver, and all sockets without a listener."""
     for path in place.parent.iterdir():
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as knocking, suppress(OSError):
             try:
@@ -119,7 +119,7 @@ def _forget_ended(place: Path) -> None:
 
 
 def tell(offset: object) -> bool:
-    """Notify the driver of a query on this machine that the batch ending at an offset is committed.
+    """Notify the driver of a query on this machine that the batch with this end offset is committed.
 
     Args:
         offset: The end offset in Spark's progress report; offsets of other sources are ignored.
@@ -151,13 +151,13 @@ def _tell(batch: dict[str, Any]) -> bool:
 
 
 class CommitListener(StreamingQueryListener):
-    """Receives the commits of Spark in the program that runs queries."""
+    """A listener that receives the commits of queries in the program that runs them."""
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Do nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        """Notify the driver of each source of the query: Spark reports a batch once it is committed."""
+        """Notify the driver of each source of the query, as Spark reports a batch after its commit."""
         for source in cast("Any", event).progress.sources:
             tell(source.endOffset)
 

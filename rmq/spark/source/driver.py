@@ -1,4 +1,4 @@
-"""The driver's side of a streaming query: plans batches, keeps their leases, acks them."""
+"""The driver of a streaming query: plans batches, renews their leases, and acks them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ NO_CHUNK = ((0, -1),)
 
 
 class Opened(NamedTuple):
-    """A batch that is read, without slots of other owners; `owners` is empty for a query without ZooKeeper."""
+    """An open batch, without the slots of other owners; `owners` is empty for a query without ZooKeeper."""
 
     driver: Driver
     batch: Batch
@@ -58,13 +58,13 @@ class Opened(NamedTuple):
 
 
 class QueryDriver:
-    """Plans and acks the batches of one query. Its lease keeper is a thread of this process.
+    """Plans and acks the batches of one query. A thread of this process renews the leases.
 
     Args:
         options: The options of the query.
 
     Attributes:
-        figures: The metrics that it reports.
+        figures: The metrics of the query.
     """
 
     def __init__(self, options: Options) -> None:
@@ -74,7 +74,7 @@ class QueryDriver:
         with ExitStack() as undo:
             undo.callback(self._connections.close)  # the caller cannot close this driver
             try:
-                self.topic = queue_topic(self._connections, name, "internal error: it is read by LogStreamReader")
+                self.topic = queue_topic(self._connections, name, "internal error: LogStreamReader reads STREAM topics")
             except UnknownTopicError as error:
                 raise UnknownTopicError(f"{error} (a query needs a registered topic)", topic=name) from None
             undo.pop_all()
@@ -206,7 +206,10 @@ class QueryDriver:
         Raises:
             BatchError: Unless `failOnDataLoss` is false.
         """
-        text = f"Redis was emptied, or replaced by an older copy, under a query of topic {self.topic.name}: {what}"
+        text = (
+            f"Redis lost data of a running query on topic {self.topic.name}, as it was emptied or restored from an "
+            f"older copy: {what}"
+        )
         if self._fail_on_data_loss:
             raise BatchError(f"{text}; set failOnDataLoss to false to continue", topic=self.topic.name)
         log.warning("%s; continuing, since failOnDataLoss is false", text)
@@ -272,7 +275,7 @@ class QueryDriver:
         return self.take(due, limit)
 
     def look(self, patience_s: float) -> dict[int, int]:
-        """Return the number of due messages in each slot, for a query with Trigger.AvailableNow.
+        """Return the number of due messages in each slot, for a plan with `take`.
 
         If nothing was due the last time, it first waits up to `patience_s` for a message.
 
@@ -296,7 +299,7 @@ class QueryDriver:
         return due
 
     def probe(self) -> None:
-        """Sweep the slots: return expired leases to the backlog.
+        """Sweep the slots, returning expired leases to the backlog.
 
         Raises:
             FencedError: The topic has owners, and the options name no ZooKeeper.
@@ -309,7 +312,7 @@ class QueryDriver:
         return self._owning is not None and self._owning.awaits(self._slots, target)
 
     def sleep(self, seconds: float) -> None:
-        """Wait with the clock of its connections."""
+        """Wait for `seconds`, by the clock of the driver's connections."""
         self._connections.runtime.sleep(seconds)
 
     def take(self, due: Mapping[int, int], limit: int | None) -> dict[int, int]:
@@ -351,7 +354,7 @@ class QueryDriver:
         return self._target is not None
 
     def freeze(self) -> None:
-        """Limit the query to the messages that are due now, including expired leases, as Trigger.AvailableNow requires.
+        """Limit the query to the messages that are due now, including expired leases, for Trigger.AvailableNow.
 
         Raises:
             FencedError: The topic has owners, and the options name no ZooKeeper.
@@ -405,7 +408,7 @@ class QueryDriver:
         self._renewing.close()
 
     def _suspect(self, batch: Batch, put_back: dict[int, int]) -> None:
-        """Halve the next batches of slots to which the last replay of a batch returned messages."""
+        """Plan the messages that the last replay of a batch returned as the next batches, without others."""
         self._suspects = put_back
         if put_back:
             log.warning(
@@ -469,5 +472,10 @@ class QueryDriver:
             return not isinstance(error, RedisUnavailableError)
         if lost and self._warned < batch.seq:
             self._warned = batch.seq
-            log.warning("batch %d of topic %s: other workers took %d messages", batch.seq, self.topic.name, lost)
+            log.warning(
+                "batch %d of topic %s: other workers claimed %d messages whose leases had expired",
+                batch.seq,
+                self.topic.name,
+                lost,
+            )
         return True

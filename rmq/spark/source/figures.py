@@ -64,13 +64,13 @@ class Figures:
 
 
 class QueryFigures(Figures):
-    """The metrics of a query that claims messages, and its remaining messages.
+    """The metrics of a query that claims messages, and the numbers of remaining messages.
 
     Args:
         topic: The definition.
 
     Attributes:
-        behind: Messages in no planned batch: due (`behind`), in the backlog, and in flight elsewhere.
+        behind: Numbers of messages in no planned batch: due (`behind`), in the backlog, and in flight elsewhere.
     """
 
     def __init__(self, topic: Topic) -> None:
@@ -80,7 +80,7 @@ class QueryFigures(Figures):
         self._kept_s: float | None = None
 
     def kept(self, since_s: float | None) -> None:
-        """Record the earliest time at which leases of the open batch were started or renewed; `None`: no batch."""
+        """Record the earliest start or renewal of the open batch's leases; `None` if no batch is open."""
         self._kept_s = since_s
 
     def settled(self, batch: int, settled: SettledBatch) -> None:
@@ -90,7 +90,7 @@ class QueryFigures(Figures):
 
     @property
     def lease_left_s(self) -> float | None:
-        """Remaining time of the open batch's leases, seconds; `None` without a batch."""
+        """Remaining time of the open batch's leases, seconds; `None` if no batch is open."""
         kept_s = self._kept_s
         return None if kept_s is None else max(0.0, self._topic.lease_s - (monotonic_s() - kept_s))
 
@@ -106,7 +106,7 @@ class QueryFigures(Figures):
         }
 
     def report(self, query: str) -> SparkQuery:
-        """Return the metrics as they are stored in Redis."""
+        """Return the metrics in the form that is stored in Redis."""
         own = self.time.seconds, self.behind["behind"], self.lease_left_s
         return SparkQuery(ROLE, query, self.batch, 0, 0, self.totals, *own)
 
@@ -115,7 +115,7 @@ class LogFigures(Figures):
     """The metrics of a query on a STREAM topic, which has no leases and cannot refuse messages."""
 
     def committed(self, batch: LogBatch) -> None:
-        """Count a commit, once."""
+        """Count a committed batch, once."""
         if batch.seq > self.batch:
             spans = batch.spans.values()
             self.ended(batch.seq, sum(span.number for span in spans), lost=sum(span.missing for span in spans))
@@ -126,12 +126,12 @@ class LogFigures(Figures):
         return {**own, "redis_s": round(self.time.seconds, 3)}
 
     def report(self, group: str, behind: int | None) -> SparkQuery:
-        """Return the metrics as they are stored in Redis."""
+        """Return the metrics in the form that is stored in Redis."""
         return SparkQuery(ROLE, group, self.batch, 0, 0, self.totals, self.time.seconds, behind)
 
 
 def report_task(connections: Connections, topic: str, query: str, time: RedisTime) -> None:
-    """Add a task's waiting time for Redis to its query's report; errors are ignored, so that metrics fail no task."""
+    """Add a task's waiting time for Redis to its query's report, ignoring errors: metrics must not fail a task."""
     with suppress(RmqError):
         SparkQueries(connections, topic).add_time(ROLE, query, time.seconds)
 
@@ -140,7 +140,7 @@ class Reporter:
     """Keeps the report of a query in Redis up to date, in a separate thread.
 
     Args:
-        url: Where Redis is.
+        url: URL of Redis.
         topic: Name of the topic.
         report: Returns the report.
     """
@@ -154,7 +154,7 @@ class Reporter:
         self._thread.start()
 
     def close(self) -> None:
-        """Report a last time, and stop the thread."""
+        """Store a last report, and stop the thread."""
         self._stopping.set()
         self._thread.join()
         self._publish()

@@ -33,13 +33,13 @@ class LogBatch:
     """One batch of a query, as its end offset names it.
 
     Attributes:
-        query: Identity of the query: born with its first offset, kept in its checkpoint.
+        query: Identity of the query, created with its first offset and stored in its checkpoint.
         topic: Name of the topic.
         group: Name of its group.
         seq: Number of the batch, from 1; 0 before the first.
         ends: Slot -> id of the last entry of this batch or an earlier one; empty before the first.
         reads: The same slots -> number of entries that the group has read or skipped by then.
-        spans: Slot -> its entries in the batch; only slots with entries.
+        spans: Slot -> its entries in the batch, for slots with entries only.
     """
 
     query: str
@@ -51,7 +51,7 @@ class LogBatch:
     spans: Mapping[int, Span] = field(default_factory=dict[int, Span])
 
     def to_offset(self) -> dict[str, Any]:
-        """Return the offset as Spark logs it in the checkpoint."""
+        """Return the offset in the form that Spark stores in the checkpoint."""
         ends = {str(slot): [end, self.reads[slot]] for slot, end in sorted(self.ends.items())}
         spans = {str(slot): list(span) for slot, span in sorted(self.spans.items())}
         named = {"v": VERSION, "qid": self.query, "topic": self.topic, "group": self.group, "seq": self.seq}
@@ -62,7 +62,7 @@ class LogBatch:
         """Rebuild a batch from a logged offset.
 
         Raises:
-            InvalidValueError: Not an offset of a STREAM topic, or one of a later version.
+            InvalidValueError: The offset is not of a query on a STREAM topic, or of a later version.
         """
         try:
             if offset["v"] != VERSION:
@@ -86,8 +86,8 @@ class LogBatch:
         """Return the batch that follows this one.
 
         Args:
-            before: Each slot of the topic -> the group's position before the batch: id, and number of entries read.
-            ends: Slot -> id of the last entry; only slots with entries in the batch.
+            before: Slot -> position of the group before the batch (id and number of entries read), for all slots.
+            ends: Slot -> id of the last entry in the batch, for slots with entries only.
             spans: The same slots -> their entries in the batch.
         """
         reads = {slot: read for slot, (_, read) in before.items()}
@@ -102,8 +102,8 @@ def cut_slots(batch: LogBatch, least: int, most: int) -> list[list[int]]:
 
     Args:
         batch: The batch.
-        least: Fewest partitions; there are never more than slots.
-        most: Most partitions.
+        least: Minimum number of partitions; there are at most as many as slots.
+        most: Maximum number of partitions.
 
     Returns:
         The slots of each partition.
@@ -120,7 +120,7 @@ def cut_slots(batch: LogBatch, least: int, most: int) -> list[list[int]]:
 
 
 def shares(slots: Sequence[int], left: int) -> dict[int, int]:
-    """Return the number of entries that each slot may contribute next: about the same for all, and at least one."""
+    """Return the number of entries that each slot may contribute to the next batch: about equal, and at least one."""
     if left < len(slots):
         return dict.fromkeys(slots[:left], 1)
     return dict.fromkeys(slots, left // len(slots))

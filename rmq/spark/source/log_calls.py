@@ -1,4 +1,4 @@
-"""Calls of the scripts of queries on STREAM topics."""
+"""Script calls of queries on STREAM topics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rmq.errors import DriverReplacedError, InvalidValueError, RmqError
 
 
 def _replaced(call: Call[Any], words: Sequence[str]) -> RmqError:
-    text = f"{call.target}: another driver ({words[0]}) reads the topic with this group; a group can have one driver"
+    text = f"{call.target}: another driver ({words[0]}) reads the topic with this group; a group has only one driver"
     return call.error(DriverReplacedError, text)
 
 
@@ -51,9 +51,9 @@ class Reach(NamedTuple):
     Attributes:
         after: Id of the entry before the first one.
         upto: Id of the last entry, or `+`.
-        limit: Most entries, 1 to `MAX_BATCH`.
-        most_bytes: Most bytes of their fields.
-        any_size: The first one may have more.
+        limit: Maximum number of entries, 1 to `MAX_BATCH`.
+        most_bytes: Maximum size of their fields, bytes.
+        any_size: Whether the first entry may be larger.
     """
 
     after: str
@@ -69,10 +69,10 @@ class Walked(NamedTuple):
     Attributes:
         position: Id of the last entry that the group has committed; empty if it does not exist.
         last: Id of the last entry counted; empty for none.
-        number: Entries counted.
-        size_bytes: Bytes of their fields.
-        more: Whether there are more.
-        sent: As in `Standing`.
+        number: Number of entries counted.
+        size_bytes: Size of their fields, bytes.
+        more: Whether there are more entries in the range.
+        sent: Number of entries ever added for the group; `None` if unknown.
     """
 
     position: str
@@ -87,7 +87,7 @@ class Dropped(NamedTuple):
     """The result of trimming a slot.
 
     Attributes:
-        number: Entries dropped.
+        number: Number of dropped entries.
         more: Whether more entries can be dropped than one call may drop.
         held: Whether a group still needs entries in the range.
     """
@@ -102,7 +102,7 @@ def _count(text: bytes) -> int | None:
 
 
 def position(topic: Topic, slot: int, group: str, driver: str) -> Call[Standing]:
-    """Build a driver's start on a slot."""
+    """Return a call that starts a driver on a slot."""
 
     def parse(reply: list[bytes]) -> Standing:
         return Standing(reply[0].decode(), reply[1].decode(), _count(reply[2]), int(reply[3]))
@@ -111,7 +111,7 @@ def position(topic: Topic, slot: int, group: str, driver: str) -> Call[Standing]
 
 
 def walk(topic: Topic, slot: int, group: str, reach: Reach) -> Call[Walked]:
-    """Build the count of the next entries."""
+    """Return a call that counts the next entries of a slot."""
 
     def parse(reply: list[bytes]) -> Walked:
         at, last, number, size, more, sent = reply
@@ -123,7 +123,7 @@ def walk(topic: Topic, slot: int, group: str, reach: Reach) -> Call[Walked]:
 
 
 def advance(topic: Topic, slot: int, group: str, driver: str, upto: str, read: int, missing: int) -> Call[bool]:
-    """Build the commit of a slot up to an id; returns whether the group has moved.
+    """Return a call that commits a slot up to an id; its result is whether the group has moved.
 
     Args:
         topic: The definition.
@@ -139,7 +139,7 @@ def advance(topic: Topic, slot: int, group: str, driver: str, upto: str, read: i
 
 
 def trim(topic: Topic, slot: int, group: str, driver: str, upto: str) -> Call[Dropped]:
-    """Build the trimming of a slot up to an id: entries that this group has committed and no other group needs."""
+    """Return a call that trims entries of a slot up to an id; the group has committed them, and no other needs them."""
 
     def parse(reply: list[bytes]) -> Dropped:
         return Dropped(int(reply[0]), is_one(reply[1]), is_one(reply[2]))
@@ -148,7 +148,7 @@ def trim(topic: Topic, slot: int, group: str, driver: str, upto: str) -> Call[Dr
 
 
 def turn(topic: Topic, group: str, holder: str, hold_ms: int, *, keep: bool) -> Call[tuple[str, int]]:
-    """Build the acquire, renewal or release of an archive's run lock; returns its holder and its end, epoch ms."""
+    """Return a call that takes, renews or frees an archive's lock; its result is the holder and expiry, epoch ms."""
 
     def parse(reply: list[bytes]) -> tuple[str, int]:
         return reply[0].decode(), int(reply[1])

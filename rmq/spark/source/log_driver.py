@@ -1,4 +1,4 @@
-"""The driver of a query on a STREAM topic: plans ranges of ids, and moves its group when Spark commits."""
+"""The driver of a query on a STREAM topic: plans ranges of ids, and moves its consumer group when Spark commits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class LogDriver:
         topic: The registered definition.
 
     Attributes:
-        figures: Its metrics.
+        figures: The metrics of the query.
     """
 
     def __init__(self, options: Options, topic: Topic) -> None:
@@ -55,12 +55,12 @@ class LogDriver:
 
     @property
     def behind(self) -> int | None:
-        """Number of entries that are not in a planned batch; `None` if unknown."""
+        """Number of entries after the planned batches; `None` if unknown."""
         lags = list(self._lag.values())
         return None if None in lags else sum(lag or 0 for lag in lags)
 
     def begin(self, batch: LogBatch) -> None:
-        """Take over the group in all slots, or create it; earlier drivers can no longer commit.
+        """Take over or create the group in all slots; earlier drivers can then no longer commit.
 
         Raises:
             InvalidValueError: The group has consumers.
@@ -115,7 +115,7 @@ class LogDriver:
         """Move the group to the end of a batch that Spark has committed. Safe to repeat.
 
         Raises:
-            DriverReplacedError: Another driver follows the topic as this group.
+            DriverReplacedError: Another driver reads the topic with this group.
         """
         with self._lock, self.figures.time.counted():
             self.begin(batch)
@@ -172,7 +172,7 @@ class LogDriver:
         self._target = self._enter(range(self.topic.slots))
 
     def open(self, batch: LogBatch) -> None:
-        """Record the running batch, for its commit notification."""
+        """Record the running batch, to which a commit notification refers."""
         with self._lock:
             self.begin(batch)
             self.figures.opened(batch.seq)
@@ -181,17 +181,17 @@ class LogDriver:
                 self._commits = CommitReceiver(batch.query, self._committed)
 
     def trim(self, ends: Mapping[int, str], say: Callable[[str], None]) -> tuple[int, int]:
-        """Drop the entries of each slot up to an id that are committed and that no other group needs.
+        """Drop the committed entries of each slot up to an id that no other group needs.
 
         Args:
             ends: Slot -> id of the last entry that may be dropped.
-            say: Called with a line after each piece.
+            say: Called with a line of text after each piece.
 
         Returns:
             The number of dropped entries, and of slots with entries that a group still needs.
 
         Raises:
-            DriverReplacedError: Another driver follows the topic as this group.
+            DriverReplacedError: Another driver reads the topic with this group.
         """
         dropped, held, slots = 0, set[int](), sorted(ends)
         while slots:
@@ -210,7 +210,7 @@ class LogDriver:
         return dropped, len(held)
 
     def close(self) -> None:
-        """Stop listening. The group keeps its position."""
+        """Stop listening for commits. The group keeps its position."""
         if self._commits is not None:
             self._commits.close()
         self._waiting.close()

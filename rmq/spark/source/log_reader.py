@@ -1,4 +1,4 @@
-"""The streaming source of STREAM topics: a query is a group, its offsets are ids, and a batch is a range of them."""
+"""The streaming source of STREAM topics: a query reads with a group, offsets are ids, and a batch is a range of ids."""
 
 from __future__ import annotations
 
@@ -39,12 +39,13 @@ class SpansPartition(InputPartition):
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows a STREAM topic for Structured Streaming.
+    """Reads a STREAM topic for Structured Streaming.
 
-    Guarantee: a batch that is run again has the same rows. Clean-ups of the topic leave what Spark has not committed.
+    Guarantee: a batch that is run again has the same rows. By default, retention keeps entries that Spark has not
+        committed.
 
     Raises:
-        InvalidValueError: No group is named, or an option that this source does not take.
+        InvalidValueError: Option `group` is missing, or an option has no effect on this source.
     """
 
     def __init__(self, schema: StructType, options: Options, topic: Topic) -> None:
@@ -54,7 +55,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._driver: LogDriver | None = None
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return where a new query begins; its group is made with the first batch."""
+        """Return the first offset of a new query; its group is created with the first batch."""
         return LogBatch(uuid.uuid4().hex, self._topic.name, self._options.needed_group(self._topic)).to_offset()
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -62,7 +63,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.max_messages)
 
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Commit the batch that ends at `start`, and plan the next."""
+        """Commit the batch that ends at `start`, and plan the next one; return its end, or `start` if it is empty."""
         last, driver = LogBatch.from_offset(start), self._query()
         driver.ack(last)
         batch = driver.plan(last, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
@@ -73,13 +74,13 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._query().freeze()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return, for Spark's progress report, what the query has done, and what is behind the batches."""
+        """Return the metrics of the query and its number of remaining entries, for Spark's progress report."""
         if (driver := self._driver) is None:
             return None
         return {"topic": self._topic.name, "group": driver.group, "behind": driver.behind, **driver.figures.progress()}
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
-        """Return the parts of the batch that ends at `end`."""
+        """Return the partitions of the batch that ends at `end`."""
         batch = LogBatch.from_offset(end)
         if batch.seq == LogBatch.from_offset(start).seq:
             return []
@@ -91,7 +92,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Read one part of a batch, a page at a time."""
+        """Read one partition of a batch, a page at a time."""
         group = self._options.needed_group(self._topic)
         time = RedisTime()
         with closing(self._options.connections()) as connections:
@@ -108,11 +109,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             report_task(connections, self._topic.name, group, time)
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Move the group to what Spark has committed, where the next `latestOffset` has not done so."""
+        """Move the group to the end of a committed batch, unless `latestOffset` has already done so."""
         self._query().ack(LogBatch.from_offset(end))
 
     def stop(self) -> None:
-        """Stop listening for commits; the group stays where it is."""
+        """Stop listening for commits; the group keeps its position."""
         if self._driver is not None:
             self._driver.close()
 

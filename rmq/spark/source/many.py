@@ -1,4 +1,4 @@
-"""The streaming source of several topics: a query of its own on each, and one offset for all."""
+"""The streaming source of several topics: a separate driver for each topic, and one offset for all."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ log = logging.getLogger("rmq.spark")
 VERSION = 1
 
 FIND_S = 30.0
-"""How often a query looks for new topics that its pattern fits."""
+"""Interval at which a query looks for new topics that match its pattern, seconds."""
 
 BRIEF_S = 0.01
-"""How long an idle topic is listened to where another one has something."""
+"""Wait for messages of an idle topic if another one has due messages, seconds."""
 
 
 def to_offset(batches: Mapping[str, Batch]) -> dict[str, Any]:
@@ -62,9 +62,9 @@ def from_offset(offset: Mapping[str, Any]) -> dict[str, Batch]:
 class ManyStreamReader(RmqStreamReader):
     """Reads several topics for Structured Streaming, with the guarantees of `RmqStreamReader` for each.
 
-    By a pattern it reads all topics that it can read. A topic that it cannot is left out, with a warning, and looked at
-    again from time to time: one topic, whoever registers it, ends no query of others. What the checkpoint has read is
-    no longer up to that: there an error ends the query.
+    With a pattern it reads all matching topics that can be read. A topic that cannot is omitted with a warning, and
+    checked again from time to time, so that a newly registered topic does not end a running query. For topics of the
+    checkpoint, such an error ends the query.
     """
 
     def __init__(self, schema: StructType, options: Options, names: Sequence[str]) -> None:
@@ -78,11 +78,11 @@ class ManyStreamReader(RmqStreamReader):
         self._gathering: Gathering | None = None
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return where a new query begins: with no topic."""
+        """Return the first offset of a new query, which has no topics."""
         return to_offset({})
 
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Ack what ends at `start`, topic by topic, and plan the next batch over all topics; claims nothing."""
+        """Ack the batch that ends at `start` on all topics, and plan the next one, without claiming."""
         last = from_offset(start)
         for name, batch in last.items():
             driver = self._driver_of_logged(name)
@@ -122,7 +122,7 @@ class ManyStreamReader(RmqStreamReader):
                 self._drop(topic.name)
 
     def _freeze_found(self) -> None:
-        """Freeze, the first time, what was not frozen before: which topics the checkpoint has is known only now."""
+        """Freeze topics that are not frozen yet: those of the checkpoint are known only at the first offset."""
         if self._frozen:
             self._found_frozen = True
             for driver in map(self._driver_of, self._names):
@@ -130,14 +130,14 @@ class ManyStreamReader(RmqStreamReader):
                     driver.freeze()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return, for Spark's progress report, what is left of all topics, and what each reports by itself."""
+        """Return the totals of remaining messages and the metrics of each topic, for Spark's progress report."""
         told = [self._drivers[name].figures.progress() for name in sorted(self._drivers)]
         sums = {name: sum(each[name] for each in told) for name in ("behind", "backlog", "in_flight")}
         left_out = {"left_out": self._left_out} if self._left_out else {}
         return {**sums, "topics": told, **left_out} if told else None
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
-        """Return the parts of the batch that ends at `end`; from now on its leases are kept."""
+        """Return the partitions of the batch that ends at `end`, and start renewing its leases."""
         before = from_offset(start)
         begun = {
             name: batch
@@ -151,14 +151,14 @@ class ManyStreamReader(RmqStreamReader):
         return found
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Ack what Spark has committed, where the next `latestOffset` has not done so."""
+        """Ack a committed batch, unless `latestOffset` has already done so."""
         for name, batch in from_offset(end).items():
             driver = self._driver_of_logged(name)
             if driver is not None:
                 driver.committed(batch)
 
     def stop(self) -> None:
-        """Stop renewing leases, and give owned slots back. No message is released: the batch may be run again."""
+        """Stop renewing leases, and release owned slots. Messages stay claimed, since the batch may be run again."""
         for driver in self._drivers.values():
             driver.close()
 
@@ -168,7 +168,7 @@ class ManyStreamReader(RmqStreamReader):
         return self._drivers[name]
 
     def _driver_of_logged(self, name: str) -> QueryDriver | None:
-        """Return the driver of a topic of the checkpoint; `None` where it is gone, and that shall be passed over."""
+        """Return the driver of a topic of the checkpoint; `None` if it is gone and `failOnDataLoss` is false."""
         try:
             return self._driver_of(name)
         except UnknownTopicError as error:
@@ -182,7 +182,7 @@ class ManyStreamReader(RmqStreamReader):
             return None
 
     def _find(self, last: Collection[str]) -> None:
-        """Look for new topics that the pattern fits, from time to time; `last` are those of the checkpoint."""
+        """Add new topics that match the pattern, once per `FIND_S`; `last` has the topics of the checkpoint."""
         if self._given.topic_pattern is None or monotonic_s() < self._find_s:
             return
         with closing(self._given.connections()) as connections:
@@ -206,7 +206,7 @@ class ManyStreamReader(RmqStreamReader):
         self._find_s = monotonic_s() + FIND_S
 
     def _refusal(self, topic: Topic) -> str:
-        """Take a topic into the query; return why it cannot be taken, empty where it is."""
+        """Add a topic to the query; return the reason if it cannot be read, otherwise an empty text."""
         try:
             self._admit(topic, len(self._names))
         except (RedisUnavailableError, ReplyLostError):
@@ -222,7 +222,7 @@ class ManyStreamReader(RmqStreamReader):
             driver.close()
 
     def _check(self, topic: Topic) -> None:
-        """Refuse a topic whose definition this query cannot read."""
+        """Raise an error for a topic that this query cannot read, by its definition."""
         options = for_one(self._given, topic.name)
         check_several(topic)
         check_topic(topic, options)
@@ -230,10 +230,10 @@ class ManyStreamReader(RmqStreamReader):
         check_payload(topic, self._schema.names)
 
     def _admit(self, topic: Topic, number: int) -> None:
-        """Take a topic into the query, beside so many others.
+        """Add a topic to a query that already reads `number` topics.
 
         Raises:
-            RmqError: It says why this query cannot read the topic.
+            RmqError: The query cannot read the topic, for the reason in the message.
         """
         check_room(topic, number)
         self._check(topic)
@@ -242,11 +242,11 @@ class ManyStreamReader(RmqStreamReader):
         driver.probe()
 
     def _begun(self, name: str) -> Batch:
-        """Return the batch before the first of a topic that the checkpoint does not know."""
+        """Return the initial batch of a topic that is not in the checkpoint."""
         return self._new.setdefault(name, Batch(uuid.uuid4().hex))
 
     def _plan(self, limit: int | None) -> dict[str, dict[int, int]]:
-        """Return topic -> quotas of its slots; empty when nothing is due, or too little."""
+        """Return topic -> quotas of its slots; empty if no or too few messages are due."""
         drivers = {name: self._driver_of(name) for name in self._names}
         gathering = self._gathered(drivers.values())
         sleep = next(iter(drivers.values())).sleep
@@ -276,7 +276,7 @@ class ManyStreamReader(RmqStreamReader):
 
 
 def _look(drivers: Mapping[str, QueryDriver]) -> dict[str, dict[int, int]]:
-    """Return topic -> how many messages are due in each slot."""
+    """Return topic -> number of due messages in each slot."""
     due: dict[str, dict[int, int]] = {}
     patience_s = IDLE_S / len(drivers)
     for name, driver in drivers.items():

@@ -1,7 +1,8 @@
-"""A streaming query as a worker under ZooKeeper: the slots that its driver owns, and those that its batch keeps.
+"""A streaming query as a worker under ZooKeeper: the slots that its driver owns, and those of its current batch.
 
-A batch keeps its slots from its plan to its ack, with the epochs that they had at the plan. A slot may be asked back
-meanwhile. Then it is handed over after the ack, or when the drain time is over. The next batch also has new slots.
+A batch keeps its slots from its plan to its ack, with their epochs at the time of the plan. A slot that is revoked
+meanwhile is handed over after the ack, or when the drain time is over. Newly owned slots are used from the next batch
+on.
 """
 
 from __future__ import annotations
@@ -36,35 +37,36 @@ from rmq.spark.source.batches import Batch
 log = logging.getLogger("rmq.spark")
 
 SETTLE_S = 5.0
-"""Before its first batch a driver waits for its share of the slots: for the session timeout and this time, at most. The
-session of the query's last driver may have to end first, and other workers have to hand slots over."""
+"""A driver waits for its share of the slots before its first batch, at most for the session timeout plus this time,
+seconds. The session of the query's previous driver may have to expire first, and other workers have to hand slots
+over."""
 
 LOOK_S = 0.1
-"""A driver that waits for slots looks at them again after so many seconds."""
+"""Interval at which a driver that waits for slots checks them, seconds."""
 
 AWAIT_S = 1.0
-"""Slots that wait for leases are looked at again after so many seconds at least."""
+"""Minimum interval between checks of slots that wait for leases to expire, seconds."""
 
 AWAITED_A_SECOND = 20
-"""Most such slots that are looked at in a second. Each look takes two commands."""
+"""Maximum number of these slots checked per second. Each check takes two commands."""
 
 MARKING = Owner(0, "any")
-"""With this owner the mark of an acked batch is set. The script asks for no epoch then."""
+"""The owner with which the mark of an acked batch is set; the script does not check its epoch."""
 
 
 class OwnedSlots:
-    """The slots of a topic that the driver of a query owns. It uses them as the runtime of a listener does.
+    """The slots of a topic that the driver of a query owns, and their handover to and from other workers.
 
     Args:
-        options: Those of the query.
-        connections: Where the topic is.
+        options: The options of the query.
+        connections: Connections to Redis.
         topic: The registered definition.
-        query: Identity of the query; its drivers join under one name, so that the next one waits for the last one's
-            session to end.
+        query: Identity of the query. All of its drivers use the same worker name, so that a new one waits for the
+            session of the previous one to end.
 
     Attributes:
-        awaited: The owned slots from which no batch is planned yet. There the leases of an earlier owner have to end,
-            or an ack that is owed has to succeed.
+        awaited: The owned slots that batches cannot use yet: leases of an earlier owner have to expire, or an
+            outstanding ack has to succeed.
     """
 
     def __init__(self, options: Options, connections: Connections, topic: Topic, query: str) -> None:
@@ -94,7 +96,7 @@ class OwnedSlots:
         self.awaited: frozenset[int] = frozenset()
 
     def start(self) -> None:
-        """Join the cluster, and wait until this driver has its share of the slots, or for as long as that may take.
+        """Join the cluster, and wait until this driver has its share of the slots, or the time for that is over.
 
         Raises:
             CoordinationError: ZooKeeper does not answer, or workers of another Redis consume the topic there.
@@ -123,20 +125,20 @@ class OwnedSlots:
             self._connections.runtime.sleep(LOOK_S)
 
     def close(self) -> None:
-        """Give all slots back at once, and leave the cluster. May be called again."""
+        """Release all slots at once, and leave the cluster. Safe to repeat."""
         self._follower.stop()
         atexit.unregister(self.close)
 
     def owned(self) -> dict[int, Owner]:
-        """Return the slots that may be read from now."""
+        """Return the owned slots of the topic, with their owners."""
         return self._here(self._coordinator.owned())
 
     def _here(self, owned: Mapping[SlotKey, Ownership]) -> dict[int, Owner]:
-        """Return the slots of this topic."""
+        """Return those of the owned slots that belong to this topic."""
         return {slot: Owner(each.epoch, each.ensemble) for (place, slot), each in owned.items() if place == self.place}
 
     def refresh_ownership(self, owned: Mapping[SlotKey, Ownership]) -> bool:
-        """Hand over the slots that are asked back and that no batch keeps. Called at every change, and now and then."""
+        """Hand over revoked slots that no batch keeps. Called at every change of ownership, and at intervals."""
         with self._lock:
             asked_back = [slot for place, slot in self._coordinator.revoking() if place == self.place]
             for slot in asked_back:
@@ -149,13 +151,13 @@ class OwnedSlots:
         return bool(asked_back)
 
     def open_slots(self) -> set[int]:
-        """Return the owned slots that have no leases left to wait for."""
+        """Return the owned slots that batches can use."""
         return {slot for slot in self.owned() if slot not in self.awaited}
 
     def has_changed(self, slots: QuerySlots) -> bool:
-        """Tell whether a batch may have other slots than when this was asked last.
+        """Return whether the slots that a batch may use have changed since the last call.
 
-        It looks now and then at the slots that wait for leases, and at no others.
+        Slots that wait for leases are checked at intervals, other slots are not.
         """
         if self._changed.is_set():
             self._changed.clear()
@@ -180,12 +182,12 @@ class OwnedSlots:
         return False
 
     def ready(self, slots: QuerySlots, driver: Driver | None) -> dict[int, Owner]:
-        """Return the slots that a new batch may have: swept, and without anything in flight of an earlier owner.
+        """Sweep the owned slots; return those without messages of earlier owners in flight, for a new batch.
 
-        It first sends the acks that are owed in slots that have come back.
+        Outstanding acks are sent first for slots that this driver owns again.
 
         Raises:
-            RmqError: Redis does not answer. A lost reply is no error: it sweeps such slots again.
+            RmqError: Redis does not answer. A lost reply is not an error, as the slots are swept again.
         """
         owners = self.owned()
         owing = [slot for slot in self._owed if slot in owners]
@@ -198,7 +200,7 @@ class OwnedSlots:
         return ready
 
     def _sweep(self, slots: QuerySlots, owners: Mapping[int, Owner]) -> None:
-        """Sweep slots, and open those in which nothing of an earlier owner is in flight."""
+        """Sweep slots, and open those in which no message of an earlier owner is in flight."""
         try:
             fenced = slots.tidy(owners)
         except ReplyLostError:
@@ -213,7 +215,7 @@ class OwnedSlots:
         self._look_s = monotonic_s() + max(AWAIT_S, waiting / AWAITED_A_SECOND)
 
     def _note_fenced(self, fenced: Mapping[int, int], owners: Mapping[int, Owner]) -> None:
-        """Tell the coordinator of newer epochs in Redis: this worker has not learned of their owners yet."""
+        """Report newer epochs found in Redis to the coordinator, which does not know of their owners yet."""
         for slot, epoch in fenced.items():
             self._coordinator.fenced(epoch, owners[slot].ensemble)
             if self._fenced.get(slot) != owners[slot]:
@@ -222,7 +224,7 @@ class OwnedSlots:
                 log.info(text, slot, self.place, epoch, owners[slot].epoch)
 
     def keep(self, quotas: Mapping[int, int]) -> dict[int, int]:
-        """Keep the slots of a batch that is planned; return its quotas without slots that were lost just now."""
+        """Keep the slots of a planned batch; return its quotas without slots that were lost meanwhile."""
         with self._lock:
             owned = self.owned()
             kept = {
@@ -232,16 +234,16 @@ class OwnedSlots:
         return {slot: quota for slot, quota in quotas.items() if slot in kept}
 
     def release(self) -> None:
-        """Note that no batch keeps slots any more."""
+        """End the hold of the current batch on its slots."""
         with self._lock:
             self._kept = None
 
     def kept(self, batch: Batch, slots: QuerySlots, driver: Driver) -> dict[int, Owner]:
         """Return the slots that a batch reads, with their owners.
 
-        A batch that this driver has planned has the slots and owners of its plan. A batch of an earlier driver has
-        those of its slots that this driver owns, once nothing but the batch is in flight there. The query forgets what
-        it has read in the other slots.
+        A batch that this driver planned has the slots and owners of its plan. A batch of an earlier driver has those of
+        its slots that this driver owns, once no message outside the batch is in flight there. The batch's records in
+        the other slots are removed.
 
         Raises:
             RmqError: Redis does not answer.
@@ -262,14 +264,14 @@ class OwnedSlots:
         return found
 
     def settle(self, slots: QuerySlots, driver: Driver, batch: Batch, verb: Literal["ack", "renew"]) -> SettledBatch:
-        """Ack or renew a batch in the slots that this driver owns. An ack in the other slots is owed.
+        """Ack or renew a batch in the slots that this driver owns; acks in other slots wait until it owns them again.
 
         Returns:
-            What has come of it. What the batch has in slots that were lost since its read counts as lost. Slots that
-            this driver has never had in the batch do not count.
+            The results by slot. Messages in slots that were lost since the batch was read count as lost. Slots that
+            this driver never owned during the batch do not count.
 
         Raises:
-            RmqError: As `QuerySlots.settle`.
+            RmqError: As for `QuerySlots.settle`.
         """
         owned = self.owned()
         owners = owned | (self._kept or {})
@@ -292,9 +294,9 @@ class OwnedSlots:
         return settled._replace(found=found, lost=settled.lost + sum(gone.values()))
 
     def _pay(self, slots: QuerySlots, driver: Driver, slot: int, owners: Mapping[int, Owner]) -> bool:
-        """Ack what was committed while another worker had the slot; return whether that is done.
+        """Send an outstanding ack of a committed batch in a slot; return whether it is settled.
 
-        Where Redis refuses the ack, the messages come again: that is done, too.
+        If Redis refuses the ack, the messages are delivered again, and the ack counts as settled.
         """
         seq, chunks = self._owed[slot]
         try:
@@ -310,7 +312,7 @@ class OwnedSlots:
         return True
 
     def _taken_over(self, batch: Batch, slots: QuerySlots, driver: Driver) -> dict[int, Owner]:
-        """Return, and keep, the slots of an earlier driver's batch that have no other message in flight."""
+        """Wait for other messages in flight in the slots of an earlier driver's batch; return the slots without any."""
         owners, found = dict(self._kept or {}), dict[int, Owner]()
         until_s = monotonic_s() + self.topic.lease_s + SETTLE_S
         while True:
@@ -366,9 +368,9 @@ def unnamed(topic: Topic, error: FencedError) -> FencedError:
 
 
 def _end_in_order() -> None:
-    """Have SIGTERM, with which Spark ends the process of a source, end it in order: its slots go back at once.
+    """Exit normally at SIGTERM, with which Spark ends the process of a source, so that slots are released at once.
 
-    Spark closes the pipe of the process at the same time, so that it may be about to end already.
+    Spark closes the pipe of the process at the same time, so the process may already be exiting.
     """
     main = threading.current_thread() is threading.main_thread()
     if main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:

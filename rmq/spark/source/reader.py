@@ -1,7 +1,7 @@
-"""The streaming source: drains a topic in batches that come back identical after a crash, and acks what Spark commits.
+"""The streaming source: reads a topic in batches that are identical after a crash, and acks committed batches.
 
-The driver's process plans, keeps leases and acks (`driver.py`); tasks claim their part of a batch when they read
-it, and read the same messages as often as they are asked to.
+The driver's process plans batches, renews their leases and acks them (`driver.py`). Tasks claim their part of a batch
+when they first read it, and read the same messages at every later attempt.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from rmq.spark.source.driver import QueryDriver
 from rmq.spark.source.figures import report_task
 
 TOGETHER, BATCH_BYTES = 4, 8 << 20
-"""Chunks are put together into one record batch: so many, or until they have more bytes than this."""
+"""Number of chunks combined in one record batch, and size in bytes above which it gets no more chunks."""
 
 
 @dataclass
 class BatchPartition(InputPartition):
-    """Part of a batch that one task reads: its chunks, with the topic's definition, which tasks then need not read."""
+    """Part of a batch that one task reads: its chunks, and the topic's definition, so that tasks need not fetch it."""
 
     topic: Topic
     reading: Reading
@@ -53,8 +53,8 @@ class BatchPartition(InputPartition):
 class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a topic for Structured Streaming.
 
-    Guarantee: a batch that is run again has the same rows; nothing is acked before Spark has committed it, and nothing
-    that others have taken meanwhile is.
+    Guarantee: a batch that is run again has the same rows. Messages are acked only after Spark has committed their
+    batch, and not if other workers have claimed them meanwhile.
     """
 
     def __init__(self, schema: StructType, options: Options) -> None:
@@ -71,7 +71,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.max_messages)
 
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Ack the batch that ends at `start`, which Spark has committed, and plan the next; claims nothing."""
+        """Ack the batch that ends at `start`, which Spark has committed, and plan the next one, without claiming."""
         last, driver = self._batch(start), self._query()
         driver.ack(last)
         quotas = driver.plan(limit.max_rows if isinstance(limit, ReadMaxRows) else None)
@@ -82,18 +82,18 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._query().freeze()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return, for Spark's progress report, the topic, what the query has done, and what it has left."""
+        """Return the topic, metrics and numbers of remaining messages of the query, for Spark's progress report."""
         return None if self._driver is None else self._driver.figures.progress()
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
-        """Return the parts of the batch that ends at `end`; from now on its leases are kept."""
+        """Return the partitions of the batch that ends at `end`, and start renewing its leases."""
         batch, query = self._batch(end), self._query()
         if batch.seq == Batch.from_offset(start).seq:
             return []
         return self._parts(query, batch)
 
     def _parts(self, query: QueryDriver, batch: Batch, part: float = 1.0) -> list[InputPartition]:
-        """Begin a batch, and return its tasks; `part`: how much of all the query's tasks and bytes it gets."""
+        """Open a batch, and return its partitions; `part` is its share of the query's tasks and bytes."""
         driver, batch, owners = query.open(batch)
         fewest, most = self._options.task_numbers
         fewest = ceil(fewest * part)
@@ -117,7 +117,7 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Claim, or claim again, one part of a batch, a chunk at a time."""
+        """Read one partition of a batch, a chunk at a time, claiming its messages the first time."""
         partition = cast(BatchPartition, partition)
         time = RedisTime()
         with closing(self._options.connections()) as connections:
@@ -128,11 +128,11 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             report_task(connections, partition.topic.name, partition.reading.driver.query, time)
 
     def commit(self, end: Mapping[str, Any]) -> None:
-        """Ack what Spark has committed, where the next `latestOffset` has not done so."""
+        """Ack a committed batch, unless `latestOffset` has already done so."""
         self._query().committed(self._batch(end))
 
     def stop(self) -> None:
-        """Stop renewing leases, and give owned slots back. No message is released: the batch may be run again."""
+        """Stop renewing leases, and release owned slots. Messages stay claimed, since the batch may be run again."""
         if self._driver is not None:
             self._driver.close()
 
@@ -146,9 +146,9 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _chunks(connections: Connections, partition: BatchPartition, time: RedisTime) -> Iterator[list[tuple[int, Chunk]]]:
-    """Read a partition's chunks, each with its slot, some together; the next one is on its way meanwhile.
+    """Yield a partition's chunks with their slots, several at a time, while the next chunk is being read.
 
-    Only one: Redis works off what one client has sent without a break, and a chunk takes it some milliseconds.
+    Only one chunk is read ahead: it takes Redis some milliseconds, and a pipeline is executed without a break.
     """
     parts = partition.parts
 
@@ -178,10 +178,10 @@ def _chunks(connections: Connections, partition: BatchPartition, time: RedisTime
 
 
 def to_arrow(schema: StructType, topic: Topic, chunks: Sequence[tuple[int, Chunk]]) -> Any:
-    """Return (slot, chunk) pairs as one record batch with the columns that Spark asks for: the same at each read.
+    """Return chunks, given with their slots, as one record batch with the requested columns, the same at each read.
 
-    `priority` and `due` are null where the message had been rolled back before; `retries_left` is null, since it
-    differs from one read to the next. `attempt` is that of the first read.
+    `priority` and `due` are null for messages that were returned to the backlog before. `retries_left` is null, since
+    it would differ between reads. `attempt` is that of the first read.
     """
     names = frozenset(schema.names)
     form = spark_types.to_arrow_schema(schema, timezone="UTC")

@@ -1,4 +1,4 @@
-"""Waits until something of a topic may be due, at the price of a few commands a second, however many slots it has."""
+"""Waits until messages of a topic may be due, with a few commands per second for any number of slots."""
 
 from __future__ import annotations
 
@@ -16,40 +16,41 @@ from rmq._transport.connections import Connections
 from rmq.errors import RmqError
 
 IDLE_S = 0.2
-"""How long a trigger waits for something to do where nothing is due: a query with several sources is held up by it."""
+"""Wait of a trigger for messages if none are due, seconds; short, as it delays the other sources of a query."""
 
 LOOK_EVERY_S = 1.0
-"""A hint may get lost: so some slots are looked at that often, all in turn."""
+"""Interval at which some slots are polled in turn, seconds, since wake hints may be lost."""
 
 LOOK_SLOTS = 8
-"""Slots of one such look, at least."""
+"""Minimum number of slots of a poll."""
 
 ROUND_S = 30
-"""All slots are looked at within this time."""
+"""Time within which all slots are polled, seconds."""
 
 REST_S = 120.0
-"""Longest time until the slots are swept and counted anew, whatever was heard."""
+"""Maximum time until the slots are swept and counted again, seconds, even without hints."""
 
 AGAIN_S = 1.0
-"""Pause before a slot is counted anew where something is due, and nothing could be planned: others have it."""
+"""Pause before a slot is counted again if its due messages could not be planned, seconds: others may have claimed
+them."""
 
 MOST_SLOTS = 256
-"""Slots in one script call."""
+"""Maximum number of slots in a script call."""
 
 
 Look = Callable[[Sequence[int]], Call[tuple[int, list[int]]]]
 
 
 class Waiting:
-    """Hears of sends, and knows when what was sent before is due. For one thread.
+    """Listens for wake hints of sends, and knows when earlier messages become due. Not thread-safe.
 
     Args:
-        connections: Where the topic is.
+        connections: Connections to Redis.
         topic: The registered definition.
-        look: Builds the question when each of some slots has something to do; by default for what is in store.
+        look: Returns a call that reads the next due time of each of some slots; by default that of their backlog.
 
     Attributes:
-        slots: Returns the slots that count; by default all.
+        slots: Returns the slots to watch; by default all.
     """
 
     def __init__(self, connections: Connections, topic: Topic, look: Look | None = None) -> None:
@@ -65,7 +66,7 @@ class Waiting:
         self._look_s = self._end_s = 0.0
 
     def rest(self) -> None:
-        """Note that nothing could be planned, and find out when something will be due."""
+        """Start to wait, as no batch could be planned: find out when messages become due."""
         now_s = monotonic_s()
         self._resting, self._end_s = True, now_s + REST_S
         try:
@@ -81,14 +82,14 @@ class Waiting:
         self._in_vain = due
 
     def stir(self) -> None:
-        """Note that something has changed: the next wait is over at once."""
+        """Make the next wait end at once, since slots or messages may have changed."""
         self._resting = False
 
     def is_over(self, timeout_s: float) -> bool:
-        """Wait up to `timeout_s` for something that may be due; at once where nothing says that nothing is.
+        """Wait up to `timeout_s` until messages may be due; return at once if `rest` was not called before.
 
         Returns:
-            Whether to plan.
+            True if a batch should be planned.
         """
         until_s = monotonic_s() + timeout_s
         while self._resting:
@@ -109,7 +110,7 @@ class Waiting:
         return True
 
     def close(self) -> None:
-        """Hear no more hints."""
+        """Stop listening for wake hints."""
         self._hints.close()
 
     def _listen(self, timeout_s: float) -> None:

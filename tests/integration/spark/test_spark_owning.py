@@ -257,12 +257,12 @@ def test_a_batch_without_some_slots_is_renewed_without_warnings(
     query.read()
     for _ in range(2):
         query.driver._renew()
-    assert "other workers took" not in caplog.text
+    assert "other workers claimed" not in caplog.text
     view.slots = {}
     taken(redis_client, topic, 7)
     for _ in range(2):
         query.driver._renew()
-    assert caplog.text.count("other workers took") == 1
+    assert caplog.text.count("other workers claimed") == 1
 
 
 @pytest.mark.parametrize("error", [RedisUnavailableError("no answer"), ReplyLostError("no reply")])

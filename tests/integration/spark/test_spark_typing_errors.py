@@ -17,7 +17,7 @@ READS = [
     M("option `topic` is missing", {"topic": None}),
     M("topic is empty", {"topic": " "}),
     M("topic typed-imag is not registered", {"topic": "typed-imag"}),
-    M("topic is 'price image'; it must be 1 to 128 of A-Z a-z 0-9 . _ -", {"topic": "price image"}),
+    M("topic is 'price image'; it must be 1 to 128 characters of A-Z a-z 0-9 . _ -", {"topic": "price image"}),
     M(
         "topic is 'typed-image, typed-mail'; it must be 1 to 128 .*; to read several topics, use option topics",
         {"topic": "typed-image, typed-mail"},
@@ -105,7 +105,7 @@ LOG_READS = [
     M("ranges already sets the first and last entry of each slot: remove first", {"ranges": FIELDS, "first": "1-0"}),
     M("ranges names slot 9; the slots of topic typed-clicks are 0 to 3", {"ranges": '{"9": ["5-0", "9-0"]}'}),
     M("ranges has 9-0 to 5-0 for slot 0; the last entry must not precede", {"ranges": '{"0": ["9-0", "5-0"]}'}),
-    M("statesOf is 'my group'; it must be 1 to 128 of A-Z", {"statesOf": "my group"}),
+    M("statesOf is 'my group'; it must be 1 to 128 characters of A-Z", {"statesOf": "my group"}),
     M("typed-clicks is STREAM and has no queue dead", {"queue": "dead"}),
     M("typed-clicks is STREAM; option snapshot is for topics of other types", {"snapshot": "atomic"}),
     M("typed-clicks is STREAM; option chunkSize is for", {"chunkSize": 100}),
@@ -142,9 +142,12 @@ STREAMS = [
     M("workerWeight is '0'; it must be a whole number from 1 to 1000", {"zookeeper": "zk1:2181", "workerWeight": 0}),
     M("drainSeconds is 'never'; it must be a duration such as", {"zookeeper": "zk1:2181", "drainSeconds": "never"}),
     M("zookeeperSessionSeconds is '0'; it must be from 1", {"zookeeper": "zk1:2181", "zookeeperSessionSeconds": 0}),
-    M("drainSeconds without option zookeeper: set its servers, such as zk1:2181", {"drainSeconds": 60}),
-    M("workerWeight without option zookeeper: set its servers, such as zk1:2181", {"workerWeight": 1}),
-    M("zookeeperUser, zookeeperCa without option zookeeper: set", {"zookeeperUser": "shop", "zookeeperCa": "system"}),
+    M("drainSeconds cannot be used without option zookeeper: set it to servers such as zk1:2181", {"drainSeconds": 60}),
+    M("workerWeight cannot be used without option zookeeper: set it to servers such as zk1:2181", {"workerWeight": 1}),
+    M(
+        "zookeeperUser, zookeeperCa cannot be used without option zookeeper",
+        {"zookeeperUser": "shop", "zookeeperCa": "system"},
+    ),
     M("zookeeperUser needs a password: set the environment variable RMQ_", {**ZK, "zookeeperUser": "shop"}),
     M(
         "has no option zookeeperpassword, because Spark would show the password in its plans. Set",
@@ -185,7 +188,7 @@ STREAMS = [
 G = {"group": "billing"}
 LOG_STREAMS = [
     M("topic typed-clicks is STREAM: set the consumer group of the query"),
-    M("group is 'my group'; it must be 1 to 128 of A-Z a-z 0-9 . _ -", {"group": "my group"}),
+    M("group is 'my group'; it must be 1 to 128 characters of A-Z a-z 0-9 . _ -", {"group": "my group"}),
     M("start is 'earliest'; it must be new, all, an entry's id, epoch ms, or a time", {**G, "start": "earliest"}),
     M("start is '2026-11-20T08:00:00'; .* a time with its zone", {**G, "start": "2026-11-20T08:00:00"}),
     M("start is 9-1 and last 9-0; the last entry must not precede the first", {**G, "start": "9-1", "last": "9-0"}),

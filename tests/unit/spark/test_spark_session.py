@@ -41,7 +41,7 @@ def test_a_spark_that_does_not_start_is_an_error_of_ours_with_what_java_said(tmp
         timeout=60,
         check=True,
     )
-    assert ran.stdout.startswith("Spark does not start: ")
+    assert ran.stdout.startswith("Spark did not start: ")
     assert ("no such VM" in ran.stdout, "no such VM" in ran.stderr) == (quiet, not quiet)
 
 
