@@ -25,7 +25,7 @@ STOCKED = "content string, value double"
 BOTH: Mistakes = {
     IMAGE: [
         M("format rmq has no option badrow; did you mean badRows\\?", {"badRow": "collect"}),
-        M("format rmq has no option content: it is a column of the frame", {"content": "item:7"}),
+        M("format rmq has no option content: content is a column of the frame", {"content": "item:7"}),
         M("path is '/queues/images'; format rmq has no paths", {"path": "/queues/images"}),
         M("queue is an option of reads and has no effect on a write", {"queue": "dead"}),
         M("maxMessagesPerTrigger is an option of reads", {"maxMessagesPerTrigger": 9}),
@@ -96,7 +96,7 @@ BOTH: Mistakes = {
         M("column 'c0' is not a column of topic", {}, ", ".join([RANKED, *(f"c{i} string" for i in range(80))])),
     ],
     OFFER: [
-        M("format rmq has no option fixed_time: it is a column", {"fixed_time": "5m"}, TEXT),
+        M("format rmq has no option fixed_time: fixed_time is a column", {"fixed_time": "5m"}, TEXT),
         M("whenPassed is 'later'; it must be one of fail, now, collect", {"whenPassed": "later"}),
         M("whenPassed=collect needs badRows=collect and badRowsPath", {"whenPassed": "collect"}),
         M("column fixed_time is missing for topic typed-offer", {}, TEXT),
