@@ -1,4 +1,4 @@
-"""The command line, `rmq`. Needs the extra: `pip install 'rmq[cli]'`."""
+"""The command line `rmq`. Requires the extra `cli`: `pip install 'rmq[cli]'`."""
 
 import sys
 

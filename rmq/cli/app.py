@@ -1,4 +1,4 @@
-"""The command `rmq`: its commands and global options."""
+"""The command `rmq`: registers its subcommands and its global options."""
 
 from __future__ import annotations
 
@@ -33,13 +33,14 @@ from rmq.cli.commands.spark.app import spark_app
 from rmq.cli.console import GlobalOptions, Json, Session, Url, Verbose, command, make_group, register
 
 app = make_group(
-    "RMQ: a message queue on Redis that merges duplicates, orders by priority and delivers at a time.",
-    epilog="Exit codes: 0 done, 1 it did not work, 2 wrong usage or input, 3 topics differ, 130 ended by Ctrl-C.",
+    "RMQ: a message queue on Redis that merges duplicates, orders by priority, and delivers at a given time.",
+    epilog="Exit codes: 0 success, 1 failure, 2 wrong usage or input, 3 topics differ, 75 a handler hung, 130 Ctrl-C.",
 )
 dead_app = make_group("List, redrive and purge dead messages.")
-stream_app = make_group("Stream topics: groups, consumers, and entries without a group.")
+stream_app = make_group("Manage the groups, consumers and entries of stream topics.")
 topics_app = make_group(
-    "List (by default), create, show and change topics; compare them with a program's.", no_args_is_help=False
+    "List (the default), create, show and change topics, and compare them with those of a program.",
+    no_args_is_help=False,
 )
 
 
@@ -59,19 +60,19 @@ def take_global_options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Store the options given before the command."""
+    """Store the global options that are given before the command."""
     del version
     ctx.obj = GlobalOptions(url, json, verbose)
 
 
 def demo(
     session: Session,
-    seconds: Annotated[float, typer.Option(min=1, help="How long the demo's day lasts.")] = 20.0,
+    seconds: Annotated[float, typer.Option(min=1, help="Seconds in which the day of orders is replayed.")] = 20.0,
     pictures: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Draw real pictures there, with a contact sheet: rmq[demo].")
+        Path | None, typer.Option(metavar="FOLDER", help="Draw pictures in this folder. Requires the extra demo.")
     ] = None,
 ) -> None:
-    """Run the price-picture job on real orders, with a live table and the accounts checked."""
+    """Replay a day of real orders, show live figures, and check that no message was lost."""
     from rmq.demo.show import run  # loaded only here: it brings its data along
 
     code = run(

@@ -1,4 +1,4 @@
-"""Shared by all commands: global options, output, and how an error ends a command."""
+"""Code shared by all commands: global options, output, and errors with their exit codes."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from rmq.errors import EnsembleMismatchError, FencedError, InvalidValueError, Rm
 from rmq.logs import JsonFormatter
 
 FAILED, BAD_INPUT = 1, 2
-"""Exit codes: it did not work; it was asked for wrongly."""
+"""Exit codes for a failure, and for invalid usage or input."""
 
 DEADLINE_S = 5.0
-"""How long a command repeats a call: a person waits at the terminal."""
+"""Seconds for which a command retries a call. Shorter than in the library, since a person waits for the result."""
 
 _MOST_ERROR_CHARACTERS = 2_000
 P = ParamSpec("P")
@@ -47,7 +47,8 @@ Url = Annotated[
     typer.Option(
         "--url",
         metavar="URL",
-        help="Where Redis is. The list of processes shows it: put a password into RMQ_URL.  \\[default: RMQ_URL]",
+        help="URL of Redis. Other users can see it in the process list: use RMQ_URL for a URL with a password.  "
+        "\\[default: RMQ_URL]",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON: one document, or one line per message.")]
@@ -56,7 +57,7 @@ Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log to stderr, a
 
 @dataclass(frozen=True, slots=True)
 class GlobalOptions:
-    """Options that are allowed before and after the command; see `Url`, `Json` and `Verbose`."""
+    """The options that are allowed before and after the command; see `Url`, `Json` and `Verbose`."""
 
     url: str | None = None
     json: bool = False
@@ -64,7 +65,7 @@ class GlobalOptions:
 
 
 class Session:
-    """One run of one command: its options and its two outputs. Results go to stdout, all else to stderr."""
+    """A run of a command: its global options and its output. Results go to stdout, everything else to stderr."""
 
     def __init__(self, options: GlobalOptions) -> None:
         self.options = options
@@ -74,24 +75,27 @@ class Session:
         self.err = Console(stderr=True, **plain)
 
     def client(self, deadline_s: float = DEADLINE_S) -> RmqClient:
-        """Return a client; a note says when its Redis ends with this command.
+        """Return a client; print a note if its Redis is temporary.
+
+        Args:
+            deadline_s: Seconds to retry a call before it fails.
 
         Raises:
-            InvalidUrlError: Neither --url nor RMQ_URL names a Redis.
+            InvalidUrlError: Neither --url nor RMQ_URL is given, or the URL is invalid.
         """
         if chosen_url(self.options.url).temporary:
             how = "RMQ_URL or --url" if self.options.url is None else "--url"
-            self.note(f"this is a temporary Redis, gone when this command ends: name another by {how}")
+            self.note(f"this Redis is temporary and ends with this command; give the URL of another one with {how}")
         return RmqClient(self.options.url, deadline_s=deadline_s)
 
     @contextmanager
     def opened(self, topic: str) -> Generator[tuple[RmqClient, Topic]]:
-        """Give a client and the definition of a topic."""
+        """Context manager that yields a client and the registered definition of a topic."""
         with self.client() as client:
             yield client, client.topic(topic)
 
     def note(self, text: str) -> None:
-        """Print a remark on stderr."""
+        """Print a note on stderr."""
         self.err.print(Text(shown(text, _MOST_ERROR_CHARACTERS), style="dim"), soft_wrap=True)
 
     def warn(self, text: str) -> None:
@@ -99,30 +103,30 @@ class Session:
         self.err.print(Text(shown(text, _MOST_ERROR_CHARACTERS), style="yellow"), soft_wrap=True)
 
     def line(self, *parts: str | tuple[str, str]) -> None:
-        """Print one line of the result, made of text or (text, style), all of it escaped by the caller."""
+        """Print a line of the result. Each part is a text or (text, style), escaped by the caller."""
         self.out.print(Text.assemble(*parts), soft_wrap=True)
 
     def message(self, content: bytes, facts: Sequence[str], carried: tuple[str, str] | None) -> None:
-        """Print one message. `carried` has the label and the text of its value, escaped."""
+        """Print a message with facts about it. `carried` is the label and the escaped text of its value, if any."""
         self.line((shown(content), "bold"))
         self.line((f"  {', '.join(facts)}", "dim"))
         if carried is not None:
             self.line((f"  {carried[0]} ", "dim"), carried[1])
 
     def document(self, value: object) -> None:
-        """Print one JSON value on one line, in ASCII, so that no terminal can obey it."""
+        """Print a JSON value on one line, in ASCII, so that payloads cannot send control codes to a terminal."""
         sys.stdout.write(json.dumps(value, allow_nan=False) + "\n")
         sys.stdout.flush()
 
     def result(self, document: object, text: str) -> None:
-        """Print a result: as JSON, or as a text that the caller has escaped."""
+        """Print a result: `document` with --json, else `text`, which the caller has escaped."""
         if self.json:
             self.document(document)
         else:
             self.line(text)
 
     def overview(self, document: object, view: RenderableType | None, empty: str) -> None:
-        """Print a result: as JSON, or as a table; `None` for one without rows, instead of which a note says `empty`."""
+        """Print a result: `document` with --json, else `view`, or the note `empty` if `view` is `None`."""
         if self.json:
             self.document(document)
         elif view is not None:
@@ -139,15 +143,15 @@ class Session:
         empty: str,
         limit: int = 0,
     ) -> None:
-        """Print values as a line of JSON each, or as the rows of a table.
+        """Print values: with --json each as a line of JSON, else as the rows of a table.
 
         Args:
-            found: The values.
-            document: Returns a value for JSON.
-            columns: The table's columns; see `new_table`.
-            cells: Returns the row of a value, escaped.
-            empty: What a note says instead of a table without rows.
-            limit: How many are printed; a note says when there are more. 0 for all.
+            found: The values to print.
+            document: Returns the JSON document of a value.
+            columns: Columns of the table; see `new_table`.
+            cells: Returns the escaped cells of a value's row.
+            empty: Note to print instead of a table without rows.
+            limit: Maximum number of values to print, 0 for all. If there are more, a note is printed.
         """
         table, values = new_table(*columns), iter(found)
         for value in itertools.islice(values, limit or None):
@@ -160,7 +164,7 @@ class Session:
         elif not self.json:
             self.note(empty)
         if limit and next(values, None) is not None:
-            self.note(f"there are more than these {limit:,}: see --limit")
+            self.note(f"only the first {limit:,} are shown; --limit N shows more, --limit 0 shows all")
 
     def drop(
         self,
@@ -169,39 +173,41 @@ class Session:
         agreed: Callable[[int], bool],
         purge: Callable[[Callable[[int], None]], int],
     ) -> None:
-        """Drop messages for good, and print how many.
+        """Delete messages permanently, and print their number.
 
         Args:
-            yes: Do not ask.
-            count: Returns how many there are.
-            agreed: Asks, given how many there are.
-            purge: Drops them; it is given a function to report to.
+            yes: Do not ask for confirmation.
+            count: Returns the number of messages.
+            agreed: Asks for confirmation. It is passed the number of messages.
+            purge: Deletes the messages. It is passed a function to report progress to.
 
         Raises:
-            InvalidValueError: There is no terminal to ask at.
+            InvalidValueError: Confirmation is required, but stdin is not a terminal.
         """
         if not yes and not is_terminal(sys.stdin):
-            raise InvalidValueError("purge drops messages for good and cannot ask without a terminal: add --yes")
+            raise InvalidValueError(
+                "purge deletes messages permanently, and cannot ask for confirmation without a terminal: add --yes"
+            )
         number = None if yes and not self.err.is_terminal else count()
         if not yes and not agreed(number or 0):
-            self.note("nothing was dropped")
+            self.note("nothing was purged")
             raise typer.Exit(FAILED)
         with self.progress("purged", number) as moved:
             dropped = purge(moved)
         self.result({"purged": dropped}, f"{dropped:,} purged")
 
     def fail(self, error: RmqError) -> typer.Exit:
-        """Print an error as one red line; return the exception that ends the command."""
+        """Print an error as one red line, and return the exception that ends the command."""
         if self.options.verbose:
             self.err.print(Text(safe_lines("".join(traceback.format_exception(error))).rstrip()), soft_wrap=True)
         self.err.print(Text(f"rmq: {shown(str(error), _MOST_ERROR_CHARACTERS)}", style="red"), soft_wrap=True)
         if isinstance(error, EnsembleMismatchError) or (isinstance(error, FencedError) and not error.epoch):
-            self.note(f"`rmq adopt {error.topic}` shows the owners of its slots; --from moves the slots")
+            self.note(f"`rmq adopt {error.topic}` shows which ensembles own its slots; with --from it moves the slots")
         return typer.Exit(BAD_INPUT if isinstance(error, InvalidValueError) else FAILED)
 
     @contextmanager
     def progress(self, what: str, total: int | None) -> Generator[Callable[[int], None]]:
-        """Give a function to be called with how much is done; it moves a bar on stderr where that is a terminal."""
+        """Context manager that yields a function to report progress, shown as a bar if stderr is a terminal."""
         if not self.err.is_terminal:
             yield lambda done: None
             return
@@ -212,14 +218,14 @@ class Session:
 
 
 def command(app: typer.Typer, name: str | None, function: Callable[Concatenate[Session, P], None]) -> None:
-    """Register a function as a command: it gets the global options, and an `RmqError` ends it with one line.
+    """Register a function as a command with the global options. An `RmqError` ends it with one line of error.
 
-    A parameter whose type is a dataclass stands for the options that are the fields of the dataclass.
+    A parameter whose type is a dataclass adds an option for each field of the dataclass.
 
     Args:
-        app: Where to register it.
-        name: The command; `None` for what a group does without a command.
-        function: Gets the session first, and then the command's own options.
+        app: Typer application of the command.
+        name: Name of the command; `None` for the default action of a group.
+        function: Runs the command. Its first argument is the session, the others are the command's own options.
     """
 
     def call(ctx: typer.Context, url: Url = None, json: Json = False, verbose: Verbose = False, **own: Any) -> None:
@@ -264,7 +270,7 @@ _KINDS = {"<int>": "N", "<float>": "NUMBER", "<str>": "TEXT", "<bytes>": "TEXT"}
 
 
 def _without_types(parameters: Iterable[Any]) -> None:
-    """Remove Python types from the help of options; a switch shows no value."""
+    """Remove Python types from the help of options, and the value from that of switches."""
 
     def taken(parameter: Any, show: Callable[..., str | None], ctx: Any) -> str | None:
         kind = show(ctx=ctx)
@@ -301,7 +307,7 @@ def make_group(help: str, *, no_args_is_help: bool = True, epilog: str | None = 
 
 
 def register(group: typer.Typer, *functions: Callable[..., None], **named: Callable[..., None]) -> None:
-    """Register commands: under the functions' names, with dashes, or under the names given."""
+    """Register functions as commands, under their own names with dashes, or under the names of `named`."""
     for name, function in [*((each.__name__.replace("_", "-"), each) for each in functions), *named.items()]:
         command(group, name, function)
 
@@ -319,7 +325,7 @@ def _is_required(parameter: inspect.Parameter) -> bool:
 
 
 def _not_required(parameter: inspect.Parameter) -> inspect.Parameter:
-    """Return an option that typer does not require: if it is missing, RMQ prints one line of error instead of a box."""
+    """Return a required option as an optional one, so that RMQ, not typer, reports it as missing, in one line."""
     plain, *rest = get_args(parameter.annotation)
     option = copy.copy(_option_of(parameter))
     option.help = f"{option.help}  \\[required]"
@@ -328,14 +334,14 @@ def _not_required(parameter: inspect.Parameter) -> inspect.Parameter:
 
 
 def _parsed(value: Any, name: str) -> Any:
-    """Return the value of an option that may be `typed`."""
+    """Return the value of an option; one that was declared with `typed` is parsed now, with its name for errors."""
     if isinstance(value, list):
         return [_parsed(each, name) for each in cast("list[Any]", value)]
     return cast("Callable[[str], Any]", value)(name) if isinstance(value, functools.partial) else value
 
 
 def log_to_stderr(level: str, as_json: bool = False) -> None:
-    """Let the library's log records appear on stderr, escaped: they may quote payloads."""
+    """Write log records of a level or above to stderr, escaped, since they may contain payloads."""
     handler = logging.StreamHandler()
     plain = _SafeFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(JsonFormatter() if as_json else plain)
@@ -348,7 +354,7 @@ class _SafeFormatter(logging.Formatter):
 
 
 def new_table(*columns: str, title: str | None = None) -> Table:
-    """Return an empty table. A column whose name begins with `>` holds numbers, one with `~` is cut to fit."""
+    """Return an empty table. The prefix `>` of a column's name aligns numbers; the prefix `~` cuts cells to fit."""
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.title, table.title_justify, table.title_style = title, "left", "bold"
     for column in columns:
@@ -363,18 +369,18 @@ def new_table(*columns: str, title: str | None = None) -> Table:
 
 
 def cut(value: str | bytes) -> Text:
-    """Return a payload as the cell of a column that is cut to fit."""
+    """Return a payload as an escaped table cell of one line, cut to fit the column."""
     return cut_words(shown(value))
 
 
 def cut_words(text: str) -> Text:
-    """Return a text, escaped already, as the cell of a column that is cut to fit."""
+    """Return an escaped text as a table cell of one line, cut to fit the column."""
     # not the column's own `no_wrap`: a table that is too wide takes from the columns that may wrap
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 def reason(message: DeadMessage | FoundMessage) -> str:
-    """Return why a message died, not escaped; empty if it is not dead."""
+    """Return the error type and error text of a dead message, not escaped; empty if the message is not dead."""
     return ": ".join(filter(None, (message.error_type, message.error_message)))
 
 
@@ -384,6 +390,6 @@ def is_terminal(stream: TextIO | None) -> bool:
 
 
 def redis_now_ms(client: RmqClient, topic: Topic) -> int:
-    """Return Redis' time, epoch ms: no clock of ours decides when something is due."""
+    """Return Redis' time in epoch ms, since due times and ages are measured by Redis' clock."""
     view = client.stream(topic) if topic.type is TopicType.STREAM else client.inspect(topic)
     return view.stats([0]).slots[0].now_ms

@@ -1,4 +1,4 @@
-"""Values of the library as documents for `--json`. Pure."""
+"""Conversion of the library's values to the JSON documents of `--json`. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Document = dict[str, Any]
 
 
 class Place(Enum):
-    """A place: its name in the library, and as people type and read it."""
+    """State of a message: the name is that of the library, the value that of the command line."""
 
     store = "store"
     prepare = "in-flight"
@@ -30,13 +30,13 @@ class Place(Enum):
 
 
 SLOT_TOTALS = tuple(name for name in TOTALS if name != "adopted")
-"""The counters of a slot that `rmq stats` gives."""
+"""Counters of a slot that `rmq stats` prints."""
 
 _SIZES = "in_flight waiting dead unaccounted"
 
 
 def picked(value: object, names: str) -> Document:
-    """Return the attributes with these names, separated by blanks; `new=name` gives an attribute another name."""
+    """Return a document of the attributes in `names`, separated by spaces; `new=name` renames an attribute."""
     document: Document = {}
     for each in names.split():
         key, _, name = each.partition("=")
@@ -51,7 +51,7 @@ def _plain(value: object) -> object:
 
 
 def folded(topic: Topic, found: Carrier | None) -> Document:
-    """Return the fields on a merged message's sends; empty if the topic has no merge."""
+    """Return the value, count and times of a merged message; empty without a message, or on a topic without merge."""
     if topic.merge is None or found is None:
         return {}
     value = plain_value(found)
@@ -63,7 +63,7 @@ def folded(topic: Topic, found: Carrier | None) -> Document:
 
 
 def message(topic: Topic, found: PeekedMessage | FoundMessage) -> Document:
-    """Return a message in its section; of one that a search found also its error, and the length of its body."""
+    """Return the document of a message. A message found by a search also has its error and the size of its body."""
     more = "body_bytes error_type error_message" if isinstance(found, FoundMessage) else ""
     document = picked(found, f"topic slot place content body due_ms priority retries_left {more}")
     if isinstance(found, PeekedMessage) and found.place == "prepare":
@@ -72,14 +72,14 @@ def message(topic: Topic, found: PeekedMessage | FoundMessage) -> Document:
 
 
 def dead_message(topic: Topic, message: DeadMessage) -> Document:
-    """Return a dead message and why it died; of an entry of a stream also its id and group."""
+    """Return the document of a dead message and its error. A dead stream entry also has its id and group."""
     entry = "id group" if isinstance(message, DeadEntry) else ""
     why = "died_ms error_type error_message attempts first_failed_ms last_failed_ms"
     return picked(message, f"topic slot {entry} content body {why}") | folded(topic, message)
 
 
 def whereabouts(topic: Topic, found: Whereabouts) -> Document:
-    """Return the places that hold a content, each with the message's data."""
+    """Return the document of `rmq find`: the states in which the content exists, each with the message's data."""
     places: Document = {}
     for message in (found.stored, found.in_flight, found.waiting):
         if message is not None:
@@ -96,7 +96,7 @@ def whereabouts(topic: Topic, found: Whereabouts) -> Document:
 
 
 def entry(topic: Topic, found: StreamEntry | StreamDelivery) -> Document:
-    """Return an entry of a stream; `fields` only of one that was sent as fields."""
+    """Return the document of a stream entry. `fields` is `None` unless the entry was sent as fields."""
     fields = found.fields
     document = {"topic": topic.name, **picked(found, "slot id time_ms content body"), "fields": None}
     if "content" in fields and fields.keys() <= {"content", "body"}:
@@ -106,7 +106,7 @@ def entry(topic: Topic, found: StreamEntry | StreamDelivery) -> Document:
 
 
 def delivery(found: Delivery, late_ms: int | None) -> Document:
-    """Return a delivery; `late_ms` is how late it came."""
+    """Return the document of a delivery. `late_ms` is the time from its due time to its claim, if it has a due time."""
     if isinstance(found, StreamDelivery):
         return {**entry(found.topic, found), **picked(found, "group attempt retries_left claimed_ms")}
     names = "slot content body attempt retries_left due_ms priority claimed_ms"
@@ -114,7 +114,7 @@ def delivery(found: Delivery, late_ms: int | None) -> Document:
 
 
 def topic_stats(stats: TopicStats, per_slot: bool) -> Document:
-    """Return a topic's figures."""
+    """Return the document of a topic's figures, with those of each slot if `per_slot`."""
     document = {**_definition(stats.topic), **_sizes(stats), "merged_ratio": stats.merged_ratio}
     if per_slot:
         document["per_slot"] = [
@@ -136,7 +136,7 @@ def _sizes(stats: TopicStats) -> Document:
 def stream_stats(
     stats: StreamStats, groups: Iterable[GroupStats], consumers: Iterable[ConsumerStats] | None, per_slot: bool
 ) -> Document:
-    """Return a stream topic's figures with those of its groups, and of the consumers where they are given."""
+    """Return the document of a stream topic's figures, with its groups, and its consumers unless they are `None`."""
     groups = list(groups)
     document = {
         **_definition(stats.topic),
@@ -159,14 +159,14 @@ def stream_stats(
 
 
 def group(stats: GroupStats) -> Document:
-    """Return a group's figures."""
+    """Return the document of a group's figures."""
     names = sorted({name for slot in stats.slots for name in slot.totals})
     totals = {name: stats.total(name) for name in names}
     return {**picked(stats, f"group lag pending {_SIZES}"), "totals": totals}
 
 
 def worker(info: WorkerInfo) -> Document:
-    """Return the last report of a worker process."""
+    """Return the document of the last report of a worker process."""
     names = "topic group threads slots owned=slots busy=busy_slots in_flight handled failed handled_per_s failed_per_s"
     names += " limit paused_ms throttled"
     return picked(info, "name host pid started_ms seen_ms silent_ms stale zookeeper") | {

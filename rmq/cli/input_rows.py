@@ -1,6 +1,6 @@
 """Input of `rmq send`: a content or a JSON object per line, converted to messages of the topic's type.
 
-What breaks a rule raises `InvalidValueError`.
+Invalid input raises `InvalidValueError`, which names the value and the rule.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from rmq.cli.parsing import parse_instant_ms
 from rmq.errors import InvalidValueError
 
 MOST_LINE_BYTES = 128 * 1_048_576
-"""A longer line is no message: the largest body, every byte of it as a six-character escape, still fits."""
+"""Maximum length of a line, enough for the largest body with each byte written as an escape of six characters."""
 
 
 _NUMBER = re.compile(r"[+-]?(\d{1,400}(\.\d{0,400})?|\.\d{1,400})([eE][+-]?\d{1,3})?", re.ASCII)
@@ -39,18 +39,18 @@ _NUMBER = re.compile(r"[+-]?(\d{1,400}(\.\d{0,400})?|\.\d{1,400})([eE][+-]?\d{1,
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """A JSON value, as text, that cannot be a body. The valid types depend on the topic."""
+    """A JSON value that cannot be a body, as text for the error. The valid types depend on the topic."""
 
     text: str
 
 
 RowBody: TypeAlias = bytes | int | float | tuple[bytes, ...] | Unfit | None
-"""A body as it was typed, a number of JSON, or the items of a JSON array."""
+"""A body as bytes, a JSON number, the items of a JSON array, or a value that cannot be a body."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A message before its topic's type is known; `due_in_ms` is counted from when it is sent."""
+    """Fields of a message before they are checked against its topic. `due_in_ms` counts from the time of the send."""
 
     content: bytes
     body: RowBody = None
@@ -66,11 +66,11 @@ class Row:
     of: int | None = None
 
     def message(self, topic: Topic, now_ms: Callable[[], int]) -> Message:
-        """Return the message for a topic; `now_ms` returns Redis' time, and is asked for `due_in_ms` only."""
+        """Return the message for a topic. `now_ms` returns Redis' time, in epoch ms; only `due_in_ms` needs it."""
         due_ms = self.fixed_time_ms
         if self.due_in_ms is not None:
             if due_ms is not None:
-                raise InvalidValueError("--at and --in exclude each other")
+                raise InvalidValueError("--at and --in cannot be combined")
             due_ms = now_ms() + self.due_in_ms if topic.type is TopicType.FIXED_TIME else 0
         ranged, ranked = "--time-range (time_range in JSON)", "--priority (priority in JSON)"
         kinds: dict[TopicType, tuple[Callable[..., Message], str, int | None, str]] = {
@@ -82,10 +82,14 @@ class Row:
             if value is None and kind is topic.type and topic.default_range_ms is not None:
                 continue
             if (value is None) == (kind is topic.type):
-                needed = f"{'need' if kind is topic.type else 'do not take'} {option}"
-                raise InvalidValueError(f"messages of topic {topic.name}, which is {dashed(topic.type)}, {needed}")
+                verb = "require" if kind is topic.type else "do not take"
+                raise InvalidValueError(
+                    f"topic {topic.name} is a {dashed(topic.type)} topic; its messages {verb} {option}"
+                )
         if self.fields is not None and topic.type is not TopicType.STREAM:
-            raise InvalidValueError(f"topic {topic.name} is {dashed(topic.type)}; only entries of streams have fields")
+            raise InvalidValueError(
+                f"topic {topic.name} is a {dashed(topic.type)} topic; only entries of stream topics have fields"
+            )
         self._check_merging(topic)
         extras: dict[str, Any] = {"slot_basis": self.slot_basis, "body": self._merged_body(topic)}
         if topic.type is TopicType.STREAM:
@@ -98,11 +102,11 @@ class Row:
         return make(self.content, **{name: value}, **extras)
 
     def _check_merging(self, topic: Topic) -> None:
-        """Raise for fields that the topic's merge does not take, and for missing ones that it needs."""
+        """Raise for fields that the topic's merge does not take, and for missing fields that it requires."""
         merge = topic.merge
         kind = "" if merge is None else merge.kind
         joins = kind == "J"
-        rules = {  # what it is called -> needed, and whether it may be there
+        rules = {  # field -> whether it is required, and whether it is allowed
             "version": (kind == "N", kind == "N"),
             "weight": (False, merge is not None and not joins),
             "part": (joins, joins),
@@ -113,19 +117,17 @@ class Row:
             given = getattr(self, name) is not None
             if given if not taken else needed and not given:
                 is_so = "has no merge" if merge is None else f"has the merge {merge_name(merge)}"
-                verb = "need" if needed else "do not take"
-                raise InvalidValueError(
-                    f"messages of topic {topic.name}, which {is_so}, {verb} --{name} ({name} in JSON)"
-                )
+                verb = "require" if needed else "do not take"
+                raise InvalidValueError(f"topic {topic.name} {is_so}; its messages {verb} --{name} ({name} in JSON)")
 
     def _merged_body(self, topic: Topic) -> RowBody:
-        """Return the body as the topic's merge takes it: a number, an item or items, else a payload."""
+        """Return the body in the form that the topic's merge takes: a number, one or more items, or a payload."""
         body, kind = self.body, "" if topic.merge is None else topic.merge.kind
         if kind in NUMBERS:
             rule, fits = "a number such as 42 or -1.5", isinstance(body, bytes | int | float)
         elif kind in ITEMS:
             rule, fits = (
-                f"{_PAYLOAD_RULE}, or an array of one or more such",
+                f"{_PAYLOAD_RULE}, or a non-empty array of such values",
                 isinstance(body, bytes | tuple) and body != (),
             )
         else:
@@ -140,7 +142,7 @@ _PAYLOAD_RULE = 'a string or {"base64": "..."}'
 
 
 def _number(body: bytes) -> int | float | None:
-    """Return the number that a text says, `None` where it says none."""
+    """Parse a number; return `None` if the text is not a number."""
     text = body.decode(errors="backslashreplace").strip()
     if not _NUMBER.fullmatch(text):
         return None
@@ -158,40 +160,40 @@ def _body_text(body: RowBody) -> str:
 
 
 def _written(value: object) -> str:
-    """Return a value of a JSON row for an error: text as in all errors, all else as JSON has it."""
+    """Format a value of a JSON row for an error: text in quotes as in other errors, other values as JSON."""
     return repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def read_lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """Yield (line number, line without its end); empty lines are left out."""
+    """Yield (line number from 1, line without its line break). Empty lines are skipped."""
     number = 0
     try:
         while line := stream.readline(MOST_LINE_BYTES):
             number += 1
             if len(line) == MOST_LINE_BYTES and not line.endswith(b"\n"):
-                raise InvalidValueError(f"line {number} is longer than {MOST_LINE_BYTES:,} bytes")
+                raise InvalidValueError(f"line {number} is too long; a line can have at most {MOST_LINE_BYTES:,} bytes")
             if line := line.removesuffix(b"\n").removesuffix(b"\r"):
                 yield number, line
     except OSError as error:
-        raise InvalidValueError(f"the input cannot be read beyond line {number}: {error.strerror}") from None
+        raise InvalidValueError(f"cannot read the input after line {number}: {error.strerror}") from None
 
 
 def parse_row(line: bytes, defaults: Row) -> Row:
-    """Return the row that a JSON object describes; missing keys take the defaults."""
+    """Parse a JSON object into a row. Missing keys take the defaults."""
     try:
         found: Any = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise InvalidValueError(f"not JSON: {error}") from None
+        raise InvalidValueError(f"invalid JSON: {error}") from None
     if not isinstance(found, dict):
-        raise InvalidValueError('not a JSON object such as {"content": "item:42"}')
+        raise InvalidValueError('the line must be a JSON object such as {"content": "item:42"}')
     given = cast("dict[str, object]", found)
     if unknown := sorted(given.keys() - _PARSERS.keys()):
-        raise InvalidValueError(f"unknown key {unknown[0]!r:.80}; known are {', '.join(_PARSERS)}")
+        raise InvalidValueError(f"unknown key {unknown[0]!r:.80}; the keys are {', '.join(_PARSERS)}")
     if ("content" in given) is ("fields" in given):
         raise InvalidValueError(
-            'neither "content" nor "fields"'
+            '"content" is missing (or "fields", for a stream topic)'
             if not given.keys() & {"content", "fields"}
-            else '"content" and "fields" exclude each other'
+            else '"content" and "fields" cannot be combined'
         )
     changes: dict[str, Any] = {}
     for key, value in given.items():
@@ -207,12 +209,12 @@ def _payload(value: object, key: str) -> bytes:
         try:
             return value.encode()
         except UnicodeEncodeError:
-            raise InvalidValueError(f"{key} has a lone surrogate, which UTF-8 cannot hold") from None
+            raise InvalidValueError(f"{key} contains a lone surrogate, which cannot be encoded in UTF-8") from None
     if _is_payload(value):
         try:
             return base64.b64decode(cast("dict[str, Any]", value)["base64"], validate=True)
         except (binascii.Error, TypeError, ValueError) as error:
-            raise InvalidValueError(f"{key} is not base64: {error}") from None
+            raise InvalidValueError(f"{key} is not valid base64: {error}") from None
     raise InvalidValueError(f"{key} is {_written(value):.80}; it must be {_PAYLOAD_RULE}")
 
 
@@ -238,7 +240,7 @@ def _fields(value: object, key: str) -> dict[str, bytes]:
 
 
 def parse_fields(texts: Iterable[str]) -> dict[str, bytes]:
-    """Return the fields that `name=value` arguments describe."""
+    """Parse `NAME=VALUE` arguments into the fields of an entry."""
     fields: dict[str, bytes] = {}
     for text in texts:
         name, equals, value = text.partition("=")

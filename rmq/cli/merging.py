@@ -1,4 +1,4 @@
-"""Options that say how the messages of a topic merge, and the `Merge` that they make."""
+"""Options for the merge of a topic, and their conversion to a `Merge`."""
 
 from __future__ import annotations
 
@@ -41,24 +41,24 @@ _WINDOW = re.compile(
 )
 
 Given: TypeAlias = Any
-"""An option's value in a tuple, so that a `None` that was typed is not one that was left out; else `None`."""
+"""The value of an option in a tuple of one, so that `none` differs from an option that is not given; else `None`."""
 
 
 def parse_merge(text: str, name: str) -> str:
-    """Return the name of a reducer, or `join`."""
+    """Parse the name of a reducer, or `join`. The case is ignored."""
     if text.lower() not in KINDS:
         raise InvalidValueError(f"{name} is {text!r}; it must be one of {', '.join(KINDS)}")
     return text.lower()
 
 
 def parse_window(text: str, name: str) -> tuple[Window | None]:
-    """Return a window such as `sliding 2s max 30s`, or `None` for `none`."""
+    """Parse a window such as `sliding 2s max 30s`. Returns it in a tuple of one; `none` gives `(None,)`."""
     words = " ".join(text.lower().split())
     if words == "none":
         return (None,)
     match = _WINDOW.fullmatch(words)
     if match is None:
-        raise InvalidValueError(f"{name} is {text!r}; it must be {WINDOW_RULE}")
+        raise InvalidValueError(f"{name} is {text!r}; it must have a form such as {WINDOW_RULE}")
     try:
         return (_window(match),)
     except InvalidValueError as error:
@@ -75,7 +75,7 @@ def _window(match: re.Match[str]) -> Window:
 
 
 def parse_max_count(text: str, name: str) -> tuple[int | PerMessage | None]:
-    """Return a number of sends, `PER_MESSAGE` for `per-message`, or `None` for `none`."""
+    """Parse a number of sends, `per-message` or `none`. Returns it in a tuple of one."""
     if text.lower().replace("_", "-") == "per-message":
         return (PER_MESSAGE,)
     if text.lower() == "none":
@@ -91,13 +91,13 @@ parse_overflow, parse_priority_rule = choice(Overflow), choice(PriorityRule)
 
 @dataclass(frozen=True, slots=True)
 class MergeKind:
-    """Options that only a new topic takes."""
+    """Merge options that can be given only for a new topic."""
 
     merge: Annotated[
         str | None,
         typer.Option(
             metavar="KIND",
-            help="What is kept of merged messages: keep, replace, newest, max, min, sum, collect, join; or none.",
+            help="How merged bodies are combined: keep, replace, newest, max, min, sum, collect or join.",
             parser=typed(parse_merge),
         ),
     ] = None
@@ -114,7 +114,7 @@ class MergeKind:
 
 @dataclass(frozen=True, slots=True)
 class MergeBounds:
-    """Options that a registered topic takes, too."""
+    """Merge options that can also be changed on a registered topic."""
 
     window: Annotated[
         Given,
@@ -128,7 +128,7 @@ class MergeBounds:
         Given,
         typer.Option(
             metavar="N",
-            help="range-merge: number of sends that make a message due at once, or none; per-message: all parts.",
+            help="range-merge: number of sends after which a message is due at once, or none. join: per-message.",
             parser=typed(parse_max_count),
         ),
     ] = None
@@ -154,37 +154,43 @@ class MergeBounds:
     ] = None
 
     def given(self) -> list[str]:
-        """Return which options are given, by name."""
+        """Return the names of the options that are given."""
         names = ("window", "max_count", "collect_max_items", "collect_max_bytes", "collect_when_full")
         return [f"--{name.replace('_', '-')}" for name in names if getattr(self, name) is not None]
 
     def of_collect(self) -> dict[str, Any]:
-        """Return the given bounds of a `Collect`, as its arguments."""
+        """Return the given options of a `Collect`, as its keyword arguments."""
         bounds = (self.collect_max_items, self.collect_max_bytes, self.collect_when_full)
         found = zip(("max_items", "max_bytes", "when_full"), bounds, strict=True)
         return {name: value for name, value in found if value is not None}
 
 
 def new_merge(topic_type: TopicType, kind: MergeKind, bounds: MergeBounds) -> Merge | None:
-    """Return the merge of a new topic, `None` without one."""
+    """Return the merge of a new topic; `None` without `--merge`.
+
+    Raises:
+        InvalidValueError: An option does not fit the topic's type or its merge.
+    """
     given = bounds.given()
     _check_timed(topic_type, [*given, "--merge join"] if kind.merge == JOIN else given)
     if kind.merge_priority not in (None, PriorityRule.LAST) and topic_type is not TopicType.PRIORITY:
-        raise InvalidValueError(f"--merge-priority belongs to priority topics, not to {dashed(topic_type)}")
+        raise InvalidValueError(f"--merge-priority requires a priority topic; the type is {dashed(topic_type)}")
     if kind.merge is None:
         given += ["--collect-unique"] if kind.collect_unique else []
         given += ["--merge-priority"] if kind.merge_priority is not None else []
         if given:
-            raise InvalidValueError(f"{given[0]} belongs to a topic that merges: add --merge {'|'.join(KINDS)}")
+            raise InvalidValueError(f"{given[0]} requires --merge {'|'.join(KINDS)}")
         return None
     count = None if bounds.max_count is None else bounds.max_count[0]
     if kind.merge == JOIN:
         if bounds.max_count is not None and count is not PER_MESSAGE:
-            raise InvalidValueError(f"{_typed(count)}; a join waits for as many parts as each message names")
+            raise InvalidValueError(
+                f"{_typed(count)}; with --merge join it must be per-message, since each message names its parts"
+            )
         count = PER_MESSAGE
     reducer = _reducer(kind, bounds)
     if count is PER_MESSAGE and not (isinstance(reducer, Collect) and reducer.unique):
-        raise InvalidValueError(f"{_typed(count)}; it belongs to --merge join, not to --merge {kind.merge}")
+        raise InvalidValueError(f"{_typed(count)}, which requires --merge join, not --merge {kind.merge}")
     window = None if bounds.window is None else bounds.window[0]
     _check_waits(count, window, "--merge is join")
     return Merge(
@@ -196,21 +202,21 @@ def new_merge(topic_type: TopicType, kind: MergeKind, bounds: MergeBounds) -> Me
 
 
 def _check_timed(topic_type: TopicType, given: list[str]) -> None:
-    """Refuse options of range-merge topics on another one."""
+    """Raise for options that only range-merge topics take."""
     timed = [each for each in given if each in ("--window", "--max-count", "--merge join")]
     if timed and topic_type is not TopicType.RANGE_MERGE:
-        raise InvalidValueError(f"{timed[0]} belongs to range-merge topics, not to {dashed(topic_type)}")
+        raise InvalidValueError(f"{timed[0]} requires a range-merge topic; the type is {dashed(topic_type)}")
 
 
 def _typed(count: int | PerMessage | None) -> str:
-    """Return a `--max-count` as it was typed."""
+    """Format a `--max-count` for an error, as it is typed."""
     return f"--max-count is {'none' if count is None else 'per-message' if count is PER_MESSAGE else count}"
 
 
 def _check_waits(count: int | PerMessage | None, window: Window | None, is_join: str) -> None:
-    """Refuse a window that does not wait for the parts of a join."""
+    """Raise for a leading window of a join, since it does not wait for the parts."""
     if count is PER_MESSAGE and isinstance(window, Leading):
-        raise InvalidValueError(f"--window is leading, and {is_join}, which waits for its parts: take fixed or sliding")
+        raise InvalidValueError(f"--window is leading, but {is_join}, which waits for all parts; use fixed or sliding")
 
 
 def _reducer(kind: MergeKind, bounds: MergeBounds) -> Reducer:
@@ -219,22 +225,26 @@ def _reducer(kind: MergeKind, bounds: MergeBounds) -> Reducer:
         return Collect(**bounds.of_collect(), unique=kind.collect_unique or name == JOIN)
     wrong = [each for each in bounds.given() if each.startswith("--collect")]
     if wrong or kind.collect_unique:
-        raise InvalidValueError(f"{[*wrong, '--collect-unique'][0]} belongs to --merge collect, not to --merge {name}")
+        raise InvalidValueError(f"{[*wrong, '--collect-unique'][0]} requires --merge collect, not --merge {name}")
     return REDUCERS[name]()
 
 
 def changed_merge(topic: Topic, bounds: MergeBounds) -> Merge:
-    """Return the merge of a registered topic with other windows and bounds."""
+    """Return the merge of a registered topic, changed by the given options.
+
+    Raises:
+        InvalidValueError: An option does not fit the topic's type or its merge.
+    """
     given, merge = bounds.given(), topic.merge
     if merge is None:
-        raise InvalidValueError(f"{given[0]} belongs to a topic that merges; topic {topic.name} has no merge")
+        raise InvalidValueError(f"{given[0]} requires a topic with a merge; topic {topic.name} has no merge")
     _check_timed(topic.type, given)
     changes: dict[str, Any] = {}
     if of_collect := bounds.of_collect():
         if not isinstance(merge.reduce, Collect):
             name = next(each for each in given if each.startswith("--collect"))
             is_another = f"the merge of topic {topic.name} is {merge_name(merge)}"
-            raise InvalidValueError(f"{name} belongs to collect and join; {is_another}")
+            raise InvalidValueError(f"{name} requires the merge collect or join; {is_another}")
         changes["reduce"] = replace(merge.reduce, **of_collect)
     if bounds.window is not None:
         changes["window"] = bounds.window[0]
@@ -242,8 +252,8 @@ def changed_merge(topic: Topic, bounds: MergeBounds) -> Merge:
         count = bounds.max_count[0]
         if (count is PER_MESSAGE) is not merge.joins:
             raise InvalidValueError(
-                f"{_typed(count)}; the merge of topic {topic.name} is {merge_name(merge)}, and whether it joins can't "
-                "be changed"
+                f"{_typed(count)}; the merge of topic {topic.name} is {merge_name(merge)}, which cannot be changed "
+                "to or from join"
             )
         changes["max_count"] = count
     _check_waits(merge.max_count, changes.get("window"), f"the merge of topic {topic.name} is join")

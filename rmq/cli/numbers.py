@@ -1,4 +1,4 @@
-"""Options and arguments that are numbers: an invalid value gives a one-line error, as with all other options."""
+"""Parsing of numeric options and arguments. An invalid value gives an error of one line, as for other options."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WHOLE = re.compile(r"[+-]?\d{1,20}", re.ASCII)
 
 
 def parse_number(text: str, name: str, kind: type[Number] = int, bounds: Bounds = (None, None)) -> Number:
-    """Return a whole number, or a finite one; `bounds` are the least and the most, `None` for none."""
+    """Parse a whole number, or a finite number for `float`. `bounds` are inclusive, `None` for no bound."""
     low, high = bounds
     least, most = -inf if low is None else low, inf if high is None else high
     try:
@@ -30,14 +30,16 @@ def parse_number(text: str, name: str, kind: type[Number] = int, bounds: Bounds 
         value = None
     if value is None or not least <= value <= most or abs(value) == inf:
         rule = "a whole number" if kind is int else "a number"
-        rule += "" if low is None else f" from {low}"
-        rule += "" if high is None else f" to {high}" if low is not None else f" up to {high}"
+        if low is not None:
+            rule += f" of at least {low}" if high is None else f" from {low} to {high}"
+        elif high is not None:
+            rule += f" of at most {high}"
         raise InvalidValueError(f"{name} is {text!r}; it must be {rule}")
     return value
 
 
 def with_own_parser(parameter: inspect.Parameter) -> inspect.Parameter:
-    """Return a parameter of a command; a numeric one gets a parser that checks its bounds."""
+    """Return a parameter of a command. If it is numeric, the result has a parser that checks its bounds."""
     annotation: Any = parameter.annotation
     if get_origin(annotation) is not Annotated:
         return parameter

@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have."""
+"""Arguments and options shared by several commands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rmq.cli.parsing import parse_instant_ms, parse_rate
 
 
 def typed(parse: Callable[[str, str], Any]) -> Callable[[str], partial[Any]]:
-    """Return typer's `parser` for an option: when the command runs, `parse` gets the text and the option's name."""
+    """Return a parser for typer that delays `parse` until the command runs, when the option's name is known."""
     return lambda text: partial(parse, text)
 
 
@@ -23,12 +23,12 @@ duration, instant = typed(typed_duration_ms), typed(parse_instant_ms)
 
 
 def span_of(milliseconds: int | None) -> timedelta | None:
-    """Return a duration that was parsed, as the library takes it."""
+    """Return parsed milliseconds as a `timedelta`; `None` stays `None`."""
     return None if milliseconds is None else timedelta(milliseconds=milliseconds)
 
 
 payload = os.fsencode
-"""A content or body as the bytes that were typed: Python has those that are not UTF-8 as surrogates."""
+"""Converts an argument to the bytes that were typed. Python decodes bytes that are not UTF-8 to surrogates."""
 
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
 StreamName = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the stream topic.")]
@@ -46,7 +46,9 @@ Group = Annotated[str | None, typer.Option("--group", metavar="NAME", help="stre
 GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.")]
 Start = Annotated[
     str | None,
-    typer.Option("--start", metavar="new|all|ID", help="stream: where a new group starts to read.  \\[default: new]"),
+    typer.Option(
+        "--start", metavar="new|all|ID", help="stream: position at which a new group starts.  \\[default: new]"
+    ),
 ]
 ZooKeeperUser = Annotated[
     str | None,
@@ -57,7 +59,7 @@ ZooKeeperUser = Annotated[
 ZooKeeperCa = Annotated[
     str | None,
     typer.Option(
-        "--zookeeper-ca", metavar="FILE", help="TLS: file of CA certificates; `system` for those of this machine."
+        "--zookeeper-ca", metavar="FILE", help="TLS: file of CA certificates, or `system` for those of this machine."
     ),
 ]
 ZooKeeperCert = Annotated[str | None, typer.Option("--zookeeper-cert", metavar="FILE", help="TLS: client certificate.")]
@@ -68,12 +70,12 @@ ZooKeeperKey = Annotated[
     ),
 ]
 Limit = Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="Maximum number of messages.")]
-NewPriority = Annotated[
-    int | None, typer.Option("--priority", help="PRIORITY topics: new priority. Default: the lowest.")
-]
+NewPriority = Annotated[int | None, typer.Option("--priority", help="priority: new priority. Default: the lowest.")]
 DueIn = Annotated[
     int | None,
-    typer.Option(metavar="DURATION", help="Time topics: due after this duration. Default: now.", parser=duration),
+    typer.Option(
+        metavar="DURATION", help="range-merge, fixed-time: due after this duration. Default: now.", parser=duration
+    ),
 ]
 PER_SECOND = typer.Option(
     "--rate",

@@ -1,6 +1,6 @@
-"""Parsers of text from the command line. Pure.
+"""Parsers for values of the command line. Pure.
 
-What breaks a rule raises `InvalidValueError`, which names the option, the value and the rule.
+An invalid value raises `InvalidValueError`, which names the option, the value and the rule.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _PER_S = {"s": 1, "m": 60, "h": 3_600}
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _EPOCH_MS = re.compile(r"\d{12,16}", re.ASCII)
 
-TIME_RULE = "a time with its zone such as 2026-01-31T14:30:00+01:00 or ...Z, or epoch ms"
+TIME_RULE = "a time with a zone, such as 2026-01-31T14:30:00+01:00 or ...Z, or epoch ms"
 
 
 def parse_instant_ms(text: str, name: str) -> int:
-    """Return a time such as `2026-01-31T14:30:00Z` as epoch ms; epoch ms are taken as they are."""
+    """Parse a time such as `2026-01-31T14:30:00Z`, or a number of epoch ms. Returns epoch ms."""
     if _EPOCH_MS.fullmatch(text):
         return epoch_number_ms(int(text), name)
     try:
@@ -41,7 +41,7 @@ def parse_instant_ms(text: str, name: str) -> int:
 
 
 def parse_past_ms(text: str, name: str, now_ms: int) -> int:
-    """Return a time, or an age such as `2h` counted back from `now_ms`, as epoch ms."""
+    """Parse a time, or an age such as `2h`, which is counted back from `now_ms`. Returns epoch ms, at least 1."""
     if is_duration(text):
         return max(1, now_ms - typed_duration_ms(text, name))
     try:
@@ -51,17 +51,17 @@ def parse_past_ms(text: str, name: str, now_ms: int) -> int:
 
 
 def parse_past(text: str, name: str, now_ms: int) -> datetime:
-    """Return a time, or an age counted back from `now_ms`."""
+    """Parse a time, or an age such as `2h`, which is counted back from `now_ms` (epoch ms). Returns a `datetime`."""
     return moment_at(parse_past_ms(text, name, now_ms))
 
 
 def parse_duration(text: str, name: str) -> timedelta:
-    """Return a duration such as `5s` or `1h30m`."""
+    """Parse a duration such as `5s` or `1h30m`."""
     return timedelta(milliseconds=typed_duration_ms(text, name))
 
 
 def parse_rate(text: str, name: str) -> float:
-    """Return a rate such as `500/s`, `30/m`, `1000/h`, or `500`, in messages a second."""
+    """Parse a rate such as `500/s`, `30/m`, `1000/h`, or `500`. Returns messages per second."""
     match = _RATE.fullmatch(text)
     rate = float(match[1]) / _PER_S[match[2] or "s"] if match else 0.0
     if not rate > 0:
@@ -70,7 +70,7 @@ def parse_rate(text: str, name: str) -> float:
 
 
 def parse_day(text: str, name: str) -> date:
-    """Return a day such as `2026-11-20`."""
+    """Parse a day such as `2026-11-20`."""
     try:
         if not _DAY.fullmatch(text):
             raise ValueError
@@ -80,7 +80,7 @@ def parse_day(text: str, name: str) -> date:
 
 
 def choice(kinds: type[E]) -> Callable[[str, str], E]:
-    """Return a parser that finds a member of an enum by its name in any case, with - or _."""
+    """Return a parser for the names of an enum's members. The case is ignored, and `-` stands for `_`."""
 
     def parse(text: str, name: str) -> E:
         try:
@@ -96,7 +96,7 @@ parse_type, parse_when_full, parse_ties = choice(TopicType), choice(WhenFull), c
 
 
 def parse_retry(text: str, name: str) -> RetryPolicy:
-    """Return a policy from `immediate`, `exponential[:BASE,CAP]` or `ladder[:STEP,STEP,...]`."""
+    """Parse a retry policy: `immediate`, `exponential[:BASE,CAP]` or `ladder[:STEP,STEP,...]`."""
     policy, colon, rest = text.partition(":")
     waits = [parse_duration(part, name) for part in rest.split(",")] if colon else []
     match policy, waits:
@@ -118,7 +118,7 @@ def parse_retry(text: str, name: str) -> RetryPolicy:
 
 
 def parse_count_or_none(text: str, name: str) -> int | None:
-    """Return a whole number, or `None` for `none`."""
+    """Parse a whole number; `none` gives `None`."""
     if text.lower() == "none":
         return None
     if not re.fullmatch(r"\d{1,16}", text, re.ASCII):

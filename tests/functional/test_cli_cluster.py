@@ -15,7 +15,7 @@ from tests.support.cli import Cli
 
 def test_a_cluster_comes_is_shown_and_goes(cli: Cli, tmp_path: Path) -> None:
     folder = str(tmp_path / "c")
-    assert "holds no cluster" in cli("cluster", "status", "--folder", folder, code=2).err
+    assert "has no cluster" in cli("cluster", "status", "--folder", folder, code=2).err
     try:
         started = cli("cluster", "up", "--folder", folder, "--workers", "0", "--no-producer", "--json").json
         assert started["phase"] == "ready"
@@ -28,14 +28,14 @@ def test_a_cluster_comes_is_shown_and_goes(cli: Cli, tmp_path: Path) -> None:
         assert "redis-1" in shown
     finally:
         ended = cli("cluster", "down", "--folder", folder, "--delete").out
-    assert ended.strip() == "ended"
+    assert ended.strip() == "stopped"
     assert cli("cluster", "down", "--folder", folder, "--json").json == {"was_running": False, "deleted": False}
 
 
 def test_benchmarks_are_listed_and_run(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert {"cost", "throughput", "latency"} <= set(cli("bench").out.split())
     assert all("  " in line for line in cli("bench").out.splitlines())  # between a name and what it is about
-    assert "there is no benchmark 'speed'" in cli("bench", "speed", code=2).err
+    assert "unknown benchmark 'speed'" in cli("bench", "speed", code=2).err
     monkeypatch.setattr(harness, "FIRST_LOOKS", tmp_path)  # not over what was measured
     cli("bench", "rebalance", "--quick", "--", "--repeats", "1")
     assert (tmp_path / "rebalance.json").exists()

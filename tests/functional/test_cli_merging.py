@@ -105,7 +105,7 @@ def test_priorities_of_a_topic_that_merges(cli: Cli, client: RmqClient, topic_na
 def test_a_topic_is_created_once(cli: Cli, client: RmqClient, topic_name: str) -> None:
     create = ("topics", "create", topic_name, "--type", "priority", "--max-backlog", "100")
     assert "before" not in cli(*create).err
-    assert "was registered before, with this definition" in cli(*create).err
+    assert "is already registered with this definition" in cli(*create).err
     for other in (("--merge", "sum"), ("--lease", "2m"), ("--slots", "2")):
         ran = cli(*create, *other, code=1)
         assert f"topic {topic_name} is registered with another definition" in ran.err
@@ -124,17 +124,17 @@ def test_a_stream_is_created_with_its_bounds(cli: Cli, client: RmqClient, topic_
     ("options", "rule"),
     [
         (("--merge", "total"), "--merge is 'total'; it must be one of keep, replace, newest, max"),
-        (("--merge", "sum", "--window", "sliding 5s"), "--window is 'sliding 5s'; it must be \"fixed 5s\""),
+        (("--merge", "sum", "--window", "sliding 5s"), "--window is 'sliding 5s'; it must have a form such as"),
         (("--merge", "sum", "--window", "fixed 5"), "--window is 'fixed 5': fixed is '5': is it '5ms' or '5s'?"),
         (("--merge", "sum", "--window", "sliding 5s max 2s"), "it must be at least quiet"),
         (("--merge", "sum", "--max-count", "many"), "--max-count is 'many'; it must be a whole number from 1 to"),
         (("--merge", "sum", "--max-count", "0"), "--max-count is '0'; it must be a whole number from 1 to 2147483648"),
-        (("--merge", "join", "--max-count", "none"), "--max-count is none; a join waits for as many parts"),
-        (("--merge", "join", "--window", "leading 1m"), "--window is leading, and --merge is join, which waits"),
-        (("--merge", "sum", "--max-count", "per-message"), "--max-count is per-message; it belongs to --merge join"),
-        (("--merge", "join", "--max-count", "5"), "--max-count is 5; a join waits for"),
-        (("--merge", "sum", "--collect-max-items", "5"), "--collect-max-items belongs to --merge collect, not to --m"),
-        (("--merge", "sum", "--collect-unique"), "--collect-unique belongs to --merge collect"),
+        (("--merge", "join", "--max-count", "none"), "--max-count is none; with --merge join it must be per-message"),
+        (("--merge", "join", "--window", "leading 1m"), "--window is leading, but --merge is join, which waits"),
+        (("--merge", "sum", "--max-count", "per-message"), "--max-count is per-message, which requires --merge join"),
+        (("--merge", "join", "--max-count", "5"), "--max-count is 5; with --merge join it must be"),
+        (("--merge", "sum", "--collect-max-items", "5"), "--collect-max-items requires --merge collect, not --merge s"),
+        (("--merge", "sum", "--collect-unique"), "--collect-unique requires --merge collect"),
         (("--merge", "collect", "--collect-max-items", "0"), "--collect-max-items is '0'; it must be a whole"),
         (("--merge", "collect", "--collect-max-bytes", "5k"), "--collect-max-bytes is '5k'; it must be a whole number"),
         (("--slots", "many"), "--slots is 'many'; it must be a whole number"),
@@ -143,13 +143,13 @@ def test_a_stream_is_created_with_its_bounds(cli: Cli, client: RmqClient, topic_
         (("--type", "priority", "--ties", "newest"), "--ties is 'newest'; it must be one of oldest, any"),
         (("--type", "priority", "--ties", "any", "--max-priority", "5"), "is 5; it needs ties='oldest'"),
         (("--merge", "collect", "--collect-when-full", "block"), "'block'; it must be one of release, refuse"),
-        (("--window", "fixed 5s"), "--window belongs to a topic that merges: add --merge"),
-        (("--collect-unique",), "--collect-unique belongs to a topic that merges"),
-        (("--type", "priority", "--merge-priority", "sum"), "--merge-priority belongs to a topic that merges"),
-        (("--merge", "sum", "--merge-priority", "sum"), "--merge-priority belongs to priority topics, not"),
+        (("--window", "fixed 5s"), "--window requires --merge keep"),
+        (("--collect-unique",), "--collect-unique requires --merge keep"),
+        (("--type", "priority", "--merge-priority", "sum"), "--merge-priority requires --merge keep"),
+        (("--merge", "sum", "--merge-priority", "sum"), "--merge-priority requires a priority topic"),
         (("--merge", "sum", "--merge-priority", "first"), "--merge-priority is 'first'; it must be one of last"),
-        (("--type", "priority", "--merge", "sum", "--window", "fixed 5s"), "--window belongs to range-merge topics"),
-        (("--type", "priority", "--merge", "join"), "--merge join belongs to range-merge topics, not to priority"),
+        (("--type", "priority", "--merge", "sum", "--window", "fixed 5s"), "--window requires a range-merge topic"),
+        (("--type", "priority", "--merge", "join"), "--merge join requires a range-merge topic; the type is priority"),
         (("--type", "stream", "--merge", "sum"), "is STREAM; entries of a stream do not merge"),
         (("--type", "fifo"), "--type is 'fifo'; it must be one of"),
     ],
@@ -180,9 +180,9 @@ def test_windows_and_bounds_are_changed(
         return cli("topics", "change", topic.name, *options, code=2).err
 
     assert "the merge of topic" in refused(stock, "--collect-max-items", "5")
-    assert "whether it joins can't be changed" in refused(stock, "--max-count", "per-message")
+    assert "cannot be changed to or from join" in refused(stock, "--max-count", "per-message")
     assert "has no merge" in refused(priority, "--window", "none")
-    assert "--window belongs to range-merge topics, not to priority" in refused(tags, "--window", "fixed 5s")
+    assert "--window requires a range-merge topic; the type is priority" in refused(tags, "--window", "fixed 5s")
 
 
 def test_the_list_says_what_merges(cli: Cli, stock: Topic, orders: Topic, priority: Topic) -> None:
@@ -248,19 +248,21 @@ def test_bad_sends_name_value_and_rule(cli: Cli, stock: Topic, tags: Topic, orde
     assert "body is 'four'; on topic" in refused(stock, "a", "--body", "four")
     assert "body is '0x10'" in refused(stock, "a", "--body", "0x10")
     assert "must be a number from -(2^53" in refused(stock, "a", "--body", "1e300")
-    assert "which has the merge sum, need --body (body in JSON)" in refused(stock, "a")
+    assert "has the merge sum; its messages require --body (body in JSON)" in refused(stock, "a")
     assert "do not take --version" in refused(stock, "a", "--body", "1", "--version", "2")
     assert "do not take --part" in refused(stock, "a", "--body", "1", "--part", "2")
     assert "--weight is '0'; it must be a whole number from 1 to" in refused(stock, "a", "--body", "1", "--weight", "0")
     assert "must be a name of 1 to 200 characters" in refused(stock, "a", "--body", "1", "--once", "x" * 201)
-    assert "which has the merge collect, need --body" in refused(tags, "a", "--priority", "1")
-    assert "need --of (of in JSON)" in refused(orders, "a", "--part", "p")
+    assert "has the merge collect; its messages require --body" in refused(tags, "a", "--priority", "1")
+    assert "require --of (of in JSON)" in refused(orders, "a", "--part", "p")
     assert "do not take --body" in refused(orders, "a", "--part", "p", "--of", "2", "--body", "x")
     assert "do not take --weight" in refused(orders, "a", "--part", "p", "--of", "2", "--weight", "2")
     assert "takes at most max_items, which is 1000" in refused(orders, "a", "--part", "p", "--of", "2000")
-    assert "which has no merge, do not take --weight" in refused(priority, "a", "--priority", "1", "--weight", "2")
-    assert "--once belongs to topics that merge" in refused(priority, "a", "--priority", "1", "--once", "x")
-    assert "--fold belongs to topics that merge" in refused(priority, "--priority", "1", "--fold", stdin="a")
+    assert "has no merge; its messages do not take --weight" in refused(
+        priority, "a", "--priority", "1", "--weight", "2"
+    )
+    assert "--once requires a topic with a merge" in refused(priority, "a", "--priority", "1", "--once", "x")
+    assert "--fold requires a topic with a merge" in refused(priority, "--priority", "1", "--fold", stdin="a")
     for body in ("true", "NaN", "[1]", '["1"]', "null", '{"x": 1}'):
         assert "line 1: " in refused(stock, "--jsonl", stdin=f'{{"content": "a", "body": {body}}}')
     assert "body is 7; on topic" in refused(tags, "--jsonl", "--priority", "1", stdin='{"content": "a", "body": 7}')

@@ -132,7 +132,7 @@ def test_each_of_several_processes_answers_prometheus(redis_url: str, make_topic
 
 def test_a_host_without_a_port_and_no_host_are_refused(cli: Cli) -> None:
     ran = cli("worker", "jobs:client", "--metrics-host", "0.0.0.0", code=2)
-    assert "--metrics-host '0.0.0.0' needs a --metrics-port" in ran.err
+    assert "--metrics-host '0.0.0.0' requires --metrics-port" in ran.err
     for host in ("", "no such host", "a\x00b", "x" * 300):
         ran = cli("metrics", "--host", host, "--port", "0", code=2)
         assert "Traceback" not in ran.err

@@ -34,11 +34,11 @@ def a_topic(client: RmqClient, make_topic: MakeTopic, reducer: Reducer) -> Topic
         (("send", "T", "a", "--weight", "many"), "--weight is 'many'; it must be a whole number from 1 to 2147483648"),
         (("send", "T", "a", "--version", "1.5"), "--version is '1.5'; it must be a whole number from 0 to 9"),
         (("send", "T", "a", "--version", "-1"), "--version is '-1'; it must be a whole number from 0 to"),
-        (("send", "T", "a", "--of", "0"), "--of is '0'; it must be a whole number from 1"),
+        (("send", "T", "a", "--of", "0"), "--of is '0'; it must be a whole number of at least 1"),
         (("peek", "T", "--limit", "1001"), "--limit is '1001'; it must be a whole number from 1 to 1000"),
         (("peek", "T", "--slot", "one"), "--slot is 'one'; it must be a whole number"),
         (("reprioritise", "T", "a", "high"), "priority is 'high'; it must be a whole number"),
-        (("consume", "T", "--timeout", "nan"), "--timeout is 'nan'; it must be a number from 0"),
+        (("consume", "T", "--timeout", "nan"), "--timeout is 'nan'; it must be a number of at least 0"),
         (("stats", "--watch", "0"), "--watch is '0'; it must be a number from 0.1"),
     ],
 )  # fmt: skip
@@ -77,7 +77,11 @@ PAYLOAD = 'a string or {"base64": "..."}'
         (Sum(), "a number such as 42 or -1.5", ["true", "null", "[1, 2]", '{"x": 1}', '"x"']),
         (Max(), "a number such as 42 or -1.5", ["true", "null", "[1, 2]", '{"x": 1}', '"x"']),
         (Newest(), PAYLOAD, ["true", "null", "[1, 2]", '{"x": 1}', "3", "1.5"]),
-        (Collect(), f"{PAYLOAD}, or an array of one or more such", ["true", "null", "[1, 2]", '{"x": 1}', "3", "[]"]),
+        (
+            Collect(),
+            f"{PAYLOAD}, or a non-empty array of such values",
+            ["true", "null", "[1, 2]", '{"x": 1}', "3", "[]"],
+        ),
     ],
 )
 def test_bodies_of_json_that_do_not_fit(
@@ -124,7 +128,8 @@ def test_a_refused_file_says_where_to_go_on(cli: Cli, client: RmqClient, make_to
     (tmp_path / "lines").write_text("\n\n".join(lines) + "\n", "utf-8")  # every other one is empty
     ran = cli("send", topic.name, "--file", str(tmp_path / "lines"), "--time-range", "1h", code=1)
     said = re.search(
-        r"; ([\d,]+) were accepted: all before line (\d+)(?: and ([\d,]+) behind it)?; go on at line (\d+)\n$", ran.err
+        r"; ([\d,]+) were accepted: all before line (\d+)(?: and ([\d,]+) after it)?; continue at line (\d+)\n$",
+        ran.err,
     )
     assert said is not None, ran.err
     stored, before, behind, go_on = (int((group or "0").replace(",", "")) for group in said.groups())
@@ -151,7 +156,7 @@ def test_a_server_that_dies_says_where_to_go_on(monkeypatch: pytest.MonkeyPatch,
         monkeypatch.setattr(send, "_PATIENCE_S", 5.0)
         ran = cli("send", "work", "--file", str(tmp_path / "lines"), "--time-range", "1h", code=1)
     assert ran.err.count("\n") == 1
-    said = re.search(r"; ([\d,]+) were accepted: all before line (\d+); go on at line (\d+)\n$", ran.err)
+    said = re.search(r"; ([\d,]+) were accepted: all before line (\d+); continue at line (\d+)\n$", ran.err)
     assert said is not None, ran.err
     stored, before, go_on = (int(group.replace(",", "")) for group in said.groups())
     assert before == go_on == stored + 1  # one slot: in order
@@ -166,5 +171,5 @@ def test_a_named_send_that_breaks_off_is_repeated_as_a_whole(
     assert cli("send", topic.name, "a", "b", "--body", "1", code=1).err.endswith("; nothing was sent\n")
     args = ("send", topic.name, *["a"] * 500, "b", "--body", "1")  # a call of 500, and another one
     said = "; 500 were accepted: all before 'b'; "
-    assert cli(*args, code=1).err.endswith(f"{said}go on at 'b'\n")
-    assert cli(*args, "--once", "day 1", code=1).err.endswith(f"{said}send all of it again with --once 'day 1'\n")
+    assert cli(*args, code=1).err.endswith(f"{said}continue at 'b'\n")
+    assert cli(*args, "--once", "day 1", code=1).err.endswith(f"{said}send the whole input again with --once 'day 1'\n")

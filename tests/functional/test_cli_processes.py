@@ -189,7 +189,7 @@ def test_purge_asks_on_a_terminal(cli: Cli, client: RmqClient, priority: Topic) 
             with cli.process("dead", "purge", priority.name, **streams) as process:
                 terminal.started()
                 if answer:
-                    assert "Drop 2 dead messages" in terminal.read("[y/N]")
+                    assert "Permanently delete 2 dead messages" in terminal.read("[y/N]")
                     terminal.type(f"{answer}\n")
                 terminal.read("")
                 assert process.wait(LIMIT_S) == code
@@ -288,14 +288,14 @@ def test_what_a_handler_raises_is_logged_harmlessly(cli: Cli, client: RmqClient,
 @pytest.mark.parametrize(
     ("target", "problem"),
     [
-        ("jobs", "'jobs' must be module:client"),
-        ("jobs:", "must be module:client"),
-        ("../jobs:client", "must be module:client"),
-        ("nothing:client", "no module 'nothing' in "),
-        ("jobs.below:client", "no module 'jobs.below' in "),
-        ("jobs:nothing", "module jobs has no 'nothing'"),
+        ("jobs", "'jobs' must have the form module:client"),
+        ("jobs:", "must have the form module:client"),
+        ("../jobs:client", "must have the form module:client"),
+        ("nothing:client", "no module named 'nothing' in "),
+        ("jobs.below:client", "no module named 'jobs.below' in "),
+        ("jobs:nothing", "module jobs has no attribute 'nothing'"),
         ("jobs:not_a_client", "jobs:not_a_client is int; it must be an RmqClient"),
-        ("jobs:asynchronous", "jobs:asynchronous is a client of rmq.aio, and rmq worker runs clients of rmq"),
+        ("jobs:asynchronous", "jobs:asynchronous is a client of rmq.aio, but rmq worker runs only clients of rmq"),
         ("jobs:RmqClient", "jobs:RmqClient is type; it must be"),
         ("jobs:make_nothing", "jobs:make_nothing is NoneType; it must be"),
         ("jobs:fail", "jobs:fail() failed: KeyError: 'no configuration' ("),

@@ -61,7 +61,7 @@ def test_entries_with_a_content_and_with_fields(cli: Cli, make_topic: MakeTopic)
         (("--field", "=x"), "NAME=VALUE"),
         (("--field", "x=1", "--field", "x=2"), "given twice"),
         (("a", "--field", "x=1"), "either a content or fields"),
-        (("--field", "x=1", "--jsonl"), "exclude --file"),
+        (("--field", "x=1", "--jsonl"), "cannot be combined with --file"),
         (("--field", "x=1", "--body", "b"), "no body"),
         (("--field", "rmq:x=1"), "rmq:"),
     ],
@@ -75,8 +75,8 @@ def test_wrong_fields_are_refused(cli: Cli, orders: Topic, args: tuple[str, ...]
     [
         (b'{"fields": []}', "must be an object"),
         (b'{"fields": {"a": 1}}', "fields.a"),
-        (b'{"fields": {"a": "1"}, "content": "x"}', "exclude each other"),
-        (b'{"body": "x"}', 'neither "content" nor "fields"'),
+        (b'{"fields": {"a": "1"}, "content": "x"}', "cannot be combined"),
+        (b'{"body": "x"}', '"content" is missing'),
     ],
 )
 def test_wrong_lines_are_refused(cli: Cli, orders: Topic, line: bytes, why: str) -> None:
@@ -88,8 +88,10 @@ def test_groups_are_for_streams_and_streams_need_one(cli: Cli, orders: Topic, pr
         assert "needs a group" in cli(*command, orders.name, code=2).err
         assert "only STREAM" in cli(*command, priority.name, "--group", "g", code=2).err
     assert "only STREAM" in cli("stats", priority.name, "--group", "g", code=2).err
-    assert "name it" in cli("stats", "--group", "g", code=2).err
-    assert "only entries of streams" in cli("send", priority.name, "--priority", "20", "--field", "a=b", code=2).err
+    assert "requires the name of a stream topic" in cli("stats", "--group", "g", code=2).err
+    assert (
+        "only entries of stream topics" in cli("send", priority.name, "--priority", "20", "--field", "a=b", code=2).err
+    )
     assert "--group" in cli("consume", priority.name, "--start", "all", code=2).err
     for command in ("groups", "trim", "range", "tail"):
         assert "PRIORITY" in cli("stream", command, priority.name, code=2).err
@@ -115,9 +117,9 @@ def test_what_a_group_has_before_it_in_hand_and_waiting(cli: Cli, client: RmqCli
         own = cli("stream", "pending", orders.name, "mail", "--consumer", "mailer-1", "--json").lines
         assert [each["id"] for each in own] == [first]
         more = cli("stream", "pending", orders.name, "mail", "--limit", "1")
-        assert "there are more" in more.err
-        assert "nothing pending" in cli("stream", "pending", orders.name, "nobody").err
-        assert "no such entries" in cli("peek", orders.name, "--group", "nobody").err
+        assert "are shown; --limit N shows more" in more.err
+        assert "no pending entries" in cli("stream", "pending", orders.name, "nobody").err
+        assert "no entries found" in cli("peek", orders.name, "--group", "nobody").err
 
 
 def test_stats_of_streams_groups_and_consumers(cli: Cli, client: RmqClient, orders: Topic, priority: Topic) -> None:
@@ -159,9 +161,9 @@ def test_ranges_from_both_ends_by_id_time_and_age(cli: Cli, client: RmqClient, o
     assert found("--from", "1h") == ids
     assert found("--to", "1h") == []
     assert found("--from", ids[0].partition("-")[0]) == ids
-    assert "there are more" in cli("stream", "range", orders.name, "--limit", "1").err
+    assert "are shown; --limit N shows more" in cli("stream", "range", orders.name, "--limit", "1").err
     assert ids[0] in cli("stream", "range", orders.name).out
-    assert "no such entries" in cli("stream", "range", orders.name, "--to", "1h").err
+    assert "no entries found" in cli("stream", "range", orders.name, "--to", "1h").err
     assert "--from" in cli("stream", "range", orders.name, "--from", "yesterday", code=2).err
     assert "slot 2 is not one of topic" in cli("stream", "range", orders.name, "--slot", "2", code=2).err
 
@@ -188,7 +190,7 @@ def test_a_tail_follows_several_topics(cli: Cli, client: RmqClient, orders: Topi
     assert [(each["topic"], each["content"]) for each in found] == list(zip(names, ("a", "b"), strict=True))
     out = cli("stream", "tail", *names, "--from", "1h", "--max", "2").out
     assert all(f"topic {name}, id " in out for name in names)
-    assert "it takes one topic" in cli("stream", "tail", *names, "--slot", "0", code=2).err
+    assert "give one topic" in cli("stream", "tail", *names, "--slot", "0", code=2).err
     assert "not registered" in cli("stream", "tail", orders.name, "nobody-knows-it", code=1).err
 
 
@@ -213,7 +215,7 @@ def test_pending_from_an_id_and_by_idle_time(cli: Cli, client: RmqClient, orders
 def test_a_trim_with_bounds_of_its_own(cli: Cli, client: RmqClient, orders: Topic) -> None:
     send(client, orders, *(str(number) for number in range(20)))
     assert cli("stream", "trim", orders.name, "--max-age", "1h", "--json").json["dropped"] == 0
-    assert "name --max-length" in cli("stream", "trim", orders.name, "--exact", code=2).err
+    assert "require --max-length" in cli("stream", "trim", orders.name, "--exact", code=2).err
     assert cli("stream", "trim", orders.name, "--max-length", "4", "--exact", "--json").json["length"] <= 4
     client.stream(orders).add_group("mail", "all")
     assert cli("stream", "trim", orders.name, "--max-length", "0", "--exact", "--json").json["dropped"] == 0
@@ -241,7 +243,7 @@ def test_a_group_is_moved(cli: Cli, client: RmqClient, orders: Topic) -> None:
     view = client.stream(orders)
     view.add_group("mail")
     for place, left in (("all", 2), ("new", 0), ("2h", 2), ("1-1", 2)):
-        assert "is moved" in cli("stream", "move-group", orders.name, "mail", place).out
+        assert "was moved" in cli("stream", "move-group", orders.name, "mail", place).out
         assert view.group("mail").lag == left
     assert cli("stream", "move-group", orders.name, "mail", "all", "--json").json == {
         "topic": orders.name,
@@ -262,12 +264,14 @@ def test_dead_consumers_are_removed_and_what_they_held_goes_to_others(
     shown = cli("stream", "consumers", orders.name, "mail").out
     assert "dead-1" in shown
     assert "at work" in shown
-    assert cli("stream", "remove-consumer", orders.name, "mail", "dead-1").out == "dead-1 removed, 1 entry given back\n"
+    assert cli("stream", "remove-consumer", orders.name, "mail", "dead-1").out == "dead-1 removed, 1 entry returned\n"
     assert "no consumer 'dead-1'" in cli("stream", "remove-consumer", orders.name, "mail", "dead-1", code=2).err
     assert cli("stream", "remove-consumer", orders.name, "mail", "--gone", "--json").json["removed"] == []
     gone = cli("stream", "remove-consumer", orders.name, "mail", "--gone", "--idle", "1ms", "--json").json
     assert gone["removed"] == ["dead-2"]
-    assert "either one consumer, or --gone" in cli("stream", "remove-consumer", orders.name, "mail", code=2).err
+    assert (
+        "either the NAME of a consumer, or --gone" in cli("stream", "remove-consumer", orders.name, "mail", code=2).err
+    )
     with client.consumer(orders, group="mail") as consumer:
         assert sorted(each.text for each in consumer.poll(10, 50)) == ["a", "b"]
     cli("stream", "remove-group", orders.name, "mail", "--force")
@@ -283,12 +287,12 @@ def test_trimming_and_deleting(cli: Cli, client: RmqClient, orders: Topic) -> No
     assert "must be an entry's id" in cli("stream", "delete", orders.name, "first", code=2).err
     cli("topics", "change", orders.name, "--max-length", "2")  # only now: consumers would trim, too
     assert cli("stream", "trim", orders.name).out == "2 dropped, 1 left\n"
-    assert "2 entries; what a group" in cli("topics", "show", orders.name).out
+    assert "2 entries; entries that a group" in cli("topics", "show", orders.name).out
     cli("topics", "change", orders.name, "--max-length", "none", "--max-age", "2h")
-    assert "2 h; what a group" in cli("topics", "show", orders.name).out
+    assert "2 h; entries that a group" in cli("topics", "show", orders.name).out
     cli("topics", "change", orders.name, "--max-age", "none")
-    assert "everything is kept" in cli("topics", "show", orders.name).out
-    assert "no bounds" in cli("stream", "trim", orders.name).err
+    assert "all entries are kept" in cli("topics", "show", orders.name).out
+    assert "no limits" in cli("stream", "trim", orders.name).err
     assert cli("stream", "trim", orders.name, "--json").json["dropped"] == 0
 
 
@@ -305,7 +309,10 @@ def test_the_dead_of_a_group(cli: Cli, client: RmqClient, orders: Topic) -> None
     assert dead("mail") == dead("billing") == ids
     assert "ValueError: no a" in cli("dead", "list", orders.name, "--group", "mail").out
     assert cli("dead", "redrive", orders.name, "--group", "mail", "--content", "a").out == "1 redriven\n"
-    assert "neither --rate" in cli("dead", "redrive", orders.name, "--group", "mail", "--rate", "5", code=2).err
+    assert (
+        "cannot be used for the entries of a stream topic"
+        in cli("dead", "redrive", orders.name, "--group", "mail", "--rate", "5", code=2).err
+    )
     assert cli("dead", "purge", orders.name, "--group", "mail", "--yes", "--limit", "1").out == "1 purged\n"
     assert (dead("mail"), dead("billing")) == (ids[2:], ids)
     again = cli("consume", orders.name, "--group", "mail", "--json").lines

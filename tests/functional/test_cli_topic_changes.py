@@ -95,7 +95,7 @@ def test_what_cannot_be_changed_is_refused_and_nothing_is_applied(
     write(shop, PROGRAM.format(name=known.name, slots=4))
     monkeypatch.setenv("RMQ_URL", cli.env["RMQ_URL"])
     assert "registered: slots 2, not 4 (cannot be changed)" in cli("topics", "diff", shop, code=3).out
-    assert "is registered with slots 2, not 4, which no change" in cli("topics", "apply", shop, code=1).err
+    assert "is registered with slots 2, not 4, which cannot be changed" in cli("topics", "apply", shop, code=1).err
     assert client.topic(known.name) == known
     assert f"{known.name}.heard" not in {each.name for each in client.topics()}
     assert client.inspect(known).audit() == []
@@ -104,11 +104,11 @@ def test_what_cannot_be_changed_is_refused_and_nothing_is_applied(
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
-        ("", "defines no topic at the top level of a module"),
+        ("", "defines neither a Topic nor a listener"),
         ("import nowhere", "ModuleNotFoundError: No module named 'nowhere'"),
         (
             "from rmq import *\na, b = (Topic('t', TopicType.PRIORITY, slots=each) for each in (1, 2))",
-            "defines topic t twice, and differently: slots 1, not 2",
+            "defines topic t twice, with different settings: slots 1, not 2",
         ),
     ],
 )
@@ -129,4 +129,4 @@ def test_a_topic_in_a_dict_counts(cli: Cli, shop: str, topic_name: str) -> None:
         write(shop, f"from rmq import *\nT = Topic({topic_name!r}, TopicType.STREAM, lease=timedelta(seconds=30))")
         Path(shop, "jobs.py").write_text("from datetime import timedelta\n" + Path(shop, "jobs.py").read_text())
         said = " ".join(cli("topics", *command).err.split())
-        assert f"topic {topic_name} is a stream: stop all consumers of a group before one with the new lease" in said
+        assert f"topic {topic_name} is a stream topic: stop all consumers of a group before the first one" in said

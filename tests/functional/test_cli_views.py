@@ -49,7 +49,7 @@ def test_what_is_unaccounted_for_stands_out(
 def test_stats_of_an_empty_redis() -> None:
     ran = Cli("embedded://")("stats")
     assert ran.out == ""
-    assert "this is a temporary Redis" in ran.err
+    assert "this Redis is temporary" in ran.err
     assert "no topics" in ran.err
     assert Cli("embedded://")("stats", "--json").json == {"topics": []}
     assert "no topics" in Cli("embedded://")("topics").err
@@ -90,7 +90,7 @@ def test_dead_letters_are_listed_with_their_reasons(cli: Cli, client: RmqClient,
     assert lines[0]["died_ms"] >= lines[0]["last_failed_ms"] > 0
     for json_option in ((), ("--json",)):
         ran = cli("dead", "list", priority.name, "--limit", "1", *json_option)
-        assert "there are more than these 1" in ran.err
+        assert "only the first 1 are shown" in ran.err
         assert "more than" not in cli("dead", "list", priority.name, "--limit", "2", *json_option).err
         assert "more than" not in cli("dead", "list", priority.name, "--limit", "0", *json_option).err
 
@@ -119,7 +119,7 @@ def test_redrive(cli: Cli, client: RmqClient, priority: Topic) -> None:
     bury(client, priority)
     cli("send", priority.name, "a", "--priority", "99")
     assert cli("dead", "redrive", priority.name, "--matching", "[ab]", "--rate", "100").out == (
-        "1 redriven, 1 merged with a fresh copy\n"
+        "1 redriven, 1 merged with the backlog\n"
     )
     ran = cli("dead", "redrive", priority.name, "--priority", "50", "--limit", "5", "--json")
     assert ran.json == {"redriven": 1, "merged": 0, "absent": 0}
@@ -148,14 +148,14 @@ def test_cancel_and_reschedule(cli: Cli, client: RmqClient, merging: Topic) -> N
     with client.consumer(merging) as consumer:
         (delivery,) = consumer.poll(timeout=50)
         ran = cli("cancel", merging.name, "a", "--slot-basis", "s", code=1)
-        assert (ran.out, ran.err) == ("", "a handler has it at the moment; not touched: a\n")
+        assert (ran.out, ran.err) == ("", "not changed, because it is in flight: a\n")
         delivery.ack()
     assert cli("cancel", merging.name, "b", "--slot-basis", "s", "--json").json == {
         "topic": merging.name,
         "content": "b",
         "result": "done",
     }
-    assert "neither in the backlog" in cli("cancel", merging.name, "b", "--slot-basis", "s", code=1).err
+    assert "not found in the backlog" in cli("cancel", merging.name, "b", "--slot-basis", "s", code=1).err
     assert cli("cancel", merging.name, "b", "--json", code=1).json["result"] == "absent"
     assert "it has due times" in cli("reschedule", merging.name, "b", "--priority", "20", code=2).err
     assert "exactly one of" in cli("reschedule", merging.name, "b", code=2).err

@@ -111,10 +111,14 @@ def test_a_worker_wants_to_know_which_redis(tmp_path: Path) -> None:
     for options in ([], ["--processes", "2"]):
         ran = rmq("worker", "unset:client", *options, folder=tmp_path)
         assert ran.returncode == 2
-        assert "unset:client names no Redis; set RMQ_URL or --url: redis://host:6379" in " ".join(ran.stderr.split())
+        assert "client unset:client has no URL of Redis; set RMQ_URL or --url: redis://host:6379" in " ".join(
+            ran.stderr.split()
+        )
     ran = rmq("worker", "own:client", "--processes", "2", folder=tmp_path)
     assert ran.returncode == 2
-    assert "each of the --processes would start its own; they share embedded:///folder" in " ".join(ran.stderr.split())
+    assert "each of the --processes would start its own; use a shared Redis such as embedded:///folder" in " ".join(
+        ran.stderr.split()
+    )
 
 
 def test_programs_that_name_one_folder_share_one_redis(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""The commands of `rmq`, a module each."""
+"""The modules of the commands of `rmq`."""

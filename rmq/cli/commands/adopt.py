@@ -1,4 +1,4 @@
-"""`rmq adopt`: the deliberate way of a topic's slots to another ZooKeeper ensemble."""
+"""`rmq adopt`: moves a topic's slots to another ZooKeeper ensemble."""
 
 from __future__ import annotations
 
@@ -37,9 +37,11 @@ def adopt(
         ),
     ] = None,
 ) -> None:
-    """Show which ZooKeeper ensemble a topic's slots belong to, or move them to another one."""
+    """Show which ZooKeeper ensembles own a topic's slots, or move the slots to another ensemble."""
     if from_ensemble is not None and (zookeeper is None) is not no_zookeeper:
-        raise InvalidValueError("name the new owner of the slots: either --zookeeper HOST:PORT,... or --no-zookeeper")
+        raise InvalidValueError(
+            "--from requires the new owner of the slots: either --zookeeper HOST:PORT,... or --no-zookeeper"
+        )
     auth = login(zookeeper_user, "--zookeeper-user")
     files = {"--zookeeper-ca": zookeeper_ca, "--zookeeper-cert": zookeeper_cert, "--zookeeper-key": zookeeper_key}
     tls = encryption(files)
@@ -57,8 +59,9 @@ def adopt(
     session.overview(asdict(adoption), table, "")
     if zookeeper is None or session.json:
         return
-    session.note(f"the ensemble at --zookeeper is {adoption.ensemble}; --from ENSEMBLE moves the slots over to it")
+    session.note(f"the ensemble of --zookeeper is {adoption.ensemble}; --from ENSEMBLE moves the slots to it")
     if adoption.ensemble in adoption.stored:
         session.note(
-            "the ensemble owns slots already; if it was restored from a backup, --from first gives it a new identity"
+            "this ensemble already owns slots; if it was restored from a backup, --from gives it a new identity "
+            "before the move"
         )

@@ -27,7 +27,7 @@ def bench(
         bool, typer.Option("--quick", help="Use small sizes and fewer repeats, for a first look.")
     ] = False,
 ) -> None:
-    """Measure speed: from a checkout only, with the extra `bench` installed."""
+    """Run a benchmark. Requires a checkout of the repository, and the extra `bench`."""
     names = benchmark_names()
     if name is None:
         width = max(map(len, names)) + 2
@@ -35,7 +35,7 @@ def bench(
             session.line((f"{each:<{width}}", "bold"), _subject(each))
         return
     if name not in names:
-        raise InvalidValueError(f"there is no benchmark {name!r}; there are {', '.join(names)}")
+        raise InvalidValueError(f"unknown benchmark {name!r}; the benchmarks are {', '.join(names)}")
     main: Callable[[], int | None] = importlib.import_module(f"benchmarks.{name}").main
     sys.argv = [f"rmq bench {name}", *(arguments or ()), *(["--quick"] if quick else [])]
     if code := main():
@@ -50,12 +50,16 @@ def _subject(name: str) -> str:
 
 
 def benchmark_names() -> list[str]:
-    """Return the benchmarks of the checkout; a package that was installed has none."""
+    """Return the names of the benchmarks.
+
+    Raises:
+        InvalidValueError: The package is not installed from a checkout, which has the benchmarks.
+    """
     folder = _folder()
     if not (folder / "support").is_dir():
         raise InvalidValueError(
             "the benchmarks are not part of the installed package: clone the repository, install it with "
-            "`pip install -e '.[bench]'`, and run this there"
+            "`pip install -e '.[bench]'`, and run the command there"
         )
     if str(folder.parent) not in sys.path:
         sys.path.insert(0, str(folder.parent))

@@ -1,4 +1,4 @@
-"""`rmq cluster`: a whole cluster on this machine, as docker-compose.yml has it."""
+"""`rmq cluster`: runs the cluster of docker-compose.yml on this machine, without Docker."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def up(
         typer.Option(min=1_024, max=55_000, metavar="PORT", help="First of 15 consecutive ports. Default: free ports."),
     ] = None,
 ) -> None:
-    """Start the cluster in the background. It reuses the data of an earlier run."""
+    """Start the cluster in the background, with the data of an earlier run if there are any."""
     state = local_cluster.up(folder, workers=workers, producer=producer, first_port=first_port)
     _show(session, folder, state)
 
@@ -44,14 +44,14 @@ def down(
 ) -> None:
     """Stop all processes of the cluster. Its data are kept for the next `up`."""
     running = local_cluster.down(folder, delete=delete)
-    session.result({"was_running": running, "deleted": delete}, "ended" if running else "it was not running")
+    session.result({"was_running": running, "deleted": delete}, "stopped" if running else "the cluster was not running")
 
 
 def status(session: Session, folder: Folder = DEFAULT_FOLDER) -> None:
-    """Show the processes of the cluster, and its addresses. Exit code 1: it is not running."""
+    """Show the processes of the cluster and their addresses. Exit code 1: the cluster is not running."""
     state = local_cluster.status(folder)
     if state is None:
-        raise InvalidValueError(f"{folder} holds no cluster; `rmq cluster up --folder {folder}` starts one")
+        raise InvalidValueError(f"folder {folder} has no cluster; `rmq cluster up --folder {folder}` starts one")
     _show(session, folder, state)
     if state.phase != "ready":
         raise typer.Exit(1)

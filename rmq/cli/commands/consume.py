@@ -28,7 +28,7 @@ _NACKED = "rmq consume --settle nack"
 
 
 Settle = Literal["ack", "nack", "release", "leave"]
-"""What happens to a message once it is printed."""
+"""Outcome of a message after it is printed."""
 
 
 def consume(
@@ -51,8 +51,8 @@ def consume(
     settle: Annotated[
         Settle | None,
         typer.Option(
-            help="Once printed: ack; nack (retried by the topic's policy); release (back at the end of the command, "
-            "uses no retry); leave (stays in flight until the lease ends).  \\[default: ack]",
+            help="Outcome of a printed message: ack; nack (retried by the topic's policy); release (returned when the "
+            "command ends, without using a retry); leave (in flight until its lease ends).  \\[default: ack]",
             show_default=False,
         ),
     ] = None,
@@ -60,16 +60,18 @@ def consume(
     start: Start = None,
     name: Annotated[str | None, typer.Option(help="stream: name of this consumer. Default: a generated name.")] = None,
 ) -> None:
-    """Claim due messages, print them, and ack them. Ctrl-C stops it cleanly."""
+    """Claim due messages, print them, and ack them. Ctrl-C stops the command cleanly."""
     if ack is not None and settle is not None:
-        raise InvalidValueError("--settle and --ack/--no-ack exclude each other")
+        raise InvalidValueError("--settle and --ack/--no-ack cannot be combined")
     then: Settle = settle or ("release" if ack is False else "ack")
     if follow and then == "release":
-        raise InvalidValueError("--follow cannot release: a released message would come again at once")
+        raise InvalidValueError(
+            "--follow cannot be combined with --settle release: the message would be delivered again at once"
+        )
     if group is None and (start or name):
-        raise InvalidValueError("--start and --name belong to a --group")
+        raise InvalidValueError("--start and --name require --group")
     if follow and timeout is not None:
-        raise InvalidValueError("--follow waits for ever; leave --timeout out")
+        raise InvalidValueError("--follow and --timeout cannot be combined: --follow waits until Ctrl-C")
     idle_s = 1.0 if timeout is None else timeout
     with (
         session.client() as client,
@@ -89,7 +91,7 @@ def consume(
 
 
 def _poll(consumer: Consumer, most: int, idle_s: float | None, stop: threading.Event) -> list[Delivery]:
-    """Wait for messages; none after `idle_s` (`None`: without end), or when asked to stop."""
+    """Wait for messages for `idle_s`, `None` for no limit. Returns an empty list after that time, or if stopped."""
     waited_s = 0.0
     while not stop.is_set():
         slice_s = _SLICE_S if idle_s is None else max(0.0, min(_SLICE_S, idle_s - waited_s))
@@ -140,7 +142,7 @@ class _Printer:
                 pass
 
     def _try(self, settle: Callable[[], None]) -> None:
-        """Go on after a lost reply: the lease settles it, and the next claim shows whether Redis is back."""
+        """Settle a message, and only warn if the reply is lost: the message may be delivered again after its lease."""
         try:
             settle()
         except ReplyLostError as error:
@@ -149,7 +151,7 @@ class _Printer:
     def _warn(self, lost: Sequence[Delivery], what: str) -> None:
         if lost:
             self._session.warn(
-                f"{counted(len(lost), 'message')} could not be {what} after the end of the lease; each comes again"
+                f"{counted(len(lost), 'message')} could not be {what}: the lease had expired; each is delivered again"
             )
 
     def _print(self, delivery: Delivery) -> None:

@@ -1,4 +1,4 @@
-"""`rmq dashboard`: the pages that show and steer everything."""
+"""`rmq dashboard`: serves web pages to monitor and manage topics, workers and dead letters."""
 
 from __future__ import annotations
 
@@ -35,10 +35,12 @@ def dashboard(
     read_only: Annotated[bool, typer.Option("--read-only", help="Do not allow any changes.")] = False,
     allow_host: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Host name under which browsers reach it. Can be given more than once."),
+        typer.Option(
+            metavar="NAME", help="Host name by which browsers reach the dashboard. Can be given more than once."
+        ),
     ] = None,
 ) -> None:
-    """Show and manage topics, workers and dead letters in the browser. Stop it with Ctrl-C."""
+    """Serve web pages to monitor and manage topics, workers and dead letters, until interrupted with Ctrl-C."""
     try:
         from rmq.dashboard.server import serve
         from rmq.dashboard.settings import Settings
@@ -46,7 +48,7 @@ def dashboard(
         missing = (error.name or "").partition(".")[0]
         if missing not in _EXTRA:
             raise
-        raise RmqError(f"the dashboard needs {missing}: install rmq[dashboard]") from None
+        raise RmqError(f"the dashboard requires the package {missing}: pip install 'rmq[dashboard]'") from None
     settings = Settings(host, port, _credentials(user, password_file), read_only, frozenset(allow_host or ()))
     with session.client() as client:
         server = client.shown_url
@@ -69,6 +71,6 @@ def _credentials(user: str | None, password_file: Path | None) -> Credentials | 
             raise InvalidValueError(f"password file {password_file} cannot be read: {error}") from None
     if (user is None) != (password is None):
         raise InvalidValueError(
-            f"a user and a password go together: --user or {USER_VARIABLE}, --password-file or {PASSWORD_VARIABLE}"
+            f"a login needs a user (--user or {USER_VARIABLE}) and a password (--password-file or {PASSWORD_VARIABLE})"
         )
     return None if user is None or password is None else Credentials(user, password)

@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from rmq._admin.dead_letters import DeadFilter, DeadLetters, GroupDead
-from rmq._model.display import from_now, shown
+from rmq._model.display import counted, from_now, shown
 from rmq._model.entries import check_group
 from rmq._model.merge_words import sent, value_words
 from rmq._model.topics import Topic
@@ -24,12 +24,12 @@ from rmq.client import RmqClient
 from rmq.errors import InvalidValueError
 
 _MOST_ERROR_CHARACTERS = 120
-"""An error is wrapped, not cut to a line: people look for the cause of death."""
+"""Maximum length of an error in the table, which is wrapped, not cut to one line, so that the cause is readable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Options that choose among the dead."""
+    """Options that select dead messages."""
 
     contents: Annotated[
         list[bytes] | None,
@@ -56,7 +56,7 @@ class Chosen:
     ] = None
 
     def filter(self, now_ms: int) -> DeadFilter:
-        """Return the choice as the library takes it; an age counts back from `now_ms`."""
+        """Return the options as a `DeadFilter`. Ages are counted back from `now_ms`, in epoch ms."""
         return DeadFilter(
             contents=frozenset(self.contents) if self.contents else None,
             matching=self.matching,
@@ -73,7 +73,7 @@ def list_dead(
     limit: Annotated[int, typer.Option(min=0, metavar="N", help="Maximum number of messages; 0 for all.")] = 50,
     group: Group = None,
 ) -> None:
-    """Show dead messages and why they died, slot by slot, oldest first. --json prints all details."""
+    """Show dead messages and their errors, slot by slot, oldest first. --json prints all details."""
     with session.opened(topic) as (client, definition):
         now_ms = redis_now_ms(client, definition)
 
@@ -104,14 +104,16 @@ def redrive(
     due_in: DueIn = None,
     group: Group = None,
 ) -> None:
-    """Send dead messages again, with their bodies and all retries. Without a filter, all dead messages."""
+    """Send dead messages again, with their bodies and all retries. Without a filter, all of them are sent."""
     with session.opened(topic) as (client, definition):
         dead, where = _dead(client, definition, group), chosen.filter(redis_now_ms(client, definition))
         count = _count(client, dead, where, limit) if session.err.is_terminal else None
         with session.progress("redriven", count) as moved:
             if isinstance(dead, GroupDead):
                 if (rate, priority, due_in) != (None, None, None):
-                    raise InvalidValueError("entries of a stream have neither --rate nor --priority nor --due-in")
+                    raise InvalidValueError(
+                        "--rate, --priority and --due-in cannot be used for the entries of a stream topic"
+                    )
                 result = dead.redrive(where, limit=limit, progress=moved)
             else:
                 result = dead.redrive(
@@ -123,9 +125,9 @@ def redrive(
 
 
 def redriven(number: int, merged: int, absent: int) -> str:
-    """Describe the result of a redrive."""
-    extra = [f"{merged:,} merged with a fresh copy"] if merged else []
-    extra += [f"{absent:,} gone meanwhile"] if absent else []
+    """Format the result of a redrive: the messages redriven, merged with the backlog, and no longer dead."""
+    extra = [f"{merged:,} merged with the backlog"] if merged else []
+    extra += [f"{absent:,} no longer dead"] if absent else []
     return ", ".join([f"{number:,} redriven", *extra])
 
 
@@ -137,12 +139,14 @@ def purge(
     yes: Yes = False,
     group: Group = None,
 ) -> None:
-    """Delete dead messages permanently. Asks first. Without a filter, all dead messages."""
+    """Delete dead messages permanently, after confirmation. Without a filter, all of them are deleted."""
     with session.opened(topic) as (client, definition):
         dead, where = _dead(client, definition, group), chosen.filter(redis_now_ms(client, definition))
 
         def agreed(count: int) -> bool:
-            return not count or typer.confirm(f"Drop {count:,} dead messages of {topic} for good?", err=True)
+            return not count or typer.confirm(
+                f"Permanently delete {counted(count, 'dead message')} of topic {topic}?", err=True
+            )
 
         def purge_(moved: Callable[[int], None]) -> int:
             return dead.purge(where, limit=limit, progress=moved)

@@ -1,4 +1,4 @@
-"""`rmq stream range`, `tail`, `delete` and `trim`: the entries of a stream topic, whatever its groups do."""
+"""`rmq stream range`, `tail`, `delete` and `trim`: the entries of a stream topic, independent of its groups."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rmq.errors import InvalidValueError
 _ID = re.compile(r"\d{1,20}-\d{1,20}", re.ASCII)
 _POSITION = "ID|TIME|AGE"
 BOUND = "ID|(ID|TIME|AGE"
-"""An end of a range: an id after `(` is not part of it."""
+"""Forms of an end of a range. An id after `(` is excluded from the range."""
 
 
 def show_range(
@@ -53,17 +53,19 @@ def tail(
     topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Names of stream topics.")],
     start: Annotated[
         str | None,
-        typer.Option("--from", metavar=_POSITION, help="After this id, or from this time on. Default: now."),
+        typer.Option(
+            "--from", metavar=_POSITION, help="Show entries after this id, or from this time on. Default: now."
+        ),
     ] = None,
     most: Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="Stop after this many entries.")] = None,
     timeout: Annotated[
-        float | None, typer.Option(min=0, metavar="S", help="Stop after this many seconds without a message.")
+        float | None, typer.Option(min=0, metavar="S", help="Stop after this many seconds without an entry.")
     ] = None,
     slots: Slots = None,
 ) -> None:
     """Show entries as they arrive in one topic or several, without a group, until Ctrl-C."""
     if slots and len(topics) > 1:
-        raise InvalidValueError(f"--slot is given with {len(topics)} topics; it takes one topic")
+        raise InvalidValueError(f"--slot cannot be used with {len(topics)} topics; give one topic")
     with session.client() as client:
         known = {name: client.topic(name) for name in topics}
         begin = position_of(start, "--from", redis_now_ms(client, known[topics[0]]))
@@ -92,7 +94,7 @@ def delete(
         ),
     ] = None,
 ) -> None:
-    """Delete entries, including entries that a group has not acked. Exit code 1: there are none."""
+    """Delete entries, including entries that a group has not acked. Exit code 1: none of them exists."""
     with session.opened(topic) as (client, definition):
         deleted = client.stream(definition).delete(*ids, slot=slot)
     session.result({"topic": topic, "deleted": deleted}, f"{deleted:,} deleted")
@@ -118,35 +120,38 @@ def trim(
     exact: Annotated[
         bool,
         typer.Option(
-            "--exact", help="Trim exactly. By default only whole nodes are removed, so that some more entries stay."
+            "--exact",
+            help="Trim exactly. By default only whole nodes are removed, so that a few more entries are kept.",
         ),
     ] = False,
-    unacked: Annotated[bool, typer.Option("--unacked", help="Also entries that a group has not acked.")] = False,
+    unacked: Annotated[bool, typer.Option("--unacked", help="Also remove entries that a group has not acked.")] = False,
 ) -> None:
-    """Trim now, by the topic's retention or by the limits given here."""
+    """Remove the oldest entries now, by the topic's retention or by the limits given here."""
     own = None
     if max_length is not None or max_age is not None:
         own = Retention(max_length=max_length, max_age=span_of(max_age), approximate=not exact, unacked=unacked)
     elif exact or unacked:
-        raise InvalidValueError("--exact and --unacked go with bounds of their own: name --max-length or --max-age")
+        raise InvalidValueError("--exact and --unacked require --max-length or --max-age")
     with session.opened(topic) as (client, definition):
         done = client.stream(definition).trim(retention=own)
     dropped, left = sum(slot.dropped for slot in done), sum(slot.length for slot in done)
     bounds = own or definition.retention
     if not session.json and (bounds is None or not bounds.bounded):
-        session.note(f"topic {topic} has no bounds: nothing is ever dropped")
+        session.note(
+            f"nothing was removed: the retention of topic {topic} has no limits; give --max-length or --max-age"
+        )
         return
     session.result({"topic": topic, "dropped": dropped, "length": left}, f"{dropped:,} dropped, {left:,} left")
 
 
 def print_entries(session: Session, topic: Topic, entries: Iterable[StreamEntry], limit: int) -> None:
-    """Print entries as a table, or a line of JSON each."""
+    """Print entries as a table, or with --json as one line of JSON each."""
     session.rows(
         entries,
         lambda entry: documents.entry(topic, entry),
         ("id", "~content", ">slot", ">sent"),
         lambda entry: (entry.id, cut(entry.content), str(entry.slot), when(entry.time_ms)),
-        f"no such entries in topic {topic.name}",
+        f"no entries found in topic {topic.name}",
         limit,
     )
 
@@ -156,7 +161,7 @@ def position_of(text: str, name: str, now_ms: int) -> Position: ...
 @overload
 def position_of(text: str | None, name: str, now_ms: int) -> Position | None: ...
 def position_of(text: str | None, name: str, now_ms: int) -> Position | None:
-    """Return a position in a stream: an id, a time, or an age counted back from `now_ms`."""
+    """Parse a position in a stream: an id, a time, or an age, which is counted back from `now_ms`."""
     if text is None or _ID.fullmatch(text):
         return text
     try:
@@ -166,7 +171,7 @@ def position_of(text: str | None, name: str, now_ms: int) -> Position | None:
 
 
 def bound_of(text: str | None, name: str, now_ms: int) -> Position | None:
-    """Return an end of a range: a position, or an id after `(`, which is not part of the range."""
+    """Parse an end of a range: a position, or an id after `(`, which is excluded from the range."""
     if text is None or not text.startswith("("):
         return position_of(text, name, now_ms)
     if not _ID.fullmatch(text[1:]):

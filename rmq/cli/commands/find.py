@@ -1,4 +1,4 @@
-"""`rmq find` and `rmq search`: where messages are."""
+"""`rmq find` and `rmq search`: find messages by their content."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def find(
 def _print(session: Session, topic: Topic, found: Whereabouts) -> None:
     now_ms = found.now_ms
     if found.gone:
-        session.warn(f"not found in slot {found.slot}: done, cancelled, or never sent: {shown(found.content)}")
+        session.warn(f"not found in slot {found.slot}: {shown(found.content)} was acked, cancelled, or never sent")
         return
     session.line((shown(found.content), "bold"), f" in slot {found.slot} of {found.topic}")
     if found.in_flight is not None:
@@ -55,7 +55,7 @@ def _print(session: Session, topic: Topic, found: Whereabouts) -> None:
         _print_folded(session, topic, found.waiting, now_ms)
     if found.failure is not None:
         why = f"{shown(found.failure.type)}: {shown(found.failure.message)}"
-        session.line(f"  failed last {from_now(found.failure.last_ms, now_ms)}: ", (why, "red"))
+        session.line(f"  last failed {from_now(found.failure.last_ms, now_ms)}: ", (why, "red"))
     if found.dead is not None:
         why = f"{shown(found.dead.error_type)}: {shown(found.dead.error_message)}"
         died = from_now(found.dead.died_ms, now_ms)
@@ -63,7 +63,10 @@ def _print(session: Session, topic: Topic, found: Whereabouts) -> None:
         _print_folded(session, topic, found.dead, now_ms)
     if topic.merge is not None:
         return
-    for name, carrier in (("body", found.stored or found.in_flight or found.waiting), ("body of the dead", found.dead)):
+    for name, carrier in (
+        ("body", found.stored or found.in_flight or found.waiting),
+        ("body of the dead message", found.dead),
+    ):
         if carrier is not None and carrier.body is not None:
             session.line(f"  {name}, {len(carrier.body):,} bytes: ", shown(carrier.body))
 
@@ -72,7 +75,7 @@ def _print_in_flight(session: Session, topic: Topic, found: Whereabouts, message
     left_ms = message.lease_left_ms
     lease = f"its lease expires in {span(left_ms)}"
     if not left_ms:
-        lease = "its lease has expired; no worker has taken it back yet"
+        lease = "its lease has expired; the next claim returns it"
     session.line("  in flight: ", lease, f", {_retries(message)} left after this delivery")
     if message.handled_by is not None:
         ago = span(message.handled_ms or 0)
@@ -133,7 +136,10 @@ def search(
         str | None, typer.Option(metavar="CURSOR", help="Continue where an earlier search stopped.")
     ] = None,
 ) -> None:
-    """Search messages by content. A moving message may be missed or shown twice. Exit code 1: none found."""
+    """Search messages by content. Exit code 1: none found.
+
+    A message whose state changes during the search may be missed or shown twice.
+    """
     with session.client() as client:
         definition = client.topic(topic)
         view, merges = client.inspect(definition), definition.merge is not None
@@ -156,10 +162,10 @@ def search(
 
     values = ["~body"] if with_bodies else ["~value", ">sends"] if merges else []
     columns = ["~content", *values, "place", ">slot", ">when", "~why"]
-    none = f"no such message in topic {topic}" if cursor is None else "none found so far"
+    none = f"no message of topic {topic} matches" if cursor is None else "no message matches so far"
     session.rows(found, partial(documents.message, definition), columns, cells, none)
     if cursor is not None:
-        session.note(f"looked at about {looked_at:,} entries; go on with --cursor '{cursor}'")
+        session.note(f"examined about {looked_at:,} entries; continue with --cursor '{cursor}'")
     if not found:
         raise typer.Exit(FAILED)
 

@@ -1,4 +1,4 @@
-"""`rmq peek`, `rmq cancel` and `rmq reschedule`: single messages."""
+"""`rmq peek`, `rmq cancel` and `rmq reschedule`: show and change single messages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def peek(
     slots: Slots = None,
     group: Group = None,
 ) -> None:
-    """Show the next messages without claiming them; of a stream topic those of a group."""
+    """Show the next messages without claiming them. A stream topic requires --group."""
     with session.opened(topic) as (client, definition):
         check_group(definition, group, "new")
         if group is not None:
@@ -75,13 +75,13 @@ def peek(
         columns += [">priority" if prioritised else f">{_DUE[place]}", *([">retries left"] if with_retries else [])]
         columns += ["~handled for"] if handled else []
         document = partial(documents.message, definition)
-        session.rows(found, document, columns, cells, f"nothing in {place} of topic {topic}")
+        session.rows(found, document, columns, cells, f"topic {topic} has no messages with --place {place}")
 
 
 def _peek_group(
     session: Session, view: StreamTopic, group: str, place: Where, limit: int, slots: list[int] | None
 ) -> None:
-    """Show the entries that a group has not read, that are in flight, or that wait for a retry."""
+    """Show the entries of a group that are unread, in flight, or waiting for a retry."""
     if place == "store":
         print_entries(session, view.topic, view.unread(group, limit, slots), 0)
         return
@@ -90,14 +90,14 @@ def _peek_group(
 
 
 def _next_first(topic: Topic, message: PeekedMessage) -> tuple[int, int]:
-    """Order messages of several slots as if they were in one."""
+    """Return a sort key that orders the messages of several slots as if they were in one slot."""
     if topic.type.timed or message.place != "store":
         return (message.due_ms or 0, message.slot)
     return (-message.score, message.slot)
 
 
 def cancel(session: Session, topic: TopicName, content: Content, slot_basis: SlotBasis = None) -> None:
-    """Remove a message from the backlog or from its wait for a retry. Exit code 1: there is no such message."""
+    """Remove a message that is in the backlog or waits for a retry. Exit code 1: there is no such message."""
     steer(session, topic, content, "cancelled", lambda control: control.cancel(content, slot_basis))
 
 
@@ -107,7 +107,9 @@ def reschedule(
     content: Content,
     due_in: Annotated[
         int | None,
-        typer.Option("--in", metavar="DURATION", help="Due this long after now; 0s for at once.", parser=duration),
+        typer.Option(
+            "--in", metavar="DURATION", help="New due time, as a duration from now; 0s for now.", parser=duration
+        ),
     ] = None,
     at: Annotated[int | None, typer.Option(metavar="TIME", help="New due time.", parser=instant)] = None,
     priority: Annotated[int | None, typer.Option(help="The new priority.")] = None,
@@ -129,8 +131,8 @@ def steer(session: Session, topic: str, content: bytes, done: str, act: Callable
     with session.client() as client:
         result = act(client.control(topic))
     why = {
-        ControlResult.IN_FLIGHT: "a handler has it at the moment; not touched",
-        ControlResult.ABSENT: "neither in the backlog nor waiting for a retry",
+        ControlResult.IN_FLIGHT: "not changed, because it is in flight",
+        ControlResult.ABSENT: "not found in the backlog, nor waiting for a retry",
     }.get(result)
     if session.json or why is None:
         document = {"topic": topic, "content": json_payload(content), "result": result.value}

@@ -1,4 +1,4 @@
-"""`rmq metrics`: all topics' figures for Prometheus."""
+"""`rmq metrics`: serves or prints Prometheus metrics of all topics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from rmq.errors import InvalidValueError
 
 def metrics(
     session: Session,
-    host: Annotated[str, typer.Option(help="Address to listen on; there is no login.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Address to listen on. The metrics are served without a login.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 for a free one.")] = 9_460,
     once: Annotated[bool, typer.Option("--once", help="Print the metrics once and exit.")] = False,
 ) -> None:
@@ -35,7 +37,11 @@ def metrics(
 
 
 def load_metrics() -> ModuleType:
-    """Return `rmq.metrics`, whose extra may be missing."""
+    """Import and return `rmq.metrics`.
+
+    Raises:
+        InvalidValueError: The extra `metrics` is not installed.
+    """
     try:
         import rmq.metrics
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""`rmq send`: messages from the command line, a file or a pipe."""
+"""`rmq send`: sends messages from the command line, a file or a pipe."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Annotated, BinaryIO
 
 import typer
 
+from rmq._model.display import counted
 from rmq._model.encoding import Encoder
 from rmq._model.merging import MAX_COUNT
 from rmq._model.messages import Message
@@ -28,17 +29,17 @@ from rmq.client import RmqClient
 from rmq.errors import InvalidValueError, SendError, UnknownTopicError
 
 _PATIENCE_S = 30.0
-"""How long a stream of messages waits for a Redis that went away: a restart should not end an import."""
+"""Seconds to wait for a Redis that does not answer, so that its restart does not end an import."""
 
 _PROGRESS_EVERY = 500
 
 Numbered = tuple[str, Callable[[], Row]]
-"""Where a row stands, for errors, and what reads it."""
+"""The position of a row, for errors, and the function that parses it."""
 
 
 @dataclass(frozen=True, slots=True)
 class MergingSend:
-    """Options of topics with a merge."""
+    """Options for topics with a merge."""
 
     version: Annotated[
         int | None, typer.Option("--version", metavar="N", min=0, max=MAX_WHOLE, help="newest: version of the body.")
@@ -49,17 +50,20 @@ class MergingSend:
             metavar="N",
             min=1,
             max=MAX_COUNT,
-            help="merge: number of sends that the message counts for.  \\[default: 1]",
+            help="merge: number of sends that the message counts as.  \\[default: 1]",
         ),
     ] = None
-    part: Annotated[bytes | None, typer.Option(metavar="TEXT", help="join: number of this part.", parser=payload)] = (
-        None
-    )
-    of: Annotated[int | None, typer.Option(metavar="N", min=1, help="join: number of parts of the whole.")] = None
+    part: Annotated[
+        bytes | None, typer.Option(metavar="TEXT", help="join: this part of the whole.", parser=payload)
+    ] = None
+    of: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="join: number of different parts of the whole.")
+    ] = None
     once: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="merge: idempotency key for this whole input. Repeated within an hour, it counts once."
+            metavar="NAME",
+            help="merge: idempotency key for the whole input. If it is sent again within an hour, it counts once.",
         ),
     ] = None
     fold: Annotated[
@@ -73,7 +77,9 @@ def send(
     contents: Annotated[
         list[bytes] | None,
         typer.Argument(
-            metavar="CONTENT", help="Contents of the messages. Without any, each line of stdin is one.", parser=payload
+            metavar="CONTENT",
+            help="Contents of the messages. Default: each line of stdin is a content.",
+            parser=payload,
         ),
     ] = None,
     file: Annotated[
@@ -96,7 +102,8 @@ def send(
         ),
     ] = None,
     priority: Annotated[
-        int | None, typer.Option(help="priority: from 1, larger ones first. With ties any: above max_retries.")
+        int | None,
+        typer.Option(help="priority: 1 or more; larger ones go first. With ties any, larger than max_retries."),
     ] = None,
     at: Annotated[
         int | None,
@@ -111,7 +118,9 @@ def send(
     fields: Annotated[
         list[str] | None,
         typer.Option(
-            "--field", metavar="NAME=VALUE", help="stream: a field of one entry, instead of CONTENT; repeatable."
+            "--field",
+            metavar="NAME=VALUE",
+            help="stream: a field of the entry, instead of CONTENT. Can be given more than once.",
         ),
     ] = None,
     body: Annotated[
@@ -130,15 +139,19 @@ def send(
     merging: MergingSend,
     kind: Annotated[
         str | None,
-        typer.Option("--type", metavar="TYPE", help="For a new topic: range-merge, priority, fixed-time or stream."),
+        typer.Option(
+            "--type", metavar="TYPE", help="Type of a new topic: range-merge, priority, fixed-time or stream."
+        ),
     ] = None,
-    slots: Annotated[int | None, typer.Option(help="For a new topic: a power of two.  \\[default: 1]")] = None,
+    slots: Annotated[
+        int | None, typer.Option(help="Number of slots of a new topic, a power of two.  \\[default: 1]")
+    ] = None,
 ) -> None:
     """Send messages. A content that is already queued is merged; on a stream topic each message is an entry."""
     if (contents or fields) and (file or jsonl):
-        raise InvalidValueError("contents and fields on the command line exclude --file and --jsonl")
+        raise InvalidValueError("CONTENT and --field cannot be combined with --file or --jsonl")
     if contents and fields:
-        raise InvalidValueError("an entry has either a content or fields")
+        raise InvalidValueError("CONTENT and --field cannot be combined: an entry has either a content or fields")
     if not contents and not fields and file is None and is_terminal(sys.stdin):
         raise InvalidValueError("nothing to send: give contents, --file, or lines on stdin")
     defaults = Row(
@@ -165,20 +178,25 @@ def send(
 
 
 def _check_merges(topic: Topic, merging: MergingSend) -> None:
-    """Refuse options that act on a whole call where the topic has no merge."""
+    """Raise for --once and --fold if the topic has no merge."""
     for option, value in (("--once", merging.once), ("--fold", merging.fold)):
         if value and topic.merge is None:
-            raise InvalidValueError(f"{option} belongs to topics that merge; topic {topic.name} has no merge")
+            raise InvalidValueError(f"{option} requires a topic with a merge; topic {topic.name} has no merge")
 
 
 def _definition(client: RmqClient, name: str, kind: TopicType | None, slots: int | None) -> Topic:
-    """Return the registered definition, or a new one; options that describe a registered topic must fit it."""
+    """Return the registered definition of a topic, or a new one.
+
+    Raises:
+        InvalidValueError: The topic is not registered, and `kind` is `None`.
+        TopicMismatchError: The topic is registered with another type or number of slots.
+    """
     try:
         known = client.topic(name)
     except UnknownTopicError:
         if kind is None:
             raise InvalidValueError(
-                f"topic {name!r} is not registered yet: give it a --type (and --slots, 1 by default)"
+                f"topic {name!r} is not registered; give --type (and --slots, 1 by default) to register it"
             ) from None
         return Topic(name, kind, slots=1 if slots is None else slots)
     if kind is None and slots is None:
@@ -214,12 +232,12 @@ def _send_rows(
     document = {"topic": definition.name, "new": result.new, "merged": result.merged, "dropped": result.dropped}
     session.result(document, f"{result.new:,} {stored}")
     if messages.error is not None:
-        sent = f"the {result.accepted:,} before it were sent, nothing after it"
+        sent = f"{counted(result.accepted, 'message')} before it sent, none after it"
         raise InvalidValueError(f"{messages.where}: {messages.error}; {sent}")
 
 
 def _where_to_go_on(error: SendError, messages: _Messages, topic: Topic, once: str | None) -> str:
-    """Describe an interrupted send: how many messages were accepted, and which to send again."""
+    """Describe an interrupted send: the number of accepted messages, and the position from which to send again."""
     left = sorted(map(messages.place, (*error.not_stored, *error.unknown)))
     if not left:
         return str(error)
@@ -228,17 +246,17 @@ def _where_to_go_on(error: SendError, messages: _Messages, topic: Topic, once: s
     number, where = left[0]
     behind = error.stored - (number - 1)
     parts = [f"all before {where}"] if number > 1 else []
-    parts += [f"{behind:,} behind it"] if behind else []
+    parts += [f"{behind:,} after it"] if behind else []
     accepted = f"{error.stored:,} were accepted" + (f": {' and '.join(parts)}" if parts else "")
-    go_on = f"go on at {where}" if once is None else f"send all of it again with --once {once!r}"
+    go_on = f"continue at {where}" if once is None else f"send the whole input again with --once {once!r}"
     twice = behind + len(error.unknown)
     if once is None and twice and (topic.type is TopicType.STREAM or topic.merge is not None):
-        go_on += f": up to {twice:,} of these may be there already, and would count twice"
+        go_on += f": up to {twice:,} of these may already be stored, and would count twice"
     return f"{error}; {accepted}; {go_on}"
 
 
 class _Messages:
-    """Messages made of rows up to the first bad one, which is noted: all before it are sent."""
+    """Converts rows to messages, up to the first invalid row, which is recorded in `error` and `where`."""
 
     def __init__(self, topic: Topic, rows: Iterable[Numbered], now_ms: Callable[[], int]) -> None:
         self._topic = topic
@@ -250,7 +268,7 @@ class _Messages:
         self._places: dict[int, tuple[int, str]] = {}
 
     def place(self, message: Message) -> tuple[int, str]:
-        """Return the number of a message that is alive, from 1, and where it stands."""
+        """Return the number of a message, from 1, and its position. The message must still be referenced."""
         return self._places[id(message)]
 
     def read(self, moved: Callable[[int], None]) -> Iterator[Message]:
@@ -284,7 +302,7 @@ def _opened(file: Path | None) -> Generator[BinaryIO]:
 
 @contextmanager
 def _shown_progress(session: Session, stream: BinaryIO | None) -> Generator[Callable[[int], None]]:
-    """Show how much of a file, or how many messages of a pipe, are sent."""
+    """Context manager that yields a function to report progress: in bytes of a file, or in messages of a pipe."""
     size = 0
     with suppress(OSError):  # a stream that is no file
         size = os.fstat(stream.fileno()).st_size if stream is not None and stream.seekable() else 0
@@ -293,6 +311,6 @@ def _shown_progress(session: Session, stream: BinaryIO | None) -> Generator[Call
 
 
 def _redis_clock(client: RmqClient, topic: Topic) -> Callable[[], int]:
-    """Return a clock that shows Redis' time, asked for once."""
+    """Return a function that returns Redis' time in epoch ms. Redis is asked once; then the local clock counts on."""
     offset_ms = cache(lambda: redis_now_ms(client, topic) - monotonic_s() * 1000)
     return lambda: int(offset_ms() + monotonic_s() * 1000)

@@ -35,7 +35,7 @@ _RED = "bold red"
 
 @dataclass(frozen=True, slots=True)
 class StreamFigures:
-    """A stream topic with its groups; with consumers where one group was asked for."""
+    """Figures of a stream topic and its groups, with the consumers if a single group was requested."""
 
     stats: StreamStats
     groups: Sequence[GroupStats]
@@ -59,15 +59,15 @@ def stats(
         str | None, typer.Option(metavar="NAME", help="stream: show only this group, with its consumers.")
     ] = None,
 ) -> None:
-    """Show backlog, due now, in flight, waiting and dead, and the totals since the topics began.
+    """Show the number of messages in each state, and the totals since the topics were created.
 
-    Of stream topics: length, oldest and newest entry, and each group's lag.
+    For stream topics: length, oldest and newest entry, and the lag of each group.
     """
     with session.client() as client:
         wanted = [client.topic(name) for name in topics] if topics else None
         if group is not None:
             if wanted is None:
-                raise InvalidValueError("--group belongs to a stream topic: name it")
+                raise InvalidValueError("--group requires the name of a stream topic")
             for topic in wanted:
                 check_group(topic, group, "new")
         if watch is None:
@@ -237,4 +237,4 @@ def _stream_remarks(found: StreamFigures) -> Iterable[Text]:
         if paused := sum(slot.paused for slot in group.slots):
             yield Text(f"{name}, group {group.group}: {counted(paused, 'slot is', 'slots are')} paused", style="yellow")
         if not any(slot.last_id for slot in group.slots):
-            yield Text(f"{name} has no group {group.group}", style="yellow")
+            yield Text(f"topic {name} has no group {group.group}", style="yellow")

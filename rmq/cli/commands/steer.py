@@ -1,4 +1,4 @@
-"""`rmq promote`, `reprioritise`, `pause`, `resume`, `purge`; `rmq audit` and `rmq workers`."""
+"""Commands that manage messages and topics, and show workers and the audit log."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def _pause(session: Session, topic: str, slots: list[int] | None, group: str | N
             control = client.control(definition)
             changed = control.pause(slots) if paused else control.resume(slots)
         elif slots:
-            raise InvalidValueError("a group is paused on all slots: leave out --slot")
+            raise InvalidValueError("--group and --slot cannot be combined: a group is paused and resumed on all slots")
         else:
             stream = client.stream(definition)
             changed = stream.pause(group) if paused else stream.resume(group)
     done = "paused" if paused else "resumed"
     document = {"topic": topic, "group": group, "paused": paused, "changed_slots": changed}
-    session.result(document, f"{counted(changed, 'slot')} {done}" if changed else f"nothing to do: {done} already")
+    session.result(document, f"{counted(changed, 'slot')} {done}" if changed else f"nothing changed: already {done}")
 
 
 def purge(
@@ -69,7 +69,7 @@ def purge(
     limit: Limit = None,
     yes: Yes = False,
 ) -> None:
-    """Delete the backlog permanently. Asks for the topic's name first. For dead messages, see `rmq dead purge`."""
+    """Delete the backlog permanently, once the topic's name is confirmed. For dead messages, use `rmq dead purge`."""
     with session.opened(topic) as (client, definition):
 
         def count() -> int:
@@ -78,7 +78,7 @@ def purge(
 
         def agreed(number: int) -> bool:
             return (
-                typer.prompt(f"This drops {counted(number, 'message')} for good. Type the topic's name", err=True)
+                typer.prompt(f"This permanently deletes {counted(number, 'message')}. Type the topic's name", err=True)
                 == topic
             )
 
@@ -114,16 +114,16 @@ def audit(
 
 
 ALL_COLUMNS = 100
-"""So wide is a terminal that shows all columns of `rmq workers` beside readable names."""
+"""Minimum width of a terminal, in characters, to show all columns of `rmq workers`."""
 
 
 def workers(session: Session) -> None:
-    """Show the processes that run listeners, as they last reported (every 5 s).
+    """Show the processes that run listeners, from their last reports (every 5 s).
 
-    handlers: how many may run in parallel. With Adaptive() as many as the downstream bears; "pauses" while all of them
-    fail; "rate" where the topic's rate limit keeps messages back. p99: 99 % of the handler calls of the last 5 minutes
-    took no longer. longest: for how long the handler runs that runs longest. Below 100 columns, "slots" and "handlers"
-    are left out, and "longest" and "seen" share a column.
+    handlers: number of handlers that may run in parallel, with Adaptive() its present limit; "pauses" while the
+    listener is paused, "rate" while the topic's rate limit holds messages back. p99: 99 % of the handler calls of the
+    last 5 minutes took at most this long. longest: running time of the oldest running handler; "hung" if it exceeded
+    its timeout. Below 100 columns, "slots" and "handlers" are left out, and "longest" and "seen" share a column.
     """
     with session.client() as client:
         found = client.workers()
@@ -152,16 +152,18 @@ def workers(session: Session) -> None:
     stale = [worker for worker in found if worker.stale]
     if stale and not session.json:
         longest = span(max(worker.silent_ms for worker in stale))
-        session.warn(f"{len(stale):,} were silent for up to {longest}: they may have stopped")
+        session.warn(
+            f"{counted(len(stale), 'worker has', 'workers have')} not reported for up to {longest} and may have stopped"
+        )
 
 
 def _allowed(listener: ListenerInfo) -> str:
-    """Return how many handlers may run, and what else holds messages back."""
+    """Format the number of handlers that may run, with "pauses" or "rate" if messages are held back."""
     number = f"{listener.threads}" if listener.limit is None else f"{listener.limit} of {listener.threads}"
     return number + (", pauses" if listener.paused_ms else "") + (", rate" if listener.throttled else "")
 
 
 def _longest(listener: ListenerInfo) -> str:
-    """Return for how long the handler runs that runs longest, and whether it was given up."""
+    """Format the running time of the oldest running handler, with "hung" if it exceeded its timeout."""
     first = next(iter(listener.running), None)
     return "" if first is None else span(first.running_ms) + (", hung" if first.hung else "")

@@ -28,7 +28,7 @@ def groups(session: Session, topic: StreamName) -> None:
         found = client.stream(topic).groups()
     document = {"topic": topic, "groups": [documents.group(each) for each in found]}
     tables = group_tables([(topic, each) for each in found]) if found else None
-    session.overview(document, tables, f"topic {topic} has no groups: the first consumer of one registers it")
+    session.overview(document, tables, f"topic {topic} has no groups; the first consumer of a group registers it")
 
 
 def add_group(session: Session, topic: StreamName, group: GroupName, start: Start = None) -> None:
@@ -43,7 +43,8 @@ def move_group(
     topic: StreamName,
     group: GroupName,
     place: Annotated[
-        str, typer.Argument(metavar="new|all|ID|TIME|AGE", help="After this id, or from this time or age on.")
+        str,
+        typer.Argument(metavar="new|all|ID|TIME|AGE", help="New position: after this id, or from this time or age on."),
     ],
 ) -> None:
     """Set the position of a group. Entries that are in flight, waiting or dead are not affected."""
@@ -54,14 +55,14 @@ def move_group(
         except InvalidValueError as error:
             raise InvalidValueError(f"{error}, or new, or all") from None
         client.stream(definition).move_group(group, start)
-    session.result({"topic": topic, "group": group, "start": start}, f"group {group} of topic {topic} is moved")
+    session.result({"topic": topic, "group": group, "start": start}, f"group {group} of topic {topic} was moved")
 
 
 def remove_group(
     session: Session,
     topic: StreamName,
     group: GroupName,
-    force: Annotated[bool, typer.Option("--force", help="Also if a consumer is active.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Remove the group even if a consumer is active.")] = False,
 ) -> None:
     """Remove a group with its position, pending entries and dead entries. Exit code 1: there is no such group."""
     with session.client() as client:
@@ -86,7 +87,9 @@ def remove_consumer(
     topic: StreamName,
     group: GroupName,
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name of a dead consumer.")] = None,
-    gone: Annotated[bool, typer.Option("--gone", help="All consumers that are gone, instead of one by name.")] = False,
+    gone: Annotated[
+        bool, typer.Option("--gone", help="Remove all consumers that are gone, instead of one by name.")
+    ] = False,
     idle: Annotated[
         int | None,
         typer.Option(
@@ -96,7 +99,7 @@ def remove_consumer(
 ) -> None:
     """Remove a dead consumer. Its entries go to the other consumers at once."""
     if (name is None) is not gone or (idle is not None and not gone):
-        raise InvalidValueError("name either one consumer, or --gone (with --idle, if you like)")
+        raise InvalidValueError("give either the NAME of a consumer, or --gone, optionally with --idle")
     with session.client() as client:
         view = client.stream(topic)
         if name is not None:
@@ -105,10 +108,10 @@ def remove_consumer(
                 raise InvalidValueError(f"group {group} of topic {topic} has no consumer {name!r}")
             number = view.remove_consumer(group, name)
             document: dict[str, Any] = {"removed": [name], "given_back": number}
-            text = f"{name} removed, {counted(number, 'entry', 'entries')} given back"
+            text = f"{name} removed, {counted(number, 'entry', 'entries')} returned"
         else:
             removed = view.remove_gone_consumers(group, None if idle is None else idle / 1000)
-            document, text = {"removed": removed}, f"{len(removed):,} removed{''.join(f' {each}' for each in removed)}"
+            document, text = {"removed": removed}, f"{len(removed):,} removed{': ' * bool(removed)}{', '.join(removed)}"
     session.result({"topic": topic, "group": group, **document}, text)
 
 
@@ -149,13 +152,13 @@ def print_pending(session: Session, topic: str, group: str, rows: Iterable[Pendi
         lambda row: (
             row.id, str(row.slot), row.consumer or "waits for a retry", span(row.idle_ms), str(row.deliveries)
         ),
-        f"nothing pending in group {group} of topic {topic}",
+        f"group {group} of topic {topic} has no pending entries",
         limit,
     )  # fmt: skip
 
 
 def group_tables(found: list[tuple[str, GroupStats]]) -> Group:
-    """Return tables of groups, each with its topic: present numbers, and totals."""
+    """Return two tables of groups with their topics: the present figures, and the totals."""
     now = new_table("topic", "group", ">lag", ">in flight", ">waiting", ">dead", title="Groups now")
     since = new_table("topic", "group", *(f">{name}" for name in GROUP_COUNTS), title="Since the group began")
     for topic, group in found:

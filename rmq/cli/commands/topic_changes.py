@@ -1,7 +1,7 @@
-"""`rmq topics diff` and `rmq topics apply`: the definitions in a program's modules beside the registered ones.
+"""`rmq topics diff` and `rmq topics apply`: compare the topics of a program's modules with the registered ones.
 
-A definition is registered by its first use, and holds from then on: what a later release says differs without effect,
-but for a warning. These two commands are the step of a deployment that makes it hold.
+A definition is registered at its first use. If a later release of the program defines other settings, the registered
+ones stay in force, and a warning is logged. A deployment applies the new settings with these two commands.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from rmq.client import RmqClient
 from rmq.errors import InvalidValueError, TopicMismatchError, UnknownTopicError
 
 DIFFERS = 3
-"""Exit code of `diff` where something differs."""
+"""Exit code of `diff` if a topic differs."""
 
 Module = Annotated[str, typer.Argument(metavar="MODULE", help="Module or package to import, such as shop.jobs.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A topic of a program, and how it is registered."""
+    """A topic of a program, its registered definition, if any, and their differences."""
 
     topic: Topic
     registered: Topic | None
@@ -40,11 +40,11 @@ class Compared:
 
     @property
     def differs(self) -> bool:
-        """Whether there is something to apply."""
+        """True if the topic is not registered, or differs from its registered definition."""
         return self.registered is None or bool(self.differences)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the change as JSON values."""
+        """Return the comparison as a JSON document."""
         return {
             "topic": self.topic.name,
             "settings": [each.setting for each in self.differences],
@@ -55,7 +55,7 @@ class Compared:
 
 
 def diff(session: Session, module: Module) -> None:
-    """Show where the topics of MODULE and the registered ones differ. Exit code 3: some do."""
+    """Show how the topics of MODULE differ from the registered ones. Exit code 3: there are differences."""
     found = _topics_in(session, module)
     with session.client() as client:
         compared = [_compared(client, topic) for topic in found]
@@ -72,9 +72,9 @@ def diff(session: Session, module: Module) -> None:
 
 
 def apply(session: Session, module: Module) -> None:
-    """Register the topics of MODULE, and give those that are registered the settings that it says.
+    """Register the topics of MODULE, and change the settings of registered topics to those of MODULE.
 
-    Nothing is changed where a type, a number of slots, a merge or an order of equal priorities differs.
+    Nothing is changed if the type, number of slots, merge or order of equal priorities of any topic differs.
     """
     found = _topics_in(session, module)
     with session.client() as client:
@@ -82,8 +82,8 @@ def apply(session: Session, module: Module) -> None:
         for each in compared:
             if fixed := [one.worded() for one in each.differences if one.fixed]:
                 raise TopicMismatchError(
-                    f"topic {each.topic.name} is registered with {'; '.join(fixed)}, which no change of its definition "
-                    "can change; nothing was applied",
+                    f"topic {each.topic.name} is registered with {'; '.join(fixed)}, which cannot be changed; "
+                    "nothing was applied",
                     topic=each.topic.name,
                 )
         applied = [each for each in compared if each.differs]
@@ -102,7 +102,7 @@ def apply(session: Session, module: Module) -> None:
         session.line((each.topic.name, "bold"), f"  {'; '.join(words) or 'registered'}")
     session.note(f"{len(applied)} of {counted(len(found), 'topic')} of {module} changed")
     if any(each.registered for each in applied):
-        session.note("processes that run keep the old settings until they restart")
+        session.note("running processes keep the old settings until they restart")
 
 
 def _compared(client: RmqClient, topic: Topic) -> Compared:
@@ -114,9 +114,9 @@ def _compared(client: RmqClient, topic: Topic) -> Compared:
 
 
 def _topics_in(session: Session, name: str) -> list[Topic]:
-    """Return the topics that a module, or the modules of a package, define at their top level, by name.
+    """Return the topics that a module, or the modules of a package, define at their top level, sorted by name.
 
-    These are objects, those in lists and dicts, and the topics of listeners, of which a client may have them.
+    They are found as `Topic` objects, also in lists and dicts, and as the topics of listeners, also of a client's.
 
     Raises:
         InvalidValueError: The module cannot be imported, has no topic, or defines one twice in different ways.
@@ -131,9 +131,9 @@ def _topics_in(session: Session, name: str) -> list[Topic]:
             known = found.setdefault(topic.name, topic)
             if known != topic:
                 words = "; ".join(each.worded() for each in differences(known, topic))
-                raise InvalidValueError(f"{name} defines topic {topic.name} twice, and differently: {words}")
+                raise InvalidValueError(f"{name} defines topic {topic.name} twice, with different settings: {words}")
     if not found:
-        raise InvalidValueError(f"{name} defines no topic at the top level of a module, and has no listener there")
+        raise InvalidValueError(f"{name} defines neither a Topic nor a listener at the top level of a module")
     return [found[each] for each in sorted(found)]
 
 
@@ -149,7 +149,7 @@ def _topics_of(values: Any) -> Iterator[Topic]:
 
 
 def _listeners_of(value: Any) -> list[Listener]:
-    """Return the listeners of a function that is marked, or of a client or an extension of RMQ."""
+    """Return the listeners of a decorated function, of a client, or of an extension of RMQ; else an empty list."""
     own = getattr(value, "__dict__", {})
     found = own.get(MARK, ())
     if type(value).__module__.partition(".")[0] == "rmq":

@@ -25,7 +25,7 @@ from rmq.cli.parsing import parse_count_or_none, parse_duration, parse_retry, pa
 from rmq.errors import InvalidValueError, TopicMismatchError, UnknownTopicError
 
 MOST_REPORTED = 20
-"""Most definitions that cannot be read and are reported one by one."""
+"""Maximum number of unreadable definitions that are reported one by one."""
 
 
 def _lease(text: str, name: str) -> timedelta:
@@ -50,7 +50,8 @@ _SETTINGS: dict[str, tuple[str, str, Callable[[str, str], Any] | None]] = {
     "lease": ("DURATION", "Lease (visibility timeout), 1s to 24h in whole seconds.", _lease),
     "max_retries": ("N", "Maximum number of retries, 0 to 999.", None),
     "retry": (
-        "POLICY", "immediate, exponential\\[:BASE,CAP] (as in 1s,10m) or ladder\\[:STEP,STEP,...].", parse_retry
+        "POLICY", "Retry policy: immediate, exponential\\[:BASE,CAP] (as in 1s,10m) or ladder\\[:STEP,STEP,...].",
+        parse_retry,
     ),
     "max_content_bytes": ("N", "Maximum size of a content in bytes, 1 to 65536.", None),
     "max_body_bytes": ("N", "Maximum size of a body in bytes, 0 to 16777216.", None),
@@ -61,11 +62,11 @@ _SETTINGS: dict[str, tuple[str, str, Callable[[str, str], Any] | None]] = {
     "full_timeout": ("DURATION", "when_full block: how long a send waits for room.", parse_duration),
     "ttl": ("DURATION", "Age at which messages become dead letters, or none.", _or_none(parse_duration)),
     "max_rate": ("N", "Maximum number of deliveries per second in the whole cluster, or none.", _or_none(_rate)),
-    "max_burst": ("N", "Maximum deliveries at once after a pause, or none for a second's worth.", parse_count_or_none),
+    "max_burst": ("N", "Maximum deliveries at once after a pause, or none for those of a second.", parse_count_or_none),
     "max_length": ("N", "stream: maximum number of entries to keep, or none for no limit.", parse_count_or_none),
     "max_age": ("DURATION", "stream: how long entries are kept, or none for no limit.", _or_none(parse_duration)),
 }  # fmt: skip
-"""Settings that `create` and `change` take as options -> metavar, help, and what parses it; `None`: a number."""
+"""Settings that are options of `create` and `change` -> metavar, help, and parser; `None` for a whole number."""
 _RETENTION = ("max_length", "max_age")
 
 
@@ -96,12 +97,12 @@ def list_topics(session: Session) -> None:
 def show_topics(
     session: Session, topics: list[Any], view: RenderableType, unreadable: Sequence[UnreadableTopic]
 ) -> None:
-    """Print documents of topics, or a view of them, and beside it which definitions cannot be read, and why."""
+    """Print topics as JSON or as `view`, with the definitions that cannot be read and the reasons."""
     if not session.json:
         for each in unreadable[:MOST_REPORTED]:
             session.warn(f"not shown: {each.reason}")
         if len(unreadable) > MOST_REPORTED:
-            session.warn(f"not shown either: {len(unreadable) - MOST_REPORTED:,} more definitions that cannot be read")
+            session.warn(f"not shown: {len(unreadable) - MOST_REPORTED:,} more definitions that cannot be read")
     document = {"topics": topics, **({"unreadable": [asdict(each) for each in unreadable]} if unreadable else {})}
     session.overview(document, view if topics else None, "no topics: the first send or consumer registers one")
 
@@ -120,13 +121,15 @@ def create_topic(
     bounds: MergeBounds,
     slots: Annotated[
         int,
-        typer.Option(help="Number of slots (partitions), a power of two; at most as many workers under ZooKeeper."),
+        typer.Option(
+            help="Number of slots (partitions), a power of two. With ZooKeeper, it limits the workers of a topic."
+        ),
     ] = 1,
     ties: Annotated[
         Ties | None,
         typer.Option(
             metavar="ORDER",
-            help="priority: order of equal priorities: oldest first (default) or any, with priorities below 2^53.",
+            help="priority: order of equal priorities: oldest first (default), or any, for priorities up to 2^53 - 1.",
             parser=typed(parse_ties),
         ),
     ] = None,
@@ -156,12 +159,12 @@ def create_topic(
             known, before = client.producer(wanted).topic, False  # another process may have been faster
     if known != wanted:
         raise TopicMismatchError(
-            f"topic {topic} is registered with another definition: `rmq topics show {topic}` shows it, `rmq topics "
-            "change` changes it",
+            f"topic {topic} is registered with another definition; show it with `rmq topics show {topic}`, or change "
+            "it with `rmq topics change`",
             topic=topic,
         )
     if before:
-        session.note(f"topic {topic} was registered before, with this definition")
+        session.note(f"topic {topic} is already registered with this definition")
     _show(session, known)
 
 
@@ -187,30 +190,30 @@ def change_topic(session: Session, topic: TopicName, bounds: MergeBounds, **opti
     if after.ties is Ties.ANY and after.max_retries > before:
         session.warn(f"messages with a priority up to {after.max_retries} that are in the backlog now count as retries")
     if kept or bounds.given() or changes.keys() - {"max_rate", "max_burst"}:
-        session.note("processes that run keep the old settings until they restart")
+        session.note("running processes keep the old settings until they restart")
     if "lease" in changes:
         warn_of_two_leases(session, after)
     _show(session, after)
 
 
 def warn_of_two_leases(session: Session, topic: Topic) -> None:
-    """Warn, after a change of the lease, where the old one and the new one must not be in use at once."""
+    """Warn that the old and the new lease of a stream topic must not be in use at the same time."""
     if topic.type is TopicType.STREAM:
         session.warn(
-            f"topic {topic.name} is a stream: stop all consumers of a group before one with the new lease starts, or "
-            "what they handle may be handed out twice"
+            f"topic {topic.name} is a stream topic: stop all consumers of a group before the first one with the new "
+            "lease starts, or entries may be delivered twice"
         )
 
 
 def _chosen(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings that are given, and apart from them those of a retention."""
+    """Return the settings that are given, and separately those of the retention."""
     given = {name: value for name, value in options.items() if value is not None}
     settings = {name: cast("Any", value[0] if isinstance(value, tuple) else value) for name, value in given.items()}
     return settings, {name: settings.pop(name) for name in _RETENTION if name in settings}
 
 
 def _take_settings(command: Any) -> None:
-    """Give a command an option for each of `_SETTINGS`, in place of its `**options`."""
+    """Replace the `**options` of a command with an option for each of `_SETTINGS`."""
     own = list(inspect.signature(command, eval_str=True).parameters.values())[:-1]
     command.__signature__ = inspect.Signature([*own, *map(_parameter, _SETTINGS)])
 
@@ -254,11 +257,11 @@ def _show(session: Session, topic: Topic) -> None:
 
 def _retention(retention: Retention | None) -> str:
     if retention is None or not retention.bounded:
-        return "everything is kept"
+        return "all entries are kept"
     bounds = [] if retention.max_length is None else [f"{retention.max_length:,} entries"]
     bounds += [] if retention.max_age_ms is None else [span(retention.max_age_ms)]
-    bounds += ["what arrived since the last clean-up"] if retention.shrink else []
-    spared = ", acked or not" if retention.unacked else "; what a group has not acked stays"
+    bounds += ["the entries since the last clean-up"] if retention.shrink else []
+    spared = ", acked or not" if retention.unacked else "; entries that a group has not acked are kept"
     return f"{' or '.join(bounds)}{spared}; cleaned up every {span(retention.every_ms)}"
 
 

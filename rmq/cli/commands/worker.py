@@ -1,4 +1,4 @@
-"""`rmq worker`: runs the listeners of a client that a module of yours makes."""
+"""`rmq worker`: runs the listeners of a client that the user's module defines."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ LogFormat = Literal["text", "json"]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Options that say how a worker runs."""
+    """Options of a worker process."""
 
     drain_s: Annotated[
-        float, typer.Option("--drain", min=0, metavar="S", help="Seconds to wait for running handlers at the end.")
+        float, typer.Option("--drain", min=0, metavar="S", help="Seconds to wait for running handlers at shutdown.")
     ] = DRAIN_S
     threads: Annotated[
         int | None,
@@ -105,7 +105,7 @@ def worker(
     settings: Settings,
     processes: Annotated[
         int | None,
-        typer.Option(min=1, max=1_000, metavar="N", help="Number of processes; one that crashes is restarted."),
+        typer.Option(min=1, max=1_000, metavar="N", help="Number of processes. A process that crashes is restarted."),
     ] = None,
     reload: Annotated[
         bool,
@@ -118,13 +118,13 @@ def worker(
         settings = replace(settings, log_level="debug")
     log_to_stderr(settings.log_level.upper(), settings.log_format == "json")
     if settings.metrics_host is not None and settings.metrics_port is None:
-        raise InvalidValueError(f"--metrics-host {settings.metrics_host!r} needs a --metrics-port")
+        raise InvalidValueError(f"--metrics-host {settings.metrics_host!r} requires --metrics-port")
     if session.options.url is not None:
         os.environ["RMQ_URL"] = session.options.url  # for a client that names no URL of its own
     if reload:
         if processes is not None:
             raise InvalidValueError(
-                f"--reload runs one process, and --processes says {processes}; leave out one of them"
+                f"--reload and --processes {processes} cannot be combined: --reload runs one process"
             )
         raise typer.Exit(run_reloading(_command(target, settings), Path.cwd(), settings.drain_s))
     if processes is not None:
@@ -135,7 +135,7 @@ def worker(
 
 
 def _command(target: str, settings: Settings) -> list[str]:
-    """Return the command line of one process of several."""
+    """Return the command line of one of several worker processes."""
     options = ["--supervised", f"--drain={settings.drain_s}"]
     for name in ("idle", "log_level", "log_format", "threads", "handlers", "metrics_port", "metrics_host"):
         if (value := getattr(settings, name)) is not None:
@@ -149,8 +149,9 @@ def run_one(target: str, settings: Settings, supervised: bool = False) -> None:
     """Run a target's listeners in this process until a signal. A supervisor runs this in each of its processes.
 
     Raises:
-        InvalidValueError: The target leads to no client, or to one with a Redis that nobody else can reach.
-        RmqError: The client has no listener, a topic does not fit its registration, or handlers did not end in time.
+        InvalidValueError: The target is not a client, or other processes cannot reach the client's Redis.
+        RmqError: The client has no listener, a topic differs from its registered definition, or handlers were still
+            running after the drain time.
     """
     client = load_client(target)
     _check_url(client, target, supervised)
@@ -168,52 +169,53 @@ def run_one(target: str, settings: Settings, supervised: bool = False) -> None:
     if unfinished:
         late = counted(len(unfinished), "message was", "messages were")
         raise RmqError(
-            f"{late} still being handled after {settings.drain_s:g} s, to be delivered again after the lease"
+            f"{late} still being handled after {settings.drain_s:g} s; each is delivered again after its lease"
         )
 
 
 def _check_url(client: RmqClient, target: str, supervised: bool) -> None:
-    """Refuse a Redis in which no producer can put a message, or of which each of several processes has its own."""
+    """Raise if the client names no Redis, or one of which each of several processes would start its own."""
     named = client._named  # pyright: ignore[reportPrivateUsage]
     if not named.chosen:
         client.close()
-        raise InvalidUrlError(f"{target} names no Redis; set {URL_VARIABLE} or --url: {URL_FORMS}")
+        raise InvalidUrlError(f"client {target} has no URL of Redis; set {URL_VARIABLE} or --url: {URL_FORMS}")
     if supervised and named.temporary:
         client.close()
         raise InvalidUrlError(
-            f"{target} runs on {named.shown}, of which each of the --processes would start its own; they share "
-            "embedded:///folder"
+            f"{target} uses {named.shown}, of which each of the --processes would start its own; use a shared Redis "
+            "such as embedded:///folder"
         )
 
 
 def load_client(target: str) -> RmqClient:
-    """Import a module, from the working directory too, and return the client that it holds or makes.
+    """Import a module, also from the working directory, and return its client, or the result of its function.
 
     Raises:
-        InvalidValueError: No such module or attribute, or it is no client; an error of the module itself is its cause.
+        InvalidValueError: The module or attribute does not exist, is not a client, or raised an error, the cause.
     """
     module_name, colon, attribute = target.partition(":")
     parts = [*module_name.split("."), *attribute.split(".")]
     if not colon or not all(part.isidentifier() for part in parts):
-        raise InvalidValueError(f"{target!r} must be module:client, such as shop.jobs:client")
+        raise InvalidValueError(f"{target!r} must have the form module:client, such as shop.jobs:client")
     found: object = _imported(module_name)
     for part in attribute.split("."):
         try:
             found = getattr(found, part)
         except AttributeError:
-            raise InvalidValueError(f"module {module_name} has no {attribute!r}") from None
+            raise InvalidValueError(f"module {module_name} has no attribute {attribute!r}") from None
     if callable(found) and not isinstance(found, type):
         with _user_code(f"{target}() failed", RmqError):
             found = cast("Callable[[], object]", found)()
     aio = sys.modules.get("rmq.aio")
     if aio is not None and isinstance(found, aio.RmqClient):
         raise InvalidValueError(
-            f"{target} is a client of rmq.aio, and rmq worker runs clients of rmq, in threads; run it with "
+            f"{target} is a client of rmq.aio, but rmq worker runs only clients of rmq, in threads; run it with "
             "asyncio.run(client.run())"
         )
     if not isinstance(found, RmqClient):
         raise InvalidValueError(
-            f"{target} is {type(found).__name__}; it must be an RmqClient, or a function without arguments for one"
+            f"{target} is {type(found).__name__}; it must be an RmqClient, or a function without arguments that "
+            "returns one"
         )
     return found
 
@@ -229,12 +231,12 @@ def _imported(name: str) -> object:
             missing = error.name or ""
             if not missing or not f"{name}.".startswith(f"{missing}."):
                 raise  # the module is there, and imports one that is not
-    raise InvalidValueError(f"no module {missing!r} in {os.getcwd()} or the installed packages")
+    raise InvalidValueError(f"no module named {missing!r} in {os.getcwd()} or the installed packages")
 
 
 @contextmanager
 def _user_code(what: str, *passed_on: type[Exception]) -> Generator[None]:
-    """Say where in the user's code it went wrong; all of it shows with --verbose."""
+    """Context manager that adds file and line to an error of the user's code; --verbose shows the whole traceback."""
     try:
         yield
     except passed_on:

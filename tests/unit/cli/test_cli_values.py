@@ -200,12 +200,12 @@ def test_rows_become_messages_of_the_topic() -> None:
 @pytest.mark.parametrize(
     ("row", "topic", "rule"),
     [
-        (Row(b"a"), RANGE_MERGE, "need --time-range"),
-        (Row(b"a"), PRIORITY, "need --priority"),
-        (Row(b"a"), FIXED_TIME, "need --at or --in"),
+        (Row(b"a"), RANGE_MERGE, "require --time-range"),
+        (Row(b"a"), PRIORITY, "require --priority"),
+        (Row(b"a"), FIXED_TIME, "require --at or --in"),
         (Row(b"a", time_range_ms=5, priority=20), RANGE_MERGE, "do not take --priority"),
         (Row(b"a", due_in_ms=5, priority=20), PRIORITY, "do not take --at or --in"),
-        (Row(b"a", due_in_ms=5, fixed_time_ms=20), FIXED_TIME, "exclude each other"),
+        (Row(b"a", due_in_ms=5, fixed_time_ms=20), FIXED_TIME, "cannot be combined"),
     ],
 )
 def test_rows_that_do_not_fit_the_topic(row: Row, topic: Topic, rule: str) -> None:
@@ -226,15 +226,15 @@ def test_a_json_row_wins_over_the_defaults() -> None:
 @pytest.mark.parametrize(
     ("line", "rule"),
     [
-        (b"{", "not JSON"),
-        (b"\xff", "not JSON"),
-        (b"[" * 100_000, "not JSON"),
-        (b"[]", "not a JSON object"),
-        (b"{}", 'neither "content" nor "fields"'),
+        (b"{", "invalid JSON"),
+        (b"\xff", "invalid JSON"),
+        (b"[" * 100_000, "invalid JSON"),
+        (b"[]", "the line must be a JSON object"),
+        (b"{}", '"content" is missing'),
         (b'{"content": "a", "x": 1}', "unknown key 'x'"),
         (b'{"content": 5}', "must be a string"),
-        (b'{"content": {"base64": "?"}}', "not base64"),
-        (b'{"content": {"base64": 5}}', "not base64"),
+        (b'{"content": {"base64": "?"}}', "not valid base64"),
+        (b'{"content": {"base64": 5}}', "not valid base64"),
         (b'{"content": "\\ud800"}', "lone surrogate"),
         (b'{"content": "a", "priority": true}', "whole number"),
         (b'{"content": "a", "time_range": 1.5}', "whole number"),
@@ -252,7 +252,7 @@ def test_lines_end_in_any_way_and_empty_ones_are_left_out() -> None:
 def test_a_line_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rmq.cli.input_rows.MOST_LINE_BYTES", 8)
     assert MOST_LINE_BYTES > 16 * 1_048_576 * 6
-    with pytest.raises(InvalidValueError, match="line 2 is longer than 8 bytes"):
+    with pytest.raises(InvalidValueError, match="line 2 is too long; a line can have at most 8 bytes"):
         list(read_lines(io.BytesIO(b"a\n" + b"x" * 9)))
 
 

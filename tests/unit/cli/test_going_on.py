@@ -11,16 +11,16 @@ from rmq import Merge, SendError, Sum, Topic, TopicType
 from rmq.cli.commands.send import _where_to_go_on  # pyright: ignore[reportPrivateUsage]
 
 LINES = cast("Any", SimpleNamespace(place=lambda number: (number, f"line {number}")))
-TWICE = "; go on at line 3: up to 4 of these may be there already, and would count twice"
+TWICE = "; continue at line 3: up to 4 of these may already be stored, and would count twice"
 
 
 @pytest.mark.parametrize(
     ("topic", "once", "end"),
     [
-        (Topic("a", TopicType.PRIORITY), None, "; go on at line 3"),
+        (Topic("a", TopicType.PRIORITY), None, "; continue at line 3"),
         (Topic("a", TopicType.STREAM), None, TWICE),
         (Topic("a", TopicType.PRIORITY, merge=Merge(Sum())), None, TWICE),
-        (Topic("a", TopicType.PRIORITY, merge=Merge(Sum())), "name", "; send all of it again with --once 'name'"),
+        (Topic("a", TopicType.PRIORITY, merge=Merge(Sum())), "name", "; send the whole input again with --once 'name'"),
     ],
 )
 def test_what_may_be_there_already_is_told_where_it_would_count_twice(topic: Topic, once: str | None, end: str) -> None:
