@@ -21,7 +21,7 @@ _LOG_LINES = 5
 class Crew:
     """Worker processes. They get the URL in `RMQ_URL`, so that a password in it is not visible in the process list.
 
-    At the end of the `with` block they have a moment to finish, and are then killed.
+    At the end of the `with` block the workers have a short time to finish, and are then killed.
 
     Args:
         url: URL of Redis.
@@ -68,7 +68,7 @@ class Crew:
         """Check that no worker has failed or exited early.
 
         Raises:
-            RmqError: A worker has.
+            RmqError: A worker has failed or exited early.
         """
         for worker, log in zip(self._workers, self._logs, strict=True):
             if worker.poll() is not None and (worker.returncode or worker.stdin is not None):

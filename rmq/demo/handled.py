@@ -17,7 +17,7 @@ class Handled:
         started_s: Start time by `time.monotonic`, which all processes of a machine share.
         ended_s: End time by the same clock.
         late_ms: Time from due time to start, by Redis' clock; `None` for a retry.
-        early: True if it was claimed before its due time.
+        early: True if the message was claimed before its due time.
         tier: Tier of the customer, for customers' pictures.
         pence: Amount, for takings.
         first_sent_ms: Time of the first of its sends, for takings; the same for a redelivery.
@@ -42,7 +42,7 @@ class Handled:
 
     @property
     def pictured(self) -> bool:
-        """True if it drew a picture without an error."""
+        """True if the handler drew a picture without an error."""
         return self.done and self.price is not None
 
     def to_json(self) -> str:

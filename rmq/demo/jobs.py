@@ -37,7 +37,7 @@ _topic = partial(
     retry=ExponentialRetry(base=timedelta(milliseconds=100), cap=timedelta(seconds=1)),
     lease=timedelta(seconds=10),
 )
-"""Short waits and few retries, so that messages die within a run."""
+"""Retry settings of the topics: short delays and few retries, so that messages die within a run."""
 
 PRICE_PICTURE = _topic("demo.price-picture", TopicType.RANGE_MERGE, slots=8)
 CUSTOMER_PICTURE = _topic("demo.customer-picture", TopicType.PRIORITY, slots=4)
@@ -173,11 +173,11 @@ class Fate(Enum):
 
 
 class MissingPhotoError(Exception):
-    """There is no photo of the item; retries will not help."""
+    """Raised if there is no photo of an item; retries do not help."""
 
 
 class UnknownOrderError(Exception):
-    """There is no such order; retries will not help."""
+    """Raised if an order does not exist; retries do not help."""
 
 
 def fate_of(content: str) -> Fate:
@@ -203,7 +203,7 @@ def fail_if_fated(content: str, attempt: int) -> None:
     fate = fate_of(content)
     if fate is Fate.FAILS_ALWAYS:
         if content.startswith("order:"):
-            raise UnknownOrderError(f"there is no {content}")
+            raise UnknownOrderError(f"{content} does not exist")
         raise MissingPhotoError(f"no photo for {content}")
     if fate is Fate.FAILS_ONCE and attempt == 1:
         raise TimeoutError("the photo server did not answer in time")

@@ -23,7 +23,8 @@ from rmq.demo.shop import PriceList
 from rmq.errors import FixedTimePassedError
 
 LEAST_AHEAD_MS = 250
-"""Minimum time until an order is closed in a short demo: it must be in the future when the message arrives."""
+"""Minimum delay until an order is closed, ms, for short demos: the time must be in the future when the message
+arrives."""
 
 _ATTEMPTS = 5
 _CLOCK_READINGS = 7

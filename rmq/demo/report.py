@@ -33,7 +33,7 @@ _DEAD_SHOWN = 2
 
 
 def opening(orders: Sequence[OrderLine], seconds: float, url: str) -> RenderableType:
-    """Return the introduction."""
+    """Return the text that is printed before the replay."""
     return Group(
         Text(f"A day of a shop, {orders[0].at:%Y-%m-%d}, in {seconds:g} seconds", "bold"),
         "Each new price of an item has its picture redrawn once an hour (price-picture),",
@@ -69,7 +69,7 @@ def live_line(now: datetime, lines: int, all_lines: int, accounts: Sequence[Acco
 
 
 def summary(run: Run) -> RenderableType:
-    """Return the summary."""
+    """Return the summary that is printed at the end of a run."""
     happened = _table("topic", "sent", "merged", "delivered", "retried", "cancelled", "p50 late", "p99 late")
     sums = _table("topic", "accepted", "- merged", "= acked", "+ dead", "+ cancelled", "left over", "accounts")
     for account in run.accounts:

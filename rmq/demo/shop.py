@@ -33,7 +33,7 @@ class PriceList:
         """Return the current price of an item.
 
         Raises:
-            LookupError: There is no such item.
+            LookupError: The price list has no price of the item.
         """
         with self._lock, closing(self._connection.execute("SELECT pence FROM prices WHERE item = ?", (item,))) as rows:
             row = rows.fetchone()

@@ -58,7 +58,7 @@ class Account:
 
 
 def total(accounts: Iterable[Account]) -> Account:
-    """Return the sum of at least one account."""
+    """Return the sum of one or more accounts."""
     rows = [astuple(account)[1:] for account in accounts]
     return Account("all", *map(sum, zip(*rows, strict=True)))
 

@@ -29,12 +29,13 @@ WORK_MIN = {PRICE_PICTURE.name: 0.2, CUSTOMER_PICTURE.name: 0.25, CLOSE_ORDER.na
 """Duration of a job in minutes of order time; for a picture, the time to get its photo."""
 
 THREADS = {PRICE_PICTURE.name: 4, CUSTOMER_PICTURE.name: 1, CLOSE_ORDER.name: 1, TAKINGS.name: 1}
-"""One thread for the customers' pictures: a big order then makes a queue, which shows the order by priority."""
+"""Number of threads of each topic's listener: one for customers' pictures, so that they queue up and are drawn by
+priority."""
 
 _DRAIN_S = 5.0
 
 _DEADLINE_S = 5.0
-"""Short, so that the workers end soon when the demo and its Redis are killed."""
+"""Deadline of calls to Redis, seconds: short, so that workers end soon if the demo and its Redis are killed."""
 
 
 Render: TypeAlias = Callable[[str, Tier | None], int]

@@ -23,13 +23,13 @@ T = TypeVar("T")
 log = logging.getLogger("rmq.metrics")
 
 KEEP_S = 2.0
-"""Scrapes within this time share one reading."""
+"""Time within which scrapes share one reading of Redis, seconds."""
 
 
 class TopicsCollector(Collector):
     """Exports all topics of a client's Redis: sizes, lateness, totals, owners and memory.
 
-    Each topic costs one short script per slot, which scans nothing.
+    A reading costs one short script call per slot of each topic. The scripts scan no data.
 
     Args:
         client: The client to use.
@@ -128,7 +128,7 @@ def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:
 
 
 class Figures:
-    """The metric families of one reading."""
+    """The metric families of one reading of Redis."""
 
     def __init__(self) -> None:
         self.up = _gauge("up", "1 if Redis answered all requests, else 0.")

@@ -16,7 +16,7 @@ from rmq.client import RmqClient
 from rmq.errors import InvalidValueError, RedisUnavailableError, RmqError, UnknownTopicError
 
 KEEP_S = 2.0
-"""Requests within this time share one reading."""
+"""Time within which requests share one reading of Redis, seconds."""
 
 PATH = "/scale/"
 
@@ -61,7 +61,7 @@ def scale(client: RmqClient, topic: str, group: str | None = None) -> Scale:
 
     Raises:
         UnknownTopicError: The topic is not registered, or the stream has no such group.
-        InvalidValueError: A stream topic without a group, or a group of another topic.
+        InvalidValueError: The topic is STREAM and `group` is missing, or it is not and `group` is given.
 
     Examples:
         >>> from rmq.metrics import scale

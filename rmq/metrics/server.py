@@ -35,7 +35,7 @@ class _Threads(ThreadingMixIn, WSGIServer):
 
 
 class _Quiet(WSGIRequestHandler):
-    """Does not log requests, and has a timeout."""
+    """A request handler that does not log requests, and closes silent connections."""
 
     timeout = SILENT_S
 
@@ -58,7 +58,7 @@ class Server:
         client: The client for `/scale/`; `None` disables it.
 
     Attributes:
-        port: The port on which it listens.
+        port: The port on which the server listens.
 
     Examples:
         >>> from rmq.metrics import serve
@@ -100,7 +100,7 @@ class Server:
 
 
 def _refusal(environ: Mapping[str, Any], host: str) -> str | None:
-    """Return the status to refuse a request with, or `None`. Host names are checked on loopback addresses only."""
+    """Return the error status for a refused request, or `None`. Host names are checked on loopback addresses only."""
     if environ.get("REQUEST_METHOD") != "GET":
         return "405 Method Not Allowed"
     if is_loopback(host) and not is_local_name(named_host(environ.get("HTTP_HOST") or "localhost")):
@@ -158,7 +158,7 @@ def _listen(registry: CollectorRegistry, host: str, port: int, tries: int, clien
         try:
             return Server(registry, host, number, client)
         except OverflowError:
-            trouble = OSError(f"there is no port {number}")
+            trouble = OSError(f"port must be from 0 to 65535, not {number}")
         except (OSError, ValueError) as error:  # ValueError: not a valid host name
             trouble = error
     raise InvalidValueError(f"cannot listen on {host}:{port}: {trouble}")

@@ -22,9 +22,9 @@ _HEADER = "traceparent"
 class Telemetry(Observer):
     """Creates spans and metrics. `send <topic>`, `process <topic>` and `settle <topic>` belong to one trace.
 
-    The context (W3C traceparent) travels in front of the message's body. Where sends merge, the body that stays keeps
-    its own: RANGE_MERGE the first, the other types the last, or as the topic's `merge` says; numbers and items have
-    none. A batch continues the trace of its first message, and links the others.
+    The context (W3C traceparent) is stored in front of the message's body. If sends merge, the context is that of the
+    body that is kept: the first for RANGE_MERGE, the last for other types, or as the topic's `merge` decides. Numbers
+    and items have no context. A batch continues the trace of its first message, and links the others.
 
     Args:
         tracers: The SDK's tracer provider; the global one by default.
@@ -88,7 +88,7 @@ class Telemetry(Observer):
                 {"messaging.system": "rmq", "messaging.operation.type": "settle", "rmq.outcome": verb},
             )  # fmt: skip
             if verb == "lost":
-                span.set_status(Status(StatusCode.ERROR, "the lease expired before"))
+                span.set_status(Status(StatusCode.ERROR, "the lease expired before the outcome was stored"))
             span.end()
 
     def _current(self) -> str:

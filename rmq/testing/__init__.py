@@ -173,16 +173,17 @@ def assert_sent(
     Args:
         client: The client to use.
         topic: The topic. It is registered if it was not used before.
-        content: Its content.
-        payload: Its payload, an object of the topic's payload class; on a topic that collects, one of its payloads.
-        body: Its body.
-        priority: Its priority.
+        content: The expected content.
+        payload: The expected payload, an object of the topic's payload class; on a topic that collects, one of its
+            payloads.
+        body: The expected body.
+        priority: The expected priority.
 
     Returns:
         The first matching message. Compare its `due` with `rmq_clock.now`.
 
     Raises:
-        AssertionError: There is none. The message lists the backlog.
+        AssertionError: No message matches. The error lists the backlog.
 
     Examples:
         >>> from rmq.testing import assert_sent

@@ -1,4 +1,4 @@
-"""A clock for tests that does not advance by itself, and scripts that read it. For clients of `rmq.testing` only."""
+"""A test clock that does not advance by itself, and scripts that read it, for clients of `rmq.testing` only."""
 
 from __future__ import annotations
 
@@ -73,31 +73,33 @@ class Clock:
 
     @property
     def now_ms(self) -> int:
-        """The present time, epoch ms."""
+        """The current time, epoch ms."""
         return self._now_ms
 
     @property
     def now(self) -> datetime:
-        """The present time, in UTC."""
+        """The current time, in UTC."""
         return _EPOCH + timedelta(milliseconds=self._now_ms)
 
     def advance(self, by: Duration) -> None:
-        """Move the clock on, by a `timedelta` or a text such as "5m".
+        """Advance the clock by a `timedelta`, or by a text such as "5m".
 
         Raises:
-            InvalidValueError: No duration, or a negative one.
+            InvalidValueError: The value is not a duration, or is negative.
         """
         self._set(self._now_ms + duration_ms(by, "by"))
 
     def move_to(self, moment: Instant) -> None:
-        """Move the clock on to a moment, an aware `datetime`.
+        """Advance the clock to `moment`, an aware `datetime`.
 
         Raises:
-            InvalidValueError: Not a point in time, or before the clock's present time.
+            InvalidValueError: `moment` is not an aware `datetime`, or is before the clock's current time.
         """
         moment_ms = instant_ms(moment, "moment")
         if moment_ms < self._now_ms:
-            raise InvalidValueError(f"moment is {moment!r}; the clock is at {self.now.isoformat()} and never goes back")
+            raise InvalidValueError(
+                f"moment is {moment!r}; it must not be before the clock's time, {self.now.isoformat()}"
+            )
         self._set(moment_ms)
 
     def _set(self, now_ms: int) -> None:

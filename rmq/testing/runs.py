@@ -35,7 +35,7 @@ class Ran:
         acked: Number of acked deliveries.
         nacked: Number of nacked deliveries, which wait for a retry, or are dead if none was left.
         buried: Number of deliveries that became dead at once, for example because of an invalid payload.
-        released: How many were given back as if they had never been claimed.
+        released: Number of deliveries released as if they had never been claimed.
         lost: Number of deliveries whose lease expired before they were settled. They are not in the other numbers.
         errors: Errors of the handlers, in order, and the `PayloadError` of each invalid payload.
 
@@ -172,10 +172,10 @@ def _decoding_error(delivery: Delivery) -> PayloadError | None:
 
 
 class _Unlimited(RateLimiter):
-    """Does not limit: a rate limit would make tests wait."""
+    """A rate limit without effect, since a real one would make tests wait."""
 
     def follow(self) -> None:
-        """Do nothing: the limit is not read."""
+        """Do nothing, as the topic's limit is ignored."""
 
 
 class _Runner(Consumer[Any]):
@@ -201,7 +201,7 @@ class _Runner(Consumer[Any]):
         self._calls = HandlerInvoker(ListenerSetup(self._listener, stopping, observers=client.observers))
 
     def step(self, most: int) -> list[Delivery]:
-        """Handle due messages, up to what the handler takes at once; return the settled deliveries."""
+        """Handle as many due messages as the handler takes at once, and return the settled deliveries."""
         listener = self._listener
         part = self._claimed(min(listener.batch or 1, most, MAX_POLL), 0.0, listener.columns)
         if not part:

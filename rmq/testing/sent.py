@@ -22,13 +22,13 @@ class SentMessage(Generic[PayloadT]):
     """A message in the backlog, or an entry of a stream.
 
     Attributes:
-        topic: Its topic.
-        content: Its content.
-        body: Its body; `None` without one.
+        topic: Name of the topic.
+        content: The content, as bytes.
+        body: The body; `None` for a message without one.
         value: Result of merging its sends: the body; for `Max`, `Min` and `Sum` a number; for `Collect` the items.
         due_ms: Due time, epoch ms; `None` for a message that is due at once: by priority, rolled back, or on a stream.
-        priority: Its priority, on a PRIORITY topic; else `None`.
-        merged: Number of sends merged into it, if the topic has `merge=`; else 1.
+        priority: The priority, on a PRIORITY topic; otherwise `None`.
+        merged: Number of sends merged into the message, if the topic has `merge=`; otherwise 1.
 
     Examples:
         >>> from rmq.testing import sent
@@ -53,7 +53,7 @@ class SentMessage(Generic[PayloadT]):
 
     @property
     def due(self) -> datetime | None:
-        """Due time; `None` as for `due_ms`."""
+        """The due time in UTC; `None` as for `due_ms`."""
         return moment_of(self.due_ms)
 
     @property
@@ -68,7 +68,7 @@ class SentMessage(Generic[PayloadT]):
 
     @property
     def payloads(self) -> list[PayloadT]:
-        """The payloads of a `Collect`, or of the parts of a join; else the one payload. Raises as `payload`."""
+        """The payloads of a `Collect` or of the parts of a join, otherwise the one payload. Raises as for `payload`."""
         return [self.topic.decode(item) for item in self.value] if self.topic.collects else [self.payload]
 
 
@@ -110,7 +110,7 @@ def check_sent(client: RmqClient, expected: Expected) -> SentMessage[Any]:
     """Return the first matching message.
 
     Raises:
-        AssertionError: There is none. The message lists the backlog.
+        AssertionError: No message matches. The error lists the backlog.
     """
     for message in _all(client, expected.topic):
         if expected.matches(message):

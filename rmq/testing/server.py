@@ -23,13 +23,13 @@ class ClientOnClock(RmqClient):
 class Server:
     """An embedded Redis for tests. Start one for many tests, and `flush` it before each, as the fixtures do.
 
-    It belongs to this process alone: each worker of pytest-xdist has its own.
+    Each process has its own server, as does each worker of pytest-xdist.
 
     Attributes:
-        url: Its URL, for programs that take one. Only clients created by this object use the test clock.
+        url: URL of the server, for other programs. Only clients created by this object use the test clock.
 
     Raises:
-        EmbeddedServerError: The server does not start.
+        EmbeddedServerError: The server did not start.
 
     Examples:
         >>> from rmq.testing import Server, run_until_empty

@@ -79,6 +79,6 @@ def access_of(
     for name, value in rest.items():
         if value is not None:
             raise InvalidValueError(
-                f"{name} is {value!r}, but zookeeper is not set; it must be the servers, such as zk1:2181"
+                f"{name} is {value!r}, but zookeeper is not set; set it to ZooKeeper's servers, such as zk1:2181"
             )
     return None

@@ -88,7 +88,7 @@ class AudienceSettings:
             if getattr(self, name) < 1:
                 raise InvalidValueError(f"{name} is {getattr(self, name)}; it must be 1 or more")
         if self.batch > kinds.MOST_MESSAGES:
-            raise InvalidValueError(f"batch is {self.batch}; it must be up to {kinds.MOST_MESSAGES:,}")
+            raise InvalidValueError(f"batch is {self.batch}; it must be at most {kinds.MOST_MESSAGES:,}")
         if self.rival < 0:
             raise InvalidValueError(f"rival is {self.rival}; it must be 0 or more")
         check_names(self.rules)
@@ -101,11 +101,11 @@ class AudienceSettings:
 
 @dataclass(frozen=True, slots=True)
 class AudienceReport:
-    """Figures of one run.
+    """The results of one run.
 
     Attributes:
         lines: Number of order lines read.
-        without_customer: Number of lines without a customer, which are no change.
+        without_customer: Number of lines without a customer, for which no change is sent.
         sent: Source -> results of its sends.
         batches: Number of batches evaluated.
         evaluated: Number of customers in them, counted once per batch.
@@ -116,8 +116,8 @@ class AudienceReport:
         disorder: Violations of serial handling.
         expired: Number of expired leases.
         left: Number of messages left in the topic.
-        died: Number of messages that died in this run, as of a batch that failed too often. Their customers were not
-            evaluated.
+        died: Number of messages that died in this run, for example after their batch failed too often. Their customers
+            were not evaluated.
         elapsed_s: Seconds from the first send until the topic was drained, including the merge window.
     """
 
@@ -239,7 +239,7 @@ def current_segments(spark: SparkSession, out: str) -> DataFrame:
 
 
 def _check_folder(spark: SparkSession, client: RmqClient, settings: AudienceSettings) -> None:
-    """Refuse a checkpoint of a topic that Redis does not have, before the changes are sent: the query would fail."""
+    """Raise an error if there is a checkpoint, but its topic is not registered, so that the query would fail."""
     with suppress(UnknownTopicError):
         client.topic(settings.topic)
         return
@@ -259,7 +259,7 @@ def _make_folder(spark: SparkSession, out: str) -> None:
     try:
         path = session._jvm.org.apache.hadoop.fs.Path(out)
         made = path.getFileSystem(session._jsc.hadoopConfiguration()).mkdirs(path)
-        reason = "" if made else "its file system refuses"
+        reason = "" if made else "its file system refused to create it"
     except SPARK_ERRORS as error:
         reason = one_line(error)
     if reason:
@@ -267,7 +267,7 @@ def _make_folder(spark: SparkSession, out: str) -> None:
 
 
 class _Job:
-    """One run."""
+    """One run of the job."""
 
     def __init__(self, spark: SparkSession, settings: AudienceSettings, say: Say, stop: threading.Event) -> None:
         self._spark, self._settings, self._say, self._stop = spark, settings, say, stop
@@ -287,7 +287,7 @@ class _Job:
             rival.stop()
         end, elapsed_s = inspection.stats(), time.monotonic() - began_s
         left = end.backlog + end.in_flight + end.waiting
-        self._say("looking at what was written")
+        self._say("reading earlier results")
         customers, members = self._members()
         return AudienceReport(
             lines=lines.count(),

@@ -69,7 +69,7 @@ class PriceSettings:
             raise InvalidValueError(f"time_range_ms is {self.time_range_ms}; it must be 1 or more")
         if not (self.gold >= 0 and self.silver >= 0 and self.gold + self.silver <= 1):
             raise InvalidValueError(
-                f"gold is {self.gold:g} and silver is {self.silver:g}; shares must be 0 to 1, and 1 at most in all"
+                f"gold is {self.gold:g} and silver is {self.silver:g}; each must be 0 to 1, and their sum at most 1"
             )
         if self.pictures == self.customers:
             raise InvalidValueError(f"pictures and customers are both {self.pictures!r}; they must be different topics")
@@ -119,7 +119,7 @@ class TierReport:
 
 @dataclass(frozen=True, slots=True)
 class PriceReport:
-    """Figures of one run.
+    """The results of one run.
 
     Attributes:
         lines: Number of order lines read.
@@ -209,19 +209,19 @@ def run(spark: SparkSession, settings: PriceSettings, say: Say = nothing) -> Pri
     """
     lines = read_lines(spark, settings.lines, numbered=True)
     with plain_errors(), ExitStack() as kept:
-        say("price changes: comparing")
+        say("finding price changes")
         changes = price_changes(lines, settings.time_range_ms).select("content", "opens").persist()
         kept.callback(changes.unpersist)
         read = lines.agg(F.count(F.lit(1)).alias("lines"), F.count_if(F.expr(_PRICED)).alias("priced")).collect()[0]
         asked = changes.agg(F.count(F.lit(1)).alias("changes"), F.count_if("opens").alias("windows")).collect()[0]
-        say("customers: tiers by turnover")
+        say("ranking customers by turnover")
         tiers = _tiers(turnovers(lines), settings).persist()
         kept.callback(tiers.unpersist)
         reports = _tier_reports(tiers)
         # send only after all lines were read and both topics checked
         to_pictures = _Sending(changes.select("content"), settings, TopicType.RANGE_MERGE)
         to_customers = _Sending(_contacts(tiers), settings, TopicType.PRIORITY)
-        say("price changes: sending")
+        say("sending price changes")
         pictures = to_pictures.send(asked["changes"])
         say("customers: sending")
         contacts = to_customers.send(sum(tier.customers for tier in reports))

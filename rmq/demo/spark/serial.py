@@ -1,4 +1,4 @@
-"""A plain consumer beside Spark, and the check from both records that no customer was handled twice at once."""
+"""A consumer that runs in parallel with Spark, and the check that no customer was handled twice at once."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ class Held:
 
 
 class Rival(threading.Thread):
-    """Takes some customers, changes each of them meanwhile, and acks.
+    """A consumer that takes some customers, changes each while it holds the message, and acks.
 
     Args:
         client: The client to use.
         topic: The topic.
         most: Number of customers that it takes; 0 for none.
         window_ms: Merge window of its changes.
-        others: Event that is set when Spark has its first customers. The rival takes a few before, and the rest beside
-            Spark.
+        others: Event that is set when Spark has its first customers. The rival takes a few before, and the rest in
+            parallel with Spark.
 
     Attributes:
         held: The customers it held, with times of Redis.

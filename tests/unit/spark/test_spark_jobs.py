@@ -38,7 +38,7 @@ def test_what_is_for_an_archive_is_refused_where_there_is_none(given: dict[str, 
 def test_a_batch_of_customers_is_what_the_source_takes() -> None:
     most = AudienceSettings("lines", "out", "redis://localhost", batch=10**9).batch
     assert parse_options({"url": "redis://localhost", "maxMessagesPerTrigger": str(most)})
-    with pytest.raises(InvalidValueError, match="batch is 1000000001; it must be up to 1,000,000,000"):
+    with pytest.raises(InvalidValueError, match="batch is 1000000001; it must be at most 1,000,000,000"):
         AudienceSettings("lines", "out", "redis://localhost", batch=most + 1)
 
 
