@@ -32,7 +32,7 @@ DRAIN_S = 30.0
 """Default time that running handlers have to finish, in seconds."""
 
 _GATHER_S = 0.02
-"""Pause after a wake-up to collect others: one change in ZooKeeper usually triggers several watches."""
+"""Pause after a wake-up to collect others, seconds: one change in ZooKeeper usually triggers several watches."""
 
 
 class Coordinator:
@@ -90,21 +90,22 @@ class Coordinator:
         from rmq._ownership.zookeeper import ZooKeeperClient  # imports kazoo, which only users of ZooKeeper need
 
         self.worker_id = worker_id or process_name()
-        check(is_worker_name(self.worker_id), f"worker_id {self.worker_id!r} must be 1 to 128 of A-Z a-z 0-9 . _ : -")
-        check(is_chroot(chroot), f"chroot {chroot!r} must be like /rmq")
+        rule = "must be 1 to 128 characters of A-Z a-z 0-9 . _ : -"
+        check(is_worker_name(self.worker_id), f"worker_id {self.worker_id!r} {rule}")
+        check(is_chroot(chroot), f"chroot is {chroot!r}; it must be a path such as /rmq")
         known = type(weight) is int and 1 <= weight <= 1000
-        check(known, f"weight is {weight!r}; it must be a whole number, 1 to 1000")
+        check(known, f"weight is {weight!r}; it must be a whole number from 1 to 1000")
         timely = is_number(session_timeout_s) and 0 < session_timeout_s <= 86_400
-        check(timely, f"session_timeout_s is {brief(session_timeout_s)}; it must be above 0, up to 86400")
+        check(timely, f"session_timeout_s is {brief(session_timeout_s)}; it must be more than 0 and at most 86400")
         drain_s = DRAIN_S if drain_timeout_s is None else drain_timeout_s
         timely = is_number(drain_s) and drain_s >= 0
-        check(timely, f"drain_timeout_s is {brief(drain_s)}; it must not be below 0")
+        check(timely, f"drain_timeout_s is {brief(drain_s)}; it must be 0 or more")
         check(isinstance(hosts, str) and bool(hosts), f"hosts is {brief(hosts)}; it must be like host:2181,host:2181")  # pyright: ignore[reportUnnecessaryIsInstance]
         known = auth is None or isinstance(auth, DigestAuth | SaslAuth)  # pyright: ignore[reportUnnecessaryIsInstance]
         check(known, f"auth is a {type(auth).__name__}; it must be a DigestAuth or a SaslAuth")  # no value: a password
         check(tls is None or isinstance(tls, Tls), f"tls is {type(tls).__name__}; it must be a Tls")  # pyright: ignore[reportUnnecessaryIsInstance]
         large = type(session_bytes) is int and session_bytes >= 1000
-        check(large, f"session_bytes is {session_bytes!r}; it must be a whole number from 1000")
+        check(large, f"session_bytes is {session_bytes!r}; it must be a whole number of 1000 or more")
         self.on_change = on_change
         self._pid = os.getpid()
         self._wake = self._runtime.event()
@@ -129,7 +130,7 @@ class Coordinator:
     # --- for any thread; none of these waits
 
     def owned(self) -> Mapping[SlotKey, Ownership]:
-        """Return the slots that may be claimed from now.
+        """Return the slots from which this worker may claim now.
 
         Returns:
             (topic, slot) → ownership; empty while the connection is broken and after the watchdog has dropped all
@@ -148,7 +149,7 @@ class Coordinator:
         return self._rounds.still_owner(ownership)
 
     def revoking(self) -> frozenset[SlotKey]:
-        """Return the slots to be drained: claim no more from them, and call `drained` after their last handler."""
+        """Return the revoked slots: do not claim from them any more, and call `drained` after their last handler."""
         self._check_process()
         return self._rounds.revoking()
 
@@ -175,7 +176,7 @@ class Coordinator:
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """Messages about problems that currently keep slots from being owned or served. They are logged, too."""
+        """Descriptions of current problems that keep slots from being owned or served. They are also logged."""
         with self._rounds.lock:
             return self._member.problems.current()
 

@@ -10,11 +10,11 @@ from rmq._ownership.values import DigestAuth, Tls, check
 PASSWORD = "RMQ_ZOOKEEPER_PASSWORD"  # noqa: S105 - the name of a variable
 KEY_PASSWORD = "RMQ_ZOOKEEPER_KEY_PASSWORD"  # noqa: S105 - the name of a variable
 SYSTEM = "system"
-"""Instead of a file: the certificates that this machine trusts."""
+"""Value of the option for the authority's file that stands for the certificates that this machine trusts."""
 
 
 def login(user: str | None, option: str, environment: Mapping[str, str] = os.environ) -> DigestAuth | None:
-    """Return the login of a user; `None` without one.
+    """Return the login of a user; `None` if no user is given.
 
     Args:
         user: The user name.

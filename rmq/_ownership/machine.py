@@ -147,7 +147,7 @@ class WorkerMachine:
         self.revision += 1
 
     def acquired(self, key: SlotKey, stat: Stat | None) -> None:
-        """Note that we created the owner node (`stat`), or that it exists already (None)."""
+        """Record that the owner node was created for this worker (`stat`), or that it exists already (None)."""
         self._present.add(key)
         self._suspects.discard(key)
         if stat is not None and stat.session == self._session:
@@ -160,7 +160,7 @@ class WorkerMachine:
             self.revision += 1
 
     def drained(self, key: SlotKey) -> None:
-        """Note that the last handler of a revoked slot has ended. Does nothing for a slot that is not being revoked."""
+        """Record that the last handler of a revoked slot has ended. Does nothing for a slot that is not revoked."""
         held = self._held.get(key)
         if held and held.revoked_s < inf:
             held.drained = True
@@ -191,7 +191,7 @@ class WorkerMachine:
         return self._verified and now_s < self.deadline_s
 
     def owned(self, now_s: float) -> dict[SlotKey, int]:
-        """Return slot → epoch of the slots that may be claimed from."""
+        """Return slot → epoch of the slots from which this worker may claim."""
         if not self._claims(now_s):
             return {}
         return {key: held.epoch for key, held in self._held.items() if held.revoked_s == inf and not held.releasing}

@@ -57,13 +57,13 @@ from rmq._ownership.values import SlotKey, Stat
 from rmq.errors import UnreadableDocumentError
 
 FULL_S = 10.0
-"""Delay before a full session is logged: slots that are being handed over still count."""
+"""Delay before a full session is logged, seconds: slots that are being handed over still count."""
 
 OWNERLESS_S = 60.0
-"""Delay before unowned slots are logged: hand-overs and the expiry of a session take time."""
+"""Delay before unowned slots are logged, seconds: hand-overs and the expiry of a session take time."""
 
 REST_S = 60.0
-"""Pause of a leader that lacks permissions: meanwhile a worker with better permissions may lead."""
+"""Pause of a leader that lacks permissions, seconds; meanwhile a worker with more permissions may lead."""
 
 CHUNK = 1_024
 """Maximum number of nodes read or created between two proofs that the session is alive."""

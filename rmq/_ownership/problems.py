@@ -1,4 +1,4 @@
-"""Present problems of a worker's coordination, logged when they begin and now and then while they last."""
+"""The current problems of a worker's coordination, logged when they begin and at intervals while they last."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from math import inf
 
 CHANGED_S = 60.0
-"""Interval after which a problem whose text has changed is logged again."""
+"""Interval after which a problem whose text has changed is logged again, seconds."""
 
 AGAIN_S = 600.0
-"""Interval after which a problem that lasts is logged again."""
+"""Interval after which a lasting problem is logged again, seconds."""
 
 
 @dataclass(slots=True)

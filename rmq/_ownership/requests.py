@@ -18,7 +18,7 @@ from rmq.errors import CoordinationError
 
 Unknown = Enum("Unknown", "UNKNOWN")
 UNKNOWN = Unknown.UNKNOWN
-"""Stands for a reply that was not received."""
+"""The value of a reply that was not received."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ class Rounds:
     # --- for any thread
 
     def owned(self) -> Mapping[SlotKey, Ownership]:
-        """Return the slots that may be claimed from now."""
+        """Return the slots from which this worker may claim now."""
         view = self._view
         return view.owned if view.breaks == self._breaks and monotonic_s() < self._deadline_s else _NONE
 
@@ -73,7 +73,7 @@ class Rounds:
         return held and view.ensemble == ownership.ensemble and monotonic_s() < self._deadline_s
 
     def revoking(self) -> frozenset[SlotKey]:
-        """Return the slots to be drained."""
+        """Return the revoked slots, which are to be drained."""
         return self._view.revoking
 
     def connection_broke(self) -> None:
@@ -180,4 +180,4 @@ class Rounds:
         try:
             self._changed()
         except Exception:
-            _LOG.exception("on_change raised an error; coordination goes on")
+            _LOG.exception("on_change raised an error, which is ignored")

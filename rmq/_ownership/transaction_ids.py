@@ -35,17 +35,17 @@ class TransactionIdCheck:
         return self._connection if self.gated and self._given != self._connection else None
 
     def give(self, connection: ConnectionKey, marks: Mapping[str, int]) -> None:
-        """Note the highest epoch of each ensemble, read from Redis after this connection was made."""
+        """Record the highest epoch of each ensemble, read from Redis after this connection was opened."""
         self._given = connection
         for ensemble, zxid in marks.items():
             self.note(ensemble, zxid)
 
     def note(self, ensemble: str, zxid: int) -> None:
-        """Note that an ensemble has issued this transaction id."""
+        """Record that an ensemble has issued this transaction id."""
         self._marks[ensemble] = max(zxid, self._marks.get(ensemble, 0))
 
     def reached(self, ensemble: str) -> bool:
-        """Return whether ZooKeeper's transaction id has reached every epoch noted for this ensemble."""
+        """Return whether ZooKeeper's transaction id has reached every epoch recorded for this ensemble."""
         return self._marks.get(ensemble, 0) <= self._reached
 
     def check(self, connection: ConnectionKey, ensemble: str, path: str) -> Steps[bool]:
