@@ -33,7 +33,7 @@ from rmq._processes.zookeeper import ZooKeeperServer
 
 RESTART_S = 1.0
 WORKERS_STOP_S, SERVERS_STOP_S = 36.0, 12.0
-"""Time to stop before a process is killed; a worker drains for 30 s."""
+"""Time that a process has to stop before it is killed, seconds; a worker drains for 30 s."""
 
 _NOTE_S = 0.5
 

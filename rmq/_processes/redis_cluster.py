@@ -21,7 +21,7 @@ from rmq.errors import RedisUnavailableError
 
 WAIT_S = 30.0
 MAIN_WAIT_S = 120.0
-"""Timeout under `docker compose up`, where the machine starts all other services meanwhile."""
+"""Timeout under `docker compose up`, seconds: the machine starts all other services at the same time."""
 
 _POLL_S = 0.05
 _REPLY_S = 5.0

@@ -19,7 +19,7 @@ log = reporter("rmq.reload")
 
 LOOK_EVERY_MS = 200
 RELOADED = "RMQ_RELOADED"
-"""Environment variable of a worker that was started here, which ends with its parent."""
+"""Environment variable that is set for a reloading worker, which then ends with its parent."""
 
 
 def run_reloading(command: Sequence[str], folder: Path, drain_s: float) -> int:

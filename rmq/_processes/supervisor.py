@@ -32,7 +32,7 @@ GRACE_S = 5.0
 """Seconds that a process has after its drain time to close its connections."""
 
 WRONG_INPUT = 2
-"""Exit code of a process that no restart can fix: no such module, no such client."""
+"""Exit code of a process that a restart cannot fix, for example because its module or client does not exist."""
 
 KILLED = 1
 POLL_S = 0.1

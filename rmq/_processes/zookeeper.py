@@ -32,7 +32,8 @@ _DEBIAN_FOLDER = Path("/usr/share/java")
 _JAVA_OPTIONS = ("-Xmx128m", "-Xss512k", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 
 JUTE_MAXBUFFER = 4_194_304
-"""Four times the default, so that the nodes of one session fit (docs/operate/ownership.md)."""
+"""Maximum size of a request, bytes: four times ZooKeeper's default, so that the nodes of one session fit
+(docs/operate/ownership.md)."""
 
 
 def find_classpath() -> str:
@@ -55,10 +56,10 @@ class ZooKeeperServer(GuardedProcess):
     """One server process on 127.0.0.1, with configuration, data and log in its folder.
 
     Args:
-        folder: Created if needed.
+        folder: Folder of the server's files, created if missing.
         port: Client port.
         settings: Further settings in `zoo.cfg`.
-        server_id: Its number in an ensemble, from 1; None for a standalone server.
+        server_id: Number of the server in an ensemble, from 1; None for a standalone server.
         tick_ms: ZooKeeper's basic unit of time; session timeouts are 2 to 20 ticks.
         java_options: Further Java options, such as `-D` properties.
     """
@@ -98,7 +99,7 @@ class ZooKeeperServer(GuardedProcess):
 
         Raises:
             CoordinationError: ZooKeeper is not installed.
-            RmqError: There is no Java.
+            RmqError: No Java runtime was found.
         """
         if self.pid:
             return
@@ -135,7 +136,8 @@ class ZooKeeperServer(GuardedProcess):
         """Wait until the server serves clients.
 
         Raises:
-            CoordinationError: It ended, or does not answer in time; the message ends with the last lines of its log.
+            CoordinationError: The server ended or did not answer in time; the message ends with the last lines of its
+                log.
         """
         deadline = time.monotonic() + timeout_s
         while self.mode is None:
