@@ -30,7 +30,7 @@ class Share:
 def assign(
     topics: Mapping[str, int], workers: Mapping[str, Share], present: Mapping[str, Sequence[str | None]]
 ) -> dict[str, Owners]:
-    """Return the owner of every slot of every topic; None where no live worker consumes the topic.
+    """Return the owner of every slot of every topic; None if no live worker consumes the topic.
 
     Args:
         topics: Topic → its number of slots.

@@ -78,7 +78,7 @@ class Assignment:
         """Parse the node's data.
 
         Raises:
-            UnreadableDocumentError: It was written for newer versions, or is not an assignment.
+            UnreadableDocumentError: The data was written for newer versions, or is not an assignment.
         """
         document = read_document(data, _WHAT)
         try:

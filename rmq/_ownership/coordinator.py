@@ -283,8 +283,8 @@ class Coordinator:
         """Announce that this worker consumes a registered topic, so that it is assigned slots.
 
         Args:
-            topic: Its name.
-            slots: Number of slots that this worker expects; if the registered number differs, it gets none.
+            topic: Name of the topic.
+            slots: Number of slots that this worker expects; if the registered number differs, the worker gets no slots.
 
         Guarantee: Safe to repeat; does nothing after `stop`.
         """
@@ -327,7 +327,7 @@ class Coordinator:
 
     @property
     def awaited_marks(self) -> ConnectionKey | None:
-        """The connection that waits for `give_marks`; None if none does."""
+        """The connection that waits for `give_marks`; None if no connection does."""
         with self._rounds.lock:
             return self._member.transaction_ids.awaits
 

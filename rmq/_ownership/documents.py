@@ -77,7 +77,7 @@ class WorkerDocument:
         """Parse the data of a worker's node.
 
         Raises:
-            UnreadableDocumentError: It was written for newer versions, or is not such a document.
+            UnreadableDocumentError: The data was written for newer versions, or is not that of a worker's node.
         """
         fields = read_document(data, "a worker's node in ZooKeeper").fields
         try:
@@ -93,7 +93,7 @@ def slots_from_definition(data: bytes) -> int:
     """Return the number of slots in a topic's registered definition.
 
     Raises:
-        UnreadableDocumentError: It was written for newer versions, or has no valid number.
+        UnreadableDocumentError: The definition was written for newer versions, or has no valid number of slots.
     """
     slots = read_document(data, "a topic's definition in ZooKeeper").fields.get("slots")
     if type(slots) is not int or not 0 < slots <= 1_000_000:

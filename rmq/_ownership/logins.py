@@ -35,8 +35,8 @@ def encryption(files: Mapping[str, str | None], environment: Mapping[str, str] =
     """Return the TLS settings of a connection; `None` if no option asks for TLS.
 
     Args:
-        files: Names and values of three options: the certificate authority's file, or `system`; our certificate; our
-            key.
+        files: Names and values of three options: the certificate authority's file, or `system`; the client certificate;
+            its key.
         environment: Environment variables, of which one may have the password of the key.
 
     Raises:

@@ -30,7 +30,7 @@ WATCHDOG_SHARE = 2 / 3
 
 @dataclass(slots=True)
 class _Held:
-    """A slot whose owner node is ours."""
+    """A slot whose owner node belongs to this worker's session."""
 
     epoch: int
     revoked_s: float = inf  # when its revocation began

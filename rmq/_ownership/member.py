@@ -215,7 +215,7 @@ class Member:
             yield from self._lead(session, leader, version, able=not isinstance(assignment, Refused))
 
     def _announce(self, session: int, me: Node) -> Steps[bool]:
-        """Create or update our worker node; return whether it exists and is ours."""
+        """Create or update the node of this worker; return whether it exists and belongs to this session."""
         data = self.document.to_json()
         path = worker_path(self.worker)
         if me is None:
@@ -237,7 +237,7 @@ class Member:
         return True
 
     def _take(self, node: Node) -> int | None:
-        """Read the assignment and return its version, None if there is none. An unreadable one changes nothing."""
+        """Read the assignment and return its version, None if it does not exist. An unreadable one changes nothing."""
         self._readable = False
         if not isinstance(node, tuple):
             return None
@@ -284,7 +284,7 @@ class Member:
     def _report_ownerless(
         self, consumed: Mapping[str, int], registered: Mapping[str, Node], present: set[SlotKey]
     ) -> None:
-        """Report slots of our topics that have no owner, with the reason."""
+        """Report slots of consumed topics that have no owner, with the reason."""
         for topic, mine in consumed.items():
             node = registered[topic]
             if isinstance(node, Refused) or topic in self._closed:

@@ -31,7 +31,7 @@ class TransactionIdCheck:
 
     @property
     def awaits(self) -> ConnectionKey | None:
-        """The connection that waits for `give`; None if none does."""
+        """The connection that waits for `give`; None if no connection does."""
         return self._connection if self.gated and self._given != self._connection else None
 
     def give(self, connection: ConnectionKey, marks: Mapping[str, int]) -> None:
@@ -51,10 +51,11 @@ class TransactionIdCheck:
     def check(self, connection: ConnectionKey, ensemble: str, path: str) -> Steps[bool]:
         """Check that ZooKeeper's transaction id has not gone back, and return whether slots may be acquired.
 
-        Our node at `path` is written once: the transaction id of that write is ZooKeeper's present one.
+        The worker's node at `path` is written once: the transaction id of that write is ZooKeeper's current one.
 
         Raises:
-            BrokenOffError: It has gone back, so the ensemble got a new identity, which the next round reads.
+            BrokenOffError: The transaction id has gone back, so the ensemble got a new identity, which the next round
+                reads.
         """
         if self._connection != connection:
             self._connection, self._reached = connection, 0

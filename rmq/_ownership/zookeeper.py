@@ -72,7 +72,7 @@ _LOG.addFilter(_no_login)
 
 
 class _Handler(handlers.SequentialThreadingHandler):
-    """Kazoo's handler with a connect timeout. It keeps the connection, so that we can close it."""
+    """Kazoo's handler with a connect timeout. It stores the connection, so that other code can close it."""
 
     connect_timeout_s = 5.0
     refusal: str | None = None  # error of the last attempt to connect

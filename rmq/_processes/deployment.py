@@ -26,7 +26,7 @@ REDIS_SETTINGS = {
     # RMQ refuses policies that evict keys: they would drop whole slots
     "maxmemory-policy": "noeviction",
 }
-"""Settings of every Redis, besides port, address and folder."""
+"""Settings of every Redis, without port, address and folder."""
 
 ZOOKEEPER_TICK_MS = 2_000
 ZOOKEEPER_SETTINGS = {
@@ -36,14 +36,14 @@ ZOOKEEPER_SETTINGS = {
     "autopurge.purgeInterval": "1",
     "autopurge.snapRetainCount": "3",
 }
-"""Settings of every ZooKeeper, besides address, folder and the list of servers."""
+"""Settings of every ZooKeeper, without address, folder and the list of servers."""
 
 WORKER_COMMAND = ("rmq", "worker", "rmq.demo.cluster:client")
 PRODUCER_COMMAND = ("python", "-m", "rmq.demo.cluster")
 
 
 def redis_arguments() -> list[str]:
-    """Return the arguments of `redis-server`, besides port and folder."""
+    """Return the arguments of `redis-server`, without port and folder."""
     return [part for name, value in REDIS_SETTINGS.items() for part in (f"--{name}", value)]
 
 

@@ -160,10 +160,11 @@ def private_folder(folder: Path, purpose: str) -> Path:
 
     Args:
         folder: The folder.
-        purpose: Its purpose, for error messages.
+        purpose: Purpose of the folder, for error messages.
 
     Raises:
-        EmbeddedServerError: It cannot be created or used, belongs to another user, or other users can write to it.
+        EmbeddedServerError: The folder cannot be created or used, belongs to another user, or is writable by other
+            users.
     """
     folder = folder.expanduser().absolute()
     try:

@@ -15,7 +15,8 @@ _GUARD = 'cat >/dev/null; kill -9 "$0"'
 class GuardedProcess:
     """A process with a guard, which holds a pipe to this process and kills the guarded one when the pipe breaks.
 
-    The process runs in the folder of its log, to which its output is appended. `environment` is added to ours.
+    The process runs in the folder of its log, to which its output is appended. `environment` is added to that of this
+    process.
     """
 
     def __init__(self, command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None) -> None:

@@ -1,9 +1,9 @@
 """Runs several worker processes: starts them, restarts those that end, and stops them together.
 
-Each is a new interpreter, not a fork: connections, ZooKeeper sessions and threads do not survive a fork (pitfall 5).
-Each has its own process group, so that Ctrl-C in a terminal reaches it only through the supervisor. Its standard input
-is a pipe from the supervisor: if that is killed, the pipe breaks, and the process stops as on SIGTERM
-(`end_with_parent`).
+Each process is a new interpreter, not a fork: connections, ZooKeeper sessions and threads do not survive a fork
+(pitfall 5). It has its own process group, so that Ctrl-C in a terminal reaches it only through the supervisor. Its
+standard input is a pipe from the supervisor: if the supervisor is killed, the pipe breaks, and the process stops as on
+SIGTERM (`end_with_parent`).
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Supervisor:
             while process.poll() is None:
                 if monotonic_s() >= until_s or (ended.is_set(), self._further_signals) != signals:
                     text = (
-                        "process %d did not stop in time; killing it. Its messages are redelivered after their leases"
+                        "process %d did not stop in time; killing it. Its messages are redelivered after lease expiry"
                     )
                     log.warning(text, process.pid)
                     process.kill()

@@ -286,8 +286,8 @@ def parse_options(options: Mapping[str, str]) -> Options:
         elif key.lower().startswith("option."):
             raise InvalidValueError(
                 "format rmq cannot be stored as a table: Spark passes the options of such a table as "
-                f"{shown(key, 40)} on a write, and not at all on a read. CREATE TEMPORARY VIEW ... USING rmq "
-                "OPTIONS (...) works"
+                f"{shown(key, 40)} on a write, and not at all on a read. Use CREATE TEMPORARY VIEW ... USING rmq "
+                "OPTIONS (...)"
             )
         elif key.lower() not in (*_OF_SPARK, *_PATHS):
             raise _unknown(key)
@@ -326,12 +326,12 @@ def _check_pairs(parsed: Options) -> None:
         )
     if parsed.merge == "none" and parsed.merge_rows != Options.merge_rows:
         raise InvalidValueError(
-            f"mergeRows is {parsed.merge_rows}, but merge is none: it limits the messages held for folding"
+            f"mergeRows is {parsed.merge_rows}, but merge is none: mergeRows limits the messages buffered for folding"
         )
     if parsed.atomic_limit != Options.atomic_limit and parsed.snapshot != "atomic":
         limit, snapshot = parsed.atomic_limit, parsed.snapshot
         raise InvalidValueError(
-            f"atomicLimit is {limit}, but snapshot is {snapshot}: it is the limit of snapshot=atomic"
+            f"atomicLimit is {limit}, but snapshot is {snapshot}: atomicLimit is the limit of snapshot=atomic"
         )
     if parsed.bad_rows == "collect" and not parsed.bad_rows_path:
         raise InvalidValueError("badRows=collect needs badRowsPath, the folder for rows that cannot be sent")

@@ -72,7 +72,7 @@ def _together(frame: DataFrame, keys: Sequence[Column], order: Column | None) ->
 
 
 def _of_all(column: Column, folded: Column) -> Column:
-    """Return null if one of the values is null: it is invalid, and the fold must not hide it."""
+    """Return null if one of the values is null, so that the fold does not hide an invalid row."""
     return F.when(F.count(column) == F.count(F.lit(1)), folded)
 
 

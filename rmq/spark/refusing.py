@@ -151,7 +151,9 @@ class _Refusal:
         alike: dict[tuple[str, int, str, str], list[bytes]] = {}
         for topic, slot, content, claim, why in rows:
             if claim is None:
-                raise InvalidValueError("a row to refuse has a null claim: it was not read by readStream")
+                raise InvalidValueError(
+                    "column claim of a row to refuse is null; refuse needs the rows of readStream, unchanged"
+                )
             alike.setdefault((topic, slot, claim, why), []).append(content)
         for (name, slot, claim, why), contents in alike.items():
             if name not in self._topics:

@@ -87,7 +87,7 @@ class Pace:
         renewals: Number of renewals.
         time_s: Time available, in seconds. Half of it is used for pauses; the rest is a reserve for a slow server.
         stopping: Event that ends the pauses and the remaining renewals.
-        least: Minimum number of concurrent renewals; `PIECE` in a cluster, where a failed master delays a call.
+        least: Minimum number of concurrent renewals; `PIECE` in a cluster, as a failed master delays a call.
 
     Attributes:
         piece: Number of concurrent renewals, `least` to `PIECE`; it grows if replies are slow.

@@ -247,7 +247,7 @@ def test_a_folder_of_another_redis_is_refused_before_anything_is_sent(shop: Shop
     shop.order(1, 10)
     Path(f"{shop.out}/segments/batch=0").mkdir(parents=True)
     pq.write_table(pa.table({"customer": ["1"]}), f"{shop.out}/segments/batch=0/1.parquet")
-    with pytest.raises(InvalidValueError, match=r"has segments of a topic, but topic .* is not registered"):
+    with pytest.raises(InvalidValueError, match=r"has segments of an earlier run, but topic .* is not registered"):
         run(shop.spark, shop.settings())
     assert shop.topic not in {topic.name for topic in shop.client.topics()}
 

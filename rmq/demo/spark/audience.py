@@ -62,8 +62,8 @@ class AudienceSettings:
         batch: Maximum number of customers in a batch.
         sources: Those of `SOURCES` that send changes first; with none, the topic is only drained.
         until_empty: End when the topic is empty; if False, run until stopped.
-        rival: Number of customers that a plain consumer takes from the topic beside Spark. It changes each of them
-            meanwhile, so that Spark must evaluate them again.
+        rival: Number of customers that another consumer takes from the topic in parallel with Spark. It changes each of
+            them meanwhile, so that Spark must evaluate them again.
         zookeeper: Access to ZooKeeper. Spark and the rival are then workers, and each slot belongs to one of them.
     """
 
@@ -177,7 +177,7 @@ def check(settings: AudienceSettings) -> None:
     others = ", ".join(sorted(stored - {ours, ""}))
     if others and not ours:
         raise FencedError(
-            f"the workers of topic {topic.name} use ZooKeeper, but zookeeper is not set; it must be the same servers, "
+            f"the workers of topic {topic.name} use ZooKeeper, but zookeeper is not set; set it to the same servers, "
             "such as zk1:2181",
             topic=topic.name,
         )
@@ -248,8 +248,8 @@ def _check_folder(spark: SparkSession, client: RmqClient, settings: AudienceSett
     except InvalidValueError:  # a fresh one
         return
     raise InvalidValueError(
-        f"{settings.out!r} has segments of a topic, but topic {settings.topic!r} is not registered in this Redis; use "
-        "a new folder, or the same Redis and topic as before"
+        f"{settings.out!r} has segments of an earlier run, but topic {settings.topic!r} is not registered in this "
+        "Redis; use a new folder, or the same Redis and topic as before"
     )
 
 

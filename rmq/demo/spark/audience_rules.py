@@ -84,7 +84,7 @@ def check_names(rules: Mapping[str, str]) -> None:
         InvalidValueError: There are no rules or too many, or a name is invalid.
     """
     if not 0 < len(rules) <= MAX_RULES:
-        raise InvalidValueError(f"there are {len(rules)} rules; there must be 1 to {MAX_RULES}")
+        raise InvalidValueError(f"there are {len(rules)} rules; the number must be from 1 to {MAX_RULES}")
     for name in rules:
         if not _NAME.fullmatch(name):
             raise InvalidValueError(f"rule {name!r}: a name has 1 to 64 letters, digits and . _ -")

@@ -78,7 +78,12 @@ def main() -> None:
                 if (failure := query.exception()) is not None:
                     raise failure
                 if (progress := query.lastProgress) is not None:
-                    log.info("to %s: batch %s, %s rows", query.name, progress["batchId"], progress["numInputRows"])
+                    log.info(
+                        "query %s: batch %s with %s rows written",
+                        query.name,
+                        progress["batchId"],
+                        progress["numInputRows"],
+                    )
         for query in queries:
             query.stop()
 

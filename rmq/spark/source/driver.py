@@ -468,7 +468,7 @@ class QueryDriver:
                 if self._open is batch:
                     self.figures.kept(began_s)
         except RmqError as error:
-            log.warning("batch %d of topic %s: leases not renewed: %s", batch.seq, self.topic.name, error)
+            log.warning("batch %d of topic %s: leases were not renewed: %s", batch.seq, self.topic.name, error)
             return not isinstance(error, RedisUnavailableError)
         if lost and self._warned < batch.seq:
             self._warned = batch.seq

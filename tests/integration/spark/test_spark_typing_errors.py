@@ -54,7 +54,7 @@ READS = [
     M("chunkSize is '5000'; it must be a whole number from 1 to 1000", {"chunkSize": 5000}),
     M("snapshot is 'attomic'; it must be one of scan, atomic", {"snapshot": "attomic"}),
     M("atomicLimit is '1e6'; it must be a whole number", {"snapshot": "atomic", "atomicLimit": "1e6"}),
-    M("atomicLimit is 5, but snapshot is scan: it is the limit of snapshot=atomic", {"atomicLimit": 5}),
+    M("atomicLimit is 5, but snapshot is scan: atomicLimit is the limit of snapshot=atomic", {"atomicLimit": 5}),
     M("pushdown is 'yes'; it must be true or false", {"pushdown": "yes"}),
     M("deadlineSeconds is '1 week'; it must be a duration such as", {"deadlineSeconds": "1 week"}),
     M("deadlineSeconds is '500ms'; it must be from 1 to 86400 seconds: a whole number", {"deadlineSeconds": "500ms"}),

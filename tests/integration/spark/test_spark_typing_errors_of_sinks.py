@@ -42,7 +42,7 @@ BOTH: Mistakes = {
         M("merge is 'all': a sink cannot move rows between partitions", {"merge": "all"}),
         M("merge is 'yes'; it must be one of partition, none", {"merge": "yes"}),
         M(
-            "mergeRows is 9, but merge is none: it limits the messages held for folding",
+            "mergeRows is 9, but merge is none: mergeRows limits the messages buffered for folding",
             {"merge": "none", "mergeRows": 9},
         ),
         M("chunkSize is '1001'; it must be a whole number from 1 to 1000", {"chunkSize": 1001}),
