@@ -19,7 +19,6 @@ from typing import Any, Generic, Self, overload
 
 from rmq._admin.control import Control
 from rmq._admin.inspection import Inspection
-from rmq._broker.broker import QueueBroker
 from rmq._broker.claims import MAX_BATCH
 from rmq._broker.control import confirm_all
 from rmq._claiming.consumer import Consumer, checked_poll
@@ -29,9 +28,9 @@ from rmq._model.codecs import Codec, encodes_alike
 from rmq._model.deliveries import Delivery
 from rmq._model.display import brief
 from rmq._model.encoding import Encoder
-from rmq._model.messages import Payload, RangeMergeMessage, payload_bytes
+from rmq._model.messages import FixedTimeMessage, Payload, payload_bytes
 from rmq._model.replies import ControlResult, SendResult
-from rmq._model.times import Duration, duration_ms, monotonic_s, seconds, usual_ms
+from rmq._model.times import DURATION_RULE, Duration, monotonic_s, seconds, usual_ms
 from rmq._model.topics import Topic, TopicType
 from rmq._model.typed import PayloadClass, ValueT, decode_payload
 from rmq._sending.batch_sender import SendOptions
@@ -61,6 +60,9 @@ a billion values in a queue, one queue in 10^11 has two equal ids."""
 
 USUAL_BYTES = 1_000
 """Values of up to this many bytes skip the full check, if the topic allows a content of this length and an id."""
+
+OFFERED_AGAIN = "Offered again, a value is a second element, unless the queue has merge=True"
+"""What a repeat of an offer by the caller does; a plain send merges."""
 
 _OFFERS = SendOptions(method=("offer_many", "value"))
 
@@ -132,11 +134,7 @@ class DelayedQueue(Generic[ValueT]):
         self._values = _Values(replace(topic, payload=payload, codec=codec), merge)
         self._connections, self.topic = client._registered(topic)  # pyright: ignore[reportPrivateUsage]
         self._merge = merge
-        self._producer = Producer(  # values come with a delay, as those of RANGE_MERGE do
-            self._connections,
-            replace(self.topic, type=TopicType.RANGE_MERGE),
-            slots=QueueBroker(self._connections, self.topic, delayed=True),
-        )
+        self._producer = Producer(self._connections, self.topic, again=OFFERED_AGAIN)
         self._ahead = Prefetch(Consumer(self._connections, self.topic), self._connections.runtime)
         self._connections.close_with_us(self._ahead)
         self._view = Inspection(self._connections, self.topic)
@@ -545,7 +543,7 @@ class _Values:
         except PayloadError:
             return False
 
-    def message(self, pair: tuple[Any, Duration], own_id: bytes) -> RangeMergeMessage:
+    def message(self, pair: tuple[Any, Duration], own_id: bytes) -> FixedTimeMessage:
         """Return the message for a value and its delay; `own_id` keeps it separate from equal values."""
         try:
             value, delay = pair
@@ -553,11 +551,9 @@ class _Values:
             shown = f"{pair!r:.80}" if encodes_alike(self._topic.codec) else f"an object of {type(pair).__name__}"
             raise InvalidMessageError(f"{shown} is not a pair of a value and its delay") from None
         payload = self.encoded(value)
-        try:
-            delay_ms = max(1, duration_ms(delay, "delay"))
-        except InvalidValueError as error:
-            raise InvalidMessageError(str(error)) from error
-        return RangeMergeMessage(own_id + payload if payload else b"", time_range_ms=delay_ms)
+        if delay is None:  # pyright: ignore[reportUnnecessaryComparison] - a message could have a fixed time instead
+            raise InvalidMessageError(f"delay is None; it must be {DURATION_RULE}")
+        return FixedTimeMessage(own_id + payload if payload else b"", delay=delay)
 
 
 def _ids_in_order() -> Iterator[bytes]:

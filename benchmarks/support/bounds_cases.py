@@ -290,7 +290,7 @@ case("send", "1,000 at a time", F)(_send)
 case("send", "1,000 after a time", R)(lambda place: sending.send_calls(
     place.topic)(0, place.messages(MAX_BATCH, 5_000), True))  # fmt: skip
 case("send", "1,000 with a delay", F)(lambda place: sending.send_calls(
-    place.topic, delayed=True)(0, place.messages(MAX_BATCH, 5_000), True))  # fmt: skip
+    place.topic)(0, place.messages(MAX_BATCH, -5_000), True))  # fmt: skip
 
 
 @case("send", "1,000, of which it drops as many", ttl="1m", max_backlog=1, when_full=WhenFull.DROP)

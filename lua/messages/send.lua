@@ -4,8 +4,8 @@
 -- ARGV[1]   publish      command for the wake hint: PUBLISH or SPUBLISH
 -- ARGV[2]   detailed     '1': say per message whether it was new; with `+` behind it: of several messages refuse only
 --   those whose time has passed
--- ARGV[3]   unit         of the values: `after` (ms from now; what is in store stays as it is), `delay` (ms from now),
---   `at` (epoch ms), `priority`; but for the first, the last send of a content in store decides
+-- ARGV[3]   unit         of the values: `after` (ms from now; what is in store stays as it is), `at` (epoch ms; below 0
+--   a delay: ms from now, negated), `priority`; but for the first, the last send of a content in store decides
 -- ARGV[4]   max_backlog  most messages in a slot's store; 0 for no bound
 -- ARGV[5]   ages         PRIORITY, oldest first: scale and unit_ms, see aged, and the age mark with which scores were
 --   made of the priorities, or -1 if they are priorities; else empty. The first send of a content decides on its age
@@ -19,19 +19,19 @@
 -- Errors: of a slot: RMQ_PAST now_ms lowest if a time does not lie ahead, with `+` if none does; RMQ_FULL size
 --   max_backlog. OOM, and a server that takes no writes: nothing was written; a server that cannot write its AOF
 -- Complexity: O(n log N)
--- Notes: each slot is sent to atomically. Safe to repeat: a second time all of them merge, with `delay` due as much
---   later; with `at` only while the times lie ahead. Redis' time decides on ages, whatever the mark. Where messages are
---   dropped, one just sent may be among them.
+-- Notes: each slot is sent to atomically. Safe to repeat: a second time all of them merge; with `at` those with a delay
+--   are due as much later, the others are refused once their time has passed. Redis' time decides on ages, whatever the
+--   mark. Where messages are dropped, one just sent may be among them.
 -- @include whole
 -- @include read_clock
 -- @include read_batch
 -- @include send_batch
 
 local unit, limited, ages = ARGV[3], ARGV[6] ~= '', ARGV[5] ~= ''
-local from_now = unit == 'after' or unit == 'delay'
+local from_now = unit == 'after'
 local now_ms = (unit ~= 'priority' or limited or ages) and read_clock() or 0
 local rules = {
-  publish = ARGV[1], max_backlog = tonumber(ARGV[4]), keep_first = unit == 'after',
+  publish = ARGV[1], max_backlog = tonumber(ARGV[4]), keep_first = from_now,
   detailed = string.sub(ARGV[2], 1, 1) == '1', each = #ARGV[2] > 1,
 }
 
@@ -45,6 +45,10 @@ local function send_part(base, at)
   if number > 1 then
     values, lowest, first = lowest, ARGV[at + 3], at + 4
   end
+  if unit == 'at' and tonumber(lowest) < 0 then
+    -- @include due_times
+    lowest = whole(due_times(first, tonumber(values), 2, now_ms))
+  end
   local batch = read_batch(first, last, number, values, from_now and now_ms)
   lowest = from_now and whole(now_ms + lowest) or unit == 'at' and lowest or '0'
   if ages then
@@ -56,7 +60,7 @@ local function send_part(base, at)
     -- @include send_limited
     return send_limited(slot, rules, batch, base, unit, lowest, now_ms)
   end
-  if unit == 'at' then
+  if unit == 'at' and tonumber(lowest) <= now_ms then
     -- @include send_ahead
     return send_ahead(slot, rules, batch, tonumber(lowest), now_ms)
   end

@@ -21,7 +21,7 @@
 -- ARGV[6]  number       of messages, 1 to 1,000
 -- ARGV[7]  max_backlog  most messages in this slot's store; 0 for no bound
 -- ARGV[8]  kind         RANGE_MERGE, FIXED_TIME or PRIORITY
--- ARGV[9]  lowest       FIXED_TIME: earliest time of the batch, epoch ms; else 0
+-- ARGV[9]  lowest       FIXED_TIME: the least of the values, epoch ms; else 0
 -- ARGV[10]  drop         '1': beyond max_backlog, drop what would be delivered last; '0': refuse the batch
 -- ARGV[11]  max_retries  0 to 999
 -- ARGV[12]  ttl          '1': note the time of sending in born
@@ -37,7 +37,8 @@
 -- ARGV[22]  when_full    release, refuse, drop_oldest or drop_newest
 -- ARGV[23]  publish      command for the wake hint: PUBLISH or SPUBLISH
 -- ARGV[24]  values       1 where all messages have the same value, else `number`
--- ARGV[25..] messages  contents; then values (ms, epoch ms, priorities); then records, a single one where all are alike
+-- ARGV[25..] messages  contents; then values (ms; epoch ms, or below 0 a delay: ms from now, negated; priorities); then
+--   records, a single one where all are alike
 -- Returns: { number of new ones, a digit per message or '', number dropped }. Digits: 1 new, 0 merged, 2 refused as
 --   with RMQ_ITEMS, 3 as with RMQ_RANGE, 4 as with RMQ_PAST. They are there if detailed, if some were refused, and if
 --   there are fewer than messages: those before cost as much as a call may; the others were not looked at

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from rmq._broker import claims
 from rmq._broker.claims import CLAIM_BYTES, MAX_BATCH, NO_OUTCOMES, Ack, Nack, Outcomes, Renewal, WholeClaim
-from rmq._broker.sends import MergedSends, QueueSends, send_calls
+from rmq._broker.sends import MERGES_AGAIN, MergedSends, QueueSends, send_calls
 from rmq._model.batches import EncodedMessage
 from rmq._model.deliveries import Delivery, Holder, MergedDelivery
 from rmq._model.delivery_columns import ClaimColumns
@@ -148,7 +148,7 @@ class QueueBroker:
     Args:
         connections: Where the slots are.
         topic: The registered definition.
-        delayed: Messages have delays, in ms, as scores, which the script turns into times by the clock of Redis.
+        again: Topics without `merge=`: what a repeat of a send by the caller does, for errors about `durability`.
 
     Attributes:
         send_call: Returns a send of up to `MAX_BATCH` messages of one slot, for callers that keep several in flight.
@@ -160,9 +160,9 @@ class QueueBroker:
     group: str | None = None
     upkeep_s: float | None = None
 
-    def __init__(self, connections: Connections, topic: Topic, *, delayed: bool = False) -> None:
+    def __init__(self, connections: Connections, topic: Topic, again: str = MERGES_AGAIN) -> None:
         self._connections, self.topic = connections, topic
-        self.send_call = send_calls(topic, delayed=delayed, rpc_ids=connections.rpc_ids)
+        self.send_call = send_calls(topic, connections.rpc_ids, again)
         self.send_part_call = self.send_first_call = self.send_call
         if isinstance(self.send_call, MergedSends):
             self.send_first_call = partial(self.send_call, partly=True, each=False)

@@ -29,10 +29,7 @@ MERGES_AGAIN = (
 )
 """What is durable and sent to topics without `merge=`, where the content is the message."""
 
-OFFERED_AGAIN = "Offered again, a value is a second element, unless the queue has merge=True"
-"""The same of a delayed queue, which tells equal values apart."""
-
-_SEND, _OFFER = (BoundScript("send", durable=again) for again in (MERGES_AGAIN, OFFERED_AGAIN))
+_SEND = BoundScript("send", durable=MERGES_AGAIN)
 _UNITS = {TopicType.RANGE_MERGE: "after", TopicType.FIXED_TIME: "at", TopicType.PRIORITY: "priority"}
 """Type of a topic -> unit of the values of its messages, see `lua/messages/send.lua`."""
 
@@ -58,19 +55,19 @@ class SendCall(Protocol):
         ...
 
 
-def send_calls(topic: Topic, *, delayed: bool = False, rpc_ids: RpcIdAllocator | None = None) -> SendCall:
+def send_calls(topic: Topic, rpc_ids: RpcIdAllocator | None = None, again: str = MERGES_AGAIN) -> SendCall:
     """Return the builder of a topic's sends.
 
     Args:
         topic: The registered definition.
-        delayed: FIXED_TIME, with delays in ms as scores.
         rpc_ids: Source of the ids of calls to topics that merge; by default a new one.
+        again: Topics without `merge=`: what a repeat by the caller does, for errors about `durability`.
     """
     if topic.type is TopicType.STREAM:
         return partial(streams.send, topic)
     if topic.merge is not None:
         return MergedSends(topic, rpc_ids or RpcIdAllocator())
-    return QueueSends(topic, delayed)
+    return QueueSends(topic, again)
 
 
 class QueueSends:
@@ -81,16 +78,15 @@ class QueueSends:
             priority.
     """
 
-    def __init__(self, topic: Topic, delayed: bool = False) -> None:
+    def __init__(self, topic: Topic, again: str = MERGES_AGAIN) -> None:
         ages = topic.ttl is not None and not topic.type.timed
         limited = topic.drops or ages
         self.joins = not limited
-        self._topic, self._timed = topic.name, topic.type.timed
-        self._fixed = topic.type is TopicType.FIXED_TIME and not delayed
+        self._topic, self._timed, self._again = topic.name, topic.type.timed, again
+        self._fixed = topic.type is TopicType.FIXED_TIME
         self._keys_of = _LIMITED_SLOT if limited else _SLOT
-        self._script = _OFFER if delayed else _SEND
         self._known: dict[str, Argument] = {
-            "unit": "delay" if delayed else _UNITS[topic.type],
+            "unit": _UNITS[topic.type],
             "max_backlog": topic.max_backlog_per_slot,
             "limits": f"{int(topic.drops)} {topic.max_retries} {int(ages)}" if limited else "",
         }
@@ -98,7 +94,7 @@ class QueueSends:
 
     @cached_property
     def _args(self) -> Callable[..., list[Argument]]:
-        return self._script.args_with(**self._known)
+        return _SEND.args_with(**self._known)
 
     def __call__(
         self,
@@ -127,8 +123,8 @@ class QueueSends:
                 ages.observe(reply[0], built_ms)
             return _result_of(number, detailed, reply[1])
 
-        script, keys = self._script, self._keys_of(slot_keys(self._topic, slot))
-        return Call(script.name, keys, args, parse, True, self._topic, slot, script.durable)
+        keys = self._keys_of(slot_keys(self._topic, slot))
+        return Call(_SEND.name, keys, args, parse, True, self._topic, slot, self._again)
 
     def joined(self, parts: Sequence[Batch], detailed: bool = False) -> Call[list[SendResult | RmqError]]:
         """Build one call of sends to different slots. Each has its own reply.
@@ -139,7 +135,7 @@ class QueueSends:
         """
         keys: list[str] = []
         sends: list[Argument] = []
-        topic, ages, script, built_ms = self._topic, self._ages, self._script, monotonic_s() * 1_000
+        topic, ages, built_ms = self._topic, self._ages, monotonic_s() * 1_000
         mark = NO_MARK if ages is None else ages.mark_at(built_ms)
         for part in parts:
             keys += self._keys_of(slot_keys(topic, part.slot))
@@ -157,7 +153,7 @@ class QueueSends:
                 for part, one in zip(parts, reply[1:], strict=True)
             ]
 
-        return Call(script.name, tuple(keys), args, parse, True, topic, parts[0].slot, script.durable)
+        return Call(_SEND.name, tuple(keys), args, parse, True, topic, parts[0].slot, self._again)
 
     def _part(self, columns: Batch, mark: int) -> list[Argument]:
         """Return the messages of one slot as the script takes them, see `parts` in its header."""
@@ -354,5 +350,5 @@ def record_args(messages: Sequence[EncodedMessage]) -> tuple[int, list[Argument]
 
 
 def lowest_of(topic: Topic, messages: Sequence[EncodedMessage]) -> int:
-    """Return the earliest fixed time of a batch; 0 on other topics."""
+    """Return the least value of a batch of fixed times, the longest delay if it has any; 0 on other topics."""
     return min(message.value for message in messages) if topic.type.value == "FIXED_TIME" else 0

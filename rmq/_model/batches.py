@@ -32,7 +32,8 @@ class EncodedMessage(NamedTuple):
     Attributes:
         slot: Number of the slot.
         content: Content in bytes.
-        value: Time range in ms, priority, or due time in ms, by the topic's type.
+        value: Time range in ms, priority, or due time in epoch ms, by the topic's type. A due time below 0 is a delay:
+            ms from arrival, negated.
         body: Body in bytes, or `None`; a record on topics with `merge`.
         fields: Fields of a stream entry that was made of fields; the content is then all of them in a row.
     """

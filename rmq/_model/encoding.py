@@ -7,6 +7,7 @@ records. So each rule has one place, and one error.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
 from functools import partial
 from itertools import repeat
 from math import isfinite
@@ -35,7 +36,7 @@ from rmq._model.messages import (
     payload_bytes,
 )
 from rmq._model.records import BODIES, ITEMS, MAX_WHOLE, TRACE_MARK, framed, new_record, traced, unwrap, wanting, wrap
-from rmq._model.times import MAX_DUE_MS, MAX_DURATION_MS, due_ms, duration_ms
+from rmq._model.times import MAX_DUE_MS, MAX_DURATION_MS, due_ms, duration_ms, number_ms
 from rmq._model.topics import Topic, TopicType, slot_of
 from rmq.errors import InvalidBatchError, InvalidMessageError, InvalidValueError
 
@@ -49,8 +50,8 @@ VALUE_COLUMNS: dict[TopicType, str] = {
 _FIELDS = {"time_range": "time_range_ms", "priority": "priority", "fixed_time": "fixed_time_ms"}
 """Spark column -> the attribute of a message that holds the number."""
 
-_PARAMETERS = {"time_range": "time_range", "priority": "priorities", "fixed_time": "fixed_times"}
-"""Spark column -> the parameter of `send_columns`."""
+_PARAMETERS = {"time_range": ("time_range",), "priority": ("priorities",), "fixed_time": ("fixed_times", "delays")}
+"""Spark column -> the parameters of `send_columns`, of which a call has one."""
 
 _TOPIC_TYPES: dict[type[Message], TopicType] = {kind: topic_type for topic_type, kind in MESSAGE_TYPES.items()}
 """Message class -> topic type: a class hashes faster than an enum member."""
@@ -116,6 +117,8 @@ class Encoder:
         kind: Any = MESSAGE_TYPES[topic.type]
         value_of = attrgetter(_FIELDS[VALUE_COLUMNS[topic.type]])
         lowest, highest = self.bounds
+        if topic.type is TopicType.FIXED_TIME:
+            lowest = -MAX_DURATION_MS  # a delay, negated
         most, most_body, mask = topic.max_content_bytes, topic.max_body_bytes, topic.slots - 1
 
         text = str.encode
@@ -124,6 +127,8 @@ class Encoder:
             if type(message) is kind and message.weight == 1 and message.version is None:
                 content, value, basis, body = message.content, value_of(message), message.slot_basis, message.body
                 try:
+                    if value is None:  # it has a delay, or takes the topic's time range
+                        value = message.score_ms()
                     content = content if type(content) is bytes else text(content)
                     basis = content if basis is None else _plain_bytes(basis, 2**62)
                     body = body if body is None else _plain_bytes(body, most_body)
@@ -326,8 +331,8 @@ class Encoder:
 
         Args:
             contents: Contents.
-            values: `time_range`, `priorities` and `fixed_times`. The one for the topic's type has a column, or one
-                value for all rows; the others are `None`.
+            values: `time_range`, `priorities`, `fixed_times` and `delays`. The one for the topic's type, of the last
+                two either, has a column, or one value for all rows; the others are `None`.
             bodies: Bodies, `None` for a row without one.
             slot_bases: Slot bases, `None` for a row whose slot comes from its content.
 
@@ -336,43 +341,47 @@ class Encoder:
             InvalidValueError: A column is invalid, has another length, is missing, or is for another type of topic.
         """
         column = list_of("contents", contents)
-        value = self._value_of(values, len(column))
+        name, value = self._value_of(values, len(column))
         with_bodies = None if bodies is None else list_of("bodies", bodies, len(column))
         bases = None if slot_bases is None else list_of("slot_bases", slot_bases, len(column))
-        rows = self._plain_columns(column, value, with_bodies, bases)
-        return Rows.of(list(self._each(column, value, with_bodies, bases))) if rows is None else rows
+        plain = None if self.topic.merge is not None else self._values(name, value, len(column))
+        rows = None if plain is None else self._plain_columns(column, plain, with_bodies, bases)
+        return Rows.of(list(self._each(column, name, value, with_bodies, bases))) if rows is None else rows
 
-    def _value_of(self, values: Mapping[str, Any], number: int) -> Any:
-        """Return the column for the topic's type, as a list, or the one value for all rows."""
+    def _value_of(self, values: Mapping[str, Any], number: int) -> tuple[str, Any]:
+        """Return the parameter for the topic's type, and its column as a list, or its one value for all rows."""
         topic = self.topic
-        taken = _PARAMETERS.get(VALUE_COLUMNS.get(topic.type, ""))
-        for name, value in values.items():
-            if name != taken and value is not None:
-                takes = "no such column" if taken is None else taken
-                raise InvalidValueError(
-                    f"{name} is {value!r:.80}; topic {topic.name} is {topic.type.name} and takes {takes}"
-                )
-        value = None if taken is None else values.get(taken)
-        if taken is None or (value is None and topic.type is TopicType.RANGE_MERGE):  # the topic's own window
-            return None
-        if value is None:
-            raise InvalidValueError(f"{taken} is None; topic {topic.name} is {topic.type.name} and needs it")
+        taken = _PARAMETERS.get(VALUE_COLUMNS.get(topic.type, ""), ())
+        given = {name: value for name, value in values.items() if value is not None}
+        if wrong := [name for name in given if name not in taken] or list(given)[1:]:
+            takes = f"{'either ' * (len(taken) > 1)}{' or '.join(taken)}" or "no such column"
+            raise InvalidValueError(
+                f"{wrong[0]} is {given[wrong[0]]!r:.80}; topic {topic.name} is {topic.type.name} and takes {takes}"
+            )
+        if not given and taken and topic.type is not TopicType.RANGE_MERGE:  # that one may have a window of its own
+            missing = " and ".join(f"{name} is None" for name in taken)
+            needs = "it" if len(taken) == 1 else "one of them"
+            raise InvalidValueError(f"{missing}; topic {topic.name} is {topic.type.name} and needs {needs}")
+        if not given:
+            return "", None
+        ((name, value),) = given.items()
         if _is_several(value):
-            return list_of(taken, value, number)
-        if topic.type is TopicType.RANGE_MERGE:
-            return duration_ms(value, taken)
-        return value if topic.type is TopicType.PRIORITY else due_ms(value, taken)
+            return name, list_of(name, value, number)
+        if topic.type is TopicType.PRIORITY:
+            return name, value
+        return name, due_ms(value, name) if name == "fixed_times" else duration_ms(value, name)
 
     def _plain_columns(
-        self, contents: Sequence[Any], value: Any, bodies: Sequence[Any] | None, bases: Sequence[Any] | None
+        self,
+        contents: Sequence[Any],
+        values: Sequence[int],
+        bodies: Sequence[Any] | None,
+        bases: Sequence[Any] | None,
     ) -> Rows | None:
         """Return the rows if a check of whole columns shows that they are valid, else `None`."""
         topic = self.topic
-        if topic.merge is not None:
-            return None
         payloads = _payloads(contents, 1, topic.max_content_bytes)
-        values = self._values(value, len(contents))
-        if payloads is None or values is None:
+        if payloads is None:
             return None
         rest: list[Sequence[bytes | None]] = [(), ()]
         for index, column in enumerate((bodies, bases)):
@@ -389,31 +398,37 @@ class Encoder:
         slots = slots_of(keys, topic.slots) if topic.slots > 1 else [0] * len(payloads)
         return Rows(slots, payloads, values, stored)
 
-    def _values(self, value: Any, number: int) -> Sequence[int] | None:
+    def _values(self, name: str, value: Any, number: int) -> Sequence[int] | None:
         """Return the values of a number of rows; `None` if some are not whole numbers within their bounds."""
         if self.topic.type is TopicType.STREAM:
             return [0] * number
-        lowest, highest = self.bounds
+        lowest, highest = (0, MAX_DURATION_MS) if name == "delays" else self.bounds
         values: list[Any] | tuple[Any, ...] = value if _is_column(value) else (value,)
         if values and (set(map(type, values)) != {int} or not lowest <= min(values) <= max(values) <= highest):
             return None
+        if name == "delays":
+            values = [-(delay_ms or 1) for delay_ms in values]
         return values if _is_column(value) else values * number
 
     def _each(
-        self, contents: Sequence[Any], value: Any, bodies: Sequence[Any] | None, bases: Sequence[Any] | None
+        self, contents: Sequence[Any], name: str, value: Any, bodies: Sequence[Any] | None, bases: Sequence[Any] | None
     ) -> Iterator[EncodedMessage]:
         """Check each row as a message, and yield it encoded."""
-        message_of = self._message_maker()
+        message_of = self._message_maker(name)
         values = value if _is_column(value) else repeat(value)
         rows = zip(contents, values, bases or repeat(None), bodies or repeat(None), strict=False)
         for number, row in enumerate(rows):
             try:
                 yield self.one(message_of(*row))
-            except InvalidMessageError as error:
+            except InvalidValueError as error:
                 raise InvalidBatchError(f"row {number} of send_columns: {error}", topic=self.topic.name) from error
 
-    def _message_maker(self) -> Callable[[Any, Any, Any, Any], Message]:
-        """Return a function that creates a message from a content, a value, a slot basis and a body."""
+    def _message_maker(self, name: str) -> Callable[[Any, Any, Any, Any], Message]:
+        """Return a function that creates a message from a content, a value, a slot basis and a body.
+
+        Args:
+            name: The parameter that has the values.
+        """
         topic = self.topic
         kind: Any = MESSAGE_TYPES[topic.type]
         if topic.merge is not None and topic.merge.joins:
@@ -428,7 +443,7 @@ class Encoder:
             return lambda content, value, basis, body: kind(content, basis, body)
         if topic.type is TopicType.PRIORITY:
             return partial(_priority_message, topic)
-        return partial(_timed_message, kind)
+        return _delayed_message if name == "delays" else partial(_timed_message, kind)
 
 
 def _plain_bytes(payload: Any, most: int) -> bytes:
@@ -530,3 +545,9 @@ def _timed_message(
     if kind is RangeMergeMessage:
         return RangeMergeMessage(content, None, basis, body, time_range_ms=cast("float", value))
     return FixedTimeMessage(content, None, basis, body, fixed_time_ms=cast("float", value))
+
+
+def _delayed_message(content: Any, value: Any, basis: Any, body: Any) -> Message:
+    """Return the message of a row with a delay; numbers in the column are milliseconds."""
+    delay = timedelta(milliseconds=number_ms(cast("float", value), "delay")) if isinstance(value, Number) else value
+    return FixedTimeMessage(content, None, basis, body, delay=delay)

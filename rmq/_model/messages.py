@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import lru_cache
 from numbers import Number
 from typing import TypeAlias, cast
 
@@ -268,7 +269,9 @@ _PRIORITY = setters_of(PriorityMessage)
 
 @dataclass(frozen=True, slots=True, init=False)
 class FixedTimeMessage:
-    """Due at a given time; the last send of a content determines it.
+    """Due at a given time, or after a delay; the last send of a content determines it.
+
+    Exactly one of `fixed_time`, `fixed_time_ms` and `delay` is given.
 
     Args:
         content: Identifies the message; messages of equal content merge; not empty.
@@ -279,6 +282,9 @@ class FixedTimeMessage:
         version: For `Newest`, and only there: a whole number from 0 to 2^53 - 1.
         weight: Topics with `merge`: number of sends that it counts as, 1 to 2^31.
         fixed_time_ms: When it is due as milliseconds since 1970-01-01 UTC, instead of `fixed_time`.
+        delay: How long after its arrival it is due, by Redis' clock: a `timedelta` or a text such as "10s", at most 100
+            years, rounded up to milliseconds; "0s" for at once. It never lies in the past. A send that is repeated
+            after a lost reply counts it from the repeat.
 
     Raises:
         InvalidMessageError: A value breaks its rule.
@@ -287,14 +293,17 @@ class FixedTimeMessage:
         >>> closing = client.producer(Topic("closing", TopicType.FIXED_TIME))
         >>> closing.send(FixedTimeMessage("order:7", datetime.now(UTC) + timedelta(minutes=30))).new
         1
+        >>> closing.send(FixedTimeMessage("order:8", delay="30m")).new
+        1
         >>> client.control("closing").cancel("order:7").name  # it was paid
         'DONE'
     """
 
     content: Payload
-    fixed_time_ms: int
+    fixed_time_ms: int | None = None
     slot_basis: Payload | None = None
     body: Body = None
+    delay: timedelta | None = field(default=None, kw_only=True)
     version: int | None = field(default=None, kw_only=True)
     weight: int = field(default=1, kw_only=True)
 
@@ -306,27 +315,33 @@ class FixedTimeMessage:
         body: Body = None,
         *,
         fixed_time_ms: float | None = None,
+        delay: Duration | None = None,
         version: int | None = None,
         weight: int = 1,
     ) -> None:
-        if fixed_time is not None or type(fixed_time_ms) is not int or not 0 < fixed_time_ms <= MAX_DUE_MS:
+        if delay is not None:
+            if fixed_time is not None or fixed_time_ms is not None or type(delay) not in (timedelta, str):
+                delay = _only_delay(delay, fixed_time, fixed_time_ms)
+            delay = _delay(delay)[0]
+        elif fixed_time is not None or type(fixed_time_ms) is not int or not 0 < fixed_time_ms <= MAX_DUE_MS:
             fixed_time_ms = _time_ms(fixed_time, fixed_time_ms)
-        set_content, set_fixed_time, set_basis, set_body, set_version, set_weight = _FIXED_TIME
+        set_content, set_fixed_time, set_basis, set_body, set_delay, set_version, set_weight = _FIXED_TIME
         set_content(self, content)
         set_fixed_time(self, fixed_time_ms)
         set_basis(self, slot_basis)
         set_body(self, body)
+        set_delay(self, delay)
         set_version(self, version)
         set_weight(self, weight)
 
     @property
-    def fixed_time(self) -> datetime:
-        """When it is due, in UTC."""
-        return cast("datetime", moment_of(self.fixed_time_ms))
+    def fixed_time(self) -> datetime | None:
+        """When it is due, in UTC; `None` with a delay."""
+        return moment_of(self.fixed_time_ms)
 
     def score_ms(self) -> int:
-        """Return the fixed time as epoch ms."""
-        return self.fixed_time_ms
+        """Return the fixed time as epoch ms; for a delay its ms, negated, at least 1."""
+        return self.fixed_time_ms or _delay(cast("timedelta", self.delay))[1]
 
 
 _FIXED_TIME = setters_of(FixedTimeMessage)
@@ -335,7 +350,10 @@ _FIXED_TIME = setters_of(FixedTimeMessage)
 def _time_ms(fixed_time: Instant | None, fixed_time_ms: float | None) -> int:
     """Return the due time of a message, epoch ms, from whichever of the two arguments is given."""
     if fixed_time is None and fixed_time_ms is None:
-        raise InvalidMessageError("fixed_time is None; give an aware datetime, or fixed_time_ms")
+        raise InvalidMessageError(
+            "fixed_time and delay are None; give one of them: an aware datetime (or fixed_time_ms), or a duration such "
+            "as '10s'"
+        )
     if fixed_time is not None and fixed_time_ms is not None:
         raise InvalidMessageError(f"fixed_time is {fixed_time!r} and fixed_time_ms is {fixed_time_ms!r}; give only one")
     if fixed_time is None:
@@ -346,6 +364,21 @@ def _time_ms(fixed_time: Instant | None, fixed_time_ms: float | None) -> int:
             "fixed_time_ms"
         )
     return _checked_ms(due_ms, fixed_time, "fixed_time")
+
+
+def _only_delay(delay: Duration, fixed_time: Instant | None, fixed_time_ms: float | None) -> timedelta:
+    """Return the delay of a message if it has no other due time."""
+    for name, value in (("fixed_time", fixed_time), ("fixed_time_ms", fixed_time_ms)):
+        if value is not None:
+            raise InvalidMessageError(f"{name} is {brief(value)} and delay is {brief(delay)}; give only one")
+    return timedelta(milliseconds=_checked_ms(duration_ms, delay, "delay"))
+
+
+@lru_cache(maxsize=4_096)
+def _delay(delay: Duration) -> tuple[timedelta, int]:
+    """Return a delay in whole milliseconds, and its score. Cached: a program uses few different delays."""
+    delay_ms = _checked_ms(duration_ms, delay, "delay")
+    return timedelta(milliseconds=delay_ms), -max(1, delay_ms)
 
 
 @dataclass(frozen=True, slots=True)

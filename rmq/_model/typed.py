@@ -53,6 +53,7 @@ class MessageOptions(TypedDict, total=False):
     priority: int
     fixed_time: Instant
     fixed_time_ms: int
+    delay: Duration
     slot_basis: str | bytes | None
     version: int | None
     weight: int

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from rmq._broker.broker import QueueBroker
+from rmq._broker.sends import MERGES_AGAIN
 from rmq._io.observers import Observers
 from rmq._model.batches import EncodedMessage, Row, Rows
 from rmq._model.display import brief
@@ -39,7 +40,7 @@ class Producer:
         connections: The connections to the topic's servers.
         topic: The registered definition.
         observers: Observers of sends.
-        slots: The broker of the slots; that of the topic by default.
+        again: What a repeat of a send by the caller does, for errors about `durability`, on topics without `merge=`.
 
     Examples:
         >>> producer = client.producer(Topic("jobs", TopicType.PRIORITY, slots=8))
@@ -54,11 +55,11 @@ class Producer:
         connections: Connections,
         topic: Topic,
         observers: Observers | None = None,
-        slots: QueueBroker | None = None,
+        again: str = MERGES_AGAIN,
     ) -> None:
         self._observers = observers or Observers()
         self._connections = connections
-        self._broker = slots or QueueBroker(connections, topic)
+        self._broker = QueueBroker(connections, topic, again)
         self._encoder = Encoder(topic)
         self._blocks = blocks(topic)
         self._appends = topic.type is TopicType.STREAM
@@ -156,6 +157,7 @@ class Producer:
         time_range: Duration | Column | None = None,
         priorities: int | Column | None = None,
         fixed_times: Instant | Column | None = None,
+        delays: Duration | Column | None = None,
         bodies: Column | None = None,
         slot_bases: Column | None = None,
         outcomes: bool = False,
@@ -172,6 +174,8 @@ class Producer:
             priorities: PRIORITY topics: a column of whole numbers, or one for all rows.
             fixed_times: FIXED_TIME topics: one aware `datetime` for all rows; or a column of such, or of epoch
                 ms.
+            delays: FIXED_TIME topics, instead of `fixed_times`: one delay for all rows, a `timedelta` or a text such as
+                "10s"; or a column of such, or of numbers of ms.
             bodies: Payloads, `None` for a row without one; with the topic's `merge` what its reducer takes.
             slot_bases: Slot bases, from which slots are computed instead of the contents; `None` for a row without one.
             outcomes: Also return per row whether it was new, and on a stream topic its id.
@@ -188,7 +192,7 @@ class Producer:
 
         Guarantee: as for `send_many`; the order of rows is kept within a slot.
         """
-        values = {"time_range": time_range, "priorities": priorities, "fixed_times": fixed_times}
+        values = {"time_range": time_range, "priorities": priorities, "fixed_times": fixed_times, "delays": delays}
         rows = self._encoder.columns(contents, values, bodies, slot_bases)
         sender = BatchSender(self._connections, self._broker, outcomes, self._blocks, SendOptions())
         if not self._observers.all:

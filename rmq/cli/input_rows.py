@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any, BinaryIO, TypeAlias, cast
 
 from rmq._model.display import dashed
@@ -50,7 +51,7 @@ RowBody: TypeAlias = bytes | int | float | tuple[bytes, ...] | Unfit | None
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Fields of a message before they are checked against its topic. `due_in_ms` counts from the time of the send."""
+    """Fields of a message before they are checked against its topic."""
 
     content: bytes
     body: RowBody = None
@@ -58,25 +59,26 @@ class Row:
     time_range_ms: int | None = None
     priority: int | None = None
     fixed_time_ms: int | None = None
-    due_in_ms: int | None = None
+    delay_ms: int | None = None
     fields: Mapping[str, bytes] | None = None
     version: int | None = None
     weight: int | None = None
     part: bytes | None = None
     of: int | None = None
 
-    def message(self, topic: Topic, now_ms: Callable[[], int]) -> Message:
-        """Return the message for a topic. `now_ms` returns Redis' time, in epoch ms; only `due_in_ms` needs it."""
-        due_ms = self.fixed_time_ms
-        if self.due_in_ms is not None:
-            if due_ms is not None:
-                raise InvalidValueError("--at and --in cannot be combined")
-            due_ms = now_ms() + self.due_in_ms if topic.type is TopicType.FIXED_TIME else 0
+    def message(self, topic: Topic) -> Message:
+        """Return the message for a topic."""
+        due_by, due = "fixed_time_ms", self.fixed_time_ms
+        if self.delay_ms is not None:
+            if self.fixed_time_ms is not None:
+                raise InvalidValueError("--at (fixed_time in JSON) and --in (delay in JSON) cannot be combined")
+            due_by, due = "delay", timedelta(milliseconds=self.delay_ms)
         ranged, ranked = "--time-range (time_range in JSON)", "--priority (priority in JSON)"
-        kinds: dict[TopicType, tuple[Callable[..., Message], str, int | None, str]] = {
+        timed = "--at or --in (fixed_time or delay in JSON)"
+        kinds: dict[TopicType, tuple[Callable[..., Message], str, Any, str]] = {
             TopicType.RANGE_MERGE: (RangeMergeMessage, "time_range_ms", self.time_range_ms, ranged),
             TopicType.PRIORITY: (PriorityMessage, "priority", self.priority, ranked),
-            TopicType.FIXED_TIME: (FixedTimeMessage, "fixed_time_ms", due_ms, "--at or --in (fixed_time in JSON)"),
+            TopicType.FIXED_TIME: (FixedTimeMessage, due_by, due, timed),
         }
         for kind, (_, _, value, option) in kinds.items():
             if value is None and kind is topic.type and topic.default_range_ms is not None:
@@ -199,8 +201,8 @@ def parse_row(line: bytes, defaults: Row) -> Row:
     for key, value in given.items():
         field, parse = _PARSERS[key]
         changes[field] = parse(value, key)
-    if "fixed_time" in given:
-        changes["due_in_ms"] = None
+    if given.keys() & {"fixed_time", "delay"}:  # instead of the one that the options say
+        changes = {"fixed_time_ms": None, "delay_ms": None, **changes}
     return replace(defaults, **changes)
 
 
@@ -269,6 +271,7 @@ _PARSERS: dict[str, tuple[str, Callable[[object, str], object]]] = {
     "time_range": ("time_range_ms", _whole_or(typed_duration_ms)),
     "priority": ("priority", _whole),
     "fixed_time": ("fixed_time_ms", _whole_or(parse_instant_ms)),
+    "delay": ("delay_ms", _whole_or(typed_duration_ms)),
     "fields": ("fields", _fields),
     "version": ("version", _whole),
     "weight": ("weight", _whole),

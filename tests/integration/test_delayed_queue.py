@@ -299,6 +299,7 @@ def test_an_offer_is_one_call_and_many_are_few(side: Side, redis_server: RedisSe
 
 WRONG: dict[str, tuple[Any, str]] = {
     "delay": (("late", -1), "delay is -1"),
+    "none": (("late", None), "delay is None; it must be a duration such as"),
     "number": (("late", 50), r"delay is 50: is it '50ms' or '50s'\?"),
     "value": ((7, "1m"), "value is 7; it must be str or bytes"),
     "surrogate": (("\ud800", "1m"), "cannot be written as UTF-8"),

@@ -80,8 +80,8 @@ def _send_merged(topic: Topic) -> Call[Any]:
 
 
 def _send_delayed(topic: Topic) -> Call[Any]:
-    messages = [EncodedMessage(0, b"new", 5_000, b"body"), EncodedMessage(0, b"due", 5_000, None)]
-    return sends.send_calls(topic, delayed=True)(0, messages)
+    messages = [EncodedMessage(0, b"new", -5_000, b"body"), EncodedMessage(0, b"due", -5_000, None)]
+    return sends.send_calls(topic)(0, messages)
 
 
 LIMITS: dict[str, dict[str, Any]] = {

@@ -236,8 +236,25 @@ MUTANTS = (
     ),
     _mutant("sends: time ranges are due times", ("read_batch", "score = whole(now_ms + value)", "score = value")),
     _mutant("sends: a time range of all is a due time", ("read_batch", "now_ms and whole(now_ms + value)", "false")),
-    _mutant("sends: the last one of a content stands", ("send", "keep_first = unit == 'after'", "keep_first = false")),
-    _mutant("sends: a delay merges as a time range", ("send", "keep_first = unit == 'after'", "keep_first = from_now")),
+    _mutant("sends: the last one of a content stands", ("send", "keep_first = from_now", "keep_first = false")),
+    _mutant(
+        "sends: a delay merges as a time range", ("send", "keep_first = from_now", "keep_first = unit ~= 'priority'")
+    ),
+    _mutant("sends: a delay is a fixed time", ("send", "tonumber(lowest) < 0", "false")),
+    _mutant(
+        "sends: the longest delay wakes",
+        (
+            "due_times",
+            "lowest = math.min(lowest, due_ms)",
+            "lowest = lowest == math.huge and due_ms or math.max(lowest, due_ms)",
+        ),
+    ),
+    _mutant("sends: a delay makes times of all", ("due_times", "if due_ms < 0 then", "do")),
+    _mutant(
+        "sends: a delay counts from the one before", ("due_times", "if ARGV[i] ~= value then", "if not value then")
+    ),
+    _mutant("merged sends: a delay is a fixed time", ("send_folded", "if rules.lowest < 0 then", "if false then")),
+    _mutant("sends: no time has passed", ("send", "tonumber(lowest) <= now_ms", "false")),
     _mutant("sends: made scores are made again", ("send", "made ~= '-1' and tonumber(made) or nil", "nil")),
     _mutant(
         "sends: outcomes are not told", ("send", "detailed = string.sub(ARGV[2], 1, 1) == '1'", "detailed = false")

@@ -103,6 +103,10 @@ end
 
 local function send_folded(slot, rules, at, number, values, now_ms)
   local all, places = number, nil
+  if rules.lowest < 0 then
+    -- @include due_times
+    rules.lowest = due_times(at + number, values, 1, now_ms)
+  end
   if rules.kind == 'FIXED_TIME' and rules.lowest <= now_ms then
     number, places = take_out_passed(at, number, values, now_ms)
     values = number

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
@@ -19,9 +19,8 @@ from rmq._model.encoding import Encoder
 from rmq._model.merging import MAX_COUNT
 from rmq._model.messages import Message
 from rmq._model.records import MAX_WHOLE
-from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic, TopicType
-from rmq.cli.console import Session, is_terminal, redis_now_ms
+from rmq.cli.console import Session, is_terminal
 from rmq.cli.input_rows import Row, parse_fields, parse_row, read_lines
 from rmq.cli.options import TopicName, duration, instant, payload
 from rmq.cli.parsing import parse_type
@@ -90,7 +89,7 @@ def send(
         typer.Option(
             "--jsonl",
             help="Lines are JSON objects: content or fields, body, slot_basis, time_range, priority, fixed_time, "
-            "version, weight, part, of.",
+            "delay, version, weight, part, of.",
         ),
     ] = False,
     time_range: Annotated[
@@ -214,7 +213,7 @@ def _send_rows(
     rows: Iterable[Numbered],
     stream: BinaryIO | None,
 ) -> None:
-    messages = _Messages(definition, rows, _redis_clock(client, definition))
+    messages = _Messages(definition, rows)
     with _shown_progress(session, stream) as moved:
         checked = messages.read(moved)
         # A mistake in the first message should not register a topic. A named call is checked as a whole: what is stored
@@ -258,11 +257,10 @@ def _where_to_go_on(error: SendError, messages: _Messages, topic: Topic, once: s
 class _Messages:
     """Converts rows to messages, up to the first invalid row, which is recorded in `error` and `where`."""
 
-    def __init__(self, topic: Topic, rows: Iterable[Numbered], now_ms: Callable[[], int]) -> None:
+    def __init__(self, topic: Topic, rows: Iterable[Numbered]) -> None:
         self._topic = topic
         self._encoder = Encoder(topic)
         self._rows = rows
-        self._now_ms = now_ms
         self.error: InvalidValueError | None = None
         self.where = ""
         self._places: dict[int, tuple[int, str]] = {}
@@ -275,7 +273,7 @@ class _Messages:
         try:
             for count, (where, make) in enumerate(self._rows, 1):
                 self.where = where
-                message = make().message(self._topic, self._now_ms)
+                message = make().message(self._topic)
                 self._encoder.row(message)  # checks it
                 self._places[id(message)] = count, where  # an id is used again, so this stays as small as what is alive
                 yield message
@@ -308,9 +306,3 @@ def _shown_progress(session: Session, stream: BinaryIO | None) -> Generator[Call
         size = os.fstat(stream.fileno()).st_size if stream is not None and stream.seekable() else 0
     with session.progress("bytes" if size else "messages", size or None) as moved:
         yield lambda count: moved(stream.tell() if stream is not None and size else count)
-
-
-def _redis_clock(client: RmqClient, topic: Topic) -> Callable[[], int]:
-    """Return a function that returns Redis' time in epoch ms. Redis is asked once; then the local clock counts on."""
-    offset_ms = cache(lambda: redis_now_ms(client, topic) - monotonic_s() * 1000)
-    return lambda: int(offset_ms() + monotonic_s() * 1000)

@@ -6,15 +6,37 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 import redis
 
-from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, SendResult, TopicType
-from rmq.errors import BacklogFullError, FixedTimePassedError, InvalidBatchError, InvalidMessageError, SendError
+from rmq import (
+    FixedTimeMessage,
+    Merge,
+    PriorityMessage,
+    RangeMergeMessage,
+    Replace,
+    RmqClient,
+    SendResult,
+    Sum,
+    Topic,
+    TopicType,
+    WhenFull,
+)
+from rmq.errors import (
+    BacklogFullError,
+    FixedTimePassedError,
+    InvalidBatchError,
+    InvalidMessageError,
+    InvalidValueError,
+    SendError,
+)
 from tests.conftest import MakeTopic
 from tests.support.clients import left_in, stats_of
 from tests.support.core import BATCH, BUFFERED, Message, batch_size, slot_keys
+
+HOUR_MS = 3_600_000
 
 
 def test_new_and_merged(client: RmqClient, make_topic: MakeTopic) -> None:
@@ -49,6 +71,95 @@ def test_the_last_priority_and_fixed_time_decide(client: RmqClient, make_topic: 
     [peeked] = client.inspect(timed).peek()
     assert peeked.due_ms == -(-int((soon + timedelta(hours=1)).timestamp() * 1_000_000) // 1_000)
     assert peeked.body == b"new"
+
+
+TIMED: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "several": {"slots": 4},
+    "drops": {"max_backlog": 1_000, "when_full": WhenFull.DROP},
+    "waits": {"max_backlog": 1_000, "when_full": WhenFull.BLOCK},
+    "merges": {"merge": Merge(Replace())},
+}
+
+
+def due_after(client: RmqClient, topic: Topic) -> dict[str, int]:
+    """Return after how many ms, from now by the clock of Redis, each message is due."""
+    now_ms = max(slot.now_ms for slot in stats_of(client, topic).slots)
+    pages = [client.inspect(topic).pages(slot, "store") for slot in range(topic.slots)]
+    return {message.content.decode(): (message.due_ms or 0) - now_ms for page in pages for message in page}
+
+
+@pytest.mark.parametrize("settings", TIMED.values(), ids=TIMED)
+def test_a_delay_counts_from_the_arrival(settings: dict[str, Any], client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.FIXED_TIME, **settings)
+    producer = client.producer(topic)
+    assert producer.send(FixedTimeMessage("a", delay="1h", body="x")) == SendResult(1, 0)
+    assert producer.send(FixedTimeMessage("a", delay=timedelta(hours=3))) == SendResult(0, 1)
+    assert producer.send(FixedTimeMessage("now", delay="0s")) == SendResult(1, 0)
+    due = due_after(client, topic)
+    assert 2 * HOUR_MS < due["a"] <= 3 * HOUR_MS
+    assert due["now"] <= 1
+    with client.consumer(topic) as consumer:
+        [delivery] = consumer.poll(timeout=50.0)
+        assert delivery.content == b"now"
+        consumer.ack([delivery])
+
+
+@pytest.mark.parametrize("settings", TIMED.values(), ids=TIMED)
+def test_delays_and_fixed_times_are_sent_together(
+    settings: dict[str, Any], client: RmqClient, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(TopicType.FIXED_TIME, **settings)
+    ahead = datetime.now(UTC) + timedelta(days=2)
+    sent = [FixedTimeMessage(f"c{n}", ahead) if n % 2 else FixedTimeMessage(f"c{n}", delay="5h") for n in range(100)]
+    sent += [FixedTimeMessage("c1", delay="7h"), FixedTimeMessage("c2", ahead)]
+    result = client.producer(topic).send_many(sent, outcomes=True)
+    assert (result.new, result.merged, result.outcomes) == (100, 2, (True,) * 100 + (False,) * 2)
+    hours = {content: round(due / HOUR_MS) for content, due in due_after(client, topic).items()}
+    assert hours == {f"c{n}": 48 if n % 2 else 5 for n in range(100)} | {"c1": 7, "c2": 48}
+
+
+def test_of_delays_and_fixed_times_only_times_are_refused(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.FIXED_TIME, slots=4)
+    sent = [
+        FixedTimeMessage(f"c{n}", fixed_time_ms=5) if n % 3 == 1 else FixedTimeMessage(f"c{n}", delay="1h")
+        for n in range(60)
+    ]
+    with pytest.raises(FixedTimePassedError, match="fixed_time 5 is in the past") as caught:
+        client.producer(topic).send_many(sent)
+    assert sorted(caught.value.not_stored, key=sent.index) == sent[1::3]
+    assert (caught.value.stored, stats_of(client, topic).backlog) == (40, 40)
+
+
+def test_columns_of_delays(client: RmqClient, make_topic: MakeTopic) -> None:
+    for settings in ({"slots": 4}, {"merge": Merge(Replace())}):
+        topic = make_topic(TopicType.FIXED_TIME, **settings)
+        producer = client.producer(topic)
+        contents = [f"c{n}" for n in range(50)]
+        assert producer.send_columns(contents, delays="2h").new == 50
+        delays = [5 * HOUR_MS, "7h", timedelta(hours=9), 3.6 * HOUR_MS]
+        assert producer.send_columns(contents[:4], delays=delays).merged == 4
+        due = due_after(client, topic)
+        assert [round(due[content] / HOUR_MS) for content in contents[:6]] == [5, 7, 9, 4, 2, 2]
+        with pytest.raises(InvalidBatchError, match="row 1 of send_columns: delay is -1"):
+            producer.send_columns(contents[:2], delays=[1, -1])
+        with pytest.raises(InvalidValueError, match="takes either fixed_times or delays"):
+            producer.send_columns(contents, delays="2h", fixed_times=datetime.now(UTC))
+
+
+@pytest.mark.parametrize("fold", [False, True])
+def test_folded_delays_are_those_of_the_last_send(fold: bool, client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.FIXED_TIME, merge=Merge(Sum()))
+    ahead = datetime.now(UTC) + timedelta(hours=48)
+    messages = [
+        FixedTimeMessage("a", ahead, body=1), FixedTimeMessage("a", delay="5h", body=2),
+        FixedTimeMessage("b", delay="5h", body=3), FixedTimeMessage("b", ahead, body=4),
+    ]  # fmt: skip
+    for _ in range(2):  # a repeat of a named call changes nothing
+        result = client.producer(topic).send_many(messages, fold=fold, once="call")
+    assert result.new == 2
+    assert {name: round(due / HOUR_MS) for name, due in due_after(client, topic).items()} == {"a": 5, "b": 48}
+    assert [message.value for message in client.inspect(topic).peek()] == [3, 7]
 
 
 @pytest.mark.slow

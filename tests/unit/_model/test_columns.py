@@ -65,6 +65,11 @@ payloads: st.SearchStrategy[Any] = st.sampled_from(
 values = st.sampled_from(
     [1, 16, 17, 40, Tier.GOLD, 2**20, 2**52, timedelta(seconds=1), datetime.now(UTC) + timedelta(days=1), True, 0.5]
 )
+VALUES: dict[Any, list[str]] = {
+    RangeMergeMessage: ["time_range", "time_range_ms"],
+    PriorityMessage: ["priority"],
+    FixedTimeMessage: ["fixed_time", "fixed_time_ms", "delay"],
+}
 TOPICS = [
     Topic("t", kind, slots=64, max_content_bytes=10, max_body_bytes=10, **settings)  # pyright: ignore[reportArgumentType]
     for kind, settings in [
@@ -88,8 +93,9 @@ def test_an_encoder_does_the_same_with_plain_messages_as_with_others(data: st.Da
         message: Message = StreamMessage(data.draw(payloads), **rest)
     else:
         rest |= {"weight": data.draw(st.sampled_from([1, 1, 1, 2])), "version": data.draw(st.sampled_from([None, 3]))}
+        rest[data.draw(st.sampled_from(VALUES[kind]))] = data.draw(values)
         try:
-            message = kind(data.draw(payloads), data.draw(values), **rest)
+            message = kind(data.draw(payloads), **rest)
         except InvalidMessageError:
             return
     assert outcome(Encoder(topic).one, message) == outcome(checked(topic), message)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
@@ -168,6 +169,11 @@ def test_numbers_are_taken_where_the_name_has_the_unit() -> None:
     assert FixedTimeMessage("a", moment).fixed_time == moment
     assert replace(RangeMergeMessage("a", "1h"), content="b") == RangeMergeMessage("b", "1h")
     assert replace(FixedTimeMessage("a", moment), fixed_time_ms=5_000).fixed_time_ms == 5_000
+    delayed = FixedTimeMessage("a", delay="1h")
+    assert delayed == FixedTimeMessage("a", delay=timedelta(hours=1)) != FixedTimeMessage("a", delay="2h")
+    assert (delayed.delay, delayed.fixed_time, delayed.fixed_time_ms) == (timedelta(hours=1), None, None)
+    assert replace(delayed, body="x") == pickle.loads(pickle.dumps(FixedTimeMessage("a", delay="1h", body="x")))
+    assert FixedTimeMessage("a", moment).delay is None
     assert eval(repr(RangeMergeMessage("a", "1h"))) == RangeMergeMessage("a", "1h")
     assert eval(repr(ExponentialRetry("1s", "1h30m"))) == ExponentialRetry("1s", "1h30m")
     assert eval(repr(LadderRetry())) == LadderRetry()
@@ -186,7 +192,20 @@ def test_numbers_are_taken_where_the_name_has_the_unit() -> None:
         (lambda: RangeMergeMessage("a", time_range_ms=True), "time_range_ms is True; it must be a number of millisec"),
         (lambda: RangeMergeMessage("a", time_range_ms="5s"), "time_range_ms is '5s'; it must be a number of millisec"),  # type: ignore[arg-type]
         (lambda: RangeMergeMessage("a", time_range_ms=float("nan")), "time_range_ms is nan; it must be finite"),
-        (lambda: FixedTimeMessage("a"), "fixed_time is None; give an aware datetime, or fixed_time_ms"),
+        (lambda: FixedTimeMessage("a"), "fixed_time and delay are None; give one of them: an aware datetime"),
+        (lambda: FixedTimeMessage("a", NOON, delay="5s"), "fixed_time is .* and delay is '5s'; give only one"),
+        (
+            lambda: FixedTimeMessage("a", fixed_time_ms=5, delay=timedelta(0)),
+            r"fixed_time_ms is 5 and delay is datetime.timedelta\(0\); give only one",
+        ),
+        (lambda: FixedTimeMessage("a", delay=timedelta(-1)), "delay is .*; it must lie between 0 and 100 years"),
+        (lambda: FixedTimeMessage("a", delay="99999999d"), "delay is '99999999d'; it must lie between 0 and 100 years"),
+        (lambda: FixedTimeMessage("a", delay="-5s"), "delay is '-5s'; it must be a timedelta, or a text"),
+        (lambda: FixedTimeMessage("a", delay=50), r"delay is 50: is it '50ms' or '50s'\?"),  # type: ignore[arg-type]
+        (lambda: FixedTimeMessage("a", delay=10**400), "delay is 10+.*; it must be a timedelta, or a text"),  # type: ignore[arg-type]
+        (lambda: FixedTimeMessage("a", delay=True), "delay is True; it must be a timedelta, or a text"),  # type: ignore[arg-type]
+        (lambda: FixedTimeMessage("a", delay=float("nan")), "delay is nan; it must be a timedelta, or a text"),  # type: ignore[arg-type]
+        (lambda: FixedTimeMessage("a", delay=NOON), "delay is .*; it must be a timedelta, or a text"),  # type: ignore[arg-type]
         (
             lambda: FixedTimeMessage("a", NOON, fixed_time_ms=5),
             "fixed_time is .* and fixed_time_ms is 5; give only one",

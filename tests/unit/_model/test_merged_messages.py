@@ -273,7 +273,8 @@ def test_a_topic_without_merge_takes_nothing_of_it(
         ),
         (
             FixedTimeMessage("a", fixed_time_ms=5, body="b"),
-            "FixedTimeMessage(content='a', fixed_time_ms=5, slot_basis=None, body='b', version=None, weight=1)",
+            "FixedTimeMessage(content='a', fixed_time_ms=5, slot_basis=None, body='b', delay=None, version=None, "
+            "weight=1)",
         ),
     ],
 )

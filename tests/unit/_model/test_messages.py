@@ -15,6 +15,7 @@ from rmq._model.records import TRACE_MARK, wrap
 from rmq.errors import InvalidMessageError
 from tests.support.core import encode
 
+DAY_MS = 86_400_000
 MERGE, PRIORITY, FIXED, _ = (Topic("t", kind, slots=1_024) for kind in TopicType)
 
 
@@ -120,6 +121,24 @@ def test_a_priority_beside_an_age_has_its_bounds() -> None:
 def test_fixed_times(fixed_time: Any, ms: int) -> None:
     given: dict[str, Any] = {"fixed_time" if isinstance(fixed_time, datetime) else "fixed_time_ms": fixed_time}
     assert FixedTimeMessage("a", **given).score_ms() == ms
+
+
+@pytest.mark.parametrize(
+    ("delay", "value"),
+    [
+        ("0s", -1),
+        ("1ms", -1),
+        ("5s", -5_000),
+        (timedelta(microseconds=1_001), -2),
+        (timedelta(days=36_600), -36_600 * DAY_MS),
+    ],
+)
+@pytest.mark.parametrize("body", [None, "body", b"\x00rmq:trace\x00"])
+def test_a_delay_is_encoded_below_0(delay: Any, value: int, body: Any) -> None:
+    message = FixedTimeMessage("a", delay=delay, body=body)
+    assert (message.score_ms(), encode(FIXED, message).value) == (value, value)
+    with pytest.raises(InvalidMessageError, match="takes PriorityMessage, not FixedTimeMessage"):
+        encode(PRIORITY, message)
 
 
 @pytest.mark.parametrize(

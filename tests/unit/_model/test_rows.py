@@ -28,6 +28,7 @@ from rmq import (
 )
 from rmq._model.batches import EncodedMessage
 from rmq._model.encoding import Encoder
+from rmq._model.times import number_ms
 from rmq.errors import InvalidBatchError, InvalidMessageError, InvalidValueError
 from tests.support.core import encode
 
@@ -43,6 +44,16 @@ TOPICS = [MERGE, PRIORITY, topic_of(TopicType.PRIORITY, ties="any"), FIXED, STRE
 NAMES = {
     TopicType.RANGE_MERGE: "time_range", TopicType.PRIORITY: "priorities", TopicType.FIXED_TIME: "fixed_times",
 }  # fmt: skip
+
+
+def _delayed(content: Any, value: Any, basis: Any, body: Any) -> Any:
+    """In columns, numbers are ms."""
+    if isinstance(value, int | float):
+        try:
+            value = timedelta(milliseconds=number_ms(value, "delay"))
+        except InvalidValueError as error:
+            raise InvalidMessageError(str(error)) from None
+    return FixedTimeMessage(content, None, basis, body, delay=value)
 
 
 def _timed(kind: Any, name: str, content: Any, value: Any, basis: Any, body: Any) -> Any:
@@ -81,8 +92,12 @@ def mostly(usual: st.SearchStrategy[Any], rare: st.SearchStrategy[Any]) -> st.Se
     )
 
 
-@given(st.data(), st.sampled_from(TOPICS), st.integers(0, 6))
-def test_rows_are_the_messages_that_they_stand_for(data: st.DataObject, topic: Topic, number: int) -> None:
+@given(st.data(), st.sampled_from(TOPICS), st.integers(0, 6), st.booleans())
+def test_rows_are_the_messages_that_they_stand_for(
+    data: st.DataObject, topic: Topic, number: int, delays: bool
+) -> None:
+    delays = delays and topic is FIXED
+    make = _delayed if delays else KINDS[topic.type]
     contents = data.draw(mostly(texts, odd))[:number]
     bodies = data.draw(st.none() | mostly(st.none() | texts, odd))
     bases = data.draw(st.none() | mostly(st.none() | texts, odd))
@@ -91,13 +106,13 @@ def test_rows_are_the_messages_that_they_stand_for(data: st.DataObject, topic: T
     values: list[Any] = value[:number] if isinstance(value, list) else [value] * number
     given_: dict[str, Any] = {}
     if topic.type in NAMES:
-        given_[NAMES[topic.type]] = value[:number] if isinstance(value, list) else value
+        given_["delays" if delays else NAMES[topic.type]] = value[:number] if isinstance(value, list) else value
     expected: list[EncodedMessage] = []
     refusal = ""
     for index in range(number):
         basis, body = bases[index] if bases else None, bodies[index] if bodies else None
         try:
-            expected.append(encode(topic, KINDS[topic.type](contents[index], values[index], basis, body)))
+            expected.append(encode(topic, make(contents[index], values[index], basis, body)))
         except InvalidMessageError as error:
             refusal = f"row {index} of send_columns: {str(error).replace(ANY_TOPIC, THIS_TOPIC)}"
             break
@@ -133,6 +148,10 @@ def test_one_time_for_all_rows_has_a_unit() -> None:
         Encoder(MERGE).columns(["a", "b"], {"time_range": 5})
     with pytest.raises(InvalidValueError, match="fixed_times is 5; it must be an aware datetime"):
         Encoder(FIXED).columns(["a"], {"fixed_times": 5})
+    assert list(Encoder(FIXED).columns(["a", "b"], {"delays": timedelta(seconds=5)}).values) == [-5_000, -5_000]
+    assert list(Encoder(FIXED).columns(["a", "b"], {"delays": "0s"}).values) == [-1, -1]
+    with pytest.raises(InvalidValueError, match=r"delays is 5: is it '5ms' or '5s'\?"):
+        Encoder(FIXED).columns(["a", "b"], {"delays": 5})
 
 
 def test_columns_of_a_topic_that_merges_are_what_its_reducer_takes() -> None:
@@ -159,7 +178,37 @@ def test_columns_of_a_topic_that_merges_are_what_its_reducer_takes() -> None:
         (PRIORITY, {"slot_bases": ["x"] * 3}, "slot_bases has 3 values and contents has 2"),
         (PRIORITY, {"bodies": {"a": 1}}, "bodies is {'a': 1}; it must be a list"),
         (PRIORITY, {"values": {"priorities": {5}}}, "priorities is {5}; it must be a list, a tuple or an Arrow array"),
-        (FIXED, {}, "priorities is 5; topic t is FIXED_TIME and takes fixed_times"),
+        (FIXED, {}, "priorities is 5; topic t is FIXED_TIME and takes either fixed_times or delays"),
+        (
+            FIXED,
+            {"values": {"fixed_times": [9, 9], "delays": "5s"}},
+            "delays is '5s'; topic t is FIXED_TIME and takes either fixed_times or delays",
+        ),
+        (FIXED, {"values": {}}, "fixed_times is None and delays is None; topic t is FIXED_TIME and needs one of them"),
+        (
+            FIXED,
+            {"values": {"delays": [5, -1]}},
+            "row 1 of send_columns: delay is -1; it must lie between 0 and 100 years",
+        ),
+        (
+            FIXED,
+            {"values": {"delays": [5, True]}},
+            "row 1 of send_columns: delay is True; it must be a number of milliseconds",
+        ),
+        (FIXED, {"values": {"delays": [5, float("nan")]}}, "row 1 of send_columns: delay is nan; it must be finite"),
+        (FIXED, {"values": {"delays": [5, 2**53]}}, f"row 1 of send_columns: delay is {2**53}; it must lie between 0"),
+        (FIXED, {"values": {"delays": [5, None]}}, "row 1 of send_columns: fixed_time and delay are None"),
+        (
+            FIXED,
+            {"values": {"fixed_times": [-5, 5]}},
+            "row 0 of send_columns: fixed_time_ms is -5; epoch milliseconds must",
+        ),
+        (
+            PRIORITY,
+            {"values": {"priorities": 5, "delays": "5s"}},
+            "delays is '5s'; topic t is PRIORITY and takes priorities",
+        ),
+        (MERGE, {"values": {"delays": "5s"}}, "delays is '5s'; topic t is RANGE_MERGE and takes time_range"),
         (STREAM, {}, "priorities is 5; topic t is STREAM and takes no such column"),
         (
             topic_of(TopicType.PRIORITY, merge=Merge(Newest())),

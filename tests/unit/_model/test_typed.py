@@ -60,6 +60,7 @@ def topic(type: TopicType = TopicType.RANGE_MERGE, **settings: Any) -> Topic[Pri
         (topic(), {"time_range": "50ms"}, RangeMergeMessage("k", time_range_ms=50, body=BODY)),
         (topic(TopicType.PRIORITY), {"priority": 3, "slot_basis": "b"}, PriorityMessage("k", 3, "b", BODY)),
         (topic(TopicType.FIXED_TIME), {"fixed_time_ms": 99}, FixedTimeMessage("k", fixed_time_ms=99, body=BODY)),
+        (topic(TopicType.FIXED_TIME), {"delay": "9s"}, FixedTimeMessage("k", delay="9s", body=BODY)),
         (topic(TopicType.STREAM), {"id": "1-1"}, StreamMessage("k", body=BODY, id="1-1")),
         (topic(merge=JOINS), {"of": 2, "time_range_ms": 9}, JoinMessage("k", BODY, 2, time_range_ms=9)),
     ],

@@ -191,10 +191,11 @@ FIXED_TIME = Topic("t", TopicType.FIXED_TIME)
 
 
 def test_rows_become_messages_of_the_topic() -> None:
-    assert Row(b"a", time_range_ms=5).message(RANGE_MERGE, lambda: 0) == RangeMergeMessage(b"a", time_range_ms=5)
-    assert Row(b"a", b"b", b"c", priority=20).message(PRIORITY, lambda: 0) == PriorityMessage(b"a", 20, b"c", b"b")
-    assert Row(b"a", fixed_time_ms=7).message(FIXED_TIME, lambda: 0) == FixedTimeMessage(b"a", fixed_time_ms=7)
-    assert Row(b"a", due_in_ms=7).message(FIXED_TIME, lambda: 100) == FixedTimeMessage(b"a", fixed_time_ms=107)
+    assert Row(b"a", time_range_ms=5).message(RANGE_MERGE) == RangeMergeMessage(b"a", time_range_ms=5)
+    assert Row(b"a", b"b", b"c", priority=20).message(PRIORITY) == PriorityMessage(b"a", 20, b"c", b"b")
+    assert Row(b"a", fixed_time_ms=7).message(FIXED_TIME) == FixedTimeMessage(b"a", fixed_time_ms=7)
+    assert Row(b"a", delay_ms=7).message(FIXED_TIME) == FixedTimeMessage(b"a", delay="7ms")
+    assert Row(b"a", delay_ms=0).message(FIXED_TIME) == FixedTimeMessage(b"a", delay="0s")
 
 
 @pytest.mark.parametrize(
@@ -204,19 +205,24 @@ def test_rows_become_messages_of_the_topic() -> None:
         (Row(b"a"), PRIORITY, "require --priority"),
         (Row(b"a"), FIXED_TIME, "require --at or --in"),
         (Row(b"a", time_range_ms=5, priority=20), RANGE_MERGE, "do not take --priority"),
-        (Row(b"a", due_in_ms=5, priority=20), PRIORITY, "do not take --at or --in"),
-        (Row(b"a", due_in_ms=5, fixed_time_ms=20), FIXED_TIME, "cannot be combined"),
+        (Row(b"a", delay_ms=5, priority=20), PRIORITY, "do not take --at or --in"),
+        (Row(b"a", delay_ms=5, fixed_time_ms=20), FIXED_TIME, "cannot be combined"),
     ],
 )
 def test_rows_that_do_not_fit_the_topic(row: Row, topic: Topic, rule: str) -> None:
     with pytest.raises(InvalidValueError, match=rule):
-        row.message(topic, lambda: 0)
+        row.message(topic)
 
 
 def test_a_json_row_wins_over_the_defaults() -> None:
-    defaults = Row(b"", body=b"default", due_in_ms=5)
+    defaults = Row(b"", body=b"default", delay_ms=5)
     row = parse_row(b'{"content": "a", "fixed_time": "2026-01-31T14:30:00Z", "slot_basis": "b"}', defaults)
     assert row == Row(b"a", b"default", b"b", fixed_time_ms=1_769_869_800_000)
+    row = parse_row(b'{"content": "a", "delay": "7s"}', Row(b"", fixed_time_ms=5))
+    assert row == Row(b"a", delay_ms=7_000)
+    row = parse_row(b'{"content": "a", "delay": 7, "fixed_time": 9}', Row(b""))
+    with pytest.raises(InvalidValueError, match="cannot be combined"):
+        row.message(FIXED_TIME)
     row = parse_row(b'{"content": {"base64": "//4="}, "time_range": "5s"}', Row(b""))
     assert row == Row(b"\xff\xfe", time_range_ms=5_000)
     row = parse_row(b'{"content": "a", "time_range": 5, "fixed_time": 9, "priority": 3}', Row(b""))
@@ -238,6 +244,8 @@ def test_a_json_row_wins_over_the_defaults() -> None:
         (b'{"content": "\\ud800"}', "lone surrogate"),
         (b'{"content": "a", "priority": true}', "whole number"),
         (b'{"content": "a", "time_range": 1.5}', "whole number"),
+        (b'{"content": "a", "delay": "7"}', "delay is '7': is it '7ms' or '7s'"),
+        (b'{"content": "a", "delay": true}', "delay is true; it must be a whole number"),
     ],
 )
 def test_json_rows_that_break_a_rule(line: bytes, rule: str) -> None:
