@@ -18,7 +18,7 @@ from rmq._admin.spark_queries import SparkQuery
 from rmq._broker.definitions import Definitions, UnreadableTopic
 from rmq._model.display import span
 from rmq._model.figures import ConsumerStats, GroupStats, StreamStats, TopicStats
-from rmq._model.topics import Topic, TopicType
+from rmq._model.topics import Topic, TopicType, slot_of
 from rmq._model.whereabouts import AuditLine, DeadReasons
 from rmq._model.workers import HandlerTimes, ListenerInfo, WorkerInfo
 from rmq.client import RmqClient
@@ -264,10 +264,7 @@ def _read_or_nothing(name: str, read: Callable[[], Sequence[T]]) -> Sequence[T]:
 @lru_cache(maxsize=1_024)
 def basis_for(slots: int, slot: int) -> bytes:
     """Return a slot basis that maps to a slot, found by trial."""
-    topic = Topic("any", TopicType.PRIORITY, slots=slots)
-    return next(
-        basis for basis in (b"%d" % number for number in range(64 * slots + 4_096)) if topic.slot_of(basis) == slot
-    )
+    return next(basis for basis in map(b"%d".__mod__, range(64 * slots + 4_096)) if slot_of(basis, slots) == slot)
 
 
 def digest(content: bytes) -> str:

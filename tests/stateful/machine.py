@@ -130,7 +130,7 @@ class SlotMachine(RuleBasedStateMachine):
     @rule(batch=messages, detailed=st.booleans())
     def send(self, batch: list[tuple[int, int, bytes | None]], detailed: bool) -> None:
         encoded = [
-            EncodedMessage(0, self._content(index), self._score(choice), body if self.with_bodies else None)
+            EncodedMessage(0, self._content(index), self._value(choice), body if self.with_bodies else None)
             for index, choice, body in batch
         ]
         result = self._both(
@@ -141,6 +141,11 @@ class SlotMachine(RuleBasedStateMachine):
             self.owed.update(message.content for message in encoded)
             if result.dropped:
                 self.owed &= self.model.slot.store.keys() | self.model.slot.retry.keys()
+
+    def _value(self, choice: int) -> int:
+        """What a send takes: its score, but of some fixed times the delay."""
+        score = self._score(choice)
+        return self.model.now_ms - score if self.type is TopicType.FIXED_TIME and choice in (1, 3) else score
 
     def _score(self, choice: int) -> int:
         match self.type:

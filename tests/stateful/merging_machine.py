@@ -153,9 +153,7 @@ class MergingMachine(SlotMachine):
     def send(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, drawn: list[tuple[tuple[int, int], int]], detailed: bool, rpc_id: tuple[str, str, str]
     ) -> None:
-        batch = [
-            (self._content(index), max(1, self._score(choice)), self._draw(draw)) for (index, choice), draw in drawn
-        ]
+        batch = [(self._content(index), self._value(choice) or 1, self._draw(draw)) for (index, choice), draw in drawn]
         encoded = [
             EncodedMessage(0, content, score, record(self.model.kind, (send,))) for content, score, send in batch
         ]

@@ -137,7 +137,7 @@ class MergingModel(Model):
         if over:  # the clock was set back, and the ends would be late by as much
             slot.cool.clear()
         try:
-            result = self._send_batch(batch, detailed)
+            result = self._send_batch(self._timed(batch), detailed)
         except RmqError:
             for values, old in zip((slot.store, slot.cool, self.stored), before, strict=True):
                 values.clear()
@@ -157,6 +157,12 @@ class MergingModel(Model):
         kept = {number: reply for number, reply in lane.replies.items() if number >= rpc_id.floor}
         lane.replies = {**kept, rpc_id.number: result}
         return result
+
+    def _timed(self, batch: list[Sent]) -> list[Sent]:
+        """Turn delays into fixed times."""
+        if self.topic.type is not TopicType.FIXED_TIME:
+            return batch
+        return [(content, self.due_ms(value), send) for content, value, send in batch]
 
     def _send_batch(self, batch: list[Sent], detailed: bool) -> SendResult:
         store, bound, known = self.slot.store, self.topic.max_backlog_per_slot, dict(self.slot.store)

@@ -54,7 +54,8 @@ class Model:
 
     def send(self, messages: Sequence[EncodedMessage], detailed: bool) -> SendResult:
         store, kind = self.slot.store, self.topic.type
-        if kind is TopicType.FIXED_TIME and min(message.value for message in messages) <= self.now_ms:
+        due = [self.due_ms(message.value) for message in messages]
+        if kind is TopicType.FIXED_TIME and min(due) <= self.now_ms:
             raise FixedTimePassedError("past")
         fresh = {message.content for message in messages} - store.keys()
         bound = self.topic.max_backlog_per_slot
@@ -64,7 +65,6 @@ class Model:
         # a due one at the head may hide in its twin's flight, so that later ones are what consumers wait for
         hidden = self.now_ms if kind.timed and self.slot.prepare else -1
         first = min((score for score in store.values() if score > hidden), default=None)
-        due = [self.now_ms + message.value if kind is TopicType.RANGE_MERGE else message.value for message in messages]
         outcomes: list[bool] = []
         for message, score in zip(messages, due, strict=True):
             outcomes.append(message.content not in store)
@@ -83,6 +83,12 @@ class Model:
             self.slot.born.update(dict.fromkeys((message.content for message in messages), self.now_ms))
         dropped = self._drop_excess() if self.topic.drops else 0
         return SendResult(new, len(messages) - new, tuple(outcomes) if detailed else (), dropped=dropped)
+
+    def due_ms(self, value: int) -> int:
+        """When a message is due; a value that is no time stays as it is."""
+        if self.topic.type is TopicType.RANGE_MERGE:
+            return self.now_ms + value
+        return self.now_ms - value if value < 0 else value
 
     @property
     def _ages(self) -> bool:
