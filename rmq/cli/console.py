@@ -85,7 +85,7 @@ class Session:
         """
         if chosen_url(self.options.url).temporary:
             how = "RMQ_URL or --url" if self.options.url is None else "--url"
-            self.note(f"this Redis is temporary and ends with this command; give the URL of another one with {how}")
+            self.note(f"using a temporary Redis, which ends with this command; {how} selects another one")
         return RmqClient(self.options.url, deadline_s=deadline_s)
 
     @contextmanager

@@ -25,13 +25,13 @@ from rmq.errors import InvalidValueError, RmqError
 
 Form = Mapping[str, str]
 Done = tuple[str, str]
-"""`good` or `bad`, and a message about the result."""
+"""Result of an action: `good` or `bad`, and the text to show."""
 
 Report = Callable[[int], None]
 
 WORDS = {
     ControlResult.DONE: ("good", "done"),
-    ControlResult.IN_FLIGHT: ("bad", "unchanged: a handler is working on it"),
+    ControlResult.IN_FLIGHT: ("bad", "nothing done: the message is in flight"),
     ControlResult.ABSENT: ("bad", "nothing done: the message is neither in the backlog nor waiting for a retry"),
     Redriven.DONE: ("good", "sent again"),
     Redriven.MERGED: ("good", "merged with the message in the backlog"),
@@ -39,11 +39,11 @@ WORDS = {
     True: ("good", "deleted"),
     False: ("bad", "nothing done: the message is not dead any more"),
 }
-"""Result of an action on one message -> kind and text of the message to show."""
+"""Result of an action on one message -> `good` or `bad`, and the text to show."""
 
 
 class Actions:
-    """Answers requests that change something."""
+    """Handles the requests that change topics and messages."""
 
     def __init__(self, pages: Pages, jobs: Jobs) -> None:
         self._pages = pages
@@ -156,7 +156,7 @@ class Actions:
         """Delete a topic's backlog, or its messages that wait for a retry, in the background."""
         topic, place = self._topic(form), _field(form, "place")
         if place not in PLACES:
-            raise InvalidValueError("place must be store or retry")
+            raise InvalidValueError(f"place is {place[:40]!r}; it must be store or retry")
         control = self._reader.client.control(topic, actor=actor)
 
         def work(report: Report) -> str:
@@ -178,7 +178,7 @@ def _due(form: Form) -> datetime:
     try:
         at = datetime.fromisoformat(moment)
     except ValueError:
-        raise InvalidValueError(f"due must be a time, such as 2026-01-31T14:30, not {moment[:40]!r}") from None
+        raise InvalidValueError(f"due time is {moment[:40]!r}; it must be a time such as 2026-01-31T14:30") from None
     return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
@@ -239,7 +239,7 @@ def _of(form: Form) -> str:
 
 
 def _filter(form: Form) -> DeadFilter:
-    """Return the filter for dead messages. Patterns that the page's list interprets differently are refused."""
+    """Return the filter for dead messages; raise for patterns that the list on the page interprets differently."""
     if any(part in form.get("pattern", "") for part in ("\\", "[^", "[!")):
         raise InvalidValueError("this action supports the wildcards *, ? and [...] only, without [^, [! or a backslash")
     return DeadFilter(matching=form.get("pattern") or None, error_type=form.get("error") or None)

@@ -1,4 +1,4 @@
-"""The dashboard as an ASGI application."""
+"""Builds the dashboard as an ASGI application."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def make_app(client: RmqClient, settings: Settings | None = None) -> ASGIApp:
             return pages.failed(request, error)
         status = error.status_code if isinstance(error, HTTPException) else 500
         texts = {
-            404: "There is no such page.", 405: "This address accepts forms only.", 413: "This form is too large.",
-            500: "See the dashboard's log.",
+            404: "There is no such page.", 405: "This address accepts only forms.", 413: "The form is too large.",
+            500: "An internal error occurred; the dashboard's log has the details.",
         }  # fmt: skip
         return pages.render(request, "error.html", status, heading=str(status), text=texts.get(status, ""))
 

@@ -19,7 +19,13 @@ MOST_RUNNING = 4
 
 @dataclass(slots=True)
 class Job:
-    """A job: `done` messages so far; `result` describes the outcome; `ended_s` is 0 while it runs."""
+    """A background job.
+
+    Attributes:
+        done: Number of messages done so far.
+        result: Description of the outcome; empty while the job runs.
+        ended_s: Time of the end on the monotonic clock, in seconds; 0 while the job runs.
+    """
 
     number: int
     topic: str
@@ -31,7 +37,11 @@ class Job:
 
 
 class Jobs:
-    """The jobs of this process. A few run at a time, and the last ones are kept. `changed` is called when one ends."""
+    """The background jobs of this process: at most 4 run at a time, and the last 20 are kept.
+
+    Args:
+        changed: Called when a job ends.
+    """
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self._changed = changed
@@ -40,7 +50,7 @@ class Jobs:
         self._lock = threading.Lock()
 
     def of(self, topic: str) -> list[Job]:
-        """Return a topic's jobs of the last ten minutes, newest first."""
+        """Return the jobs of a topic that are running or ended in the last ten minutes, newest first."""
         now_s = time.monotonic()
         return [
             job for job in reversed(self._jobs) if job.topic == topic and (not job.ended_s or now_s - job.ended_s < 600)
@@ -50,7 +60,7 @@ class Jobs:
         """Start a job; return False if too many are running.
 
         Args:
-            topic: Name of its topic.
+            topic: Name of the topic.
             description: Description of the job.
             work: Does the work. It is passed a function to report progress, and returns a description of the outcome.
         """

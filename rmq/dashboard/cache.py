@@ -1,4 +1,4 @@
-"""Caches values read from Redis, so that many browsers cost it no more than one."""
+"""Caches values read from Redis, so that many browsers cause no more reads than one."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ log = logging.getLogger("rmq.dashboard")
 T = TypeVar("T")
 
 FRESH_S = 2.0
-"""A value younger than this is not read again."""
+"""Age in seconds up to which a value is not read again."""
 
 REST = 100.0
-"""A value is read again after this multiple of the time that reading it took, to use less than 1 % of Redis."""
+"""A value is read again after this multiple of the time that reading it took, so that reads use less than 1 % of it."""
 
 LONGEST_REST_S = 60.0
 OLD_S = 10.0
-"""A value older than this is read again before it is shown."""
+"""Age in seconds from which a value is read again before it is shown."""
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class Cache:
         self._lock = threading.Lock()
 
     def get(self, key: Hashable, read: Callable[[], T]) -> T:
-        """Return the last value of `read`. An error of `read` is raised, and not cached."""
+        """Return the cached value of a key, or that of `read` if it is too old. Errors of `read` are not cached."""
         with self._lock:
             entry = self._entries.setdefault(key, _Entry())
         before = entry.value

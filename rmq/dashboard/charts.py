@@ -12,7 +12,7 @@ from rmq._model.display import span
 WIDTH, HEIGHT = 600, 120
 MOST_POINTS = 360
 GAP_MS = 180_000
-"""A longer interval without a point breaks the line: no process recorded figures."""
+"""Maximum interval between two points of a line. A longer one, in which no process recorded figures, leaves a gap."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from rmq.errors import RedisUnavailableError, RmqError
 
 MOST_RESULTS = 50
 MOST_TOPICS = 50
-"""Maximum number of topics in which a message is searched: each costs a call."""
+"""Maximum number of topics in which a message is searched, since each topic costs a call."""
 
 
 class Result(NamedTuple):
@@ -25,7 +25,7 @@ class Result(NamedTuple):
 
 
 def results_of(reader: Reader, asked: str) -> tuple[list[Result], bool]:
-    """Return the results, exact names first, and whether there are more."""
+    """Return the results of a search, exact names first, and whether there are more than `MOST_RESULTS`."""
     lowered = asked.lower()
     names = [Result("topic", each.name, f"/topic/{quote(each.name)}", "") for each in reader.topics()]
     for now in reader.overview().topics:

@@ -56,7 +56,7 @@ def heat_of_group(group: GroupStats, metric: str, owners: Mapping[int, str], nam
 
 
 def by_metric(stats: TopicStats, metric: str) -> list[tuple[SlotStats, int]]:
-    """Return slots with their lateness in ms, highest metric first, or by number for `owner`."""
+    """Return a topic's slots with their lateness in ms, highest metric first; by number if it is `owner`."""
     rows = [(slot, TopicStats(stats.topic, (slot,))) for slot in stats.slots]
     if metric in METRICS:
         rows.sort(key=lambda row: -getattr(row[1], METRICS[metric][0]))
@@ -64,7 +64,7 @@ def by_metric(stats: TopicStats, metric: str) -> list[tuple[SlotStats, int]]:
 
 
 def by_group_metric(group: GroupStats, stream: StreamStats, metric: str) -> list[tuple[GroupSlot, int, int]]:
-    """Return a group's slots, highest metric first, with send time of the oldest unacked entry and now, epoch ms."""
+    """Return a group's slots, highest metric first, with the time of the oldest unacked entry and now, in epoch ms."""
     now_ms = {slot.slot: slot.now_ms for slot in stream.slots}
     slots = list(group.slots)
     if metric in GROUP_METRICS:

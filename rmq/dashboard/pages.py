@@ -1,4 +1,4 @@
-"""The pages: a method for each, which reads the values of its template."""
+"""The pages of the dashboard. Each method reads the values of a page and renders its template."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SLOT_ROWS = 16
 
 
 class Views:
-    """Answers requests for pages."""
+    """Handles the requests for pages."""
 
     def __init__(self, pages: Pages, jobs: Jobs) -> None:
         self._pages = pages
@@ -74,7 +74,7 @@ class Views:
         return [Route(path, page, methods=["GET"]) for path, page in paths.items()]
 
     def overview(self, request: Request) -> Response:
-        """All topics, with charts."""
+        """Show all topics, with charts."""
         chosen = _range(request)
         overview = self._reader.overview()
         charts = self._reader.charts(None, chosen)
@@ -88,7 +88,7 @@ class Views:
         )  # fmt: skip
 
     def find(self, request: Request) -> Response:
-        """Results of the search field: topics, groups and workers by part of their name, messages by content."""
+        """Show the results of the search field: topics, groups and workers by name, messages by content."""
         asked = request.query_params.get("q", "").strip()
         results, cut = results_of(self._reader, asked) if asked else ([], False)
         exact = [each for each in results if each.name == asked]
@@ -97,7 +97,7 @@ class Views:
         return self._pages.render(request, "find.html", asked=asked, results=results, cut=cut)
 
     def topic(self, request: Request) -> Response:
-        """One topic: its figures, its slots and their owners, or its groups."""
+        """Show a topic: its figures, its slots and their owners, or its groups."""
         now = self._reader.topic_now(request.path_params["name"])
         chosen, metric = _range(request), request.query_params.get("heat", "backlog")
         values: dict[str, Any] = {
@@ -130,7 +130,7 @@ class Views:
         )
 
     def group(self, request: Request) -> Response:
-        """One group of a stream: its figures, its slots with their owners and lag, its consumers."""
+        """Show a group of a stream: its figures, its slots with their owners and lag, and its consumers."""
         now, name = self._reader.topic_now(request.path_params["name"]), request.path_params["group"]
         group = next((each for each in now.groups if each.group == name), None)
         if group is None or now.stream is None:
@@ -150,7 +150,7 @@ class Views:
         return self._pages.render(request, "group.html", **values, **_part_of(request, rows))
 
     def slot(self, request: Request) -> Response:
-        """One slot: its figures, its owner, and its next messages."""
+        """Show a slot: its figures, its owner, and its next messages."""
         topic = _no_stream(self._reader.topic(request.path_params["name"]))
         number = whole_number(request.path_params["slot"], "slot")
         inspection = self._reader.client.inspect(topic)
@@ -161,20 +161,20 @@ class Views:
         return self._pages.render(request, "slot.html", topic=topic, owner=owner, **values)
 
     def workers(self, request: Request) -> Response:
-        """The processes with running listeners."""
+        """Show the processes with running listeners."""
         return self._pages.render(request, "workers.html", workers=self._reader.workers())
 
     def worker(self, request: Request) -> Response:
-        """One process: its listeners, running handlers and slots."""
+        """Show a process: its listeners, running handlers and slots."""
         name = request.path_params["name"]
         worker = next((each for each in self._reader.workers() if each.name == name), None)
         if worker is None:
-            text = f"There is no worker {name}: it has stopped, or not reported for a minute. Running workers: /workers"
+            text = f"There is no worker {name}: it has stopped, or has not reported for a minute. See the page Workers."
             return self._pages.render(request, "error.html", 404, heading="Worker not found", text=text)
         return self._pages.render(request, "worker.html", worker=worker, ranges=_ranges)
 
     def search(self, request: Request) -> Response:
-        """Messages by their content."""
+        """Search messages by their content."""
         query = request.query_params
         values: dict[str, Any] = {
             "topics": [each for each in self._reader.topics() if each.type is not TopicType.STREAM],
@@ -193,7 +193,7 @@ class Views:
         return self._pages.render(request, "search.html", **values)
 
     def message(self, request: Request) -> Response:
-        """The state of one message, with the actions on it."""
+        """Show the state of a message, with the actions on it."""
         query = request.query_params
         values: dict[str, Any] = {
             "topics": [each for each in self._reader.topics() if each.type is not TopicType.STREAM],
@@ -227,10 +227,10 @@ class Views:
             cursor = page.cursor
             if cursor is None:
                 break
-        raise InvalidValueError(f"this message is no longer in {place}; search for it again")
+        raise InvalidValueError(f"the message is no longer in {place}; search for it again")
 
     def dead(self, request: Request) -> Response:
-        """Dead letters with their errors and actions."""
+        """Show dead letters with their errors, and the actions on them."""
         query = request.query_params
         topics = self._reader.overview().topics
         name = query.get("topic") or next((each.topic.name for each in topics if each.figures.dead), "")
@@ -260,7 +260,7 @@ class Views:
         return self._pages.render(request, "dead_stream.html", **values)
 
     def audit(self, request: Request) -> Response:
-        """A topic's audit log."""
+        """Show a topic's audit log."""
         topics = self._reader.topics()
         name = request.query_params.get("topic") or (topics[0].name if topics else "")
         lines: Sequence[Any] = self._reader.audit(self._reader.topic(name), 100) if name else ()
@@ -268,14 +268,14 @@ class Views:
 
 
 def _part_of(request: Request, rows: Sequence[Any]) -> dict[str, Any]:
-    """Return the rows that a page shows, and the start of the next rows, 0 if there are no more."""
+    """Return the values of a table: its rows on this page, and the start of the next page, 0 for the last page."""
     first = whole_number(request.query_params.get("first") or "0", "first")
     last = first + SLOT_ROWS
     return {"rows": rows[first:last], "first": first, "more": last if last < len(rows) else 0}
 
 
 def slot_basis(topic: Topic, content: bytes, slot: str, basis: str) -> bytes | None:
-    """Return the slot basis of a message: the given one, or one that maps to its slot."""
+    """Return the slot basis of a message: the given one, or one that maps to its slot; `None` if it needs none."""
     if basis:
         return basis.encode()
     if not slot:
@@ -285,23 +285,23 @@ def slot_basis(topic: Topic, content: bytes, slot: str, basis: str) -> bytes | N
 
 
 def from_hex(text: str) -> bytes:
-    """Read hexadecimal digits."""
+    """Parse hexadecimal digits into bytes."""
     try:
         return bytes.fromhex(text)
     except ValueError:
-        raise InvalidValueError("hex must be pairs of hexadecimal digits") from None
+        raise InvalidValueError(f"hex is {text[:40]!r}; it must be pairs of hexadecimal digits") from None
 
 
 def whole_number(text: str, name: str) -> int:
-    """Read a whole number."""
+    """Parse a whole number of up to 16 digits; `name` is for the error."""
     if not text.isascii() or not text.isdecimal() or len(text) > 16:
-        raise InvalidValueError(f"{name} must be a whole number, not {text[:40]!r}")
+        raise InvalidValueError(f"{name} is {text[:40]!r}; it must be a whole number")
     return int(text)
 
 
 def _no_stream(topic: Topic) -> Topic:
     if topic.type is TopicType.STREAM:
-        raise InvalidValueError(f"topic {topic.name} is a stream, whose entries cannot be found by content")
+        raise InvalidValueError(f"topic {topic.name} is a stream topic; its entries cannot be searched by content")
     return topic
 
 
@@ -309,7 +309,7 @@ def _place(text: str) -> AnyPlace:
     for place in SECTIONS:
         if text == place:
             return place
-    raise InvalidValueError(f"place must be one of {', '.join(SECTIONS)}, not {text[:40]!r}")
+    raise InvalidValueError(f"place is {text[:40]!r}; it must be one of {', '.join(SECTIONS)}")
 
 
 def _range(request: Request) -> str:

@@ -1,4 +1,4 @@
-"""Reads the data of the pages through the client, with a cache. Has no HTML, and writes nothing."""
+"""Reads the data of the pages through the client, with a cache. Writes nothing to Redis."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RANGES = {"15m": 15, "1h": 60, "6h": 360, "24h": 1_440}
 """Periods of the charts, in minutes."""
 
 MOST_SAMPLES = 1_000
-"""Number of readings kept per topic, for the time after the last recorded minute."""
+"""Maximum number of readings kept per topic, for the time after the last recorded minute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class TopicNow:
         paused: Number of paused slots.
         stats: Figures of its slots; `None` for a stream.
         stream: Figures of its slots; `None` for other types.
-        trouble: The error, if it could not be read, else empty.
+        trouble: The error if the topic could not be read, else empty.
     """
 
     topic: Topic
@@ -80,7 +80,7 @@ class Overview:
 
 
 class Samples:
-    """The last readings of one topic, or of all, in this process."""
+    """The last readings of one topic, or of all topics, by this process."""
 
     def __init__(self) -> None:
         self._readings: deque[Sample] = deque(maxlen=MOST_SAMPLES)
@@ -102,7 +102,7 @@ class Samples:
         return {name: max(0.0, change / seconds) for name, change in changes.items()}
 
     def since(self, time_ms: int) -> list[Sample]:
-        """Return the readings after a time."""
+        """Return the readings after a time in epoch ms."""
         return [sample for sample in list(self._readings) if sample.time_ms > time_ms]
 
 
@@ -142,7 +142,7 @@ class Reader:
         return self.cache.get("workers", lambda: _read_or_nothing("the workers", self.client.workers))
 
     def handler_times(self, topic: Topic | None = None, group: str | None = None) -> HandlerTimes:
-        """Return the handler durations of a topic and group, or of all, in the last minutes, over all workers."""
+        """Return the handler times of a topic or group, or of all, over the active workers and their last minutes."""
         workers = (worker for worker in self.workers() if not worker.stale)
         listeners = (each for worker in workers for each in worker.listeners if group in (None, each.group))
         chosen = (each for each in listeners if topic is None or each.topic == topic.name)

@@ -37,7 +37,7 @@ class Payload:
     Attributes:
         kind: `text`, or `hex` if it is not UTF-8.
         size: Its full length in bytes.
-        cut: True if there is more than is shown.
+        cut: True if only the beginning is shown.
     """
 
     text: str
@@ -47,7 +47,7 @@ class Payload:
 
 
 def payload(value: bytes, size: int | None = None) -> Payload:
-    """Return a displayable payload, cut to a few thousand characters. `size` is its length if `value` is a part."""
+    """Return a payload for display, cut to a few thousand characters. `size` is its length if `value` is a part."""
     whole = len(value) if size is None else size
     head = value[: 4 * MOST_TEXT]
     try:
@@ -63,7 +63,7 @@ def payload(value: bytes, size: int | None = None) -> Payload:
 
 
 def message_link(topic: str, slot: int, content: bytes, place: str) -> str:
-    """Return the address of a message's page. A long content is identified by its digest, and searched for."""
+    """Return the address of a message's page. A long content is replaced by its digest, which the page searches for."""
     if len(content) <= LONGEST_LINK_BYTES:
         return link("/message", topic=topic, slot=slot, hex=content.hex())
     return link("/message", topic=topic, slot=slot, place=place, sha256=digest(content))
@@ -86,7 +86,7 @@ def _changed(request: Request, **changes: str) -> str:
 
 
 class Pages:
-    """Renders pages."""
+    """Renders the pages and error pages from templates."""
 
     def __init__(self, reader: Reader, settings: Settings, forms: Forms) -> None:
         self.reader = reader
@@ -104,7 +104,7 @@ class Pages:
         self._templates.globals.update({each.__name__: each for each in functions})  # pyright: ignore[reportUnknownMemberType]
 
     def render(self, request: Request, template: str, status: int = 200, **values: Any) -> Response:
-        """Render a page."""
+        """Render a template as the response to a request. `values` are passed to the template."""
         session = self.forms.session(request)
         html = self._templates.get_template(template).render(
             path=request.url.path,
@@ -127,7 +127,7 @@ class Pages:
         return response
 
     def failed(self, request: Request, error: RmqError) -> Response:
-        """Render the page of an error."""
+        """Render the page for an error."""
         answers = (answer for kind, answer in FAILURES.items() if isinstance(error, kind))
         status, heading = next(answers, (500, "Failed"))
         return self.render(request, "error.html", status, heading=heading, text=str(error))

@@ -23,7 +23,7 @@ log = logging.getLogger("rmq.dashboard")
 
 MOST_BODY_BYTES = 262_144
 MOST_DROPPED_BYTES = 4_194_304
-"""Maximum bytes read of a form that is too large before the response; beyond it the connection is closed."""
+"""Maximum number of bytes read of a form that is too large, since browsers read no response while they send."""
 
 TOKEN_AGE_S = 12 * 3_600
 MOST_WRONG, WRONG_S, MOST_NETWORKS = 20, 60.0, 10_000
@@ -95,12 +95,12 @@ class Gate:
         if not length.isascii() or not length.isdecimal():
             return PlainTextResponse("content-length must be a whole number.\n", 400)
         if len(length) > 16 or int(length) > MOST_BODY_BYTES:
-            return PlainTextResponse("Too large.\n", 413)
+            return PlainTextResponse("The request is too large.\n", 413)
         return None
 
 
 class Attempts:
-    """Counts failed logins by network, in bounded memory. A network with too many is blocked for a while.
+    """Counts failed logins by network, in bounded memory, and blocks networks with too many for a minute.
 
     A network is an IPv4 address, or the first 64 bits of an IPv6 address.
     """
@@ -109,7 +109,7 @@ class Attempts:
         self._wrong: dict[str, tuple[float, int]] = {}
 
     def exhausted(self, address: str, now_s: float) -> bool:
-        """Return whether an address is blocked, even for a correct login."""
+        """Return whether an address is blocked. Even a correct login is refused then."""
         began_s, number = self._wrong.get(network_of(address), (now_s, 0))
         return number >= MOST_WRONG and now_s - began_s < WRONG_S
 
@@ -126,7 +126,12 @@ class Attempts:
             began_s, number = now_s, 0
         self._wrong[network] = began_s, number + 1
         if number + 1 == MOST_WRONG:
-            log.warning("%d failed logins from %s within %.0f s; blocking it for a while", MOST_WRONG, network, WRONG_S)
+            log.warning(
+                "%d failed logins from %s within %.0f s; blocking it for the rest of that time",
+                MOST_WRONG,
+                network,
+                WRONG_S,
+            )
 
 
 def _bounded(receive: Receive) -> Receive:
@@ -147,7 +152,7 @@ def _bounded(receive: Receive) -> Receive:
 
 
 def logged_in(header: str, expected: Credentials) -> str | None:
-    """Return the user of a correct Basic login, else `None`. Compares in constant time."""
+    """Return the user if an authorization header has the expected Basic login, else `None`. Takes constant time."""
     scheme, _, encoded = header.partition(" ")
     try:
         decoded = base64.b64decode(encoded.strip(), validate=True) if scheme.lower() == "basic" else b""
@@ -158,9 +163,9 @@ def logged_in(header: str, expected: Credentials) -> str | None:
 
 
 class Forms:
-    """The token of forms, against cross-site request forgery: a page of another site does not know it.
+    """Form tokens against cross-site request forgery: pages of other sites cannot know them.
 
-    The token is the session cookie, signed with a key of this process.
+    A token is the session cookie, signed with a key of this process.
     """
 
     def __init__(self) -> None:
@@ -169,12 +174,12 @@ class Forms:
         self._notes = URLSafeTimedSerializer(key, salt="note")
 
     def session(self, request: Request) -> str:
-        """Return the session of a request, or a new one."""
+        """Return the session cookie of a request, or a new session."""
         known = request.cookies.get(SESSION_COOKIE, "")
         return known if 20 <= len(known) <= 64 else secrets.token_urlsafe(24)
 
     def token(self, session: str) -> str:
-        """Return the token for the forms of a session."""
+        """Return the token for the forms of a session, valid for 12 hours."""
         return self._tokens.dumps(session)
 
     def refusal(self, request: Request, form: Mapping[str, str]) -> str | None:
@@ -198,7 +203,7 @@ class Forms:
         response.set_cookie(SESSION_COOKIE, session, httponly=True, samesite="strict")
 
     def set_note(self, response: Response, kind: str, text: str) -> None:
-        """Show the result of an action on the next page."""
+        """Store the result of an action in a cookie, to be shown on the next page."""
         signed = self._notes.dumps([kind, text[:500]])
         response.set_cookie(NOTE_COOKIE, signed, max_age=60, httponly=True, samesite="strict")
 

@@ -20,10 +20,10 @@ def serve(client: RmqClient, settings: Settings, ready: Callable[[str], None]) -
     Args:
         client: The client to use.
         settings: Address and access settings.
-        ready: Called with the URL once it is listening.
+        ready: Called with the URL once the server is listening.
 
     Raises:
-        InvalidValueError: It cannot listen on the address.
+        InvalidValueError: The server cannot listen on the address.
     """
     config = uvicorn.Config(
         make_app(client, settings),

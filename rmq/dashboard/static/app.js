@@ -22,7 +22,7 @@ themeButton.addEventListener("click", () => {
 systemDark.addEventListener("change", nameTheme);
 nameTheme();
 
-// --- live figures: the same page again, of which the parts marked as live are taken over
+// --- live figures: fetch the same page again, and replace the parts marked with data-live
 let live = every > 0;
 let timer = 0;
 function schedule() {
@@ -58,7 +58,7 @@ if (every > 0) {
   schedule();
 }
 
-// --- the key / leads to the search
+// --- the key / moves the focus to the search field
 const jump = document.getElementById("jump");
 document.addEventListener("keydown", (event) => {
   if (event.key === "Escape" && document.activeElement === jump) return jump.blur();

@@ -1,1 +1,1 @@
-"""The commands of `rmq spark`, a module each."""
+"""The commands of `rmq spark`, one module per command."""

@@ -1,4 +1,4 @@
-"""`rmq spark archive-stream`: old entries of a STREAM topic go to Parquet by day, and out of Redis."""
+"""`rmq spark archive-stream`: moves old entries of a stream topic from Redis to Parquet files, by day."""
 
 from __future__ import annotations
 
@@ -16,30 +16,32 @@ from rmq.errors import InvalidValueError
 
 def archive_stream(
     session: Session,
-    topic: Annotated[str, typer.Argument(help="Whose entries; a STREAM topic.")],
-    out: Annotated[str, typer.Option(metavar="FOLDER", help="Folder of the archive, of this topic alone.")],
+    topic: Annotated[str, typer.Argument(help="Name of the stream topic.")],
+    out: Annotated[str, typer.Option(metavar="FOLDER", help="Folder of the archive, for this topic only.")],
     older_than: Annotated[
-        int, typer.Option(metavar="DURATION", help="Archive entries that are older, such as 30d.", parser=duration)
+        int, typer.Option(metavar="DURATION", help="Archive entries older than this, such as 30d.", parser=duration)
     ],
-    group: Annotated[str, typer.Option(metavar="NAME", help="Group that stands where the archive ends.")] = "archive",
-    batch: Annotated[int, typer.Option(metavar="N", help="Most entries of a batch.")] = 100_000,
+    group: Annotated[
+        str, typer.Option(metavar="NAME", help="Group whose position is the end of the archive.")
+    ] = "archive",
+    batch: Annotated[int, typer.Option(metavar="N", help="Maximum number of entries in a batch.")] = 100_000,
     trim_after: Annotated[
         int | None,
         typer.Option(
             metavar="DURATION",
-            help="Leave entries in the topic for so long after they were archived.  \\[default: not at all]",
+            help="Keep entries in the topic for this long after they are archived.  \\[default: 0s]",
             parser=duration,
         ),
     ] = None,
-    no_trim: Annotated[bool, typer.Option("--no-trim", help="Leave the trimming to the topic's clean-ups.")] = False,
+    no_trim: Annotated[bool, typer.Option("--no-trim", help="Do not trim the topic; its retention does.")] = False,
     accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="Go on where entries were gone before they were archived.")
+        bool, typer.Option("--accept-loss", help="Continue if entries were deleted before they were archived.")
     ] = False,
     master: Master = LOCAL,
 ) -> None:
-    """Move entries older than an age to Parquet by day; trim those that are safely there. To be repeated."""
+    """Copy entries older than an age to Parquet files by day, and trim archived entries. Run it regularly."""
     if no_trim and trim_after is not None:
-        raise InvalidValueError("--trim-after says when to trim, and --no-trim not to: give one of the two")
+        raise InvalidValueError("--trim-after and --no-trim cannot be combined")
     with needs_spark():
         from rmq.spark.jobs.archive_stream import ArchiveSettings, check, run
     settings = ArchiveSettings(topic, out, "", older_than, group, batch, trim_after or 0, not no_trim, accept_loss)
@@ -55,4 +57,6 @@ def archive_stream(
     if not no_trim:
         session.line(f"{counted(report.trimmed, 'entry', 'entries')} trimmed")
     if report.held_slots:
-        session.line(f"{counted(report.held_slots, 'slot')} with archived entries that a group still needs: they stay")
+        session.line(
+            f"{counted(report.held_slots, 'slot')} with archived entries that a group still needs, so they are kept"
+        )

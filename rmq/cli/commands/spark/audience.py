@@ -1,4 +1,4 @@
-"""`rmq spark audience`: which customers are in which segments, evaluated again for each that changed."""
+"""`rmq spark audience`: assigns customers to segments, again for each customer that changed."""
 
 from __future__ import annotations
 
@@ -24,34 +24,41 @@ if TYPE_CHECKING:
 def audience(
     session: Session,
     lines: Annotated[str, typer.Argument(help="Order lines: Parquet, or CSV with a header.")],
-    out: Annotated[str, typer.Option(metavar="FOLDER", help="Where segments and checkpoint go.")],
+    out: Annotated[str, typer.Option(metavar="FOLDER", help="Folder for the segments and the checkpoint.")],
     rules: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Rules, TOML or JSON: name = SQL condition.")
+        str | None, typer.Option(metavar="FILE", help="TOML or JSON file of rules: name = SQL condition.")
     ] = None,
     topic: Annotated[str, typer.Option(help="Name of the topic.")] = "audience",
-    slots: Annotated[int, typer.Option(help="Its number of slots.")] = 8,
+    slots: Annotated[int, typer.Option(help="Number of slots of the topic.")] = 8,
     window: Annotated[str, typer.Option(help="Window in which a customer's changes merge.")] = "2s",
-    batch: Annotated[int, typer.Option(help="Most customers in a batch.")] = 1_000,
+    batch: Annotated[int, typer.Option(help="Maximum number of customers in a batch.")] = 1_000,
     sources: Annotated[
         list[str] | None,
-        typer.Option("--source", metavar="NAME", help="Send only these changes; repeatable.  \\[default: all three]"),
+        typer.Option(
+            "--source",
+            metavar="NAME",
+            help="Send only this kind of changes. Can be given more than once.  \\[default: all]",
+        ),
     ] = None,
-    no_send: Annotated[bool, typer.Option("--no-send", help="Send no changes: only drain the topic.")] = False,
+    no_send: Annotated[bool, typer.Option("--no-send", help="Send no changes; only drain the topic.")] = False,
     run_on: Annotated[
         bool, typer.Option("--run-on", help="Wait for changes of other senders until Ctrl-C or SIGTERM.")
     ] = False,
-    rival: Annotated[int, typer.Option(metavar="N", help="Let a plain consumer take N customers meanwhile.")] = 0,
+    rival: Annotated[
+        int, typer.Option(metavar="N", help="Let a consumer outside Spark handle N customers meanwhile.")
+    ] = 0,
     zookeeper: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT,...", help="Own slots, as the rival does then.")
+        str | None,
+        typer.Option(metavar="HOST:PORT,...", help="Own slots through ZooKeeper, also in the consumer of --rival."),
     ] = None,
-    chroot: Annotated[str, typer.Option(help="Path in ZooKeeper below which RMQ's nodes lie.")] = "/rmq",
+    chroot: Annotated[str, typer.Option(help="Path of RMQ's nodes in ZooKeeper.")] = "/rmq",
     zookeeper_user: ZooKeeperUser = None,
     zookeeper_ca: ZooKeeperCa = None,
     zookeeper_cert: ZooKeeperCert = None,
     zookeeper_key: ZooKeeperKey = None,
     master: Master = LOCAL,
 ) -> None:
-    """Send changes of customers from order lines, and evaluate rules for the customers that changed."""
+    """Send changes of customers, read from order lines, and evaluate rules for the customers that changed."""
     if no_send and sources:
         raise InvalidValueError(f"--no-send cannot be combined with --source {sources[0]}")
     window_ms = typed_duration_ms(window, "--window")
@@ -80,7 +87,7 @@ def audience(
 
 
 def show_audience(session: Session, report: AudienceReport, rules: Mapping[str, str]) -> None:
-    """Print a report as tables, with the checks and their results."""
+    """Print a report: tables of changes and segments, and the results of the checks."""
     if report.sent:
         changes = new_table("changes of", ">read", ">folded in Spark", ">merged in Redis", ">to evaluate")
         for name, counts in [*report.sent.items(), ("all", report.total)]:
@@ -102,7 +109,7 @@ def show_audience(session: Session, report: AudienceReport, rules: Mapping[str, 
         f"{counted(report.left, 'message')} left in the topic."
     )
     if report.died:
-        session.warn(f"{counted(report.died, 'message')} died without an evaluation: see rmq dead list")
+        session.warn(f"{counted(report.died, 'message')} died without an evaluation; `rmq dead list` shows the errors")
     if report.passed_over:
         session.warn(f"skipped {counted(report.passed_over, 'message')} that named no customer")
 
@@ -110,12 +117,12 @@ def show_audience(session: Session, report: AudienceReport, rules: Mapping[str, 
 def _checks(report: AudienceReport) -> list[tuple[bool, str]]:
     wrong = report.disorder
     checks = [
-        (not wrong.doubled, f"in one task: customers twice in a batch: {wrong.doubled:,}"),
-        (not wrong.overlaps, f"one at a time: began while another had the customer: {wrong.overlaps:,}"),
+        (not wrong.doubled, f"no duplicates: customers twice in a batch: {wrong.doubled:,}"),
+        (not wrong.overlaps, f"one at a time: began while another held the customer: {wrong.overlaps:,}"),
     ]
     if report.rival:
-        words = f"up to date: of {report.rival:,} changed in the rival's hands, not evaluated after: {wrong.outdated:,}"
+        words = f"up to date: of {report.rival:,} changed by the rival, not evaluated afterwards: {wrong.outdated:,}"
         checks.append((not wrong.outdated, words))
     if report.expired:
-        checks.append((True, f"leases that ran out meanwhile: {report.expired:,}"))
+        checks.append((True, f"leases that expired meanwhile: {report.expired:,}"))
     return checks

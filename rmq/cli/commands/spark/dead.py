@@ -1,4 +1,4 @@
-"""`rmq spark dead`: the dead by error, hour and slot, with pictures; a redrive of those that are chosen."""
+"""`rmq spark dead`: counts dead messages by error, hour and slot, draws charts, and redrives a selection."""
 
 from __future__ import annotations
 
@@ -26,35 +26,39 @@ _BAR = 30
 
 def dead(
     session: Session,
-    topics: Annotated[list[str], typer.Argument(help="Topics to read the dead of.")],
+    topics: Annotated[list[str], typer.Argument(help="Names of topics whose dead messages are read.")],
     where: Annotated[
         str | None,
         typer.Option(
             metavar="SQL",
-            help="Only these: a Spark SQL condition such as \"error_type = 'TimeoutError' and hour(died) = 3\". UTC. "
-            "Columns: topic, slot, content, text, body, died, error_type, error_message, attempts, first_failed, "
-            "last_failed.",
+            help="Select messages by a SQL condition, such as \"error_type = 'TimeoutError' and hour(died) = 3\". "
+            "Times are UTC. Columns: topic, slot, content, text, body, died, error_type, error_message, attempts, "
+            "first_failed, last_failed.",
         ),
     ] = None,
-    out: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Write the tables and their pictures there.")
-    ] = None,
-    form: Annotated[str, typer.Option("--format", metavar="csv|parquet", help="Format of these tables.")] = "csv",
+    out: Annotated[str | None, typer.Option(metavar="FOLDER", help="Folder for the tables and charts.")] = None,
+    form: Annotated[
+        str, typer.Option("--format", metavar="csv|parquet", help="Format of the tables in --out.")
+    ] = "csv",
     rows: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Write the dead themselves there, as Parquet.")
+        str | None, typer.Option(metavar="FOLDER", help="Folder for the dead messages, as Parquet.")
     ] = None,
-    redrive: Annotated[bool, typer.Option("--redrive", help="Send them again. Needs --where; 'true' is all.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what a redrive would take.")] = False,
+    redrive: Annotated[
+        bool, typer.Option("--redrive", help="Send the selected messages again. Requires --where; 'true' selects all.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show the messages that --redrive would send.")
+    ] = False,
     rate: Annotated[float | None, PER_SECOND] = None,
     priority: NewPriority = None,
     due_in: DueIn = None,
     master: Master = LOCAL,
 ) -> None:
-    """Count the dead of topics by reason, hour and slot, draw it, and send those that are chosen again."""
+    """Count the dead messages of topics by error, hour and slot, draw charts, and send selected ones again."""
     if (redrive or dry_run) and where is None:
-        raise InvalidValueError("--redrive and --dry-run need --where, a condition; --where true takes all the dead")
+        raise InvalidValueError("--redrive and --dry-run require --where; --where true selects all dead messages")
     if not redrive and not dry_run and (rate, priority, due_in) != (None, None, None):
-        raise InvalidValueError("--rate, --priority and --due-in say how to redrive: add --redrive")
+        raise InvalidValueError("--rate, --priority and --due-in require --redrive or --dry-run")
     with needs_spark():
         from rmq.spark.jobs import dead_audit
         from rmq.spark.jobs.dead_files import check_files, write_files
@@ -91,12 +95,12 @@ def _show(session: Session, report: DeadReport, where: str | None, dry_run: bool
         by_hour: Counter[str] = Counter()
         for hour in report.hours:
             by_hour[f"{hour.hour:%Y-%m-%d %H}:00"] += hour.dead
-        _show_bars(session, "hour (UTC)", sorted(by_hour.items())[-_MOST_LINES:], len(by_hour), "the last")
+        _show_bars(session, "hour (UTC)", sorted(by_hour.items())[-_MOST_LINES:], len(by_hour), "last")
         by_slot: Counter[tuple[str, int]] = Counter()
         for slot in report.slots:
             by_slot[slot.topic, slot.slot] += slot.dead
         fullest = [(f"{shown(topic, 60)} {number}", dead) for (topic, number), dead in by_slot.most_common(_MOST_LINES)]
-        _show_bars(session, "topic and slot", fullest, len(by_slot), "those with most")
+        _show_bars(session, "topic and slot", fullest, len(by_slot), "largest")
     if dry_run:
         _show_examples(session, report)
     for topic, counts in report.redriven.items():
@@ -116,7 +120,7 @@ def _show_reasons(session: Session, report: DeadReport) -> None:
             cut(row.example),
         )
     session.out.print(table)
-    _more(session, len(report.reasons), "those with most")
+    _more(session, len(report.reasons), "largest")
     session.line("")
 
 
@@ -132,7 +136,7 @@ def _show_bars(session: Session, name: str, rows: list[tuple[str, int]], number:
 
 def _more(session: Session, number: int, which: str) -> None:
     if number > _MOST_LINES:
-        session.note(f"{which} {_MOST_LINES} of {number:,}: --out and --json give all")
+        session.note(f"only the {which} {_MOST_LINES} of {number:,} are shown; --out and --json give all")
 
 
 def _show_examples(session: Session, report: DeadReport) -> None:
@@ -143,7 +147,7 @@ def _show_examples(session: Session, report: DeadReport) -> None:
             cells = (Text(shown(row.topic, 60)), str(row.slot), Text(error), f"{row.died:%Y-%m-%d %H:%M:%S}")
             table.add_row(cut(row.content), *cells)
         session.out.print(table)
-    first = f"; the {len(report.examples)} longest dead are shown" if report.chosen > len(report.examples) else ""
+    first = f"; the {len(report.examples)} that died first are shown" if report.chosen > len(report.examples) else ""
     session.line(f"would be redriven: {report.chosen:,}{first}")
 
 

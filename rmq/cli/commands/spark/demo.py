@@ -1,4 +1,4 @@
-"""`rmq spark demo`: two of the jobs on a year of a shop's orders, one after the other."""
+"""`rmq spark demo`: runs the jobs `prices` and `audience` on a year of a shop's orders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rmq.cli.commands.spark.session import LOCAL, Master, needs_spark, spark_run
 from rmq.cli.console import FAILED, Session
 
 RIVALS = 20
-"""Customers that a plain consumer takes while Spark drains, to show that no two have one at once."""
+"""Number of customers that a consumer outside Spark handles while Spark drains the topic, to test exclusion."""
 
 
 def demo(
@@ -24,14 +24,14 @@ def demo(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Order lines.  \\[default: RMQ_DATA, else ../shared/data, else the day that RMQ carries]",
+            help="Order lines.  \\[default: RMQ_DATA, else ../shared/data, else the day in the package]",
         ),
     ] = None,
     master: Master = LOCAL,
 ) -> None:
-    """Run the jobs `prices` and `audience` on real orders, and check what they promise.
+    """Run the jobs `prices` and `audience` on real orders, and check their guarantees.
 
-    It takes a Redis of its own, or the one that --url names, and there topics named demo.spark-...
+    Uses a temporary Redis, or the Redis of --url, with topics named demo.spark-...
     """
     # not RMQ_URL: it may name a live queue
     if session.options.url is None:
@@ -42,7 +42,7 @@ def demo(
     whole = orders or whole_path()
     lines = whole or slice_path()
     if whole is None:
-        session.warn("the whole data set was not found (RMQ_DATA names it): these are 4,940 order lines of one day")
+        session.warn("the full data set was not found; set RMQ_DATA to its path. Using 4,940 order lines of one day")
     session.note(f"order lines: {lines}")
     asking = prices.PriceSettings(lines, "", pictures="demo.spark-price-picture", customers="demo.spark-customer-tier")
     asked = audience.AudienceSettings(lines, "", "", topic="demo.spark-audience", rival=RIVALS)

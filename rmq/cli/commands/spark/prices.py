@@ -1,4 +1,4 @@
-"""`rmq spark prices`: asks for price pictures, and for messages to customers, larger ones first."""
+"""`rmq spark prices`: sends price changes to a merge topic, and customers to a priority topic."""
 
 from __future__ import annotations
 
@@ -20,25 +20,28 @@ if TYPE_CHECKING:
 def prices(
     session: Session,
     orders: Annotated[
-        str | None, typer.Argument(help="Order lines, Parquet or CSV.  \\[default: the day that RMQ carries]")
+        str | None, typer.Argument(help="Order lines, Parquet or CSV.  \\[default: the day in the package]")
     ] = None,
     time_range: Annotated[
         str, typer.Option(metavar="DURATION", help="Window in which an item's changes merge.")
     ] = "1h",
     merge: Annotated[
-        str, typer.Option(metavar="WHERE", help="Where Spark folds messages: partition, all or none.")
+        str,
+        typer.Option(metavar="WHERE", help="Fold messages in Spark: within a partition, over all rows (all), or none."),
     ] = "partition",
-    pictures: Annotated[str, typer.Option(metavar="TOPIC", help="The topic of items.")] = "price-picture",
-    customers: Annotated[str, typer.Option(metavar="TOPIC", help="The topic of customers.")] = "customer-tier",
-    slots: Annotated[int, typer.Option(metavar="N", help="Slots of both, a power of two.")] = 8,
-    gold: Annotated[float, typer.Option(metavar="PERCENT", help="Customers that are gold.")] = 10.0,
-    silver: Annotated[float, typer.Option(metavar="PERCENT", help="Customers that are silver.")] = 30.0,
+    pictures: Annotated[str, typer.Option(metavar="TOPIC", help="Name of the topic of items.")] = "price-picture",
+    customers: Annotated[str, typer.Option(metavar="TOPIC", help="Name of the topic of customers.")] = "customer-tier",
+    slots: Annotated[int, typer.Option(metavar="N", help="Number of slots of both topics, a power of two.")] = 8,
+    gold: Annotated[float, typer.Option(metavar="PERCENT", help="Percentage of customers in the tier gold.")] = 10.0,
+    silver: Annotated[
+        float, typer.Option(metavar="PERCENT", help="Percentage of customers in the tier silver.")
+    ] = 30.0,
     master: Master = LOCAL,
 ) -> None:
     """Send new prices of items to a merge topic, and customers by their turnover to a priority topic."""
     window_ms = typed_duration_ms(time_range, "--time-range")
     if not window_ms:
-        raise InvalidValueError("--time-range is 0; changes merge in a window of 1ms or more")
+        raise InvalidValueError("--time-range is 0; it must be at least 1ms")
     with needs_spark():
         from rmq.demo.spark.order_lines import slice_path
         from rmq.demo.spark.prices import PriceSettings, check, run
@@ -57,7 +60,7 @@ def show_prices(session: Session, report: PriceReport, window: str) -> None:
 
     Args:
         session: The command's session.
-        report: What to print.
+        report: Report of the job.
         window: The merge window as it was typed.
     """
     session.line(f"{report.lines:,} order lines, {report.without_price:,} of them without a price\n")
@@ -73,7 +76,7 @@ def show_prices(session: Session, report: PriceReport, window: str) -> None:
     if changes:
         saved = f"{1 - report.windows / changes:.1%}"
         session.line(
-            f"sent as they came, {window} at a time: {report.windows:,} pictures of {changes:,}, {saved} saved"
+            f"sent change by change, in windows of {window}: {report.windows:,} pictures of {changes:,}, {saved} saved"
         )
     session.line("")
     tiers = new_table("tier", ">priority", ">customers", ">turnover")

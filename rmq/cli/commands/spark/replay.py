@@ -1,4 +1,4 @@
-"""`rmq spark replay`: a day's dead, or a day of an archive, sent again at a rate."""
+"""`rmq spark replay`: sends the dead messages of a day, or a day of an archive, again at a limited rate."""
 
 from __future__ import annotations
 
@@ -17,34 +17,35 @@ from rmq.cli.parsing import parse_day
 
 def replay(
     session: Session,
-    topic: Annotated[str, typer.Argument(help="Where the messages go.")],
+    topic: Annotated[str, typer.Argument(help="Name of the topic to send the messages to.")],
     day: Annotated[date, typer.Option(metavar="DAY", help="Day in UTC, such as 2026-11-20.", parser=typed(parse_day))],
     rate: Annotated[float, PER_SECOND],
     archive: Annotated[
         str | None,
-        typer.Option(metavar="FOLDER", help="Parquet that a drain wrote.  \\[default: the topic's dead]"),
+        typer.Option(metavar="FOLDER", help="Parquet files of a drain.  \\[default: the topic's dead messages]"),
     ] = None,
     time_column: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Archive: column with the time.  \\[default: its timestamp]"),
+        typer.Option(metavar="NAME", help="Archive: column of the time.  \\[default: its timestamp column]"),
     ] = None,
     from_topic: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Archive: topic of its messages, if not this one."),
+        typer.Option(metavar="NAME", help="Archive: topic of the archived messages, if it is not TOPIC."),
     ] = None,
     priority: NewPriority = None,
     due_in: DueIn = None,
     fixed_time: Annotated[
         int | None,
-        typer.Option(metavar="TIME", help="Archive to a FIXED_TIME topic: when all is due.", parser=instant),
+        typer.Option(metavar="TIME", help="Archive, fixed-time: due time of all messages.", parser=instant),
     ] = None,
     run_name: Annotated[
-        str, typer.Option("--run", metavar="NAME", help="Archive: a new name sends sent messages once more.")
+        str,
+        typer.Option("--run", metavar="NAME", help="Archive: name of the run. A new name sends all messages again."),
     ] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count the messages.")] = False,
     master: Master = LOCAL,
 ) -> None:
-    """Send a day's messages again at a limited rate: those that died then, or those of an archive."""
+    """Send messages again at a limited rate: those that died on a day, or those of a day of an archive."""
     with needs_spark():
         from rmq.spark.jobs.redrive import Again
         from rmq.spark.jobs.replay import ReplaySettings, check, run
@@ -64,7 +65,7 @@ def replay(
         f"{report.merged:,} merged with the backlog"
     )
     if report.skipped:
-        why = "not dead any more" if archive is None else "sent by an earlier run; --run NAME sends them once more"
+        why = "no longer dead" if archive is None else "sent by an earlier run; --run NAME sends them again"
         session.line(f"{report.skipped:,} skipped: {why}")
     if not report.resumable:
-        session.note("this topic waits for room, drops or has a ttl: another run would send all messages again")
+        session.note("the topic blocks or drops when full, or has a ttl, so another run would send all messages again")

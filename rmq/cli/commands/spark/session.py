@@ -1,4 +1,4 @@
-"""Shared by the commands of `rmq spark`: opening Spark and Redis, showing progress, and printing errors."""
+"""Code shared by the commands of `rmq spark`: connections to Spark and Redis, progress, and errors."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Running:
     """Arguments that a command passes to its job.
 
     Attributes:
-        spark: The session.
-        url: Where Redis is, for `format("rmq")`; also where the command started one of its own.
-        say: Shows the step that begins.
+        spark: The Spark session.
+        url: URL of Redis for `format("rmq")`, also of a temporary Redis.
+        say: Called with the name of each step as it begins.
     """
 
     spark: SparkSession
@@ -43,16 +43,16 @@ class Running:
 def spark_running(
     session: Session, name: str, master: str = LOCAL, check: Callable[[str], None] = lambda url: None
 ) -> Generator[Running]:
-    """Open Redis and Spark for one job, and show how far it is on stderr where that is a terminal.
+    """Context manager that connects to Redis, starts Spark, and shows progress if stderr is a terminal.
 
     Args:
         session: The command's session.
-        name: The job's name.
-        master: Where Spark runs.
-        check: Gets the URL of Redis before Spark starts, which takes seconds; raises what the job would refuse.
+        name: Name of the job.
+        master: Spark master, such as `local[2]`.
+        check: Called with the URL of Redis before Spark starts, which takes seconds; raises for invalid settings.
 
     Raises:
-        RmqError: The extra `spark-local` or Java is missing, Redis does not answer, or the job failed, in one line.
+        RmqError: The extra `spark-local` or Java is missing, Redis does not answer, or the job failed.
     """
     with needs_spark():
         from rmq.spark.failures import plain_errors
@@ -61,7 +61,7 @@ def spark_running(
     with session.client() as client, plain_errors():
         client.topics()  # so that a Redis that does not answer fails here, and not in Spark's tasks
         check(client.url)
-        session.note("Spark starts ...")
+        session.note("starting Spark ...")
         with open_session(f"rmq {name}", master=master, quiet=not session.options.verbose) as spark:
             if not session.err.is_terminal:
                 yield Running(spark, client.url, session.note)
