@@ -20,7 +20,7 @@ from benchmarks.support.meters import Meter, medians
 from benchmarks.support.servers import Servers, standalone
 from rmq import Topic, TopicType
 from rmq._broker.broker import QueueBroker
-from rmq._broker.claims import CLAIM_BYTES, Outcomes
+from rmq._broker.claims import SETTLE_ONLY, ClaimPart, Outcomes
 from rmq._model.batches import EncodedMessage
 from rmq._model.replies import ClaimReply
 from rmq._transport.connections import Connections
@@ -101,9 +101,9 @@ class _Slots:
         writer, found = self._writer, list[ClaimReply[Any]]()
         with Meter(self._servers) as meter:
             for first in range(0, SLOTS, A_CALL):
-                calls = [writer.claim_call(slot, limit, self._acks[slot]) for slot in range(first, first + A_CALL)]
-                joined = writer.claim_many_call(calls, [limit == 0] * A_CALL, CLAIM_BYTES)
-                for reply in self._connections.run(joined):
+                slots = range(first, first + A_CALL)
+                parts = [ClaimPart(slot, limit or SETTLE_ONLY, self._acks[slot]) for slot in slots]
+                for reply in self._connections.run(writer.claim_call(parts)):
                     if not isinstance(reply, ClaimReply):
                         raise reply
                     found.append(reply)

@@ -20,7 +20,7 @@ from rmq._broker import sends as sending
 from rmq._broker import shared as limits
 from rmq._broker import shared as workers
 from rmq._broker import streams, viewing
-from rmq._broker.claims import MAX_BATCH, NACK_BATCH, PIGGYBACKED_NACKS, WHOLE_BATCH, Nack, Outcomes
+from rmq._broker.claims import MAX_BATCH, NACK_BATCH, PIGGYBACKED_NACKS, WHOLE_BATCH, ClaimPart, Nack, Outcomes
 from rmq._broker.dead import Turn
 from rmq._broker.definitions import MAX_DEFINITION_BYTES
 from rmq._broker.keys import (
@@ -414,16 +414,15 @@ def _claim_everything(place: Place) -> Call[Any]:
     return claiming.claim(place.topic, 0, MAX_BATCH, outcomes=Outcomes(acks=acks, nacks=_nacks(nacked)))
 
 
-@case("claim_many", "as many slots as a call has", most=16, slots=1_024)
-def _claim_many(place: Place) -> Call[Any]:
-    slots = MOST_WEIGHT // (CLAIM_WEIGHT + 13 + 10)
+@case("claim", "as many slots as a call has", most=16, slots=1_024)
+def _claim_slots(place: Place) -> Call[Any]:
+    slots = MOST_WEIGHT // (CLAIM_WEIGHT + 10)
     for slot in range(slots):
         place.__dict__["keys"] = slot_keys(place.topic.name, slot)
         place.held(20, 5, 10**8)
         place.held(20, 0, 10**8, "b")
         place.store(20, 10**6)
-    parts = [claiming.claim(place.topic, slot, 10) for slot in range(slots)]
-    return claiming.claim_many(parts)
+    return claiming.queue_claims(place.topic)([ClaimPart(slot, 10) for slot in range(slots)])
 
 
 # --- settling
@@ -815,9 +814,9 @@ def _stream_everything(place: Place) -> Call[Any]:
     return _claim_entries(place, acks=acks, nacks=_stream_nacks(nacked, "bury"))
 
 
-@case("stream_claim_many", "as many slots as a call has", S, most=24, slots=1_024)
-def _stream_claim_many(place: Place) -> Call[Any]:
-    slots = MOST_WEIGHT // (CLAIM_WEIGHT + 17 + 10)
+@case("stream_claim", "as many slots as a call has", S, most=24, slots=1_024)
+def _stream_claim_slots(place: Place) -> Call[Any]:
+    slots = MOST_WEIGHT // (CLAIM_WEIGHT + 10)
     for slot in range(slots):
         place.__dict__["keys"] = slot_keys(place.topic.name, slot)
         place.__dict__["own"] = group_keys(place.topic.name, slot, ME.group)
@@ -825,7 +824,7 @@ def _stream_claim_many(place: Place) -> Call[Any]:
         gone = {"min_idle_time": 0, "idle": 10**8, "retrycount": 99, "justid": True}
         place.client.xclaim(place.keys.store, ME.group, "other", message_ids=ids[::2], **gone)
         place.entries(10)
-    return streams.claim_many([streams.claim(place.topic, slot, ME, 10) for slot in range(slots)])
+    return streams.stream_claims(place.topic, ME)([ClaimPart(slot, 10) for slot in range(slots)])
 
 
 @case("stream_ack_whole", "the most", S)

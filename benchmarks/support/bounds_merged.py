@@ -11,7 +11,7 @@ from rmq import Collect, Fixed, Merge, TopicType
 from rmq._broker import claims as claiming
 from rmq._broker import control as steering
 from rmq._broker import dead as dead_
-from rmq._broker.claims import MAX_BATCH, NACK_BATCH, PIGGYBACKED_NACKS, SWEEP_LIMIT, Nack, Outcomes
+from rmq._broker.claims import MAX_BATCH, NACK_BATCH, PIGGYBACKED_NACKS, SWEEP_LIMIT, ClaimPart, Nack, Outcomes
 from rmq._broker.keys import slot_keys
 from rmq._model.batches import EncodedMessage
 from rmq._model.merging import MAX_UNIQUE_ITEMS
@@ -306,15 +306,15 @@ def _everything(place: Place, shape: Shape) -> Call[Any]:
     return claiming.claim(place.topic, 0, MAX_BATCH, Outcomes(nacks=_nacks(nacked, "release", 5)))
 
 
-@merged("claim_many", "slots in which claims have expired", slots=64)
-def _claim_many(place: Place, shape: Shape) -> Call[Any]:
+@merged("claim", "slots in which claims have expired", slots=64)
+def _claim_slots(place: Place, shape: Shape) -> Call[Any]:
     names, slots = _names(shape, 6), 16
     for slot in range(slots):
         place.__dict__["keys"] = slot_keys(place.topic.name, slot)
         _held(place, shape, names[:3], 5, 10**8)
         _fresh(place, shape, names[:3], FAR)
         _fresh(place, shape, names[3:])
-    return claiming.claim_many([claiming.claim(place.topic, slot, 10) for slot in range(slots)])
+    return claiming.queue_claims(place.topic)([ClaimPart(slot, 10) for slot in range(slots)])
 
 
 # --- settling

@@ -57,15 +57,6 @@ class BoundScript:
         """
         return _binder(self.name, default_scripts()[self.name].args, "[{}]", known)
 
-    def places(self, names: Sequence[str]) -> list[int]:
-        """Return the positions of arguments that every call has. For the tail it is the position of its first value.
-
-        Raises `ValueError` for another name.
-        """
-        all_ = default_scripts()[self.name].args
-        order = all_.required if all_.optional else (*all_.required, all_.tail)
-        return [order.index(name) for name in names]
-
     @cached_property
     def names(self) -> Callable[..., tuple[str, ...]]:
         """Function that returns the keys in the script's order; like `args`, with the optional keys included."""

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from rmq._broker import claims
-from rmq._broker.claims import CLAIM_BYTES, MAX_BATCH, NO_OUTCOMES, Ack, Nack, Outcomes, Renewal, WholeClaim
+from rmq._broker.claims import CLAIM_BYTES, MAX_BATCH, Ack, ClaimPart, Nack, Outcomes, Renewal, WholeClaim
 from rmq._broker.sends import MERGES_AGAIN, MergedSends, QueueSends, send_calls
 from rmq._model.batches import EncodedMessage
 from rmq._model.deliveries import Delivery, Holder, MergedDelivery
@@ -42,27 +42,15 @@ class Broker(Protocol):
     upkeep_s: float | None
 
     def claim_call(
-        self,
-        slot: int,
-        limit: int,
-        outcomes: Outcomes = NO_OUTCOMES,
-        *,
-        owner: Owner = NO_OWNER,
-        start: int = 0,
-        most_bytes: int = CLAIM_BYTES,
-    ) -> Call[ClaimReply[Any]]:
-        """Return a claim that first settles earlier deliveries, for callers that claim from several slots at once."""
-        ...
-
-    def claim_many_call(
-        self, claims: Sequence[Call[ClaimReply[Any]]], settle_only: Sequence[bool], most_bytes: int
+        self, parts: Sequence[ClaimPart], most_bytes: int = CLAIM_BYTES
     ) -> Call[list[ClaimReply[Any] | RmqError]]:
-        """Return one call for several claims whose slots one script may touch; each claim has its own reply.
+        """Return one call that claims from one slot, or from several that one script may touch.
+
+        In the result, each slot has its own reply or error; the error of a single slot is raised.
 
         Args:
-            claims: Calls that `claim_call` has built.
-            settle_only: For each, whether it only settles, without a search for messages to claim or to sweep.
-            most_bytes: Maximum of bytes that all claims together return; the first message may have more.
+            parts: The claims, one for each slot.
+            most_bytes: Most bytes of contents and bodies in all replies; the first message may have more.
         """
         ...
 
@@ -171,8 +159,7 @@ class QueueBroker:
         self.send_many_call = None
         if isinstance(self.send_call, QueueSends) and self.send_call.joins and not connections.multi_node:
             self.send_many_call = self.send_call.joined
-        self.claim_call = claims.Claims(topic)
-        self.claim_many_call = claims.claim_many
+        self.claim_call = claims.queue_claims(topic)
         self.ack_call = partial(claims.ack, topic)
         self.nack_call = partial(claims.nack, topic)
         self.extend_call = partial(claims.extend, topic)
@@ -190,7 +177,7 @@ class QueueBroker:
         return self._connections.run(build(slot, messages, detailed))
 
     def whole_call(self, slot: int, whole: Sequence[WholeClaim]) -> Call[tuple[int, ...]]:
-        return self.claim_call(slot, 0, Outcomes(whole=whole)).then(lambda reply: reply.unmatched)
+        return self.claim_call.one(slot, 0, Outcomes(whole=whole)).then(lambda reply: reply.unmatched)
 
     def begin_extend(self, renewals: Sequence[Renewal]) -> Dispatch:
         return self._connections.dispatch([self.extend_call(*renewal) for renewal in renewals], self.topic.lease_s / 6)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
-from itertools import groupby, repeat
+from functools import cache, partial
+from itertools import groupby
 from operator import itemgetter
 from typing import Any, Generic, NamedTuple, cast
 
@@ -16,83 +16,10 @@ from rmq._model.replies import NO_OWNER, Claimed, ClaimedRows, ClaimReply, Exten
 from rmq._model.scores import Ties, retries_left_after_claim, retries_left_of, score_of, scores_of, stamped
 from rmq._model.topics import Topic
 from rmq._transport.call import Call
-from rmq._transport.refusals import AOF_TROUBLE, error_of, parsed, reply_lost
+from rmq._transport.refusals import AOF_TROUBLE, UNREADABLE, error_of, reply_lost, unreadable
 from rmq.errors import RmqError
 
-
-class JoinedClaims(Generic[M]):
-    """Joins several claims from one kind of topic in one call. Each claim has its own reply.
-
-    Args:
-        one: The script that claims from one slot. Its last argument is `settlements`.
-        many: The script that claims from several slots. Its arguments are `width`, the shared ones, `most_bytes`, and
-            `claims`: for each slot the number of its values, and the values.
-        shared: Names of the arguments that all claims share.
-        per_slot: Names of the arguments of each slot, `limit` among them, in the order of `many`.
-    """
-
-    def __init__(self, one: BoundScript, many: BoundScript, shared: Sequence[str], per_slot: Sequence[str]) -> None:
-        self._one, self._many = one, many
-        self._shared, self._per_slot = shared, per_slot
-
-    @cached_property
-    def _places(self) -> tuple[list[int], list[int], int, int]:
-        """Positions in a claim of the shared arguments, the slot's own ones, the settlements, and the limit."""
-        [tail] = self._one.places(["settlements"])
-        return self._one.places(self._shared), self._one.places(self._per_slot), tail, self._per_slot.index("limit") + 1
-
-    def __call__(
-        self, claims: Sequence[Call[ClaimReply[M]]], most_bytes: int, limits: Sequence[int | None] | None = None
-    ) -> Call[list[ClaimReply[M] | RmqError]]:
-        """Return one call for several claims from one topic.
-
-        Args:
-            claims: Calls of `one`.
-            most_bytes: Maximum of bytes that all claims together return.
-            limits: Limits that replace those of the claims, unless `None`.
-
-        The shared arguments are those of the last claim.
-        """
-        first = claims[0]
-        shared_at, per_slot_at, tail, limit_at = self._places
-        per_slot_of = itemgetter(*per_slot_at)
-        names: list[str] = []
-        slots: list[Argument] = []
-        for call, limit in zip(claims, limits or repeat(None), strict=False):
-            args, at = call.args, len(slots)
-            names += call.keys
-            slots.append(len(per_slot_at) + len(args) - tail)
-            slots += per_slot_of(args)
-            slots += args[tail:]
-            if limit is not None:
-                slots[at + limit_at] = limit
-        shared = {name: claims[-1].args[at] for name, at in zip(self._shared, shared_at, strict=True)}
-        args = self._many.args(width=len(first.keys), most_bytes=most_bytes, claims=slots, **shared)
-        parse = partial(_parse, claims)
-        return Call(self._many.name, tuple(names), args, parse, self._many.repeatable, first.topic, first.slot)
-
-
-def _parse(claims: Sequence[Call[ClaimReply[M]]], reply: list[Any]) -> list[ClaimReply[M] | RmqError]:
-    return [_parse_one(claim, each) for claim, each in zip(claims, reply, strict=True)]
-
-
-def _parse_one(claim: Call[ClaimReply[M]], reply: Any) -> ClaimReply[M] | RmqError:
-    if not isinstance(reply, bytes):
-        try:
-            return parsed(claim, reply)
-        except RmqError as error:  # what the other slots have claimed is handed over all the same
-            return error
-    text = reply.decode(errors="replace")
-    return reply_lost(claim, text) if AOF_TROUBLE in text else error_of(claim, text)
-
-
-_CLAIM, _CLAIM_MANY = BoundScript("claim", repeatable=False), BoundScript("claim_many", repeatable=False)
-_JOINED: JoinedClaims[Claimed] = JoinedClaims(
-    _CLAIM,
-    _CLAIM_MANY,
-    shared="lease_ms max_retries order sweep_limit max_dead_age_ms max_dead".split(),
-    per_slot="epoch ensemble limit start".split(),
-)
+_CLAIM = BoundScript("claim", repeatable=False)
 _ACK, _NACK, _EXTEND = (BoundScript(verb, repeatable=False) for verb in ("ack", "nack", "extend"))
 _LOOK = BoundScript("look")
 
@@ -168,7 +95,7 @@ class Outcomes(NamedTuple):
         whole: Claims of which every delivery is acked. They need no names, which costs less.
     """
 
-    acks: Iterable[Ack] = ()
+    acks: Sequence[Ack] = ()
     nacks: Sequence[Nack] = ()
     whole: Sequence[WholeClaim] = ()
 
@@ -176,30 +103,87 @@ class Outcomes(NamedTuple):
 NO_OUTCOMES = Outcomes()
 
 
-class Claims:
-    """Factory of the claims of one topic. Arguments that are the same for all claims are computed once.
+class ClaimPart(NamedTuple):
+    """What a claim asks of one slot; `Claims` joins several in a call.
 
-    Args:
-        topic: The registered definition.
-        sweep_limit: Most expired leases and most due retries that one claim moves.
+    Attributes:
+        slot: The slot.
+        limit: Most messages to claim, 0 to `MAX_BATCH`, or `SETTLE_ONLY`.
+        outcomes: Outcomes of earlier deliveries, which are settled first.
+        owner: The owner in whose name the claim is made.
+        start: Queues: rank at which to continue an earlier search. Streams: if not 0, new entries are read under a
+            consumer name of the claim, with at least this stamp, so that they can be acked as a whole: see
+            `ClaimReply.own`. The stamp must be a new one, since a server may have lost a claim.
     """
 
-    def __init__(self, topic: Topic, sweep_limit: int = SWEEP_LIMIT) -> None:
-        self._topic = topic.name
-        self._keys_of = partial(_CLAIM.keys_of, topic)
-        self._keys: dict[int, tuple[str, ...]] = {}
-        self._ttl_ms = topic.ttl_ms
-        self._parse = partial(_parse_claim, topic.max_retries)
-        self._args = _CLAIM.args_with(
-            lease_ms=topic.lease_ms,
-            max_retries=topic.max_retries,
-            order=claim_order_of(topic),
-            sweep_limit=sweep_limit,
-            max_dead_age_ms=topic.max_dead_age_ms,
-            max_dead=topic.max_dead_per_slot,
-        )
+    slot: int
+    limit: int
+    outcomes: Outcomes = NO_OUTCOMES
+    owner: Owner = NO_OWNER
+    start: int = 0
+
+
+SETTLE_ONLY = -1
+"""Limit of a claim that settles, and need not search for messages to claim or to sweep."""
+
+
+class Claims(Generic[M]):
+    """Builds the claims from the slots of one topic. Arguments that are the same for all of them are computed once.
+
+    Args:
+        script: The script. Its last arguments are `most_bytes` and `claims`; see there.
+        topic: Name of the topic.
+        keys_of: Function that returns the keys of a slot.
+        parse: Function that parses the reply of one slot.
+        ending: Values behind the outcomes of each slot.
+        known: Arguments that all claims have in common.
+    """
+
+    def __init__(
+        self,
+        script: BoundScript,
+        topic: str,
+        keys_of: Callable[[int], tuple[str, ...]],
+        parse: Callable[[list[Any]], ClaimReply[M]],
+        ending: Sequence[Argument] = (),
+        **known: Argument,
+    ) -> None:
+        self._script, self._topic, self._parse = script, topic, parse
+        self._keys_of, self._ending = cache(keys_of), ending
+        self._args = script.args_with(**known)
 
     def __call__(
+        self, parts: Sequence[ClaimPart], most_bytes: int = CLAIM_BYTES
+    ) -> Call[list[ClaimReply[M] | RmqError]]:
+        """Return one call that claims from one slot, or from several that one script may touch.
+
+        In the result, each slot has its own reply or error; the error of a single slot is raised.
+        A reply's `unmatched` has the claim scores of `Outcomes.whole` that must be acked by name instead.
+
+        Guarantee: a whole claim is acked only if all of its messages are still in flight; otherwise nothing changes for
+        it. It cannot be mistaken for another: no two claims or renewals of a slot have the same score.
+
+        Args:
+            parts: The claims, one for each slot.
+            most_bytes: Most bytes of contents and bodies in all replies; the first message may have more.
+        """
+        keys: list[str] = []
+        claims: list[Argument] = []
+        for slot, limit, (acks, nacks, whole), (epoch, ensemble), start in parts:
+            keys += self._keys_of(slot)
+            at = len(claims)
+            claims += (0, epoch, ensemble, limit, start)
+            claims += nack_args(nacks) if nacks else (0,)
+            claims += ack_args(acks) if acks else (0,)
+            claims.append(len(whole))
+            for each in whole:
+                claims += each
+            claims += self._ending
+            claims[at] = len(claims) - at - 1
+        args, parse = self._args(most_bytes=most_bytes, claims=claims), partial(self._replies, parts)
+        return Call(self._script.name, tuple(keys), args, parse, self._script.repeatable, self._topic, parts[0].slot)
+
+    def one(
         self,
         slot: int,
         limit: int,
@@ -208,34 +192,51 @@ class Claims:
         owner: Owner = NO_OWNER,
         start: int = 0,
         most_bytes: int = CLAIM_BYTES,
-    ) -> Call[ClaimReply[Claimed]]:
-        """Return a claim of up to `limit` messages (0 to `MAX_BATCH`), which first settles earlier deliveries.
+    ) -> Call[ClaimReply[M]]:
+        """Return a claim from one slot; its result is the reply of that slot. For the arguments see `ClaimPart`."""
+        call = self((ClaimPart(slot, limit, outcomes, owner, start),), most_bytes)
+        return cast("Call[ClaimReply[M]]", call._replace(parse=self._reply))
 
-        The reply's `unmatched` has the claim scores of `outcomes.whole` that must be acked by name instead.
+    def _reply(self, replies: list[Any]) -> ClaimReply[M]:
+        [reply] = replies
+        return self._parse(reply)
 
-        Guarantee: a whole claim is acked only if all of its messages are still in flight; otherwise nothing changes for
-        it. It cannot be mistaken for another: no two claims or renewals of a slot have the same score.
-        """
-        acks, nacks, whole = outcomes
-        settlements = nack_args(nacks) if nacks else [0]
-        settlements += ack_args(acks) if acks else (0,)
-        settlements.append(len(whole))
-        for each in whole:
-            settlements += each
-        if self._ttl_ms is not None:
-            settlements.append(self._ttl_ms)
-        args = self._args(
-            epoch=owner.epoch,
-            ensemble=owner.ensemble,
-            limit=limit,
-            start=start,
-            most_bytes=most_bytes,
-            settlements=settlements,
-        )
-        keys = self._keys.get(slot)
-        if keys is None:
-            keys = self._keys[slot] = self._keys_of(slot)
-        return Call(_CLAIM.name, keys, args, self._parse, False, self._topic, slot)
+    def _replies(self, parts: Sequence[ClaimPart], replies: list[Any]) -> list[ClaimReply[M] | RmqError]:
+        """Parse the replies of slots. What is wrong with one is its own error: the others have claimed all the same."""
+        results: list[ClaimReply[M] | RmqError] = []
+        for part, reply in zip(parts, replies, strict=True):
+            try:
+                results.append(self._error(part, reply) if isinstance(reply, bytes) else self._parse(reply))
+            except UNREADABLE as error:
+                results.append(unreadable(self((part,)), error))
+        return results
+
+    def _error(self, part: ClaimPart, reply: bytes) -> RmqError:
+        text, call = reply.decode(errors="replace"), self((part,))
+        return reply_lost(call, text) if AOF_TROUBLE in text else error_of(call, text)
+
+
+def queue_claims(topic: Topic, sweep_limit: int = SWEEP_LIMIT) -> Claims[Claimed]:
+    """Return the claims of a topic that is no stream.
+
+    Args:
+        topic: The registered definition.
+        sweep_limit: Most expired leases and most due retries that a claim moves in a slot.
+    """
+    return Claims(
+        _CLAIM,
+        topic.name,
+        partial(_CLAIM.keys_of, topic),
+        partial(_parse_claim, topic.max_retries),
+        () if topic.ttl_ms is None else (topic.ttl_ms,),
+        width=len(_CLAIM.keys_of(topic, 0)),
+        lease_ms=topic.lease_ms,
+        max_retries=topic.max_retries,
+        order=claim_order_of(topic),
+        sweep_limit=sweep_limit,
+        max_dead_age_ms=topic.max_dead_age_ms,
+        max_dead=topic.max_dead_per_slot,
+    )
 
 
 def claim(
@@ -247,20 +248,8 @@ def claim(
     sweep_limit: int = SWEEP_LIMIT,
     **rest: Any,
 ) -> Call[ClaimReply[Claimed]]:
-    """Return one claim; see `Claims`."""
-    return Claims(topic, sweep_limit)(slot, limit, outcomes, **rest)
-
-
-def claim_many(
-    claims: Sequence[Call[ClaimReply[Claimed]]], settle_only: Sequence[bool] = (), most_bytes: int = CLAIM_BYTES
-) -> Call[list[ClaimReply[Claimed] | RmqError]]:
-    """Return one call for several claims from a topic whose slots one script may touch; each has its own reply.
-
-    `settle_only` tells which claims, with limit 0, need not sweep, if that saves work; by default none.
-    `most_bytes` is the limit of all claims together.
-    """
-    limits = [-1 if each else None for each in settle_only] or None
-    return _JOINED(claims, most_bytes, limits)
+    """Return a claim from one slot; for the arguments see `queue_claims` and `Claims.one`."""
+    return queue_claims(topic, sweep_limit).one(slot, limit, outcomes, **rest)
 
 
 def ack(topic: Topic, slot: int, acks: Iterable[Ack], owner: Owner = NO_OWNER) -> Call[tuple[bytes, ...]]:

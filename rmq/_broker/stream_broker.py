@@ -9,7 +9,7 @@ from weakref import ref
 
 from rmq._broker import streams
 from rmq._broker.broker import MANY_SLOTS
-from rmq._broker.claims import CLAIM_BYTES, NACK_BATCH, NO_OUTCOMES, Ack, Nack, Outcomes, Renewal, WholeClaim
+from rmq._broker.claims import CLAIM_BYTES, NACK_BATCH, Ack, ClaimPart, Nack, Outcomes, Renewal, WholeClaim
 from rmq._broker.streams import Member
 from rmq._io.reports import reporter
 from rmq._model.deliveries import Delivery, Holder
@@ -86,6 +86,7 @@ class StreamBroker:
         self._connections, self.topic, self.member = connections, topic, member
         self.group: str | None = member.group
         self.look_call = partial(streams.look, topic, group=member.group)
+        self._claims = streams.stream_claims(topic, member)
         self._newest = NewestDeliveries()
         self._busy: set[int] = set()
         self._own: dict[tuple[int, int], int] = {}
@@ -124,26 +125,14 @@ class StreamBroker:
         return self._own.get((slot, claim_score)) == number
 
     def claim_call(
-        self,
-        slot: int,
-        limit: int,
-        outcomes: Outcomes = NO_OUTCOMES,
-        *,
-        owner: Owner = NO_OWNER,
-        start: int = 0,
-        most_bytes: int = CLAIM_BYTES,
-    ) -> Call[ClaimReply[StreamClaimed]]:
-        del start  # a stream has no ranks
-        own = self._unseen.get(slot, 1) if limit >= OWN_FROM and slot in self._busy else 0
-        return streams.claim(
-            self.topic, slot, self.member, limit, outcomes, owner=owner, most_bytes=most_bytes, own=own
-        )
-
-    def claim_many_call(
-        self, claims: Sequence[Call[ClaimReply[StreamClaimed]]], settle_only: Sequence[bool], most_bytes: int
+        self, parts: Sequence[ClaimPart], most_bytes: int = CLAIM_BYTES
     ) -> Call[list[ClaimReply[StreamClaimed] | RmqError]]:
-        del settle_only  # their limits are 0, which spares all that can be spared
-        return streams.claim_many(claims, most_bytes)
+        unseen, busy = self._unseen, self._busy
+        own = [
+            part._replace(start=unseen.get(part.slot, 1)) if part.limit >= OWN_FROM and part.slot in busy else part
+            for part in parts
+        ]
+        return self._claims(own, most_bytes)
 
     def deliveries(
         self, slot: int, reply: ClaimReply[StreamClaimed], lease_until_s: float, holder: Holder, owner: Owner
@@ -192,7 +181,7 @@ class StreamBroker:
             log_lost(self.topic, slot, self.member.group, reply.lost)
             return reply
 
-        return self.claim_call(slot, 0, outcomes).then(noted)
+        return self._claims.one(slot, 0, outcomes).then(noted)
 
     def extend_call(self, slot: int, claims: Sequence[Ack], owner: Owner = NO_OWNER) -> Call[ExtendReply]:
         return streams.extend(self.topic, slot, self.member, claims, owner)

@@ -10,15 +10,12 @@ from typing import Any, cast
 
 from rmq._broker.binding import SAFE_AGAIN, BoundScript
 from rmq._broker.claims import (
-    CLAIM_BYTES,
     NO_OUTCOMES,
     Ack,
-    JoinedClaims,
+    Claims,
     Outcomes,
     WholeClaim,
-    ack_args,
     due_times,
-    nack_args,
     renewal_args,
     rest_of,
 )
@@ -68,15 +65,7 @@ OPEN_AGAIN = (
 """Warning for a caller who repeats a send with such ids."""
 
 _LOOK = BoundScript("stream_look")
-_CLAIM, _CLAIM_MANY, _EXTEND = (
-    BoundScript(f"stream_{verb}", repeatable=False) for verb in "claim claim_many extend".split()
-)
-_JOINED: JoinedClaims[StreamClaimed] = JoinedClaims(
-    _CLAIM,
-    _CLAIM_MANY,
-    shared="group consumer lease_ms max_retries scan_limit max_dead_age_ms max_dead piece".split(),
-    per_slot="epoch ensemble limit own".split(),
-)
+_CLAIM, _EXTEND = (BoundScript(f"stream_{verb}", repeatable=False) for verb in ("claim", "extend"))
 _ACK_WHOLE = BoundScript("stream_ack_whole", repeatable=False)
 _DROP_GROUP, _TRIM, _DELETE, _REDRIVE, _PURGE_DEAD = (
     BoundScript(name, durable=SAFE_AGAIN)
@@ -176,47 +165,29 @@ def join(topic: Topic, slot: int, group: str, start: str) -> Call[bool]:
     return _JOIN.call(topic, slot, is_one, args, group=group)
 
 
-def claim(
-    topic: Topic,
-    slot: int,
-    member: Member,
-    limit: int,
-    outcomes: Outcomes = NO_OUTCOMES,
-    *,
-    owner: Owner = NO_OWNER,
-    most_bytes: int = CLAIM_BYTES,
-    own: int = 0,
-) -> Call[ClaimReply[StreamClaimed]]:
-    """Return a claim of up to `limit` entries (0 to `MAX_BATCH`), which first settles earlier deliveries.
-
-    If `own` is not 0, new entries are read under a consumer name of the claim, with at least this stamp, so that they
-    can be acked as a whole: see `ClaimReply.own`. The stamp must be a new one, since a server may have lost a claim.
-    """
-    whole = [len(outcomes.whole), *chain.from_iterable(outcomes.whole)]
-    args = _CLAIM.args(
-        epoch=owner.epoch,
-        ensemble=owner.ensemble,
+def stream_claims(topic: Topic, member: Member) -> Claims[StreamClaimed]:
+    """Return the claims of a consumer of a group."""
+    return Claims(
+        _CLAIM,
+        topic.name,
+        lambda slot: _CLAIM.keys(group_keys(topic.name, slot, member.group)),
+        claimed_entries,
         group=member.group,
         consumer=member.consumer,
         lease_ms=topic.lease_s * 1000,
         max_retries=topic.max_retries,
-        limit=limit,
         scan_limit=SCAN_LIMIT,
         max_dead_age_ms=topic.max_dead_age_ms,
         max_dead=topic.max_dead_per_slot,
-        most_bytes=most_bytes,
         piece=max(1, FIRST_BYTES // (topic.max_content_bytes + topic.max_body_bytes)),
-        own=int(own),
-        settlements=nack_args(outcomes.nacks) + ack_args(outcomes.acks) + whole,
     )
-    return _CLAIM.call(topic, slot, claimed_entries, args, group=member.group)
 
 
-def claim_many(
-    claims: Sequence[Call[ClaimReply[StreamClaimed]]], most_bytes: int = CLAIM_BYTES
-) -> Call[list[ClaimReply[StreamClaimed] | RmqError]]:
-    """Return one call for several claims of a consumer; each has its own reply. `most_bytes` is their common limit."""
-    return _JOINED(claims, most_bytes)
+def claim(
+    topic: Topic, slot: int, member: Member, limit: int, outcomes: Outcomes = NO_OUTCOMES, *, own: int = 0, **rest: Any
+) -> Call[ClaimReply[StreamClaimed]]:
+    """Return a claim from one slot; for the arguments see `Claims.one`, and `ClaimPart.start` for `own`."""
+    return stream_claims(topic, member).one(slot, limit, outcomes, start=int(own), **rest)
 
 
 def ack_whole(

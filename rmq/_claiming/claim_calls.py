@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rmq._broker.claims import CLAIM_BYTES, NO_OUTCOMES, Outcomes
-from rmq._claiming.claim_plan import PATIENCE_S, ClaimRequest, group_calls
+from rmq._broker.claims import CLAIM_BYTES, NO_OUTCOMES, SETTLE_ONLY, ClaimPart
+from rmq._claiming.claim_plan import PATIENCE_S, ClaimRequest, group_parts
 from rmq._claiming.claim_planner import ClaimPlanner
 from rmq._model.replies import ClaimReply
 from rmq._transport.call import Call
 from rmq._transport.dispatch import Awaited, Dispatch
 from rmq.errors import ClientClosedError, ForkedClientError, RmqError, ScriptFailedError
 
-ClaimCall = Call[ClaimReply[Any]]
 Reply = ClaimReply[Any] | RmqError | Awaited
 
 
@@ -25,16 +24,14 @@ class PendingFetch:
 
     Attributes:
         requests: The requests of the round.
-        calls: The call of each request.
-        groups: If slots share calls, the range of requests of each call, end exclusive; otherwise `None`.
+        groups: What each call claims, in the order of the requests.
         dispatch: The calls that were sent.
         sent_s: When the calls were sent, on the clock of `monotonic_s`.
         patience_s: How long the next check waits for a server that does not answer, in seconds.
     """
 
     requests: Sequence[ClaimRequest]
-    calls: Sequence[ClaimCall]
-    groups: Sequence[tuple[int, int]] | None
+    groups: Sequence[Sequence[ClaimPart]]
     dispatch: Dispatch
     sent_s: float
     patience_s: float = 0.0
@@ -65,19 +62,18 @@ class ClaimCalls:
         Returns:
             The reply to each request, and with several servers the round, since replies may be missing.
         """
-        calls = self._build(requests)
         if len(requests) == 1 and requests[0].picked and not self._connections.multi_node:
             try:
-                return [self._connections.run(calls[0], deadline_s)], None
+                return self._connections.run(self._broker.claim_call((self._part(requests[0]),)), deadline_s), None
             except (ClientClosedError, ForkedClientError):
                 raise
             except RmqError as error:
                 return [error], None
+        groups, calls = self._build(requests)
         if not self._joins:
-            pending = PendingFetch(requests, calls, None, self._connections.dispatch(calls, deadline_s), sent_s)
-            return pending.dispatch.results(PATIENCE_S, leave=True), pending
-        groups, many = self._joined(requests, calls)
-        return self._per_request(calls, groups, self._connections.run_many(many, PATIENCE_S, deadline_s)), None
+            pending = PendingFetch(requests, groups, self._connections.dispatch(calls, deadline_s), sent_s)
+            return self.replies(pending, PATIENCE_S), pending
+        return self._per_request(groups, self._connections.run_many(calls, PATIENCE_S, deadline_s)), None
 
     def post(self, requests: Sequence[ClaimRequest], sent_s: float, most_bytes: int) -> PendingFetch:
         """Send one round without waiting for replies.
@@ -87,58 +83,40 @@ class ClaimCalls:
             sent_s: Now, on the clock of `monotonic_s`.
             most_bytes: Most bytes of contents and bodies in all replies; the first message of each call may have more.
         """
-        calls = self._build(requests, most_bytes)
-        if not self._joins:
-            return PendingFetch(requests, calls, None, self._connections.dispatch(calls), sent_s)
-        groups, many = self._joined(requests, calls, most_bytes)
-        return PendingFetch(requests, calls, groups, self._connections.dispatch(many), sent_s)
+        groups, calls = self._build(requests, most_bytes)
+        return PendingFetch(requests, groups, self._connections.dispatch(calls), sent_s)
 
     def replies(self, pending: PendingFetch, patience_s: float) -> Sequence[Reply]:
         """Return the reply to each request of a round; with several servers, wait at most `patience_s` for them."""
-        replies_ = pending.dispatch.results(patience_s, leave=True)
-        return replies_ if pending.groups is None else self._per_request(pending.calls, pending.groups, replies_)
+        return self._per_request(pending.groups, pending.dispatch.results(patience_s, leave=True))
 
-    def _build(self, requests: Sequence[ClaimRequest], most_bytes: int = CLAIM_BYTES) -> list[ClaimCall]:
-        claim_call = self._broker.claim_call
-        most_bytes //= max(1, len([each for each in requests if each.limit]))
-        return [
-            claim_call(
-                request.slot,
-                request.limit,
-                self._outcomes(request),
-                owner=request.owner,
-                start=request.start,
-                most_bytes=most_bytes,
-            )
-            for request in requests
-        ]
+    def _build(
+        self, requests: Sequence[ClaimRequest], most_bytes: int = CLAIM_BYTES
+    ) -> tuple[Sequence[Sequence[ClaimPart]], list[Call[list[ClaimReply[Any] | RmqError]]]]:
+        """Return what each call of a round claims, and the calls. Slots of one server share calls."""
+        parts = [self._part(request) for request in requests]
+        groups = group_parts(parts) if self._joins else [[part] for part in parts]
+        claiming = len(groups) if self._joins else len([part for part in parts if part.limit > 0])
+        most_bytes //= max(1, claiming)  # a node carries out one call after the other
+        return groups, [self._broker.claim_call(group, most_bytes) for group in groups]
 
-    def _outcomes(self, request: ClaimRequest) -> Outcomes:
-        if request.settlements is None:
-            return NO_OUTCOMES
-        return request.settlements.outcomes(partial(self._broker.is_whole, request.slot))
+    def _part(self, request: ClaimRequest) -> ClaimPart:
+        outcomes = NO_OUTCOMES
+        if request.settlements is not None:
+            outcomes = request.settlements.outcomes(partial(self._broker.is_whole, request.slot))
+        limit = request.limit if request.picked else SETTLE_ONLY
+        return ClaimPart(request.slot, limit, outcomes, request.owner, request.start)
 
-    def _per_request(
-        self, calls: Sequence[ClaimCall], groups: Sequence[tuple[int, int]], replies: Sequence[Any]
-    ) -> list[ClaimReply[Any] | RmqError | Awaited]:
+    def _per_request(self, groups: Sequence[Sequence[ClaimPart]], replies: Sequence[Any]) -> list[Reply]:
         """Return the reply to each claim from the replies to the calls that claims share."""
-        replies_: list[ClaimReply[Any] | RmqError | Awaited] = []
-        for (first, last), reply in zip(groups, replies, strict=True):
-            if isinstance(reply, ScriptFailedError):
+        replies_: list[Reply] = []
+        for parts, reply in zip(groups, replies, strict=True):
+            if isinstance(reply, ScriptFailedError) and len(parts) > 1:
                 # refused as a whole, before anything was done: no right to one of the slots, for one
-                replies_ += self._connections.run_many(calls[first:last], PATIENCE_S)
+                calls = [self._broker.claim_call([part], CLAIM_BYTES // len(parts)) for part in parts]
+                replies_ += self._per_request([[part] for part in parts], self._connections.run_many(calls, PATIENCE_S))
             elif isinstance(reply, RmqError | Awaited):
-                replies_ += [reply] * (last - first)
+                replies_ += [reply] * len(parts)
             else:
                 replies_ += reply
         return replies_
-
-    def _joined(
-        self, requests: Sequence[ClaimRequest], calls: Sequence[ClaimCall], most_bytes: int = CLAIM_BYTES
-    ) -> tuple[list[tuple[int, int]], list[Call[Any]]]:
-        """Join claims from slots of one server; return the range of requests of each call, and the calls."""
-        groups = group_calls(calls, requests)
-        most_bytes //= max(1, len(groups))  # a node works off one call after the other
-        settle_only = [not request.picked for request in requests]
-        join = self._broker.claim_many_call
-        return groups, [join(calls[first:last], settle_only[first:last], most_bytes) for first, last in groups]

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rmq._broker.claims import ClaimPart
 from rmq._claiming.outcome_batches import OutcomeBatch
 from rmq._model.deliveries import Delivery
 from rmq._model.replies import ClaimReply, Owner
-from rmq._transport.call import Call
 from rmq.errors import RmqError
 
-CLAIM_WEIGHT, MOST_WEIGHT = 10, 1_000
-"""Weight of a slot in a script call that claims from several, besides its limit and its number of arguments; and the
+CLAIM_WEIGHT, MOST_WEIGHT = 25, 1_000
+"""Weight of a slot in a script call that claims from several, besides its limit and the values that it settles; and the
 most weight in one call, about a millisecond of the server."""
 
 PATIENCE_S = 0.25
@@ -102,15 +102,16 @@ def merged_results(first: FetchResult | None, second: FetchResult | None) -> Fet
     return first
 
 
-def group_calls(calls: Sequence[Call[ClaimReply[Any]]], requests: Sequence[ClaimRequest]) -> list[tuple[int, int]]:
-    """Divide claims into groups of one script call each; return their ranges. A script blocks all other clients."""
-    groups: list[tuple[int, int]] = []
+def group_parts(parts: Sequence[ClaimPart]) -> list[list[ClaimPart]]:
+    """Divide claims into groups of one script call each. A script blocks all other clients."""
+    groups: list[list[ClaimPart]] = []
     room = 0
-    for index, (call, request) in enumerate(zip(calls, requests, strict=True)):
-        weight = CLAIM_WEIGHT + request.limit + len(call.args)
+    for part in parts:
+        acks, nacks, whole = part.outcomes
+        weight = CLAIM_WEIGHT + max(0, part.limit) + len(acks) + 6 * len(nacks) + 2 * len(whole)
         if weight > room:
-            groups.append((index, index))
+            groups.append([])
             room = MOST_WEIGHT
-        groups[-1] = (groups[-1][0], index + 1)
+        groups[-1].append(part)
         room -= weight
     return groups

@@ -177,7 +177,7 @@ class QuerySlots:
         """
         swept = dict.fromkeys(range(self._topic.slots), NO_OWNER) if owners is None else owners
         fenced = None if owners is None else dict[int, int]()
-        claim = claims.Claims(self._topic)
+        claim = claims.queue_claims(self._topic).one
         parts = (claim(slot, 0, owner=owner) for slot, owner in swept.items())
         for _ in self._each(parts, WINDOW, fenced):
             pass

@@ -53,9 +53,9 @@ class Seeded:
     fresh: str
 
 
-def seed(client: Any, topic: Topic) -> Seeded:
-    """Fill all keys of slot 0 through the calls themselves, with the clock of the server."""
-    keys, own = slot_keys(topic.name, 0), group_keys(topic.name, 0, "g")
+def seed(client: Any, topic: Topic, slot: int = 0) -> Seeded:
+    """Fill all keys of a slot through the calls themselves, with the clock of the server."""
+    keys, own = slot_keys(topic.name, slot), group_keys(topic.name, slot, "g")
     client.xgroup_create(keys.store, "g", "0", mkstream=True)
     added: list[bytes] = [client.xadd(keys.store, {"content": name}) for name in Seeded.__dataclass_fields__]  # pyright: ignore
     names = Seeded(*(entry_id.decode() for entry_id in added))
@@ -73,7 +73,7 @@ def seed(client: Any, topic: Topic) -> Seeded:
     client.hset(own.dead_body, mapping={names.dead: packed, names.gone: packed})
     client.hset(own.group, mapping={"epoch": 5, "ensemble": "zk", "fresh": 8, "began": 0, "acked": 0})
     client.hset(keys.meta, mapping={"accepted": 9, "deleted": 2})
-    client.hset(slot_keys(topic.name, 0).sizes, mapping={keys.store: 1, "last_id": names.held})
+    client.hset(slot_keys(topic.name, slot).sizes, mapping={keys.store: 1, "last_id": names.held})
     client.xdel(keys.store, names.gone, names.lost)
     return names
 
@@ -91,13 +91,6 @@ def _claim(topic: Topic, names: Seeded) -> Call[object]:
     acks = [(names.held.encode(), 1)]
     return streams.claim(topic, 0, ME, 10, owner=OWNER, outcomes=Outcomes(acks=acks, nacks=nacks))  # pyright: ignore
 
-
-def _claim_many(topic: Topic, names: Seeded) -> Call[object]:
-    return streams.claim_many([_claim(topic, names)])  # pyright: ignore
-
-
-JOINED: dict[str, Case] = {"stream_claim_many": _claim_many}
-"""Those that answer for each slot by itself: an error in one is no error of the call."""
 
 WRITERS: dict[str, Case] = {
     "stream_untold_dead": lambda topic, names: streams.untold_entries(topic, 0, "g", Turn("ops", "me", 60_000), 10),
@@ -128,9 +121,9 @@ READERS: dict[str, Case] = {
 }  # pyright: ignore[reportAssignmentType]
 
 
-def all_keys(topic: Topic) -> Iterator[str]:
-    """Every key that slot 0 can have."""
-    keys = slot_keys(topic.name, 0)
-    yield from (keys.store, keys.meta, slot_keys(topic.name, 0).sizes)
-    group = group_keys(topic.name, 0, "g")
+def all_keys(topic: Topic, slot: int = 0) -> Iterator[str]:
+    """Every key that a slot can have."""
+    keys = slot_keys(topic.name, slot)
+    yield from (keys.store, keys.meta, slot_keys(topic.name, slot).sizes)
+    group = group_keys(topic.name, slot, "g")
     yield from (key for key in astuple(group) if key not in (keys.store, keys.meta, keys.wake))

@@ -11,6 +11,7 @@ from rmq import Collect, Merge, TopicType
 from tests.conftest import MakeSlot, MakeTopic
 from tests.support.core import (
     CLAIM_BYTES,
+    ClaimPart,
     ClaimReply,
     Connections,
     EncodedMessage,
@@ -74,8 +75,8 @@ def test_a_joined_claim_is_as_full_as_may_be(make_topic: MakeTopic, connections:
     for slot in range(4):
         batch = [EncodedMessage(slot, b"%d %03d" % (slot, n), 1_000, b"x" * 20) for n in range(100)]
         connections.run(sends.send_calls(topic)(slot, batch))
-    parts = [claims.claim(topic, slot, 100) for slot in range(4)]
-    replies: Any = connections.run(claims.claim_many(parts, most_bytes=412_000))
+    parts = [ClaimPart(slot, 100) for slot in range(4)]
+    replies: Any = connections.run(claims.queue_claims(topic)(parts, most_bytes=412_000))
     assert [len(reply.messages) for reply in replies] == [100] * 4
 
 

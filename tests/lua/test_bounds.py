@@ -18,6 +18,7 @@ from tests.support.core import (
     WORKER_INFOS_KEY,
     WORKERS_KEY,
     Call,
+    ClaimPart,
     Connections,
     EncodedMessage,
     Member,
@@ -70,10 +71,10 @@ def test_each_slot_of_a_joined_claim_sweeps_something(make_topic: MakeTopic, con
     for slot, held in shorter.items():
         nacks = [Nack(each.content, each.claim_score, "retry", 1) for each in held]
         connections.run(claims.nack(topic, slot, nacks))
-    parts = [claims.claim(topic, slot, 0) for slot in range(4)]
+    call = claims.queue_claims(topic)([ClaimPart(slot, 0) for slot in range(4)])
     swept = 0
     for _ in range(10_000):
-        replies = connections.run(claims.claim_many(parts))
+        replies = connections.run(call)
         swept += sum(reply.swept for reply in replies)  # pyright: ignore
         if swept == 240:
             break

@@ -11,6 +11,8 @@ from rmq import Redriven, TopicType
 from rmq.spark import calls as spark_calls
 from tests.conftest import MakeSlot, MakeTopic
 from tests.support.core import (
+    SETTLE_ONLY,
+    ClaimPart,
     ClaimReply,
     Connections,
     EncodedMessage,
@@ -86,8 +88,8 @@ def test_a_joined_claim_is_bounded_in_all(make_topic: MakeTopic, connections: Co
     for slot in range(4):
         messages = [EncodedMessage(slot, b"%d %d" % (slot, number), 1_000 + number, b"x" * 600) for number in range(3)]
         connections.run(sends.send_calls(topic)(slot, messages))
-    parts = [claims.claim(topic, slot, 3) for slot in range(4)]
-    replies: Any = connections.run(claims.claim_many(parts, most_bytes=2_000))
+    parts = [ClaimPart(slot, 3) for slot in range(4)]
+    replies: Any = connections.run(claims.queue_claims(topic)(parts, most_bytes=2_000))
     assert [len(reply.messages) for reply in replies] == [3, 0, 0, 0]
     assert all(reply.next_due_ms == reply.now_ms for reply in replies[1:])
 
@@ -99,7 +101,8 @@ def test_who_gives_back_tells_the_others(make_slot: MakeSlot) -> None:
     before = len(slot.state().hints)
     nacks = [Nack(message.content, message.claim_score, "release", message.store_score) for message in held]
     slot.run(with_hints(claims.claim(slot.topic, 0, 0, outcomes=Outcomes(nacks=nacks[:1]))))
-    slot.run(with_hints(claims.claim_many([claims.claim(slot.topic, 0, 0, outcomes=Outcomes(nacks=nacks[1:]))])))
+    parts = [ClaimPart(0, SETTLE_ONLY), ClaimPart(0, SETTLE_ONLY, Outcomes(nacks=nacks[1:]))]
+    slot.run(with_hints(claims.queue_claims(slot.topic)(parts)))
     assert slot.state().hints[before:] == [0, 0]
     slot.run(with_hints(claims.claim(slot.topic, 0, 1)))
     held = slot.run(with_hints(claims.claim(slot.topic, 0, 1))).messages
@@ -275,8 +278,8 @@ def test_many_slots_with_large_contents_are_read_only_as_far_as_they_fit(
             EncodedMessage(slot, b"%d %d" % (slot, number) + b"x" * 900, 1_000 + number, None) for number in range(9)
         ]
         connections.run(sends.send_calls(topic)(slot, messages))
-    parts = [claims.claim(topic, slot, 9) for slot in range(4)]
-    replies: Any = connections.run(claims.claim_many(parts, most_bytes=4_000))
+    parts = [ClaimPart(slot, 9) for slot in range(4)]
+    replies: Any = connections.run(claims.queue_claims(topic)(parts, most_bytes=4_000))
     assert [len(reply.messages) for reply in replies] == [4, 0, 0, 0]
     assert all(reply.next_due_ms == reply.now_ms for reply in replies)
 

@@ -18,7 +18,9 @@ from rmq import Owner, TopicType
 from rmq.errors import CoordinationError, ScriptFailedError
 from tests.conftest import MakeTopic
 from tests.support.core import (
+    SETTLE_ONLY,
     Ack,
+    ClaimPart,
     ClaimReply,
     EncodedMessage,
     Nack,
@@ -137,10 +139,10 @@ class _Pair:
 
     def claim(self, limit: int, outcomes: Outcomes, joined: bool) -> None:
         def do(slot: SlotUnderTest) -> ClaimReply[Any]:
-            call = claims.claim(slot.topic, 0, limit, outcomes)
             if not joined:
-                return slot.run(call)
-            [reply] = slot.run(claims.claim_many([call], [limit == 0]))
+                return slot.run(claims.claim(slot.topic, 0, limit, outcomes))
+            parts = [ClaimPart(1, SETTLE_ONLY), ClaimPart(0, limit or SETTLE_ONLY, outcomes)]
+            _, reply = slot.run(claims.queue_claims(slot.topic)(parts))
             assert isinstance(reply, ClaimReply)
             return reply
 
@@ -276,8 +278,8 @@ def test_slots_of_a_call_share_its_bytes(make_pair: MakePair, most_bytes: int, b
     pair = _Pair(make_pair(TopicType.FIXED_TIME))
 
     def claimed(slot: SlotUnderTest, most_bytes: int) -> list[object]:
-        calls = [claims.claim(slot.topic, number, 2) for number in range(SLOTS)]
-        return list(slot.run(claims.claim_many(calls, most_bytes=most_bytes)))
+        parts = [ClaimPart(number, 2) for number in range(SLOTS)]
+        return list(slot.run(claims.queue_claims(slot.topic)(parts, most_bytes)))
 
     for contents in ([b"w"], [b"xx", b"yy", b"zz"]):
         for slot, number in product(pair.slots, range(SLOTS)):
@@ -295,9 +297,9 @@ def test_where_bytes_are_used_up_few_contents_are_read(redis_url: str, make_topi
         encoded = [EncodedMessage(number, b"%d" % n * 2_048, T0 + 1, None) for n in range(10, 40)]
         slot.run(sending.send_calls(slot.topic)(number, encoded))
     slot.advance(5)
-    calls = [claims.claim(slot.topic, each, 100) for each in range(8)]
+    call = claims.queue_claims(slot.topic)([ClaimPart(each, 100) for each in range(8)], most_bytes=100_000)
     with slot.client.monitor() as monitor:
-        replies = slot.run(claims.claim_many(calls, most_bytes=100_000))
+        replies = slot.run(call)
         slot.client.echo("that is all")
         commands = list(iter(lambda: (monitor.next_command() or {})["command"], "ECHO that is all"))
     slot.close()
@@ -408,8 +410,8 @@ def test_a_claim_before_is_acked_briefly(brief: MakeBrief, kind: TopicType, numb
     assert slot.state().prepare == dict(tokens(second))
     assert slot.state().totals["acked"] == number
     slot.advance(LEASE_MS * 2)  # leases are left to the next claim
-    call = claims.claim(slot.topic, 0, 0, Outcomes(tokens(second)))
-    assert slot.run(claims.claim_many([call], [True])) == [ClaimReply(slot.now_ms, 0, 0, 0, (), ())]
+    settled = slot.run(claims.claim(slot.topic, 0, SETTLE_ONLY, Outcomes(tokens(second))))
+    assert settled == ClaimReply(slot.now_ms, 0, 0, 0, (), ())
     assert slot.state().prepare == {}
 
 

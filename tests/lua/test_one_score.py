@@ -6,7 +6,7 @@ import pytest
 
 from rmq import TopicType
 from tests.conftest import MakeSlot
-from tests.support.core import Claimed
+from tests.support.core import Claimed, ClaimPart
 from tests.support.core import claims as claiming
 from tests.support.slots import T0, SlotState, SlotUnderTest
 
@@ -38,7 +38,7 @@ def in_order(slot: SlotUnderTest, names: list[bytes] = NAMES) -> list[bytes]:
 def without_score(slot: SlotUnderTest, limit: int) -> bool:
     """Whether a claim that finds what is there now would hand it over without scores."""
     before = slot.state()
-    reply = slot.connections.run_many([claiming.claim(slot.topic, 0, limit)._replace(parse=list)])[0]
+    [[reply]] = slot.connections.run_many([claiming.claim(slot.topic, 0, limit)._replace(parse=list)])
     slot.client.flushdb()
     slot.set_clock(T0)
     slot.seed(before)
@@ -137,8 +137,7 @@ def test_a_paused_slot_hands_over_nothing(make_slot: MakeSlot) -> None:
 def test_several_slots_share_the_room(make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.FIXED_TIME)
     score = of_one_score(slot, NAMES[:9])
-    claims = [claiming.claim(slot.topic, 0, 4), claiming.claim(slot.topic, 0, 4)]
-    first, second = slot.run(claiming.claim_many(claims, most_bytes=4 * 6))
+    first, second = slot.run(claiming.queue_claims(slot.topic)([ClaimPart(0, 4)] * 2, most_bytes=4 * 6))
     assert not isinstance(first, Exception)
     assert not isinstance(second, Exception)
     assert first.messages == claimed(NAMES[:4], score)

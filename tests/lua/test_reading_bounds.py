@@ -9,7 +9,7 @@ import pytest
 
 from rmq import TopicType
 from tests.conftest import MakeSlot, MakeTopic
-from tests.support.core import Connections, EncodedMessage, claims, dead, sends, slot_keys
+from tests.support.core import ClaimPart, Connections, EncodedMessage, claims, dead, sends, slot_keys
 from tests.support.slots import T0, SlotState, SlotUnderTest
 
 HELD = T0 * 1000 + 16
@@ -63,8 +63,8 @@ def test_what_does_not_fit_leaves_no_room_for_smaller_ones_of_other_slots(
             EncodedMessage(slot, b"%d" % (9 - number) * size, 9 - number, None) for number, size in enumerate(sizes)
         ]
         connections.run(sends.send_calls(topic)(slot, messages))
-    parts = [claims.claim(topic, slot, 3) for slot in range(2)]
-    replies: Any = connections.run(claims.claim_many(parts, most_bytes=1_000))
+    parts = [ClaimPart(slot, 3) for slot in range(2)]
+    replies: Any = connections.run(claims.queue_claims(topic)(parts, most_bytes=1_000))
     assert [len(reply.messages) for reply in replies] == [1, 0]
 
 

@@ -47,10 +47,6 @@ CASES: dict[str, tuple[TopicType, Callable[[Topic], Call[Any]]]] = {
         TopicType.FIXED_TIME,
         lambda topic: claims.claim(topic, 0, 0, owner=OWNER, outcomes=Outcomes(nacks=RELEASE)),
     ),
-    "claim_many": (
-        TopicType.FIXED_TIME,
-        lambda topic: claims.claim_many([claims.claim(topic, 0, 0, owner=OWNER, outcomes=Outcomes(nacks=RELEASE))]),
-    ),
     "pause": (TopicType.FIXED_TIME, lambda topic: control.pause(topic, 0, False, "me")),
     "spark_send": (TopicType.PRIORITY, _send_once),
     "spark_send_merged": (TopicType.RANGE_MERGE, _send_once_merged),
@@ -96,7 +92,7 @@ def test_a_refused_hint_changes_no_answer_on_streams(
     names = stream_cases.seed(redis_client, topic)
     connections = as_mute(redis_url, redis_client, scripts_under_test())
     try:
-        connections.run((stream_cases.WRITERS | stream_cases.JOINED)[script](topic, names))
+        connections.run(stream_cases.WRITERS[script](topic, names))
     finally:
         connections.close()
 

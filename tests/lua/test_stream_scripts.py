@@ -13,7 +13,7 @@ import redis
 from rmq import Owner, Redriven, Retention, Topic, TopicType
 from rmq.errors import FencedError, MemoryFullError, ScriptFailedError
 from tests.conftest import MakeTopic
-from tests.lua.stream_cases import JOINED, ME, OWNER, READERS, WRITERS, Seeded, all_keys, padded, seed
+from tests.lua.stream_cases import ME, OWNER, READERS, WRITERS, Seeded, all_keys, padded, seed
 from tests.support.core import (
     ClaimReply,
     Connections,
@@ -30,7 +30,7 @@ from tests.support.core import (
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 
-CASES = WRITERS | READERS | JOINED
+CASES = WRITERS | READERS
 WRITES = {"ZADD", "ZREM", "HSET", "HDEL", "HINCRBY", "XACK", "XCLAIM", "XADD", "XTRIM", "XDEL", "XREADGROUP"}
 
 
@@ -110,7 +110,7 @@ def test_readers_write_nothing(script: str, topic: Topic, redis_client: Any, con
 
 @pytest.mark.parametrize(
     ("script", "denied"),
-    [(f"stream_{verb}", command) for verb in ("claim", "claim_many", "forget", "resume", "redrive")
+    [(f"stream_{verb}", command) for verb in ("claim", "forget", "resume", "redrive")
      for command in sorted(commands_of(f"stream_{verb}") & WRITES)],
 )  # fmt: skip
 def test_a_missing_right_half_way_loses_no_entry(

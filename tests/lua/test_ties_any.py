@@ -15,7 +15,7 @@ from tests.lua.test_spark_scripts import ack as ack_chunk
 from tests.lua.test_spark_scripts import contents as contents_of
 from tests.lua.test_spark_scripts import read as read_chunk
 from tests.stateful.tiers import chosen, in_order, place_of
-from tests.support.core import Claimed, ClaimReply, Connections, EncodedMessage, Nack, sends
+from tests.support.core import Claimed, ClaimPart, ClaimReply, Connections, EncodedMessage, Nack, sends
 from tests.support.core import claims as claiming
 from tests.support.slots import T0, SlotState, SlotUnderTest, scripts_under_test
 
@@ -139,7 +139,7 @@ def test_slots_that_are_claimed_from_together_turn_too(make_topic: MakeTopic, co
         connections.run(sends.send_calls(topic)(slot, [EncodedMessage(slot, content, 50, None) for content in tier]))
     missing = {(slot, content) for slot in (0, 1) for content in tier}
     for _ in range(300):
-        replies: Any = connections.run(claiming.claim_many([claiming.claim(topic, slot, 2) for slot in (0, 1)]))
+        replies: Any = connections.run(claiming.queue_claims(topic)([ClaimPart(slot, 2) for slot in (0, 1)]))
         for slot, reply in enumerate(replies):
             missing -= {(slot, content) for content in names(reply.messages)}
             nacks = [Nack(content, score, "release", 50) for content, score in done(reply)]

@@ -71,14 +71,14 @@ def test_what_a_script_stores_is_no_number(script: str, make_slot: MakeSlot, con
     connections.run(case(slot.topic))
 
 
-@pytest.mark.parametrize("script", stream_cases.WRITERS | stream_cases.JOINED | stream_cases.READERS)
+@pytest.mark.parametrize("script", stream_cases.WRITERS | stream_cases.READERS)
 def test_what_a_script_of_streams_stores_is_no_number(
     script: str, make_topic: MakeTopic, make_slot: MakeSlot, redis_client: Any, connections: Connections
 ) -> None:
     make_slot(TopicType.PRIORITY)  # which sets the clock
     topic = make_topic(TopicType.STREAM, checked=False)
     names = stream_cases.seed(redis_client, topic)
-    call = (stream_cases.WRITERS | stream_cases.JOINED | stream_cases.READERS)[script](topic, names)
+    call = (stream_cases.WRITERS | stream_cases.READERS)[script](topic, names)
     found = connections.run(call)
     assert not isinstance(found, list) or not any(isinstance(each, Exception) for each in found)  # pyright: ignore
 

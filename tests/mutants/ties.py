@@ -75,6 +75,8 @@ TIES = (
         "ties: a search resumes behind its tier", ("take", "slot.view.rank - #contents) + 1", "rank - #contents) + 1")
     ),
     mutant("ties: Spark reads by contents", ("spark_read", "ARGV[7] == 'any'", "false")),
-    mutant("ties: joined claims go by contents", ("claim_many", "any = order == 'any'", "any = false")),
+    mutant(
+        "ties: joined claims go by contents", ("claim", "any = order == 'any'", "any = not joined and order == 'any'")
+    ),
     mutant("ties: promoted beside an equal", ("promote", "first[2] == first[4] or", "")),
 )

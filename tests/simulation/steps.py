@@ -11,13 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-OWNED = frozenset({"claim", "ack", "nack", "extend"})
+from tests.support.core import default_scripts
+
+OWNED = frozenset({"ack", "nack", "extend"})
 """Scripts of one slot that name their owner's epoch first."""
 
-CLAIMS = frozenset({"claim", "claim_many"})
+CLAIMS = frozenset({"claim", "stream_claim"})
+"""Scripts that claim from one or several slots, and name the epoch of each."""
 
-SHARED_ARGUMENTS = {"claim_many": 9, "stream_claim_many": 11}
-"""Scripts that claim from several slots, and how many of their arguments all slots have in common."""
+STREAM_WIDTH = len(default_scripts()["stream_claim"].keys.required)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +48,12 @@ class Step:
         """Return for each slot, by its store's key, in the name of which epoch it is touched: the newest of several."""
         if self.name in OWNED:
             return {self.keys[0]: int(self.arguments[0])}
-        at = SHARED_ARGUMENTS.get(self.name)
-        if at is None:
+        if self.name not in CLAIMS:
             return {}
+        at = len(default_scripts()[self.name].args.required)
+        width = STREAM_WIDTH if self.name == "stream_claim" else int(self.arguments[0])
         found: dict[bytes, int] = {}
-        for store in self.keys[:: int(self.arguments[0])]:
+        for store in self.keys[: len(self.keys) - width + 1 : width]:  # in a cluster one more key stands behind them
             found[store] = max(found.get(store, 0), int(self.arguments[at + 1]))
             at += 1 + int(self.arguments[at])
         return found

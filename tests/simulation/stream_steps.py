@@ -12,10 +12,8 @@ from tests.support.core import OWN_MARK, own_score
 WAITING = b"(waiting)"
 """Who holds what waits for a retry."""
 
-NAMING = frozenset({"stream_claim", "stream_extend", "stream_ack_whole"})
+NAMING = frozenset({"stream_extend", "stream_ack_whole"})
 """Scripts that name epoch, ensemble, group and consumer first."""
-
-CLAIMS = frozenset({"stream_claim", "stream_claim_many"})
 
 LOOK_AT_STREAMS = f"""
 local slots = {{}}
@@ -128,15 +126,15 @@ class StreamSteps:
             for entry, held in after.pending.items()
             if held.by not in (consumer, WAITING) and step.now_ms - held.since_ms < lease_ms
         ]
-        if epoch and step.name in CLAIMS and new and others:
+        if epoch and step.name == "stream_claim" and new and others:
             found.append(f"beside: {where}: epoch {epoch} has {_names(new)} while an older one has {_names(others)}")
         return found
 
 
 def _caller(step: Step, store: bytes) -> tuple[bytes, bytes, int] | None:
     """Return the group, the consumer and the epoch that touch a stream; `None` where a step names none."""
-    if step.name == "stream_claim_many":
-        return step.arguments[1], step.arguments[2], step.epochs().get(store, 0)
+    if step.name == "stream_claim":
+        return step.arguments[0], step.arguments[1], step.epochs().get(store, 0)
     if step.name not in NAMING:
         return None
     return step.arguments[2], step.arguments[3], int(step.arguments[0])

@@ -19,6 +19,7 @@ from tests.support.core import (
     Ack,
     Call,
     Claimed,
+    ClaimPart,
     ClaimReply,
     Connections,
     EncodedMessage,
@@ -185,8 +186,10 @@ class SlotMachine(RuleBasedStateMachine):
     ) -> None:
         held, stored = dict(self.model.slot.prepare), set(self.model.slot.store)
         outcomes, owner = Outcomes(acks, nacks, whole), self._owner()
-        call = claiming.claim(self.topic, 0, limit, outcomes, owner=owner, sweep_limit=sweep_limit)
-        reply = self._run_claim(call, consumer)
+        claim, part = claiming.queue_claims(self.topic, sweep_limit), ClaimPart(0, limit, outcomes, owner)
+        *others, reply = self.connections.run(claim([*self._other_parts(consumer), part]))
+        assert isinstance(reply, ClaimReply)
+        assert [isinstance(other, ClaimReply) and other.messages for other in others] == [()] * len(others)
         expected = self.model.claim(limit, owner, acks=acks, nacks=nacks, whole=whole, sweep_limit=sweep_limit)
         assert reply._replace(next_due_ms=expected.next_due_ms) == expected
         at_once = 0 < reply.next_due_ms <= reply.now_ms
@@ -211,9 +214,10 @@ class SlotMachine(RuleBasedStateMachine):
             self.owed.discard(claimed.content)
         self.handed += reply.messages
 
-    def _run_claim(self, call: Call[ClaimReply[Claimed]], consumer: int) -> ClaimReply[Claimed]:
+    def _other_parts(self, consumer: int) -> list[ClaimPart]:
+        """Return what a consumer claims from other slots, which are empty, by the same call."""
         del consumer
-        return self.connections.run(call)
+        return []
 
     def _begin(self, claim_scores: Iterable[int]) -> None:
         """Note when leases began: by the time that has passed, whatever the clock says. Stamps never come again."""

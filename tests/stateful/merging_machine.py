@@ -38,13 +38,11 @@ from tests.stateful.merging_model import MergingModel, Sent
 from tests.stateful.values import MOST, Send, framed, record
 from tests.support.core import (
     Call,
-    Claimed,
-    ClaimReply,
+    ClaimPart,
     EncodedMessage,
     MergedSends,
     PartlySent,
     Reducer,
-    claims,
     read_record,
     sends,
 )
@@ -219,16 +217,9 @@ class MergingMachine(SlotMachine):
         wanted = min(1 + draw % 3, reduce.max_items) if kind == "J" else 0
         return Send(weight, items=tuple(items), wanted=wanted)
 
-    def _run_claim(self, call: Call[ClaimReply[Claimed]], consumer: int) -> ClaimReply[Claimed]:
-        """The second consumer claims from many slots at once."""
-        if consumer == 0:
-            return self.connections.run(call)
-        other = claims.claim(self.topic, 1, 1, owner=self._owner())
-        nothing, reply = self.connections.run(claims.claim_many([other, call]))
-        assert isinstance(nothing, ClaimReply)
-        assert isinstance(reply, ClaimReply)
-        assert nothing.messages == ()
-        return reply
+    def _other_parts(self, consumer: int) -> list[ClaimPart]:
+        """The second consumer claims from several slots at once."""
+        return [ClaimPart(1, 1, owner=self._owner())] * consumer
 
     # what must hold
 

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from rmq import Retention, Topic, TopicType
 from tests.support.core import (
+    ClaimPart,
     ClaimReply,
     Connections,
     EncodedMessage,
@@ -78,14 +79,11 @@ class Streams(RuleBasedStateMachine):
 
     def claim(self, name: str, consumer: str, limit: int, **settled: Any) -> ClaimReply[StreamClaimed]:
         member = Member(name, consumer)
-        call = streams.claim(self.topic, 0, member, limit, Outcomes(**settled))
-        if consumer != "z":
-            return self.run(call)
         # the third consumer claims from several slots at once
-        nothing, reply = self.run(streams.claim_many([streams.claim(self.topic, 1, member, limit), call]))
-        assert isinstance(nothing, ClaimReply)
+        parts = [ClaimPart(1, limit)] * (consumer == "z") + [ClaimPart(0, limit, Outcomes(**settled))]
+        *others, reply = self.run(streams.stream_claims(self.topic, member)(parts))
         assert isinstance(reply, ClaimReply)
-        assert nothing.messages == ()
+        assert [isinstance(other, ClaimReply) and other.messages for other in others] == [()] * len(others)
         return reply
 
     @rule(number=st.integers(1, 5))

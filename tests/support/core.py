@@ -26,8 +26,10 @@ from rmq._broker.broker import MANY_SLOTS as MANY_SLOTS
 from rmq._broker.broker import QueueBroker as QueueBroker
 from rmq._broker.claims import CLAIM_BYTES as CLAIM_BYTES
 from rmq._broker.claims import PIGGYBACKED_NACKS as PIGGYBACKED_NACKS
+from rmq._broker.claims import SETTLE_ONLY as SETTLE_ONLY
 from rmq._broker.claims import WHOLE_BATCH as WHOLE_BATCH
 from rmq._broker.claims import Ack as Ack
+from rmq._broker.claims import ClaimPart as ClaimPart
 from rmq._broker.claims import Nack as Nack
 from rmq._broker.claims import Outcomes as Outcomes
 from rmq._broker.claims import WholeClaim as WholeClaim

@@ -74,10 +74,10 @@ def repeatable() -> dict[str, set[str]]:
                 }
             elif name.endswith(".call") and variable in bound:
                 found[bound[variable].name].add(str(bound[variable].repeatable))
-            elif name == "JoinedClaims":  # its calls are as repeatable as their script
-                script = bound[ast.unparse(node.args[1])]
+            elif name == "Claims":  # its calls are as repeatable as their script
+                script = bound[ast.unparse(node.args[0])]
                 found[script.name].add(str(script.repeatable))
-            elif name == "Call" and ast.unparse(node.args[4]) != "self._many.repeatable":
+            elif name == "Call" and ast.unparse(node.args[4]) != "self._script.repeatable":
                 owner = ast.unparse(node.args[0]).partition(".")[0].strip("'")
                 found[bound[owner].name if owner in bound else owner].add(ast.unparse(node.args[4]))
     return found

@@ -419,7 +419,13 @@ def followed(first: Step, after: SlotState, second: Step, at_last: SlotState) ->
     return [found.split(":")[0] for found in steps.follow(second, STORE, at_last)]
 
 
-CLAIM = step("claim", 0, "", 5000, at_s=1.0)
+def claim(*epochs: int, at_s: float = 2.0) -> Step:
+    """Return a claim that names the slot as often as there are epochs."""
+    values = [value for epoch in epochs for value in (4, epoch, "e", 10, 0)]
+    return step("claim", 1, *"2345678", "P", *values, at_s=at_s, keys=(STORE,) * len(epochs))
+
+
+CLAIM = claim(0, at_s=1.0)
 
 
 @pytest.mark.parametrize(
@@ -431,9 +437,9 @@ CLAIM = step("claim", 0, "", 5000, at_s=1.0)
         (step("nack", 0, "", 6, 1, "c", SCORE.decode()), claimed(), []),
         (step("extend", 0, "", 5000, NEXT.decode(), "c"), claimed(c=NEXT), ["stranger"]),
         (step("extend", 0, "", 5000, SCORE.decode(), "c"), claimed(c=NEXT), []),
-        (step("claim", 0, "", 5000, at_s=5.9), claimed(c=NEXT), ["stranger"]),
-        (step("claim", 0, "", 5000, at_s=6.0), claimed(c=NEXT), ["stranger"]),
-        (step("claim", 0, "", 5000, at_s=6.001), claimed(c=NEXT), []),
+        (claim(0, at_s=5.9), claimed(c=NEXT), ["stranger"]),
+        (claim(0, at_s=6.0), claimed(c=NEXT), ["stranger"]),
+        (claim(0, at_s=6.001), claimed(c=NEXT), []),
         (step("send", "c"), claimed(), ["stranger"]),
         (step("send", "c"), claimed(c=SCORE), []),
     ],
@@ -446,9 +452,9 @@ def test_a_content_that_is_no_text_is_named_all_the_same() -> None:
     content, other = b"\xac", b"\xff"
     steps = Steps({b"topic": LEASE_S * 1000})
     assert not steps.follow(step("stats"), STORE, SlotState())
-    assert not steps.follow(step("claim", 4, "e", 5000, at_s=1.0), STORE, SlotState(4, {content: SCORE}))
+    assert not steps.follow(claim(4, at_s=1.0), STORE, SlotState(4, {content: SCORE}))
     both = SlotState(5, {content: SCORE, other: NEXT})
-    (found,) = steps.follow(step("claim", 5, "e", 5000), STORE, both)
+    (found,) = steps.follow(claim(5), STORE, both)
     assert r"claims \xff while an older one has \xac" in found
     (found,) = steps.follow(step("send", "c"), STORE, SlotState(5, {other: NEXT}))
     assert r"of \xac to none" in found
@@ -457,16 +463,16 @@ def test_a_content_that_is_no_text_is_named_all_the_same() -> None:
 @pytest.mark.parametrize(
     ("second", "at_last", "found"),
     [
-        (step("claim", 5, "e", 5000), claimed(5, c=SCORE, d=NEXT), ["beside"]),
-        (step("claim", 5, "e", 5000, at_s=6.1), claimed(5, c=SCORE, d=NEXT), []),
-        (step("claim", 5, "e", 5000), claimed(5, c=SCORE), []),
-        (step("claim", 4, "e", 5000), claimed(4, c=SCORE, d=NEXT), []),
-        (step("claim_many", 1, *"2345678", "P", 2, 5, "e", keys=(STORE,)), claimed(5, c=SCORE, d=NEXT), ["beside"]),
-        (step("claim_many", 1, *"2345678", "P", 2, 4, "e", keys=(STORE,)), claimed(4, c=SCORE, d=NEXT), []),
+        (claim(5), claimed(5, c=SCORE, d=NEXT), ["beside"]),
+        (claim(5, at_s=6.1), claimed(5, c=SCORE, d=NEXT), []),
+        (claim(5), claimed(5, c=SCORE), []),
+        (claim(4), claimed(4, c=SCORE, d=NEXT), []),
+        (claim(4, 5), claimed(5, c=SCORE, d=NEXT), ["beside"]),
+        (claim(4, 4), claimed(4, c=SCORE, d=NEXT), []),
     ],
 )
 def test_an_owner_claims_nothing_beside_an_older_one(second: Step, at_last: SlotState, found: list[str]) -> None:
-    assert followed(step("claim", 4, "e", 5000), claimed(4, c=SCORE), second, at_last) == found
+    assert followed(claim(4), claimed(4, c=SCORE), second, at_last) == found
 
 
 @pytest.mark.parametrize(
@@ -477,22 +483,21 @@ def test_an_owner_claims_nothing_beside_an_older_one(second: Step, at_last: Slot
     ],
 )
 def test_an_older_owner_changes_nothing(second: Step, found: list[str]) -> None:
-    assert followed(step("claim", 5, "e", 5000), claimed(5, c=SCORE), second, claimed(5)) == found
+    assert followed(claim(5), claimed(5, c=SCORE), second, claimed(5)) == found
 
 
 def test_a_call_that_names_a_slot_twice_counts_as_its_newest_owner() -> None:
-    twice = step("claim_many", 1, *"2345678", "P", 2, 5, "e", 2, 4, "e", keys=(STORE, STORE))
-    assert twice.epochs() == {STORE: 5}
+    assert claim(5, 4).epochs() == {STORE: 5}
 
 
 def test_times_in_which_contents_are_claimed_are_noted() -> None:
     steps = Steps({b"topic": LEASE_S * 1000})
     first, renewed = (f"{at_ms(at_s)}001".encode() for at_s in (1.0, 2.0))
-    steps.follow(step("claim", "0", at_s=1.0), STORE, SlotState(0, {b"c": first, b"d": first, b"e": first}))
+    steps.follow(claim(0, at_s=1.0), STORE, SlotState(0, {b"c": first, b"d": first, b"e": first}))
     steps.follow(step("extend", "0", first, at_s=2.0), STORE, SlotState(0, {b"c": renewed, b"d": first, b"e": first}))
     steps.follow(step("ack", "0", first, at_s=3.0), STORE, SlotState(0, {b"c": renewed, b"e": first}))
     again = f"{at_ms(6.5)}001".encode()
-    steps.follow(step("claim", "0", at_s=6.5), STORE, SlotState(0, {b"c": renewed, b"e": again}))
+    steps.follow(claim(0, at_s=6.5), STORE, SlotState(0, {b"c": renewed, b"e": again}))
     steps.forget()
     assert steps.holds == {
         (STORE, b"c"): [Hold(at_ms(1), at_ms(7), at_ms(7))],
@@ -507,9 +512,9 @@ def test_times_in_which_contents_are_claimed_are_noted() -> None:
 def test_claims_that_a_server_has_forgotten_are_nobodys() -> None:
     steps = Steps({b"topic": LEASE_S * 1000})
     steps.follow(step("stats"), STORE, SlotState())
-    steps.follow(step("claim", 5, "e", 5000), STORE, claimed(5, c=SCORE))
+    steps.follow(claim(5), STORE, claimed(5, c=SCORE))
     steps.forget()
-    assert not steps.follow(step("claim", 4, "e", 5000), STORE, claimed(4, d=NEXT))
+    assert not steps.follow(claim(4), STORE, claimed(4, d=NEXT))
 
 
 # --- steps of streams
@@ -530,7 +535,19 @@ def with_(state: GroupState, entry: bytes, held: Held | None) -> GroupState:
 
 def stream_step(name: str, epoch: int, consumer: str, *arguments: object, at_s: float = 2.0) -> Step:
     """Return a step of the group `g`."""
+    if name == "stream_claim":
+        return stream_claim(epoch, consumer, *arguments, at_s=at_s)
     return step(name, epoch, "e", "g", consumer, *arguments, at_s=at_s)
+
+
+def stream_claim(epoch: int, consumer: str, *arguments: object, at_s: float = 2.0, before: bool = False) -> Step:
+    """Return a claim of the group `g` from the slot, `before` from another slot before."""
+    shared = ["g", consumer, *"345678", "P", 10]
+    slots = [*([4, 9, "e", 0, 0] if before else []), 4 + len(arguments), epoch, "e", 0, 0, *arguments]
+    stores = [b"topic_7", STORE] if before else [STORE]
+    return step(
+        "stream_claim", *shared, *slots, at_s=at_s, keys=[key for store in stores for key in (store, *[b"x"] * 8)]
+    )
 
 
 @pytest.mark.parametrize(
@@ -590,21 +607,14 @@ def test_an_older_owner_changes_nothing_of_a_group(epoch: int, found: list[str])
     assert not steps.follow(second, STORE, b"g", pending(5))
 
 
-def many_step(epoch: int, consumer: str, *arguments: object, at_s: float = 2.0) -> Step:
-    """Return a claim of the group `g` from two slots, of which the second is the one that is looked at."""
-    shared = [2, "g", consumer, *"45678", "P", 10, 11]
-    slots = [5, 9, "e", 0, 0, 0, 4 + len(arguments), epoch, "e", 0, 0, *arguments]
-    return step("stream_claim_many", *shared, *slots, at_s=at_s, keys=(b"topic_7", b"x", STORE, b"y"))
-
-
 @pytest.mark.parametrize(
     ("second", "entry", "held", "found"),
     [
-        (many_step(0, "me", 1, "1-0"), ENTRY, None, []),
-        (many_step(0, "you", 1, "1-0"), ENTRY, None, ["stranger"]),
-        (many_step(5, "you"), OTHER_ENTRY, Held(b"you", 1, at_ms(2)), ["beside"]),
-        (many_step(5, "you", at_s=6.0), OTHER_ENTRY, Held(b"you", 1, at_ms(6)), []),
-        (many_step(0, "you"), OTHER_ENTRY, Held(b"you", 1, at_ms(2)), []),
+        (stream_claim(0, "me", 1, "1-0", before=True), ENTRY, None, []),
+        (stream_claim(0, "you", 1, "1-0", before=True), ENTRY, None, ["stranger"]),
+        (stream_claim(5, "you", before=True), OTHER_ENTRY, Held(b"you", 1, at_ms(2)), ["beside"]),
+        (stream_claim(5, "you", at_s=6.0, before=True), OTHER_ENTRY, Held(b"you", 1, at_ms(6)), []),
+        (stream_claim(0, "you", before=True), OTHER_ENTRY, Held(b"you", 1, at_ms(2)), []),
     ],
 )
 def test_a_claim_from_several_slots_is_looked_at_in_each(
@@ -619,7 +629,7 @@ def test_a_claim_from_several_slots_is_looked_at_in_each(
 def test_an_older_owner_changes_nothing_in_a_claim_from_several_slots(epoch: int, found: list[str]) -> None:
     steps = StreamSteps({b"topic": LEASE_S * 1000})
     steps.follow(step("stream_stats"), STORE, b"g", pending(5))
-    second = many_step(epoch, "me", 1, "1-0")
+    second = stream_claim(epoch, "me", 1, "1-0", before=True)
     assert [each.split(":")[0] for each in steps.follow(second, STORE, b"g", GroupState(5))] == found
 
 

@@ -1,16 +1,11 @@
--- Whether a message fits into what its call may still hand over, and takes it off: `slot.room` has `left`, bytes of
--- contents and bodies, and `first`, true until something is handed over, since one message may have any size. One that
--- does not fit uses all of it up: to look for smaller ones elsewhere would be to read large ones in vain.
--- `slot.bodied`: the slot has bodies. `slot.body_bound`: none of them is larger, in bytes; nil where that is not known.
--- `slot.retried`: the topic merges, and has messages that wait for a retry, with values that are handed over, too. What
--- is in flight is not asked about, so a value in `held` is such a one. `slot.held`: the topic merges; a value counts
--- for what it costs to move it, and to fold it into such a one (see fold_cost), which is left for a call that has room.
--- To ask for the size of each body would cost a command a message. So a body counts as large as the bound while there
--- is room for that, and its content stands in `slot.assumed` until the body is read.
+-- Whether a message fits into what its call may still hand over, and takes it off. One message may have any size. One
+-- that does not fit uses all of the room up: to look for smaller ones elsewhere would be to read large ones in vain.
+-- What is in flight is not asked about, so a value in `held` is one that waits for a retry, and is handed over, too: it
+-- counts for what it costs to move it, and to fold it into the one in store (see fold_cost), which is left for a call
+-- that has room. To ask for the size of each body would cost a command a message. So a body counts as large as the
+-- bound while there is room for that, until it is read.
 
--- Begins a claim: nothing is assumed yet. `slot.bodies`: bodies that were read before the claim was decided, false for
--- none. `slot.waiting`: values in `held` that were read, likewise. `slot.weighed`: contents whose bodies were asked for
--- their sizes, their number and the largest size.
+-- Begins a claim: nothing is assumed yet.
 local function begin_room(slot, room, number_of_bodies, bound)
   slot.room, slot.bodied, slot.body_bound = room, number_of_bodies > 0, tonumber(bound or nil)
   slot.assumed, slot.bodies, slot.weighed, slot.waiting = {}, {}, { number = 0, largest = 0 }, {}

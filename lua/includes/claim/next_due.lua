@@ -1,7 +1,6 @@
 -- When a slot next has something to do, epoch ms, 0 for never: a message due, a retry due, a lease running out.
 -- `backlog` says which messages in store count: `all`, `later` (all that are due now are in flight) or `none`. What
--- the caller knows it puts in `slot`: `upcoming` (the first due time that lies ahead), `first` (the first score in
--- store), `oldest` (first claim score), false for none; `claimed` (claim score of what it claimed itself).
+-- the caller knows stands in `slot`: `upcoming`, `first`, `oldest` and `claimed`.
 -- @include whole
 -- @include lease_end
 local function next_due(slot, highest_first, backlog, now_ms, clock)

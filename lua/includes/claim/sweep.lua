@@ -1,9 +1,8 @@
 -- Rescues what nobody holds any more: expired leases go back or die, due retries go to store; oldest first, up to
 -- `limit` of each, and as many bytes, with the bodies that move along (see fold_cost), as `slot.budget` has left.
--- `slot.oldest` is the first claim score in prepare, false without; nil afterwards where it may be another one now. A
--- failure tells which claims have ended one after the other, the last 8, newest first, and how many sends had merged in
--- this slot when the first did: a query of Spark may have committed what it claimed. Returns how many, and whether more
--- may be waiting.
+-- A failure tells which claims have ended one after the other, the last 8, newest first, and how many sends had merged
+-- in this slot when the first did: a query of Spark may have committed what it claimed. Returns how many, and whether
+-- more may be waiting.
 -- @include count
 -- @include whole
 -- @include find_expired

@@ -3,8 +3,7 @@
 -- where messages have no record. `peek`: the first entries of store, two at least. Returns contents, their score, how
 -- many were passed over because they are in flight, and whether all that is due was seen. If some were in flight:
 -- contents and store scores, alternating, and false for the score. Nothing at all, with nothing written, where the case
--- is another. Where contents do not fit, what was read is left in `slot.page`, with scores, and in `slot.page_ends`
--- whether that is all that is due: `take_fresh` goes on from there.
+-- is another. Where contents do not fit, `take_fresh` goes on from `slot.page`.
 -- @include least_alike
 -- @include count
 -- @include whole

@@ -1,11 +1,9 @@
 -- The common case of `take`, at the server's lowest price: what is due was never rolled back. Returns contents and
 -- store scores, alternating, how many entries were passed over because they are in flight, and whether all that is due
 -- was seen; nothing at all, with nothing written, where the case is another. How large contents are shows only once
--- they are read: so no more than `slot.piece` are read before it is known whether they fit. `peek`: the first entries
--- of store, two at least, where they are known; if that is all that matters, `slot.upcoming` then is the due time of
--- the first one that is not due yet, and `slot.first` the score of what is the first in store afterwards; false for
--- none. `slot.page`: what was read before, as `take_alike` leaves it. Where ties are `any` (`slot.any`), `take` looks
--- for the rest from the first message on: then 0 is returned for the number passed over, which is in `slot.passed`.
+-- they are read: so no more than a piece is read before it is known whether they fit. `peek`: the first entries of
+-- store, two at least, where they are known. Where ties are `any`, `take` looks for the rest from the first message on:
+-- then 0 is returned for the number passed over, which is in `slot.passed`.
 -- @include count
 -- @include fits
 -- @include read_page

@@ -193,10 +193,10 @@ local function claim_entries(slot, rules, turn, now_ms)
     note_pass(slot, pass, seen, turned, stored)
   end
   write_totals(slot.meta, totals)
-  if limit == 0 and oldest.err then
+  if limit <= 0 and oldest.err then
     redis.call('XGROUP', 'DESTROY', slot.store, slot.group)
   end
-  if limit == 0 and back > 0 then
+  if limit <= 0 and back > 0 then
     hint(rules.publish, slot.wake, '0')
   end
 

@@ -15,7 +15,7 @@ import pytest
 from rmq import Adoption, Coordinator, Delivery, ImmediateRetry, Owner, RmqClient, StreamMessage, TopicType
 from rmq.errors import EnsembleMismatchError
 from tests.conftest import MakeTopic
-from tests.support.core import Member, Outcomes, StreamBroker
+from tests.support.core import ClaimPart, Member, Outcomes, StreamBroker
 from tests.support.streams import check_stream
 from tests.support.waiting import wait_until
 from tests.support.zookeeper import ZooKeeperEnsemble
@@ -109,7 +109,7 @@ def test_groups_go_on_with_another_ensemble_once_it_adopts_them(
     connections = client._registered(topic)[0]
     stranger = StreamBroker(connections, topic, Member("a", "stranger"))
     with pytest.raises(EnsembleMismatchError):
-        connections.run(stranger.claim_call(0, 0, owner=Owner(10**9, shown.ensemble), outcomes=Outcomes([(b"1-1", 1)])))
+        connections.run(stranger.claim_call([ClaimPart(0, 0, Outcomes([(b"1-1", 1)]), Owner(10**9, shown.ensemble))]))
     with pytest.raises(EnsembleMismatchError):
         adopt(new, "some third one")
     assert [adopt(new, before).moved for _ in range(2)] == [8, 0]

@@ -13,7 +13,7 @@ from rmq._claiming.claim_planner import ClaimPlanner
 from rmq._claiming.fetcher import Fetcher
 from tests.conftest import MakeTopic
 from tests.support.clients import texts
-from tests.support.core import ACKED, Connections, StreamBroker, group_keys, join_group
+from tests.support.core import ACKED, ClaimPart, Connections, StreamBroker, group_keys, join_group
 from tests.support.holders import HolderStub
 
 SLOTS = 4
@@ -33,7 +33,7 @@ def topic(client: RmqClient, make_topic: MakeTopic) -> Topic:
 def source(connections: Connections, topic: Topic) -> StreamBroker:
     """The topic's slots for a consumer of a group, with its script loaded."""
     source = join_group(connections, topic, "g", "all")
-    connections.run(source.claim_many_call([source.claim_call(0, 0)], [True], 1))
+    connections.run(source.claim_call([ClaimPart(0, 0)]))
     return source
 
 

@@ -245,8 +245,7 @@ def hasty(cluster: RedisClusterServers) -> Iterator[Connections]:
 def test_every_script_that_writes_has_a_case() -> None:
     scripts = default_scripts()
     writers = {name for name in scripts.names() if "reads only" not in scripts.text(name)}
-    elsewhere = {"claim_many", "stream_claim_many"}  # for one server only
-    elsewhere |= {"history_turn", "history_write", "registry_define", "take_tokens", "worker_beat"}  # see below
+    elsewhere = {"history_turn", "history_write", "registry_define", "take_tokens", "worker_beat"}  # see below
     elsewhere |= {"spark_send", "spark_send_merged"}  # as the others that send: the channel is one of their keys
     assert writers - elsewhere == {name.split()[0].rstrip(":") for name in CASES}
     assert all("wake" in scripts[name].keys.required for name in ("spark_send", "spark_send_merged"))

@@ -11,7 +11,7 @@ from rmq._broker import claims as claiming
 from rmq._broker import control as steering
 from rmq._broker import dead, viewing
 from rmq._broker import sends as sending
-from rmq._broker.claims import Nack, Outcomes
+from rmq._broker.claims import SETTLE_ONLY, ClaimPart, Nack, Outcomes
 from rmq._model import figures
 from rmq._model.batches import EncodedMessage
 from rmq._model.replies import Claimed, ClaimReply, ExtendReply
@@ -92,15 +92,26 @@ def test_a_claim() -> None:
             acks=[(b"a", 5), (b"b", 5), (b"c", 6)], nacks=[Nack(b"d", 5, "bury", 0, "E", "m")], whole=[(8, 2)]
         ),
     )
-    settings = [7, "zk", 60_000, 16, "any", 10, 4, 256, 30 * 86_400_000, 250_000, 4 * 1_048_576, "PUBLISH"]
-    nacks = [1, b"d", 5, "bury", 0, "E", "m"]
-    assert list(call.args) == [*settings, *nacks, 2, 5, 2, b"a", b"b", 6, 1, b"c", 1, 8, 2]
     bounds = [256, 30 * 86_400_000, 250_000, 4 * 1_048_576, "PUBLISH"]
-    assert list(claiming.claim(FIXED, 0, 0).args)[4:] == ["low", 0, 0, *bounds, 0, 0, 0]
+    nacks = [1, b"d", 5, "bury", 0, "E", "m"]
+    settled = [*nacks, 2, 5, 2, b"a", b"b", 6, 1, b"c", 1, 8, 2]
+    assert list(call.args) == [9, 60_000, 16, "any", *bounds, 4 + len(settled), 7, "zk", 10, 4, *settled]
+    assert list(claiming.claim(FIXED, 0, 0).args)[3:] == ["low", *bounds, 7, 0, "", 0, 0, 0, 0, 0]
+
+
+def test_a_claim_from_several_slots() -> None:
+    topic = FIXED.changed(ttl="1m")
+    parts = [ClaimPart(0, 10, Outcomes([(b"a", 5)]), Owner(7, "zk"), 4), ClaimPart(1, SETTLE_ONLY)]
+    call = claiming.queue_claims(topic)(parts, 1_000)
+    first, second = [11, 7, "zk", 10, 4, 0, 1, 5, 1, b"a", 0, 60_000], [8, 0, "", -1, 0, 0, 0, 0, 60_000]
+    assert list(call.args)[7:] == [1_000, "PUBLISH", *first, *second]
+    assert call.keys == sum((claiming.claim(topic, slot, 1).keys for slot in range(2)), ())
 
 
 def test_a_claims_reply() -> None:
-    parse = claiming.claim(PRIORITY, 1, 10).parse
+    def parse(reply: list[Any]) -> ClaimReply[Any]:
+        return claiming.claim(PRIORITY, 1, 10).parse([reply])
+
     reply = [
         b"1700000000999",
         b"5",

@@ -30,7 +30,7 @@ LUA_ITSELF = {
 FIELDS = ("Returns", "Errors", "Complexity")
 
 INCLUDE = re.compile(r"^ *-- @include ([\w, -]+?)[ \t]*$", re.MULTILINE)
-ENTRY = re.compile(r"^--\s+(KEYS|ARGV)\[(\d+)(\.\.(\d+)?)?\]\s+\S")
+ENTRY = re.compile(r"^--\s+(KEYS|ARGV)\[(\d+)(\.\.(\d+)?)?\]\s+\w+(\?)?")
 USE = re.compile(r"\b(KEYS|ARGV)\b(?:\s*\[\s*(\d+)\s*\])?")
 STRING = r"'(?:\\.|[^'\\\n])*'|\"(?:\\.|[^\"\\\n])*\""
 LITERAL = re.compile(STRING)
@@ -43,10 +43,11 @@ class Documented:
     """The entries that a header names for KEYS or for ARGV."""
 
     numbers: set[int] = field(default_factory=set)
+    optional: set[int] = field(default_factory=set)
     tail_from: int | None = None
     twice: set[int] = field(default_factory=set)
 
-    def add(self, first: int, last: int | None, *, open_end: bool) -> None:
+    def add(self, first: int, last: int | None, *, open_end: bool, optional: bool) -> None:
         if open_end:
             self.twice |= {first} if self.tail_from is not None else set()
             self.tail_from = first
@@ -54,6 +55,7 @@ class Documented:
         numbers = set(range(first, (last or first) + 1))
         self.twice |= self.numbers & numbers
         self.numbers |= numbers
+        self.optional |= numbers if optional else set()
 
     def covers(self, number: int) -> bool:
         return number in self.numbers or (self.tail_from is not None and number >= self.tail_from)
@@ -124,21 +126,24 @@ def documented_in(header: list[str]) -> dict[str, Documented]:
     documented = {"KEYS": Documented(), "ARGV": Documented()}
     for line in header:
         if match := ENTRY.match(line):
-            table, first, dots, last = match.groups()
-            documented[table].add(int(first), int(last) if last else None, open_end=bool(dots) and not last)
+            table, first, dots, last, optional = match.groups()
+            open_end = bool(dots) and not last
+            documented[table].add(int(first), int(last) if last else None, open_end=open_end, optional=bool(optional))
     return documented
 
 
 def index_problems(header: list[str], code: str) -> list[str]:
     """Compares the indices of the header with the literal ones of the code, includes inlined."""
     problems: list[str] = []
+    code = code.replace("KEYS[base + ", "KEYS[")  # a script for several slots names the keys of one
     for table, entries in documented_in(header).items():
         uses = [match for match in USE.finditer(LITERAL.sub("''", code)) if match[1] == table]
         literal = {int(match[2]) for match in uses if match[2]}
         computed = any(not match[2] for match in uses)
+        needed = entries.numbers - entries.optional if computed else entries.numbers
         unnamed = sorted(n for n in literal if not entries.covers(n))
         problems += [f"uses {table}[{n}], which the header does not name" for n in unnamed]
-        problems += [f"does not use {table}[{n}] of the header" for n in sorted(entries.numbers - literal)]
+        problems += [f"does not use {table}[{n}] of the header" for n in sorted(needed - literal)]
         problems += [f"the header names {table}[{n}] twice" for n in sorted(entries.twice)]
         tail = entries.tail_from
         if computed and tail is None:
@@ -336,3 +341,12 @@ def test_checker_reads_what_an_include_uses() -> None:
     sneaky = {"now": NOW["now"].replace("return", "local third, fifth = KEYS[3], tonumber(ARGV[5]) return")}
     problems = problems_of(HONEST, sneaky)
     assert problems == ["uses KEYS[3], which the header does not name", "the include 'now' reads KEYS by itself"]
+
+
+@pytest.mark.parametrize("table", ["slot", "turn", "rules"])
+def test_the_fields_of_the_tables_of_a_claim_are_listed_once(table: str) -> None:
+    text = code_of(inline((LUA / "messages" / "claim.lua").read_text("utf-8"), INCLUDES))
+    listed = "\n".join(header_of(INCLUDES["claim_slot"])).partition(f"\n-- `{table}`, ")[2].partition("\n-- `")[0]
+    names = [name for part in re.findall(r"(?m)(?:^--   |; )((?:\w+, )*\w+):", listed) for name in part.split(", ")]
+    assert not {name for name, number in Counter(names).items() if number > 1}
+    assert set(names) == set(re.findall(rf"\b{table}\.(\w+)", LITERAL.sub("''", text)))

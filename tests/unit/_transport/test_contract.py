@@ -56,10 +56,8 @@ def test_a_header_that_says_it_badly_is_refused(truth: str, other: str, problem:
 @pytest.mark.parametrize("sharded", [True, False])
 def test_the_command_for_hints_is_filled_in_when_a_call_is_sent(sharded: bool) -> None:
     topic = Topic("t", TopicType.PRIORITY, slots=1)
-    call = claiming.claim(topic, 0, 10)
-    for each in (call, claiming.claim_many([call])):
-        request = default_scripts().request(each, sharded=sharded, cluster=False)
-        assert (b"$8\r\nSPUBLISH\r\n" in request, b"$7\r\nPUBLISH\r\n" in request) == (sharded, not sharded)
+    request = default_scripts().request(claiming.claim(topic, 0, 10), sharded=sharded, cluster=False)
+    assert (b"$8\r\nSPUBLISH\r\n" in request, b"$7\r\nPUBLISH\r\n" in request) == (sharded, not sharded)
     content = claiming.ack(topic, 0, [(b"PUBLISH", 5)])
     assert b"SPUBLISH" not in default_scripts().request(content, sharded=True, cluster=True)
 

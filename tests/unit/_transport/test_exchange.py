@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rmq import Topic, TopicType
-from rmq._broker.claims import claim, claim_many
+from rmq._broker.claims import ClaimPart, queue_claims
 from rmq._transport.call import Call
 from rmq._transport.cluster_map import Redirect
 from rmq._transport.durability import parse_durability
@@ -88,7 +88,7 @@ def test_a_script_that_a_sick_disk_broke_off_counts_as_carried_out_or_not() -> N
 
 def test_a_claim_of_many_slots_tells_of_the_slot_where_it_broke_off() -> None:
     topic = Topic("t", TopicType.PRIORITY, slots=2)
-    many = claim_many([claim(topic, slot, 10) for slot in range(2)])
+    many = queue_claims(topic)([ClaimPart(slot, 10) for slot in range(2)])
     answers = many.parse([BROKEN_OFF.partition("9: ")[2].encode(), b"RMQ_FENCED 7 0"])
     assert [type(answer) for answer in answers] == [ReplyLostError, FencedError]
 

@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from copy import copy
 from typing import Any
 
 import pytest
-import redis
 
 from rmq import Owner, TopicType
-from rmq.errors import FencedError, ScriptFailedError
+from rmq.errors import FencedError, RmqError, ScriptFailedError
 from tests.conftest import MakeSlot
 from tests.lua.cases import EXPIRED, FULL, LIVE, OWNER, USED_UP
-from tests.support.core import Call, ClaimReply, Nack, Outcomes, claims, slot_keys
+from tests.support.core import NO_OWNER, SETTLE_ONLY, ClaimPart, ClaimReply, Nack, Outcomes, claims, slot_keys
 from tests.support.slots import T0, SlotState, SlotUnderTest, scripts_under_test
 
 QUIET = SlotState(store={b"a": T0 - 2, b"b": T0 - 1, b"later": T0 + 10**6})
 HELD = SlotState(store={b"a": T0 - 2, b"h": T0 - 1}, prepare={b"h": LIVE, b"i": LIVE})
 SPENT = SlotState(prepare={b"old": EXPIRED, b"older": USED_UP})
+STATES = (SlotState(), QUIET, HELD, SPENT, FULL)
 
 
-def claim_at(slot: SlotUnderTest, number: int, limit: int = 10) -> Call[ClaimReply]:
-    return claims.claim(slot.topic, number, limit, owner=OWNER)
+def claim_from(slot: SlotUnderTest, *parts: ClaimPart) -> Sequence[ClaimReply[Any] | RmqError]:
+    return slot.run(claims.queue_claims(slot.topic)(parts))
 
 
-def store(slot: SlotUnderTest, number: int) -> dict[bytes, float]:
-    found: Any = slot.client.zrange(slot_keys(slot.topic.name, number).store, 0, -1, withscores=True)
-    return dict(found)
+def slots_of(slot: SlotUnderTest, number: int) -> list[SlotUnderTest]:
+    """Return views of the first slots of a topic."""
+    views = [copy(slot) for _ in range(number)]
+    for index, view in enumerate(views):
+        view.keys = slot_keys(slot.topic.name, index)
+    return views
 
 
 @pytest.mark.parametrize("kind", [TopicType.FIXED_TIME, TopicType.PRIORITY])
 @pytest.mark.parametrize("settings", [{}, {"ttl": "1m"}])
-@pytest.mark.parametrize("state", [SlotState(), QUIET, HELD, SPENT, FULL])
+@pytest.mark.parametrize("limit", [10, 0, SETTLE_ONLY])
 @pytest.mark.parametrize(
     "settled",
     [
@@ -41,24 +46,24 @@ def store(slot: SlotUnderTest, number: int) -> dict[bytes, float]:
     ],
 )
 def test_a_slot_fares_as_with_a_call_of_its_own(
-    kind: TopicType, settings: dict[str, Any], state: SlotState, settled: dict[str, Any], make_slot: MakeSlot
+    kind: TopicType, settings: dict[str, Any], settled: dict[str, Any], limit: int, make_slot: MakeSlot
 ) -> None:
-    alone, joined = make_slot(kind, **settings), make_slot(kind, slots=1, **settings)
-    for slot in (alone, joined):
-        slot.seed(state)
-    expected = alone.run(claims.claim(alone.topic, 0, 10, Outcomes(**settled), owner=OWNER))
-    found = joined.run(claims.claim_many([claims.claim(joined.topic, 0, 10, Outcomes(**settled), owner=OWNER)]))
-    assert found == [expected]
-    assert joined.state() == alone.state()
+    alone, joined = (make_slot(kind, slots=8, checked=False, **settings) for _ in range(2))
+    for each in (alone, joined):
+        for slot, state in zip(slots_of(each, len(STATES)), STATES, strict=True):
+            slot.seed(state)
+    parts = [ClaimPart(slot, limit, Outcomes(**settled), OWNER) for slot in range(len(STATES))]
+    expected = [reply for part in parts for reply in claim_from(alone, part)]
+    assert claim_from(joined, *parts) == expected
+    for one, other in zip(slots_of(alone, len(STATES)), slots_of(joined, len(STATES)), strict=True):
+        assert other.state() == one.state()
 
 
-@pytest.mark.parametrize("owner", [Owner(0, ""), OWNER])
-def test_a_brief_call_for_a_quiet_slot_settles_and_no_more(owner: Owner, make_slot: MakeSlot) -> None:
+@pytest.mark.parametrize("owner", [NO_OWNER, OWNER])
+def test_a_call_that_settles_only_does_no_more_in_a_quiet_slot(owner: Owner, make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.FIXED_TIME)
     slot.seed(HELD)
-    call = claims.claim(slot.topic, 0, 0, owner=owner, outcomes=Outcomes([(b"h", LIVE), (b"a", LIVE)]))
-    [reply] = slot.run(claims.claim_many([call], [True]))
-    assert isinstance(reply, ClaimReply)
+    reply = slot.run(claims.claim(slot.topic, 0, SETTLE_ONLY, Outcomes([(b"h", LIVE), (b"a", LIVE)]), owner=owner))
     assert (reply.messages, reply.stale) == ((), (b"a",))
     state = slot.state()
     assert (state.store, state.prepare) == (HELD.store, {b"i": LIVE})
@@ -67,7 +72,7 @@ def test_a_brief_call_for_a_quiet_slot_settles_and_no_more(owner: Owner, make_sl
 
 
 @pytest.mark.parametrize("kind", [TopicType.FIXED_TIME, TopicType.PRIORITY])
-def test_a_brief_call_says_when_the_first_message_is_due(kind: TopicType, make_slot: MakeSlot) -> None:
+def test_a_call_that_settles_only_says_when_the_first_message_is_due(kind: TopicType, make_slot: MakeSlot) -> None:
     """It may have become free by this very call: nobody else would come for it."""
     due = {b"h": T0 - 1 if kind.timed else 50}
     later, empty = {b"later": T0 + 10**6} if kind.timed else {}, SlotState(prepare={b"h": LIVE})
@@ -81,9 +86,7 @@ def test_a_brief_call_says_when_the_first_message_is_due(kind: TopicType, make_s
         slot.seed(state)
         if paused:
             slot.client.hset(slot.keys.meta, "paused", "1")
-        call = claims.claim(slot.topic, 0, 0, outcomes=Outcomes([(b"h", LIVE)]))
-        [reply] = slot.run(claims.claim_many([call], [True]))
-        assert isinstance(reply, ClaimReply)
+        reply = slot.run(claims.claim(slot.topic, 0, SETTLE_ONLY, Outcomes([(b"h", LIVE)])))
         assert reply.next_due_ms == expected
 
 
@@ -94,7 +97,7 @@ def test_a_broken_slot_does_not_hold_up_the_others(broken: int, name: str, make_
     whole = 1 - broken
     slot.client.zadd(slot_keys(slot.topic.name, whole).store, {b"a": T0 - 1})
     slot.client.set(getattr(slot_keys(slot.topic.name, broken), name), "foreign")
-    replies = slot.run(claims.claim_many([claim_at(slot, 0), claim_at(slot, 1)]))
+    replies = claim_from(slot, ClaimPart(0, 10, owner=OWNER), ClaimPart(1, 10, owner=OWNER))
     failed, served = replies[broken], replies[whole]
     assert isinstance(failed, ScriptFailedError)
     assert "WRONGTYPE" in str(failed)
@@ -104,41 +107,41 @@ def test_a_broken_slot_does_not_hold_up_the_others(broken: int, name: str, make_
 
 def test_a_slot_of_a_newer_owner_is_refused_by_itself(make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.FIXED_TIME, slots=2, checked=False)
-    slot.client.zadd(slot_keys(slot.topic.name, 0).store, {b"kept": T0 - 1})
-    slot.client.zadd(slot_keys(slot.topic.name, 1).store, {b"a": T0 - 1})
-    slot.client.hset(slot_keys(slot.topic.name, 0).meta, mapping={"epoch": OWNER.epoch + 1, "ensemble": OWNER.ensemble})
-    fenced, served = slot.run(claims.claim_many([claim_at(slot, 0), claim_at(slot, 1)]))
+    first, second = slots_of(slot, 2)
+    first.seed(SlotState(store={b"kept": T0 - 1}, owner={"epoch": "8", "ensemble": OWNER.ensemble}))
+    second.seed(SlotState(store={b"a": T0 - 1}))
+    fenced, served = claim_from(slot, ClaimPart(0, 10, owner=OWNER), ClaimPart(1, 10, owner=OWNER))
     assert isinstance(fenced, FencedError)
     assert fenced.slot == 0
-    assert store(slot, 0) == {b"kept": T0 - 1}
+    assert first.state().store == {b"kept": T0 - 1}
     assert isinstance(served, ClaimReply)
     assert [message.content for message in served.messages] == [b"a"]
+    with pytest.raises(FencedError):  # the error of a single slot is that of the call
+        claim_from(slot, ClaimPart(0, 10, owner=OWNER))
 
 
 def test_a_full_redis_can_be_drained_of_several_slots(make_slot: MakeSlot) -> None:  # pitfall 9
     slot = make_slot(TopicType.FIXED_TIME, slots=2, checked=False)
     for number in (0, 1):
         slot.client.zadd(slot_keys(slot.topic.name, number).store, {b"a%d" % number: T0 - 1})
-    call = claims.claim_many([claim_at(slot, 0), claim_at(slot, 1)])
-    text = scripts_under_test()["claim_many"]
-    slot.client.script_load(text.text)
-    slot.run(claims.claim_many([claim_at(slot, 0, 0), claim_at(slot, 1, 0)]))  # loads it with the clock of the tests
+    claim_from(slot, ClaimPart(0, 0, owner=OWNER))  # loads it with the clock of the tests
     slot.client.config_set("maxmemory", 1)
     try:
-        replies = slot.run(call)
+        replies = claim_from(slot, ClaimPart(0, 10, owner=OWNER), ClaimPart(1, 10, owner=OWNER))
     finally:
         slot.client.config_set("maxmemory", 0)
     assert [len(each.messages) for each in replies if isinstance(each, ClaimReply)] == [1, 1]
 
 
 def test_it_touches_the_declared_keys_alone(make_slot: MakeSlot) -> None:  # pitfall 18
-    slot = make_slot(TopicType.FIXED_TIME)
-    slot.seed(FULL)
-    call = claims.claim_many([claim_at(slot, 0)])
-    text = scripts_under_test()["claim_many"]
+    slot = make_slot(TopicType.FIXED_TIME, slots=2, checked=False)
+    for each in slots_of(slot, 2):
+        each.seed(FULL)
+    call = claims.queue_claims(slot.topic)([ClaimPart(number, 10, owner=OWNER) for number in range(2)])
+    text = scripts_under_test()["claim"]
     keys = [f"~{key}" for key in call.keys]
     slot.client.execute_command("ACL", "SETUSER", "narrow", "reset", "on", "nopass", *keys, "+@all")
     with slot.as_user("narrow") as client:
         client.script_load(text.text)
         reply: Any = client.evalsha(text.sha, len(call.keys), *call.keys, *call.args)
-    assert not isinstance(reply[0], bytes | redis.ResponseError)
+    assert [isinstance(reply, ClaimReply) for reply in call.parse(reply)] == [True, True]

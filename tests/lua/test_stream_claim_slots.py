@@ -10,12 +10,14 @@ import pytest
 import redis
 
 from rmq import Owner, Topic, TopicType
-from rmq.errors import EnsembleMismatchError, FencedError, ReplyLostError, ScriptFailedError
+from rmq.errors import EnsembleMismatchError, FencedError, ReplyLostError, RmqError, ScriptFailedError
 from tests.conftest import MakeTopic
 from tests.lua.stream_cases import ME, OWNER, Seeded, all_keys, seed
 from tests.support.core import (
     AOF_TROUBLE,
     NO_OWNER,
+    Call,
+    ClaimPart,
     ClaimReply,
     Connections,
     EncodedMessage,
@@ -37,6 +39,12 @@ def fill(connections: Connections, topic: Topic, slot: int, number: int, size_by
     connections.run(streams.join(topic, slot, "g", "all"))
     messages = [EncodedMessage(slot, b"%03d" % each + b"x" * size_bytes, 0, None) for each in range(number)]
     connections.run(streams.send(topic, slot, messages))
+
+
+def claim_from(
+    topic: Topic, parts: Sequence[ClaimPart], member: Member = ME
+) -> Call[list[ClaimReply[StreamClaimed] | RmqError]]:
+    return streams.stream_claims(topic, member)(parts)
 
 
 def claimed(reply: object) -> list[StreamClaimed]:
@@ -78,8 +86,8 @@ def timeless(value: object) -> object:
     return value
 
 
-def state(client: Any, topic: Topic) -> object:
-    own = group_keys(topic.name, 0, "g")
+def state(client: Any, topic: Topic, slot: int) -> object:
+    own = group_keys(topic.name, slot, "g")
     groups = client.xinfo_groups(own.store)
     hashes = {name: client.hgetall(getattr(own, name)) for name in "group error reason dead_body meta".split()}
     scored = {name: client.zrange(getattr(own, name), 0, -1) for name in ("retry", "dead")}
@@ -89,32 +97,32 @@ def state(client: Any, topic: Topic) -> object:
     return timeless([hashes, scored, groups, pending, consumers, client.xrange(own.store)])
 
 
-def copy(client: Any, source: Topic, target: Topic) -> None:
-    for key, name in zip(all_keys(source), all_keys(target), strict=True):
+def copy(client: Any, source: Topic, target: Topic, slot: int) -> None:
+    for key, name in zip(all_keys(source, slot), all_keys(target, slot), strict=True):
         if kept := client.dump(key):
             client.restore(name, 0, kept, replace=True)
 
 
-def everything(client: Any, topic: Topic) -> Seeded:
-    return seed(client, topic)
+def everything(client: Any, topic: Topic, slot: int) -> Seeded:
+    return seed(client, topic, slot)
 
 
-def only_new(client: Any, topic: Topic) -> Seeded:
-    client.xgroup_create(f"{topic.name}_0", "g", "0", mkstream=True)
+def only_new(client: Any, topic: Topic, slot: int) -> Seeded:
+    client.xgroup_create(f"{topic.name}_{slot}", "g", "0", mkstream=True)
     for number in range(40):
-        client.xadd(f"{topic.name}_0", {"content": number} if number % 7 else {"content": number, "more": "x"})
+        client.xadd(f"{topic.name}_{slot}", {"content": number} if number % 7 else {"content": number, "more": "x"})
     return Seeded(*["1-1"] * 9)
 
 
-def no_group(client: Any, topic: Topic) -> Seeded:
+def no_group(client: Any, topic: Topic, slot: int) -> Seeded:
     for number in range(3):
-        client.xadd(f"{topic.name}_0", {"content": number})
+        client.xadd(f"{topic.name}_{slot}", {"content": number})
     return Seeded(*["1-1"] * 9)
 
 
-def paused(client: Any, topic: Topic) -> Seeded:
-    names = seed(client, topic)
-    client.hset(group_keys(topic.name, 0, "g").group, "paused", "1")
+def paused(client: Any, topic: Topic, slot: int) -> Seeded:
+    names = seed(client, topic, slot)
+    client.hset(group_keys(topic.name, slot, "g").group, "paused", "1")
     return names
 
 
@@ -134,30 +142,30 @@ def nothing(names: Seeded) -> Outcomes:
 
 @pytest.mark.parametrize("limit", [0, 1, 3, 50])
 @pytest.mark.parametrize("settled", [nothing, acked, nacked])
-@pytest.mark.parametrize("fill_slot", [everything, only_new, no_group, paused])
 def test_a_slot_fares_as_with_a_call_of_its_own(
-    fill_slot: Callable[[Any, Topic], Seeded],
-    settled: Settled,
-    limit: int,
-    make_topic: MakeTopic,
-    redis_client: Any,
-    connections: Connections,
+    settled: Settled, limit: int, make_topic: MakeTopic, redis_client: Any, connections: Connections
 ) -> None:
-    alone, joined = (make_topic(TopicType.STREAM, checked=False, max_retries=16) for _ in range(2))
-    names = fill_slot(redis_client, alone)
-    copy(redis_client, alone, joined)
-    for owner in (NO_OWNER, OWNER) if fill_slot is only_new else (OWNER, OWNER):
+    fills = (everything, only_new, no_group, paused)
+    alone, joined = (make_topic(TopicType.STREAM, slots=len(fills), checked=False, max_retries=16) for _ in range(2))
+    names = [fill_slot(redis_client, alone, slot) for slot, fill_slot in enumerate(fills)]
+    for slot in range(len(fills)):
+        copy(redis_client, alone, joined, slot)
+    for owners in ([OWNER, NO_OWNER, OWNER, OWNER], [OWNER] * 4):
         own = 1 if limit > 32 else 0
-        first = streams.claim(alone, 0, ME, limit, settled(names), owner=owner, own=own)
-        second = streams.claim(joined, 0, ME, limit, settled(names), owner=owner, own=own)
-        expected = connections.run(first)
-        [found] = connections.run(streams.claim_many([second]))
-        assert isinstance(found, ClaimReply)
-        assert timeless(found.messages) == timeless(expected.messages)
-        assert (found.stale, found.lost, found.swept) == (expected.stale, expected.lost, expected.swept)
-        assert (found.next_due_ms == 0) is (expected.next_due_ms == 0)
-        assert (found.next_due_ms <= found.now_ms) is (expected.next_due_ms <= expected.now_ms)
-        assert state(redis_client, joined) == state(redis_client, alone)
+        parts = [
+            ClaimPart(slot, limit, settled(each), owner, own)
+            for slot, (each, owner) in enumerate(zip(names, owners, strict=True))
+        ]
+        expected = [connections.run(streams.stream_claims(alone, ME)([part]))[0] for part in parts]
+        replies = connections.run(streams.stream_claims(joined, ME)(parts))
+        for slot, (one, found) in enumerate(zip(expected, replies, strict=True)):
+            assert isinstance(one, ClaimReply)
+            assert isinstance(found, ClaimReply)
+            assert timeless(found.messages) == timeless(one.messages)
+            assert (found.stale, found.lost, found.swept) == (one.stale, one.lost, one.swept)
+            assert (found.next_due_ms == 0) is (one.next_due_ms == 0)
+            assert (found.next_due_ms <= found.now_ms) is (one.next_due_ms <= one.now_ms)
+            assert state(redis_client, joined, slot) == state(redis_client, alone, slot)
 
 
 def test_claims_with_names_of_their_own_are_acked_as_a_whole_in_each_slot(
@@ -166,7 +174,7 @@ def test_claims_with_names_of_their_own_are_acked_as_a_whole_in_each_slot(
     topic = make_topic(TopicType.STREAM, slots=2, checked=False)
     for slot in (0, 1):
         fill(connections, topic, slot, 5)
-    replies = connections.run(streams.claim_many([streams.claim(topic, slot, ME, 50, own=1) for slot in (0, 1)]))
+    replies = connections.run(claim_from(topic, [ClaimPart(slot, 50, start=1) for slot in (0, 1)]))
     whole: list[Sequence[WholeClaim]] = []
     for reply in replies:
         assert isinstance(reply, ClaimReply)
@@ -174,8 +182,8 @@ def test_claims_with_names_of_their_own_are_acked_as_a_whole_in_each_slot(
         assert reply.own[1] == len(reply.messages) == 5
         whole.append([reply.own])
     wrong = [(score + 1_000, number) for score, number in whole[1]]
-    calls = [streams.claim(topic, slot, ME, 0, Outcomes(whole=each)) for slot, each in enumerate([whole[0], wrong])]
-    first, second = connections.run(streams.claim_many(calls))
+    parts = [ClaimPart(slot, 0, Outcomes(whole=each)) for slot, each in enumerate([whole[0], wrong])]
+    first, second = connections.run(claim_from(topic, parts))
     assert isinstance(first, ClaimReply)
     assert isinstance(second, ClaimReply)
     assert (first.unmatched, second.unmatched) == ((), (wrong[0][0],))
@@ -199,7 +207,7 @@ def test_a_broken_slot_does_not_hold_up_the_others(
     key = getattr(group_keys(topic.name, broken, "g"), name)
     redis_client.delete(key)
     redis_client.set(key, "foreign")
-    replies = connections.run(streams.claim_many([streams.claim(topic, slot, ME, 10) for slot in range(3)]))
+    replies = connections.run(claim_from(topic, [ClaimPart(slot, 10) for slot in range(3)]))
     for slot, reply in enumerate(replies):
         if slot == broken:
             assert isinstance(reply, ScriptFailedError)
@@ -221,8 +229,8 @@ def test_slots_of_other_owners_are_refused_by_themselves(
     redis_client.hset(group_keys(topic.name, 2, "g").group, mapping=newer)
     redis_client.hset(group_keys(topic.name, 3, "g").group, mapping=newer | {"ensemble": "foreign"})
     redis_client.hset(group_keys(topic.name, 4, "g").group, mapping=newer)
-    calls = [streams.claim(topic, slot, ME, 10, owner=owner) for slot, owner in enumerate(owners)]
-    free, owned, fenced, foreign, unowned = connections.run(streams.claim_many(calls))
+    parts = [ClaimPart(slot, 10, owner=owner) for slot, owner in enumerate(owners)]
+    free, owned, fenced, foreign, unowned = connections.run(claim_from(topic, parts))
     assert (len(claimed(free)), len(claimed(owned))) == (1, 1)
     for slot, error, kind in ((2, fenced, FencedError), (3, foreign, EnsembleMismatchError), (4, unowned, FencedError)):
         assert isinstance(error, kind)
@@ -239,13 +247,13 @@ def test_a_new_owner_waits_only_in_slots_where_others_are_at_work(
     for slot in (0, 1):
         fill(connections, topic, slot, 3)
     connections.run(streams.claim(topic, 0, OTHER, 1, owner=Owner(5, "zk")))
-    calls = [streams.claim(topic, slot, ME, 10, owner=OWNER) for slot in (0, 1)]
-    waits, free = connections.run(streams.claim_many(calls))
+    call = claim_from(topic, [ClaimPart(slot, 10, owner=OWNER) for slot in (0, 1)])
+    waits, free = connections.run(call)
     assert (len(claimed(waits)), len(claimed(free))) == (0, 3)
     assert isinstance(waits, ClaimReply)
     assert waits.next_due_ms > waits.now_ms
     expire(redis_client, topic, 0, "other")
-    again, _ = connections.run(streams.claim_many(calls))
+    again, _ = connections.run(call)
     assert claimed(again)[0].claim_score == 2
 
 
@@ -260,8 +268,8 @@ def test_two_consumers_share_the_slots_and_nothing_comes_twice(make_topic: MakeT
     outcomes = {member: [Outcomes()] * 4 for member in (ME, OTHER)}
     for turn in range(20):
         member = (ME, OTHER)[turn % 2]
-        calls = [streams.claim(topic, slot, member, 2, each) for slot, each in enumerate(outcomes[member])]
-        replies = connections.run(streams.claim_many(calls))
+        parts = [ClaimPart(slot, 2, each) for slot, each in enumerate(outcomes[member])]
+        replies = connections.run(claim_from(topic, parts, member))
         seen += [(slot, content) for slot, reply in enumerate(replies) for content in contents(reply)]
         outcomes[member] = [acks_of(reply) for reply in replies]
         assert all(reply.stale == () for reply in replies if isinstance(reply, ClaimReply))
@@ -277,17 +285,17 @@ def test_what_a_lost_reply_has_claimed_comes_again_when_the_leases_end(
     topic = make_topic(TopicType.STREAM, slots=2, checked=False)
     for slot in (0, 1):
         fill(connections, topic, slot, 2)
-    call = streams.claim_many([streams.claim(topic, slot, ME, 10) for slot in (0, 1)])
+    call = claim_from(topic, [ClaimPart(slot, 10) for slot in (0, 1)])
     assert not call.repeatable
     lost = connections.run(call)  # nobody reads it
-    others = streams.claim_many([streams.claim(topic, slot, OTHER, 10) for slot in (0, 1)])
+    others = claim_from(topic, [ClaimPart(slot, 10) for slot in (0, 1)], OTHER)
     assert [claimed(reply) for reply in connections.run(others)] == [[], []]
     expire(redis_client, topic, 1, "me")
     held, free = connections.run(others)
     assert claimed(held) == []
     assert [(message.content, message.claim_score) for message in claimed(free)] == [(b"000x", 2), (b"001x", 2)]
-    late = [streams.claim(topic, slot, ME, 0, acks_of(reply)) for slot, reply in enumerate(lost)]
-    in_time, stale = connections.run(streams.claim_many(late))
+    late = [ClaimPart(slot, 0, acks_of(reply)) for slot, reply in enumerate(lost)]
+    in_time, stale = connections.run(claim_from(topic, late))
     assert isinstance(in_time, ClaimReply)
     assert isinstance(stale, ClaimReply)
     assert (in_time.stale, len(stale.stale)) == ((), 2)
@@ -296,7 +304,7 @@ def test_what_a_lost_reply_has_claimed_comes_again_when_the_leases_end(
 
 def test_an_error_of_the_disk_in_one_slot_is_a_lost_reply(make_topic: MakeTopic) -> None:
     topic = make_topic(TopicType.STREAM, slots=2, checked=False)
-    call = streams.claim_many([streams.claim(topic, slot, ME, 10) for slot in (0, 1)])
+    call = claim_from(topic, [ClaimPart(slot, 10) for slot in (0, 1)])
     text = f"ERR Error running script{AOF_TROUBLE}: No space left on device".encode()
     good: list[Any] = [b"5", b"0", b"0", False, False, False, False, False, False, False, b"0", b"0"]
     first, second = call.parse([text, good])
@@ -317,8 +325,8 @@ def test_the_bytes_are_those_of_all_slots_and_each_slot_has_its_turn(
     outcomes = dict.fromkeys(range(4), Outcomes())
     queue = list(range(4))
     for _ in range(40):
-        calls = [streams.claim(topic, slot, ME, 10, outcomes[slot]) for slot in queue]
-        replies = dict(zip(queue, connections.run(streams.claim_many(calls, most_bytes=60_000)), strict=True))
+        call = streams.stream_claims(topic, ME)([ClaimPart(slot, 10, outcomes[slot]) for slot in queue], 60_000)
+        replies = dict(zip(queue, connections.run(call), strict=True))
         size_bytes = sum(len(content) for reply in replies.values() for content in contents(reply))
         assert size_bytes <= 60_000 + 4 * 20_003, "one reading of four entries beyond the bound"
         for slot, reply in replies.items():
@@ -344,10 +352,10 @@ def test_a_call_takes_over_a_bounded_number_and_some_in_each_slot(
         fill(connections, topic, slot, 40)
         connections.run(streams.claim(topic, slot, OTHER, 40))
         expire(redis_client, topic, slot, "other")
-    calls = [streams.claim(topic, slot, ME, 40) for slot in range(8)]
+    call = claim_from(topic, [ClaimPart(slot, 40) for slot in range(8)])
     taken = dict.fromkeys(range(8), 0)
     for _ in range(60):
-        replies = connections.run(streams.claim_many(calls))
+        replies = connections.run(call)
         numbers = [len(claimed(reply)) for reply in replies]
         assert sum(numbers) <= 48 + 2 * 8
         for slot, reply in enumerate(replies):
@@ -380,7 +388,7 @@ def test_a_pass_over_what_waits_pauses_as_long_as_it_has_looked(
     for slot in range(6):
         connections.run(streams.join(topic, slot, "g", "all"))
         park(redis_client, topic, slot, 1_100, 10**13)
-    replies = connections.run(streams.claim_many([streams.claim(topic, slot, ME, 10) for slot in range(6)]))
+    replies = connections.run(claim_from(topic, [ClaimPart(slot, 10) for slot in range(6)]))
     pauses = [reply.next_due_ms - reply.now_ms for reply in replies if isinstance(reply, ClaimReply)]
     assert pauses == [20, 20, 20, 20, 2, 2], "those after 1,024 entries have looked at 16 instead of 256"
 
@@ -394,8 +402,8 @@ def test_an_owner_need_not_wait_for_retries_of_later(
         park(redis_client, topic, slot, number, due_ms)
     redis_client.xtrim(group_keys(topic.name, 0, "g").store, maxlen=0)  # they cost work, and bring nothing
     connections.run(streams.send(topic, 1, [EncodedMessage(1, b"new", 0, None)]))
-    calls = [streams.claim(topic, slot, ME, 100, owner=OWNER) for slot in (0, 1)]
-    assert [contents(reply) for reply in connections.run(streams.claim_many(calls))] == [[], [b"new"]]
+    call = claim_from(topic, [ClaimPart(slot, 100, owner=OWNER) for slot in (0, 1)])
+    assert [contents(reply) for reply in connections.run(call)] == [[], [b"new"]]
 
 
 def test_a_full_redis_can_be_drained_of_several_slots(  # pitfall 9
@@ -404,13 +412,12 @@ def test_a_full_redis_can_be_drained_of_several_slots(  # pitfall 9
     topic = make_topic(TopicType.STREAM, slots=2, checked=False)
     for slot in (0, 1):
         fill(connections, topic, slot, 1)
-    connections.run(streams.claim_many([streams.claim(topic, slot, ME, 0) for slot in (0, 1)]))  # loads it
+    connections.run(claim_from(topic, [ClaimPart(slot, 0) for slot in (0, 1)]))  # loads it
     redis_client.config_set("maxmemory", 1)
     try:
-        calls = [streams.claim(topic, slot, ME, 10) for slot in (0, 1)]
-        replies = connections.run(streams.claim_many(calls))
-        done = [streams.claim(topic, slot, ME, 0, acks_of(reply)) for slot, reply in enumerate(replies)]
-        after = connections.run(streams.claim_many(done))
+        replies = connections.run(claim_from(topic, [ClaimPart(slot, 10) for slot in (0, 1)]))
+        done = [ClaimPart(slot, 0, acks_of(reply)) for slot, reply in enumerate(replies)]
+        after = connections.run(claim_from(topic, done))
     finally:
         redis_client.config_set("maxmemory", 0)
     assert [contents(reply) for reply in replies] == [[b"000x"], [b"000x"]]
@@ -423,8 +430,8 @@ def test_a_server_that_takes_no_writes_refuses_all_of_it(
     topic = make_topic(TopicType.STREAM, slots=2, checked=False)
     for slot in (0, 1):
         fill(connections, topic, slot, 1)
-    call = streams.claim_many([streams.claim(topic, slot, ME, 10) for slot in (0, 1)])
-    connections.run(streams.claim_many([streams.claim(topic, slot, ME, 0) for slot in (0, 1)]))  # loads it
+    call = claim_from(topic, [ClaimPart(slot, 10) for slot in (0, 1)])
+    connections.run(claim_from(topic, [ClaimPart(slot, 0) for slot in (0, 1)]))  # loads it
     redis_client.execute_command(
         "ACL", "SETUSER", "narrow", "reset", "on", "nopass", "~*", "&*", "+@all", "-zremrangebyrank"
     )
@@ -446,11 +453,11 @@ def test_a_new_owner_that_has_looked_at_much_leaves_the_next_slot_for_another_ca
     for slot in range(3):
         fill(connections, topic, slot, 600)
         connections.run(streams.claim(topic, slot, OTHER, 599, owner=Owner(5, "zk")))
-    calls = [streams.claim(topic, slot, ME, 10, owner=OWNER) for slot in range(3)]
-    replies = connections.run(streams.claim_many(calls))
+    parts = [ClaimPart(slot, 10, owner=OWNER) for slot in range(3)]
+    replies = connections.run(claim_from(topic, parts))
     assert [claimed(reply) for reply in replies] == [[], [], []]
     waits = [reply.next_due_ms > reply.now_ms for reply in replies if isinstance(reply, ClaimReply)]
     assert waits == [True, True, False]
-    [alone] = connections.run(streams.claim_many(calls[2:]))
+    [alone] = connections.run(claim_from(topic, parts[2:]))
     assert isinstance(alone, ClaimReply)
     assert alone.next_due_ms > alone.now_ms
