@@ -46,8 +46,13 @@ local function send_part(base, at)
     values, lowest, first = lowest, ARGV[at + 3], at + 4
   end
   if unit == 'at' and tonumber(lowest) < 0 then
-    -- @include due_times
-    lowest = whole(due_times(first, tonumber(values), 2, now_ms))
+    if values == '1' then -- most delays are sent alone
+      lowest = whole(now_ms - lowest)
+      ARGV[first] = lowest
+    else
+      -- @include due_times
+      lowest = whole(due_times(first, number, 2, now_ms))
+    end
   end
   local batch = read_batch(first, last, number, values, from_now and now_ms)
   lowest = from_now and whole(now_ms + lowest) or unit == 'at' and lowest or '0'

@@ -241,6 +241,7 @@ MUTANTS = (
         "sends: a delay merges as a time range", ("send", "keep_first = from_now", "keep_first = unit ~= 'priority'")
     ),
     _mutant("sends: a delay is a fixed time", ("send", "tonumber(lowest) < 0", "false")),
+    _mutant("sends: a delay of all only wakes", ("send", "      ARGV[first] = lowest\n", "")),
     _mutant(
         "sends: the longest delay wakes",
         (
