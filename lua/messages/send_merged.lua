@@ -19,25 +19,11 @@
 --   messages only, where these cost much; with `*`: and of several messages refuse only those whose time has
 --   passed; with `+`: and those that have no room
 -- ARGV[6]  number       of messages, 1 to 1,000
--- ARGV[7]  max_backlog  most messages in this slot's store; 0 for no bound
--- ARGV[8]  kind         RANGE_MERGE, FIXED_TIME or PRIORITY
--- ARGV[9]  lowest       FIXED_TIME: the least of the values, epoch ms; else 0
--- ARGV[10]  drop         '1': beyond max_backlog, drop what would be delivered last; '0': refuse the batch
--- ARGV[11]  max_retries  0 to 999
--- ARGV[12]  ttl          '1': note the time of sending in born
--- ARGV[13]  scale        PRIORITY, oldest first: of the scores, see aged; else 1
--- ARGV[14]  unit_ms      PRIORITY, oldest first: of the ages; else 1
--- ARGV[15]  highest      PRIORITY: largest priority
--- ARGV[16]  priority     PRIORITY: last, highest, lowest or sum
--- ARGV[17]  window       RANGE_MERGE: fixed, sliding, leading or trailing
--- ARGV[18]  max_wait     sliding: ms from the first send to the latest due time
--- ARGV[19]  max_count    due at once with so many sends; 0 for no bound
--- ARGV[20]  max_items    most items of a message; 0 where it has none
--- ARGV[21]  max_bytes    most bytes of its items
--- ARGV[22]  when_full    release, refuse, drop_oldest or drop_newest
--- ARGV[23]  publish      command for the wake hint: PUBLISH or SPUBLISH
--- ARGV[24]  values       1 where all messages have the same value, else `number`
--- ARGV[25..] messages  contents; then values (ms; epoch ms, or below 0 a delay: ms from now, negated; priorities); then
+-- ARGV[7]  rules        how the topic merges, see merge_rules
+-- ARGV[8]  lowest       FIXED_TIME: the least of the values, epoch ms; else 0
+-- ARGV[9]  publish      command for the wake hint: PUBLISH or SPUBLISH
+-- ARGV[10]  values       1 where all messages have the same value, else `number`
+-- ARGV[11..] messages  contents; then values (ms; epoch ms, or below 0 a delay: ms from now, negated; priorities); then
 --   records, a single one where all are alike
 -- Returns: { number of new ones, a digit per message or '', number dropped }. Digits: 1 new, 0 merged, 2 refused as
 --   with RMQ_ITEMS, 3 as with RMQ_RANGE, 4 as with RMQ_PAST. They are there if detailed, if some were refused, and if
@@ -65,15 +51,12 @@ local before, kept, used, known_floor = repeated(slot, lane, call, floor, digest
 if before then
   return before
 end
-local rules = merge_rules({
-  ARGV[7], ARGV[8], ARGV[9], ARGV[10], ARGV[11], ARGV[12], ARGV[13], ARGV[14], ARGV[15], ARGV[16],
-  ARGV[17], ARGV[18], ARGV[19], ARGV[20], ARGV[21], ARGV[22], ARGV[23],
-})
+local rules = merge_rules(ARGV[7], ARGV[8], ARGV[9])
 if #ARGV[5] > 1 then
   local mode = string.sub(ARGV[5], 2)
   rules.each, rules.each_time = mode == '+' and number > 1, mode ~= '-'
 end
-local reply = send_folded(slot, rules, 25, number, tonumber(ARGV[24]), now_ms)
+local reply = send_folded(slot, rules, 11, number, tonumber(ARGV[10]), now_ms)
 if reply.err then
   return reply
 end

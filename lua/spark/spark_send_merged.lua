@@ -18,25 +18,11 @@
 -- ARGV[5]  keep_s       seconds for which the mark is kept, counted from the query's last send to this slot
 -- ARGV[6]  number       of messages, 0 to 1,000; 0 where only the mark is left
 -- ARGV[7]  first        how many of the chunk's messages stand before these: they were sent
--- ARGV[8]  max_backlog  most messages in this slot's store; 0 for no bound
--- ARGV[9]  kind         this and all that follows as for `send_merged`
--- ARGV[10]  lowest       see `send_merged`
--- ARGV[11]  drop         see `send_merged`
--- ARGV[12]  max_retries  see `send_merged`
--- ARGV[13]  ttl          see `send_merged`
--- ARGV[14]  scale        see `send_merged`
--- ARGV[15]  unit_ms      see `send_merged`
--- ARGV[16]  highest      see `send_merged`
--- ARGV[17]  priority     see `send_merged`
--- ARGV[18]  window       see `send_merged`
--- ARGV[19]  max_wait     see `send_merged`
--- ARGV[20]  max_count    see `send_merged`
--- ARGV[21]  max_items    see `send_merged`
--- ARGV[22]  max_bytes    see `send_merged`
--- ARGV[23]  when_full    see `send_merged`
--- ARGV[24]  publish      command for the wake hint: PUBLISH or SPUBLISH
--- ARGV[25]  values       1 where all messages have the same value, else `number`
--- ARGV[26..] messages  contents; then values (ms, epoch ms, priorities); then records, a single one where all are alike
+-- ARGV[8]  rules        how the topic merges, see merge_rules
+-- ARGV[9]  lowest       FIXED_TIME: earliest time of the batch, epoch ms; else 0
+-- ARGV[10]  publish      command for the wake hint: PUBLISH or SPUBLISH
+-- ARGV[11]  values       1 where all messages have the same value, else `number`
+-- ARGV[12..] messages  contents; then values (ms, epoch ms, priorities); then records, a single one where all are alike
 -- Returns: { '1' if it was sent now, else '0', number of new ones, indices without which it was sent before, or empty,
 --   how many of the chunk's messages but these are sent, from the first one on, where that is not all, else '' }
 -- Errors: those of `send_merged` but RMQ_REPEATED; RMQ_CHANGED batch; nothing was written
@@ -71,12 +57,9 @@ if other then
     return redis.error_reply('RMQ_CHANGED ' .. whole(batch))
   end
 end
-local rules = merge_rules({
-  ARGV[8], ARGV[9], ARGV[10], ARGV[11], ARGV[12], ARGV[13], ARGV[14], ARGV[15], ARGV[16], ARGV[17],
-  ARGV[18], ARGV[19], ARGV[20], ARGV[21], ARGV[22], ARGV[23], ARGV[24],
-})
+local rules = merge_rules(ARGV[8], ARGV[9], ARGV[10])
 rules.each = false
-local reply = number > 0 and send_folded(slot, rules, 26, number, tonumber(ARGV[25]), read_clock()) or { 0 }
+local reply = number > 0 and send_folded(slot, rules, 12, number, tonumber(ARGV[11]), read_clock()) or { 0 }
 if reply.err then
   return reply
 end

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from operator import attrgetter
@@ -259,7 +260,7 @@ class MergedSends:
 
     def __init__(self, topic: Topic, rpc_ids: RpcIdAllocator) -> None:
         self._topic, self._rpc_ids = topic, rpc_ids
-        self._settings = merge_args(topic)
+        self._rules = merge_rules(topic)
         self._blocks = topic.when_full is WhenFull.BLOCK  # who waits for room wants the others to wait, too
 
     def __call__(
@@ -294,10 +295,10 @@ class MergedSends:
             digest=_digest_of(messages) if rpc_id.token is None else "",
             detailed=f"{int(detailed)}{part}",
             number=number,
+            rules=self._rules,
             lowest=lowest_of(topic, messages),
             values=values,
             messages=records,
-            **self._settings,
         )
 
         def parse(reply: list[Any], rpc_id: RpcId = rpc_id) -> SendResult:  # the call keeps its number open by that
@@ -315,17 +316,17 @@ def _digest_of(messages: Sequence[EncodedMessage]) -> str:
     return f"{digest:x}"
 
 
-def merge_args(topic: Topic) -> dict[str, Argument]:
-    """Return the merge settings of a topic as arguments of the scripts that send to it, without `lowest`."""
+def merge_rules(topic: Topic) -> str:
+    """Return how a topic merges as one argument of the scripts that send to it, see `merge_rules` in `lua/includes`."""
     merge = cast("Merge", topic.merge)
     collect = merge.reduce if isinstance(merge.reduce, Collect) else None
     window = merge.window
-    return {
-        "max_backlog": topic.max_backlog_per_slot,
+    rules = {
         "kind": topic.type.value,
-        "drop": int(topic.drops),
+        "max_backlog": topic.max_backlog_per_slot,
+        "drop": topic.drops,
         "max_retries": topic.max_retries,
-        "ttl": int(topic.ttl is not None and not topic.type.timed),
+        "ttl": topic.ttl is not None and not topic.type.timed,
         **ages_of(topic),
         "highest": topic.priorities[1],
         "priority": PriorityRule(merge.priority).value,
@@ -336,6 +337,7 @@ def merge_args(topic: Topic) -> dict[str, Argument]:
         "max_bytes": collect.max_bytes if collect else 0,
         "when_full": merge.overflow(topic.type).value,
     }
+    return json.dumps(rules, separators=(",", ":"))
 
 
 def record_args(messages: Sequence[EncodedMessage]) -> tuple[int, list[Argument]]:

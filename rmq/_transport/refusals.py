@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable
 from typing import Any, cast
 
 from rmq._model.records import NOTHING, Record, before_value, read_record
@@ -98,7 +98,7 @@ def _refused_merge(call: Call[Any], code: str, rest: str) -> RmqError:
     number, last = int(rest.split()[0]), rest.split()[-1]
     if code == "RMQ_REPEATED":
         return reply_lost(call, f"its number {number} is no longer stored; the lowest stored number is {last}")
-    content, record, argument = _refused_message(call, number)
+    content, record, rules = _refused_message(call, number)
     which = f"message {number} of a call to {call.target}"
     if code == "RMQ_RANGE":
         text = f"{which} adds {record.number} to the sum of {content!r:.80}"
@@ -106,23 +106,21 @@ def _refused_merge(call: Call[Any], code: str, rest: str) -> RmqError:
     items = "1 item that counts" if record.item_count == 1 else f"{record.item_count} items that count"
     text = (
         f"{which} adds {items} {len(record.value) - before_value(record.kind)} bytes, but {content!r:.80} is full: "
-        f"max_items is {argument('max_items')}, max_bytes is {argument('max_bytes')}; consume it first"
+        f"max_items is {rules['max_items']}, max_bytes is {rules['max_bytes']}; consume it first"
     )
     full = call.error(CollectionFullError, text)
     full.room = number - 1
     return full
 
 
-def _refused_message(call: Call[Any], number: int) -> tuple[bytes, Record, Callable[[str], int]]:
-    """Return the content and record of message `number`, from 1, and a function that returns an argument by name."""
+def _refused_message(call: Call[Any], number: int) -> tuple[bytes, Record, dict[str, Any]]:
+    """Return the content and record of message `number`, from 1, and how its topic merges."""
     names = default_scripts()[call.script].args.required
 
-    def argument(name: str) -> int:
-        return int(cast("int", call.args[names.index(name)]))
-
-    contents, records = call.args[len(names) :], call.args[len(names) + argument("number") + argument("values") :]
+    sent, values, rules = (call.args[names.index(name)] for name in ("number", "values", "rules"))
+    contents, records = call.args[len(names) :], call.args[len(names) + int(sent) + int(values) :]
     record = read_record(cast("bytes", records[min(number, len(records)) - 1]))
-    return cast("bytes", contents[number - 1]), record or NOTHING, argument
+    return cast("bytes", contents[number - 1]), record or NOTHING, json.loads(str(rules))
 
 
 NO_RIGHT_WITHIN = ("The user executing the script can't", "ACL failure in script")

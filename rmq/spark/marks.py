@@ -240,7 +240,7 @@ def _send_merged(
         lowest=sends.lowest_of(topic, messages) if messages else 0,
         values=values,
         messages=records,
-        **sends.merge_args(topic),
+        rules=sends.merge_rules(topic),
     )
     sent = sent_key(topic.name, slot, mark.query)
     return _SEND_MERGED.call(topic, slot, partial(_once, len(messages), mark.first), args, sent=sent)

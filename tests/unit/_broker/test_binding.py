@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import ast
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rmq import Merge, Sum, Topic, TopicType
+from rmq import Collect, Fixed, Merge, Sliding, Sum, Topic, TopicType, WhenFull
 from rmq._broker.binding import FILLED_IN, BoundScript
 from rmq._broker.keys import GroupKeys, QueryKeys, SlotKeys, group_keys, slot_keys
-from rmq._broker.sends import merge_args
+from rmq._broker.sends import merge_rules
 from rmq._transport.script_library import default_scripts
 from tests.support.bindings import MODULES, bound_in
 
 SETTINGS = {"detailed", "unit", "max_backlog", "ages", "limits", "parts"}
-"""What `QueueSends` puts together from parts; `MergedSends` does with all of its own."""
+"""What `QueueSends` puts together from parts."""
 
-TURN = {"lane", "call", "floor", "digest", "detailed"}
 OPTIONS = {"group", "durable"}
 """What `Bound.call` takes beside keys."""
 
@@ -73,13 +75,28 @@ def test_keys_are_those_of_the_header(use: Use) -> None:
 def test_arguments_that_are_put_together_are_those_of_the_header() -> None:
     wanted = default_scripts()["send"].args
     assert {*wanted.required, wanted.tail} - FILLED_IN.keys() == SETTINGS
-    topic = Topic("t", TopicType.RANGE_MERGE, merge=Merge(Sum()))
-    for script, own in (
-        ("send_merged", TURN),
-        ("spark_send_merged", {"chunk", "batch", "digest", "strict", "keep_s", "first"}),
-    ):
-        known = merge_args(topic).keys() | own | {"number", "lowest", "values"}
-        assert set(default_scripts()[script].args.required) - FILLED_IN.keys() == known
+
+
+LARGEST = 2**53 - 1
+HEADER = (Path(__file__).resolve().parents[3] / "lua/includes/merge/merge_rules.lua").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        (TopicType.RANGE_MERGE, {"merge": Merge(Collect(100_000, 2**20), window=Sliding(max_wait="36500d"))}),
+        (TopicType.RANGE_MERGE, {"merge": Merge(Sum(), window=Fixed("1m"), max_count=2**31), "slots": 1}),
+        (TopicType.FIXED_TIME, {"merge": Merge(), "max_backlog": LARGEST, "when_full": WhenFull.DROP, "slots": 1}),
+        (TopicType.PRIORITY, {"merge": Merge(priority="sum"), "ttl": "1d", "max_retries": 999}),
+        (TopicType.PRIORITY, {"merge": Merge(), "ties": "any"}),
+    ],
+    ids=lambda value: value.value if isinstance(value, TopicType) else "",
+)
+def test_packed_rules_are_those_of_the_include_that_reads_them(kind: TopicType, settings: dict[str, Any]) -> None:
+    rules = json.loads(merge_rules(Topic("t", kind, **settings)))
+    assert list(rules) == re.findall(r"^--   (\w+)  ", HEADER, re.MULTILINE)
+    assert max(value for value in rules.values() if isinstance(value, int)) <= LARGEST  # what a double of Lua holds
+    assert [name for name, value in rules.items() if type(value) is bool] == ["drop", "ttl"]
 
 
 def test_what_a_call_does_not_say_is_an_error() -> None:
