@@ -24,7 +24,7 @@ from rmq._broker.claims import MAX_BATCH, NACK_BATCH, PIGGYBACKED_NACKS, WHOLE_B
 from rmq._broker.dead import Turn
 from rmq._broker.definitions import MAX_DEFINITION_BYTES
 from rmq._broker.keys import (
-    HISTORY_TURN_KEY,
+    HISTORY_LOCK_KEY,
     TOPICS_KEY,
     WORKER_INFOS_KEY,
     WORKERS_KEY,
@@ -599,7 +599,9 @@ def _all_workers(place: Place) -> Call[Any]:
 
 
 case("take_tokens", "1,000", sizes=False, max_rate=1_000)(lambda place: limits.take_tokens(place.topic, MAX_BATCH))
-case("history_turn", "a minute", sizes=False)(lambda place: _plain("history_turn", HISTORY_TURN_KEY, KEEP_S))
+case("take_lock", "a minute", sizes=False)(
+    lambda _: limits.take_lock(HISTORY_LOCK_KEY, "minute", "me", 60_000, "period")
+)
 
 
 @case("history_write", "a full ring from a clock that was ahead", sizes=False)
@@ -906,9 +908,9 @@ def _spark_trim(place: Place) -> Call[Any]:
     return log_calls.trim(place.topic, 0, ME.group, "driver", last)
 
 
-@case("spark_turn", "a run", S, sizes=False)
-def _spark_turn(place: Place) -> Call[Any]:
-    return log_calls.turn(place.topic, ME.group, "run", 1_000, keep=False)
+@case("take_lock", "a run", S, sizes=False)
+def _lock_run(place: Place) -> Call[Any]:
+    return log_calls.lock_run(place.topic, ME.group, "run", 1_000, keep=False)
 
 
 @case("stream_group", "a slot", S, sizes=False)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
+from secrets import token_hex
 
 from rmq._admin.inspection import Inspection
 from rmq._admin.stream_view import StreamView
 from rmq._broker import shared
-from rmq._broker.keys import history_key
+from rmq._broker.keys import HISTORY_LOCK_KEY, history_key
 from rmq._broker.registry import Registry, check_name
 from rmq._io.backend import Background
 from rmq._io.reports import reporter
@@ -134,7 +135,9 @@ class History:
 
     def take_turn(self) -> tuple[int, int | None]:
         """Return Redis' time, epoch ms, and the minute to record; `None` if another process records it."""
-        return self._connections.run(shared.take_history_turn(KEEP_S))
+        holder = token_hex(8)
+        lock = self._connections.run(shared.take_lock(HISTORY_LOCK_KEY, "minute", holder, 60_000, "period"))
+        return lock.now_ms, lock.till_ms // 60_000 - 1 if lock.holder == holder else None
 
     def record(self, minute: int) -> list[Minute]:
         """Append the records of all topics and their sum; return the topics' records.

@@ -24,7 +24,7 @@ REDIS_KEY = "rmq:{workers}:redis"
 ENSEMBLES_KEY = "rmq:{workers}:ensembles"
 """ZSET: identity of a ZooKeeper ensemble -> the highest of its epochs that was used here."""
 
-HISTORY_TURN_KEY = "rmq:history-turn"
+HISTORY_LOCK_KEY = "rmq:history-lock"
 """STRING: the last minute whose figures some process has begun to record."""
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from rmq._broker.binding import BoundScript
-from rmq._broker.keys import HISTORY_TURN_KEY, WORKER_INFOS_KEY, WORKERS_KEY, group_rate_key, history_key, rate_key
+from rmq._broker.keys import WORKER_INFOS_KEY, WORKERS_KEY, group_rate_key, history_key, rate_key
 from rmq._model.display import shown
 from rmq._model.schema import MAX_DOCUMENT_BYTES, PassedOver
 from rmq._model.topics import Topic
@@ -95,16 +95,33 @@ def take_from(limit: str, bucket: str, topic: Topic, wanted: int, per_second: fl
     return _TAKE_TOKENS.call(topic, 0, parse, args, limit=limit, bucket=bucket)
 
 
-_TURN, _WRITE = BoundScript("history_turn"), BoundScript("history_write")
+_LOCK, _WRITE = BoundScript("take_lock"), BoundScript("history_write")
 
 
-def take_history_turn(keep_s: int) -> Call[tuple[int, int | None]]:
-    """Return a call that reserves this minute; its result is Redis' time, ms, and the minute, `None` if it is taken."""
+class Lock(NamedTuple):
+    """The state of a lock with an expiry.
 
-    def parse(reply: Sequence[bytes]) -> tuple[int, int | None]:
-        return int(reply[0]), int(reply[1]) or None
+    Attributes:
+        holder: Who holds it, empty for nobody.
+        till_ms: The end of the holder's time, epoch ms.
+        now_ms: Redis' time, epoch ms.
+    """
 
-    return Call(_TURN.name, _TURN.names(turn=HISTORY_TURN_KEY), _TURN.args(keep_s=keep_s), parse, False, "", 0)
+    holder: str
+    till_ms: int
+    now_ms: int
+
+
+def take_lock(
+    key: str, field: str, holder: str, hold_ms: int, how: Literal["take", "keep", "period"] = "take"
+) -> Call[Lock]:
+    """Return a call that takes, keeps or ends a lock with an expiry, see `lua/shared/take_lock.lua`. Safe to repeat."""
+
+    def parse(reply: Sequence[bytes]) -> Lock:
+        return Lock(reply[0].decode(), int(reply[1]), int(reply[2]))
+
+    args = _LOCK.args(field=field, holder=holder, hold_ms=hold_ms, how=how)
+    return Call(_LOCK.name, _LOCK.names(lock=key), args, parse, True, "", 0)
 
 
 def append_history(topic: str | None, minute: int, record: bytes, most: int, keep_s: int) -> Call[bool]:

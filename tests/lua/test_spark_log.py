@@ -22,7 +22,7 @@ EACH: dict[str, Callable[[Topic], Call[Any]]] = {
     "spark_position": lambda topic: log_calls.position(topic, 0, "files", "d1"),
     "spark_walk": lambda topic: log_calls.walk(topic, 0, "files", Reach("0-0", "+", 10, 1_000, True)),
     "spark_advance": lambda topic: log_calls.advance(topic, 0, "files", "d1", "3-0", 3, 0),
-    "spark_turn": lambda topic: log_calls.turn(topic, "files", "run", 1_000, keep=False),
+    "take_lock": lambda topic: log_calls.lock_run(topic, "files", "run", 1_000, keep=False),
     "spark_trim": lambda topic: log_calls.trim(topic, 0, "files", "d1", "3-0"),
 }
 
@@ -176,7 +176,7 @@ def test_more_than_a_call_takes_is_trimmed_by_the_next(
 
 def test_one_run_at_a_time_has_the_turn(connections: Connections, redis_client: Any, topic: Topic) -> None:
     def ask(holder: str, hold_ms: int, *, keep: bool = False) -> str:
-        return connections.run(log_calls.turn(topic, "files", holder, hold_ms, keep=keep))[0]
+        return connections.run(log_calls.lock_run(topic, "files", holder, hold_ms, keep=keep))[0]
 
     key = f"group:files{{{topic.name}_0}}"
     assert ask("a", 60_000, keep=True) == "", "nothing to keep"
@@ -213,7 +213,7 @@ def test_a_key_of_a_foreign_type_is_found_before_anything_is_written(
 ) -> None:
     # pitfall 8
     filled(connections, topic)
-    for key in EACH[script](topic).keys[script != "spark_turn" :]:
+    for key in EACH[script](topic).keys[script != "take_lock" :]:
         kept = redis_client.dump(key)
         redis_client.set(key, "foreign")
         before = redis_client.xinfo_groups(f"{topic.name}_0")

@@ -128,7 +128,7 @@ def test_a_clock_that_is_set_back_passes_over_nobody(make_slot: MakeSlot) -> Non
 
 def test_a_turn_from_a_clock_that_was_days_ahead_holds_nobody_up(make_slot: MakeSlot) -> None:
     slot = make_slot(checked=False)
-    slot.client.hset(slot.keys.meta, "told:ops", f"5 {T0 + 10**12} other")
+    slot.client.hset(slot.keys.meta, "told:ops", f"other {T0 + 10**12} 5")
     die(slot, "old", at_ms=6)
     assert told(slot, Turn("ops", "me", HOLD_MS))[0] == ["old"]
 

@@ -414,9 +414,10 @@ MUTANTS = (
         ("restart_leases", "(more and ' ' .. rows[#rows][1] or '')", "''"),
     ),
     _mutant("streams: leases begin once more, and nobody hears of it", ("restart_leases", "true, more", "true, false")),
-    _mutant(
-        "a turn to tell of a clock that was set back stays", ("turn_to_tell", "tonumber(told or 0) > now_ms", "false")
-    ),
+    _mutant("a lock of a clock that was set back stays", ("lease_lock", " and till <= now_ms + longest_ms", "")),
+    _mutant("a lock that another one holds is taken", ("take_lock", "(held or how == 'keep')", "how == 'keep'")),
+    _mutant("who has lost a lock keeps it", ("take_lock", "(held or how == 'keep')", "held")),
+    _mutant("a turn to tell of a clock that was set back stays", ("turn_to_tell", "(told or 0) <= now_ms", "true")),
     _mutant("a window of a clock that was set back stays", ("plan_sends", "noted > now_ms + 1000", "false")),
     # streaming queries of Spark
     _mutant(

@@ -3,19 +3,17 @@
 -- are told who died a second ago or earlier: Redis' clock may be set back by less, and nobody is passed over. At a
 -- first look nobody has to be told who was dead before. Returns the end of what may be told, ms, and the rank of the
 -- first; nothing where another one has the turn.
--- @include whole
+-- @include lease_lock
 local function turn_to_tell(slot, turn, now_ms)
   local state, field = slot.state, 'told:' .. turn.name
-  local told, till, whose = string.match(redis.call('HGET', state, field) or '', '^(%d+) (%d+) (%S+)$')
-  till = tonumber(till or 0)
-  local ahead = till > now_ms + 172800000 or tonumber(told or 0) > now_ms -- the clock was when that was noted
-  if whose and whose ~= turn.holder and till > now_ms and not ahead then
+  local holder, _, told, held = read_lock(state, field, now_ms, 172800000)
+  if held and holder ~= turn.holder and (told or 0) <= now_ms then -- else the clock was ahead when that was noted
     return nil
   end
   local ripe = now_ms - 1000
-  local since = math.min(math.max(turn.since, tonumber(told or ripe)), ripe)
+  local since = math.min(math.max(turn.since, told or ripe), ripe)
   redis.call('ZREMRANGEBYRANK', slot.dead, 1, 0) -- removes nothing: allowed at maxmemory, after which writes pass
-  redis.call('HSET', state, field, whole(since) .. ' ' .. whole(now_ms + turn.hold_ms) .. ' ' .. turn.holder)
+  write_lock(state, field, turn.holder, now_ms + turn.hold_ms, since)
   local start = redis.call('ZCOUNT', slot.dead, '-inf', '(' .. whole(since))
   if turn.after ~= '' and tonumber(redis.call('ZSCORE', slot.dead, turn.after) or -1) == since then
     start = redis.call('ZRANK', slot.dead, turn.after) + 1

@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 
+from rmq._broker.shared import Lock
 from rmq._model.topics import Topic
 from rmq._transport.connections import Connections
 from rmq.errors import DriverReplacedError, RmqError
@@ -57,27 +58,27 @@ class Turn:
         Raises:
             DriverReplacedError: Another run has the lock, for example after a pause longer than its lifetime.
         """
-        if self._ask(HOLD_MS, keep=True)[0] != self._holder:
+        if self._ask(HOLD_MS, keep=True).holder != self._holder:
             raise self._at_work("was started while this one was paused")
 
     def _take(self, say: Say) -> None:
-        before: tuple[str, int] | None = None
+        before: Lock | None = None
         while True:
             found = self._ask(HOLD_MS, keep=False)
-            if found[0] == self._holder:
+            if found.holder == self._holder:
                 return
             if before is None:
-                say(f"waiting for run {found[0]} to end")
-            elif found != before:  # it was renewed, so that its holder is alive
-                raise self._at_work(f"({found[0]}) is active")
+                say(f"waiting for run {found.holder} to end")
+            elif found[:2] != before[:2]:  # it was renewed, so that its holder is alive
+                raise self._at_work(f"({found.holder}) is active")
             before = found
             time.sleep(_LOOK_S)
 
     def _renew(self) -> None:
         self._ask(HOLD_MS, keep=True)
 
-    def _ask(self, hold_ms: int, *, keep: bool) -> tuple[str, int]:
-        return self._connections.run(log_calls.turn(self._topic, self._group, self._holder, hold_ms, keep=keep))
+    def _ask(self, hold_ms: int, *, keep: bool) -> Lock:
+        return self._connections.run(log_calls.lock_run(self._topic, self._group, self._holder, hold_ms, keep=keep))
 
     def _at_work(self, what: str) -> DriverReplacedError:
         return DriverReplacedError(

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from rmq._broker import shared
 from rmq._broker.binding import BoundScript
+from rmq._broker.keys import group_keys
 from rmq._model.topics import Topic
 from rmq._transport.call import Call, is_one
 from rmq.errors import DriverReplacedError, InvalidValueError, RmqError
@@ -26,7 +28,7 @@ def _consumed(call: Call[Any], words: Sequence[str]) -> RmqError:
 
 _POSITION = BoundScript("spark_position", {"RMQ_CONSUMERS": _consumed})
 _WALK, _ADVANCE = BoundScript("spark_walk"), BoundScript("spark_advance", {"RMQ_DRIVER": _replaced})
-_TRIM, _TURN = BoundScript("spark_trim", {"RMQ_DRIVER": _replaced}), BoundScript("spark_turn")
+_TRIM = BoundScript("spark_trim", {"RMQ_DRIVER": _replaced})
 
 
 class Standing(NamedTuple):
@@ -147,10 +149,7 @@ def trim(topic: Topic, slot: int, group: str, driver: str, upto: str) -> Call[Dr
     return _TRIM.call(topic, slot, parse, _TRIM.args(group=group, driver=driver, upto=upto), group=group)
 
 
-def turn(topic: Topic, group: str, holder: str, hold_ms: int, *, keep: bool) -> Call[tuple[str, int]]:
-    """Return a call that takes, renews or frees an archive's lock; its result is the holder and expiry, epoch ms."""
-
-    def parse(reply: list[bytes]) -> tuple[str, int]:
-        return reply[0].decode(), int(reply[1])
-
-    return _TURN.call(topic, 0, parse, _TURN.args(holder=holder, hold_ms=hold_ms, keep=int(keep)), group=group)
+def lock_run(topic: Topic, group: str, holder: str, hold_ms: int, *, keep: bool) -> Call[shared.Lock]:
+    """Return a call that takes, keeps or, with `hold_ms=0`, ends the lock of an archive's run."""
+    key = group_keys(topic.name, 0, group).group
+    return shared.take_lock(key, "run", holder, hold_ms, "keep" if keep else "take")._replace(topic=topic.name)

@@ -11,15 +11,15 @@ import redis
 from rmq import Minute, PriorityMessage, RmqClient, StreamMessage, TopicType
 from tests.conftest import MakeTopic
 from tests.support.cli import bury
-from tests.support.core import HISTORY_TURN_KEY, LONGEST_WAIT_S, MINUTES, TOPICS_KEY, history_key, sum_of
+from tests.support.core import HISTORY_LOCK_KEY, LONGEST_WAIT_S, MINUTES, TOPICS_KEY, history_key, sum_of
 from tests.support.waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
 def no_history_before(redis_client: redis.Redis) -> Iterator[None]:
-    redis_client.delete(HISTORY_TURN_KEY, history_key(None))
+    redis_client.delete(HISTORY_LOCK_KEY, history_key(None))
     yield
-    redis_client.delete(HISTORY_TURN_KEY, history_key(None))
+    redis_client.delete(HISTORY_LOCK_KEY, history_key(None))
 
 
 def test_a_record_in_and_out() -> None:

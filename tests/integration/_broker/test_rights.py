@@ -203,7 +203,7 @@ def test_a_query_follows_a_stream_under_the_documented_rights() -> None:
         walked = run(log_calls.walk(topic, 0, "files", log_calls.Reach("0-0", "+", 10, 1_000, True)))
         assert (walked.number, walked.more) == (5, False)
         assert run(log_calls.advance(topic, 0, "files", "driver", walked.last, 5, 0))
-        assert run(log_calls.turn(topic, "files", "run", 1_000, keep=False))[0] == "run"
+        assert run(log_calls.lock_run(topic, "files", "run", 1_000, keep=False))[0] == "run"
         assert run(log_calls.trim(topic, 0, "files", "driver", walked.last)).number == 5
 
 

@@ -18,7 +18,7 @@ from rmq import Delivery, ImmediateRetry, Listener, PriorityMessage, RangeMergeM
 from rmq.errors import InvalidValueError, LeaseLostError, RmqError
 from tests.conftest import MakeTopic
 from tests.support.clients import drain, left_in, stats_of, texts
-from tests.support.core import HISTORY_TURN_KEY, PrefetchSize, slot_keys, thread_executor
+from tests.support.core import HISTORY_LOCK_KEY, PrefetchSize, slot_keys, thread_executor
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -501,10 +501,10 @@ def test_an_idle_listener_of_64_slots_sends_fewer_than_five_commands_a_second(
 
         def seconds_without_a_record() -> tuple[int] | None:
             """Return the commands of 2 s, or nothing if a minute was recorded meanwhile: its cost is counted below."""
-            turn = redis_client.get(HISTORY_TURN_KEY)
+            turn = redis_client.hget(HISTORY_LOCK_KEY, "minute")
             wait_until(lambda: sent_in(0.5) <= 2, 30, "the threads go to rest")
             sent = sent_in(2.0)
-            return (sent,) if redis_client.get(HISTORY_TURN_KEY) == turn else None
+            return (sent,) if redis_client.hget(HISTORY_LOCK_KEY, "minute") == turn else None
 
         client.history().take_turn()  # so that the client does not
         with listening(client):

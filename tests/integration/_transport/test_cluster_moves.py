@@ -135,7 +135,7 @@ def _cases() -> Iterator[tuple[str, Case]]:
             return spark_calls.settle(topic, 0, FIRST, 1, 0, verb)
 
         yield f"spark_settle {verb}", Case(TopicType.PRIORITY, seed_query, settle, {})
-    for name in ("spark_position", "spark_advance", "spark_turn", "spark_trim"):
+    for name in ("spark_position", "spark_advance", "spark_trim"):
         yield name, Case(TopicType.STREAM, seed_log, lambda topic, _, make=SPARK_LOG[name]: make(topic), {})
 
 
@@ -245,7 +245,7 @@ def hasty(cluster: RedisClusterServers) -> Iterator[Connections]:
 def test_every_script_that_writes_has_a_case() -> None:
     scripts = default_scripts()
     writers = {name for name in scripts.names() if "reads only" not in scripts.text(name)}
-    elsewhere = {"history_turn", "history_write", "registry_define", "take_tokens", "worker_beat"}  # see below
+    elsewhere = {"take_lock", "history_write", "registry_define", "take_tokens", "worker_beat"}  # see below
     elsewhere |= {"spark_send", "spark_send_merged"}  # as the others that send: the channel is one of their keys
     assert writers - elsewhere == {name.split()[0].rstrip(":") for name in CASES}
     assert all("wake" in scripts[name].keys.required for name in ("spark_send", "spark_send_merged"))

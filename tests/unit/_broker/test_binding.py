@@ -134,7 +134,7 @@ def test_every_key_of_a_header_has_a_name_that_the_table_of_keys_knows() -> None
     own = {
         "bucket",
         "limit",
-        "turn",
+        "lock",
         "ring",
         "topics",
         "beats",
