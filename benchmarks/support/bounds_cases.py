@@ -319,12 +319,12 @@ def _send_merged(place: Place) -> Call[Any]:
     return part_call(place, _sums(place))
 
 
-@case("spark_send_merged", "1,000 that fold", R, merge=Merge(Sum(), window=Fixed("5s")))
+@case("send_merged", "1,000 that fold, a chunk of Spark", R, merge=Merge(Sum(), window=Fixed("5s")))
 def _spark_send_merged(place: Place) -> Call[Any]:
     return send_once(place.topic, 0, _sums(place), Mark("q", 1, 0, 1_000, 0, "d"))
 
 
-@case("spark_send", "1,000")
+@case("send", "1,000, a chunk of Spark")
 def _spark_send(place: Place) -> Call[Any]:
     return send_once(place.topic, 0, place.messages(MAX_BATCH), Mark("q", 1, 0, 1_000, 0, "d"))
 

@@ -171,7 +171,7 @@ def _send_again(place: Place, shape: Shape) -> Call[Any]:
     return part_call(place, [EncodedMessage(0, names[0], 5_000, record) for record in each])
 
 
-@merged("spark_send_merged", "one item to each of nearly full ones")
+@merged("send_merged", "one item to each of nearly full ones, a chunk of Spark")
 def _spark_send(place: Place, shape: Shape) -> Call[Any]:
     names = _names(shape, batch_size(place.topic))
     short = Shape(shape.what, shape.collect, shape.items - 1, shape.item_bytes, 0)

@@ -1,6 +1,7 @@
 -- Send messages to one slot of a topic, or to several slots at once: due after a time, at a time, or by priority.
 --
--- KEYS[1..] slots  of each slot store, prepare, body, meta and wake; with limits also retry, error and born
+-- KEYS[1..] slots  of each slot store, prepare, body, meta and wake; with limits also retry, error and born; last the
+--   hash with the marks of a query of Spark, if a chunk is sent
 -- ARGV[1]   publish      command for the wake hint: PUBLISH or SPUBLISH
 -- ARGV[2]   detailed     '1': say per message whether it was new; with `+` behind it: of several messages refuse only
 --   those whose time has passed
@@ -11,11 +12,13 @@
 --   made of the priorities, or -1 if they are priorities; else empty. The first send of a content decides on its age
 -- ARGV[6]   limits       drop ('1': beyond max_backlog, drop what would be delivered last; '0': refuse), max_retries
 --   (scores up to it are rollbacks, which are never dropped), ttl ('1': note the time of sending in born); else empty
--- ARGV[7..] parts        of each slot: how many values follow, and the number of messages (1 to 1,000); of several how
+-- ARGV[7]   chunk        of Spark, which is sent once, see send_chunk; else empty
+-- ARGV[8..] parts        of each slot: how many values follow, and the number of messages (1 to 1,000); of several how
 --   many have a value of their own (all; or 1: one for all), and the least of the values; then see read_batch
 -- Returns: { now_ms, of each slot { number of new ones, '1' or '0' per message if detailed or with bodies, else '',
 --   with limits the number dropped } }; '4' for a message whose time has passed: then there are outcomes. Of several
---   slots, the text of its error stands for a slot's reply. now_ms is 0 where nothing depends on the time
+--   slots, the text of its error stands for a slot's reply. now_ms is 0 where nothing depends on the time. There
+--   is no reply of a slot if the chunk was sent before
 -- Errors: of a slot: RMQ_PAST now_ms lowest if a time does not lie ahead, with `+` if none does; RMQ_FULL size
 --   max_backlog. OOM, and a server that takes no writes: nothing was written; a server that cannot write its AOF
 -- Complexity: O(n log N)
@@ -72,9 +75,17 @@ local function send_part(base, at)
   return send_batch(slot, rules, batch, lowest, now_ms)
 end
 
-if #KEYS == (limited and 8 or 5) then
-  local reply = send_part(0, 7)
+local width = limited and 8 or 5
+if #KEYS == width then
+  local reply = send_part(0, 8)
   return reply.err and reply or { now_ms, reply }
+end
+if ARGV[7] ~= '' then
+  -- @include send_chunk
+  local reply = send_chunk(KEYS[width + 1], ARGV[7], (read_clock()), function()
+    return send_part(0, 8)
+  end)
+  return reply and reply.err and reply or { now_ms, reply }
 end
 
 -- Whether an error is no slot's own: the first write of all was refused, or the AOF fails, which Redis 6.2 may say
@@ -87,7 +98,7 @@ local function is_of_server(text, written)
     or string.find(text, 'NOREPLICAS ', 1, true) or string.find(text, 'MISCONF ', 1, true))
 end
 
-local replies, at, written = { now_ms }, 7, false
+local replies, at, written = { now_ms }, 8, false
 for base = 0, #KEYS - 5, 5 do
   local done, reply = pcall(send_part, base, at)
   local text = type(reply) == 'table' and reply.err or not done and tostring(reply)

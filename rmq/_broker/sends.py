@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from operator import attrgetter
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 from zlib import crc32
 
 from rmq._broker import streams
@@ -117,7 +117,7 @@ class QueueSends:
                 mark = ages.mark_at(built_ms)
             part = self._part(Batch.of(messages), mark)
         wanted: Argument = f"{int(detailed)}+" if partly and self._fixed and number > 1 else int(detailed)
-        args = self._args(detailed=wanted, ages="" if ages is None else ages.text(mark), parts=part)
+        args = self._args(detailed=wanted, ages="" if ages is None else ages.text(mark), chunk="", parts=part)
 
         def parse(reply: list[Any]) -> SendResult:
             if ages is not None and built_ms:
@@ -142,7 +142,7 @@ class QueueSends:
             keys += self._keys_of(slot_keys(topic, part.slot))
             sends += self._part(Batch.of(part), mark)
         wanted: Argument = f"{int(detailed)}+" if self._fixed else int(detailed)
-        args = self._args(detailed=wanted, ages="" if ages is None else ages.text(mark), parts=sends)
+        args = self._args(detailed=wanted, ages="" if ages is None else ages.text(mark), chunk="", parts=sends)
 
         def parse(reply: list[Any]) -> list[SendResult | RmqError]:
             if ages is not None:
@@ -155,6 +155,17 @@ class QueueSends:
             ]
 
         return Call(_SEND.name, tuple(keys), args, parse, True, topic, parts[0].slot, self._again)
+
+    def chunk(self, slot: int, messages: Sequence[EncodedMessage], chunk: Chunk) -> Call[int | None]:
+        """Return a call that sends a chunk once; its result is how many messages were new, `None` if sent before."""
+        part, ages = self._part(Batch.of(messages), NO_MARK), self._ages
+        args = self._args(detailed=0, ages="" if ages is None else ages.text(NO_MARK), chunk=chunk.text, parts=part)
+
+        def parse(reply: list[Any]) -> int | None:
+            return int(reply[1][0]) if len(reply) > 1 else None
+
+        keys = (*self._keys_of(slot_keys(self._topic, slot)), chunk.key)
+        return Call(_SEND.name, keys, args, parse, True, self._topic, slot, _SEND.durable)
 
     def _part(self, columns: Batch, mark: int) -> list[Argument]:
         """Return the messages of one slot as the script takes them, see `parts` in its header."""
@@ -226,12 +237,6 @@ class PredictedAges:
         self._ahead_ms = carried_out_ms - built_ms
 
 
-def message_args(messages: Sequence[EncodedMessage]) -> list[Argument]:
-    """Return messages as arguments of read_batch: scores and contents, then index and body of those with a body."""
-    columns = Batch.of(messages)
-    return _paired(columns.values, columns.contents) + _body_args(columns)
-
-
 def _paired(scores: Sequence[int], contents: Sequence[bytes]) -> list[Argument]:
     args: list[Argument] = [0] * (2 * len(contents))
     args[::2], args[1::2] = scores, contents
@@ -248,6 +253,33 @@ def _body_args(columns: Batch) -> list[Argument]:
 _MERGED = BoundScript(
     "send_merged", durable="Sent again, each counts once more, unless both calls have the same `once=`"
 )
+
+
+class Chunk(NamedTuple):
+    """Identifies a chunk of a task of Spark, which is sent once, see `lua/messages/send_merged.lua`.
+
+    Attributes:
+        key: Hash with the marks of the query.
+        name: Name of the chunk in it.
+        batch: Number of the batch, from 0.
+        digest: Digest of the messages.
+        keep_s: How long the marks are kept after the last send of the query to the slot, seconds.
+        strict: Topics that merge: whether to refuse other messages than those that the batch has sent before.
+        first: Topics that merge: number of messages of the chunk that were sent before these.
+    """
+
+    key: str
+    name: str
+    batch: int
+    digest: str
+    keep_s: int
+    strict: bool
+    first: int
+
+    @property
+    def text(self) -> str:
+        """The argument `chunk` of scripts whose sends merge with the backlog by content."""
+        return f"{self.name} {self.batch} {self.digest} {self.keep_s}"
 
 
 class MergedSends:
@@ -286,26 +318,40 @@ class MergedSends:
         """
         number, topic = len(messages), self._topic
         rpc_id = rpc_id or self._rpc_ids.draw(topic.name, slot)
-        values, records = record_args(messages)
         part = ("-" if not each else "*" if self._blocks else "+") if partly else ""
-        args = _MERGED.args(
-            lane=rpc_id.lane,
-            call=rpc_id.number,
-            floor=rpc_id.floor,
-            digest=_digest_of(messages) if rpc_id.token is None else "",
-            detailed=f"{int(detailed)}{part}",
-            number=number,
-            rules=self._rules,
-            lowest=lowest_of(topic, messages),
-            values=values,
-            messages=records,
-        )
+        digest = _digest_of(messages) if rpc_id.token is None else ""
+        args = self._args(messages, rpc_id, digest, f"{int(detailed)}{part}")
 
         def parse(reply: list[Any], rpc_id: RpcId = rpc_id) -> SendResult:  # the call keeps its number open by that
             return _result_of(number, detailed, reply)
 
         keys = _MERGED.keys(slot_keys(topic.name, slot))
         return Call(_MERGED.name, keys, args, parse, True, topic.name, slot, _MERGED.durable)
+
+    def chunk(self, slot: int, messages: Sequence[EncodedMessage], chunk: Chunk) -> Call[list[Any]]:
+        """Return a call that sends a chunk, or the first messages of it, unless it was sent before."""
+        rpc_id = RpcId(chunk.name, chunk.batch, chunk.batch)
+        kept = f"{chunk.keep_s} {int(chunk.strict)} {chunk.first}"
+        args = self._args(messages, rpc_id, chunk.digest, "0-", kept)
+        return _MERGED.call(self._topic, slot, list, args, marks=chunk.key)
+
+    def _args(
+        self, messages: Sequence[EncodedMessage], rpc_id: RpcId, digest: str, detailed: str, chunk: str = ""
+    ) -> list[Argument]:
+        values, records = record_args(messages) if messages else (1, [])
+        return _MERGED.args(
+            lane=rpc_id.lane,
+            call=rpc_id.number,
+            floor=rpc_id.floor,
+            digest=digest,
+            chunk=chunk,
+            detailed=detailed,
+            number=len(messages),
+            rules=self._rules,
+            lowest=lowest_of(self._topic, messages),
+            values=values,
+            messages=records,
+        )
 
 
 def _digest_of(messages: Sequence[EncodedMessage]) -> str:
@@ -353,4 +399,4 @@ def record_args(messages: Sequence[EncodedMessage]) -> tuple[int, list[Argument]
 
 def lowest_of(topic: Topic, messages: Sequence[EncodedMessage]) -> int:
     """Return the least value of a batch of fixed times, the longest delay if it has any; 0 on other topics."""
-    return min(message.value for message in messages) if topic.type.value == "FIXED_TIME" else 0
+    return min((message.value for message in messages), default=0) if topic.type.value == "FIXED_TIME" else 0

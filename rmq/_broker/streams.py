@@ -132,7 +132,11 @@ def send(
     del rpc_id
     number = len(messages)
     args = _SEND.args(
-        max_backlog=topic.max_backlog_per_slot, detailed=int(detailed), number=number, messages=entry_args(messages)
+        max_backlog=topic.max_backlog_per_slot,
+        detailed=int(detailed),
+        number=number,
+        chunk="",
+        messages=entry_args(messages),
     )
 
     def parse(reply: list[bytes]) -> SendResult:
@@ -143,6 +147,20 @@ def send(
     if any(message.fields and is_open_id(message.fields) for message in messages):
         return call._replace(repeatable=False, durable=OPEN_AGAIN)
     return call
+
+
+def send_chunk(topic: Topic, slot: int, messages: Sequence[EncodedMessage], key: str, chunk: str) -> Call[int | None]:
+    """Return a call that sends a chunk once; its result is the number of entries, `None` if it was sent before."""
+    number = len(messages)
+    args = _SEND.args(
+        max_backlog=topic.max_backlog_per_slot, detailed=0, number=number, chunk=chunk, messages=entry_args(messages)
+    )
+
+    def parse(reply: Any) -> int | None:
+        return None if reply == b"0" else number
+
+    call = _SEND.call(topic, slot, parse, args)
+    return call._replace(keys=(*call.keys, key))
 
 
 def entry_args(messages: Iterable[EncodedMessage]) -> list[Argument]:

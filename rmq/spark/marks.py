@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from hashlib import blake2b
 from typing import Any, NamedTuple, Protocol
 
 from rmq._broker import sends, streams
-from rmq._broker.binding import BoundScript, ages_of
 from rmq._broker.keys import sent_key
 from rmq._model.batches import EncodedMessage
 from rmq._model.merging import PriorityRule
@@ -17,6 +16,7 @@ from rmq._model.records import ITEMS, Record, read_record
 from rmq._model.topics import Topic, TopicType
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
+from rmq._transport.rpc_ids import RpcIdAllocator
 from rmq.errors import BatchChangedError
 
 COUNTED = frozenset("SC")
@@ -45,8 +45,6 @@ def _changed(call: Call[Any], words: Sequence[str]) -> BatchChangedError:
 
 
 _AGAIN = "If Spark retries the task, they are counted once"
-_SEND = BoundScript("spark_send", durable=_AGAIN)
-_SEND_MERGED = BoundScript("spark_send_merged", {"RMQ_CHANGED": _changed}, durable=_AGAIN)
 
 
 def counts(topic: Topic) -> bool:
@@ -75,7 +73,7 @@ class Cut(NamedTuple):
     @classmethod
     def of(cls, mark: bytes) -> Cut:
         """Parse the cut that a mark records."""
-        digest = mark.decode().partition(":")[2]
+        digest = mark.decode().rpartition(":")[2]
         return cls(*(int(digest[first : first + 8], 16) for first in (0, 8, 16)))
 
     def __str__(self) -> str:
@@ -141,11 +139,10 @@ class Mark:
             Their indices, empty if none were refused; and the number of other messages that were sent, `None` if all
             were.
         """
-        known, _, rest = (found or b"").decode().partition("-")
-        refused, _, done = rest.partition("+")
-        if not refused or known != f"{self.batch}:{self.digest}":
+        completed = re.fullmatch(r"\d+\|\d+\|(\d+):(\d*):(\w*)-([\d.]+)", (found or b"").decode())
+        if completed is None or (completed[1], completed[3]) != (str(self.batch), self.digest):
             return [], None
-        return list(map(int, refused.split("."))), int(done) if done else None
+        return list(map(int, completed[4].split("."))), int(completed[2]) if completed[2] else None
 
 
 def _take_record(digest: Hash, message: EncodedMessage) -> None:
@@ -176,25 +173,15 @@ def send_once(topic: Topic, slot: int, messages: Sequence[EncodedMessage], mark:
 
     On a topic with `merge=` a call may accept only the first messages, see `Once.done`; the mark stores their number.
     """
-    number = len(messages)
     if topic.merge is not None:
         return _send_merged(topic, slot, messages, mark)
-    flat = streams.entry_args(messages) if topic.type is TopicType.STREAM else sends.message_args(messages)
-    args = _SEND.args(
-        lowest=min(message.value for message in messages) if topic.type.timed else 0,
-        max_backlog=topic.max_backlog_per_slot,
-        number=number,
-        kind=topic.type.value,
-        chunk=f"{mark.partition}:{mark.chunk}",
-        batch=mark.batch,
-        digest=mark.digest,
-        keep_s=mark.keep_s,
-        **ages_of(topic),
-        messages=flat,
-    )
-
-    sent = sent_key(topic.name, slot, mark.query)
-    return _SEND.call(topic, slot, partial(_once, number, 0), args, sent=sent)
+    number, chunk = len(messages), _chunk(topic, slot, mark)
+    if topic.type is TopicType.STREAM:
+        call = streams.send_chunk(topic, slot, messages, chunk.key, chunk.text)
+    else:
+        call = sends.QueueSends(topic).chunk(slot, messages, chunk)
+    once = call.then(lambda new: Once(0, 0, number) if new is None else Once(new, number - new, 0))
+    return once._replace(durable=_AGAIN)
 
 
 def note_cut(connections: Connections, topic: Topic, mark: Mark, cut: Cut) -> None:
@@ -216,31 +203,24 @@ def note_cut(connections: Connections, topic: Topic, mark: Mark, cut: Cut) -> No
         ) from error
 
 
-def _once(number: int, first: int, reply: list[bytes]) -> Once:
-    done = int(reply[3]) if len(reply) > 3 and reply[3] else None
-    number = number if done is None else max(0, done - first)
-    if reply[0] == b"0":
-        refused = tuple(map(int, reply[2].split(b"."))) if len(reply) > 2 and reply[2] else ()
-        return Once(0, 0, number - len(refused) if done is None else number, refused, done)
-    return Once(int(reply[1]), number - int(reply[1]), 0, (), done)
+def _chunk(topic: Topic, slot: int, mark: Mark, name: str | None = None) -> sends.Chunk:
+    key, name = sent_key(topic.name, slot, mark.query), name or f"{mark.partition}:{mark.chunk}"
+    return sends.Chunk(key, name, mark.batch, mark.digest, mark.keep_s, counts(topic), mark.first)
 
 
 def _send_merged(
-    topic: Topic, slot: int, messages: Sequence[EncodedMessage], mark: Mark, field: str | None = None
+    topic: Topic, slot: int, messages: Sequence[EncodedMessage], mark: Mark, name: str | None = None
 ) -> Call[Once]:
-    values, records = sends.record_args(messages) if messages else (1, [])
-    args = _SEND_MERGED.args(
-        chunk=field or f"{mark.partition}:{mark.chunk}",
-        batch=mark.batch,
-        digest=mark.digest,
-        strict=int(counts(topic)),
-        keep_s=mark.keep_s,
-        number=len(messages),
-        first=mark.first,
-        lowest=sends.lowest_of(topic, messages) if messages else 0,
-        values=values,
-        messages=records,
-        rules=sends.merge_rules(topic),
-    )
-    sent = sent_key(topic.name, slot, mark.query)
-    return _SEND_MERGED.call(topic, slot, partial(_once, len(messages), mark.first), args, sent=sent)
+    number, first = len(messages), mark.first
+
+    def parse(reply: list[Any]) -> Once:
+        new, outcomes, _, *before = reply
+        if before:
+            refused = tuple(map(int, before[0].split(b"."))) if before[0] else ()
+            done = int(before[1]) if before[1] else None
+            return Once(0, 0, number - len(refused) if done is None else max(0, done - first), refused, done)
+        accepted = len(outcomes) or number  # outcomes are returned if the call accepted only the first messages
+        return Once(int(new), accepted - int(new), 0, (), first + accepted if outcomes else None)
+
+    send = sends.MergedSends(topic, RpcIdAllocator()).chunk(slot, messages, _chunk(topic, slot, mark, name))
+    return send.then(parse)._replace(durable=_AGAIN, refusals={"RMQ_CHANGED": _changed})

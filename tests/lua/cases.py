@@ -88,6 +88,7 @@ LIMITS: dict[str, dict[str, Any]] = {
     "send: limits": {"max_backlog": 3, "when_full": WhenFull.DROP, "ttl": "1m"},
     "send: ages": {"ties": "oldest"},
     "send_merged": {"merge": Merge(Sum(), window=Fixed("1m"))},
+    "send_merged: chunk": {"merge": Merge(Sum(), window=Fixed("1m"))},
 }
 """What the topic of a case needs."""
 

@@ -6,13 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 from rmq import Retention, StreamMessage, Topic, TopicType
+from rmq.spark.marks import Mark, send_once
 from tests.lua import cases, stream_cases
 from tests.lua.cases import script_of
 from tests.lua.test_refused_hints import CASES as SPARK
 from tests.support.bindings import MODULES, bound_in
-from tests.support.core import TOPICS_KEY, Call, default_scripts, encode, registry, streams
+from tests.support.core import TOPICS_KEY, Call, EncodedMessage, default_scripts, encode, registry, streams
 from tests.support.slots import SlotUnderTest
 
+ENTRIES = [EncodedMessage(0, b"a", 0, b"A")]
 NAMES = stream_cases.Seeded(*(f"{number}-1" for number in range(1, 10)))
 
 Make = Callable[[SlotUnderTest, bool], Call[Any]]
@@ -53,6 +55,9 @@ CASES: dict[str, Make] = {
     "stream_send with open ids": _of_stream(
         lambda topic, names: streams.send(topic, 0, [encode(topic, StreamMessage("a", id="99999999999999-*"))], True)
     ),
+    "stream_send of a chunk": _of_stream(
+        lambda topic, names: send_once(topic, 0, ENTRIES, Mark("q1", 1, 0, 60, 0, "d"))
+    ),
     "stream_trim of nothing": _of_stream(
         lambda topic, names: streams.trim(topic, 0, Retention(max_length=10**6, shrink=False), now=True)
     ),
@@ -65,7 +70,7 @@ def topic_of(case: str, name: str) -> Topic:
     script = script_of(case)
     kind = TopicType.STREAM if script.startswith("stream_") else TopicType.PRIORITY
     kind = (SPARK | cases.WRITERS)[case][0] if case in SPARK | cases.WRITERS else kind
-    return Topic(name, kind, **cases.LIMITS.get(case.replace("spark_", ""), {}))
+    return Topic(name, kind, **cases.LIMITS.get(case, {}))
 
 
 def made(slot: SlotUnderTest, case: str, full: bool) -> Call[Any]:

@@ -82,7 +82,7 @@ def test_the_clock_of_redis_decides_on_the_age_whatever_the_sender_has_made_of_i
     values = [made[0], b"a", b"b"] if alike else [made[0], b"a", made[1], b"b"]
     call = sends.send_calls(slot.topic)(0, batch)
     head, part = call.args[:4], [2, 1 if alike else 2, 0, *values, *([1, b"body"] if bodies else [])]
-    args = [*head, f"{ages.scale} {ages.unit_ms} {mark}", "", len(part), *part]
+    args = [*head, f"{ages.scale} {ages.unit_ms} {mark}", "", "", len(part), *part]
     assert slot.run(call._replace(args=args)) == SendResult(2, 0)
     assert slot.state().store == {b"a": score(5, T0 + passed_ms), b"b": score(second, T0 + passed_ms)}
     slot.set_clock(T0 + 10_000)

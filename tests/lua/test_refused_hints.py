@@ -48,8 +48,8 @@ CASES: dict[str, tuple[TopicType, Callable[[Topic], Call[Any]]]] = {
         lambda topic: claims.claim(topic, 0, 0, owner=OWNER, outcomes=Outcomes(nacks=RELEASE)),
     ),
     "pause": (TopicType.FIXED_TIME, lambda topic: control.pause(topic, 0, False, "me")),
-    "spark_send": (TopicType.PRIORITY, _send_once),
-    "spark_send_merged": (TopicType.RANGE_MERGE, _send_once_merged),
+    "send: chunk": (TopicType.PRIORITY, _send_once),
+    "send_merged: chunk": (TopicType.RANGE_MERGE, _send_once_merged),
 }
 
 
@@ -75,7 +75,7 @@ def test_a_refused_hint_changes_no_answer(script: str, make_slot: MakeSlot, redi
     kind, case = CASES[script]
     found: list[Any] = []
     for mute in (False, True):
-        slot = make_slot(kind, **LIMITS.get(script.removeprefix("spark_"), {}))
+        slot = make_slot(kind, **LIMITS.get(script, {}))
         slot.seed(FULL)
         library = scripts_with_fake_clock()
         connections = as_mute(redis_url, slot.client, library) if mute else slot.connections

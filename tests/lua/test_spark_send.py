@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmq import TopicType
+from rmq import TopicType, WhenFull
 from rmq.errors import BacklogFullError, FixedTimePassedError, ScriptFailedError
 from rmq.spark.marks import Mark, Once, send_once
 from tests.conftest import MakeSlot, MakeTopic
@@ -71,6 +71,15 @@ def test_a_refused_chunk_leaves_no_mark(make_slot: MakeSlot) -> None:
     assert send(slot, mark(rows=rows), later).skipped == 2, "what was sent needs no time ahead any more"
 
 
+def test_topics_that_drop_and_messages_that_age_take_marks(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.PRIORITY, max_backlog=1, when_full=WhenFull.DROP, ttl="1h")
+    assert send(slot, mark()) == Once(2, 0, 0)
+    state = slot.state()
+    assert (len(state.store), state.totals["dropped"], set(state.born)) == (1, 1, set(state.store))
+    assert send(slot, mark()) == Once(0, 0, 2)
+    assert slot.state() == state
+
+
 def test_entries_of_a_stream(make_topic: MakeTopic, make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.STREAM, checked=False)
     rows = [EncodedMessage(0, b"a", 0, b"A"), EncodedMessage(0, b"xy", 0, None, (b"x", b"y"))]
@@ -83,8 +92,8 @@ def test_entries_of_a_stream(make_topic: MakeTopic, make_slot: MakeSlot) -> None
 def test_only_the_declared_keys_and_the_documented_commands(make_slot: MakeSlot) -> None:
     # pitfall 18
     slot = make_slot(TopicType.PRIORITY)
-    call, text = send_once(slot.topic, 0, ROWS, mark()), scripts_under_test()["spark_send"]
-    rights = ["-@all", "+evalsha", "+script", "+time", "+publish", *(f"+{name}" for name in commands_of("spark_send"))]
+    call, text = send_once(slot.topic, 0, ROWS, mark()), scripts_under_test()["send"]
+    rights = ["-@all", "+evalsha", "+script", "+time", "+publish", *(f"+{name}" for name in commands_of("send"))]
     keys = [f"~{key}" for key in call.keys]
     slot.client.execute_command(
         "ACL", "SETUSER", "narrow", "reset", "on", "nopass", "resetchannels", f"&{slot.keys.wake}", *keys, *rights

@@ -249,8 +249,8 @@ def test_only_the_declared_keys_and_the_documented_commands(make_slot: MakeSlot)
     # pitfall 18
     limits = {"max_backlog": 1, "when_full": WhenFull.DROP, "ttl": timedelta(hours=1)}
     slot = make_slot(TopicType.PRIORITY, merge=Merge(Sum()), **limits)
-    call, text = send_once(slot.topic, 0, ROWS, mark(ROWS)), scripts_under_test()["spark_send_merged"]
-    commands = commands_of("spark_send_merged")
+    call, text = send_once(slot.topic, 0, ROWS, mark(ROWS)), scripts_under_test()["send_merged"]
+    commands = commands_of("send_merged")
     rights = ["-@all", "+evalsha", "+script", "+time", "+publish", *(f"+{name}" for name in commands)]
     keys = [f"~{key}" for key in call.keys]
     slot.client.execute_command(

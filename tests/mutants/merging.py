@@ -30,12 +30,12 @@ MERGING = (
     mutant("merging: a call rewrites whatever that costs", ("plan_sends", "if cost >= BUDGET and", "if false and")),
     mutant(
         "merging: a part of a chunk passes for all of it",
-        ("spark_send_merged", "(done == '' and '' or '+' .. done)", "''"),
+        ("send_merged", "kept = reply.partly and whole(first + #reply[2]) or ''", "kept = ''"),
     ),
-    mutant("merging: another chunk goes on", ("spark_send_merged", "if strict and not same then", "if false then")),
+    mutant("merging: another chunk goes on", ("sent_before", "strict and not same and", "false and")),
     mutant(
         "merging: a chunk is sent as a whole, whatever that costs",
-        ("spark_send_merged", "rules.each = false", "rules.each = nil"),
+        ("send_merged", "if #ARGV[6] > 1 then", "if #ARGV[6] > 1 and not keep_s then"),
     ),
     mutant(
         "merging: a page of values is not taken off",
@@ -55,7 +55,10 @@ MERGING = (
     mutant(
         "merging: an older send makes the last one older", ("fold", "math.max(older.last, newer.last)", "newer.last")
     ),
-    mutant("merging: another call passes for a repeat", ("repeats", "done == number and known ~= digest", "false")),
+    mutant(
+        "merging: another call passes for a repeat",
+        ("send_merged", "known.reply and known.digest ~= call.digest", "false"),
+    ),
     mutant(
         "merging: weights do not count",
         ("plan_sends", "accepted + (refusal and 0 or sent.count)", "accepted + (refusal and 0 or 1)"),
@@ -261,7 +264,7 @@ MERGING = (
         "merging: a sweep does not weigh what folds back",
         ("sweep", "budget.bytes = budget.bytes - fold_back(", "local _ = fold_back("),
     ),
-    mutant("merging: a name counts for ever", ("repeats", "string.sub(lane, 1, 1) == '='", "false")),
+    mutant("merging: a name counts for ever", ("send_merged", "string.sub(lane, 1, 1) == '='", "false")),
     # bounds
     mutant(
         "merging: the newest items push out what is stored", ("fold_sent", "kept > 0 and #stored.value + 1 or at", "at")
@@ -280,17 +283,20 @@ MERGING = (
         ("send_folded", "plan.accepted - plan.dropped - new", "plan.accepted - new"),
     ),
     # repeats
-    mutant("merging: replies are not noted", ("repeats", "head .. table.concat(kept, '|')", "head")),
-    mutant("merging: floors are ignored", ("repeats", "if tonumber(number) < known_floor then", "if false then")),
-    mutant("merging: a floor may sink", ("repeats", "math.max(floor, known_floor)", "floor")),
+    mutant("merging: replies are not noted", ("completed", "head .. table.concat(known.kept, '|')", "head")),
+    mutant(
+        "merging: floors are ignored",
+        ("send_merged", "elseif tonumber(call.number) < known.floor then", "elseif false then"),
+    ),
+    mutant("merging: a floor may sink", ("completed", "math.max(call.floor, known.floor)", "call.floor")),
     mutant(
         "merging: a call has the answer of a later one",
-        ("repeats", "if done == number then", "if tonumber(done) >= tonumber(number) then"),
+        ("completed", "if number == call.number then", "if tonumber(number) >= tonumber(call.number) then"),
     ),
     mutant(
         "merging: the numbers above the floor are forgotten",
-        ("repeats", "tonumber(done) >= floor", "tonumber(done) > floor"),
+        ("completed", "tonumber(number) >= call.floor", "tonumber(number) > call.floor"),
     ),
-    mutant("merging: lanes stay for ever", ("repeats", "now_ms - 3600000", "0")),
-    mutant("merging: lanes in use are swept", ("repeats", "now_ms - 3600000", "now_ms")),
+    mutant("merging: lanes stay for ever", ("completed", "or 0) < now_ms - keep.unused_ms", "or 0) < 0")),
+    mutant("merging: lanes in use are swept", ("completed", "or 0) < now_ms - keep.unused_ms", "or 0) < now_ms")),
 )

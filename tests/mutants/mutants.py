@@ -460,9 +460,17 @@ MUTANTS = (
         "a renewal forgets under which stamp a chunk has lost some",
         ("spark_settle", "lost = still < held and lost .. ' ' .. whole(stamp) or lost", ""),
     ),
+    _mutant("a late task of an earlier batch sends its chunk", ("send_chunk", "known.floor > call.floor or ", "")),
+    _mutant("a chunk with other messages counts as sent", ("send_chunk", "known.digest == digest", "known.digest")),
+    _mutant("a chunk leaves no mark", ("send_chunk", "if not reply.err then", "if false then")),
+    _mutant(
+        "a late task of an earlier batch sends its chunk, where sends merge",
+        ("sent_before", "known.floor > call.floor or ", ""),
+    ),
     # what a durable answer relies on
     _mutant(
-        "a repeat that is answered writes nothing", ("repeats", "redis.call('PEXPIRE', slot.marks, '7200000') --", "--")
+        "a repeat that is answered writes nothing",
+        ("completed", "redis.call('PEXPIRE', hash, whole(keep.key_ms)) --", "--"),
     ),
     _mutant("entries that are there already write nothing", ("stream_send", "  replicate(meta)\n", "")),
     _mutant("an open id takes the last number again", ("check_ids", "(last_sequence) + 1)", "(last_sequence))")),

@@ -107,7 +107,7 @@ PLANTS = (
         ),
     ),
     _python("a send counts though no replica has it", (f"{EXCHANGE}._confirm", "if missing else", "if False else")),
-    _lua("a repeated send counts again", ("repeats", "if done == number then", "if false then")),
+    _lua("a repeated send counts again", ("completed", "if number == call.number then", "if false then")),
     # claims
     _lua(
         "what is in flight is claimed again",

@@ -89,7 +89,7 @@ class Sending:
 
 def parts_of(command: Sequence[bytes], reply: Sequence[Any]) -> Iterator[tuple[Sequence[bytes], Any]]:
     """Yield the arguments of a `send` and the reply for each slot that has not refused its part."""
-    arguments, at = command[3 + int(command[2]) :], 6
+    arguments, at = command[3 + int(command[2]) :], 7
     for each in reply[1:]:
         last = at + int(arguments[at])
         if not isinstance(each, bytes):

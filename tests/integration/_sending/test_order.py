@@ -29,7 +29,7 @@ from tests.conftest import MakeTopic
 from tests.support.core import BATCH, BODY, Call, Connections, Dispatch, Message, Rows, encode, parse_url, slot_keys
 from tests.support.storm import script_storm
 
-SCRIPTS = "send stream_send spark_send".split()
+SCRIPTS = "send stream_send".split()
 CONTENTS = 40
 HOUR_MS = 3_600_000
 

@@ -18,7 +18,7 @@ from rmq._broker.sends import merge_rules
 from rmq._transport.script_library import default_scripts
 from tests.support.bindings import MODULES, bound_in
 
-SETTINGS = {"detailed", "unit", "max_backlog", "ages", "limits", "parts"}
+SETTINGS = {"detailed", "unit", "max_backlog", "ages", "limits", "chunk", "parts"}
 """What `QueueSends` puts together from parts."""
 
 OPTIONS = {"group", "durable"}

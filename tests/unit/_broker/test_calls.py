@@ -48,21 +48,21 @@ def test_a_send(topic: Topic, unit: str, ages: str, least: tuple[int, int]) -> N
     assert call.script == "send"
     assert call.keys == ("t_1", "prepare{t_1}", "body{t_1}", "meta{t_1}", "wake{t_1}")
     messages = [40, b"b", 50, b"a", 2, b"body"]
-    assert list(call.args) == ["PUBLISH", 1, unit, 3, ages, "", 9, 2, 2, least[0], *messages]
+    assert list(call.args) == ["PUBLISH", 1, unit, 3, ages, "", "", 9, 2, 2, least[0], *messages]
     assert call.parse([NOW_MS, [1, b"01"]]) == SendResult(1, 1, (False, True))
     one = sending.send_calls(topic)(1, [A])
-    assert list(one.args) == ["PUBLISH", 0, unit, 0, ages, "", 5, 1, 50, b"a", 1, b"body"]
+    assert list(one.args) == ["PUBLISH", 0, unit, 0, ages, "", "", 5, 1, 50, b"a", 1, b"body"]
     assert one.parse([NOW_MS, [1, b"1"]]) == SendResult(1, 0)
     shared = sending.send_calls(topic)(1, [A, B._replace(value=50), A])
     messages = [50, b"a", b"b", b"a", 1, b"body", 3, b"body"]
-    assert list(shared.args) == ["PUBLISH", 0, unit, 0, ages, "", 11, 3, 1, least[1], *messages]
+    assert list(shared.args) == ["PUBLISH", 0, unit, 0, ages, "", "", 11, 3, 1, least[1], *messages]
 
 
 def test_a_sender_makes_scores_with_ages_once_it_knows_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     clock_s = 70.0
     monkeypatch.setattr(sending, "monotonic_s", lambda: clock_s)
     send, ages = sending.send_calls(AGED), ages_for(AGED.max_priority)
-    age, values, messages = 4, 8, slice(10, None)
+    age, values, messages = 4, 9, slice(11, None)
     head = f"{ages.scale} {ages.unit_ms} "
     first = send(1, [A, B])
     assert (first.args[age], first.args[messages]) == (f"{head}-1", [50, b"a", 40, b"b", 1, b"body"])
@@ -78,7 +78,7 @@ def test_a_sender_makes_scores_with_ages_once_it_knows_the_clock(monkeypatch: py
     )
     alike = send(1, [A, A])
     assert (alike.args[values], alike.args[messages]) == (1, [made[0], b"a", b"a", 1, b"body", 2, b"body"])
-    assert send(1, [B]).args[age:] == [f"{head}-1", "", 3, 1, 40, b"b"]
+    assert send(1, [B]).args[age:] == [f"{head}-1", "", "", 3, 1, 40, b"b"]
 
 
 def test_a_claim() -> None:
