@@ -428,38 +428,38 @@ def _claim_slots(place: Place) -> Call[Any]:
 # --- settling
 
 
-@case("ack", "1,000", most=FREED_BYTES // MIB)
+@case("settle", "1,000 acks", most=FREED_BYTES // MIB)
 def _ack(place: Place) -> Call[Any]:
     held = place.held(MAX_BATCH)
     place.failures([name for name, _ in held])
-    return claiming.ack(place.topic, 0, held)
+    return claiming.settle(place.topic, 0, Outcomes(held))
 
 
-@case("claim", "256 whole claims to ack", sizes=False)
+@case("settle", "256 whole claims", sizes=False)
 def _ack_whole(place: Place) -> Call[Any]:
     held = [(place.names(10, f"w{index:03}"), place.now_ms * 1000 - index * 1000 + 5) for index in range(WHOLE_BATCH)]
     for names, score in held:
         place.zset(place.keys.prepare, names, score, 0)
-    return claiming.claim(place.topic, 0, 0, outcomes=Outcomes(whole=[(score, 10) for _, score in held]))
+    return claiming.settle(place.topic, 0, Outcomes(whole=[(score, 10) for _, score in held]))
 
 
-@case("nack", "to retry")
+@case("settle", "to retry")
 def _nack(place: Place) -> Call[Any]:
     held = place.held(NACK_BATCH, 5)
     place.failures([name for name, _ in held])
-    return claiming.nack(place.topic, 0, _nacks(held))
+    return claiming.settle(place.topic, 0, Outcomes(nacks=_nacks(held)))
 
 
-@case("nack", "to bury", most=PORTION)
+@case("settle", "to bury", most=PORTION)
 def _nack_bury(place: Place) -> Call[Any]:
     held = place.held(NACK_BATCH, 5)
     place.failures([name for name, _ in held])
-    return claiming.nack(place.topic, 0, _nacks(held, "bury"))
+    return claiming.settle(place.topic, 0, Outcomes(nacks=_nacks(held, "bury")))
 
 
-@case("nack", "to release")
+@case("settle", "to release")
 def _nack_release(place: Place) -> Call[Any]:
-    return claiming.nack(place.topic, 0, _nacks(place.held(NACK_BATCH, 5), "release", 5))
+    return claiming.settle(place.topic, 0, Outcomes(nacks=_nacks(place.held(NACK_BATCH, 5), "release", 5)))
 
 
 @case("extend", "1,000")
@@ -783,20 +783,22 @@ def _stream_nacks(ids: Sequence[str], verb: str) -> list[Nack]:
     return [Nack(each.encode(), 1, verb, 1_000, "ValueError", "no" * 200) for each in ids[:NACK_BATCH]]
 
 
-@case("stream_claim", "nacks", S)
+@case("stream_settle", "nacks", S)
 def _stream_nack(place: Place) -> Call[Any]:
-    return _claim_entries(place, 0, nacks=_stream_nacks(place.pending(NACK_BATCH), "retry"))
+    nacks = _stream_nacks(place.pending(NACK_BATCH), "retry")
+    return streams.settle(place.topic, 0, ME, Outcomes(nacks=nacks))
 
 
-@case("stream_claim", "nacks that bury", S, most=PORTION)
+@case("stream_settle", "nacks that bury", S, most=PORTION)
 def _stream_bury(place: Place) -> Call[Any]:
-    return _claim_entries(place, 0, nacks=_stream_nacks(place.pending(NACK_BATCH), "bury"))
+    nacks = _stream_nacks(place.pending(NACK_BATCH), "bury")
+    return streams.settle(place.topic, 0, ME, Outcomes(nacks=nacks))
 
 
-@case("stream_claim", "acks out of order", S)
+@case("stream_settle", "acks out of order", S)
 def _stream_acks(place: Place) -> Call[Any]:
     ids = place.pending(2 * MAX_BATCH)[::2]
-    return _claim_entries(place, 0, acks=[(each.encode(), 1) for each in ids])
+    return streams.settle(place.topic, 0, ME, Outcomes([(each.encode(), 1) for each in ids]))
 
 
 @case("stream_claim", "everything at once", S, sizes=False, max_dead=1)
@@ -829,13 +831,13 @@ def _stream_claim_slots(place: Place) -> Call[Any]:
     return streams.stream_claims(place.topic, ME)([ClaimPart(slot, 10) for slot in range(slots)])
 
 
-@case("stream_ack_whole", "the most", S)
-def _stream_ack_whole(place: Place) -> Call[Any]:
+@case("stream_settle", "the most whole claims", S)
+def _stream_settle_whole(place: Place) -> Call[Any]:
     place.client.xgroup_create(place.keys.store, ME.group, "0", mkstream=True)
     place.entries(MAX_BATCH)
     share = MAX_BATCH // WHOLE_BATCH
     claims = [streams.claim(place.topic, 0, ME, share, own=True) for _ in range(WHOLE_BATCH)]
-    return streams.ack_whole(place.topic, 0, ME, [run(place.client, each).own for each in claims])
+    return streams.settle(place.topic, 0, ME, Outcomes(whole=[run(place.client, each).own for each in claims]))
 
 
 @case("stream_extend", "the most, out of order", S)

@@ -322,25 +322,27 @@ def _claim_slots(place: Place, shape: Shape) -> Call[Any]:
 
 for _verb in ("release", "retry"):
 
-    @merged("nack", f"to {_verb} beside fresh copies")
+    @merged("settle", f"to {_verb} beside fresh copies")
     def _nack(place: Place, shape: Shape, verb: str = _verb) -> Call[Any]:
         names = _names(shape, NACK_BATCH)
         held = _held(place, shape, names)
         _fresh(place, shape, names, FAR)
-        return claiming.nack(place.topic, 0, _nacks(held, verb, place.now_ms if verb == "release" else 0))
+        return claiming.settle(
+            place.topic, 0, Outcomes(nacks=_nacks(held, verb, place.now_ms if verb == "release" else 0))
+        )
 
 
-@merged("nack", "to bury again")
+@merged("settle", "to bury again")
 def _bury(place: Place, shape: Shape) -> Call[Any]:
     names = _names(shape, NACK_BATCH)
     held = _held(place, shape, names)
     _dead(place, shape, names)
-    return claiming.nack(place.topic, 0, _nacks(held, "bury"))
+    return claiming.settle(place.topic, 0, Outcomes(nacks=_nacks(held, "bury")))
 
 
-@merged("ack", "1,000")
+@merged("settle", "1,000 acks")
 def _ack(place: Place, shape: Shape) -> Call[Any]:
-    return claiming.ack(place.topic, 0, _held(place, shape, _names(shape, MAX_BATCH)))
+    return claiming.settle(place.topic, 0, Outcomes(_held(place, shape, _names(shape, MAX_BATCH))))
 
 
 # --- steering

@@ -69,7 +69,7 @@ class BoundScript:
 
     def _names_of(self, topic: Topic) -> tuple[str, ...]:
         """Return the names of the keys, with the optional ones of topics that keep times of sending, or merge."""
-        born, merges = _options_of(topic)
+        born, merges = options_of(topic)
         return self._keys.required + tuple(name for name in self._keys.optional if (born if name == "born" else merges))
 
     @cached_property
@@ -78,7 +78,7 @@ class BoundScript:
 
     def keys_of(self, topic: Topic, slot: int) -> tuple[str, ...]:
         """Return the keys of a slot of a topic, with the optional ones that such a topic has."""
-        options = _options_of(topic)
+        options = options_of(topic)
         getter = self._getters.get(options)
         if getter is None:
             getter = self._getters[options] = _getter(self._names_of(topic))
@@ -121,7 +121,7 @@ class BoundScript:
         return Call(self.name, keys, args, parse, self.repeatable, topic.name, slot, confirmed, self._refusals)
 
 
-def _options_of(topic: Topic) -> tuple[bool, bool]:
+def options_of(topic: Topic) -> tuple[bool, bool]:
     """Return whether the slots of a topic have the key with times of sending, and the keys for merging."""
     return topic.ttl is not None and not topic.type.timed, topic.merge is not None
 

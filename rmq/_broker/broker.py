@@ -10,12 +10,12 @@ from functools import partial
 from typing import Any, Protocol
 
 from rmq._broker import claims
-from rmq._broker.claims import CLAIM_BYTES, MAX_BATCH, Ack, ClaimPart, Nack, Outcomes, Renewal, WholeClaim
+from rmq._broker.claims import CLAIM_BYTES, MAX_BATCH, Ack, ClaimPart, Outcomes, Renewal
 from rmq._broker.sends import MERGES_AGAIN, MergedSends, QueueSends, send_calls
 from rmq._model.batches import EncodedMessage
 from rmq._model.deliveries import Delivery, Holder, MergedDelivery
 from rmq._model.delivery_columns import ClaimColumns
-from rmq._model.replies import NO_OWNER, Claimed, ClaimedRows, ClaimReply, ExtendReply, NackReply, Owner, SendResult
+from rmq._model.replies import NO_OWNER, Claimed, ClaimedRows, ClaimReply, ExtendReply, Owner, SendResult, SettleReply
 from rmq._model.topics import Topic
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
@@ -54,16 +54,15 @@ class Broker(Protocol):
         """
         ...
 
-    def ack_call(self, slot: int, acks: Sequence[Ack]) -> Call[tuple[bytes, ...]]:
-        """Return a call that acks up to `MAX_BATCH` deliveries; its result has the names of stale ones."""
+    def settle_call(self, slot: int, outcomes: Outcomes) -> Call[SettleReply]:
+        """Return a call that settles up to `MAX_BATCH` acks, `NACK_BATCH` nacks and `WHOLE_BATCH` whole claims.
+
+        The result has the names of stale deliveries, and the claims and nacks that need another call.
+        """
         ...
 
-    def whole_call(self, slot: int, whole: Sequence[WholeClaim]) -> Call[tuple[int, ...]]:
-        """Return a call that acks up to `WHOLE_BATCH` whole claims; its result has scores of those to ack by name."""
-        ...
-
-    def nack_call(self, slot: int, nacks: Sequence[Nack]) -> Call[NackReply]:
-        """Return a call that nacks up to `NACK_BATCH` deliveries; it may process only the first ones."""
+    def settle_many_call(self, calls: Sequence[Call[SettleReply]]) -> Call[list[SettleReply | RmqError]]:
+        """Return one call for several of `settle_call`, whose slots one script may touch; each has its own reply."""
         ...
 
     def extend_call(self, slot: int, claims: Sequence[Ack], owner: Owner = NO_OWNER) -> Call[ExtendReply]:
@@ -160,8 +159,8 @@ class QueueBroker:
         if isinstance(self.send_call, QueueSends) and self.send_call.joins and not connections.multi_node:
             self.send_many_call = self.send_call.joined
         self.claim_call = claims.queue_claims(topic)
-        self.ack_call = partial(claims.ack, topic)
-        self.nack_call = partial(claims.nack, topic)
+        self.settle_call = claims.settlements(topic)
+        self.settle_many_call = self.settle_call.joined
         self.extend_call = partial(claims.extend, topic)
         self.look_call = partial(claims.look, topic)
 
@@ -175,9 +174,6 @@ class QueueBroker:
         """
         build = self.send_part_call if each else self.send_first_call
         return self._connections.run(build(slot, messages, detailed))
-
-    def whole_call(self, slot: int, whole: Sequence[WholeClaim]) -> Call[tuple[int, ...]]:
-        return self.claim_call.one(slot, 0, Outcomes(whole=whole)).then(lambda reply: reply.unmatched)
 
     def begin_extend(self, renewals: Sequence[Renewal]) -> Dispatch:
         return self._connections.dispatch([self.extend_call(*renewal) for renewal in renewals], self.topic.lease_s / 6)

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Generic, NamedTuple, cast
 
-from rmq._broker.binding import BoundScript
+from rmq._broker.binding import BoundScript, options_of
 from rmq._broker.keys import slot_keys
 from rmq._io.wire import Argument
-from rmq._model.replies import NO_OWNER, Claimed, ClaimedRows, ClaimReply, ExtendReply, M, NackReply, Owner
+from rmq._model.replies import (
+    ALL_SETTLED,
+    NO_OWNER,
+    Claimed,
+    ClaimedRows,
+    ClaimReply,
+    ExtendReply,
+    M,
+    Owner,
+    SettleReply,
+)
 from rmq._model.scores import Ties, retries_left_after_claim, retries_left_of, score_of, scores_of, stamped
 from rmq._model.topics import Topic
-from rmq._transport.call import Call
+from rmq._transport.call import Call, T
 from rmq._transport.refusals import AOF_TROUBLE, UNREADABLE, error_of, reply_lost, unreadable
 from rmq.errors import RmqError
 
 _CLAIM = BoundScript("claim", repeatable=False)
-_ACK, _NACK, _EXTEND = (BoundScript(verb, repeatable=False) for verb in ("ack", "nack", "extend"))
+_SETTLE, _EXTEND = BoundScript("settle", repeatable=False), BoundScript("extend", repeatable=False)
 _LOOK = BoundScript("look")
 
 MAX_BATCH = 1_000
@@ -86,6 +96,9 @@ WholeClaim = tuple[int, int]
 """Claim score, and the number of the deliveries in the slot that have it, all of which are done."""
 
 
+_claim_score = itemgetter(1)
+
+
 class Outcomes(NamedTuple):
     """Outcomes of earlier deliveries of a slot.
 
@@ -98,6 +111,25 @@ class Outcomes(NamedTuple):
     acks: Sequence[Ack] = ()
     nacks: Sequence[Nack] = ()
     whole: Sequence[WholeClaim] = ()
+
+    def args(self) -> list[Argument]:
+        """Return the outcomes as the scripts take them, which settle nacks, acks and whole claims in this order."""
+        acks, nacks, whole = self
+        args: list[Argument] = [len(nacks)]
+        for nack in nacks:
+            args += (nack.content, nack.claim_score, nack.verb, nack.number, nack.error_type, nack.error_message)
+        groups, at = 0, len(args)
+        args.append(0)
+        for claim_score, group in groupby(acks, key=_claim_score) if acks else ():  # adjacent acks of a claim cost less
+            contents = [content for content, _ in group]
+            args += (claim_score, len(contents))
+            args += contents
+            groups += 1
+        args[at] = groups
+        args.append(len(whole))
+        for each in whole:
+            args += each
+        return args
 
 
 NO_OUTCOMES = Outcomes()
@@ -169,15 +201,11 @@ class Claims(Generic[M]):
         """
         keys: list[str] = []
         claims: list[Argument] = []
-        for slot, limit, (acks, nacks, whole), (epoch, ensemble), start in parts:
+        for slot, limit, outcomes, (epoch, ensemble), start in parts:
             keys += self._keys_of(slot)
             at = len(claims)
             claims += (0, epoch, ensemble, limit, start)
-            claims += nack_args(nacks) if nacks else (0,)
-            claims += ack_args(acks) if acks else (0,)
-            claims.append(len(whole))
-            for each in whole:
-                claims += each
+            claims += outcomes.args()
             claims += self._ending
             claims[at] = len(claims) - at - 1
         args, parse = self._args(most_bytes=most_bytes, claims=claims), partial(self._replies, parts)
@@ -202,18 +230,27 @@ class Claims(Generic[M]):
         return self._parse(reply)
 
     def _replies(self, parts: Sequence[ClaimPart], replies: list[Any]) -> list[ClaimReply[M] | RmqError]:
-        """Parse the replies of slots. What is wrong with one is its own error: the others have claimed all the same."""
-        results: list[ClaimReply[M] | RmqError] = []
-        for part, reply in zip(parts, replies, strict=True):
-            try:
-                results.append(self._error(part, reply) if isinstance(reply, bytes) else self._parse(reply))
-            except UNREADABLE as error:
-                results.append(unreadable(self((part,)), error))
-        return results
+        return [
+            result_of(lambda part=part: self((part,)), self._parse, reply)
+            for part, reply in zip(parts, replies, strict=True)
+        ]
 
-    def _error(self, part: ClaimPart, reply: bytes) -> RmqError:
-        text, call = reply.decode(errors="replace"), self((part,))
-        return reply_lost(call, text) if AOF_TROUBLE in text else error_of(call, text)
+
+def result_of(call: Callable[[], Call[Any]], parse: Callable[[Any], T], reply: Any) -> T | RmqError:
+    """Parse the reply of one of several slots. Its trouble is its own error: the other slots have been served.
+
+    Args:
+        call: Function that returns the call of the slot alone, for the error.
+        parse: Function that parses the reply.
+        reply: The reply, or the text of an error.
+    """
+    if isinstance(reply, bytes):
+        text = reply.decode(errors="replace")
+        return reply_lost(call(), text) if AOF_TROUBLE in text else error_of(call(), text)
+    try:
+        return parse(reply)
+    except UNREADABLE as error:
+        return unreadable(call(), error)
 
 
 def queue_claims(topic: Topic, sweep_limit: int = SWEEP_LIMIT) -> Claims[Claimed]:
@@ -239,6 +276,86 @@ def queue_claims(topic: Topic, sweep_limit: int = SWEEP_LIMIT) -> Claims[Claimed
     )
 
 
+SlotNames = Callable[[Any], tuple[str, ...]]
+_ACKED_SLOT: SlotNames = attrgetter("store", "prepare", "body", "meta", "error", "wake")
+_NACKED_SLOT: SlotNames = attrgetter(
+    "store", "prepare", "body", "meta", "error", "wake", "retry", "dead", "reason", "dead_body"
+)
+
+
+class Settlements:
+    """Builds the settlements of one topic. Arguments that are the same for all of them are computed once.
+
+    Args:
+        topic: The registered definition.
+        script: The script; its last argument is `settlements`.
+        keys_of: Function that returns the keys of a slot for a settlement with nacks, or without, which needs fewer.
+        known: The other arguments of the script.
+    """
+
+    def __init__(
+        self,
+        topic: Topic,
+        script: BoundScript,
+        keys_of: Callable[[int, bool], tuple[str, ...]],
+        **known: Argument,
+    ) -> None:
+        self._topic, self._script, self._keys_of = topic.name, script, cache(keys_of)
+        self._shared = script.args(
+            max_retries=topic.max_retries,
+            max_dead_age_ms=topic.max_dead_age_ms,
+            max_dead=topic.max_dead_per_slot,
+            settlements=(),
+            **known,
+        )
+
+    def __call__(self, slot: int, outcomes: Outcomes, owner: Owner = NO_OWNER) -> Call[SettleReply]:
+        """Return a call that settles deliveries of one slot.
+
+        It takes up to `MAX_BATCH` acks, `NACK_BATCH` nacks and `WHOLE_BATCH` whole claims. Of the nacks it may process
+        only the first ones.
+
+        Guarantee: a whole claim is acked only if all of its messages are still in flight; otherwise nothing changes for
+        it. It cannot be mistaken for another: no two claims or renewals of a slot have the same score.
+        """
+        keys, settlements = self._keys_of(slot, bool(outcomes.nacks)), outcomes.args()
+        args = [*self._shared, len(settlements) + 3, len(keys), owner.epoch, owner.ensemble, *settlements]
+        return Call(self._script.name, keys, args, _parse_settled, self._script.repeatable, self._topic, slot)
+
+    def joined(self, calls: Sequence[Call[SettleReply]]) -> Call[list[SettleReply | RmqError]]:
+        """Return one call for several settlements, whose slots one script may touch; each has its own reply."""
+        if len(calls) == 1:
+            return calls[0].then(lambda reply: [reply])
+        keys = [key for call in calls for key in call.keys]
+        args = [*self._shared, *[arg for call in calls for arg in call.args[len(self._shared) :]]]
+
+        def parse(replies: list[Any]) -> list[SettleReply | RmqError]:
+            return [
+                result_of(lambda call=call: call, call.parse, reply) for call, reply in zip(calls, replies, strict=True)
+            ]
+
+        return Call(self._script.name, tuple(keys), args, parse, self._script.repeatable, self._topic, calls[0].slot)
+
+
+def settlements(topic: Topic) -> Settlements:
+    """Return the builder of a topic's settlements."""
+    born, merges = options_of(topic)
+
+    def keys_of(slot: int, nacked: bool) -> tuple[str, ...]:
+        keys = slot_keys(topic.name, slot)
+        names = _NACKED_SLOT(keys) if nacked else _ACKED_SLOT(keys)
+        return names + ((keys.born,) if born and nacked else ()) + ((keys.held,) if merges else ())
+
+    return Settlements(topic, _SETTLE, keys_of)
+
+
+def _parse_settled(reply: Any) -> SettleReply:
+    if reply == 1:
+        return ALL_SETTLED
+    stale, unmatched, left, *lost = reply
+    return SettleReply(tuple(stale), tuple(map(int, unmatched)), left, *map(tuple, lost))
+
+
 def claim(
     topic: Topic,
     slot: int,
@@ -252,23 +369,9 @@ def claim(
     return queue_claims(topic, sweep_limit).one(slot, limit, outcomes, **rest)
 
 
-def ack(topic: Topic, slot: int, acks: Iterable[Ack], owner: Owner = NO_OWNER) -> Call[tuple[bytes, ...]]:
-    """Return a call that acks deliveries; its result has the contents whose claim was stale."""
-    args = _ACK.args(epoch=owner.epoch, ensemble=owner.ensemble, acks=ack_args(acks))
-    return _ACK.call(topic, slot, tuple, args)
-
-
-def nack(topic: Topic, slot: int, nacks: Sequence[Nack], owner: Owner = NO_OWNER) -> Call[NackReply]:
-    """Return a call that nacks deliveries; it may process only the first ones."""
-    args = _NACK.args(
-        epoch=owner.epoch,
-        ensemble=owner.ensemble,
-        max_retries=topic.max_retries,
-        max_dead_age_ms=topic.max_dead_age_ms,
-        max_dead=topic.max_dead_per_slot,
-        nacks=nack_args(nacks),
-    )
-    return _NACK.call(topic, slot, lambda reply: NackReply(tuple(reply[0]), int(reply[1])), args)
+def settle(topic: Topic, slot: int, outcomes: Outcomes, owner: Owner = NO_OWNER) -> Call[SettleReply]:
+    """Return a call that settles deliveries of one slot; see `Settlements`."""
+    return settlements(topic)(slot, outcomes, owner)
 
 
 def extend(topic: Topic, slot: int, claims: Sequence[Ack], owner: Owner = NO_OWNER) -> Call[ExtendReply]:
@@ -307,31 +410,9 @@ def claim_order_of(topic: Topic) -> str:
     return "any" if topic.ties is Ties.ANY else order_of(topic)
 
 
-_claim_score = itemgetter(1)
-
-
-def ack_args(acks: Iterable[Ack]) -> list[Argument]:
-    """Return acks as arguments of settle_acks; adjacent acks of one claim are grouped, which costs less."""
-    args: list[Argument] = [0]
-    for claim_score, group in groupby(acks, key=_claim_score) if acks else ():
-        contents = [content for content, _ in group]
-        args += (claim_score, len(contents))
-        args += contents
-        args[0] = cast(int, args[0]) + 1
-    return args
-
-
 def renewal_args(claims: Sequence[Ack]) -> list[Argument]:
     """Return deliveries as arguments of the scripts that renew leases."""
     return [part for content, claim_score in claims for part in (claim_score, content)]
-
-
-def nack_args(nacks: Sequence[Nack]) -> list[Argument]:
-    """Return nacks as arguments of settle_nacks."""
-    args: list[Argument] = [len(nacks)]
-    for nack in nacks:
-        args += (nack.content, nack.claim_score, nack.verb, nack.number, nack.error_type, nack.error_message)
-    return args
 
 
 def _parse_claim(max_retries: int, reply: list[Any]) -> ClaimReply[Claimed]:

@@ -9,12 +9,12 @@ from weakref import ref
 
 from rmq._broker import streams
 from rmq._broker.broker import MANY_SLOTS
-from rmq._broker.claims import CLAIM_BYTES, NACK_BATCH, Ack, ClaimPart, Nack, Outcomes, Renewal, WholeClaim
+from rmq._broker.claims import CLAIM_BYTES, NACK_BATCH, Ack, ClaimPart, Outcomes, Renewal
 from rmq._broker.streams import Member
 from rmq._io.reports import reporter
 from rmq._model.deliveries import Delivery, Holder
 from rmq._model.entries import NO_DELIVERY, StreamDelivery, checked_consumer, stamp_of
-from rmq._model.replies import NO_OWNER, ClaimReply, ExtendReply, NackReply, Owner, StreamClaimed
+from rmq._model.replies import NO_OWNER, ClaimReply, ExtendReply, Owner, SettleReply, StreamClaimed
 from rmq._model.topics import Topic, checked_slots
 from rmq._model.workers import process_name
 from rmq._transport.call import Call
@@ -86,6 +86,8 @@ class StreamBroker:
         self._connections, self.topic, self.member = connections, topic, member
         self.group: str | None = member.group
         self.look_call = partial(streams.look, topic, group=member.group)
+        self._settlements = streams.settlements(topic, member)
+        self.settle_many_call = self._settlements.joined
         self._claims = streams.stream_claims(topic, member)
         self._newest = NewestDeliveries()
         self._busy: set[int] = set()
@@ -164,24 +166,12 @@ class StreamBroker:
                 for old in list(self._own)[: MOST_NOTED // 2]:
                     self._own.pop(old, None)
 
-    def ack_call(self, slot: int, acks: Sequence[Ack]) -> Call[tuple[bytes, ...]]:
-        return self._settle_call(slot, Outcomes(acks)).then(lambda reply: reply.stale)
-
-    def whole_call(self, slot: int, whole: Sequence[WholeClaim]) -> Call[tuple[int, ...]]:
-        return streams.ack_whole(self.topic, slot, self.member, whole)
-
-    def nack_call(self, slot: int, nacks: Sequence[Nack]) -> Call[NackReply]:
-        def nacked(reply: ClaimReply[StreamClaimed]) -> NackReply:
-            return NackReply(reply.stale, len(nacks) if reply.nacked is None else reply.nacked)
-
-        return self._settle_call(slot, Outcomes(nacks=nacks)).then(nacked)
-
-    def _settle_call(self, slot: int, outcomes: Outcomes) -> Call[ClaimReply[StreamClaimed]]:
-        def noted(reply: ClaimReply[StreamClaimed]) -> ClaimReply[StreamClaimed]:
+    def settle_call(self, slot: int, outcomes: Outcomes) -> Call[SettleReply]:
+        def logged(reply: SettleReply) -> SettleReply:
             log_lost(self.topic, slot, self.member.group, reply.lost)
             return reply
 
-        return self._claims.one(slot, 0, outcomes).then(noted)
+        return self._settlements(slot, outcomes).then(logged)
 
     def extend_call(self, slot: int, claims: Sequence[Ack], owner: Owner = NO_OWNER) -> Call[ExtendReply]:
         return streams.extend(self.topic, slot, self.member, claims, owner)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, repeat
+from itertools import repeat
+from operator import attrgetter
 from typing import Any, cast
 
 from rmq._broker.binding import SAFE_AGAIN, BoundScript
@@ -14,7 +15,8 @@ from rmq._broker.claims import (
     Ack,
     Claims,
     Outcomes,
-    WholeClaim,
+    Settlements,
+    SlotNames,
     due_times,
     renewal_args,
     rest_of,
@@ -36,7 +38,16 @@ from rmq._model.entries import (
 )
 from rmq._model.figures import GroupSlot, StreamSlot
 from rmq._model.messages import BODY, CONTENT, is_open_id
-from rmq._model.replies import NO_OWNER, ClaimReply, ExtendReply, Owner, Redriven, SendResult, StreamClaimed
+from rmq._model.replies import (
+    NO_OWNER,
+    ClaimReply,
+    ExtendReply,
+    Owner,
+    Redriven,
+    SendResult,
+    SettleReply,
+    StreamClaimed,
+)
 from rmq._model.topics import Retention, Topic
 from rmq._model.whereabouts import why_dead
 from rmq._transport.call import Call, is_one, read_totals
@@ -66,7 +77,9 @@ OPEN_AGAIN = (
 
 _LOOK = BoundScript("stream_look")
 _CLAIM, _EXTEND = (BoundScript(f"stream_{verb}", repeatable=False) for verb in ("claim", "extend"))
-_ACK_WHOLE = BoundScript("stream_ack_whole", repeatable=False)
+_SETTLE = BoundScript("stream_settle", repeatable=False)
+_ACKED_SLOT: SlotNames = attrgetter("store", "group", "retry", "error", "wake")
+_NACKED_SLOT: SlotNames = attrgetter("store", "group", "retry", "error", "wake", "dead", "reason", "dead_body")
 _DROP_GROUP, _TRIM, _DELETE, _REDRIVE, _PURGE_DEAD = (
     BoundScript(name, durable=SAFE_AGAIN)
     for name in "stream_drop_group stream_trim stream_delete stream_redrive purge_dead".split()
@@ -208,22 +221,18 @@ def claim(
     return stream_claims(topic, member).one(slot, limit, outcomes, start=int(own), **rest)
 
 
-def ack_whole(
-    topic: Topic, slot: int, member: Member, whole: Sequence[WholeClaim], owner: Owner = NO_OWNER
-) -> Call[tuple[int, ...]]:
-    """Return a call that acks claims with their own consumer name as a whole; its result has those to ack by name."""
-    args = _ACK_WHOLE.args(
-        epoch=owner.epoch,
-        ensemble=owner.ensemble,
-        group=member.group,
-        consumer=member.consumer,
-        claims=[len(whole), *chain.from_iterable(whole)],
-    )
-    return _ACK_WHOLE.call(topic, slot, _numbers, args, group=member.group)
+def settlements(topic: Topic, member: Member) -> Settlements:
+    """Return the builder of a consumer's settlements."""
+
+    def keys_of(slot: int, nacked: bool) -> tuple[str, ...]:
+        return (_NACKED_SLOT if nacked else _ACKED_SLOT)(group_keys(topic.name, slot, member.group))
+
+    return Settlements(topic, _SETTLE, keys_of, group=member.group, consumer=member.consumer)
 
 
-def _numbers(reply: list[bytes]) -> tuple[int, ...]:
-    return tuple(map(int, reply))
+def settle(topic: Topic, slot: int, member: Member, outcomes: Outcomes, owner: Owner = NO_OWNER) -> Call[SettleReply]:
+    """Return a call that settles deliveries of one slot; see `Settlements`."""
+    return settlements(topic, member)(slot, outcomes, owner)
 
 
 def extend(

@@ -5,24 +5,23 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from math import inf
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from rmq._broker.broker import Broker
-from rmq._broker.claims import MAX_BATCH, NACK_BATCH, RENEWALS, WHOLE_BATCH, Ack
-from rmq._claiming.chunks import FREED_BYTES, chunks
-from rmq._claiming.claim_plan import PATIENCE_S
+from rmq._broker.claims import MAX_BATCH, NACK_BATCH, RENEWALS, WHOLE_BATCH, Ack, Outcomes
+from rmq._claiming.chunks import FREED_BYTES, bytes_of, chunks
+from rmq._claiming.claim_plan import CLAIM_WEIGHT, MOST_WEIGHT, PATIENCE_S, group_by_weight
 from rmq._claiming.leases import take_renewal
 from rmq._claiming.outcome_batches import nack_of, stale_among
 from rmq._model.deliveries import Delivery, Outcome, Verb
 from rmq._model.delivery_columns import number_of, spread, spread_some
-from rmq._model.replies import NackReply
+from rmq._model.replies import ALL_SETTLED, SettleReply
 from rmq._model.times import monotonic_s
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
-from rmq.errors import ReplyLostError, RmqError
+from rmq.errors import ReplyLostError, RmqError, ScriptFailedError
 
 WHOLE_FROM, NAMED_ACK_S = 8, 1.0
 """From this many deliveries of a slot on, claims are acked as a whole if possible; after Redis has refused that, all
@@ -50,11 +49,18 @@ class SettleResult:
 
 
 class _SettleCall(NamedTuple):
-    """Deliveries of a slot that one call settles. If `whole`, the call names claims instead of messages."""
+    """Deliveries of a slot that a call settles, and their share of what one call may settle.
 
-    call: Call[Any]
+    If `frees`, the call deletes their bodies, which counts as well.
+    """
+
+    call: Call[SettleReply]
     deliveries: Sequence[Delivery]
-    whole: bool = False
+    share: float
+    frees: bool = False
+
+    def freed_share(self) -> float:
+        return bytes_of(self.deliveries) / FREED_BYTES if self.frees else 0.0
 
 
 class Acknowledger:
@@ -82,31 +88,30 @@ class Acknowledger:
         ]
         settled.untried = []  # from here on nobody knows, unless a reply tells
         while left := self._carry_out(parts, settled):
-            build = self._named if outcome.verb is Verb.ACK else partial(self._nacked, outcome=outcome)
             if outcome.verb is Verb.ACK:
                 self._by_name_until_s = monotonic_s() + NAMED_ACK_S
-            parts = [part for slot, each in _group_by(_slot, left).items() for part in build(slot, each)]
+            parts = [part for slot, each in _group_by(_slot, left).items() for part in self._named(slot, each, outcome)]
 
     def extend(self, deliveries: Sequence[Delivery]) -> tuple[list[Delivery], RmqError | None]:
         """Renew leases; return those that were lost before, and the first error."""
         parts = [
-            _SettleCall(self._broker.extend_call(slot, _claims_of(part)), part)
+            (self._broker.extend_call(slot, _claims_of(part)), part)
             for slot, each in _group_by(_slot, deliveries).items()
             for part in chunks(each, RENEWALS)
         ]
         started_s = monotonic_s()
         lost: list[Delivery] = []
         trouble: RmqError | None = None
-        for part, reply in zip(parts, self._results(parts), strict=True):
+        for (_, part), reply in zip(parts, self._results([call for call, _ in parts]), strict=True):
             if isinstance(reply, RmqError):
                 trouble = trouble or reply
-            lost += take_renewal(part.deliveries, reply, started_s)
+            lost += take_renewal(part, reply, started_s)
         return lost, trouble
 
     def _parts(self, slot: int, deliveries: Sequence[Delivery], outcome: Outcome) -> Iterator[_SettleCall]:
         """Yield the calls that settle deliveries of a slot."""
         if outcome.verb is not Verb.ACK:
-            yield from self._nacked(slot, deliveries, outcome)
+            yield from self._named(slot, deliveries, outcome)
             return
         broker, now_s = self._broker, monotonic_s()
         deliveries = spread_some(deliveries, now_s if now_s >= self._by_name_until_s else inf)
@@ -120,52 +125,68 @@ class Acknowledger:
                     whole.append((score, part))
             for first in range(0, len(whole), WHOLE_BATCH):
                 batch = whole[first : first + WHOLE_BATCH]
-                call = broker.whole_call(slot, [(score, number_of(part)) for score, part in batch])
-                yield _SettleCall(call, [each for _, part in batch for each in part], whole=True)
+                call = broker.settle_call(slot, Outcomes(whole=[(score, number_of(part)) for score, part in batch]))
+                yield _SettleCall(call, [each for _, part in batch for each in part], len(batch) / WHOLE_BATCH)
             scores = {score for score, _ in whole}
             deliveries = [delivery for delivery in deliveries if delivery.claim_score not in scores]
-        yield from self._named(slot, spread(deliveries))
+        yield from self._named(slot, spread(deliveries), outcome)
 
-    def _nacked(self, slot: int, deliveries: Sequence[Delivery], outcome: Outcome) -> Iterator[_SettleCall]:
-        for part in chunks(deliveries, NACK_BATCH):
-            yield _SettleCall(self._broker.nack_call(slot, [nack_of(each, outcome) for each in part]), part)
-
-    def _named(self, slot: int, deliveries: Sequence[Delivery]) -> Iterator[_SettleCall]:
-        for part in chunks(deliveries, MAX_BATCH, most_freed=FREED_BYTES):
-            yield _SettleCall(self._broker.ack_call(slot, _claims_of(part)), part)
+    def _named(self, slot: int, deliveries: Sequence[Delivery], outcome: Outcome) -> Iterator[_SettleCall]:
+        """Yield the calls that settle deliveries of a slot by name."""
+        call = self._broker.settle_call
+        if outcome.verb is Verb.ACK:
+            for part in chunks(deliveries, MAX_BATCH, most_freed=FREED_BYTES):
+                yield _SettleCall(call(slot, Outcomes(_claims_of(part))), part, len(part) / MAX_BATCH, frees=True)
+        else:
+            for part in chunks(deliveries, NACK_BATCH):
+                nacks = [nack_of(each, outcome) for each in part]
+                yield _SettleCall(call(slot, Outcomes(nacks=nacks)), part, len(part) / NACK_BATCH)
 
     def _carry_out(self, parts: Sequence[_SettleCall], settled: SettleResult) -> list[Delivery]:
         """Run calls; return the deliveries that need another call: acks by name, and nacks that were not processed."""
         left: list[Delivery] = []
-        for part, reply in zip(parts, self._results(parts), strict=True):
+        for part, reply in zip(parts, self._replies(parts), strict=True):
             if isinstance(reply, RmqError):
                 settled.trouble = settled.trouble or reply
                 if not isinstance(reply, ReplyLostError):
                     settled.untried += part.deliveries
                 continue
             settled.slots.add(part.call.slot)
-            if not reply:
+            if reply is ALL_SETTLED:
                 continue
-            if isinstance(reply, NackReply):
-                settled.stale += stale_among(part.deliveries[: reply.done], reply.stale)
-                left += part.deliveries[reply.done :]
-            elif part.whole:
-                scores = set(reply)
-                left += spread(delivery for delivery in part.deliveries if delivery.claim_score in scores)
-            else:
-                settled.stale += stale_among(part.deliveries, reply)
+            done = len(part.deliveries) - reply.left
+            settled.stale += stale_among(part.deliveries[:done], reply.stale)
+            left += part.deliveries[done:]
+            left += spread(delivery for delivery in part.deliveries if delivery.claim_score in reply.unmatched)
         return left
 
-    def _results(self, parts: Sequence[_SettleCall]) -> Sequence[Any]:
+    def _replies(self, parts: Sequence[_SettleCall]) -> Sequence[SettleReply | RmqError]:
+        """Run the calls of several slots, in few calls if one script may touch them all; return each one's reply."""
+        calls = [part.call for part in parts]
+        if len(parts) < 2 or self._connections.multi_node:
+            return self._results(calls)
+        overhead = CLAIM_WEIGHT / MOST_WEIGHT
+        groups = group_by_weight(parts, lambda part: overhead + max(part.share, part.freed_share()), 1)
+        many = [self._broker.settle_many_call([part.call for part in group]) for group in groups]
+        replies: list[SettleReply | RmqError] = []
+        for group, reply in zip(groups, self._results(many), strict=True):
+            if isinstance(reply, ScriptFailedError) and len(group) > 1:
+                # refused as a whole, before anything was done: no right to one of the slots, for one
+                replies += self._connections.run_many([part.call for part in group], self._patience_s)
+            else:
+                replies += [reply] * len(group) if isinstance(reply, RmqError) else reply
+        return replies
+
+    def _results(self, calls: Sequence[Call[Any]]) -> Sequence[Any]:
         """Run calls; return the reply or the error of each."""
-        if not parts:
+        if not calls:
             return []
         try:
-            if len(parts) == 1:
-                return [self._connections.run(parts[0].call)]
-            return self._connections.run_many([part.call for part in parts], self._patience_s)
+            if len(calls) == 1:
+                return [self._connections.run(calls[0])]
+            return self._connections.run_many(calls, self._patience_s)
         except RmqError as error:
-            return [error] * len(parts)
+            return [error] * len(calls)
 
 
 def _group_by(key: Callable[[Delivery], int], deliveries: Iterable[Delivery]) -> dict[int, list[Delivery]]:

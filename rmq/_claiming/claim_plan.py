@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from rmq._broker.claims import ClaimPart
 from rmq._claiming.outcome_batches import OutcomeBatch
 from rmq._model.deliveries import Delivery
 from rmq._model.replies import ClaimReply, Owner
 from rmq.errors import RmqError
+
+P = TypeVar("P")
 
 CLAIM_WEIGHT, MOST_WEIGHT = 25, 1_000
 """Weight of a slot in a script call that claims from several, besides its limit and the values that it settles; and the
@@ -103,15 +105,24 @@ def merged_results(first: FetchResult | None, second: FetchResult | None) -> Fet
 
 
 def group_parts(parts: Sequence[ClaimPart]) -> list[list[ClaimPart]]:
-    """Divide claims into groups of one script call each. A script blocks all other clients."""
-    groups: list[list[ClaimPart]] = []
-    room = 0
-    for part in parts:
+    """Divide claims into groups of one script call each."""
+
+    def weight(part: ClaimPart) -> int:
         acks, nacks, whole = part.outcomes
-        weight = CLAIM_WEIGHT + max(0, part.limit) + len(acks) + 6 * len(nacks) + 2 * len(whole)
-        if weight > room:
+        return CLAIM_WEIGHT + max(0, part.limit) + len(acks) + 6 * len(nacks) + 2 * len(whole)
+
+    return group_by_weight(parts, weight, MOST_WEIGHT)
+
+
+def group_by_weight(parts: Iterable[P], weight: Callable[[P], float], most: float) -> list[list[P]]:
+    """Divide the parts of slots into groups of one script call each. A script blocks all other clients."""
+    groups: list[list[P]] = []
+    room = 0.0
+    for part in parts:
+        needed = weight(part)
+        if not groups or needed > room:
             groups.append([])
-            room = MOST_WEIGHT
+            room = most
         groups[-1].append(part)
-        room -= weight
+        room -= needed
     return groups

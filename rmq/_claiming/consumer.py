@@ -142,7 +142,7 @@ class Consumer(Generic[PayloadT]):
             return self._poll(max_messages, timeout_s)
 
     def ack(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
-        """Ack several deliveries, with one call per slot. Duplicates are acked once.
+        """Ack several deliveries, in few calls. Duplicates are acked once.
 
         Returns:
             The deliveries whose lease was lost before: nothing changed for them.
@@ -160,7 +160,7 @@ class Consumer(Generic[PayloadT]):
         return self._settle_all(deliveries, ACKED)
 
     def release(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
-        """Release several deliveries that were not begun, with one call per slot. Returns and raises like `ack`."""
+        """Release several deliveries that were not begun, in few calls. Returns and raises like `ack`."""
         return self._settle_all(deliveries, RELEASED)
 
     def _settle_all(self, deliveries: Iterable[Delivery], outcome: Outcome) -> list[Delivery]:

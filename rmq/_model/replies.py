@@ -242,11 +242,16 @@ class ClaimReply(NamedTuple, Generic[M]):  # a frozen dataclass would take five 
     token_base: int = 0  # what an owner's tokens start from; 0 where the slot was never moved to another ensemble
 
 
-class NackReply(NamedTuple):
-    """The result of a nack."""
+class SettleReply(NamedTuple):
+    """The result of a settlement in one slot."""
 
-    stale: tuple[bytes, ...]  # names of those whose claim was no longer ours: nothing changed for them
-    done: int  # how many were looked at, the first ones: they may use up what a call may move
+    stale: tuple[bytes, ...] = ()  # names of deliveries that were no longer ours: nothing changed for them
+    unmatched: tuple[int, ...] = ()  # claim scores of whole claims that were not acked: see `ClaimReply`
+    left: int = 0  # how many of the nacks, the last ones, are as they were: the others used up what a call may move
+    lost: tuple[bytes, ...] = ()  # stream topics: ids of entries that were trimmed or deleted before they were acked
+
+
+ALL_SETTLED = SettleReply()
 
 
 @dataclass(frozen=True, slots=True)

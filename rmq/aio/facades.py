@@ -125,7 +125,7 @@ class Consumer(Closing, TopicProxy[plain_consumer.Consumer[Any]], Generic[Payloa
         return DeliveryColumns(claimed, self._tasks)
 
     async def ack(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
-        """Ack several deliveries, one call per slot; see `Consumer.ack`. Runs to its end even if cancelled."""
+        """Ack several deliveries, in few calls; see `Consumer.ack`. Runs to its end even if cancelled."""
         return await self._finish(self._plain.ack, deliveries)
 
     async def release(self, deliveries: Iterable[Delivery]) -> list[Delivery]:

@@ -117,10 +117,13 @@ WRITERS: dict[str, tuple[TopicType, Case]] = {
             topic, 0, 10, owner=OWNER, outcomes=Outcomes(acks=[(b"held", LIVE)], nacks=NACKS[1:])
         ),
     ),
-    "ack": (TopicType.FIXED_TIME, lambda topic: claims.ack(topic, 0, [(b"held", LIVE), (b"resent", LIVE)], OWNER)),
-    "nack": (
+    "settle: acks": (
         TopicType.FIXED_TIME,
-        lambda topic: claims.nack(topic, 0, (*NACKS, Nack(b"expired", EXPIRED)), OWNER),
+        lambda topic: claims.settle(topic, 0, Outcomes([(b"held", LIVE), (b"resent", LIVE)]), OWNER),
+    ),
+    "settle: nacks": (
+        TopicType.FIXED_TIME,
+        lambda topic: claims.settle(topic, 0, Outcomes(nacks=(*NACKS, Nack(b"expired", EXPIRED))), OWNER),
     ),
     "extend": (
         TopicType.FIXED_TIME,

@@ -97,7 +97,15 @@ WRITERS: dict[str, Case] = {
     "stream_send": lambda topic, names: streams.send(topic, 0, [EncodedMessage(0, b"new", 0, b"b")], True),
     "stream_join": lambda topic, names: streams.join(topic, 0, "h", "all"),
     "stream_claim": _claim,
-    "stream_ack_whole": lambda topic, names: streams.ack_whole(topic, 0, ME, [(own_score(5), 1)], OWNER),
+    "stream_settle: acks": lambda topic, names: streams.settle(
+        topic, 0, ME, Outcomes([(names.held.encode(), 1)]), OWNER
+    ),
+    "stream_settle: nacks": lambda topic, names: streams.settle(
+        topic, 0, ME, Outcomes(nacks=[Nack(names.held.encode(), 1, "release"), Nack(names.used_up.encode(), 99)]), OWNER
+    ),
+    "stream_settle: whole": lambda topic, names: streams.settle(
+        topic, 0, ME, Outcomes(whole=[(own_score(5), 1)]), OWNER
+    ),
     "stream_extend": lambda topic, names: streams.extend(topic, 0, ME, [(names.held.encode(), 1), (b"1-1", 1)], OWNER),
     "stream_trim": lambda topic, names: streams.trim(
         topic, 0, Retention(max_length=0, max_age="0s", shrink=True, approximate=False), now=True

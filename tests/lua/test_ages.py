@@ -116,7 +116,7 @@ def test_what_was_rolled_back_stays_behind_all_priorities(make_slot: MakeSlot) -
     slot = aged(make_slot)
     send(slot, (b"fails", 9), (b"low", 1))
     failed = slot.run(claims.claim(slot.topic, 0, 1)).messages[0]
-    slot.run(claims.nack(slot.topic, 0, [Nack(failed.content, failed.claim_score, "retry", 0, "E", "m")]))
+    slot.nack(Nack(failed.content, failed.claim_score, "retry", 0, "E", "m"))
     assert taken(slot) == [b"low", b"fails"]
 
 
@@ -127,7 +127,7 @@ def test_what_is_given_back_has_its_turn_again(make_slot: MakeSlot) -> None:
     slot.set_clock(T0 + UNIT_MS)
     send(slot, (b"second", 5))
     back = Nack(given.content, given.claim_score, "release", given.store_score, "", "")
-    slot.run(claims.nack(slot.topic, 0, [back]))
+    slot.nack(back)
     assert taken(slot) == [b"first", b"second"]
 
 

@@ -70,7 +70,7 @@ def test_each_slot_of_a_joined_claim_sweeps_something(make_topic: MakeTopic, con
     shorter = {slot: connections.run(claims.claim(topic, slot, 60)).messages for slot in range(4)}
     for slot, held in shorter.items():
         nacks = [Nack(each.content, each.claim_score, "retry", 1) for each in held]
-        connections.run(claims.nack(topic, slot, nacks))
+        connections.run(claims.settle(topic, slot, Outcomes(nacks=nacks)))
     call = claims.queue_claims(topic)([ClaimPart(slot, 0) for slot in range(4)])
     swept = 0
     for _ in range(10_000):

@@ -79,14 +79,14 @@ def test_nacks_beside_fresh_copies_are_looked_at_as_far_as_they_may_cost(
     slot = made(make_slot, shape)
     slot.seed(flights(shape))
     nacks = [Nack(name, HELD, verb, number, "E", "m") for name in NAMES]
-    done = slot.run(claims.nack(slot.topic, 0, nacks)).done
+    done = NUMBER - slot.run(claims.settle(slot.topic, 0, Outcomes(nacks=nacks))).left
     assert slot.state().prepare.keys() == set(NAMES[done:])
     check_folded(slot, shape, done)
     calls = 1
     while done < NUMBER:
-        reply = slot.run(claims.nack(slot.topic, 0, nacks[done:]))
-        assert (reply.stale, reply.done > 0) == ((), True)
-        done, calls = done + reply.done, calls + 1
+        reply = slot.run(claims.settle(slot.topic, 0, Outcomes(nacks=nacks[done:])))
+        assert (reply.stale, reply.left < NUMBER - done) == ((), True)
+        done, calls = NUMBER - reply.left, calls + 1
     assert calls >= 3
     assert slot.state().prepare == {}
 
@@ -102,10 +102,11 @@ def test_nacks_that_bury_again_are_looked_at_as_far_as_they_may_cost(shape: Shap
             reason={name: {} for name in NAMES},
         )
     )
-    reply = slot.run(claims.nack(slot.topic, 0, [Nack(name, HELD, "bury", 0, "E", "m") for name in NAMES]))
+    nacks = [Nack(name, HELD, "bury", 0, "E", "m") for name in NAMES]
+    done = NUMBER - slot.run(claims.settle(slot.topic, 0, Outcomes(nacks=nacks))).left
     state = slot.state()
-    assert 0 < reply.done <= 8
-    assert state.prepare.keys() == set(NAMES[reply.done :])
+    assert 0 < done <= 8
+    assert state.prepare.keys() == set(NAMES[done:])
     assert state.unaccounted == 0
 
 

@@ -51,6 +51,7 @@ CASES: dict[str, tuple[TopicType, Callable[[Topic], Call[Any]]]] = {
     "send: chunk": (TopicType.PRIORITY, _send_once),
     "send_merged: chunk": (TopicType.RANGE_MERGE, _send_once_merged),
 }
+STREAM_CASES = stream_cases.WRITERS
 
 
 def hinting() -> list[str]:
@@ -84,7 +85,7 @@ def test_a_refused_hint_changes_no_answer(script: str, make_slot: MakeSlot, redi
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("script", [name for name in hinting() if name.startswith("stream_")])
+@pytest.mark.parametrize("script", [name for name in STREAM_CASES if script_of(name) in hinting()])
 def test_a_refused_hint_changes_no_answer_on_streams(
     script: str, make_topic: MakeTopic, redis_client: Any, redis_url: str
 ) -> None:
@@ -92,7 +93,7 @@ def test_a_refused_hint_changes_no_answer_on_streams(
     names = stream_cases.seed(redis_client, topic)
     connections = as_mute(redis_url, redis_client, scripts_under_test())
     try:
-        connections.run(stream_cases.WRITERS[script](topic, names))
+        connections.run(STREAM_CASES[script](topic, names))
     finally:
         connections.close()
 

@@ -13,7 +13,7 @@ import pytest
 from rmq import Owner, Topic, TopicType
 from tests.conftest import MakeTopic
 from tests.simulation.stream_clock import TIMES_KEY, SimulatedScripts
-from tests.support.core import NO_OWNER, Ack, Connections, Member, group_keys, parse_url, slot_keys, streams
+from tests.support.core import NO_OWNER, Ack, Connections, Member, Outcomes, group_keys, parse_url, slot_keys, streams
 from tests.support.slots import CLOCK_KEY, READ_FAKE_CLOCK, T0, scripts_under_test
 
 LEASE_MS = 3_000
@@ -126,7 +126,7 @@ def test_a_claim_in_a_name_of_its_own_is_acked_as_a_whole_after_the_clock_was_se
     assert own is not None
     group.advance(-25_000)
     assert group.claim(ME) == []
-    assert group.connections.run(streams.ack_whole(group.topic, 0, GONE, [own])) == ()
+    assert group.connections.run(streams.settle(group.topic, 0, GONE, Outcomes(whole=[own]))).unmatched == ()
     assert group.client.hget(group.own.group, "acked") == b"50"
 
 

@@ -13,6 +13,7 @@ import redis
 from rmq import Owner, Redriven, Retention, Topic, TopicType
 from rmq.errors import FencedError, MemoryFullError, ScriptFailedError
 from tests.conftest import MakeTopic
+from tests.lua.cases import script_of
 from tests.lua.stream_cases import ME, OWNER, READERS, WRITERS, Seeded, all_keys, padded, seed
 from tests.support.core import (
     ClaimReply,
@@ -21,6 +22,7 @@ from tests.support.core import (
     Member,
     Nack,
     Outcomes,
+    SettleReply,
     StreamClaimed,
     default_scripts,
     group_keys,
@@ -56,7 +58,7 @@ def messages(reply: object) -> list[StreamClaimed]:
 
 
 def test_every_script_has_a_case() -> None:
-    assert set(CASES) == {name for name in default_scripts().names() if name.startswith("stream_")}
+    assert set(map(script_of, CASES)) == {name for name in default_scripts().names() if name.startswith("stream_")}
 
 
 @pytest.mark.parametrize("script", CASES)
@@ -65,10 +67,10 @@ def test_a_user_who_may_only_touch_the_declared_keys_can_run_it(
 ) -> None:
     # pitfall 18
     names = seed(redis_client, topic)
-    call, text = CASES[script](topic, names), default_scripts()[script]
+    call, text = CASES[script](topic, names), default_scripts()[script_of(script)]
     containers = ["+xinfo", "+xgroup"]  # their subcommands have names of their own from Redis 7 on
     rights = ["-@all", "+evalsha", "+script", "+time", "+publish", *containers]
-    rights += [f"+{name.split('|')[0].lower()}" for name in commands_of(script)]
+    rights += [f"+{name.split('|')[0].lower()}" for name in commands_of(script_of(script))]
     keys = [f"~{key}" for key in call.keys]
     redis_client.execute_command("ACL", "SETUSER", "narrow", "reset", "on", "nopass", "&*", *keys, *rights)
     client = redis.Redis.from_url(redis_url, protocol=2, single_connection_client=True)
@@ -110,8 +112,8 @@ def test_readers_write_nothing(script: str, topic: Topic, redis_client: Any, con
 
 @pytest.mark.parametrize(
     ("script", "denied"),
-    [(f"stream_{verb}", command) for verb in ("claim", "forget", "resume", "redrive")
-     for command in sorted(commands_of(f"stream_{verb}") & WRITES)],
+    [(f"stream_{verb}", command) for verb in ("claim", "settle: nacks", "forget", "resume", "redrive")
+     for command in sorted(commands_of(script_of(f"stream_{verb}")) & WRITES)],
 )  # fmt: skip
 def test_a_missing_right_half_way_loses_no_entry(
     script: str, denied: str, topic: Topic, redis_client: Any, redis_url: str
@@ -124,7 +126,7 @@ def test_a_missing_right_half_way_loses_no_entry(
     client = redis.Redis.from_url(redis_url, protocol=2, single_connection_client=True)
     try:
         client.execute_command("AUTH", "limited", "none")
-        text, call = default_scripts()[script], CASES[script](topic, names)
+        text, call = default_scripts()[script_of(script)], CASES[script](topic, names)
         client.script_load(text.text)
         with suppress(redis.ResponseError):
             client.evalsha(text.sha, len(call.keys), *call.keys, *call.args)
@@ -176,11 +178,14 @@ def test_an_entry_that_is_spared_comes_later_and_never_dies(
     entry_id, last = names.held.encode(), topic.max_retries + 1
     redis_client.xclaim(f"{topic.name}_0", "g", ME.consumer, 0, [names.held], retrycount=last, justid=True)
     nacks = [Nack(entry_id, last, "spare", 30_000, "E", "m")]
-    reply = connections.run(streams.claim(topic, 0, ME, 0, owner=OWNER, outcomes=Outcomes(nacks=nacks)))
-    assert reply.stale == ()
+    seconds, micros = redis_client.time()
+    assert connections.run(streams.settle(topic, 0, ME, Outcomes(nacks=nacks), OWNER)) == SettleReply()
     row = redis_client.xpending_range(f"{topic.name}_0", "g", names.held, names.held, 1)[0]
     assert (row["consumer"], row["times_delivered"]) == (b"(waiting)", last - 1)
-    assert redis_client.zscore(f"retry:g{{{topic.name}_0}}", padded(names.held)) >= reply.now_ms + 30_000
+    assert (
+        redis_client.zscore(f"retry:g{{{topic.name}_0}}", padded(names.held))
+        >= seconds * 1_000 + micros // 1_000 + 30_000
+    )
 
 
 @pytest.mark.parametrize("verb", ["ack", "retry", "spare", "release", "bury", "extend"])
@@ -196,9 +201,7 @@ def test_only_the_holder_of_this_delivery_settles_it(
         entry_id = names.held.encode()
         acks = [(entry_id, token)] if verb == "ack" else []
         nacks = [] if verb == "ack" else [Nack(entry_id, token, verb, 0, "E", "m")]
-        reply = connections.run(
-            streams.claim(topic, 0, member, 0, owner=OWNER, outcomes=Outcomes(acks=acks, nacks=nacks))
-        )
+        reply = connections.run(streams.settle(topic, 0, member, Outcomes(acks, nacks), OWNER))
         assert reply.stale == (entry_id,)
     row = redis_client.xpending_range(f"{topic.name}_0", "g", names.held, names.held, 1)[0]
     assert (row["consumer"], row["times_delivered"]) == (b"me", 1)
@@ -212,7 +215,7 @@ def test_a_renewal_of_what_was_deleted_keeps_the_account(
     redis_client.xdel(f"{topic.name}_0", names.held)
     held = [(names.held.encode(), 1), (names.held_too.encode(), 1)]
     kept = connections.run(streams.extend(topic, 0, ME, held, OWNER)).claim_scores[0]
-    ack = streams.claim(topic, 0, ME, 0, owner=OWNER, outcomes=Outcomes(held))
+    ack = streams.settle(topic, 0, ME, Outcomes(held), OWNER)
     assert connections.run(ack).stale == ((names.held.encode(),) if kept is None else ())  # Redis 7 drops it itself
     after = connections.run(streams.group_stats(topic, 0, "g"))
     assert after.unaccounted == 0
@@ -228,9 +231,30 @@ def test_who_only_settles_does_not_bring_back_a_removed_group(
     held = [(names.held.encode(), 1)]
     assert connections.run(streams.extend(topic, 0, ME, held, OWNER)).claim_scores == (None,)
     nacks = [Nack(names.held_too.encode(), 1, "retry", 0, "E", "m")]
-    reply = connections.run(streams.claim(topic, 0, ME, 0, owner=OWNER, outcomes=Outcomes(acks=held, nacks=nacks)))
+    reply = connections.run(streams.settle(topic, 0, ME, Outcomes(held, nacks), OWNER))
     assert set(reply.stale) == {names.held.encode(), names.held_too.encode()}
     assert redis_client.xinfo_groups(f"{topic.name}_0") == []
+
+
+def test_slots_that_are_settled_together_have_their_own_replies(
+    topic: Topic, redis_client: Any, connections: Connections
+) -> None:
+    names = seed(redis_client, topic)
+    held, settle = [(names.held.encode(), 1)], streams.settlements(topic, ME)
+    nacks = [Nack(names.held_too.encode(), 1, "release")]
+    parts = [
+        settle(1, Outcomes(held)),
+        settle(0, Outcomes(held), Owner(4, "zk")),
+        settle(0, Outcomes(held, nacks), OWNER),
+    ]
+    nothing, fenced, done = connections.run(settle.joined(parts))
+    assert nothing == SettleReply((names.held.encode(),)), "there is no group"
+    assert isinstance(fenced, FencedError)
+    assert done == SettleReply()
+    assert not redis_client.xpending_range(f"{topic.name}_0", "g", names.held, names.held, 1)
+    row = redis_client.xpending_range(f"{topic.name}_0", "g", names.held_too, names.held_too, 1)[0]
+    assert (row["consumer"], row["times_delivered"]) == (b"(waiting)", 0)
+    assert redis_client.hget(f"group:g{{{topic.name}_0}}", "epoch") == b"6"
 
 
 def test_a_new_owner_waits_for_the_leases_of_the_one_before(

@@ -73,10 +73,10 @@ def test_one_command_acks_all_that_a_claim_has_read(
     assert pending(connections, topic, "me") == pending(connections, topic)
     assert [(name, held) for name, held, _ in connections.run(streams.consumers(topic, 0, "g"))] == [("me", NUMBER)]
     if ride:
-        call = streams.claim(topic, 0, ME, 0, Outcomes(whole=[claimed.own]))
+        call = streams.settle(topic, 0, ME, Outcomes(whole=[claimed.own]))
         assert connections.run(call).unmatched == ()
     else:
-        assert connections.run(streams.ack_whole(topic, 0, ME, [claimed.own])) == ()
+        assert connections.run(streams.settle(topic, 0, ME, Outcomes(whole=[claimed.own]))).unmatched == ()
     after = connections.run(streams.group_stats(topic, 0, "g"))
     assert (after.pending, after.unaccounted, after.totals["acked"]) == (0, 0, NUMBER)
     assert names(redis_client, topic) == set()
@@ -90,8 +90,8 @@ def test_a_claim_of_which_something_was_taken_is_acked_by_name(
     found = connections.run(streams.claim(topic, 0, OTHER, 10)).messages
     assert [(message.id, message.claim_score) for message in found] == [(taken.id, 2)]
     assert claimed.own is not None
-    assert connections.run(streams.ack_whole(topic, 0, ME, [claimed.own])) == (claimed.own[0],)
-    reply = connections.run(streams.claim(topic, 0, ME, 0, Outcomes(acks(claimed.messages))))
+    assert connections.run(streams.settle(topic, 0, ME, Outcomes(whole=[claimed.own]))).unmatched == (claimed.own[0],)
+    reply = connections.run(streams.settle(topic, 0, ME, Outcomes(acks(claimed.messages))))
     assert reply.stale == (taken.id,)
     assert pending(connections, topic) == [(taken.id.decode(), "other")]
     assert names(redis_client, topic) == {b"other"}
@@ -107,8 +107,8 @@ def test_what_was_taken_before_a_claim_does_not_concern_it(
     assert [message.claim_score for message in reply.messages][:1] == [2]
     assert reply.own is not None
     assert reply.own[1] == 1
-    assert connections.run(streams.ack_whole(topic, 0, OTHER, [reply.own])) == ()
-    connections.run(streams.claim(topic, 0, OTHER, 0, Outcomes(acks(reply.messages[:1]))))
+    assert connections.run(streams.settle(topic, 0, OTHER, Outcomes(whole=[reply.own]))).unmatched == ()
+    connections.run(streams.settle(topic, 0, OTHER, Outcomes(acks(reply.messages[:1]))))
     assert len(pending(connections, topic)) == NUMBER - 1
 
 
@@ -118,12 +118,12 @@ def test_some_of_a_claim_are_settled_by_name(
 ) -> None:
     first, score = claimed.messages[0], claimed.messages[0].claim_score
     outcomes = Outcomes([(first.id, score)]) if verb == "ack" else Outcomes(nacks=[Nack(first.id, score, verb)])
-    assert connections.run(streams.claim(topic, 0, ME, 0, outcomes)).stale == ()
-    assert connections.run(streams.claim(topic, 0, ME, 0, outcomes)).stale == (first.id,)
+    assert connections.run(streams.settle(topic, 0, ME, outcomes)).stale == ()
+    assert connections.run(streams.settle(topic, 0, ME, outcomes)).stale == (first.id,)
     rest = acks(claimed.messages[1:])
     assert connections.run(streams.extend(topic, 0, ME, rest)).claim_scores == (score,) * (NUMBER - 1)
     assert connections.run(streams.extend(topic, 0, OTHER, rest)).claim_scores == (None,) * (NUMBER - 1)
-    assert connections.run(streams.claim(topic, 0, ME, 0, Outcomes(rest))).stale == ()
+    assert connections.run(streams.settle(topic, 0, ME, Outcomes(rest))).stale == ()
     assert names(redis_client, topic) <= {b"me", b"(waiting)"}
     after = connections.run(streams.group_stats(topic, 0, "g"))
     assert (after.pending, after.unaccounted) == (1 if verb in ("retry", "release") else 0, 0)
@@ -147,11 +147,11 @@ def test_what_is_given_back_is_no_longer_in_the_claim(
     assert met == NUMBER
     assert names(redis_client, topic) == {b"(waiting)"}
     assert claimed.own is not None
-    assert connections.run(streams.ack_whole(topic, 0, ME, [claimed.own])) == (claimed.own[0],)
+    assert connections.run(streams.settle(topic, 0, ME, Outcomes(whole=[claimed.own]))).unmatched == (claimed.own[0],)
     assert {entry_id for entry_id, _ in pending(connections, topic)} == held
     again = connections.run(streams.claim(topic, 0, ME, 10)).messages
     assert {message.id.decode() for message in again} == held
-    assert connections.run(streams.claim(topic, 0, ME, 0, Outcomes(acks(again)))).stale == ()
+    assert connections.run(streams.settle(topic, 0, ME, Outcomes(acks(again)))).stale == ()
     assert connections.run(streams.group_stats(topic, 0, "g")).unaccounted == 0
 
 
@@ -188,8 +188,8 @@ def test_a_renewal_of_what_was_deleted_leaves_the_rest_of_the_claim(
     kept = connections.run(streams.extend(topic, 0, ME, acks(claimed.messages))).claim_scores
     assert claimed.own is not None
     stale = [message.id for message, score in zip(claimed.messages, kept, strict=True) if score is None]
-    if connections.run(streams.ack_whole(topic, 0, ME, [claimed.own])):
-        reply = connections.run(streams.claim(topic, 0, ME, 0, Outcomes(acks(claimed.messages))))
+    if connections.run(streams.settle(topic, 0, ME, Outcomes(whole=[claimed.own]))).unmatched:
+        reply = connections.run(streams.settle(topic, 0, ME, Outcomes(acks(claimed.messages))))
         assert list(reply.stale) == stale
     else:
         assert not stale
@@ -228,10 +228,10 @@ def test_an_ack_of_a_claim_of_a_group_that_was_removed_changes_nothing(
 ) -> None:
     assert claimed.own is not None
     connections.run(streams.drop_group(topic, 0, "g"))
-    assert connections.run(streams.ack_whole(topic, 0, ME, [claimed.own])) == (claimed.own[0],)
+    assert connections.run(streams.settle(topic, 0, ME, Outcomes(whole=[claimed.own]))).unmatched == (claimed.own[0],)
     redis_client.xgroup_create(f"{topic.name}_0", "g", "0")
     again = connections.run(streams.claim(topic, 0, ME, 100, own=True))
-    assert connections.run(streams.ack_whole(topic, 0, ME, [claimed.own])) == (claimed.own[0],)
+    assert connections.run(streams.settle(topic, 0, ME, Outcomes(whole=[claimed.own]))).unmatched == (claimed.own[0],)
     assert len(pending(connections, topic)) == len(again.messages) == NUMBER
 
 

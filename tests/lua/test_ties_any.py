@@ -15,7 +15,7 @@ from tests.lua.test_spark_scripts import ack as ack_chunk
 from tests.lua.test_spark_scripts import contents as contents_of
 from tests.lua.test_spark_scripts import read as read_chunk
 from tests.stateful.tiers import chosen, in_order, place_of
-from tests.support.core import Claimed, ClaimPart, ClaimReply, Connections, EncodedMessage, Nack, sends
+from tests.support.core import Claimed, ClaimPart, ClaimReply, Connections, EncodedMessage, Nack, Outcomes, sends
 from tests.support.core import claims as claiming
 from tests.support.slots import T0, SlotState, SlotUnderTest, scripts_under_test
 
@@ -143,7 +143,7 @@ def test_slots_that_are_claimed_from_together_turn_too(make_topic: MakeTopic, co
         for slot, reply in enumerate(replies):
             missing -= {(slot, content) for content in names(reply.messages)}
             nacks = [Nack(content, score, "release", 50) for content, score in done(reply)]
-            connections.run(claiming.nack(topic, slot, nacks))
+            connections.run(claiming.settle(topic, slot, Outcomes(nacks=nacks)))
         if not missing:
             break
     assert missing == set()

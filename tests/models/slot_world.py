@@ -14,7 +14,7 @@ from rmq import Topic, TopicType
 from rmq.errors import FixedTimePassedError
 from tests.stateful.clock import SlotClock
 from tests.stateful.model import Model
-from tests.support.core import NO_OWNER, Call, EncodedMessage, Nack, ages_for, claims, sends
+from tests.support.core import NO_OWNER, Call, EncodedMessage, Nack, Outcomes, ages_for, claims, sends
 from tests.support.slots import T0, SlotState, with_hints
 
 TICK_MS = 1_000
@@ -207,15 +207,16 @@ class SlotAlphabet:
                 reply: Any = done.model.extend([(content, token.score)], NO_OWNER)
                 call: Call[Any] = claims.extend(self.topic, 0, [(content, token.score)])
             elif verb == "ack":
-                reply = done.model.ack([(content, token.score)], NO_OWNER)
-                call = claims.ack(self.topic, 0, [(content, token.score)])
+                acks = [(content, token.score)]
+                reply = done.model.settle(acks, [], [], NO_OWNER)
+                call = claims.settle(self.topic, 0, Outcomes(acks))
                 if live and done.owed.get(content) == "flying":
                     del done.owed[content]
             else:
                 delay_ms = 0 if verb == "nack" else TICK_MS
                 nacks = [Nack(content, token.score, "retry", delay_ms, "ValueError", "no")]
-                reply = done.model.nack(nacks, NO_OWNER)
-                call = with_hints(claims.nack(self.topic, 0, nacks)).then(lambda answer: answer.stale)
+                reply = done.model.settle([], nacks, [], NO_OWNER)
+                call = with_hints(claims.settle(self.topic, 0, Outcomes(nacks=nacks)))
             self._play(Played(f"{verb} {what}", world.model, call, reply, done.model))
             if verb == "extend":
                 renewed = reply.claim_scores[0]

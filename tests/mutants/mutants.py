@@ -112,12 +112,24 @@ MUTANTS = (
     _mutant("ack does not compare", ("settle_acks", "if scores[i] ~= claim_score then", "if false then")),
     _mutant(
         "a whole claim is acked though others count",
-        ("settle_whole", "claim_score) ~= number", "claim_score) == 0"),
+        ("settle_whole", "claim_score) ~= tonumber(ARGV[i + 1])", "claim_score) == 0"),
     ),
     _mutant("a whole ack leaves bodies behind", ("settle_whole", "if not plain or", "if")),
     _mutant(
         "nack does not compare",
         ("settle_nacks", "if redis.call('ZSCORE', slot.prepare, content) ~= claim_score", "if false"),
+    ),
+    _mutant("nacks that a call leaves as they are count as settled", ("settle", "tonumber(ARGV[first]) - done", "0")),
+    _mutant(
+        "slots of one settlement have a budget each", ("settle", "budget = budget", "budget = { bytes = 4194304 }")
+    ),
+    _mutant(
+        "a settlement of several slots leaves no epoch", ("settle", "if newer or not joined then", "if not joined then")
+    ),
+    _mutant("nobody hears of what a nack has made due", ("settle", "if back > 0 then", "if false then")),
+    _mutant(
+        "whoever only settles brings back a group",
+        ("stream_settle", "redis.call('XGROUP', 'DESTROY', slot.store, group)", ""),
     ),
     _mutant("extend does not compare", ("extend", "content) == claim_score", "content) ~= false")),
     _mutant("extend gives no retry back", ("extend", "tonumber(claim_score) % 1000)", "0)")),

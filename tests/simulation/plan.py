@@ -345,7 +345,7 @@ def fault_in(chance: Random, plan: Plan, limits: Limits) -> Fault:
         case "cut":
             return Fault(at_s, kind, chance.choice([*everyone, ""]))
         case "lose_reply" | "lose_request":
-            script = chance.choice(("", "claim", "ack", "nack", "extend", "send", "send"))
+            script = chance.choice(("", "claim", "settle", "settle", "extend", "send", "send"))
             callers = everyone if not script else producers if script == "send" else workers
             return Fault(at_s, kind, chance.choice([*callers, ""]), what=chance.randint(1, 5), script=script)
         case "lose_hints":

@@ -13,13 +13,16 @@ from math import inf
 
 from tests.support.core import default_scripts
 
-OWNED = frozenset({"ack", "nack", "extend"})
+OWNED = frozenset({"extend"})
 """Scripts of one slot that name their owner's epoch first."""
 
 CLAIMS = frozenset({"claim", "stream_claim"})
 """Scripts that claim from one or several slots, and name the epoch of each."""
 
 STREAM_WIDTH = len(default_scripts()["stream_claim"].keys.required)
+
+SETTLES = {"settle": 4, "stream_settle": 6}
+"""Scripts that settle in one slot or several, and how many of their arguments all slots have in common."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,8 @@ class Step:
         """Return for each slot, by its store's key, in the name of which epoch it is touched: the newest of several."""
         if self.name in OWNED:
             return {self.keys[0]: int(self.arguments[0])}
+        if self.name in SETTLES:
+            return self._settled_epochs(SETTLES[self.name])
         if self.name not in CLAIMS:
             return {}
         at = len(default_scripts()[self.name].args.required)
@@ -56,6 +61,15 @@ class Step:
         for store in self.keys[: len(self.keys) - width + 1 : width]:  # in a cluster one more key stands behind them
             found[store] = max(found.get(store, 0), int(self.arguments[at + 1]))
             at += 1 + int(self.arguments[at])
+        return found
+
+    def _settled_epochs(self, at: int) -> dict[bytes, int]:
+        found: dict[bytes, int] = {}
+        key = 0
+        while at < len(self.arguments):
+            values, keys, epoch = (int(each) for each in self.arguments[at : at + 3])
+            found[self.keys[key]] = max(found.get(self.keys[key], 0), epoch)
+            at, key = at + values + 1, key + keys
         return found
 
 

@@ -12,7 +12,7 @@ from tests.support.core import OWN_MARK, own_score
 WAITING = b"(waiting)"
 """Who holds what waits for a retry."""
 
-NAMING = frozenset({"stream_extend", "stream_ack_whole"})
+NAMING = frozenset({"stream_extend"})
 """Scripts that name epoch, ensemble, group and consumer first."""
 
 LOOK_AT_STREAMS = f"""
@@ -133,7 +133,7 @@ class StreamSteps:
 
 def _caller(step: Step, store: bytes) -> tuple[bytes, bytes, int] | None:
     """Return the group, the consumer and the epoch that touch a stream; `None` where a step names none."""
-    if step.name == "stream_claim":
+    if step.name in ("stream_claim", "stream_settle"):
         return step.arguments[0], step.arguments[1], step.epochs().get(store, 0)
     if step.name not in NAMING:
         return None

@@ -120,8 +120,8 @@ class SlotMachine(RuleBasedStateMachine):
         nacks = [Nack(*token) for token in tokens]
         for call in (
             claiming.claim(self.topic, 0, 10, owner=older),
-            claiming.ack(self.topic, 0, tokens, older),
-            with_hints(claiming.nack(self.topic, 0, nacks, older)),
+            claiming.settle(self.topic, 0, Outcomes(tokens), older),
+            with_hints(claiming.settle(self.topic, 0, Outcomes(nacks=nacks), older)),
             claiming.extend(self.topic, 0, tokens, older),
         ):
             assert type(self.connections.run_many([call])[0]) is FencedError
@@ -197,12 +197,7 @@ class SlotMachine(RuleBasedStateMachine):
             assert at_once
         else:  # whoever reached the limit need not know whether there is more
             assert reply.next_due_ms == expected.next_due_ms or (at_once and len(reply.messages) == limit)
-        self._settled(acks)
-        self._settled([(nack.content, nack.claim_score) for nack in nacks])
-        for done in {score for score, _ in whole} - set(reply.unmatched):
-            contents = {content for content, score in held.items() if score == done}
-            assert contents <= self.hands[consumer].keys(), "acked what another consumer holds"
-            self._settled([(content, done) for content in contents])
+        self._done(held, consumer, acks, nacks, whole, reply.unmatched)
         if self.topic.ttl is not None:
             self.owed -= stored - self.model.slot.store.keys()  # too old, if it was not claimed
         self._begin(claimed.claim_score for claimed in reply.messages)
@@ -230,21 +225,20 @@ class SlotMachine(RuleBasedStateMachine):
         return self.begun[claim_score // 1000] + self.topic.lease_ms < self.passed_ms
 
     @precondition(lambda self: self.handed)
-    @rule(picked=picks)
-    def ack(self, picked: list[int]) -> None:
-        acks = self._tokens(picked)
-        self._both(claiming.ack(self.topic, 0, acks, self._owner()), lambda: self.model.ack(acks, self._owner()))
-        self._settled(acks)
-
-    @precondition(lambda self: self.handed)
-    @rule(settled=settlements)
-    def nack(self, settled: list[tuple[int, str]]) -> None:
-        nacks = self._nacks(settled)
-        self._both(
-            with_hints(claiming.nack(self.topic, 0, nacks, self._owner())).then(lambda reply: reply.stale),
-            lambda: self.model.nack(nacks, self._owner()),
+    @rule(settled=settlements, consumer=st.integers(0, 1), in_all=st.booleans())
+    def settle(self, settled: list[tuple[int, str]], consumer: int, in_all: bool) -> None:
+        """Settle without a claim: what any consumer was handed by name, or all that one holds as whole claims."""
+        acks, nacks = (), ()
+        whole = list(Counter(self.hands[consumer].values()).items()) if in_all else []
+        if not in_all:
+            acks, nacks = self._acks(settled), self._nacks(settled)
+        held, owner = dict(self.model.slot.prepare), self._owner()
+        reply = self._both(
+            with_hints(claiming.settle(self.topic, 0, Outcomes(acks, nacks, whole), owner)),
+            lambda: self.model.settle(acks, nacks, whole, owner),
         )
-        self._settled([(nack.content, nack.claim_score) for nack in nacks])
+        assert reply is not None
+        self._done(held, consumer, acks, nacks, whole, reply.unmatched)
 
     @precondition(lambda self: self.handed)
     @rule(picked=picks)
@@ -289,6 +283,23 @@ class SlotMachine(RuleBasedStateMachine):
 
     def _owner(self) -> Owner:
         return Owner(self.epoch, "zk") if self.epoch else claiming.NO_OWNER
+
+    def _done(
+        self,
+        held: dict[bytes, int],
+        consumer: int,
+        acks: Sequence[Ack],
+        nacks: Sequence[Nack],
+        whole: Sequence[WholeClaim],
+        unmatched: Sequence[int],
+    ) -> None:
+        """Note what was settled, of what the slot had in flight before."""
+        self._settled(acks)
+        self._settled([(nack.content, nack.claim_score) for nack in nacks])
+        for done in {score for score, _ in whole} - set(unmatched):
+            contents = {content for content, score in held.items() if score == done}
+            assert contents <= self.hands[consumer].keys(), "acked what another consumer holds"
+            self._settled([(content, done) for content in contents])
 
     def _settled(self, tokens: Iterable[Ack]) -> None:
         for content, claim_score in tokens:

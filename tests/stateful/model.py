@@ -15,7 +15,17 @@ from rmq import ControlResult, Owner, Redriven, SendResult, Ties, Topic, TopicTy
 from rmq.errors import BacklogFullError, FencedError, FixedTimePassedError
 from tests.stateful.clock import SlotClock
 from tests.stateful.tiers import chosen, in_order
-from tests.support.core import Ack, Claimed, ClaimReply, EncodedMessage, ExtendReply, Nack, WholeClaim, ages_for
+from tests.support.core import (
+    Ack,
+    Claimed,
+    ClaimReply,
+    EncodedMessage,
+    ExtendReply,
+    Nack,
+    SettleReply,
+    WholeClaim,
+    ages_for,
+)
 from tests.support.slots import Record, SlotState
 
 AGES_FROM_MS = 1_735_689_600_000
@@ -211,12 +221,11 @@ class Model:
         next_due = self.now_ms if more or (self._claimable() and not self.paused) else self._next_due()
         return ClaimReply(self.now_ms, next_due, 0, swept, tuple(stale), tuple(taken), tuple(unmatched))
 
-    def ack(self, acks: Sequence[Ack], owner: Owner) -> tuple[bytes, ...]:
+    def settle(
+        self, acks: Sequence[Ack], nacks: Sequence[Nack], whole: Sequence[WholeClaim], owner: Owner
+    ) -> SettleReply:
         self._fence(owner)
-        return tuple(content for content, claim_score in acks if not self._ack(content, claim_score))
-
-    def nack(self, nacks: Sequence[Nack], owner: Owner) -> tuple[bytes, ...]:
-        self._fence(owner)
+        plain = not self.slot.body and not self.slot.error and not self.merges
         stale: list[bytes] = []
         back = False
         for nack in nacks:
@@ -227,10 +236,13 @@ class Model:
                 back = True
             elif self.slot.store.get(nack.content, 0) < before:
                 back = True
-        self._trim_dead()
+        if nacks:
+            self._trim_dead()
+        stale += [content for content, claim_score in acks if not self._ack(content, claim_score)]
+        unmatched = [claim[0] for claim in whole if not (plain and self._ack_whole(*claim))]
         if back:
             self.slot.hints.append(0)
-        return tuple(stale)
+        return SettleReply(tuple(stale), tuple(unmatched))
 
     def extend(self, claims: Sequence[Ack], owner: Owner) -> ExtendReply:
         self._fence(owner)

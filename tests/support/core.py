@@ -66,6 +66,8 @@ from rmq._broker.stream_broker import StreamBroker as StreamBroker
 from rmq._broker.stream_broker import join_group as join_group
 from rmq._broker.streams import Member as Member
 from rmq._broker.viewing import stats as stats
+from rmq._claiming.acknowledger import Acknowledger as Acknowledger
+from rmq._claiming.acknowledger import SettleResult as SettleResult
 from rmq._claiming.claim_plan import ClaimPlan as ClaimPlan
 from rmq._claiming.claim_plan import ClaimRequest as ClaimRequest
 from rmq._claiming.claim_plan import FetchResult as FetchResult
@@ -122,12 +124,14 @@ from rmq._model.records import read_record as read_record
 from rmq._model.records import wanting as wanting
 from rmq._model.records import wrap as wrap
 from rmq._model.records import write_record as write_record
+from rmq._model.replies import ALL_SETTLED as ALL_SETTLED
 from rmq._model.replies import NO_OWNER as NO_OWNER
 from rmq._model.replies import Claimed as Claimed
 from rmq._model.replies import ClaimReply as ClaimReply
 from rmq._model.replies import ExtendReply as ExtendReply
 from rmq._model.replies import MovedOwner as MovedOwner
 from rmq._model.replies import PartlySent as PartlySent
+from rmq._model.replies import SettleReply as SettleReply
 from rmq._model.replies import StreamClaimed as StreamClaimed
 from rmq._model.schema import SCHEMA_VERSION as SCHEMA_VERSION
 from rmq._model.scores import MAX_SCORE as MAX_SCORE

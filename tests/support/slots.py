@@ -310,10 +310,10 @@ class SlotUnderTest:
         return self.run(call)
 
     def ack(self, *acks: Ack, owner: Owner = NO_OWNER) -> tuple[bytes, ...]:
-        return self.run(claiming.ack(self.topic, 0, acks, owner))
+        return self.run(claiming.settle(self.topic, 0, Outcomes(acks), owner)).stale
 
     def nack(self, *nacks: Nack, owner: Owner = NO_OWNER) -> tuple[bytes, ...]:
-        return self.run(with_hints(claiming.nack(self.topic, 0, nacks, owner))).stale
+        return self.run(with_hints(claiming.settle(self.topic, 0, Outcomes(nacks=nacks), owner))).stale
 
     def extend(self, *claims: Ack, owner: Owner = NO_OWNER) -> ExtendReply:
         return self.run(claiming.extend(self.topic, 0, claims, owner))

@@ -406,6 +406,11 @@ def step(name: str, *arguments: object, at_s: float = 2.0, keys: Sequence[bytes]
     return Step(name, at_ms(at_s), keys, [str(each).encode() for each in arguments])
 
 
+def settle(epoch: int, *settlements: object, at_s: float = 2.0) -> Step:
+    """Return a step that settles in the slot, alone."""
+    return step("settle", *"123", "P", len(settlements) + 3, 6, epoch, "e", *settlements, at_s=at_s, keys=(STORE,) * 6)
+
+
 def claimed(epoch: int = 0, **scores: bytes) -> SlotState:
     """Return a slot with claims."""
     return SlotState(epoch, {content.encode(): score for content, score in scores.items()})
@@ -431,10 +436,10 @@ CLAIM = claim(0, at_s=1.0)
 @pytest.mark.parametrize(
     ("second", "at_last", "found"),
     [
-        (step("ack", 0, "", 1, NEXT.decode(), 1, "c"), claimed(), ["stranger"]),
-        (step("ack", 0, "", 1, SCORE.decode(), 1, "c"), claimed(), []),
-        (step("nack", 0, "", 6, 1, "c", NEXT.decode()), claimed(), ["stranger"]),
-        (step("nack", 0, "", 6, 1, "c", SCORE.decode()), claimed(), []),
+        (settle(0, 0, 1, NEXT.decode(), 1, "c", 0), claimed(), ["stranger"]),
+        (settle(0, 0, 1, SCORE.decode(), 1, "c", 0), claimed(), []),
+        (settle(0, 1, "c", NEXT.decode(), "retry", 0, "", "", 0, 0), claimed(), ["stranger"]),
+        (settle(0, 1, "c", SCORE.decode(), "retry", 0, "", "", 0, 0), claimed(), []),
         (step("extend", 0, "", 5000, NEXT.decode(), "c"), claimed(c=NEXT), ["stranger"]),
         (step("extend", 0, "", 5000, SCORE.decode(), "c"), claimed(c=NEXT), []),
         (claim(0, at_s=5.9), claimed(c=NEXT), ["stranger"]),
@@ -478,8 +483,8 @@ def test_an_owner_claims_nothing_beside_an_older_one(second: Step, at_last: Slot
 @pytest.mark.parametrize(
     ("second", "found"),
     [
-        (step("ack", 4, "e", 1, SCORE.decode(), 1, "c"), ["fenced"]),
-        (step("ack", 5, "e", 1, SCORE.decode(), 1, "c"), []),
+        (settle(4, 0, 1, SCORE.decode(), 1, "c", 0), ["fenced"]),
+        (settle(5, 0, 1, SCORE.decode(), 1, "c", 0), []),
     ],
 )
 def test_an_older_owner_changes_nothing(second: Step, found: list[str]) -> None:
@@ -495,7 +500,9 @@ def test_times_in_which_contents_are_claimed_are_noted() -> None:
     first, renewed = (f"{at_ms(at_s)}001".encode() for at_s in (1.0, 2.0))
     steps.follow(claim(0, at_s=1.0), STORE, SlotState(0, {b"c": first, b"d": first, b"e": first}))
     steps.follow(step("extend", "0", first, at_s=2.0), STORE, SlotState(0, {b"c": renewed, b"d": first, b"e": first}))
-    steps.follow(step("ack", "0", first, at_s=3.0), STORE, SlotState(0, {b"c": renewed, b"e": first}))
+    steps.follow(
+        settle(0, 0, 1, first.decode(), 1, "d", 0, at_s=3.0), STORE, SlotState(0, {b"c": renewed, b"e": first})
+    )
     again = f"{at_ms(6.5)}001".encode()
     steps.follow(claim(0, at_s=6.5), STORE, SlotState(0, {b"c": renewed, b"e": again}))
     steps.forget()
@@ -531,6 +538,12 @@ def with_(state: GroupState, entry: bytes, held: Held | None) -> GroupState:
     """Return a group in which one entry is another one's, or nobody's."""
     left = {each: had for each, had in state.pending.items() if each != entry}
     return GroupState(state.epoch, left | ({entry: held} if held else {}))
+
+
+def stream_settle(consumer: str, *settlements: object) -> Step:
+    """Return a step of the group `g` that settles in the slot, alone."""
+    part = (len(settlements) + 3, 5, 0, "", *settlements)
+    return step("stream_settle", "g", consumer, *"345", "P", *part, keys=(STORE,) * 5)
 
 
 def stream_step(name: str, epoch: int, consumer: str, *arguments: object, at_s: float = 2.0) -> Step:
@@ -580,10 +593,10 @@ def test_a_delivery_of_an_entry_belongs_to_its_consumer(
 @pytest.mark.parametrize(
     ("second", "left", "found"),
     [
-        (stream_step("stream_ack_whole", 0, "me", 1, 7001, 2), [], []),
-        (stream_step("stream_ack_whole", 0, "me", 1, 7001, 2), [OTHER_ENTRY], ["stranger"]),
-        (stream_step("stream_ack_whole", 0, "me", 1, 8001, 2), [], ["stranger", "stranger"]),
-        (stream_step("stream_ack_whole", 0, "you", 1, 7001, 2), [], ["stranger", "stranger"]),
+        (stream_settle("me", 0, 0, 1, 7001, 2), [], []),
+        (stream_settle("me", 0, 0, 1, 7001, 2), [OTHER_ENTRY], ["stranger"]),
+        (stream_settle("me", 0, 0, 1, 8001, 2), [], ["stranger", "stranger"]),
+        (stream_settle("you", 0, 0, 1, 7001, 2), [], ["stranger", "stranger"]),
         (stream_step("stream_claim", 0, "me", 7001, 1, "1-0"), [OTHER_ENTRY], []),
     ],
 )

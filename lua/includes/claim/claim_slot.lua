@@ -123,14 +123,8 @@ local function claim_slot(slot, rules, turn, now_ms, now_s)
   local at, back, nacked = settle_nacks(slot, turn.at, now_ms, max_retries, totals, stale)
   budget.work = budget.work - nacked
   nacked = nacked < tonumber(ARGV[turn.at]) and whole(nacked) or nil
-  at = settle_acks(slot, at, totals, stale)
-  local plain = sizes.body == 0 and sizes.error == 0 and not slot.held
-  for i = at + 1, at + 2 * tonumber(ARGV[at]), 2 do
-    if not settle_whole(slot, ARGV[i], tonumber(ARGV[i + 1]), plain, totals) then
-      unmatched[#unmatched + 1] = ARGV[i]
-    end
-  end
-  at = at + 2 * tonumber(ARGV[at]) + 1
+  at = settle_acks(slot, at, sizes.body, sizes.error, totals, stale)
+  at = settle_whole(slot, at, sizes.body == 0 and sizes.error == 0 and not slot.held, totals, unmatched)
   if settle_only then
     write_totals(slot.meta, totals)
     return { whole(now_ms), whole(first_due), '0', '0', stale, {}, {}, unmatched, '0', '', nacked }

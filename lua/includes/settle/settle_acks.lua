@@ -1,15 +1,14 @@
 -- Acks: ARGV[at] groups, each a claim score, a number, and so many contents. Compare-and-set on the claim score: the
--- others go into `stale` and nothing changes for them. Returns the position after the last group.
+-- others go into `stale` and nothing changes for them. `bodies`, `errors`: how many the slot had before it was settled.
+-- Returns the position after the last group.
 -- @include count
-local function settle_acks(slot, at, totals, stale)
+local function settle_acks(slot, at, bodies, errors, totals, stale)
   local groups = tonumber(ARGV[at])
   at = at + 1
   if groups == 0 then
     return at
   end
   -- @include drop_bodies
-  local has_errors = not slot.quiet and redis.call('HLEN', slot.error) > 0
-  local has_bodies = not slot.quiet and redis.call('HLEN', slot.body) > 0
   for _ = 1, groups do
     local claim_score, last = ARGV[at], at + 1 + tonumber(ARGV[at + 1])
     for first = at + 2, last, 1000 do
@@ -30,12 +29,12 @@ local function settle_acks(slot, at, totals, stale)
       end
       if #mine > 0 then
         count(totals, 'acked', redis.call('ZREM', slot.prepare, unpack(mine)))
-        if has_errors then
+        if errors > 0 then
           redis.call('HDEL', slot.error, unpack(mine))
         end
         if slot.held then
           redis.call('HDEL', slot.held, unpack(mine))
-        elseif has_bodies then
+        elseif bodies > 0 then
           drop_bodies(slot, mine)
         end
       end

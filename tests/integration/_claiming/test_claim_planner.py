@@ -22,7 +22,7 @@ from rmq._listening.thread_executor import ThreadExecutor
 from rmq.errors import ScriptFailedError
 from tests.conftest import MakeTopic
 from tests.support.clients import left_in, stats_of, texts
-from tests.support.core import ACKED, WHOLE_BATCH, Connections, QueueBroker, monotonic_s, parse_url, slot_keys
+from tests.support.core import ACKED, WHOLE_BATCH, Connections, Outcomes, QueueBroker, monotonic_s, parse_url, slot_keys
 from tests.support.holders import HolderStub
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer
@@ -533,8 +533,8 @@ def test_many_whole_claims_are_acked_in_several_calls(
     wrong = [(score, 3) for score in (scores[0], scores[-1])]
     mixed = [wrong[0], *claims[1:-1], wrong[1]]
     parts = [mixed[first : first + WHOLE_BATCH] for first in range(0, len(mixed), WHOLE_BATCH)]
-    replies = connections.run_many([writer.whole_call(0, part) for part in parts])
-    assert [score for unmatched in replies for score in unmatched] == [scores[0], scores[-1]]
+    replies = connections.run_many([writer.settle_call(0, Outcomes(whole=part)) for part in parts])
+    assert [score for reply in replies for score in reply.unmatched] == [scores[0], scores[-1]]
     assert proxy.commands("EVALSHA") in (2, 3, 4)  # one more each, where the script was not loaded
     assert redis_client.zcard(prepare) == 4
     connections.close()

@@ -27,7 +27,7 @@ from rmq import (
 from rmq.errors import AlreadySettledError, InvalidValueError, RedisUnavailableError, ScriptFailedError
 from tests.conftest import MakeTopic
 from tests.support.clients import drain, left_in, stats_of, texts
-from tests.support.core import Call, Connections, QueueBroker, slot_keys
+from tests.support.core import Call, Connections, Outcomes, QueueBroker, slot_keys
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer
 from tests.support.sides import Side
@@ -470,7 +470,8 @@ def test_a_whole_claim_is_acked_without_its_contents(
         client.producer(topic).send_many(PriorityMessage(f"{'content' * 20}{i}", 100) for i in range(50))
         found = consumer.poll(50)
         assert len(found) == 50
-        assert connections.run(QueueBroker(connections, topic).whole_call(0, [(1, 1)])) == (1,)  # loads the script
+        loads = QueueBroker(connections, topic).settle_call(0, Outcomes(whole=[(1, 1)]))  # the script
+        assert connections.run(loads).unmatched == (1,)
         before = proxy.commands("EVALSHA")
         assert consumer.ack(found) == []
         assert proxy.commands("EVALSHA") == before + 1

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from rmq import Consumer, Delivery, PriorityMessage, RmqClient, StreamMessage, TopicType
-from rmq.errors import AlreadySettledError, InvalidValueError
+from rmq.errors import AlreadySettledError, InvalidValueError, ScriptFailedError
 from tests.conftest import MakeTopic
 from tests.support.clients import stats_of
-from tests.support.core import Connections
+from tests.support.core import ACKED, Acknowledger, Connections, QueueBroker, SettleResult, parse_url
 from tests.support.sides import SIDES
 
 both_sides = pytest.mark.parametrize("side", SIDES, indirect=True)
@@ -76,7 +76,7 @@ def test_what_was_interrupted_before_it_was_sent_stays_open(
     with client.consumer(topic) as consumer:
         found = claimed(client, consumer)
         with monkeypatch.context() as patched:
-            patched.setattr(consumer._broker, "ack_call", interrupted)
+            patched.setattr(consumer._broker, "settle_call", interrupted)
             patched.setattr(consumer._broker, "claim_call", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 consumer.ack(found)
@@ -92,12 +92,56 @@ def test_what_was_interrupted_while_it_was_sent_is_settled_as_far_as_anybody_kno
         found = claimed(client, consumer)
         with monkeypatch.context() as patched:
             patched.setattr(Connections, "run_many", interrupted)
+            patched.setattr(Connections, "run", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 consumer.ack(found)
         assert all(delivery.outcome is not None for delivery in found)
         for delivery in found:  # whether they were is not known: here they were not
             delivery.outcome = None
         assert consumer.ack(found) == []
+
+
+@pytest.mark.parametrize("settle", ["ack", "release"])
+def test_outcomes_of_many_slots_share_a_call(
+    client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch, settle: str
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=8)
+    sent: list[str] = []
+    run = Connections.run
+    with client.consumer(topic) as consumer:
+        found = claimed(client, consumer)
+        assert len({delivery.slot for delivery in found}) > 2
+        with monkeypatch.context() as patched:
+            patched.setattr(
+                Connections, "run", lambda self, call, *more: (sent.append(call.script), run(self, call, *more))[1]
+            )
+            assert getattr(consumer, settle)(found) == []
+    assert sent == ["settle"]
+    stats = stats_of(client, topic)
+    assert (stats.in_flight, stats.total("acked") + stats.total("released")) == (0, 8)
+
+
+def test_a_slot_without_rights_keeps_no_other_one_from_being_settled(
+    client: RmqClient, make_topic: MakeTopic, redis_client: Any, redis_url: str
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=8)
+    with client.consumer(topic) as consumer:
+        found = claimed(client, consumer)
+        closed = found[0].slot
+        keys = [f"~*{{{topic.name}_{slot}}}" for slot in range(8) if slot != closed]
+        stores = [f"~{topic.name}_{slot}" for slot in range(8) if slot != closed]
+        redis_client.execute_command("ACL", "SETUSER", "few", "reset", "on", ">pw", "+@all", "&*", *keys, *stores)
+        connections = Connections(parse_url(redis_url.replace("unix://", "unix://few:pw@", 1)))
+        try:
+            settled = SettleResult()
+            Acknowledger(connections, QueueBroker(connections, topic)).settle(found, ACKED, settled)
+        finally:
+            connections.close()
+            redis_client.execute_command("ACL", "DELUSER", "few")
+        assert {delivery.slot for delivery in settled.untried} == {closed}
+        assert isinstance(settled.trouble, ScriptFailedError)
+        assert settled.slots == {delivery.slot for delivery in found} - {closed}
+        assert consumer.ack(settled.untried) == []
 
 
 def interrupted(*_: object) -> Callable[[], None]:

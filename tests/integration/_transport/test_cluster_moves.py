@@ -117,7 +117,7 @@ def _cases() -> Iterator[tuple[str, Case]]:
     for name, (kind, make) in cases.WRITERS.items():
         if name not in ("send: several", "worker_beat"):  # for one server only; of no topic
             yield name, Case(kind, seed_messages, lambda topic, _, make=make: make(topic), LIMITS.get(name, {}))
-    for name in ("claim", "ack", "cancel", "purge_backlog", "promote", "redrive"):
+    for name in ("claim", "settle: acks", "cancel", "purge_backlog", "promote", "redrive"):
         kind, make = cases.WRITERS[name]
         ours = TopicType.RANGE_MERGE
         yield (

@@ -189,7 +189,7 @@ def test_an_ack_whose_reply_is_lost_is_told_and_not_repeated(
         [delivery] = consumer.poll(1, timeout=50)
         before = proxy.commands("EVALSHA")
         fault(proxy)
-        with pytest.raises(ReplyLostError, match=r"reply to script ack on slot . of topic .* was lost"):
+        with pytest.raises(ReplyLostError, match=r"reply to script settle on slot . of topic .* was lost"):
             delivery.ack()
         assert proxy.commands("EVALSHA") == before + 1
         proxy.normal()

@@ -113,7 +113,7 @@ def test_what_a_call_does_not_say_is_an_error() -> None:
 
 def test_keys_come_in_the_order_of_the_header() -> None:
     topic, keys = Topic("t", TopicType.PRIORITY, slots=1), slot_keys("t", 0)
-    assert BoundScript("ack").keys_of(topic, 0) == (keys.store, keys.prepare, keys.body, keys.meta, keys.error)
+    assert BoundScript("extend").keys_of(topic, 0) == (keys.store, keys.prepare, keys.meta)
     assert BoundScript("cancel").keys_of(topic, 0)[-1] == keys.audit
     assert BoundScript("cancel").keys_of(topic.changed(ttl="1m"), 0)[-1] == keys.born
     merging = Topic("t", TopicType.PRIORITY, slots=1, merge=Merge())

@@ -14,7 +14,7 @@ from rmq._broker import sends as sending
 from rmq._broker.claims import SETTLE_ONLY, ClaimPart, Nack, Outcomes
 from rmq._model import figures
 from rmq._model.batches import EncodedMessage
-from rmq._model.replies import Claimed, ClaimReply, ExtendReply
+from rmq._model.replies import Claimed, ClaimReply, ExtendReply, SettleReply
 from rmq._model.scores import ages_for
 from rmq._transport import refusals
 from rmq.errors import (
@@ -144,13 +144,16 @@ def test_a_claims_reply() -> None:
 
 
 def test_acks_nacks_and_extends() -> None:
-    assert list(claiming.ack(FIXED, 0, [(b"a", 5), (b"b", 6), (b"c", 5)], Owner(7, "zk")).args) == [
-        7, "zk", 3, 5, 1, b"a", 6, 1, b"b", 5, 1, b"c",
-    ]  # fmt: skip
-    assert claiming.ack(FIXED, 0, []).parse([b"a"]) == (b"a",)
-    call = claiming.nack(FIXED, 0, [Nack(b"a", 5, "retry", 9)])
-    assert call.keys[-1] == "wake{t_0}"
-    assert list(call.args) == [0, "", 16, 30 * 86_400_000, 250_000, "PUBLISH", 1, b"a", 5, "retry", 9, "", ""]
+    shared = [16, 30 * 86_400_000, 250_000, "PUBLISH"]
+    acks = claiming.settle(FIXED, 0, Outcomes([(b"a", 5), (b"b", 6), (b"c", 5)]), Owner(7, "zk"))
+    own = [7, "zk", 0, 3, 5, 1, b"a", 6, 1, b"b", 5, 1, b"c", 0]
+    assert list(acks.args) == [*shared, len(own) + 1, 6, *own]
+    assert acks.parse(1) == SettleReply()
+    assert acks.parse([[b"a"], [b"5"], 0]) == SettleReply((b"a",), (5,))
+    nack = claiming.settle(FIXED, 0, Outcomes(nacks=[Nack(b"a", 5, "retry", 9)], whole=[(7, 2)]))
+    own = [0, "", 1, b"a", 5, "retry", 9, "", "", 0, 1, 7, 2]
+    assert list(nack.args) == [*shared, len(own) + 1, 10, *own]
+    assert (acks.keys, nack.keys[:6], nack.keys[5]) == (nack.keys[:6], acks.keys, "wake{t_0}")
     extend = claiming.extend(FIXED, 0, [(b"a", 5_003), (b"b", 6_016)])
     assert list(extend.args) == [0, "", 60_000, 5_003, b"a", 6_016, b"b"]
     assert extend.parse([b"9999", b"10", b"10001"]) == ExtendReply(9_999, (10_001_003, None))

@@ -8,6 +8,7 @@ from rmq import Topic, TopicType
 from rmq._broker import claims as claiming
 from rmq._broker import control as steering
 from rmq._broker import viewing
+from rmq._broker.claims import Outcomes
 from rmq._broker.shared import worker_beat
 from rmq._io.wire import packed
 from rmq._transport.cluster_map import absent_key, hash_slot
@@ -58,7 +59,7 @@ def test_the_command_for_hints_is_filled_in_when_a_call_is_sent(sharded: bool) -
     topic = Topic("t", TopicType.PRIORITY, slots=1)
     request = default_scripts().request(claiming.claim(topic, 0, 10), sharded=sharded, cluster=False)
     assert (b"$8\r\nSPUBLISH\r\n" in request, b"$7\r\nPUBLISH\r\n" in request) == (sharded, not sharded)
-    content = claiming.ack(topic, 0, [(b"PUBLISH", 5)])
+    content = claiming.extend(topic, 0, [(b"PUBLISH", 5)])
     assert b"SPUBLISH" not in default_scripts().request(content, sharded=True, cluster=True)
 
 
@@ -66,8 +67,8 @@ def test_in_a_cluster_a_script_that_writes_to_several_keys_names_one_that_never_
     topic, scripts = Topic("t", TopicType.PRIORITY, slots=1), default_scripts()
     for call, more in (
         (claiming.claim(topic, 0, 10), 1),
-        (claiming.ack(topic, 0, [(b"a", 5)]), 1),
-        (claiming.nack(topic, 0, []), 0),  # the channel is one of its keys
+        (claiming.extend(topic, 0, [(b"a", 5)]), 1),
+        (claiming.settle(topic, 0, Outcomes([(b"a", 5)])), 0),  # the channel is one of its keys
         (steering.adopt(topic, 0, "zk", ""), 0),  # a single key
         (viewing.find(topic, 0, b"a"), 0),
         (worker_beat("w", "{}", 1_000), 0),

@@ -12,7 +12,7 @@ from rmq._broker import claims as claiming
 from rmq._broker import control as steering
 from rmq._broker import dead, viewing
 from rmq._broker import sends as sending
-from rmq._broker.claims import Nack
+from rmq._broker.claims import Nack, Outcomes
 from rmq._model.batches import EncodedMessage
 from rmq._model.replies import PartlySent
 from rmq._transport.call import Call
@@ -37,8 +37,7 @@ REPEATED = {
 }
 NEVER_REPEATED = {
     "claim": claiming.claim(FIXED, 0, 1),
-    "ack": claiming.ack(FIXED, 0, [(b"a", 1)]),
-    "nack": claiming.nack(FIXED, 0, [Nack(b"a", 1)]),
+    "settle": claiming.settle(FIXED, 0, Outcomes([(b"a", 1)], [Nack(b"a", 1)])),
     "extend": claiming.extend(FIXED, 0, [(b"a", 1)]),
     "purge_backlog": steering.purge_backlog(FIXED, 0, "store", 1),
 }

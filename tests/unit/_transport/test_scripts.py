@@ -25,7 +25,7 @@ def test_an_override_stands_in_for_a_definition() -> None:
     library = ScriptLibrary("local function read_clock() return 5, 0 end")
     assert "return 5, 0" in library.text("claim")
     assert "'TIME'" not in library.text("claim")
-    assert library["ack"] == default_scripts()["ack"]
+    assert library["list_dead"] == default_scripts()["list_dead"]
 
 
 def test_the_shared_library_is_read_once() -> None:
