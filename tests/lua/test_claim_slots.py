@@ -52,7 +52,8 @@ def test_a_slot_fares_as_with_a_call_of_its_own(
     for each in (alone, joined):
         for slot, state in zip(slots_of(each, len(STATES)), STATES, strict=True):
             slot.seed(state)
-    parts = [ClaimPart(slot, limit, Outcomes(**settled), OWNER) for slot in range(len(STATES))]
+    outcomes = [Outcomes() if slot == 1 else Outcomes(**settled) for slot in range(len(STATES))]
+    parts = [ClaimPart(slot, 1 if slot == 1 else limit, each, OWNER) for slot, each in enumerate(outcomes)]
     expected = [reply for part in parts for reply in claim_from(alone, part)]
     assert claim_from(joined, *parts) == expected
     for one, other in zip(slots_of(alone, len(STATES)), slots_of(joined, len(STATES)), strict=True):

@@ -370,6 +370,19 @@ def test_a_call_takes_over_a_bounded_number_and_some_in_each_slot(
     assert set(taken.values()) == {40}
 
 
+@pytest.mark.parametrize(("slots", "most"), [(1, 64), (2, 48)])
+def test_a_call_for_one_slot_may_take_over_more(
+    slots: int, most: int, make_topic: MakeTopic, redis_client: Any, connections: Connections
+) -> None:
+    topic = make_topic(TopicType.STREAM, slots=2, checked=False)
+    fill(connections, topic, 0, 80)
+    connections.run(streams.join(topic, 1, "g", "all"))
+    connections.run(streams.claim(topic, 0, OTHER, 80))
+    expire(redis_client, topic, 0, "other")
+    first, *_ = connections.run(claim_from(topic, [ClaimPart(slot, 200) for slot in range(slots)]))
+    assert len(claimed(first)) == most
+
+
 def park(client: Any, topic: Topic, slot: int, number: int, due_ms: int) -> None:
     """Let entries wait for a time, as failed ones do."""
     keys = group_keys(topic.name, slot, "g")

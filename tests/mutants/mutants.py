@@ -14,6 +14,18 @@ MUTANTS = (
         "in-flight contents are not skipped, quick way",
         ("into_prepare", "'NX', unpack(claims)", "unpack(claims)"),
     ),
+    _mutant("slots of a call: one has the budget of several", ("claim", "work = joined and 48 or 96", "work = 48")),
+    _mutant(
+        "slots of a call: the error of a single one is a reply",
+        ("claim", "reply.err and reply or { reply }", "{ reply }"),
+    ),
+    _mutant("slots of a call: an error in one ends all", ("claim", "reply_of(claim, base, at)", "claim(base, at)")),
+    _mutant("slots of a call: the next one reads what the last one said", ("claim", "tonumber(ARGV[at]) + 1", "0")),
+    _mutant("slots of a group's call: one has the budget of several", ("stream_claim", "joined and { work", "{ work")),
+    _mutant(
+        "slots of a group's call: an error in one ends all",
+        ("stream_claim", "reply_of(claim, base, at)", "claim(base, at)"),
+    ),
     _mutant("two claims have one stamp", ("claim_slot", "now_ms <= clock.last then", "false then")),
     _mutant("a stamp is drawn twice", ("next_stamp", "clock.last + 1)", "clock.last)")),
     _mutant("the stamp is not noted", ("claim_slot", "if #items > 0 or clock.changed then", "if false then")),
