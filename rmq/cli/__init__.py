@@ -11,7 +11,7 @@ def main() -> None:
         missing = (error.name or "").partition(".")[0]
         if missing not in ("typer", "rich"):
             raise
-        sys.exit(f"rmq: the command line needs the package {missing}: pip install 'rmq[cli]'")
+        sys.exit(f"rmq: the command line requires the package {missing}: pip install 'rmq[cli]'")
     run()
 
 

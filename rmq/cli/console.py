@@ -241,7 +241,7 @@ def command(app: typer.Typer, name: str | None, function: Callable[Concatenate[S
             names = {each.name: each.opts[0] for each in ctx.command.params}
             for name, text in required.items():
                 if own[name] is None:
-                    raise InvalidValueError(f"{names[name]} is missing: {text}")
+                    raise InvalidValueError(f"{names[name]} is required: {text}")
             own = {name: _parsed(value, names[name]) for name, value in own.items()}
             for name, kind in groups.items():
                 own[name] = kind(**{field.name: own.pop(field.name) for field in fields(kind)})

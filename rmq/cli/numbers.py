@@ -21,7 +21,7 @@ _WHOLE = re.compile(r"[+-]?\d{1,20}", re.ASCII)
 
 
 def parse_number(text: str, name: str, kind: type[Number] = int, bounds: Bounds = (None, None)) -> Number:
-    """Parse a whole number, or a finite number for `float`. `bounds` are inclusive, `None` for no bound."""
+    """Parse a whole number (`int`) or a finite number (`float`). `bounds` are inclusive; `None` is no bound."""
     low, high = bounds
     least, most = -inf if low is None else low, inf if high is None else high
     try:

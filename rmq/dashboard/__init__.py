@@ -1,1 +1,1 @@
-"""`rmq dashboard`: web pages to monitor and control topics. Needs the extra `rmq[dashboard]`."""
+"""`rmq dashboard`: web pages to monitor and manage topics. Requires the extra `rmq[dashboard]`."""

@@ -35,9 +35,9 @@ WORDS = {
     ControlResult.ABSENT: ("bad", "nothing done: the message is neither in the backlog nor waiting for a retry"),
     Redriven.DONE: ("good", "sent again"),
     Redriven.MERGED: ("good", "merged with the message in the backlog"),
-    Redriven.ABSENT: ("bad", "nothing done: the message is not dead any more"),
+    Redriven.ABSENT: ("bad", "nothing done: the message is no longer dead"),
     True: ("good", "deleted"),
-    False: ("bad", "nothing done: the message is not dead any more"),
+    False: ("bad", "nothing done: the message is no longer dead"),
 }
 """Result of an action on one message -> `good` or `bad`, and the text to show."""
 

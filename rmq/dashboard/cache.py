@@ -17,7 +17,7 @@ FRESH_S = 2.0
 """Age in seconds up to which a value is not read again."""
 
 REST = 100.0
-"""A value is read again after this multiple of the time that reading it took, so that reads use less than 1 % of it."""
+"""A value is read again after this multiple of the time that its read took, so that reads take < 1 % of Redis' time."""
 
 LONGEST_REST_S = 60.0
 OLD_S = 10.0

@@ -71,7 +71,7 @@ class TopicNow:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """All topics at one time."""
+    """Figures and rates of all topics at one time."""
 
     topics: tuple[TopicNow, ...]
     figures: Minute
@@ -86,7 +86,7 @@ class Samples:
         self._readings: deque[Sample] = deque(maxlen=MOST_SAMPLES)
 
     def add(self, sample: Sample) -> None:
-        """Keep a reading."""
+        """Add a reading. The oldest one is dropped beyond `MOST_SAMPLES`."""
         self._readings.append(sample)
 
     def rates(self) -> dict[str, float]:
@@ -167,7 +167,7 @@ class Reader:
         ]
 
     def reasons(self, topic: Topic) -> DeadReasons:
-        """Return the dead messages by type of error."""
+        """Return the number of dead messages by error type."""
         return self.cache.get(("reasons", topic.name), lambda: self.client.inspect(topic).dead_reasons())
 
     def spark_queries(self, topic: Topic) -> Sequence[SparkQuery]:
@@ -268,7 +268,7 @@ def basis_for(slots: int, slot: int) -> bytes:
 
 
 def digest(content: bytes) -> str:
-    """Return the hash that identifies a content that is too long for an address."""
+    """Return the SHA-256 digest of a content, in hexadecimal, for addresses that cannot hold the content."""
     return sha256(content).hexdigest()
 
 

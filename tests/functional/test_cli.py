@@ -107,7 +107,7 @@ def test_a_stream_ends_at_its_first_bad_line_with_all_before_it_sent(cli: Cli, p
         text = "\n".join([*(json.dumps({"content": f"{n}"}) for n in range(1_200)), bad, '{"content": "after"}'])
         ran = cli("send", priority.name, "--jsonl", "--priority", "20", stdin=text, code=2)
         assert ran.err.startswith("rmq: line 1201: ")
-        assert "1,200 messages before it sent, none after it" in ran.err
+        assert "1,200 messages were sent before it, none after it" in ran.err
     assert cli("send", priority.name, "--jsonl", stdin="[]", code=2).out == ""
     assert cli("stats", priority.name, "--json").json["topics"][0]["backlog"] == 1_200
 

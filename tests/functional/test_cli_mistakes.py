@@ -51,8 +51,8 @@ def test_numbers_that_are_none(cli: Cli, args: tuple[str, ...], rule: str) -> No
 @pytest.mark.parametrize(
     ("args", "rule"),
     [
-        (("topics", "create", "T"), "--type is missing: range-merge, priority, fixed-time or stream."),
-        (("spark", "replay", "T", "--rate", "10/s"), "--day is missing: "),
+        (("topics", "create", "T"), "--type is required: range-merge, priority, fixed-time or stream."),
+        (("spark", "replay", "T", "--rate", "10/s"), "--day is required: "),
     ],
 )
 def test_an_option_that_must_be_given(cli: Cli, args: tuple[str, ...], rule: str) -> None:

@@ -139,7 +139,7 @@ def test_stats_of_streams_groups_and_consumers(cli: Cli, client: RmqClient, orde
     assert (consumer_["name"], consumer_["pending"], consumer_["gone"]) == ("mailer-1", 1, False)
     assert sum(slot["length"] for slot in found["per_slot"]) == 4
     out = cli("stats", orders.name, priority.name, "--slots").out
-    assert all(title in out for title in ("Now", "Streams", "Groups now", "Since the group began", "oldest open"))
+    assert all(title in out for title in ("Now", "Streams", "Groups now", "Since the group began", "oldest unacked"))
     assert "unaccounted" not in out
     assert "mailer-1" in cli("stats", orders.name, "--group", "mail").out
     assert "no group nobody" in cli("stats", orders.name, "--group", "nobody").out

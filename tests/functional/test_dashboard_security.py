@@ -288,7 +288,7 @@ def test_a_form_leads_back_to_us_only(browse: Browse, client: RmqClient, merging
         ("promote", {"hex": "61"}, "nothing done"),
         ("reschedule", {"hex": "61", "at": "soon"}, "must be a time"),
         ("reprioritise", {"hex": "61", "priority": "20"}, "has due times"),
-        ("redrive", {"hex": "61"}, "not dead any more"),
+        ("redrive", {"hex": "61"}, "no longer dead"),
     ],
 )
 def test_wrong_input_is_said_on_the_page(

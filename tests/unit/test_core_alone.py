@@ -69,7 +69,7 @@ def test_the_core_depends_on_clients_of_redis_and_zookeeper_alone() -> None:
 @pytest.mark.parametrize("package", ["typer", "rich"])
 def test_without_the_extra_the_command_names_it(package: str) -> None:
     ran = run(COMMAND, package, "stats")
-    said = f"rmq: the command line needs the package {package}: pip install 'rmq[cli]'\n"
+    said = f"rmq: the command line requires the package {package}: pip install 'rmq[cli]'\n"
     assert (ran.returncode, ran.stdout, ran.stderr) == (1, "", said)
 
 

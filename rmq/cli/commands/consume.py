@@ -1,4 +1,4 @@
-"""`rmq consume`: prints messages and then acks them."""
+"""`rmq consume`: prints messages, and then acks them or settles them in another way."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def consume(
 
 
 def _poll(consumer: Consumer, most: int, idle_s: float | None, stop: threading.Event) -> list[Delivery]:
-    """Wait for messages for `idle_s`, `None` for no limit. Returns an empty list after that time, or if stopped."""
+    """Wait up to `idle_s` seconds for messages, `None` for no limit. Returns an empty list then, or if stopped."""
     waited_s = 0.0
     while not stop.is_set():
         slice_s = _SLICE_S if idle_s is None else max(0.0, min(_SLICE_S, idle_s - waited_s))

@@ -54,7 +54,9 @@ def dashboard(
         server = client.shown_url
 
         def say(address: str) -> None:
-            session.result({"address": address, "redis": server}, f"{address} shows {server}; Ctrl-C stops it")
+            session.result(
+                {"address": address, "redis": server}, f"dashboard of {server} at {address}; Ctrl-C stops it"
+            )
 
         serve(client, settings, say)
 

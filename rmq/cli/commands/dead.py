@@ -49,7 +49,9 @@ class Chosen:
     ] = None
     after: Annotated[
         str | None,
-        typer.Option("--after", metavar="TIME|AGE", help="Only messages that died after this time, such as 2h (ago)."),
+        typer.Option(
+            "--after", metavar="TIME|AGE", help="Only messages that died after this time, such as 2h for two hours ago."
+        ),
     ] = None
     before: Annotated[
         str | None, typer.Option("--before", metavar="TIME|AGE", help="Only messages that died before this time.")

@@ -231,7 +231,7 @@ def _send_rows(
     document = {"topic": definition.name, "new": result.new, "merged": result.merged, "dropped": result.dropped}
     session.result(document, f"{result.new:,} {stored}")
     if messages.error is not None:
-        sent = f"{counted(result.accepted, 'message')} before it sent, none after it"
+        sent = f"{counted(result.accepted, 'message was', 'messages were')} sent before it, none after it"
         raise InvalidValueError(f"{messages.where}: {messages.error}; {sent}")
 
 

@@ -208,7 +208,7 @@ def _sent(entry_id: str) -> str:
 
 def _stream_slot_table(found: StreamFigures) -> RenderableType:
     table = new_table(
-        ">slot", ">length", "group", ">lag", ">in flight", ">waiting", ">dead", ">epoch", ">oldest open",
+        ">slot", ">length", "group", ">lag", ">in flight", ">waiting", ">dead", ">epoch", ">oldest unacked",
         title=found.stats.topic.name,
     )  # fmt: skip
     for slot in found.stats.slots:

@@ -119,7 +119,7 @@ def _topics_in(session: Session, name: str) -> list[Topic]:
     They are found as `Topic` objects, also in lists and dicts, and as the topics of listeners, also of a client's.
 
     Raises:
-        InvalidValueError: The module cannot be imported, has no topic, or defines one twice in different ways.
+        InvalidValueError: The module cannot be imported, has no topic, or defines one twice with different settings.
     """
     if session.options.url is not None:
         os.environ["RMQ_URL"] = session.options.url  # for a client that names no URL of its own

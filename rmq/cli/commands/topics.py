@@ -57,14 +57,14 @@ _SETTINGS: dict[str, tuple[str, str, Callable[[str, str], Any] | None]] = {
     "max_body_bytes": ("N", "Maximum size of a body in bytes, 0 to 16777216.", None),
     "max_backlog": ("N", "Maximum number of messages in the backlog, or none for no limit.", parse_count_or_none),
     "max_dead": ("N", "Maximum number of dead messages to keep.", None),
-    "max_dead_age": ("DURATION", "How long dead messages are kept, such as 7d.", parse_duration),
+    "max_dead_age": ("DURATION", "Maximum age of dead messages, such as 7d; older ones are deleted.", parse_duration),
     "when_full": ("POLICY", "What a send does at max_backlog: refuse, block or drop.", parse_when_full),
-    "full_timeout": ("DURATION", "when_full block: how long a send waits for room.", parse_duration),
+    "full_timeout": ("DURATION", "Time that a send waits for room if when_full is block.", parse_duration),
     "ttl": ("DURATION", "Age at which messages become dead letters, or none.", _or_none(parse_duration)),
     "max_rate": ("N", "Maximum number of deliveries per second in the whole cluster, or none.", _or_none(_rate)),
     "max_burst": ("N", "Maximum deliveries at once after a pause, or none for those of a second.", parse_count_or_none),
     "max_length": ("N", "stream: maximum number of entries to keep, or none for no limit.", parse_count_or_none),
-    "max_age": ("DURATION", "stream: how long entries are kept, or none for no limit.", _or_none(parse_duration)),
+    "max_age": ("DURATION", "stream: maximum age of entries to keep, or none for no limit.", _or_none(parse_duration)),
 }  # fmt: skip
 """Settings that are options of `create` and `change` -> metavar, help, and parser; `None` for a whole number."""
 _RETENTION = ("max_length", "max_age")
@@ -104,7 +104,9 @@ def show_topics(
         if len(unreadable) > MOST_REPORTED:
             session.warn(f"not shown: {len(unreadable) - MOST_REPORTED:,} more definitions that cannot be read")
     document = {"topics": topics, **({"unreadable": [asdict(each) for each in unreadable]} if unreadable else {})}
-    session.overview(document, view if topics else None, "no topics: the first send or consumer registers one")
+    session.overview(
+        document, view if topics else None, "no topics are registered; the first send or consumer registers one"
+    )
 
 
 def show_topic(session: Session, topic: TopicName) -> None:

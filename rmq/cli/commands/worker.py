@@ -146,7 +146,7 @@ def _command(target: str, settings: Settings) -> list[str]:
 
 
 def run_one(target: str, settings: Settings, supervised: bool = False) -> None:
-    """Run a target's listeners in this process until a signal. A supervisor runs this in each of its processes.
+    """Run a target's listeners in this process until SIGTERM or SIGINT, alone or under a supervisor.
 
     Raises:
         InvalidValueError: The target is not a client, or other processes cannot reach the client's Redis.
@@ -191,7 +191,7 @@ def load_client(target: str) -> RmqClient:
     """Import a module, also from the working directory, and return its client, or the result of its function.
 
     Raises:
-        InvalidValueError: The module or attribute does not exist, is not a client, or raised an error, the cause.
+        InvalidValueError: The module or attribute does not exist, it is not a client, or the user's code failed.
     """
     module_name, colon, attribute = target.partition(":")
     parts = [*module_name.split("."), *attribute.split(".")]
