@@ -7,8 +7,7 @@
 -- Errors: none of its own
 -- Complexity: O(sample)
 -- Notes: reads only.
--- @include whole
--- @include read_failure
+-- @include redis, failures
 
 local dead, reason = KEYS[1], KEYS[2]
 local sample = tonumber(ARGV[1])

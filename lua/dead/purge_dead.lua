@@ -11,9 +11,7 @@
 -- Errors: none of its own
 -- Complexity: O(n log N)
 -- Notes: atomic; safe to repeat.
--- @include write_totals
--- @include note
--- @include replicate
+-- @include totals, redis
 
 local dead, meta, reason, dead_body = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local audit, actor = KEYS[5], ARGV[1]

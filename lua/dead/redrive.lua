@@ -26,18 +26,7 @@
 -- Errors: RMQ_PAST now_ms; OOM at maxmemory; nothing was written
 -- Complexity: O(n log N)
 -- Notes: atomic. Safe to repeat: a second time they are absent.
--- @include check_types
--- @include count
--- @include write_totals
--- @include read_clock
--- @include whole
--- @include new_score
--- @include with_own_age
--- @include note
--- @include hint
--- @include with_keys
--- @include replicate
--- @include only_trace
+-- @include clock, fence, totals, redis, bodies, scores
 
 local store, dead, body, meta, reason, dead_body, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local audit = KEYS[8]
@@ -82,15 +71,11 @@ for i, content in ipairs(contents) do
     answers[i] = 'absent'
   else
     answers[i] = fresh and 'merged' or 'done'
-    count(totals, fresh and 'merged' or 'redriven', 1)
+    tally(totals, fresh and 'merged' or 'redriven', 1)
     local payload = redis.call('HGET', dead_body, content)
     local cost = payload and #payload or 0
     if fresh and payload and slot.held then
-      -- @include records
-      -- @include write_record
-      -- @include fold
-      -- @include fold_cost
-      -- @include end_wait
+      -- @include merge_record, merge_fold
       local older, newer = read_record(payload), read_record(redis.call('HGET', body, content))
       local folded = fold(older, newer)
       payload, cost = write_record(folded), fold_cost(older, newer)

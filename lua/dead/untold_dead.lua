@@ -15,10 +15,7 @@
 -- Errors: none of its own
 -- Complexity: O(log N + n)
 -- Notes: safe to repeat. What is purged or redriven before it is read here is not told.
--- @include read_clock
--- @include check_types
--- @include turn_to_tell
--- @include read_within
+-- @include clock, fence, redis, dead
 
 local dead, reason, dead_body, meta = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local turn = {

@@ -42,10 +42,7 @@
 -- Complexity: O((limit + settled + swept) log N) of each slot
 -- Notes: prepare is written before store is trimmed. Each of several slots may do half as much beside claiming. Not to
 --   be repeated after a lost reply: the lease settles it.
--- @include read_clock
--- @include claim_slot
--- @include with_base
--- @include with_keys
+-- @include clock, fence, claims
 
 local width, order = tonumber(ARGV[1]), ARGV[4]
 local joined = #KEYS >= 2 * width
@@ -75,8 +72,7 @@ local function claim(base, at)
 end
 
 if joined then
-  -- @include reply_of
-  -- @include write_refusal
+  -- @include fence
   local refusal = write_refusal(KEYS[#KEYS - width + 1])
   if refusal then
     return refusal

@@ -11,12 +11,7 @@
 -- Errors: RMQ_FENCED stored_epoch epoch, RMQ_ENSEMBLE stored_ensemble; nothing was written
 -- Complexity: O(n log N)
 -- Notes: the new claim score is a stamp of its own x 1000 + the same retries left. Compare-and-set.
--- @include read_clock
--- @include check_fence
--- @include begin_write
--- @include slot_clock
--- @include next_stamp
--- @include note_stamp
+-- @include clock, fence, redis
 
 local slot = { store = KEYS[1], prepare = KEYS[2], meta = KEYS[3] }
 local epoch, ensemble, lease_ms = ARGV[1], ARGV[2], tonumber(ARGV[3])

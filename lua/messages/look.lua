@@ -7,9 +7,7 @@
 -- Errors: none of its own
 -- Complexity: O(slots x log N)
 -- Notes: reads only. What is due may all be in flight; a claim finds out. A paused slot's backlog does not count.
--- @include read_clock
--- @include slot_clock
--- @include next_due
+-- @include clock, redis, scores
 
 local order, lease_ms = ARGV[1], tonumber(ARGV[2])
 

@@ -25,10 +25,7 @@
 -- Notes: each slot is sent to atomically. Safe to repeat: a second time all of them merge; with `at` those with a delay
 --   are due as much later, the others are refused once their time has passed. Redis' time decides on ages, whatever the
 --   mark. Where messages are dropped, one just sent may be among them.
--- @include whole
--- @include read_clock
--- @include read_batch
--- @include send_batch
+-- @include clock, redis, sends
 
 local unit, limited, ages = ARGV[3], ARGV[6] ~= '', ARGV[5] ~= ''
 local from_now = unit == 'after'
@@ -53,23 +50,23 @@ local function send_part(base, at)
       lowest = whole(now_ms - lowest)
       ARGV[first] = lowest
     else
-      -- @include due_times
+      -- @include sends
       lowest = whole(due_times(first, number, 2, now_ms))
     end
   end
   local batch = read_batch(first, last, number, values, from_now and now_ms)
   lowest = from_now and whole(now_ms + lowest) or unit == 'at' and lowest or '0'
   if ages then
-    -- @include age_messages
+    -- @include sends
     local scale, unit_ms, made = string.match(ARGV[5], '^(%d+) (%d+) (%-?%d+)$')
     age_messages(slot, tonumber(scale), tonumber(unit_ms), now_ms, batch, made ~= '-1' and tonumber(made) or nil)
   end
   if limited then
-    -- @include send_limited
+    -- @include sends
     return send_limited(slot, rules, batch, base, unit, lowest, now_ms)
   end
   if unit == 'at' and tonumber(lowest) <= now_ms then
-    -- @include send_ahead
+    -- @include sends
     return send_ahead(slot, rules, batch, tonumber(lowest), now_ms)
   end
   return send_batch(slot, rules, batch, lowest, now_ms)
@@ -81,7 +78,7 @@ if #KEYS == width then
   return reply.err and reply or { now_ms, reply }
 end
 if ARGV[7] ~= '' then
-  -- @include send_chunk
+  -- @include completion
   local reply = send_chunk(KEYS[width + 1], ARGV[7], (read_clock()), function()
     return send_part(0, 8)
   end)

@@ -40,10 +40,7 @@
 -- Complexity: O(n log N), and the size of the records
 -- Notes: atomic. Safe to repeat: a call that was carried out answers as it did then, and changes nothing but when
 --   `marks` expires. One that was refused all of its messages was not carried out.
--- @include read_clock
--- @include merge_rules
--- @include send_folded
--- @include completed
+-- @include clock, redis, merge_plan, completion
 
 local slot = {
   store = KEYS[1], prepare = KEYS[2], body = KEYS[3], meta = KEYS[4], wake = KEYS[5], held = KEYS[6], marks = KEYS[7],
@@ -60,7 +57,7 @@ end
 local now_ms = read_clock()
 local known = completed(slot.marks, lane, call, keep, now_ms)
 if keep_s then
-  -- @include sent_before
+  -- @include completion
   local before = sent_before(known, call, strict == '1', first)
   if before then
     return before
@@ -93,5 +90,5 @@ local kept = reply[1] .. ' ' .. reply[3] .. ' ' .. reply[2]
 if keep_s then
   kept = reply.partly and whole(first + #reply[2]) or ''
 end
-complete(slot.marks, lane, call, kept, keep, known, now_ms)
+note_completion(slot.marks, lane, call, kept, keep, known, now_ms)
 return reply

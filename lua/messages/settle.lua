@@ -17,10 +17,7 @@
 -- Complexity: O(n log N)
 -- Notes: compare-and-set on the claim score: a stale settlement changes nothing. Each slot is settled atomically. Never
 --   repeated after a lost reply.
--- @include check_fence
--- @include begin_write
--- @include settle_acks
--- @include write_totals
+-- @include fence, totals, settlements
 
 local max_retries, publish = tonumber(ARGV[1]), ARGV[4]
 local budget = { bytes = 4194304 }
@@ -35,7 +32,7 @@ local function settle_part(base, at, joined)
     error = KEYS[base + 5], budget = budget,
   }
   if last_key > base + (nacks and 10 or 6) then
-    -- @include with_keys
+    -- @include fence
     with_keys(slot, { unpack(KEYS, base + (nacks and 11 or 7), last_key) })
   end
 
@@ -45,7 +42,7 @@ local function settle_part(base, at, joined)
   end
   local bodies, errors
   if nacks then
-    -- @include measure
+    -- @include redis
     slot.retry, slot.dead, slot.reason, slot.dead_body = unpack(KEYS, base + 7, base + 10)
     local sizes = measure(slot)
     bodies, errors = sizes.body, sizes.error
@@ -67,9 +64,7 @@ local function settle_part(base, at, joined)
   end
   at = first + 1
   if nacks then
-    -- @include read_clock
-    -- @include settle_nacks
-    -- @include trim_dead
+    -- @include clock, settlements, dead
     local now_ms = read_clock()
     local done
     at, back, done = settle_nacks(slot, first, now_ms, max_retries, totals, stale)
@@ -78,20 +73,19 @@ local function settle_part(base, at, joined)
   end
   at = settle_acks(slot, at, bodies, errors, totals, stale)
   if ARGV[at] ~= '0' then
-    -- @include settle_whole
+    -- @include settlements
     settle_whole(slot, at, bodies == 0 and errors == 0 and not slot.held, totals, unmatched)
   end
   write_totals(slot.meta, totals)
   if back > 0 then
-    -- @include hint
+    -- @include redis
     hint(publish, KEYS[base + 6], '0')
   end
   return (stale[1] or unmatched[1] or left > 0) and { stale, unmatched, left } or 1
 end
 
 if #KEYS > tonumber(ARGV[6]) then
-  -- @include reply_of
-  -- @include write_refusal
+  -- @include fence
   local replies, at, base = {}, 5, 0
   local refusal = write_refusal(KEYS[base + 2])
   if refusal then

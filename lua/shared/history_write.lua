@@ -10,7 +10,7 @@
 -- Errors: none of its own
 -- Complexity: O(log most), and the records dropped
 -- Notes: atomic, safe to repeat.
--- @include read_clock
+-- @include clock
 
 local ring, minute, record, most, keep_s = KEYS[1], tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3]), ARGV[4]
 

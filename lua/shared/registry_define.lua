@@ -9,7 +9,7 @@
 -- Complexity: O(1)
 -- Notes: atomic; repeated, it answers '0', and the caller reads its own definition. With the same text twice it changes
 --   nothing, also at maxmemory; a WAIT behind it covers a definition that somebody else has put there.
--- @include replicate
+-- @include totals
 
 local topics, name, expected, text = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 

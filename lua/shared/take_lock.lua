@@ -10,8 +10,7 @@
 -- Errors: none of its own
 -- Complexity: O(1)
 -- Notes: atomic; safe to repeat.
--- @include read_clock
--- @include lease_lock
+-- @include clock, fence, redis
 
 local lock = KEYS[1]
 local field, holder, hold_ms, how = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]

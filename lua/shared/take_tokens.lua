@@ -11,8 +11,7 @@
 -- Complexity: O(1)
 -- Notes: atomic; only Redis' clock counts. Not to be repeated after a lost reply: then the tokens are lost. A bucket
 --   with something else than numbers is made anew. One of several expires once it is full: a new one is full, too.
--- @include read_clock
--- @include whole
+-- @include clock, redis
 
 local limit, bucket = KEYS[1], KEYS[2]
 local wanted, rate, burst = tonumber(ARGV[1]), ARGV[2], ARGV[3]

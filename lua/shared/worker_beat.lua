@@ -10,8 +10,7 @@
 -- Errors: none of its own
 -- Complexity: O(log N)
 -- Notes: safe to repeat.
--- @include read_clock
--- @include whole
+-- @include clock, redis
 
 local beats, infos = KEYS[1], KEYS[2]
 local name, info, forget_ms, most = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])

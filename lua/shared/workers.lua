@@ -10,8 +10,7 @@
 -- Errors: none of its own
 -- Complexity: O(limit)
 -- Notes: reads only. A worker that has left meanwhile is left out.
--- @include read_clock
--- @include whole
+-- @include clock, redis
 
 local beats, infos = KEYS[1], KEYS[2]
 local limit, longest = tonumber(ARGV[1]), tonumber(ARGV[2])

@@ -11,9 +11,7 @@
 -- Errors: RMQ_DRIVER driver: another one drives the query; nothing was written
 -- Complexity: O(groups)
 -- Notes: atomic; safe to repeat. A group never moves back. The totals also catch up on commits that a failover lost.
--- @include groups_of
--- @include ids_in_order
--- @include write_totals
+-- @include totals, stream_ids, stream_groups
 
 local store, group = KEYS[1], KEYS[2]
 local name, driver, upto, read, missing = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -23,10 +21,10 @@ if state[1] and state[1] ~= driver then
   return redis.error_reply('RMQ_DRIVER ' .. state[1])
 end
 local _, mine = groups_of(store, name)
-if not mine or before(upto, mine[8]) then
+if not mine or is_before(upto, mine[8]) then
   return '0'
 end
-local moves = before(mine[8], upto)
+local moves = is_before(mine[8], upto)
 redis.call('HDEL', group, '') -- a removal first: it works at maxmemory
 if moves then
   redis.call('XGROUP', 'SETID', store, name, upto)

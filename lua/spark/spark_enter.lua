@@ -10,8 +10,7 @@
 -- Notes: begins with a removal, so that it works at maxmemory. Repeating it counts once more, which does no harm. A
 --   generation is at least the time in seconds: where this record was lost, the marks of earlier drivers in other slots
 --   do not shut out the later ones.
--- @include read_clock
--- @include whole
+-- @include clock, redis
 
 local query, keep_s, needed = KEYS[1], ARGV[1], ARGV[2] == '1'
 

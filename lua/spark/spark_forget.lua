@@ -12,9 +12,7 @@
 -- Complexity: O(n), n messages in the chunk
 -- Notes: safe to repeat. It touches nothing of the slot, so that no owner is asked. Earlier drivers of the query are
 --   shut out, and read the chunk no more. The claims stay until their leases end; then they are the owner's.
--- @include whole
--- @include check_driver
--- @include forget_chunk
+-- @include redis, spark_chunk
 
 local query, query_body = KEYS[1], KEYS[2]
 local generation, field, keep_s = tonumber(ARGV[1]), ARGV[2] .. ':' .. ARGV[3], ARGV[4]

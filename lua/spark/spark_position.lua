@@ -10,8 +10,7 @@
 -- Errors: RMQ_CONSUMERS number: the group has consumers; nothing was written
 -- Complexity: O(groups)
 -- Notes: atomic; safe to repeat. The totals know nothing of a group that began at an id.
--- @include groups_of
--- @include counts_of_group
+-- @include stream_groups
 
 local store, meta, group = KEYS[1], KEYS[2], KEYS[3]
 local name, driver = ARGV[1], ARGV[2]

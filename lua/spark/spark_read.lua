@@ -43,26 +43,7 @@
 --   empty. Of a batch that fails even so one message dies: the last one that was left.
 --   An owner's driver that has lost the slot reads nothing from it, and the chunk is forgotten: no ack shall take what
 --   its batch has not read. Where it has read the chunk before, and is strict, it is refused.
--- @include write_totals
--- @include read_clock
--- @include check_fence
--- @include slot_clock
--- @include next_stamp
--- @include note_stamp
--- @include begin_write
--- @include measure
--- @include take
--- @include take_fresh
--- @include read_bodies
--- @include check_batch
--- @include chunk_state
--- @include write_state
--- @include share_of
--- @include replay_chunk
--- @include refused_field
--- @include forget_chunk
--- @include note_owner
--- @include with_keys
+-- @include clock, fence, totals, redis, bodies, room, claim_fast, take, spark_chunk, spark_replay, spark_refuse
 
 -- How many of flat items have a copy of their body, and these copies.
 local function copies_of(slot, items)
@@ -162,7 +143,7 @@ if not chunk then
     local names, copies = contents_of(items), {}
     bodies, bodied = read_bodies(slot, names), 0
     if slot.held then
-      -- @include hold
+      -- @include merge_fold
       bodies = hold(slot, names, bodies)
     end
     for n, body in ipairs(bodies) do

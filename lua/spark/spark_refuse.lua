@@ -19,12 +19,7 @@
 --   forgotten when a later one reads the chunk: its run of the batch decides anew. The owner is the one under whose
 --   epoch the query has last read or renewed in this slot. Where a newer owner has the slot, a batch that goes on
 --   without lost messages does not hold them any more; a strict one is refused.
--- @include whole
--- @include check_fence
--- @include contents_of
--- @include check_batch
--- @include read_refused
--- @include query_owner
+-- @include fence, redis, spark_chunk, spark_refuse
 
 local meta, query = KEYS[1], KEYS[2]
 local generation, seq, field = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[2] .. ':' .. ARGV[3]

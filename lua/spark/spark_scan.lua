@@ -15,10 +15,7 @@
 -- Errors: none of its own
 -- Complexity: O(most)
 -- Notes: reads only. By `scan`, what is there all the time is found at least once, perhaps twice.
--- @include read_clock
--- @include whole
--- @include bodies_within
--- @include scan_within
+-- @include clock, redis
 
 local zset, body, reason = KEYS[1], KEYS[2], KEYS[3]
 local how, cursor, most, with_reasons, with_bodies = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1', ARGV[5] == '1'

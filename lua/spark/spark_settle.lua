@@ -34,25 +34,7 @@
 --   chunk holds by the stamp of its claims, which no other claim of the slot has: it does not read the chunk's list.
 --   What the query has refused is not acked: it dies or waits for a retry. Where others hold it by now, it stays there.
 --   The mark alone is the query's own, and touches nothing of the slot: whoever owns it, a worker's driver may set it.
--- @include count
--- @include write_totals
--- @include read_clock
--- @include check_fence
--- @include slot_clock
--- @include next_stamp
--- @include note_stamp
--- @include begin_write
--- @include drop_bodies
--- @include forget_unused
--- @include check_driver
--- @include chunk_state
--- @include write_state
--- @include held_in_chunk
--- @include committed_elsewhere
--- @include read_refused
--- @include settle_refused
--- @include note_owner
--- @include with_keys
+-- @include clock, fence, totals, redis, bodies, spark_chunk, spark_replay, spark_refuse
 
 local slot = with_keys({
   store = KEYS[1], prepare = KEYS[2], body = KEYS[3], meta = KEYS[4], error = KEYS[5], query = KEYS[6],
@@ -119,7 +101,7 @@ local function ack_chunk()
   end
   local swept = has_errors and committed_elsewhere(slot, chunk, names, lost, keep_first) or {}
   if #names > 0 then
-    count(totals, 'acked', redis.call('ZREM', slot.prepare, unpack(names)))
+    tally(totals, 'acked', redis.call('ZREM', slot.prepare, unpack(names)))
     if has_errors then
       redis.call('HDEL', slot.error, unpack(names))
     end
@@ -130,7 +112,7 @@ local function ack_chunk()
     end
   end
   if #swept > 0 then
-    count(totals, 'acked', redis.call('ZREM', slot.store, unpack(swept)))
+    tally(totals, 'acked', redis.call('ZREM', slot.store, unpack(swept)))
     forget_unused(slot, swept)
   end
   if has_copies and all > 0 then

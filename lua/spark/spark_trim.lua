@@ -10,12 +10,7 @@
 -- Errors: RMQ_DRIVER driver: another one drives the query; nothing was written
 -- Complexity: O(dropped + groups); at most about 10,000 entries a call, and 10 ms, since large ones take their time
 -- Notes: atomic; safe to repeat. Without the group nothing is dropped.
--- @include groups_of
--- @include first_unacked
--- @include trim_below
--- @include write_totals
--- @include read_clock
--- @include whole
+-- @include clock, totals, redis, stream_ids, stream_groups
 
 local store, meta, group = KEYS[1], KEYS[2], KEYS[3]
 local name, driver, upto = ARGV[1], ARGV[2], ARGV[3]
@@ -32,7 +27,7 @@ if not mine then
   return { '0', '0', '0' }
 end
 local limit, needed = id_after(upto), first_unacked(store)
-local held = before(needed, limit)
+local held = is_before(needed, limit)
 local dropped, late = trim_below(store, held and needed or limit, most, false, now_ms + 10)
 write_totals(meta, { trimmed = dropped })
 held = held and redis.call('XRANGE', store, needed, upto, 'COUNT', 1)[1]

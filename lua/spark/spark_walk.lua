@@ -14,9 +14,7 @@
 -- Errors: none of its own
 -- Complexity: O(log N + limit)
 -- Notes: reads only. At most about 4 MiB are read at a time.
--- @include groups_of
--- @include counts_of_group
--- @include whole
+-- @include redis, stream_groups
 
 local store, meta, group = KEYS[1], KEYS[2], KEYS[3]
 local name, after, upto, limit, left = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])

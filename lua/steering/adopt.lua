@@ -10,7 +10,7 @@
 --   it shuts out the old ensemble's workers at once, where 0 would let anybody in. A slot that nobody has owned yet is
 --   left as it is. Begins with a removal, so that it works at maxmemory. `token_base` grows by the epoch that
 --   goes: tokens of later owners, that base and their epoch, are above all that were given before.
--- @include replicate
+-- @include totals
 
 local meta, from, to = KEYS[1], ARGV[1], ARGV[2]
 

@@ -9,7 +9,7 @@
 -- Errors: none of its own
 -- Complexity: O(1)
 -- Notes: keeps about the last 1,000 lines.
--- @include note
+-- @include redis
 
 local audit = KEYS[1]
 local actor, action, detail, outcome = ARGV[1], ARGV[2], ARGV[3], ARGV[4]

@@ -15,12 +15,7 @@
 -- Errors: none of its own
 -- Complexity: O(n log N)
 -- Notes: atomic. Safe to repeat: a second time they are absent.
--- @include check_types
--- @include count
--- @include write_totals
--- @include note
--- @include with_keys
--- @include replicate
+-- @include fence, totals, redis
 
 local slot = with_keys({
   store = KEYS[1], prepare = KEYS[2], retry = KEYS[3], body = KEYS[4], meta = KEYS[5], error = KEYS[6],
@@ -38,7 +33,7 @@ for i = 1, #ARGV - 1 do
   local waited = redis.call('ZREM', slot.retry, content)
   local removed = redis.call('ZREM', slot.store, content) + waited
   if removed > 0 then
-    count(totals, 'cancelled', removed)
+    tally(totals, 'cancelled', removed)
     if slot.held then
       redis.call('HDEL', slot.body, content)
       if waited > 0 then

@@ -5,7 +5,7 @@
 -- Errors: none of its own
 -- Complexity: O(1)
 -- Notes: for steps that look first, and may find that another client has done it all.
--- @include replicate
+-- @include totals
 
 local meta = KEYS[1]
 

@@ -11,9 +11,7 @@
 -- Errors: none of its own
 -- Complexity: O(1)
 -- Notes: atomic; safe to repeat. What is in flight goes on, and so do leases, acks and sends.
--- @include note
--- @include hint
--- @include replicate
+-- @include totals, redis
 
 local meta, wake, audit = KEYS[1], KEYS[2], KEYS[3]
 local pause, publish, actor, detail = ARGV[1] == '1', ARGV[2], ARGV[3], ARGV[4]

@@ -21,16 +21,7 @@
 -- Complexity: O(n log N)
 -- Notes: atomic; safe to repeat. What waits for a retry keeps the retries it has left; on PRIORITY it gets all of them,
 --   and its time to live begins where it had none.
--- @include check_types
--- @include count
--- @include write_totals
--- @include read_clock
--- @include whole
--- @include note
--- @include hint
--- @include with_keys
--- @include replicate
--- @include left_of
+-- @include clock, fence, totals, redis, scores
 
 local store, prepare, retry, meta, wake, audit = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local slot = with_keys({ meta = meta }, { KEYS[7], KEYS[8], KEYS[9] })
@@ -52,7 +43,7 @@ for i = 6, #ARGV do
   local stored, waiting = redis.call('ZSCORE', store, content), redis.call('ZSCORE', retry, content)
   local answer = 'done'
   if waiting and slot.held then
-    -- @include fold_back
+    -- @include merge_fold
     left_bytes = left_bytes - fold_back(slot, content, stored)
   end
   if not stored and not waiting then
@@ -72,14 +63,14 @@ for i = 6, #ARGV do
     end
     if waiting then
       redis.call('ZREM', retry, content)
-      count(totals, 'merged', stored and 1 or 0)
+      tally(totals, 'merged', stored and 1 or 0)
     end
   elseif stored then
     if tonumber(stored) > now_ms then
       redis.call('ZADD', store, whole(now_ms), content)
     end
     if waiting and slot.held then
-      count(totals, 'merged', redis.call('ZREM', retry, content))
+      tally(totals, 'merged', redis.call('ZREM', retry, content))
     end
   else
     local left = left_of(tonumber(waiting), max_retries)

@@ -14,11 +14,7 @@
 -- Errors: none of its own
 -- Complexity: O(n log N)
 -- Notes: atomic. Not to be repeated by itself: it would drop others. The caller writes the audit for all slots.
--- @include check_types
--- @include write_totals
--- @include forget_unused
--- @include with_keys
--- @include replicate
+-- @include fence, totals, bodies
 
 local from, store = KEYS[1], KEYS[2]
 local slot = with_keys({

@@ -23,17 +23,7 @@
 -- Complexity: O(n log N)
 -- Notes: atomic. Safe to repeat. A rescheduled message is fresh: it has all its retries again, and its time to live
 --   begins where it had none. With another priority it keeps its own age.
--- @include check_types
--- @include count
--- @include write_totals
--- @include read_clock
--- @include whole
--- @include new_score
--- @include with_own_age
--- @include note
--- @include hint
--- @include with_keys
--- @include replicate
+-- @include clock, fence, totals, redis, scores
 
 local store, prepare, retry, meta, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local audit, slot = KEYS[6], with_keys({ meta = KEYS[4] }, { KEYS[7], KEYS[8], KEYS[9] })
@@ -64,14 +54,14 @@ for i = 8, #ARGV do
       redis.call('ZADD', born, 'NX', whole(now_ms), content)
     end
     if waiting and slot.held then
-      -- @include fold_back
+      -- @include merge_fold
       left_bytes = left_bytes - fold_back(slot, content, stored)
     end
     if waiting then
       redis.call('ZREM', retry, content)
     end
     if stored and waiting then
-      count(totals, 'merged', 1)
+      tally(totals, 'merged', 1)
     end
     answers[#answers + 1] = 'done'
   else

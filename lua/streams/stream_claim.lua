@@ -41,9 +41,7 @@
 --   keeps the order and takes them first. A new owner takes nothing while a lease of one before runs. A group that is
 --   gone with a lost stream begins anew at its first entry, though not for one who only settles. Each of several slots
 --   may do less beside claiming. Not to be repeated after a lost reply: the lease settles it.
--- @include read_clock
--- @include claim_entries
--- @include with_base
+-- @include clock, fence, stream_claims
 
 local joined = #KEYS > 9
 local rules = {
@@ -69,8 +67,7 @@ local function claim(base, at)
 end
 
 if joined then
-  -- @include reply_of
-  -- @include write_refusal
+  -- @include fence
   local refusal = write_refusal(KEYS[#KEYS - 6])
   if refusal then
     return refusal

@@ -7,8 +7,7 @@
 -- Errors: none of its own
 -- Complexity: O(n log N)
 -- Notes: atomic; safe to repeat. A group that has one of them pending finds out, acks it and counts it as lost.
--- @include write_totals
--- @include replicate
+-- @include totals
 
 local store, meta = KEYS[1], KEYS[2]
 

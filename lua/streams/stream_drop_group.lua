@@ -12,7 +12,7 @@
 -- Errors: none of its own
 -- Complexity: O(pending)
 -- Notes: safe to repeat. The entries stay in the stream.
--- @include replicate
+-- @include totals
 
 local store = KEYS[1]
 local group_key, retry, dead, error_key, reason, dead_body = KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]

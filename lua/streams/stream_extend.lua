@@ -15,16 +15,7 @@
 -- Notes: compare-and-set on consumer and delivery count. From Redis 7 on, an entry that was trimmed or deleted leaves
 --   the pending list with its renewal: it is counted as lost, and no longer ours. Of a group that was removed nothing
 --   is.
--- @include write_totals
--- @include read_clock
--- @include check_fence
--- @include begin_write
--- @include lose_entry
--- @include held_counts
--- @include holder_of
--- @include drop_names
--- @include note_taken
--- @include whole
+-- @include clock, fence, totals, redis, stream_groups, stream_settlements
 
 local slot = {
   store = KEYS[1], meta = KEYS[2], retry = KEYS[3], error = KEYS[4], group = ARGV[3], consumer = ARGV[4], left = {},

@@ -15,11 +15,7 @@
 -- Errors: none of its own
 -- Complexity: O(consumers + limit x log N)
 -- Notes: safe to repeat. A live consumer that is removed while it holds nothing comes back by itself.
--- @include write_totals
--- @include park
--- @include belongs
--- @include note_taken
--- @include hint
+-- @include totals, redis, stream_groups, stream_settlements
 
 local slot = { store = KEYS[1], meta = KEYS[2], retry = KEYS[3], error = KEYS[4], group = ARGV[1] }
 local wake = KEYS[5]

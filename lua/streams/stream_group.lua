@@ -13,9 +13,7 @@
 -- Complexity: O(groups + log N)
 -- Notes: reads only. The lag is Redis' own where it knows it (7.0), else what was sent less what was read; of a group
 --   that began at an id, what one call may count: at most 1,000 entries, or 1 MiB. It is '' only without the group.
--- @include groups_of
--- @include count_after
--- @include whole
+-- @include redis, stream_groups
 
 local store, meta, group, retry, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local name = ARGV[1]

@@ -10,7 +10,7 @@
 -- Errors: RMQ_GROUPS number, when there are too many; OOM; nothing was written
 -- Complexity: O(groups)
 -- Notes: atomic; safe to repeat.
--- @include whole
+-- @include redis
 
 local store, meta, group = KEYS[1], KEYS[2], KEYS[3]
 local name, start, max_groups = ARGV[1], ARGV[2], tonumber(ARGV[3])

@@ -9,7 +9,7 @@
 -- Errors: none of its own
 -- Complexity: O(log N + n)
 -- Notes: reads only.
--- @include dead_entries
+-- @include stream_groups
 
 local dead, reason, dead_body = KEYS[1], KEYS[2], KEYS[3]
 local start, limit = tonumber(ARGV[1]), tonumber(ARGV[2])

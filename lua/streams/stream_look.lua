@@ -7,10 +7,7 @@
 -- Errors: none of its own
 -- Complexity: O(slots x (groups + log N))
 -- Notes: reads only. A slot whose group is gone is due: a claim makes it anew.
--- @include groups_of
--- @include leases_to_restart
--- @include read_clock
--- @include whole
+-- @include clock, redis, stream_groups, stream_claims
 
 local name, lease_ms = ARGV[1], tonumber(ARGV[2])
 

@@ -14,12 +14,7 @@
 -- Complexity: O(groups + log N)
 -- Notes: atomic; safe to repeat: what was read since is read again. An id that lies ahead means `new`. `again` is how
 --   far the group had read before: see pass_over. The lag is exact where no more entries are left than one call counts.
--- @include groups_of
--- @include ids_in_order
--- @include count_after
--- @include replicate
--- @include whole
--- @include hint
+-- @include totals, redis, stream_ids, stream_groups
 
 local store, meta, group, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local name, start, through, publish = ARGV[1], ARGV[2], ARGV[3] == '1', ARGV[4]
@@ -47,9 +42,9 @@ redis.call('XGROUP', 'SETID', store, name, id)
 _, mine = groups_of(store, name)
 id = mine[8]
 
-local again = state[4] and before(stood, state[4]) and state[4] or stood
+local again = state[4] and is_before(stood, state[4]) and state[4] or stood
 redis.call('HDEL', group, 'began', 'again')
-if before(id, again) then
+if is_before(id, again) then
   redis.call('HSET', group, 'again', again)
 end
 local left, complete = size, start == 'all'

@@ -10,8 +10,7 @@
 -- Errors: none of its own
 -- Complexity: O(log N + n); of a consumer, O(consumers + n of each of its claims)
 -- Notes: reads only. What claims hold in names of their own is their consumer's: see holder_of.
--- @include belongs
--- @include padded_id
+-- @include stream_ids, stream_groups
 
 local store = KEYS[1]
 local group, from, limit, consumer, idle_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]

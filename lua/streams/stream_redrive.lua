@@ -17,12 +17,7 @@
 -- Complexity: O(n log N)
 -- Notes: atomic; safe to repeat. An entry that is still in the stream goes back into the group's pending list as it is;
 --   of one that was trimmed away a copy is appended, marked with the group: the others pass over it.
--- @include check_types
--- @include count
--- @include write_totals
--- @include padded_id
--- @include hint
--- @include replicate
+-- @include fence, totals, redis, stream_ids
 
 local store, meta, group, retry, dead, reason, dead_body = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local wake = KEYS[8]
@@ -45,7 +40,7 @@ for i = 3, #ARGV do
     if redis.call('XRANGE', store, id, id, 'COUNT', 1)[1] then
       redis.call('ZADD', retry, '0', padded_id(id))
       redis.call('XCLAIM', store, name, '(waiting)', '0', id, 'IDLE', '0', 'RETRYCOUNT', '0', 'FORCE', 'JUSTID')
-      count(totals, 'redriven', 1)
+      tally(totals, 'redriven', 1)
     elseif packed then
       local fields = cmsgpack.unpack(packed)
       if fields[1] ~= 'rmq:group' then
@@ -53,8 +48,8 @@ for i = 3, #ARGV do
         table.insert(fields, 1, 'rmq:group')
       end
       redis.call('XADD', store, '*', unpack(fields))
-      count(sent, 'copied', 1)
-      count(totals, 'resent', 1)
+      tally(sent, 'copied', 1)
+      tally(totals, 'resent', 1)
     else
       answer = 'absent' -- nothing is left of it: a redrive of all would meet it again and again
     end

@@ -21,18 +21,7 @@
 -- Notes: each entry counts as a delivery whose lease has run out: it comes again at once, with the next delivery count,
 --   or dies where its retries are used up. So whatever the earlier process still sends is stale: see settle_entries.
 --   Safe to repeat before the new process claims. Where the group is not, there is nothing to do.
--- @include check_types
--- @include write_totals
--- @include read_clock
--- @include failure_of
--- @include record_failure
--- @include bury_entry
--- @include park
--- @include trim_dead
--- @include hint
--- @include belongs
--- @include drop_names
--- @include note_taken
+-- @include clock, fence, totals, redis, failures, dead, stream_groups, stream_settlements
 
 local slot = {
   store = KEYS[1], meta = KEYS[2], retry = KEYS[3], dead = KEYS[4], error = KEYS[5], reason = KEYS[6],
@@ -70,7 +59,7 @@ for _, row in ipairs(rows) do
     record_failure(slot, id, failure)
     park(slot, id, deliveries, 0, totals, lost)
   end
-  count(totals, 'expired', 1)
+  tally(totals, 'expired', 1)
   met = met + 1
 end
 if (totals.buried or 0) > 0 then

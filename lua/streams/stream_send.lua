@@ -17,10 +17,7 @@
 -- Notes: atomic. Repeated after a lost reply, it appends once more: there is nothing to merge with. With ids it does
 --   not: entries that are there already, the same ones under these ids, are left out. With ids such as 5-* it appends
 --   once more, or is refused where a larger id came in between: such a call must not be repeated.
--- @include append_entries
--- @include check_ids
--- @include hint
--- @include replicate
+-- @include totals, redis, stream_ids
 
 local store, meta, wake, sent = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local publish, max_backlog, detailed, number = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1', tonumber(ARGV[4])
@@ -52,8 +49,7 @@ local function append()
 end
 
 if sent then
-  -- @include read_clock
-  -- @include send_chunk
+  -- @include clock, completion
   return send_chunk(sent, ARGV[5], (read_clock()), append) or '0'
 end
 return append()

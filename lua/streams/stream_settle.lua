@@ -19,9 +19,7 @@
 -- Complexity: O(n log N)
 -- Notes: compare-and-set on holder and delivery count: a stale settlement changes nothing. Each slot is settled
 --   atomically. Never repeated after a lost reply.
--- @include check_fence
--- @include begin_write
--- @include write_totals
+-- @include fence, totals
 
 local group, consumer, max_retries, publish = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[6]
 local budget, TAKEN = { bytes = 4194304 }, { 'taken' }
@@ -41,7 +39,7 @@ local function settle_part(base, at, joined)
   end
   local now_ms = 0
   if nacks then
-    -- @include read_clock
+    -- @include clock
     now_ms = read_clock()
     slot.dead, slot.reason, slot.dead_body = unpack(KEYS, base + 6, base + 8)
     redis.call('ZCARD', slot.dead)
@@ -64,17 +62,16 @@ local function settle_part(base, at, joined)
   end
   at = first + 2
   if nacks or ARGV[first + 1] ~= '0' then
-    -- @include settle_entries
-    -- @include drop_names
+    -- @include stream_settlements, stream_groups
     back, at, done = settle_entries(slot, first, now_ms, max_retries, totals, stale, lost)
     drop_names(slot)
   end
   if nacks then
-    -- @include trim_dead
+    -- @include dead
     trim_dead(slot, now_ms, tonumber(ARGV[4]), tonumber(ARGV[5]), totals)
   end
   if ARGV[at] ~= '0' then
-    -- @include settle_whole_reads
+    -- @include stream_settlements
     unmatched = settle_whole_reads(slot, at, tonumber(stored[4] or 0), totals)
   end
   write_totals(slot.meta, totals)
@@ -82,7 +79,7 @@ local function settle_part(base, at, joined)
     redis.call('XGROUP', 'DESTROY', slot.store, group)
   end
   if back > 0 then
-    -- @include hint
+    -- @include redis
     hint(publish, KEYS[base + 5], '0')
   end
   local left = tonumber(ARGV[first]) - done
@@ -90,8 +87,7 @@ local function settle_part(base, at, joined)
 end
 
 if #KEYS > tonumber(ARGV[8]) then
-  -- @include reply_of
-  -- @include write_refusal
+  -- @include fence
   local replies, at, base = {}, 7, 0
   local refusal = write_refusal(KEYS[base + 3])
   if refusal then

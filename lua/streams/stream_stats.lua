@@ -7,9 +7,7 @@
 -- Errors: none of its own
 -- Complexity: O(groups + log N)
 -- Notes: reads only.
--- @include groups_of
--- @include read_clock
--- @include whole
+-- @include clock, redis, stream_groups
 
 local store, meta = KEYS[1], KEYS[2]
 

@@ -13,13 +13,7 @@
 -- Errors: none of its own
 -- Complexity: O(dropped + groups); at most about 10,000 entries a call, and 10 ms, since large ones take their time
 -- Notes: atomic: the time of the last clean-up makes sure that one of many workers does it. With '1' call it again.
--- @include write_totals
--- @include read_clock
--- @include first_unacked
--- @include id_after
--- @include trim_below
--- @include whole
--- @include replicate
+-- @include clock, totals, redis, stream_ids, stream_groups
 
 local store, meta, sizes = KEYS[1], KEYS[2], KEYS[3]
 local every_ms, max_length, max_age_ms = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -39,7 +33,7 @@ local dropped, more = 0, false
 
 -- Drops up to `number` of the oldest entries with ids below `bound` (nil: any), and never what is still needed.
 local function drop(number, bound)
-  if needed and (not bound or before(needed, bound)) then
+  if needed and (not bound or is_before(needed, bound)) then
     bound = needed
   end
   local wanted = math.min(number, most - dropped)

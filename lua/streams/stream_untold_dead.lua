@@ -16,10 +16,7 @@
 -- Errors: none of its own
 -- Complexity: O(log N + n)
 -- Notes: safe to repeat. What is purged or redriven before it is read here is not told.
--- @include read_clock
--- @include check_types
--- @include turn_to_tell
--- @include dead_entries
+-- @include clock, fence, redis, dead, stream_groups
 
 local dead, reason, dead_body, group = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local turn = {

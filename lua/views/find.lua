@@ -15,8 +15,7 @@
 -- Errors: none of its own
 -- Complexity: O(1), and the size of the bodies
 -- Notes: reads only.
--- @include read_clock
--- @include whole
+-- @include clock, redis
 
 local zsets, hashes = { KEYS[1], KEYS[2], KEYS[3], KEYS[4] }, { KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9] }
 local content = ARGV[1]

@@ -10,9 +10,7 @@
 -- Errors: none of its own
 -- Complexity: O(log N + n)
 -- Notes: reads only.
--- @include read_clock
--- @include whole
--- @include read_within
+-- @include clock, redis
 
 local zset, body = KEYS[1], KEYS[2]
 local order, start, limit = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])

@@ -20,9 +20,7 @@
 -- Errors: none of its own
 -- Complexity: O(count)
 -- Notes: reads only. A small section is gone over at once. What is there all the time is found at least once.
--- @include read_clock
--- @include whole
--- @include scan_within
+-- @include clock, redis
 
 local sections = { KEYS[1], KEYS[2], KEYS[3], KEYS[4] }
 local body, dead_body, reason = KEYS[5], KEYS[6], KEYS[7]

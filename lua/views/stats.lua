@@ -13,9 +13,7 @@
 -- Errors: none of its own
 -- Complexity: O(log N)
 -- Notes: reads only.
--- @include read_clock
--- @include slot_clock
--- @include next_due
+-- @include clock, redis, scores
 
 local slot = { store = KEYS[1], prepare = KEYS[2], retry = KEYS[3], dead = KEYS[4], meta = KEYS[5] }
 local order, lease_ms = ARGV[1], tonumber(ARGV[2])

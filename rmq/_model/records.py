@@ -1,6 +1,7 @@
 r"""Records, which are stored instead of bodies on topics with `merge=`, and the fold of two records. Pure.
 
-The scripts in `lua/includes/merge` follow the same rules; docs/internals/merging.md has the layout and the table.
+The libraries `merge_record` and `merge_fold` in `lua/libraries` follow the same rules; docs/internals/merging.md has
+the layout and the table.
 
 The trace context of a message is stored in front of its body, where merging and retries keep it: `\0rmq:trace\0`, the
 traceparent, `\0`, `1` or `0` for whether there is a body, the body. The body of a message sent without a trace is

@@ -124,8 +124,8 @@ class ScriptLibrary:
 
     def __init__(self, overrides: str = "") -> None:
         root = _lua_folder()
-        self._linker = Linker(_texts(root / "includes"), overrides)
-        folders = [folder for folder in root.iterdir() if folder.is_dir() and folder.name != "includes"]
+        self._linker = Linker(_texts(root / "libraries"), overrides)
+        folders = [folder for folder in root.iterdir() if folder.is_dir() and folder.name != "libraries"]
         texts = {folder.name: _texts(folder) for folder in folders}
         self._shared = texts.get(_SHARED, {}).keys()
         self._texts = {name: text for folder in texts.values() for name, text in folder.items()}
@@ -170,7 +170,7 @@ class ScriptLibrary:
         try:
             full = self._linker.linked(text)
         except KeyError as error:
-            raise FileNotFoundError(f"script {name} includes {error.args[0]}, which is not in lua/includes") from None
+            raise FileNotFoundError(f"script {name} includes {error.args[0]}, which is not in lua/libraries") from None
         keys, args = contract_of(name, text)
         several = len(keys.required) + len(keys.optional) > 1 and "wake" not in keys.required
         may_break_off = several and name not in self._shared and not _READS_ONLY.search(text)

@@ -1,6 +1,6 @@
 """Links a Lua script with the definitions of libraries that it reaches.
 
-A library in `lua/includes` is a file of top-level `local` definitions. `-- @include NAME` stands where a script, or a
+A library in `lua/libraries` is a file of top-level `local` definitions. `-- @include NAME` stands where a script, or a
 library, uses one. A script gets only the definitions that it reaches, each before the first that uses it: Redis carries
 out a script's definitions at each call, at about 0.1 us each. An indented include is local to its block, so that only
 this block pays for what it alone reaches: code that is rarely needed is included there.

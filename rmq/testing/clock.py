@@ -27,7 +27,7 @@ local function read_clock()
   return now_ms, math.floor(now_ms / 1000)
 end
 """
-"""Replaces the function of that name in `lua/includes`."""
+"""Replaces the function of that name in `lua/libraries`."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

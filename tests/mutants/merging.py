@@ -13,12 +13,14 @@ MERGING = (
     ),
     mutant(
         "merging: newer items of one call come first",
-        ("gather", "table.concat(group.parts)\nend", "table.concat({ group.parts[2] or '', group.parts[1] })\nend"),
+        ("ungather", "table.concat(group.parts)\nend", "table.concat({ group.parts[2] or '', group.parts[1] })\nend"),
     ),
     mutant(
-        "merging: a call brings an item to a set twice", ("gather", "not group.known[frame] and not is_", "not is_")
+        "merging: a call brings an item to a set twice", ("new_items", "not group.known[frame] and not is_", "not is_")
     ),
-    mutant("merging: a call forgets what a set has", ("gather", "group.known[string.sub(text, at, last)] = true", "")),
+    mutant(
+        "merging: a call forgets what a set has", ("is_stored", "group.known[string.sub(text, at, last)] = true", "")
+    ),
     mutant(
         "merging: gathered items have no bound", ("gather", "if group.number + number > rules", "if number > rules")
     ),
@@ -39,9 +41,9 @@ MERGING = (
     ),
     mutant(
         "merging: a page of values is not taken off",
-        ("fits", "slot.room.left - bytes, slot.room.first and", "slot.room.left, slot.room.first and"),
+        ("all_fit", "slot.room.left - bytes, slot.room.first and", "slot.room.left, slot.room.first and"),
     ),
-    mutant("merging: what is rewritten is read at once", ("plan_sends", "if left <= 0 then", "if false then")),
+    mutant("merging: what is rewritten is read at once", ("read_stored", "if left <= 0 then", "if false then")),
     mutant(
         "merging: a call of which all is refused is not tried again",
         ("send_merged", "if reply.nothing then", "if false then"),
@@ -51,7 +53,7 @@ MERGING = (
         "merging: of equal versions in two flights the first stands",
         ("fold", "older.number > number then", "older.number >= number then"),
     ),
-    mutant("merging: an item within another one counts as there", ("frames", "if at == found then", "if true then")),
+    mutant("merging: an item within another one counts as there", ("has_frame", "if at == found then", "if true then")),
     mutant(
         "merging: an older send makes the last one older", ("fold", "math.max(older.last, newer.last)", "newer.last")
     ),
@@ -194,41 +196,41 @@ MERGING = (
     # when it is due
     mutant(
         "merging: sliding forgets max_wait",
-        ("merged_score", "due < latest and due or latest > now_ms and latest or now_ms", "due"),
+        ("next_score", "due < latest and due or latest > now_ms and latest or now_ms", "due"),
     ),
-    mutant("merging: what is due is pushed back", ("merged_score", "if score <= now_ms then", "if score < 0 then")),
-    mutant("merging: an older version pushes back", ("merged_score", "'sliding' and newest then", "'sliding' then")),
-    mutant("merging: an older version decides the priority", ("merged_score", "if not newest then", "if false then")),
-    mutant("merging: an older version decides the time", ("merged_score", "newest and value or score", "value")),
+    mutant("merging: what is due is pushed back", ("next_score", "if score <= now_ms then", "if score < 0 then")),
+    mutant("merging: an older version pushes back", ("next_score", "'sliding' and newest then", "'sliding' then")),
+    mutant("merging: an older version decides the priority", ("next_score", "if not newest then", "if false then")),
+    mutant("merging: an older version decides the time", ("next_score", "newest and value or score", "value")),
     mutant(
         "merging: one send more than max_count",
-        ("merged_score", "count >= rules.max_count", "count > rules.max_count"),
+        ("is_complete", "count >= rules.max_count", "count > rules.max_count"),
     ),
-    mutant("merging: what is due is put off by the last send", ("send_folded", "'XX', 'LT', 'CH'", "'XX', 'CH'")),
+    mutant("merging: what is due is put off by the last send", ("store_plan", "'XX', 'LT', 'CH'", "'XX', 'CH'")),
     mutant("merging: nobody is told of a complete message", ("send_folded", "if sooner > 0 then", "if false then")),
-    mutant("merging: a complete message waits", ("send_folded", "if #plan.due > 0 then", "if false then")),
+    mutant("merging: a complete message waits", ("store_plan", "if #plan.due > 0 then", "if false then")),
     mutant(
         "merging: a join misses its last part",
-        ("merged_score", "'J' and number >= struct", "'J' and number + 1 >= struct"),
+        ("is_complete", "'J' and number >= struct", "'J' and number + 1 >= struct"),
     ),
     mutant(
         "merging: windows are not noted",
         ("plan_sends", "scores[name], cools[name], new = score, cool,", "scores[name], new = score,"),
     ),
     mutant(
-        "merging: no window follows a trailing one", ("merged_score", "return cool, cool + value", "return cool, cool")
+        "merging: no window follows a trailing one", ("first_score", "return cool, cool + value", "return cool, cool")
     ),
-    mutant("merging: a window that is over still drops", ("merged_score", "not cool or cool <= now_ms", "not cool")),
+    mutant("merging: a window that is over still drops", ("first_score", "not cool or cool <= now_ms", "not cool")),
     mutant(
         "merging: priorities add up beyond the largest",
-        ("merged_score", "math.min(own + value, rules.highest)", "own + value"),
+        ("next_score", "math.min(own + value, rules.highest)", "own + value"),
     ),
     mutant(
         "merging: a send makes a message younger",
-        ("merged_score", "priority * scale + score % scale", "priority * scale"),
+        ("next_score", "priority * scale + score % scale", "priority * scale"),
     ),
     mutant(
-        "merging: a promoted message is no longer first", ("send_folded", "rules.kind == 'PRIORITY' and whole or", "")
+        "merging: a promoted message is no longer first", ("store_plan", "rules.kind == 'PRIORITY' and whole or", "")
     ),
     # what folds back beside a fresh copy
     mutant(
@@ -253,7 +255,7 @@ MERGING = (
     mutant(
         "merging: what leaves early puts off the next window",
         ("plan_sends", "if cool and cool - value == before then", "if false then"),
-        ("merged_score", "return now_ms, nil --", "return now_ms, cool + value --"),
+        ("first_score", "return now_ms, nil --", "return now_ms, cool + value --"),
     ),
     mutant("merging: a claim does not weigh what waits for a retry", ("fits", "if slot.retried then", "if false then")),
     mutant(
@@ -283,12 +285,12 @@ MERGING = (
         ("send_folded", "plan.accepted - plan.dropped - new", "plan.accepted - new"),
     ),
     # repeats
-    mutant("merging: replies are not noted", ("completed", "head .. table.concat(known.kept, '|')", "head")),
+    mutant("merging: replies are not noted", ("note_completion", "head .. table.concat(known.kept, '|')", "head")),
     mutant(
         "merging: floors are ignored",
         ("send_merged", "elseif tonumber(call.number) < known.floor then", "elseif false then"),
     ),
-    mutant("merging: a floor may sink", ("completed", "math.max(call.floor, known.floor)", "call.floor")),
+    mutant("merging: a floor may sink", ("note_completion", "math.max(call.floor, known.floor)", "call.floor")),
     mutant(
         "merging: a call has the answer of a later one",
         ("completed", "if number == call.number then", "if tonumber(number) >= tonumber(call.number) then"),
@@ -297,6 +299,6 @@ MERGING = (
         "merging: the numbers above the floor are forgotten",
         ("completed", "tonumber(number) >= call.floor", "tonumber(number) > call.floor"),
     ),
-    mutant("merging: lanes stay for ever", ("completed", "or 0) < now_ms - keep.unused_ms", "or 0) < 0")),
-    mutant("merging: lanes in use are swept", ("completed", "or 0) < now_ms - keep.unused_ms", "or 0) < now_ms")),
+    mutant("merging: lanes stay for ever", ("note_completion", "or 0) < now_ms - keep.unused_ms", "or 0) < 0")),
+    mutant("merging: lanes in use are swept", ("note_completion", "or 0) < now_ms - keep.unused_ms", "or 0) < now_ms")),
 )

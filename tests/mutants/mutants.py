@@ -30,14 +30,16 @@ MUTANTS = (
     _mutant("a stamp is drawn twice", ("next_stamp", "clock.last + 1)", "clock.last)")),
     _mutant("the stamp is not noted", ("claim_slot", "if #items > 0 or clock.changed then", "if false then")),
     _mutant("a renewal's stamp is not noted", ("extend", "if renewed then", "if false then")),
-    _mutant("a clock that was set back goes unseen", ("slot_clock", "if now_ms < clock.seen then", "if false then")),
+    _mutant(
+        "a clock that was set back goes unseen", ("read_slot_clock", "if now_ms < clock.seen then", "if false then")
+    ),
     _mutant(
         "leases do not follow a clock that was set back",
-        ("slot_clock", "clock.lead + back, clock.skew + back", "clock.lead, clock.skew"),
+        ("read_slot_clock", "clock.lead + back, clock.skew + back", "clock.lead, clock.skew"),
     ),
     _mutant(
         "a shorter lease ends what a longer one holds",
-        ("slot_clock", "clock.lease_ms, clock.lease = longest,", "clock.lease_ms, clock.lease = lease_ms,"),
+        ("read_slot_clock", "clock.lease_ms, clock.lease = longest,", "clock.lease_ms, clock.lease = lease_ms,"),
     ),
     _mutant("a score above all stamps stays", ("find_expired", "find('(' .. whole(top), '+inf')", "")),
     _mutant("leases follow a lead at once", ("settle_clock", "slot.oldest >= clock.mark * 1000", "slot.oldest")),
@@ -49,7 +51,7 @@ MUTANTS = (
         ("take_fresh", "tonumber(peek[2]) <= now_ms", "tonumber(peek[2]) <= now_ms + 1"),
         ("take_alike", "tonumber(score) > now_ms then", "tonumber(score) > now_ms + 1 then"),
     ),
-    _mutant("retries are not counted", ("take", "math.ceil(score) - 1)", "math.ceil(score))")),
+    _mutant("retries are not counted", ("move_claimed", "math.ceil(score) - 1)", "math.ceil(score))")),
     _mutant("a rollback gets fresh retries", ("take_fresh", " <= max_retries then", " < 0 then")),
     _mutant(
         "a rollback gets fresh retries among others of its score",
@@ -64,13 +66,13 @@ MUTANTS = (
     ),
     _mutant(
         "prepare is not written",
-        ("take", "redis.call('ZADD', slot.prepare, unpack(claims))", ""),
+        ("move_claimed", "redis.call('ZADD', slot.prepare, unpack(claims))", ""),
         ("into_prepare", "redis.call('ZADD', slot.prepare, 'NX', unpack(claims))", "size"),
     ),
     _mutant(
         "store is not trimmed",
-        ("take", "redis.call('ZREMRANGEBYRANK', slot.store, -#contents, -1)", ""),
-        ("take", "redis.call('ZREMRANGEBYRANK', slot.store, 0, #contents - 1)", ""),
+        ("move_claimed", "redis.call('ZREMRANGEBYRANK', slot.store, -#contents, -1)", ""),
+        ("move_claimed", "redis.call('ZREMRANGEBYRANK', slot.store, 0, #contents - 1)", ""),
         ("take_fresh", "redis.call('ZREMRANGEBYRANK', slot.store, -size, -1)", ""),
         ("take_fresh", "redis.call('ZREMRANGEBYRANK', slot.store, 0, size - 1)", ""),
         ("take_alike", "redis.call('ZREMRANGEBYRANK', slot.store, -number, -1)", ""),
@@ -78,8 +80,8 @@ MUTANTS = (
     ),
     _mutant(
         "store is trimmed by rank although some were skipped",
-        ("take", "if not in_front then", "if false then"),
-        ("take", "if #contents > 0 and in_front then", "if #contents > 0 then"),
+        ("move_claimed", "if not in_front then", "if false then"),
+        ("move_claimed", "if #contents > 0 and in_front then", "if #contents > 0 then"),
     ),
     _mutant(
         "the order of priorities is reversed",
@@ -87,7 +89,7 @@ MUTANTS = (
     ),
     _mutant(
         "a waiting retry stays beside its fresh delivery",
-        ("take", "if has_retries then", "if false then"),
+        ("move_claimed", "if has_retries then", "if false then"),
         ("take_fresh", "redis.call('ZREM', slot.retry, unpack(mine))", "0"),
     ),
     _mutant("the next due time is the last one's", ("take_fresh", "second and tonumber(second) or false", "false")),
@@ -186,7 +188,7 @@ MUTANTS = (
     _mutant(
         "what begins a skiplist stays",
         (
-            "skiplist",
+            "end_skiplist",
             "local function end_skiplist(set, score)\n",
             "local function end_skiplist(set, score)\n  set = ''\n",
         ),
@@ -206,7 +208,7 @@ MUTANTS = (
     _mutant("death loses the body", ("bury", "redis.call('HSET', slot.dead_body, content, body)", "")),
     _mutant(
         "dying twice is not accounted for",
-        ("bury", "count(totals, 'merged', 1)\n  end\n  count", "end\n  count"),
+        ("bury", "tally(totals, 'merged', 1)\n  end\n  tally", "end\n  tally"),
     ),
     _mutant("the dead are not trimmed", ("trim_dead", "if #doomed > 0 then", "if false then")),
     _mutant("redrive takes one that died again", ("redrive", "died[i] ~= tonumber(found)", "false")),
@@ -242,10 +244,10 @@ MUTANTS = (
     _mutant("a message without an age is a retry", ("with_own_age", "if stored < scale then", "if false then")),
     _mutant("the first body stands", ("store_each", "or replaces(body, content, bodies[i]))", "or not keep_first)")),
     _mutant("a send without a body takes it away", ("store_each", "elseif added == 1 and had", "elseif had")),
-    _mutant("a trace context replaces a body", ("store_each", "if not only_trace(body, 1) then", "if true then")),
+    _mutant("a trace context replaces a body", ("replaces", "if not only_trace(body, 1) then", "if true then")),
     _mutant(
         "a trace context stands before a newer one",
-        ("store_each", "return not stored or only_trace(stored, 1)", "return not stored"),
+        ("replaces", "return not stored or only_trace(stored, 1)", "return not stored"),
     ),
     _mutant("a redrive brings an old body over a new one", ("redrive", " and not has_body(body, content)", "")),
     _mutant("an old body stays with a fresh send", ("store_each", "redis.call('HDEL', body, content)", "")),
@@ -300,13 +302,13 @@ MUTANTS = (
     _mutant("the past is a fixed time", ("send_ahead", "if lowest > now_ms then", "if true then")),
     _mutant(
         "a refused time leaves its body to another",
-        ("send_ahead", "= place, messages[i + 1]", "= messages[i], messages[i + 1]"),
+        ("those_ahead", "= place, messages[i + 1]", "= messages[i], messages[i + 1]"),
     ),
     _mutant("a time that has passed refuses the others", ("send_ahead", "ahead.number == 0 or not rules.each", "true")),
     _mutant("a time that has passed refuses others that merge", ("send_folded", "not rules.each_time", "true")),
     _mutant(
         "what a call with a passed time leaves is refused",
-        ("take_out_passed", "places[i] and not outcomes[places[i]]", "false"),
+        ("with_passed", "places[i] and not outcomes[places[i]]", "false"),
     ),
     _mutant("wake hints are never published", ("send_batch", "hint(rules.publish, slot.wake, lowest)", "")),
     _mutant(
@@ -314,7 +316,7 @@ MUTANTS = (
         ("send_batch", "in_flight > 0 and '(' .. whole(now_ms) or '-inf'", "'-inf'"),
     ),
     # bytes
-    _mutant("large contents fit anywhere", ("fits", "bytes <= slot.room.left and bytes > 0", "true")),
+    _mutant("large contents fit anywhere", ("fitting", "bytes <= slot.room.left and bytes > 0", "true")),
     _mutant("what does not fit leaves room", ("fits", "room.left = 0\n", "")),
     _mutant("a large body ends no bound", ("store_each", "redis.call('HDEL', slot.meta, 'body_bound')", "")),
     _mutant("a redriven large body ends no bound", ("redrive", "redis.call('HDEL', meta, 'body_bound')", "")),
@@ -338,7 +340,7 @@ MUTANTS = (
     _mutant("the wrong end is dropped", ("drop_excess", "if highest_first then", "if not highest_first then")),
     _mutant("one too many is dropped", ("drop_excess", "- max_backlog, 1000", "- max_backlog + 1, 1000")),
     _mutant("rollbacks are dropped", ("drop_excess", "'(' .. max_retries", "'-inf'")),
-    _mutant("drops are not counted", ("drop_excess", "count(totals, 'dropped', #doomed)", "")),
+    _mutant("drops are not counted", ("drop_excess", "tally(totals, 'dropped', #doomed)", "")),
     _mutant(
         "a dropped copy takes the body of its twin along",
         ("forget_unused", "not held[i] and", ""),
@@ -420,7 +422,7 @@ MUTANTS = (
     _mutant(
         "streams: a group that was moved back takes its dead", ("pass_over", "entry[1]) ~= false", "entry[1]) == 0")
     ),
-    _mutant("streams: what a moved group holds counts as lag", ("pass_over", "count(totals, 'skipped', number)", "")),
+    _mutant("streams: what a moved group holds counts as lag", ("pass_over", "tally(totals, 'skipped', number)", "")),
     _mutant(
         "streams: a moved group's lag is of its old place", ("stream_move_group", "added - left - read", "added - left")
     ),
@@ -438,7 +440,7 @@ MUTANTS = (
         ("restart_leases", "(more and ' ' .. rows[#rows][1] or '')", "''"),
     ),
     _mutant("streams: leases begin once more, and nobody hears of it", ("restart_leases", "true, more", "true, false")),
-    _mutant("a lock of a clock that was set back stays", ("lease_lock", " and till <= now_ms + longest_ms", "")),
+    _mutant("a lock of a clock that was set back stays", ("read_lock", " and till <= now_ms + longest_ms", "")),
     _mutant("a lock that another one holds is taken", ("take_lock", "(held or how == 'keep')", "how == 'keep'")),
     _mutant("who has lost a lock keeps it", ("take_lock", "(held or how == 'keep')", "held")),
     _mutant("a turn to tell of a clock that was set back stays", ("turn_to_tell", "(told or 0) <= now_ms", "true")),
@@ -497,7 +499,7 @@ MUTANTS = (
         ("completed", "redis.call('PEXPIRE', hash, whole(keep.key_ms)) --", "--"),
     ),
     _mutant("entries that are there already write nothing", ("stream_send", "  replicate(meta)\n", "")),
-    _mutant("an open id takes the last number again", ("check_ids", "(last_sequence) + 1)", "(last_sequence))")),
+    _mutant("an open id takes the last number again", ("whole_id", "(last_sequence) + 1)", "(last_sequence))")),
     _mutant("what changes nothing is no write", ("replicate", "redis.call('HSET', hash, 'written', '1')", "")),
     _mutant("what was not found is no write", ("cancel", "replicate(slot.meta)", "")),
     *BRIEF,

@@ -1,10 +1,10 @@
 """Plants bugs in copies of the scripts and requires that the tests notice each.
 
-Usage: python tests/mutants/run.py [--first] [--note] [--edits SCRIPT]... [WORD...]
+Usage: python tests/mutants/run.py [--first] [--note] [--edits NAME]... [WORD...]
 
-WORD: only the mutants with one of these words in their names. SCRIPT: only those that change a script with this in its
-name. With --first a mutant is done when one of the suites has noticed it, the scripts' own one first; and the test that
-noticed it last, as `caught_by.json` says, before them. With --note that file is brought up to date.
+WORD: only the mutants with one of these words in their names. NAME: only those that change a script or a definition
+whose name has it. With --first a mutant is done when one of the suites has noticed it, that of the scripts first; and
+the test that noticed it last, as `caught_by.json` says, before them. With --note that file is brought up to date.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from tests.mutants.mutant import Mutant  # noqa: E402 - the path comes first
+from tests.mutants.mutant import Mutant, place_of  # noqa: E402 - the path comes first
 from tests.mutants.mutants import MUTANTS  # noqa: E402
 
 SUITES = ("tests/lua", "tests/stateful")
@@ -63,18 +63,17 @@ def plant(mutant: Mutant, folder: Path) -> Path:
     lua = folder / re.sub(r"\W+", "-", mutant.name)
     shutil.copytree(ROOT / "lua", lua)
     for name, old, new in mutant.edits:
-        (path,) = lua.rglob(f"{name}.lua")
-        text = path.read_text("utf-8")
+        path, text = place_of(name, lua)
         if old not in text:
-            raise SystemExit(f"mutant {mutant.name!r} does not apply: {name}.lua has no {old!r}")
-        path.write_text(text.replace(old, new), "utf-8")
+            raise SystemExit(f"mutant {mutant.name!r} does not apply: {name} has no {old!r}")
+        path.write_text(path.read_text("utf-8").replace(text, text.replace(old, new)), "utf-8")
     return lua
 
 
 def nearest_first(mutant: Mutant, suite: str) -> list[str]:
-    """Return a suite's test files that have a word of a changed script or its folder in their names; then the suite."""
-    paths = [path for name, _, _ in mutant.edits for path in (ROOT / "lua").rglob(f"{name}.lua")]
-    words = {word for path in paths for word in (path.parent.name, *path.stem.split("_"))}
+    """Return a suite's test files that have a word of a changed name or its file in their names; then the suite."""
+    names = [each for name, _, _ in mutant.edits for each in (name, place_of(name, ROOT / "lua")[0].stem)]
+    words = {word for name in names for word in name.split("_")}
     files = sorted(path.name for path in (ROOT / suite).glob("test_*.py"))
     return [*(f"{suite}/{name}" for name in files if words & set(name[:-3].split("_"))), suite]
 
@@ -130,7 +129,7 @@ def arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description="Plant bugs in the scripts and see that the tests notice each.")
     parser.add_argument("words", nargs="*", metavar="WORD", help="only mutants with this in their names")
-    parser.add_argument("--edits", action="append", default=[], metavar="SCRIPT", help="only mutants that change it")
+    parser.add_argument("--edits", action="append", default=[], metavar="NAME", help="only mutants that change it")
     parser.add_argument("--first", action="store_true", help="be content with the first suite that notices a mutant")
     parser.add_argument("--note", action="store_true", help=f"keep in {CAUGHT_BY.name} which test notices which mutant")
     return parser.parse_args()

@@ -14,13 +14,13 @@ TIES = (
     mutant("ties: tiers within a claim are not turned", ("turn_tiers", "if place > 0 then", "if false then")),
     mutant(
         "ties: turning doubles a message",
-        ("turn_tiers", "at = at + 2 * (size - place)", "at = at + 2 * (size - place - 1)"),
+        ("turn_tier", "at = at + 2 * (size - place)", "at = at + 2 * (size - place - 1)"),
     ),
     mutant(
         "ties: a tier that goes on is not seen",
         ("read_turned", "page[2 * size + 2] == score", "false"),
     ),
-    mutant("ties: tiers above count as members", ("read_turned", "'+inf') - first", "'+inf')")),
+    mutant("ties: tiers above count as members", ("open_tier", "'+inf') - first", "'+inf')")),
     mutant("ties: the tier is taken without those above it", ("read_turned", "view.rank + first - 1", "view.rank")),
     mutant("ties: the message beyond is claimed, too", ("read_turned", "page[2 * size + 1], page", "page")),
     mutant(

@@ -41,8 +41,8 @@ def packages() -> dict[str, list[Path]]:
     found = [
         *((f"rmq/{path.name}", sorted(path.rglob("*.py"))) for path in sorted(rmq.iterdir()) if path.is_dir()),
         ("rmq/*.py", sorted(rmq.glob("*.py"))),
-        ("lua: scripts", sorted(path for path in (ROOT / "lua").glob("*/*.lua") if path.parent.name != "includes")),
-        ("lua: includes", sorted((ROOT / "lua" / "includes").rglob("*.lua"))),
+        ("lua: scripts", sorted(path for path in (ROOT / "lua").glob("*/*.lua") if path.parent.name != "libraries")),
+        ("lua: libraries", sorted((ROOT / "lua" / "libraries").glob("*.lua"))),
         *((name, sorted((ROOT / name).rglob("*.py"))) for name in ("tests", "benchmarks")),
     ]
     return {name: files for name, files in found if files}

@@ -16,23 +16,23 @@ LINK = re.compile(r"\[`([^`]+)`\]\(([^)]+)\)")
 QUESTIONS = {
     "Where is a lease renewed?": [("LeaseKeeper.renew", "rmq/_claiming/leases.py")],
     "What does a nack write?": [
-        ("settle_nacks", "lua/includes/settle/settle_nacks.lua"),
-        ("roll_back", "lua/includes/settle/roll_back.lua"),
+        ("settle_nacks", "lua/libraries/settlements.lua"),
+        ("roll_back", "lua/libraries/settlements.lua"),
     ],
     "Who decides that a slot is due?": [("Schedule.due", "rmq/_claiming/schedule.py")],
     "Which script moves a message to dead?": [
-        ("bury", "lua/includes/dead/bury.lua"),
-        ("expire", "lua/includes/claim/expire.lua"),
+        ("bury", "lua/libraries/dead.lua"),
+        ("expire", "lua/libraries/claims.lua"),
     ],
     "Where is the claim stamp made?": [
-        ("next_stamp", "lua/includes/claim/next_stamp.lua"),
-        ("read_slot_clock", "lua/includes/claim/slot_clock.lua"),
+        ("next_stamp", "lua/libraries/clock.lua"),
+        ("read_slot_clock", "lua/libraries/clock.lua"),
     ],
     "Who takes over a slot of a dead worker?": [
         ("assign", "rmq/_ownership/assignment.py"),
         ("WorkerMachine.plan", "rmq/_ownership/machine.py"),
     ],
-    "Where are wake hints published?": [("hint", "lua/includes/common/hint.lua")],
+    "Where are wake hints published?": [("hint", "lua/libraries/redis.lua")],
     "Where are wake hints heard?": [("WakeupSubscriber.read", "rmq/_claiming/wakeups.py")],
     "What may be repeated after a lost reply?": [
         ("Call.repeatable", "rmq/_transport/call.py"),
@@ -43,7 +43,7 @@ QUESTIONS = {
         ("reply_lost", "rmq/_transport/refusals.py"),
     ],
     "Where is the order of equal priorities decided?": [
-        ("aged", "lua/includes/common/aged.lua"),
+        ("aged", "lua/libraries/scores.lua"),
         ("ages_for", "rmq/_model/scores.py"),
     ],
     "How is a rate kept in the whole cluster?": [

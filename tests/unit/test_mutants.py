@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.mutant import Mutant
+from tests.mutants.mutant import Mutant, place_of
 from tests.mutants.mutants import MUTANTS
 from tests.mutants.run import CAUGHT_BY
 
@@ -18,8 +18,7 @@ LUA = ROOT / "lua"
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_planted_bug_fits(mutant: Mutant) -> None:
     for name, old, new in mutant.edits:
-        (path,) = LUA.rglob(f"{name}.lua")
-        assert old in path.read_text("utf-8")
+        assert old in place_of(name, LUA)[1]
         assert old != new
 
 

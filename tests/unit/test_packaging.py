@@ -70,7 +70,7 @@ def metadata(wheel: Path, name: str) -> bytes:
 
 def test_wheel_has_every_script(wheel: Path) -> None:
     scripts = {f"rmq/lua/{path.relative_to(ROOT / 'lua').as_posix()}" for path in LUA}
-    assert any("/includes/" in name for name in scripts)
+    assert any("/libraries/" in name for name in scripts)
     assert scripts == {name for name in contents(wheel) if name.endswith(".lua")}
 
 
@@ -163,5 +163,5 @@ def test_installed_wheel_loads_every_script(wheel: Path, tmp_path: Path) -> None
     found = json.loads(run("-I", "-c", LOAD_SCRIPTS, str(target), cwd=tmp_path))
 
     assert Path(found["package"]).is_relative_to(target)
-    assert set(found["scripts"]) == {path.stem for path in LUA if "includes" not in path.parts}
+    assert set(found["scripts"]) == {path.stem for path in LUA if "libraries" not in path.parts}
     assert [name for name, text in found["scripts"].items() if not text.strip() or "@include" in text] == []

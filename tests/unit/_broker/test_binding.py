@@ -78,7 +78,7 @@ def test_arguments_that_are_put_together_are_those_of_the_header() -> None:
 
 
 LARGEST = 2**53 - 1
-HEADER = (Path(__file__).resolve().parents[3] / "lua/includes/merge/merge_rules.lua").read_text("utf-8")
+HEADER = (Path(__file__).resolve().parents[3] / "lua/libraries/merge_plan.lua").read_text("utf-8")
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ from rmq._transport.script_library import contract_of
 from rmq._transport.script_linker import Linker
 
 LUA = Path(__file__).resolve().parents[3] / "lua"
-SCRIPTS = sorted(path for path in LUA.rglob("*.lua") if "includes" not in path.parts)
-INCLUDES = {path.stem: path.read_text(encoding="utf-8") for path in sorted((LUA / "includes").rglob("*.lua"))}
+SCRIPTS = sorted(path for path in LUA.rglob("*.lua") if "libraries" not in path.parts)
+INCLUDES = {path.stem: path.read_text(encoding="utf-8") for path in sorted((LUA / "libraries").glob("*.lua"))}
 
 FORBIDDEN = {"KEYS", "SCAN", "SMEMBERS", "HGETALL", "HKEYS", "HVALS"}
 NEEDS_LIMIT = {"ZRANGEBYSCORE", "ZREVRANGEBYSCORE", "ZRANGEBYLEX", "ZREVRANGEBYLEX"}
@@ -242,6 +242,13 @@ def local_names(code: str) -> set[str]:
     return {name for found in names for name in "".join(found).strip().split(", ")}
 
 
+def test_no_local_name_is_that_of_a_library() -> None:
+    """The linker goes by names: one that means something else would bring a definition that nobody calls."""
+    defined = {name for text in INCLUDES.values() for name in re.findall(r"^local function (\w+)", text, re.MULTILINE)}
+    texts = {path.stem: code_of(path.read_text(encoding="utf-8")) for path in LUA.rglob("*.lua")}
+    assert {name: local_names(code) & defined for name, code in texts.items() if local_names(code) & defined} == {}
+
+
 def test_every_include_is_used_and_says_what_it_is_for() -> None:
     reached = {name for path in SCRIPTS for name, _ in used(path.read_text(encoding="utf-8"), INCLUDES)}
     assert set(INCLUDES) - reached == set()
@@ -346,7 +353,7 @@ def test_checker_reads_what_an_include_uses() -> None:
 @pytest.mark.parametrize("table", ["slot", "turn", "rules"])
 def test_the_fields_of_the_tables_of_a_claim_are_listed_once(table: str) -> None:
     text = code_of(inline((LUA / "messages" / "claim.lua").read_text("utf-8"), INCLUDES))
-    listed = "\n".join(header_of(INCLUDES["claim_slot"])).partition(f"\n-- `{table}`, ")[2].partition("\n-- `")[0]
+    listed = INCLUDES["claims"].partition(f"\n-- `{table}`, ")[2].partition("\nlocal ")[0].partition("\n-- `")[0]
     names = [name for part in re.findall(r"(?m)(?:^--   |; )((?:\w+, )*\w+):", listed) for name in part.split(", ")]
     assert not {name for name, number in Counter(names).items() if number > 1}
     assert set(names) == set(re.findall(rf"\b{table}\.(\w+)", LITERAL.sub("''", text)))

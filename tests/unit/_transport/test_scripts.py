@@ -11,7 +11,7 @@ from rmq._transport.script_linker import Linker
 
 def test_scripts_are_linked() -> None:
     library = ScriptLibrary()
-    assert library.names() == sorted(path.stem for path in Path("lua").rglob("*.lua") if "includes" not in path.parts)
+    assert library.names() == sorted(path.stem for path in Path("lua").rglob("*.lua") if "libraries" not in path.parts)
     for name in library.names():
         script = library[name]
         assert "@include" not in script.text
@@ -34,17 +34,17 @@ def test_the_shared_library_is_read_once() -> None:
 
 def test_an_include_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rmq._transport.script_library._lua_folder", lambda: tmp_path)
-    (tmp_path / "includes").mkdir()
-    (tmp_path / "includes" / "a.lua").write_text("")
+    (tmp_path / "libraries").mkdir()
+    (tmp_path / "libraries" / "a.lua").write_text("")
     (tmp_path / "dead").mkdir()
     (tmp_path / "dead" / "x.lua").write_text("-- @include nothing\n")
-    with pytest.raises(FileNotFoundError, match=r"script x includes nothing, which is not in lua/includes"):
+    with pytest.raises(FileNotFoundError, match=r"script x includes nothing, which is not in lua/libraries"):
         ScriptLibrary()["x"]
 
 
 def test_a_package_without_its_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rmq._transport.script_library._lua_folder", lambda: tmp_path)
-    (tmp_path / "includes").mkdir()
+    (tmp_path / "libraries").mkdir()
     with pytest.raises(FileNotFoundError, match="no Lua scripts in"):
         ScriptLibrary()
 
