@@ -42,11 +42,11 @@ local function settle_part(base, at, joined)
     -- @include clock
     now_ms = read_clock()
     slot.dead, slot.reason, slot.dead_body = unpack(KEYS, base + 6, base + 8)
+    redis.call('ZCARD', slot.retry)
     redis.call('ZCARD', slot.dead)
     redis.call('HLEN', slot.reason)
     redis.call('HLEN', slot.dead_body)
   end
-  redis.call('ZCARD', slot.retry)
   slot.plain = redis.call('HLEN', slot.error) == 0
   local oldest = redis.pcall('XPENDING', slot.store, group, '-', '+', 1)
   if oldest.err and not string.find(oldest.err, 'NOGROUP', 1, true) then

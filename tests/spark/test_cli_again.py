@@ -56,8 +56,8 @@ def test_replay_of_the_dead(spark: SparkSession, spark_client: RmqClient, topic:
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (("dead", "t", "--redrive"), 2, "--where true takes all the dead"),
-        (("dead", "t", "--rate", "5/s"), 2, "add --redrive"),
+        (("dead", "t", "--redrive"), 2, "--where true selects all dead"),
+        (("dead", "t", "--rate", "5/s"), 2, "require --redrive"),
         (("dead", "t", "--redrive", "--where", "true", "--rate", "0"), 2, "--rate is '0'"),
         (("dead", "{topic}", "--where", "error_typ = 1"), 2, "error_typ"),
         (("dead", "{topic}", "--out", "/dev/null/x"), 2, "folder '/dev/null/x' can't be created"),
