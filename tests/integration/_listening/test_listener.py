@@ -189,7 +189,7 @@ def test_start_needs_a_listener_and_only_one_start(client: RmqClient, make_topic
     @client.listener(make_topic(TopicType.PRIORITY))
     def handle(delivery: Delivery) -> None: ...
 
-    with listening(client), pytest.raises(RmqError, match="running already"):
+    with listening(client), pytest.raises(RmqError, match="already running"):
         client.start()
     with listening(client):  # and again after a stop
         pass
