@@ -230,6 +230,8 @@ class Claims(Generic[M]):
         return self._parse(reply)
 
     def _replies(self, parts: Sequence[ClaimPart], replies: list[Any]) -> list[ClaimReply[M] | RmqError]:
+        if len(parts) == 1:  # its trouble is that of the call
+            return [self._reply(replies)]
         return [
             result_of(lambda part=part: self((part,)), self._parse, reply)
             for part, reply in zip(parts, replies, strict=True)
