@@ -41,15 +41,20 @@ end)(redis)
 
 TICK = f"""
 redis.call('SET', '{CLOCK_KEY}', ARGV[1])
-for _, key in ipairs(redis.call('ZRANGEBYSCORE', '{ENDS_KEY}', '-inf', ARGV[1])) do
+local over = redis.call('ZRANGEBYSCORE', '{ENDS_KEY}', '-inf', ARGV[1])
+for _, key in ipairs(over) do
   redis.call('ZREM', '{ENDS_KEY}', key)
   if redis.call('PTTL', key) > 0 then -- else it was made anew, or is gone
     redis.call('DEL', key)
   end
 end
-return redis.call('ZRANGE', '{ENDS_KEY}', 0, 0, 'WITHSCORES')[2] or 'inf'
+return {{ redis.call('ZRANGE', '{ENDS_KEY}', 0, 0, 'WITHSCORES')[2] or 'inf', #over }}
 """
-"""Sets the time, and drops what has expired; returns when the next key expires, in ms."""
+"""Sets the time, and drops what has expired; returns when the next key expires, in ms, and how many were looked at."""
+
+TICK_COMMANDS = ("evalsha", "zrangebyscore", "zrange")
+KEY_COMMANDS = ("zrem", "pttl", "del")
+"""Commands that a tick, and each key that it looks at, cost, besides SET."""
 
 
 def sets_expiry(text: str) -> bool:

@@ -85,7 +85,7 @@ class Idling:
             stats = cast("dict[str, Any]", client.info("commandstats"))
         counts = {name.removeprefix("cmdstat_"): int(each["calls"]) for name, each in stats.items()}
         of_workers = {name: calls for name, calls in counts.items() if name not in OF_THE_SIMULATION}
-        return Counter(of_workers | {"info": self.network.infos})
+        return Counter(of_workers | {"info": self.network.infos}) - self.server.ticks
 
     def _handle(self, process: str, delivery: Delivery) -> None:
         if self.hang is not None:

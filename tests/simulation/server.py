@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import socket
 import struct
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha1
 from typing import Any
@@ -18,7 +19,7 @@ import hiredis
 
 from rmq import Topic, TopicType
 from rmq._io.wire import NOTHING, Argument, ReplyError, pack
-from tests.simulation.expiry import TICK, sets_expiry
+from tests.simulation.expiry import KEY_COMMANDS, TICK, TICK_COMMANDS, sets_expiry
 from tests.simulation.steps import Hold, SlotState, Step, Steps
 from tests.simulation.stream_steps import LOOK_AT_STREAMS, GroupState, StreamSteps
 from tests.simulation.world import World
@@ -87,6 +88,8 @@ class Server:
         self._lease_ms: Mapping[bytes, int] = {}
         self._stream_lease_ms: Mapping[bytes, int] = {}
         self.calls = 0
+        self.ticks = Counter[str]()
+        """Commands that letting keys expire has cost."""
         self._names = {scripts[name].sha.encode(): name for name in scripts.names()}
         self._main = _Line(str(redis.socket_path))
         self._scripted = _Line(str(redis.socket_path))  # where hints come as well, before the reply to their script
@@ -151,7 +154,9 @@ class Server:
         replies = line.pipeline(parts)
         reply = replies[before]
         if before and replies[0] != b"OK":
-            self._next_expiry_ms = float(replies[0])
+            self._next_expiry_ms = float(replies[0][0])
+            self.ticks.update(dict.fromkeys(TICK_COMMANDS, 1))
+            self.ticks.update(dict.fromkeys(KEY_COMMANDS, replies[0][1]))
         if name in self._expiring:
             self._next_expiry_ms = 0.0
         if looks:

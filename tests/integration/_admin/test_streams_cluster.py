@@ -64,7 +64,7 @@ def test_the_command_line_on_a_cluster(cluster: RedisClusterServers) -> None:
     assert len(left) == 10
     (found,) = cli("stats", name, "--group", "mail", "--json").json["topics"]
     assert (found["length"], found["groups"][0]["lag"], found["consumers"][0]["pending"]) == (40, 30, 10)
-    assert cli("stream", "remove-consumer", name, "mail", "m").out == "m removed, 10 entries given back\n"
+    assert cli("stream", "remove-consumer", name, "mail", "m").out == "m removed, 10 entries returned\n"
     found = cli("consume", name, "--group", "mail", "--json").lines
     assert sorted(each["content"] for each in found) == sorted(contents)
     entries = cli("stream", "range", name, "--json").lines
