@@ -157,7 +157,7 @@ def test_rows_read_are_written_back_into_the_slot_they_came_from(spark: SparkSes
     writer.option("trustSlot", True).save()
     expected = {name: slot for name, (slot, _, _) in stored(spark_client, source).items()}
     assert {name: slot for name, (slot, _, _) in stored(spark_client, target).items()} == expected
-    with pytest.raises(InvalidValueError, match="trustSlot needs a column slot"), plain_errors():
+    with pytest.raises(InvalidValueError, match="trustSlot needs columns slot"), plain_errors():
         rows.drop("slot").write.format("rmq").mode("append").option("url", spark_client.url).option(
             "topic", target.name
         ).option("time_range", "1ms").option("trustSlot", True).save()

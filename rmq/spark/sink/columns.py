@@ -79,7 +79,7 @@ class Layout:
 
     def __post_init__(self) -> None:
         if self.trusted and (not self.slot or self.fields):
-            raise InvalidValueError("trustSlot needs a column slot beside a column content")
+            raise InvalidValueError("trustSlot needs columns slot and content")
 
     @cached_property
     def encoder(self) -> Encoder:
@@ -155,7 +155,7 @@ def _check_columns(types: dict[str, DataType], wanted: Types, topic: Topic) -> N
             rules = f"{_rules(topic)}; it takes {', '.join(wanted)}"
             raise InvalidValueError(f"column {quoted(name)} is not a column of {rules}; rename or drop it")
     if "fields" in wanted and "fields" in types and ("content" in types or "body" in types):
-        raise InvalidValueError("an entry made of fields has neither content nor body: drop these columns")
+        raise InvalidValueError("a stream entry with fields has no content or body: drop these columns, or fields")
 
 
 def check_type(name: str, kind: DataType, wanted: tuple[type[DataType], ...], what: str) -> None:

@@ -64,7 +64,7 @@ def _bodies(layout: Layout, batch: Any, bad: dict[int, str]) -> list[bytes | Non
     column = _binary(batch.column("body"))
     lengths, most = pc.binary_length(column), layout.topic.max_body_bytes
     too_long = pc.fill_null(pc.greater(lengths, most), False)
-    _note(bad, too_long, lambda index: f"body has {lengths[index].as_py()} bytes; it must have up to {most}")
+    _note(bad, too_long, lambda index: f"body has {lengths[index].as_py()} bytes; it must have at most {most}")
     # one that looks like RMQ's envelope gets one around it
     return [wrap(body, "") if body is not None and body.startswith(TRACE_MARK) else body for body in column.to_pylist()]
 
@@ -97,7 +97,7 @@ def _slots(layout: Layout, batch: Any, keys: list[Any], bad: dict[int, str]) -> 
     column, slots = batch.column("slot").cast(pa.int64()), layout.topic.slots
 
     def say(index: int) -> str:
-        return f"slot is {column[index].as_py()}; topic {layout.topic.name} has 0 to {slots - 1}"
+        return f"slot is {column[index].as_py()}; the slots of topic {layout.topic.name} are 0 to {slots - 1}"
 
     _note(bad, pc.or_(pc.less(column, 0), pc.greater(column, slots - 1)), say)
     found = column.to_pylist()

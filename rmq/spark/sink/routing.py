@@ -29,9 +29,10 @@ def routes(schema: StructType, options: Options) -> bool:
         return False
     kind = schema[COLUMN].dataType
     if not isinstance(kind, StringType):
-        raise InvalidValueError(f"column topic is {kind.simpleString()}; it must be string, or option topic be given")
+        kind_name = kind.simpleString()
+        raise InvalidValueError(f"column topic is {kind_name}; it must be string, unless option topic is set")
     if options.type is not None or options.slots is not None:
-        raise InvalidValueError("options `type` and `slots` define one topic; rows that name theirs need it registered")
+        raise InvalidValueError("options type and slots define one topic; topics of a column must be registered")
     return True
 
 
@@ -54,7 +55,7 @@ def check_routed(schema: StructType, options: Options) -> None:
             f"column content is missing for rows that name their topics; the frame has topic, {', '.join(names)}"
         )
     if options.trust_slot and not {"slot", "content"} <= {*names}:
-        raise InvalidValueError("trustSlot needs a column slot beside a column content")
+        raise InvalidValueError("trustSlot needs columns slot and content")
 
 
 def columns_for(topic: Topic, schema: StructType) -> StructType:
@@ -76,7 +77,8 @@ def by_topic(batch: Any) -> Iterator[tuple[str, Any]]:
     for name in pc.unique(column).to_pylist():
         if name is None:
             row = batch.filter(pc.is_null(column)).slice(0, 1).to_pylist()[0]
-            raise InvalidMessageError(f"row {row!r:.400}: its topic is null, and option topic names none for all rows")
+            raise InvalidMessageError(f"row {row!r:.400}: column topic is null, and option topic is not set")
         if not is_name(name):
-            raise InvalidMessageError(f"a row's topic is {name!r:.200}; a name is 1 to 128 of A-Z a-z 0-9 . _ -")
+            rule = "it must be 1 to 128 characters of A-Z a-z 0-9 . _ -"
+            raise InvalidMessageError(f"a row's topic is {name!r:.200}; {rule}")
         yield name, batch.filter(pc.equal(column, name))

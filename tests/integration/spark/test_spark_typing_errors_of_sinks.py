@@ -66,7 +66,7 @@ BOTH: Mistakes = {
         M("txnAppId and txnVersion are needed together: set both", {"txnAppId": "mail"}),
         M("txnVersion is '7.0'; it must be a whole number from 0", {"txnAppId": "mail", "txnVersion": 7.0}),
         M("trustSlot is 'maybe'; it must be true or false", {"trustSlot": "maybe"}),
-        M("trustSlot needs a column slot", {"trustSlot": True}),
+        M("trustSlot needs columns slot", {"trustSlot": True}),
         M(
             "column 'item' is not a column of topic typed-image, .*; it takes content",
             {},
@@ -111,7 +111,7 @@ BOTH: Mistakes = {
             {},
             "fields string->int",
         ),
-        M("neither content nor body: drop", {}, f"{TEXT}, fields string->string"),
+        M("has no content or body: drop", {}, f"{TEXT}, fields string->string"),
         M("column content is missing for topic typed-clicks", {}, "body string"),
     ],
     STOCK: [
@@ -136,12 +136,12 @@ BOTH: Mistakes = {
         M("priority is 7, but topic new is RANGE_MERGE", {**PLAIN, "topic": "new", "priority": 7}),
         # rows that name their topics
         M("column topic is int; it must be string", {}, f"topic int, {TEXT}"),
-        M("`type` and `slots` define one topic", PLAIN, NAMED),
+        M("options type and slots define one topic", PLAIN, NAMED),
         M("column 'prioritty' is not a column of any topic", {}, f"{NAMED}, prioritty int"),
         M("column content is missing for rows that name their topics", {}, "topic string, priority int"),
         M("column content is int; for rows that name their topics, it must be", {}, "topic string, content int"),
         M("column priority is string; for rows that name their topics", {}, f"{NAMED}, priority string"),
-        M("trustSlot needs a column slot", {"trustSlot": True}, NAMED),
+        M("trustSlot needs columns slot", {"trustSlot": True}, NAMED),
     ],
 }
 

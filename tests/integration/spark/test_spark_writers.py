@@ -182,8 +182,8 @@ def test_a_fan_out_that_broke_off_goes_on_in_each_topic(
 @pytest.mark.parametrize(
     ("name", "error", "message"),
     [
-        (None, InvalidMessageError, "its topic is null"),
-        ("a b", InvalidMessageError, "a name is 1 to 128 of"),
+        (None, InvalidMessageError, "column topic is null"),
+        ("a b", InvalidMessageError, "it must be 1 to 128 characters of"),
         ("nobody-knows", UnknownTopicError, "nobody-knows"),
     ],
 )
@@ -195,7 +195,7 @@ def test_a_row_that_names_no_topic_ends_the_job(
 
 
 def test_rows_for_several_topics_define_none(sinks: Sinks) -> None:
-    with pytest.raises(InvalidValueError, match="`type` and `slots` define one topic"):
+    with pytest.raises(InvalidValueError, match="options type and slots define one topic"):
         sinks.write(rows("a", topic="x"), type="STREAM", slots=2)
 
 
