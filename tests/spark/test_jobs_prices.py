@@ -89,7 +89,7 @@ def test_the_slice_asks_for_the_pictures_that_the_demo_asks_for(spark: SparkSess
         *[1_000] * bronze.customers,
     ]
     assert gold.turnover == round(sum(spent[each] for each in ranked[: gold.customers]))
-    assert steps[0].startswith("price changes")
+    assert steps[0].startswith("finding price changes")
 
 
 @pytest.mark.parametrize("merge", ["partition", "all", "none"])
