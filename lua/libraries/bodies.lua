@@ -1,5 +1,6 @@
--- Bodies: a hash content -> body. In store, prepare and retry a content has one body; where the topic merges, what is
--- in flight has its own in `held`. Invariant: a body is deleted with the last place where its content stands.
+-- Bodies: a hash content -> body, of what is in store, prepare or retry; where the topic merges, what is in flight or
+-- waits for a retry has its value in `held`. Invariant: a body is deleted with the last place where its content stands;
+-- a crash between two writes may leave one alone, which the next send replaces.
 -- @include room
 
 -- Whether a stored body is that of a message without one: a trace context in front of nothing. `at`: where the body

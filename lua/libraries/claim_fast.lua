@@ -1,5 +1,5 @@
 -- The quick paths of a claim: each does what claim_slot and take do, in fewer commands, for the cases that are most
--- frequent. tests/lua/test_claim_brief.py and test_one_score.py prove that they leave the same.
+-- frequent. tests/lua/test_claim_brief.py and test_one_score.py compare what they leave.
 -- @include fence, totals, redis, room, take
 
 -- Claims of fewer messages do not ask whether all of them have one score: that would cost more than it saves.

@@ -1,7 +1,8 @@
--- The clock of a slot, and the stamps of its claims: where a lease begins and ends.
--- A claim or a renewal has a stamp, ms, larger than all before it in the slot: Redis' time, or the last stamp plus 1.
--- A claim score is the stamp x 1,000 plus the retries left; the lease ends `lease_ms` after the stamp (see lease_end).
--- meta keeps `stamp` and `lease`. Invariant: stamps only grow, and no lease ends early when Redis' clock is set back.
+-- The clock of a slot, and the stamps of its claims: where a lease begins and ends. A claim or a renewal has a stamp,
+-- ms: the larger of Redis' time plus the clock's lead and the last stamp plus 1. A claim score is the stamp x 1,000
+-- plus the retries left. The lease ends when the longest lease in force has passed since the stamp, by the slot's clock
+-- (lease_end). meta keeps `stamp` and `lease`. Invariant: stamps only grow, and no lease ends early when Redis' clock
+-- is set back.
 -- @include redis
 
 -- Redis' time, which alone decides: epoch milliseconds, and the whole second.

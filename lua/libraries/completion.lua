@@ -1,5 +1,5 @@
--- Calls that count once: a repeat of a completed call gets its reply and writes nothing. Kept by lane for the
--- calls of a client, by name for `once`, and by chunk for the tasks of Spark. Invariant: noted in the call that writes.
+-- Calls that count once: a repeat of a completed call gets its reply and is not carried out. Kept by lane for the calls
+-- of a client, by name for `once`, and by chunk for the tasks of Spark. Invariant: noted in the call that writes.
 -- @include redis
 
 -- Completed calls: what a call has answered is kept, so that its repeat gets the same reply and is not carried out. A

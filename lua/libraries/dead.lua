@@ -1,4 +1,5 @@
--- Dead messages: `dead` content -> time of death, `reason` and `dead_body`. Invariant: bounded by number and age.
+-- Dead messages: `dead` content -> time of death, `reason` and `dead_body`. Claims keep them within number and age, at
+-- most 250 a call (trim_dead). Who tells of the dead takes turns: turn_to_tell.
 -- @include fence, totals, redis, failures
 
 -- A claimed message has used up its retries, or was rejected: prepare -> dead, with its last `failure` as the reason,

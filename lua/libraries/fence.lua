@@ -1,5 +1,6 @@
--- Who may change a slot: the epoch and the ensemble in meta. Invariant: a script reads the fence and all that its
--- writes could trip over before its first write, and a worker with an older epoch writes nothing.
+-- Who may change a slot: the epoch and the ensemble in meta, and locks with an expiry. Invariant: a script that claims
+-- or settles reads the fence, and all that its writes could trip over, before its first write; a worker with an older
+-- epoch writes nothing. Also what calls for several slots share: with_keys, reply_of, write_refusal, with_base.
 -- @include redis
 
 -- Who may change this slot. Reads meta, writes nothing. Returns a refusal or false, whether this epoch is newer

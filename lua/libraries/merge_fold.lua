@@ -1,15 +1,14 @@
--- Folds: two values of one content become one, by the rule of the topic. Invariant: each sent value is in exactly one
--- record: in store, in flight or dead.
+-- Folds: two values of one content become one, by the rule of the topic. Invariant: each accepted send is counted in
+-- exactly one record: in `body` (store), in `held` (in flight, or waiting for a retry) or in `dead_body`.
 -- @include redis, bodies, merge_record
 
+-- Whether the value of a record of kind `K`, `R` or `N` has no body.
 local function is_bodiless(value)
   return value == '' or only_trace(value, 2)
 end
 
 -- One record of two: as if the sends of the older one and those of the newer one had been one message's. The kind says
 -- how; where kinds differ, the newer value stands. See docs/internals/merging.md.
---
--- Whether the value of a record of kind `K`, `R` or `N` has no body.
 local function fold(older, newer)
   local kind, number, value = newer.kind, newer.number, newer.value
   if kind == 'R' and is_bodiless(value) then

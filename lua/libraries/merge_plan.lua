@@ -29,8 +29,6 @@ local function merge_rules(packed, lowest, publish)
   return rules
 end
 
--- The store scores of messages of a topic that merges. `value`: what the send names: ms, epoch ms or a priority.
---
 -- Whether a message has what it waits for: so many sends, or parts, or items that no more are taken. `text` is its
 -- record, `count` and `number` stand there, too; or not yet, and `size` is how many bytes its items have.
 local function is_complete(rules, text, count, number, size)
@@ -47,6 +45,8 @@ local function is_complete(rules, text, count, number, size)
   local full = number >= rules.max_items or (size or #text - 36 - frames_from(kind)) >= rules.max_bytes
   return rules.when_full == 'release' and full
 end
+
+-- The store scores of messages of a topic that merges. `value`: what the send names: ms, epoch ms or a priority.
 
 -- Of a content that is not in store; nil where it is dropped. `complete`: it need not wait; `cool`: end of its window,
 -- or nil. Returns the next end, too, where that is another one.
@@ -162,7 +162,6 @@ end
 -- write half-way, holds up no message; `due` has those of messages that need not wait any longer, if they still do.
 -- `windows_noted`: Redis' time when the end of a window was last noted in the slot, nil where windows have none. If it
 -- lies ahead, the clock was set back, and the ends would be late by as much: all of them are over, `windows_over`.
---
 local function plan_sends(slot, rules, at, number, values, now_ms)
   local first_value, first_record = at + number, at + number + values
   local given, cost, refused = number, 0, false
@@ -312,7 +311,7 @@ end
 
 -- Takes those of `number` sends, as `plan_sends` takes them, out of ARGV whose fixed time does not lie ahead. Returns
 -- how many are left, and by place among all their places now. Where all have one value, that is that of none, or of
---   all.
+-- all.
 local function take_out_passed(at, number, values, now_ms)
   local contents, times, records, places = {}, {}, {}, {}
   local first_value, first_record = at + number, at + number + values
@@ -351,6 +350,7 @@ local function with_passed(outcomes, places, number)
   return all
 end
 
+-- Due times are whole, within what a score holds. A promoted priority may be above that.
 local function due_text(due_ms)
   return whole(due_ms < 9007199254740991 and due_ms or 9007199254740991)
 end
@@ -445,8 +445,6 @@ end
 -- or '0' per message, how many were dropped; with `partly` where not all were taken, `nothing` where none was. All is
 -- worked out before the first write. With `rules.each_time` a message whose time has passed is refused by itself: its
 -- outcome is 4; the call is refused where no time lies ahead.
---
--- Due times are whole, within what a score holds. A promoted priority may be above that.
 local function send_folded(slot, rules, at, number, values, now_ms)
   local all, places = number, nil
   if rules.lowest < 0 then

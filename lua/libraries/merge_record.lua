@@ -1,5 +1,5 @@
--- Values of topics that merge: a record is a packed header and its items, frames of (length, bytes). Invariant: an
--- item stands once in a set, and no record is larger than the topic's bound.
+-- Values of topics that merge: a record is a packed header and a value. The kinds C, U and J have items, as frames of
+-- (length, bytes); K, R and N have a body. Invariant: an item stands once in a set (U).
 -- @include merge_fold
 
 -- Records: what the messages of a topic that merges have in place of bodies; see docs/internals/merging.md. Fields of

@@ -1,7 +1,8 @@
--- What a call may hand over: `slot.room`, bytes of contents and bodies. Invariant: the first message of a call may
--- have any size, all others fit.
+-- What a call may hand over: `slot.room`, bytes of contents and bodies. Invariant: the first message of a call may have
+-- any size; all others fit, but for a body above the bound that was assumed (`bound_broken`).
 -- @include redis
 
+-- Begins a claim: nothing is assumed yet.
 local function begin_room(slot, room, number_of_bodies, bound)
   slot.room, slot.bodied, slot.body_bound = room, number_of_bodies > 0, tonumber(bound or nil)
   slot.assumed, slot.bodies, slot.weighed, slot.waiting = {}, {}, { number = 0, largest = 0 }, {}
@@ -39,8 +40,6 @@ end
 -- counts for what it costs to move it, and to fold it into the one in store (see fold_cost), which is left for a call
 -- that has room. To ask for the size of each body would cost a command a message. So a body counts as large as the
 -- bound while there is room for that, until it is read.
---
--- Begins a claim: nothing is assumed yet.
 local function fits(slot, content)
   local room, bytes, bound, weight = slot.room, #content, slot.body_bound, slot.weight
   local known = slot.bodies[content]

@@ -1,5 +1,6 @@
--- Scores in store: a due time in ms, or a priority with its age. In prepare and retry the last three digits are the
--- retries left. The one check for `is past` is new_score.
+-- Scores in store: a due time in ms, or a priority with its age; one up to `max_retries` is a rollback, with the
+-- retries left. In prepare and retry the last three digits are the retries left. Also says when a slot is next due:
+-- next_due.
 -- @include clock, redis
 
 -- The retries left that a claim or retry score tells, 0 to max_retries. A score that no script has written, a

@@ -194,6 +194,7 @@ local function store_batch(slot, keep_first, batch)
   return new
 end
 
+-- Whether the body of a message that merges is the one that stands from now on.
 local function replaces(hash, content, body)
   if not only_trace(body, 1) then
     return true
@@ -206,7 +207,6 @@ end
 -- entry. Returns how many were new, and per message '1' for new or '0' for merged. `keep_first` is about scores: of the
 -- bodies the newest stands, and a message without one leaves the one that is there. A body above 4 KiB ends what
 -- `body_bound` of meta promises to claims.
--- Whether the body of a message that merges is the one that stands from now on.
 local function store_each(slot, keep_first, batch)
   local store, body, messages, at, number = slot.store, slot.body, batch.args, batch.at, batch.number
   local bodies, largest = {}, 0
@@ -300,6 +300,7 @@ local function send_batch(slot, rules, batch, lowest, now_ms)
   return { new, outcomes }
 end
 
+-- The messages whose times lie ahead, the earliest of their times, and by place in the batch their places now.
 local function those_ahead(batch, now_ms)
   local messages, ahead, left, lowest, places = batch.args, {}, 0, math.huge, {}
   for i = 1, batch.number do
@@ -324,8 +325,6 @@ end
 -- As `send_batch`, for fixed times, which have to lie ahead: `lowest` is the earliest. With `rules.each` those that
 -- have passed are refused by themselves: their outcome is 4, and nothing comes of them. If none lies ahead, or without
 -- `rules.each`, the batch is refused.
---
--- The messages whose times lie ahead, the earliest of their times, and by place in the batch their places now.
 local function send_ahead(slot, rules, batch, lowest, now_ms)
   if lowest > now_ms then
     return send_batch(slot, rules, batch, whole(lowest), now_ms)

@@ -1,5 +1,5 @@
--- What ends a delivery: acks, nacks, releases and whole claims, by compare-and-set on the claim score. Invariant: a
--- content is in store, prepare, retry or dead, and what is moved is written to the new place first.
+-- What ends a delivery: acks, nacks, releases and whole claims, by compare-and-set on the claim score. Invariant: until
+-- its ack a content is in one or several of store, prepare, retry and dead; a move writes the new place first.
 -- @include totals, redis, failures, bodies
 
 -- The lease of a worker is over that had taken what a query of Spark has committed: that is done, and counts as acked.

@@ -1,5 +1,5 @@
--- Chunks of a streaming query: what a batch has read of a slot, in the hash `spark:query`: a list of contents and
--- stores scores, and its state. Invariant: a chunk is acked, forgotten or replayed as a whole, by the newest driver.
+-- Chunks of a streaming query: what a batch has read of a slot, in the hash `spark:Q{T_n}`: a list of contents and
+-- store scores, and its state. Invariant: only the newest driver of the query acks, forgets or replays a chunk.
 -- @include redis, spark_refuse
 
 -- Whether a newer driver of the query has been here. Returns a refusal or false, and the number of the last acked

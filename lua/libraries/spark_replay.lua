@@ -1,4 +1,5 @@
--- A chunk of an earlier driver, read once more: what it still holds is taken over, the rest is taken back or buried.
+-- A chunk of an earlier driver, read once more: what it still holds or can take back is taken over, what has no retries
+-- left dies, and what is in other hands is left out. committed_elsewhere serves acks: what became of the rest.
 -- @include totals, redis, failures, spark_chunk
 
 local function unheld_of(chunk, held)
@@ -184,6 +185,7 @@ local function bury_replayed(slot, contents, attempts, first_delivery, failure, 
   return #contents
 end
 
+-- Which of these contents, none of them held, a sweep has put back to store: content -> retries left.
 local function swept_back(slot, contents, max_retries)
   local back, candidates = {}, {}
   if #contents == 0 then
@@ -230,8 +232,6 @@ end
 -- replayed, that costs no retry, and the others go back to store as they were; `chunk.put_back` is how many, this
 -- time: it is among these that the search goes on if what is left succeeds. Each command takes all messages that it
 -- concerns: a chunk has up to 1,000. Returns how many were left out, and buried.
---
--- Which of these contents, none of them held, a sweep has put back to store: content -> retries left.
 local function replay_chunk(slot, chunk, share, before, now_ms, stamp, max_retries, totals)
   local keep = share and math.max(0, share - before) or #chunk.items
   local held, missing = {}, {}

@@ -1,4 +1,5 @@
--- A claim from one slot for a group: settle, restart leases, redeliver, read. Fields: see claim_entries.
+-- A claim from one slot for a group: settle, restart leases, redeliver, read. For its tables see claim_entries. The
+-- lease of a delivery ends `lease_ms` after it was handed over, by the age that Redis counts (scan_pending).
 -- @include fence, totals, redis, failures, dead, stream_ids, stream_groups, stream_settlements, stream_read
 
 -- From where on the leases of a group's deliveries have to begin once more, see restart_leases; nil where they have

@@ -1,4 +1,5 @@
--- Ids of stream entries: two numbers up to 2^64 - 1, compared as digits.
+-- Ids of stream entries: two numbers up to 2^64 - 1, compared as digits. Entries are appended here, with ids that the
+-- server or the sender gives. Invariant: ids of a stream only grow.
 -- @include redis
 
 -- Ids of entries are two numbers and not one: which of two comes first. The numbers go up to 2^64 - 1, beyond what Lua

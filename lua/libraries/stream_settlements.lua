@@ -1,9 +1,8 @@
 -- What ends a delivery of a group: acks, nacks and whole reads, by compare-and-set on holder and delivery count.
 -- @include totals, redis, stream_ids, stream_groups
 
--- An entry was trimmed or deleted while a group still had it: nothing is left to deliver.
--- Out of the pending list, where it would stick for ever, and into the account of what was lost. Redis 7 drops it from
--- the list by itself.
+-- An entry was trimmed or deleted while a group still had it: nothing is left to deliver. It goes out of the pending
+-- list, where it would stick for ever, and into the account of what was lost. Redis 7 drops it from the list by itself.
 local function lose_entry(slot, id, totals, lost)
   redis.call('XACK', slot.store, slot.group, id)
   redis.call('ZREM', slot.retry, padded_id(id))

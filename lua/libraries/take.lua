@@ -14,6 +14,8 @@ local function read_page(slot, highest_first, rank, size, upto)
   return redis.call('ZRANGEBYSCORE', slot.store, '-inf', upto, 'WITHSCORES', 'LIMIT', rank, size)
 end
 
+-- Moves what is claimed from store to prepare: `contents`, and `items` with their store scores, alternating.
+-- `in_front`: these are the first in store.
 local function move_claimed(slot, highest_first, contents, items, in_front, stamp, max_retries, totals)
   local fresh = whole(stamp * 1000 + max_retries)
   local begun = begin_skiplist(slot.prepare, #contents, '0', string.format('%065.0f', stamp))
@@ -55,8 +57,6 @@ end
 -- none did), and whether all that is due was seen. Where ties are `any` (`slot.any`), a search from the start follows
 -- the claim's stamp, see `read_turned`. A search that a bound ended goes on without that, since only then nothing is
 -- left out; its `start` is the rank + 1.
--- Moves what is claimed from store to prepare: `contents`, and `items` with their store scores, alternating.
--- `in_front`: these are the first in store.
 local function take(slot, highest_first, limit, start, now_ms, stamp, max_retries, totals)
   local items, contents = {}, {}
   slot.cut = false

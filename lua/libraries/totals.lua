@@ -1,5 +1,5 @@
--- The totals of a slot, fields of meta: name -> how many since the topic began. A script collects them in a table and
--- adds them last. Invariant: accepted = backlog + in flight + all that has left (see `unaccounted` in stats).
+-- The totals of a slot, fields of meta: name -> how many since the topic began. Invariant: accepted = merged + dropped
+-- + what is in store, prepare, retry and dead + what has left (`unaccounted` in stats). Settlements add theirs last.
 -- @include redis
 
 -- Notes in a table of totals that something happened `number` times.

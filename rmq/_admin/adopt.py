@@ -65,7 +65,7 @@ def adopt(connections: Connections, topic: Topic, from_ensemble: str | None, to_
 
 
 def highest_epochs(connections: Connections, topic: Topic) -> dict[str, int]:
-    """Return ensemble -> the highest of its epochs in a topic's slots."""
+    """Return the highest epoch of each ensemble in a topic's slots."""
     highest: dict[str, int] = {}
     for _, owner in _owned(connections, topic):
         if owner.ensemble:

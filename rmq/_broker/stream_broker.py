@@ -74,10 +74,10 @@ class NewestDeliveries:
 
 
 class StreamBroker:
-    """Claims from the slots of a stream topic, and settles, as one consumer of a group: a `Broker`.
+    """`Broker` of a stream topic that claims and settles as one consumer of a group.
 
     Args:
-        connections: Where the slots are.
+        connections: Connections to the servers of the slots.
         topic: The registered definition.
         member: The group and the consumer.
     """

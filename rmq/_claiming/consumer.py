@@ -283,7 +283,7 @@ class Consumer(Generic[PayloadT]):
                 self._next_upkeep_s = monotonic_s() + upkeep_s / len(self.slots)
         except RmqError as error:
             self._next_upkeep_s = monotonic_s() + upkeep_s
-            log.warning("slot %d of topic %s: %s", slot, self.topic.name, error)
+            log.warning("upkeep of slot %d of topic %s failed: %s", slot, self.topic.name, error)
 
     def _claim_due(self, most: int) -> list[Delivery]:
         deliveries: list[Delivery] = []

@@ -43,7 +43,10 @@ class DuePoller:
         return 1 if self._connections.multi_node else max(1, -(-slots // LOOK_SLOTS))
 
     def look(self, slots: Sequence[int], at_all: bool, in_parts: bool = False) -> Iterator[DueTimes]:
-        """Yield the due times of the next slots in turn, or of all. Raises as `ClaimPlanner.look`, at the end."""
+        """Yield the due times of the next slots in turn; with `at_all`, of all slots.
+
+        Errors are those of `ClaimPlanner.look`, raised after the last slot.
+        """
         yield from self.look_at(self._in_turn(slots, at_all, in_parts))
 
     def look_at(self, slots: Sequence[int]) -> Iterator[DueTimes]:

@@ -28,7 +28,11 @@ def is_loopback(host: str) -> bool:
 
 
 def network_of(host: str) -> str:
-    """Return an IPv4 address, or the /64 network of an IPv6 address, whose user may change the rest; else the host."""
+    """Return the network by which failed logins are counted.
+
+    That is an IPv4 address, or the /64 network of an IPv6 address, since a client can choose the lower 64 bits. A host
+    name is returned unchanged.
+    """
     address = _address(host.partition("%")[0])
     if address is None:
         return host

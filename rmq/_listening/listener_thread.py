@@ -434,7 +434,7 @@ class ListenerThread(Background):
 
     @property
     def hangs(self) -> bool:
-        """Whether only abandoned calls are left, or the handler that calls this."""
+        """Whether the only unfinished calls are abandoned ones, or the handler that is asking."""
         return bool(self.calls.hung or self.calls.runs_here) and not self.calls.others_run
 
     def _is_unfinished(self) -> bool:

@@ -170,13 +170,13 @@ class Delivery(Generic[PayloadT]):
 
     @property
     def due_ms(self) -> int | None:
-        """When it was due, epoch ms; `None` on a PRIORITY topic and for a retry."""
+        """Due time of the message, epoch ms; `None` on a PRIORITY topic and for a retry."""
         timed = self.topic.type.timed and self.store_score > self.topic.max_retries
         return self.store_score if timed else None
 
     @property
     def priority(self) -> int | None:
-        """Its priority; `None` on time topics and for a retry."""
+        """Priority of the message; `None` on time topics and for a retry."""
         plain = not self.topic.type.timed and self.store_score > self.topic.max_retries
         return ages_for(self.topic.max_priority).priority_of(self.store_score) if plain else None
 

@@ -205,7 +205,7 @@ class Encoder:
         if self.topic.default_range_ms is not None:
             return self.topic.default_range_ms
         raise InvalidMessageError(
-            f"time_range is None; topic {self.topic.name} has no window in its merge, so messages need a time_range",
+            f"time_range is None, and topic {self.topic.name} has no default window; give the message a time_range",
             topic=self.topic.name,
         )
 
@@ -213,7 +213,7 @@ class Encoder:
         """Raise `InvalidMessageError` for a version or a weight on a topic without `merge`."""
         name, value = ("weight", weight) if version is None else ("version", version)
         raise InvalidMessageError(
-            f"{name} of {content!r:.80} is {value!r}; only topics with merge= take a {name}, not {self.topic.name}",
+            f"{name} of {content!r:.80} is {value!r}, but topic {self.topic.name} has no merge=; omit the {name}",
             topic=self.topic.name,
         )
 

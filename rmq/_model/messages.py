@@ -123,7 +123,7 @@ class RangeMergeMessage:
         return _span_of(self.time_range_ms)
 
     def score_ms(self) -> int:
-        """Return the time range, ms; 0 for the topic's."""
+        """Return the time range in ms; 0 if the topic's default applies."""
         return self.time_range_ms or 0
 
 
@@ -185,7 +185,7 @@ class JoinMessage:
         return _span_of(self.time_range_ms)
 
     def score_ms(self) -> int:
-        """Return the time range, ms; 0 for the topic's."""
+        """Return the time range in ms; 0 if the topic's default applies."""
         return self.time_range_ms or 0
 
 
@@ -360,7 +360,7 @@ def _time_ms(fixed_time: Instant | None, fixed_time_ms: float | None) -> int:
         return _checked_ms(due_number_ms, fixed_time_ms, "fixed_time_ms")
     if isinstance(fixed_time, Number):
         raise InvalidMessageError(
-            f"fixed_time is {brief(fixed_time)}; it must be an aware datetime. A number of milliseconds since 1970 is "
+            f"fixed_time is {brief(fixed_time)}; it must be an aware datetime. Milliseconds since 1970 are passed as "
             "fixed_time_ms"
         )
     return _checked_ms(due_ms, fixed_time, "fixed_time")

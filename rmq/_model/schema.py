@@ -76,7 +76,7 @@ def new_document(fields: Mapping[str, Any], min_reader: int = FIRST_VERSION) -> 
 
 
 def read_document(data: str | bytes, what: str, reader: int = SCHEMA_VERSION) -> Document:
-    """Parse a stored document as a reader of the given version; errors call the document `what`.
+    """Parse a stored document as a reader of the given version; `what` names the document in errors.
 
     Raises:
         UnreadableDocumentError: The document is not a JSON object, is too long, or is for newer readers only.

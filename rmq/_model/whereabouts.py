@@ -57,7 +57,7 @@ class _InSlot:
 
     @property
     def value(self) -> Any:
-        """The result of its sends: the body, for `Max`, `Min` and `Sum` a number, for `Collect` the items."""
+        """Combined value of the sends: a number for `Max`, `Min` and `Sum`, the items for `Collect`, else the body."""
         if self.number is not None:
             return self.number
         return self.items if self.item_count else cast("PeekedMessage", self).body  # all kinds have one
@@ -415,7 +415,7 @@ def told(topic: Topic, stored: bytes | None) -> tuple[bytes | None, Sends]:
 
 
 def version_of(record: Record) -> int | None:
-    """Return the version of a record's body; `None` if it is not of `Newest`, or was not written by a script."""
+    """Return the version of a record's body; `None` if it was not merged by `Newest`, or is malformed."""
     return record.number if record.kind == "N" and isinstance(record.number, int) and record.number >= 0 else None
 
 

@@ -288,7 +288,7 @@ class Exchange:
         batch.unconfirmed.clear()
 
     def _reopen(self, index: int, message: str, address: Address) -> None:
-        """Open a call again that was refused before its execution."""
+        """Reopen a call that the server refused before executing it."""
         self._open.append(index)
         self.last_problem = message
         if message.startswith("TRYAGAIN"):

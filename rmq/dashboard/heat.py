@@ -64,7 +64,10 @@ def by_metric(stats: TopicStats, metric: str) -> list[tuple[SlotStats, int]]:
 
 
 def by_group_metric(group: GroupStats, stream: StreamStats, metric: str) -> list[tuple[GroupSlot, int, int]]:
-    """Return a group's slots, highest metric first, with the time of the oldest unacked entry and now, in epoch ms."""
+    """Return the slots of a group, highest metric first: (slot, time of its oldest unacked entry or 0, Redis' time).
+
+    Times are in epoch ms.
+    """
     now_ms = {slot.slot: slot.now_ms for slot in stream.slots}
     slots = list(group.slots)
     if metric in GROUP_METRICS:

@@ -28,8 +28,8 @@ def topics_of(connections: Connections, options: Options, *, whole: bool = True)
     Args:
         connections: Connections to Redis.
         options: The options of the read.
-        whole: Whether a pattern that matches a topic that a read of several topics cannot include is an error; if not,
-            such topics are omitted, see `ManyStreamReader`.
+        whole: If true, raise an error if the pattern matches a topic that cannot be read together with others; if
+            false, omit such topics, see `ManyStreamReader`.
 
     Raises:
         InvalidValueError: No topic is named, the pattern matches none, there are too many, or one of several is a

@@ -190,8 +190,8 @@ def test_as_it_is_typed(spark: SparkSession, spark_client: RmqClient, log: Topic
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (("{topic}", "--older-than", "1h"), 2, "--out is missing"),
-        (("{topic}", "--out", "{out}"), 2, "--older-than is missing"),
+        (("{topic}", "--older-than", "1h"), 2, "--out is required"),
+        (("{topic}", "--out", "{out}"), 2, "--older-than is required"),
         (("{topic}", "--out", "{out}", "--older-than", "soon"), 2, "--older-than is 'soon'"),
         (("{topic}", "--out", "", "--older-than", "1h"), 2, "out is empty"),
         (("{topic}", "--out", "{out}", "--older-than", "1h", "--batch", "0"), 2, "batch is 0"),

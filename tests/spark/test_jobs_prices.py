@@ -152,7 +152,7 @@ def test_no_lines_ask_for_nothing(spark: SparkSession, spark_client: RmqClient, 
     ("settings", "error"),
     [
         ({"merge": "some"}, "merge is 'some'; it must be one of partition, all, none"),
-        ({"gold": 0.8, "silver": 0.3}, "gold is 0.8 and silver is 0.3; shares must be"),
+        ({"gold": 0.8, "silver": 0.3}, "gold is 0.8 and silver is 0.3; each must be"),
         ({"gold": float("nan")}, "gold is nan"),
         ({"time_range_ms": 0}, "time_range_ms is 0; it must be 1 or more"),
         ({"slots": 3}, "slots"),

@@ -212,7 +212,7 @@ def test_numbers_are_taken_where_the_name_has_the_unit() -> None:
         ),
         (
             lambda: FixedTimeMessage("a", 1_795_739_653),  # type: ignore[arg-type]
-            r"fixed_time is 1795739653; it must be an aware datetime\. A num",
+            r"fixed_time is 1795739653; it must be an aware datetime\. Milli",
         ),  # type: ignore[arg-type]
         (lambda: FixedTimeMessage("a", "2030-01-01"), "fixed_time is '2030-01-01'; it must be an aware datetime"),  # type: ignore[arg-type]
         (lambda: FixedTimeMessage("a", fixed_time_ms=0), "fixed_time_ms is 0; epoch milliseconds must lie between 1"),

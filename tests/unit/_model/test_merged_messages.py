@@ -115,7 +115,7 @@ def test_the_time_range_is_that_of_the_message_or_of_the_window() -> None:
 @pytest.mark.parametrize("made", [Topic("t", TopicType.RANGE_MERGE), Topic("t", TopicType.RANGE_MERGE, merge=Merge())])
 def test_without_a_window_each_message_names_a_time_range(made: Topic) -> None:
     assert encode(made, RangeMergeMessage("a", time_range_ms=5)).value == 5
-    with pytest.raises(InvalidMessageError, match="time_range is None; topic t has no window in its merge, so mess"):
+    with pytest.raises(InvalidMessageError, match="time_range is None, and topic t has no default window; give"):
         encode(made, RangeMergeMessage("a"))
 
 
@@ -245,8 +245,8 @@ def test_bounds_of_a_collect_are_taken_up() -> None:
 @pytest.mark.parametrize(
     ("said", "text"),
     [
-        ({"weight": 2}, "weight of b'a' is 2; only topics with merge= take a weight, not t"),
-        ({"version": 0}, "version of b'a' is 0; only topics with merge= take a version, not t"),
+        ({"weight": 2}, "weight of b'a' is 2, but topic t has no merge=; omit the weight"),
+        ({"version": 0}, "version of b'a' is 0, but topic t has no merge=; omit the version"),
         ({"body": 5}, "body is 5; it must be str or bytes"),
         ({"body": ("a",)}, "body is ('a',); it must be str or bytes"),
     ],

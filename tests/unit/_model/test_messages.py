@@ -147,7 +147,7 @@ def test_a_delay_is_encoded_below_0(delay: Any, value: int, body: Any) -> None:
         (datetime(1969, 1, 1, tzinfo=UTC), "between 1 and 2^53 - 1"),
         (datetime(2026, 1, 1), "use an aware datetime"),
         (True, "an aware datetime"),
-        (2**41, "A number of milliseconds since 1970 is fixed_time_ms"),
+        (2**41, "Milliseconds since 1970 are passed as fixed_time_ms"),
     ],
 )
 def test_fixed_time_bounds(fixed_time: Any, rule: str) -> None:
