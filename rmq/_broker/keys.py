@@ -25,7 +25,7 @@ ENSEMBLES_KEY = "rmq:{workers}:ensembles"
 """ZSET: identity of a ZooKeeper ensemble -> the highest of its epochs that was used here."""
 
 HISTORY_LOCK_KEY = "rmq:history-lock"
-"""STRING: the last minute whose figures some process has begun to record."""
+"""HASH: the process that has set out to record the current minute, and its end, see `lua/shared/take_lock.lua`."""
 
 
 @dataclass(frozen=True, slots=True)

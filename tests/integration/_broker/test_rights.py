@@ -33,7 +33,7 @@ from rmq.spark.calls import Driver, Reading
 from rmq.spark.marks import Mark, send_once
 from rmq.spark.refusal_calls import How, refuse_contents
 from rmq.spark.source import log_calls
-from tests.support.core import EncodedMessage, default_scripts, streams
+from tests.support.core import EncodedMessage, EpochFloors, default_scripts, streams
 from tests.support.dashboard import served as dashboard
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -73,9 +73,17 @@ def test_no_command_is_missing_and_none_is_granted_in_vain() -> None:
             plain.add(f"{command}|{sub}" if command in ("XINFO", "XGROUP") else command)
     by_hand = {"evalsha", "script|load", "info", "subscribe", "unsubscribe", "publish", "ping"}
     by_hand |= {"hkeys", "hsetnx", "lrange"}  # the registry and the history read and write without a script
+    by_hand |= {"get", "set"}  # workers with ZooKeeper compare their Redis by its identity
     by_hand |= {"multi", "exec", "hgetall"}  # Spark reads a slot at one instant in a transaction
     granted = {right[1:] for acl in documented() for right in acl if right.startswith("+")}
     assert granted == {command.lower() for command in plain} | by_hand
+
+
+def test_workers_compare_their_redis_under_the_documented_rights(client: RmqClient) -> None:
+    floors = EpochFloors(client._connections)  # pyright: ignore[reportPrivateUsage]
+    assert floors.redis("mine") == floors.redis("") == "mine"
+    floors.count("zk", 7)
+    assert floors.counted() == {"zk": 7}
 
 
 def test_topics_that_merge_run_under_the_documented_rights(client: RmqClient) -> None:
