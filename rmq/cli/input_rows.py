@@ -26,7 +26,7 @@ from rmq._model.messages import (
     StreamMessage,
 )
 from rmq._model.records import ITEMS, NUMBERS
-from rmq._model.times import typed_duration_ms
+from rmq._model.times import number_ms, typed_duration_ms
 from rmq._model.topics import Topic, TopicType
 from rmq.cli.parsing import parse_instant_ms
 from rmq.errors import InvalidValueError
@@ -72,7 +72,7 @@ class Row:
         if self.delay_ms is not None:
             if self.fixed_time_ms is not None:
                 raise InvalidValueError("--at (fixed_time in JSON) and --in (delay in JSON) cannot be combined")
-            due_by, due = "delay", timedelta(milliseconds=self.delay_ms)
+            due_by, due = "delay", timedelta(milliseconds=number_ms(self.delay_ms, "delay"))
         ranged, ranked = "--time-range (time_range in JSON)", "--priority (priority in JSON)"
         timed = "--at or --in (fixed_time or delay in JSON)"
         kinds: dict[TopicType, tuple[Callable[..., Message], str, Any, str]] = {

@@ -207,6 +207,8 @@ def test_rows_become_messages_of_the_topic() -> None:
         (Row(b"a", time_range_ms=5, priority=20), RANGE_MERGE, "do not take --priority"),
         (Row(b"a", delay_ms=5, priority=20), PRIORITY, "do not take --at or --in"),
         (Row(b"a", delay_ms=5, fixed_time_ms=20), FIXED_TIME, "cannot be combined"),
+        (Row(b"a", delay_ms=10**18), FIXED_TIME, "delay is 1000000000000000000; it must lie between 0 and 100 years"),
+        (Row(b"a", delay_ms=-5), FIXED_TIME, "delay is -5; it must lie between 0 and 100 years"),
     ],
 )
 def test_rows_that_do_not_fit_the_topic(row: Row, topic: Topic, rule: str) -> None:
