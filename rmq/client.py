@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Self, Unpack
 
 from rmq._admin.adopt import Adoption, adopt, ensemble_of, highest_epochs
@@ -39,7 +39,7 @@ from rmq._sending.producer import Producer
 from rmq._transport.connections import Connections
 from rmq._transport.durability import DurabilityLevel, parse_durability
 from rmq._transport.urls import URL_FORMS, URL_VARIABLE, Topology, parse_url
-from rmq.errors import CoordinationError
+from rmq.errors import ClientClosedError, CoordinationError
 
 log = reporter("rmq.client")
 
@@ -244,7 +244,10 @@ class RmqClient:
             CoordinationError: ZooKeeper does not answer.
         """
         self._listeners.start(self._zookeeper, threads, handlers, drain_s, idle)
-        self.record_history()
+        with suppress(ClientClosedError):  # a handler has closed this client already
+            self.record_history()
+        if not self._listeners.runners:  # or stopped it
+            self._recording.stop()
 
     def stop(self, drain_s: float = DRAIN_S) -> list[Delivery]:
         """Stop all listeners: claim nothing more, release messages not yet started, and let running handlers finish.

@@ -399,11 +399,25 @@ def test_no_message_is_begun_after_a_stop_whoever_waits_for_redis(
         stopping.join(30)
 
 
+@pytest.mark.parametrize("at_once", [False, True])
 @pytest.mark.parametrize("ending", ["stop", "close"])
-def test_a_handler_may_end_its_own_client(redis_url: str, make_topic: MakeTopic, ending: str) -> None:
-    """It used to meet an error of Python's, and the thread that renews leases went on for ever."""
+def test_a_handler_may_end_its_own_client(
+    redis_url: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch, ending: str, at_once: bool
+) -> None:
+    """It used to meet an error of Python's, and the thread that renews leases went on for ever.
+
+    `at_once`: before `start` has begun to record the history, which then met a closed client, or recorded for ever.
+    """
     topic, ended = make_topic(TopicType.PRIORITY, checked=ending == "stop"), list[object]()
     client = RmqClient(redis_url)
+    threads_before, record = {*threading.enumerate()}, RmqClient.record_history
+
+    def record_late(client: RmqClient) -> None:
+        wait_until(lambda: bool(ended))
+        record(client)
+
+    if at_once:
+        monkeypatch.setattr(RmqClient, "record_history", record_late)
 
     @client.listener(topic, threads=2)
     def handle(delivery: Delivery) -> None:
@@ -417,6 +431,7 @@ def test_a_handler_may_end_its_own_client(redis_url: str, make_topic: MakeTopic,
     wait_until(lambda: bool(ended))
     assert ended == [["last"] if ending == "stop" else None]
     wait_until(lambda: not [each.name for each in threading.enumerate() if topic.name in each.name])
+    wait_until(lambda: {*threading.enumerate()} <= threads_before, message="the end of all threads of the client")
     if ending == "stop":
         assert stats_of(client, topic).total("acked") == 1
     client.close()
