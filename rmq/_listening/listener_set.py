@@ -117,10 +117,10 @@ class ListenerSet:
             follower.start()
             self._follower = follower
         self.runners, self.stopped = runners, False
+        self._heartbeat = Heartbeat(self._connections, runners, coordinator is not None, pace)
+        self._heartbeat.start()  # before the first handler, which may stop this client
         for runner in runners:
             runner.start()
-        self._heartbeat = Heartbeat(self._connections, runners, coordinator is not None, pace)
-        self._heartbeat.start()
 
     def stop(self, drain_s: float) -> list[Delivery]:
         """Stop all listeners; see `RmqClient.stop`.

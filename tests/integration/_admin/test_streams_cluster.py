@@ -25,7 +25,7 @@ def test_groups_the_dead_trimming_and_reading_on_a_cluster(cluster: RedisCluster
         f"streams{os.getpid()}",
         TopicType.STREAM,
         slots=16,
-        lease=timedelta(seconds=1),
+        lease=timedelta(seconds=20),
         max_retries=0,
         retry=ImmediateRetry(),
     )  # without a retention: a consumer would trim what it has acked, now and then
