@@ -1,6 +1,7 @@
 -- Who may change a slot: the epoch and the ensemble in meta, and locks with an expiry. Invariant: a script that claims
 -- or settles reads the fence, and all that its writes could trip over, before its first write; a worker with an older
--- epoch writes nothing. Also what calls for several slots share: with_keys, reply_of, write_refusal, with_base.
+-- epoch writes nothing. Also what calls for several slots share: with_keys, reply_of,
+-- write_refusal, settle_slots, with_base.
 -- @include redis
 
 -- Who may change this slot. Reads meta, writes nothing. Returns a refusal or false, whether this epoch is newer
@@ -60,6 +61,22 @@ local function reply_of(work, ...)
     reply = reply.err
   end
   return done and reply or tostring(reply)
+end
+
+-- Settles in several slots, each by itself: `part(base, at, true)` does what the part that begins at ARGV[at] names
+-- (how many values follow, and how many keys its slot has, come first), with the keys behind KEYS[base]. `zset`: one
+-- of the keys. Returns a reply for each slot, or a refusal of all.
+local function settle_slots(part, at, zset)
+  local refusal = write_refusal(zset)
+  if refusal then
+    return refusal
+  end
+  local replies, base = {}, 0
+  while ARGV[at] do
+    replies[#replies + 1] = reply_of(part, base, at, true)
+    at, base = at + tonumber(ARGV[at]) + 1, base + tonumber(ARGV[at + 1])
+  end
+  return replies
 end
 
 -- A slot's table with keys that only some topics have, by the beginnings of their names: `born`, `held`, `body`. In a

@@ -86,15 +86,7 @@ end
 
 if #KEYS > tonumber(ARGV[6]) then
   -- @include fence
-  local replies, at, base = {}, 5, 0
-  local refusal = write_refusal(KEYS[base + 2])
-  if refusal then
-    return refusal
-  end
-  while ARGV[at] do
-    replies[#replies + 1] = reply_of(settle_part, base, at, true)
-    at, base = at + tonumber(ARGV[at]) + 1, base + tonumber(ARGV[at + 1])
-  end
-  return replies
+  local base = 0
+  return settle_slots(settle_part, 5, KEYS[base + 2])
 end
 return settle_part(0, 5)

@@ -88,15 +88,7 @@ end
 
 if #KEYS > tonumber(ARGV[8]) then
   -- @include fence
-  local replies, at, base = {}, 7, 0
-  local refusal = write_refusal(KEYS[base + 3])
-  if refusal then
-    return refusal
-  end
-  while ARGV[at] do
-    replies[#replies + 1] = reply_of(settle_part, base, at, true)
-    at, base = at + tonumber(ARGV[at]) + 1, base + tonumber(ARGV[at + 1])
-  end
-  return replies
+  local base = 0
+  return settle_slots(settle_part, 7, KEYS[base + 3])
 end
 return settle_part(0, 7)
