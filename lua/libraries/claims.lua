@@ -51,15 +51,8 @@ local function sweep(slot, clock, now_ms, now_s, max_retries, limit, totals)
     local left = math.max(1, left_of(tonumber(due[i + 1]), max_retries))
     -- without retries no score says that it was delivered: one of 1 would be a time in 1970
     local score = left > max_retries and slot.timed and now_ms or left
-    local fresh = redis.call('ZADD', slot.store, 'NX', whole(score), due[i]) == 0
-    if slot.held then
-      -- @include merge_fold
-      budget.bytes = budget.bytes - fold_back(slot, due[i], fresh, now_ms)
-    end
-    if fresh then
-      tally(totals, 'merged', 1)
-      keep_failure(slot, due[i])
-    end
+    local _, cost = return_to_store(slot, due[i], whole(score), now_ms, totals)
+    budget.bytes = budget.bytes - cost
     redis.call('ZREM', slot.retry, due[i])
   end
   if number > 0 then
@@ -83,6 +76,7 @@ end
 -- entries of what has left store meanwhile are dropped, too. What was delivered before is left to its retries. Returns
 -- the rank `start` where the search goes on, 0 where ranks have moved, and whether more may have to die.
 local function expire(slot, start, now_ms, ttl_ms, max_retries, limit, totals)
+  -- @include dead
   local before = '(' .. string.format('%.0f', now_ms - ttl_ms)
   local old
   if slot.born then
@@ -110,26 +104,8 @@ local function expire(slot, start, now_ms, ttl_ms, max_retries, limit, totals)
     seen, budget.bytes = i, budget.bytes - #content
     local score = redis.call('ZSCORE', slot.store, content)
     if score and tonumber(score) > max_retries then
-      local again = redis.call('ZADD', slot.dead, now, content) == 0
-      if again then
-        tally(totals, 'merged', 1)
-      end
-      redis.call('HSET', slot.reason, content, reason)
       local body = redis.call('HGET', slot.body, content)
-      local cost = body and #body or 0
-      if again and slot.held then
-        -- @include merge_fold
-        body, cost = fold_dead(slot, content, body)
-      elseif slot.held then
-        -- @include merge_record
-        cost = move_cost(cost)
-      end
-      budget.bytes = budget.bytes - cost
-      if body then
-        redis.call('HSET', slot.dead_body, content, body)
-      else
-        redis.call('HDEL', slot.dead_body, content)
-      end
+      budget.bytes = budget.bytes - enter_dead(slot, content, body, reason, now, totals)
       redis.call('ZREM', slot.store, content)
       forget_unused(slot, { content })
       expired = expired + 1

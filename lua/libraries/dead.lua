@@ -2,6 +2,29 @@
 -- most 250 a call (trim_dead). Who tells of the dead takes turns: turn_to_tell.
 -- @include fence, totals, redis, failures
 
+-- A message enters `dead`, at `now` (text), with its `reason` and its body, false for none. One of its content that is
+-- there already merges with it. Returns the bytes of the body, or where the topic merges what its value has cost (see
+-- fold_cost).
+local function enter_dead(slot, content, body, reason, now, totals)
+  local again = redis.call('ZADD', slot.dead, now, content) == 0
+  tally(totals, 'merged', again and 1 or 0)
+  redis.call('HSET', slot.reason, content, reason)
+  local cost = body and #body or 0
+  if again and slot.held then
+    -- @include merge_fold
+    body, cost = fold_dead(slot, content, body)
+  elseif slot.held then
+    -- @include merge_record
+    cost = move_cost(cost)
+  end
+  if body then
+    redis.call('HSET', slot.dead_body, content, body)
+  else
+    redis.call('HDEL', slot.dead_body, content)
+  end
+  return cost
+end
+
 -- A claimed message has used up its retries, or was rejected: prepare -> dead, with its last `failure` as the reason,
 -- and its body. Beside a fresh copy in store nothing is left to bury: it is counted, and the fresh copy has all its
 -- retries. Where the topic merges, it has a value of its own, and dies with that. Returns the bytes of the body that it
@@ -14,28 +37,13 @@ local function bury(slot, content, failure, attempts, now_ms, totals)
     redis.call('ZREM', slot.prepare, content)
     return 0
   end
-  local again = redis.call('ZADD', slot.dead, string.format('%.0f', now_ms), content) == 0
-  if again then
-    tally(totals, 'merged', 1)
-  end
   tally(totals, 'buried', 1)
   failure.attempts = attempts
-  redis.call('HSET', slot.reason, content, cjson.encode(failure))
   local bodies = slot.held or slot.body
   local body = redis.call('HGET', bodies, content)
-  local cost = body and #body or 0
-  if again and slot.held then
-    -- @include merge_fold
-    body, cost = fold_dead(slot, content, body)
-  elseif slot.held then
-    -- @include merge_record
-    cost = move_cost(cost)
-  end
+  local cost = enter_dead(slot, content, body, cjson.encode(failure), whole(now_ms), totals)
   if body then
-    redis.call('HSET', slot.dead_body, content, body)
     redis.call('HDEL', bodies, content)
-  else
-    redis.call('HDEL', slot.dead_body, content)
   end
   redis.call('HDEL', slot.error, content)
   redis.call('ZREM', slot.prepare, content)

@@ -1,7 +1,6 @@
 -- Who may change a slot: the epoch and the ensemble in meta, and locks with an expiry. Invariant: a script that claims
 -- or settles reads the fence, and all that its writes could trip over, before its first write; a worker with an older
--- epoch writes nothing. Also what calls for several slots share: with_keys, reply_of,
--- write_refusal, settle_slots, with_base.
+-- epoch writes nothing. Also what calls for several slots share: with_keys, serve_slots, with_base.
 -- @include redis
 
 -- Who may change this slot. Reads meta, writes nothing. Returns a refusal or false, whether this epoch is newer
@@ -45,36 +44,24 @@ local function check_types(zsets, hashes)
   end
 end
 
--- A removal that removes nothing, before a call for several slots writes to any of them: where the server takes no
--- writes, all of the call is refused. Returns that refusal or nil; a key of another type is its own slot's trouble.
-local function write_refusal(zset)
+-- Serves several slots in one call, each by itself: `part(base, at, true)` does what the values say that follow
+-- ARGV[at], their number, with the keys behind KEYS[base]. Each slot has `width` keys; nil: as many as the first of its
+-- values says. A part that fails has the text of its error as its reply, and harms no other slot. `zset`, one of the
+-- keys, is written to first, by a removal that removes nothing: a server that takes no writes refuses all of the call;
+-- a key of another type is its own slot's trouble. Returns a reply for each slot, or that refusal.
+local function serve_slots(part, at, width, zset)
   local probe = redis.pcall('ZREMRANGEBYRANK', zset, 1, 0)
   if type(probe) == 'table' and probe.err and not string.find(probe.err, 'WRONGTYPE', 1, true) then
     return probe
   end
-end
-
--- The part of one slot in a call for several of them: an error there is its reply, as text, and harms no other slot.
-local function reply_of(work, ...)
-  local done, reply = pcall(work, ...)
-  if type(reply) == 'table' and reply.err then
-    reply = reply.err
-  end
-  return done and reply or tostring(reply)
-end
-
--- Settles in several slots, each by itself: `part(base, at, true)` does what the part that begins at ARGV[at] names
--- (how many values follow, and how many keys its slot has, come first), with the keys behind KEYS[base]. `zset`: one
--- of the keys. Returns a reply for each slot, or a refusal of all.
-local function settle_slots(part, at, zset)
-  local refusal = write_refusal(zset)
-  if refusal then
-    return refusal
-  end
   local replies, base = {}, 0
   while ARGV[at] do
-    replies[#replies + 1] = reply_of(part, base, at, true)
-    at, base = at + tonumber(ARGV[at]) + 1, base + tonumber(ARGV[at + 1])
+    local done, reply = pcall(part, base, at, true)
+    if type(reply) == 'table' and reply.err then
+      reply = reply.err
+    end
+    replies[#replies + 1] = done and reply or tostring(reply)
+    at, base = at + tonumber(ARGV[at]) + 1, base + (width or tonumber(ARGV[at + 1]))
   end
   return replies
 end

@@ -337,19 +337,6 @@ local function take_out_passed(at, number, values, now_ms)
   return #contents, places
 end
 
--- The outcomes of all sends: 4 for those that were taken out; none from the first one on that the plan has left.
-local function with_passed(outcomes, places, number)
-  local all = {}
-  for i = 1, number do
-    local outcome = places[i] and outcomes[places[i]] or '4'
-    if places[i] and not outcomes[places[i]] then
-      break
-    end
-    all[i] = outcome
-  end
-  return all
-end
-
 -- Due times are whole, within what a score holds. A promoted priority may be above that.
 local function due_text(due_ms)
   return whole(due_ms < 9007199254740991 and due_ms or 9007199254740991)
@@ -451,11 +438,12 @@ local function send_folded(slot, rules, at, number, values, now_ms)
     -- @include sends
     rules.lowest = due_times(at + number, values, 1, now_ms)
   end
-  if rules.kind == 'FIXED_TIME' and rules.lowest <= now_ms then
+  local passed = rules.kind == 'FIXED_TIME' and past_refusal(rules.lowest, now_ms)
+  if passed then
     number, places = take_out_passed(at, number, values, now_ms)
     values = number
     if number == 0 or not rules.each_time then
-      return redis.error_reply('RMQ_PAST ' .. whole(now_ms) .. ' ' .. whole(rules.lowest))
+      return passed
     end
   end
   local size, in_flight = redis.call('ZCARD', slot.store), redis.call('ZCARD', slot.prepare)
@@ -464,11 +452,13 @@ local function send_folded(slot, rules, at, number, values, now_ms)
   if refusal then
     return refusal
   end
+  local outcomes = table.concat(plan.outcomes)
   if places then
-    plan.outcomes, plan.partly = with_passed(plan.outcomes, places, all), true
+    -- @include sends
+    outcomes, plan.partly = with_passed(outcomes, places, all), true
   end
   if plan.size == 0 then
-    return { 0, table.concat(plan.outcomes), '0', partly = true, nothing = true }
+    return { 0, outcomes, '0', partly = true, nothing = true }
   end
   if rules.max_backlog > 0 and not rules.drop and plan.new > 0 and size + plan.new > rules.max_backlog then
     return redis.error_reply('RMQ_FULL ' .. size .. ' ' .. rules.max_backlog)
@@ -497,5 +487,5 @@ local function send_folded(slot, rules, at, number, values, now_ms)
   if soonest and waited_for == 0 then
     hint(rules.publish, slot.wake, soonest)
   end
-  return { new, table.concat(plan.outcomes), whole(dropped), partly = plan.partly }
+  return { new, outcomes, whole(dropped), partly = plan.partly }
 end

@@ -31,6 +31,14 @@ local function with_own_age(stored, fresh, scale)
   return fresh - fresh % scale + stored % scale
 end
 
+-- The refusal of times of which `lowest` is the earliest, where that has passed; else nil. Nothing is due in the past,
+-- where it would be delivered before all others.
+local function past_refusal(lowest, now_ms)
+  if lowest <= now_ms then
+    return redis.error_reply('RMQ_PAST ' .. whole(now_ms) .. ' ' .. whole(lowest))
+  end
+end
+
 -- The store score that a rescheduling asks for. `kind`: `after` (value = ms from now), `at` (value = epoch ms, ahead of
 -- now), `priority` (value = the priority), on a topic with ages those of `scale` and `unit_ms`, else 1 and 1. Returns
 -- the score, or nil and a refusal.
@@ -38,8 +46,9 @@ local function new_score(kind, value, now_ms, scale, unit_ms)
   if kind == 'after' then
     return now_ms + value
   end
-  if kind == 'at' and value <= now_ms then
-    return nil, redis.error_reply(string.format('RMQ_PAST %.0f %.0f', now_ms, value))
+  local refusal = kind == 'at' and past_refusal(value, now_ms)
+  if refusal then
+    return nil, refusal
   end
   return scale > 1 and aged(value, scale, unit_ms, now_ms) or value
 end

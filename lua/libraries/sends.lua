@@ -322,27 +322,39 @@ local function those_ahead(batch, now_ms)
   return { args = ahead, at = 1, last = #ahead, number = left }, lowest, places
 end
 
+-- The outcomes of all messages of a send, `number` of them, of which some were taken out since their time has passed:
+-- 4 for these, `outcomes` (a digit each) for the others, whose places there `places` has. None from the first one on
+-- that `outcomes` lacks.
+local function with_passed(outcomes, places, number)
+  local all = {}
+  for i = 1, number do
+    local outcome = places[i] and string.sub(outcomes, places[i], places[i]) or '4'
+    if outcome == '' then
+      break
+    end
+    all[i] = outcome
+  end
+  return table.concat(all)
+end
+
 -- As `send_batch`, for fixed times, which have to lie ahead: `lowest` is the earliest. With `rules.each` those that
 -- have passed are refused by themselves: their outcome is 4, and nothing comes of them. If none lies ahead, or without
 -- `rules.each`, the batch is refused.
 local function send_ahead(slot, rules, batch, lowest, now_ms)
-  if lowest > now_ms then
+  local refusal = past_refusal(lowest, now_ms)
+  if not refusal then
     return send_batch(slot, rules, batch, whole(lowest), now_ms)
   end
   local ahead, first, places = those_ahead(batch, now_ms)
   if ahead.number == 0 or not rules.each then
-    return redis.error_reply('RMQ_PAST ' .. whole(now_ms) .. ' ' .. whole(lowest))
+    return refusal
   end
   local detailed = rules.detailed
   rules.detailed = true
   local reply = send_batch(slot, rules, ahead, whole(first), now_ms)
   rules.detailed = detailed
   if not reply.err then
-    local outcomes = {}
-    for i = 1, batch.number do
-      outcomes[i] = places[i] and string.sub(reply[2], places[i], places[i]) or '4'
-    end
-    reply[2] = table.concat(outcomes)
+    reply[2] = with_passed(reply[2], places, batch.number)
   end
   return reply
 end

@@ -14,27 +14,33 @@ local function end_committed(slot, content, totals)
   redis.call('ZREM', slot.prepare, content)
 end
 
--- A claimed message goes back: to store with its retries left as score, or to retry until due_ms (0: at once). A
--- fresh copy in store stands as it is, with its own time or priority and all its retries. Where the topic merges, its
--- value goes along, unless it waits. Returns what that has cost, and whether the fresh copy is due sooner by it.
-local function roll_back(slot, content, retries_left, due_ms, now_ms, totals)
-  local fresh = redis.call('ZSCORE', slot.store, content)
-  local cost, sooner = 0, false
-  if slot.held and (fresh or due_ms == 0) then
+-- A message goes back to store, with this score as text. A fresh copy that was sent since stands as it is, with its
+-- own time or priority and all its retries: the message merges into it, its last failure and, where the topic merges,
+-- its value with it (fold_back). Returns whether there was one, what that has cost, and whether it is due sooner by it.
+local function return_to_store(slot, content, score, now_ms, totals)
+  local fresh, cost, sooner = redis.call('ZADD', slot.store, 'NX', score, content) == 0, 0, false
+  if slot.held then
     -- @include merge_fold
     cost, sooner = fold_back(slot, content, fresh, now_ms)
   end
   if fresh then
     tally(totals, 'merged', 1)
     keep_failure(slot, content)
-  elseif due_ms > 0 then
-    local due_second = math.ceil(due_ms / 1000)
-    redis.call('ZADD', slot.retry, string.format('%.0f', due_second * 1000 + retries_left), content)
-    tally(totals, 'retried', 1)
-  else
-    redis.call('ZADD', slot.store, whole(retries_left), content)
-    tally(totals, 'retried', 1)
   end
+  return fresh, cost, sooner
+end
+
+-- A claimed message goes back: to store with its retries left as score, or to retry until due_ms (0: at once), unless a
+-- fresh copy is in store. What waits leaves its value in `held`. Returns what that has cost, and whether the fresh copy
+-- is due sooner by it.
+local function roll_back(slot, content, retries_left, due_ms, now_ms, totals)
+  local fresh, cost, sooner = false, 0, false
+  if due_ms > 0 and not redis.call('ZSCORE', slot.store, content) then
+    redis.call('ZADD', slot.retry, whole(math.ceil(due_ms / 1000) * 1000 + retries_left), content)
+  else
+    fresh, cost, sooner = return_to_store(slot, content, whole(retries_left), now_ms, totals)
+  end
+  tally(totals, 'retried', fresh and 0 or 1)
   redis.call('ZREM', slot.prepare, content)
   return cost, sooner
 end
@@ -109,16 +115,10 @@ local function settle_nacks(slot, at, now_ms, max_retries, totals, stale)
     elseif verb == 'release' and read_failure(redis.call('HGET', slot.error, content)).committed then
       end_committed(slot, content, totals)
     elseif verb == 'release' then
-      local fresh = redis.call('ZADD', slot.store, 'NX', ARGV[i + 3], content) == 0
-      if slot.held then
-        -- @include merge_fold
-        budget.bytes = budget.bytes - fold_back(slot, content, fresh, now_ms)
-      end
-      if fresh then
-        tally(totals, 'merged', 1)
-        keep_failure(slot, content)
-      elseif slot.born then
-        redis.call('ZADD', slot.born, string.format('%.0f', now_ms), content)
+      local fresh, cost = return_to_store(slot, content, ARGV[i + 3], now_ms, totals)
+      budget.bytes = budget.bytes - cost
+      if slot.born and not fresh then
+        redis.call('ZADD', slot.born, whole(now_ms), content)
       end
       tally(totals, 'released', 1)
       redis.call('ZREM', slot.prepare, content)

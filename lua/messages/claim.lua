@@ -73,16 +73,7 @@ end
 
 if joined then
   -- @include fence
-  local refusal = write_refusal(KEYS[#KEYS - width + 1])
-  if refusal then
-    return refusal
-  end
-  local replies, at = {}, 10
-  for base = 0, #KEYS - width, width do
-    replies[#replies + 1] = reply_of(claim, base, at)
-    at = at + tonumber(ARGV[at]) + 1
-  end
-  return replies
+  return serve_slots(claim, 10, width, KEYS[#KEYS - width + 1])
 end
 local reply = claim(0, 10)
 return reply.err and reply or { reply }

@@ -15,8 +15,10 @@
 -- Errors: of a slot: RMQ_FENCED stored_epoch epoch, RMQ_ENSEMBLE stored_ensemble; nothing was written there. OOM can't
 --   occur, and a server that takes no writes refuses before anything is written
 -- Complexity: O(n log N)
--- Notes: compare-and-set on the claim score: a stale settlement changes nothing. Each slot is settled atomically. Never
---   repeated after a lost reply.
+-- Notes: an ack takes the content out of prepare, its failure out of error and its body out of body, unless a fresh
+--   copy in store has that by now; where the topic merges, its value out of held; and counts as `acked` in meta. A
+--   claim with settlements writes the same. Compare-and-set on the claim score: a stale settlement changes nothing.
+--   Each slot is settled atomically. Never repeated after a lost reply.
 -- @include fence, totals, settlements
 
 local max_retries, publish = tonumber(ARGV[1]), ARGV[4]
@@ -87,6 +89,6 @@ end
 if #KEYS > tonumber(ARGV[6]) then
   -- @include fence
   local base = 0
-  return settle_slots(settle_part, 5, KEYS[base + 2])
+  return serve_slots(settle_part, 5, nil, KEYS[base + 2])
 end
 return settle_part(0, 5)

@@ -68,16 +68,7 @@ end
 
 if joined then
   -- @include fence
-  local refusal = write_refusal(KEYS[#KEYS - 6])
-  if refusal then
-    return refusal
-  end
-  local replies, at = {}, 11
-  for base = 0, #KEYS - 9, 9 do
-    replies[#replies + 1] = reply_of(claim, base, at)
-    at = at + tonumber(ARGV[at]) + 1
-  end
-  return replies
+  return serve_slots(claim, 11, 9, KEYS[#KEYS - 6])
 end
 local reply = claim(0, 11)
 return reply.err and reply or { reply }

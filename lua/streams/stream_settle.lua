@@ -89,6 +89,6 @@ end
 if #KEYS > tonumber(ARGV[8]) then
   -- @include fence
   local base = 0
-  return settle_slots(settle_part, 7, KEYS[base + 3])
+  return serve_slots(settle_part, 7, nil, KEYS[base + 3])
 end
 return settle_part(0, 7)

@@ -92,9 +92,8 @@ MERGING = (
     ),
     mutant("merging: nobody is buried beside a fresh copy", ("bury", "if not slot.held and", "if")),
     mutant("merging: the fresh copy's value is buried", ("bury", "slot.held or slot.body", "slot.body")),
-    mutant("merging: a second death overwrites the first", ("bury", "if again and slot.held then", "if false then")),
     mutant(
-        "merging: who outlives his time overwrites the dead", ("expire", "if again and slot.held then", "if false then")
+        "merging: a second death overwrites the first", ("enter_dead", "if again and slot.held then", "if false then")
     ),
     mutant("merging: a dead set keeps all its items", ("fold_dead", "or folded.number > most) and", ") and")),
     mutant("merging: folds cost nothing", ("fold_cost", "local cost = 8 *", "local cost = 0 *")),
@@ -264,7 +263,7 @@ MERGING = (
     ),
     mutant(
         "merging: a sweep does not weigh what folds back",
-        ("sweep", "budget.bytes = budget.bytes - fold_back(", "local _ = fold_back("),
+        ("sweep", "budget.bytes = budget.bytes - cost", ""),
     ),
     mutant("merging: a name counts for ever", ("send_merged", "string.sub(lane, 1, 1) == '='", "false")),
     # bounds

@@ -19,13 +19,14 @@ MUTANTS = (
         "slots of a call: the error of a single one is a reply",
         ("claim", "reply.err and reply or { reply }", "{ reply }"),
     ),
-    _mutant("slots of a call: an error in one ends all", ("claim", "reply_of(claim, base, at)", "claim(base, at)")),
-    _mutant("slots of a call: the next one reads what the last one said", ("claim", "tonumber(ARGV[at]) + 1", "0")),
-    _mutant("slots of a group's call: one has the budget of several", ("stream_claim", "joined and { work", "{ work")),
     _mutant(
-        "slots of a group's call: an error in one ends all",
-        ("stream_claim", "reply_of(claim, base, at)", "claim(base, at)"),
+        "slots of a call: an error in one ends all",
+        ("serve_slots", "pcall(part, base, at, true)", "true, part(base, at, true)"),
     ),
+    _mutant(
+        "slots of a call: the next one has the keys of the last one", ("serve_slots", "base + (width", "base * (width")
+    ),
+    _mutant("slots of a group's call: one has the budget of several", ("stream_claim", "joined and { work", "{ work")),
     _mutant("two claims have one stamp", ("claim_slot", "now_ms <= clock.last then", "false then")),
     _mutant("a stamp is drawn twice", ("next_stamp", "clock.last + 1)", "clock.last)")),
     _mutant("the stamp is not noted", ("claim_slot", "if #items > 0 or clock.changed then", "if false then")),
@@ -121,7 +122,6 @@ MUTANTS = (
             "redis.call('ZREVRANGEBYSCORE', slot.prepare, to, from,",
         ),
     ),
-    _mutant("a retry overwrites a fresh copy", ("sweep", "slot.store, 'NX', whole(score)", "slot.store, whole(score)")),
     # settling
     _mutant("ack does not compare", ("settle_acks", "if scores[i] ~= claim_score then", "if false then")),
     _mutant(
@@ -151,16 +151,16 @@ MUTANTS = (
     _mutant("ack leaves the body behind", ("drop_bodies", "if #gone > 0 then", "if false then")),
     _mutant(
         "a rollback overwrites a fresh copy",
-        ("roll_back", "local fresh = redis.call('ZSCORE', slot.store, content)", "local fresh = false"),
+        ("return_to_store", "slot.store, 'NX', score", "slot.store, score"),
     ),
     _mutant(
         "a failure is forgotten with a fresh send",
-        ("roll_back", "keep_failure(slot, content)", "redis.call('HDEL', slot.error, content)"),
+        ("return_to_store", "keep_failure(slot, content)", "redis.call('HDEL', slot.error, content)"),
     ),
     _mutant("a delayed retry comes early", ("roll_back", "math.ceil", "math.floor")),
     _mutant(
         "a release uses up a retry",
-        ("settle_nacks", "'NX', ARGV[i + 3]", "'NX', math.max(1, tonumber(claim_score) % 1000)"),
+        ("settle_nacks", "content, ARGV[i + 3]", "content, whole(math.max(1, tonumber(claim_score) % 1000))"),
     ),
     _mutant(
         "an exhausted one never dies",
@@ -180,8 +180,8 @@ MUTANTS = (
         "prepare is trimmed before store is written",
         (
             "roll_back",
-            "  local fresh = redis.call('ZSCORE', slot.store",
-            "  redis.call('ZREM', slot.prepare, content)\n  local fresh = redis.call('ZSCORE', slot.store",
+            "  local fresh, cost, sooner = false",
+            "  redis.call('ZREM', slot.prepare, content)\n  local fresh, cost, sooner = false",
         ),
     ),
     # skiplists
@@ -205,10 +205,10 @@ MUTANTS = (
         "an exhausted one dies beside its fresh copy",
         ("bury", "if not slot.held and redis.call('ZSCORE', slot.store, content) then", "if false then"),
     ),
-    _mutant("death loses the body", ("bury", "redis.call('HSET', slot.dead_body, content, body)", "")),
+    _mutant("death loses the body", ("enter_dead", "redis.call('HSET', slot.dead_body, content, body)", "")),
     _mutant(
         "dying twice is not accounted for",
-        ("bury", "tally(totals, 'merged', 1)\n  end\n  tally", "end\n  tally"),
+        ("enter_dead", "again and 1 or 0", "0"),
     ),
     _mutant("the dead are not trimmed", ("trim_dead", "if #doomed > 0 then", "if false then")),
     _mutant("redrive takes one that died again", ("redrive", "died[i] ~= tonumber(found)", "false")),
@@ -258,7 +258,7 @@ MUTANTS = (
     _mutant("sends: hints go by no due time", ("send", "unit == 'at' and lowest or '0'", "'0'")),
     _mutant(
         "sends: a time that is now is taken",
-        ("send_ahead", "if lowest > now_ms then", "if lowest >= now_ms then"),
+        ("past_refusal", "if lowest <= now_ms then", "if lowest < now_ms then"),
     ),
     _mutant("sends: time ranges are due times", ("read_batch", "score = whole(now_ms + value)", "score = value")),
     _mutant("sends: a time range of all is a due time", ("read_batch", "now_ms and whole(now_ms + value)", "false")),
@@ -299,7 +299,7 @@ MUTANTS = (
     _mutant("merged sends are not counted", ("send_batch", "'merged', whole(number - new)", "'merged', '0'")),
     _mutant("the backlog has no bound", ("send_batch", "rules.max_backlog > 0 and size", "false and size")),
     _mutant("merging needs room", ("check_backlog", "if fresh > 0 and size", "if size")),
-    _mutant("the past is a fixed time", ("send_ahead", "if lowest > now_ms then", "if true then")),
+    _mutant("the past is a fixed time", ("past_refusal", "if lowest <= now_ms then", "if false then")),
     _mutant(
         "a refused time leaves its body to another",
         ("those_ahead", "= place, messages[i + 1]", "= messages[i], messages[i + 1]"),
@@ -308,7 +308,7 @@ MUTANTS = (
     _mutant("a time that has passed refuses others that merge", ("send_folded", "not rules.each_time", "true")),
     _mutant(
         "what a call with a passed time leaves is refused",
-        ("with_passed", "places[i] and not outcomes[places[i]]", "false"),
+        ("with_passed", "      break", "      outcome = '4'"),
     ),
     _mutant("wake hints are never published", ("send_batch", "hint(rules.publish, slot.wake, lowest)", "")),
     _mutant(
@@ -359,8 +359,7 @@ MUTANTS = (
         "nobody comes back for more that is too old",
         ("claim_slot", "not more and not more_outlived", "not more"),
     ),
-    _mutant("who is too old loses its body", ("expire", "redis.call('HSET', slot.dead_body, content, body)", "")),
-    _mutant("a released one keeps no age", ("settle_nacks", "elseif slot.born then", "elseif false then")),
+    _mutant("a released one keeps no age", ("settle_nacks", "slot.born and not fresh", "false")),
     _mutant("a redriven one keeps no age", ("redrive", "if born then\n        redis", "if false then\n        redis")),
     _mutant("ages pile up", ("claim_slot", "redis.call('ZREM', slot.born, unpack(names))", "")),
     _mutant("ranks are taken for unmoved", ("expire", "expired > 0 and 0 or start", "start")),
