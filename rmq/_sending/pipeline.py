@@ -12,8 +12,8 @@ from rmq._broker.keys import slot_keys
 from rmq._model.batches import Batch
 from rmq._model.topics import Topic
 from rmq._transport.call import Call
+from rmq._transport.call_queue import CallQueue
 from rmq._transport.connections import Connections
-from rmq._transport.dispatch import Dispatch, wait_for_any
 from rmq._transport.urls import Address
 from rmq.errors import RmqError, ScriptFailedError
 
@@ -52,16 +52,15 @@ class ServerQueue:
     Attributes:
         waiting: The batches of each slot, in the order of their slots' turns.
         number: Number of these batches.
-        round: The batches that are under way, by the calls that they share.
+        under_way: Number of its calls without a result.
         held: The batches of the round that is being built, or that was not sent because the previous one failed.
         failed: Whether a batch was not stored: no further batch is sent.
     """
 
     waiting: deque[deque[Batch]] = field(default_factory=deque["deque[Batch]"])
     number: int = 0
-    round: list[list[Batch]] = field(default_factory=list["list[Batch]"])
+    under_way: int = 0
     held: list[Batch] = field(default_factory=list["Batch"])
-    dispatch: Dispatch | None = None
     failed: bool = False
     _of_slot: dict[int, deque[Batch]] = field(default_factory=dict["int", "deque[Batch]"])
 
@@ -99,10 +98,6 @@ class ServerQueue:
         self.number -= len(round_)
         return round_
 
-    def is_free(self) -> bool:
-        """Process the replies of the current round that have arrived; return whether it is complete."""
-        return self.dispatch is None or self.dispatch.step()
-
 
 class Pipeline:
     """Keeps one round of calls under way per server, and builds the next one meanwhile. Not thread-safe.
@@ -130,6 +125,7 @@ class Pipeline:
     ) -> None:
         self._connections, self._topic, self._size = connections, topic, size
         self._call, self._settle, self._wait, self._join = call, settle, wait, join
+        self._calls: CallQueue[tuple[ServerQueue, list[Batch]]] = CallQueue(connections)
         self._queues: dict[Address | None, ServerQueue] = {}
         self._queue_of: dict[int, ServerQueue] = {}  # fixed: none of a slot's batches may overtake another
         self._queued = self._queued_bytes = 0
@@ -153,7 +149,9 @@ class Pipeline:
         """
         if queue.failed:
             return
-        if len(self._queues) == 1 or queue.is_free():
+        if len(self._queues) > 1:
+            self._take(0.0)
+        if len(self._queues) == 1 or not (queue.under_way or queue.failed):
             self._send_round(queue)
         while (self._queued > QUEUED or self._queued_bytes > QUEUED_BYTES) and self._send_to_free_servers():
             pass
@@ -165,18 +163,13 @@ class Pipeline:
 
     def collect(self) -> None:
         """Wait for the rounds under way, and process their results."""
-        in_flight = [queue.dispatch for queue in self._queues.values() if queue.dispatch is not None]
-        while len(in_flight) > 1 and (in_flight := [dispatch for dispatch in in_flight if not dispatch.step()]):
-            wait_for_any(in_flight, self._connections.runtime)
-        for queue in self._queues.values():
-            self._collect(queue)
+        while self._take():
+            pass
 
     def close(self) -> None:
         """Wait for the rounds under way and discard their results, so that no reply stays unread."""
-        for queue in self._queues.values():
-            dispatch, queue.dispatch = queue.dispatch, None
-            if dispatch is not None:
-                dispatch.results()
+        while self._calls.completions():
+            pass
 
     def unsent(self) -> Iterator[Batch]:
         """Yield the batches that were queued and not sent."""
@@ -187,13 +180,15 @@ class Pipeline:
 
     def _send_to_free_servers(self) -> bool:
         """Send a round to each idle server, or wait until one is idle; return whether there was anything to send."""
+        alone = len(self._queues) == 1  # its round is waited for once the next one is built
+        if not alone:
+            self._take(0.0)
         waiting = [queue for queue in self._queues.values() if queue.waiting and not queue.failed]
-        if len(self._queues) == 1:
-            free = waiting  # to collect waits for its round
-        elif not (free := [queue for queue in waiting if queue.is_free()]):
-            wait_for_any((queue.dispatch for queue in waiting if queue.dispatch is not None), self._connections.runtime)
+        free = [queue for queue in waiting if alone or not queue.under_way]
         for queue in free:
             self._send_round(queue)
+        if waiting and not free:
+            self._take()
         return bool(waiting)
 
     def _send_round(self, queue: ServerQueue) -> None:
@@ -205,22 +200,26 @@ class Pipeline:
         join = self._join
         groups = [[batch] for batch in round_] if join is None else grouped(round_)
         calls = [self._call(group[0]) if join is None or len(group) == 1 else join(group) for group in groups]
-        self._collect(queue)  # only now: Redis worked while these batches were put together, and the order is kept
+        while queue.under_way and self._take():  # only now: Redis worked while these batches were put together
+            pass
         if queue.failed:
             return
         if self._wait is not None:
             self._wait(messages)
-        queue.round, queue.dispatch = groups, self._connections.dispatch(calls)
-        queue.held = []
+        for call, group in zip(calls, groups, strict=True):
+            self._calls.submit(call, (queue, group))
+        self._calls.flush()
+        queue.under_way, queue.held = len(groups), []
 
-    def _collect(self, queue: ServerQueue) -> None:
-        if queue.dispatch is None:
-            return
-        (round_, results), queue.dispatch = (queue.round, queue.dispatch.results), None
-        for group, result in zip(round_, results(), strict=True):
+    def _take(self, patience_s: float | None = None) -> bool:
+        """Settle the batches of completed calls; return whether there were any. By default, wait for the first one."""
+        completed = self._calls.completions(patience_s)
+        for (queue, group), result in completed:
+            queue.under_way -= 1
             for batch, outcome in zip(group, self._results_of(group, result), strict=True):
                 if not self._settle(batch, outcome):
                     queue.failed = True
+        return bool(completed)
 
     def _results_of(self, group: Sequence[Batch], result: Any) -> Sequence[Any]:
         """Return the result, or error, of each batch of a call."""

@@ -14,7 +14,7 @@ from rmq._io.wire import NOTHING, Argument, ReplyError, WireBrokenError, WireTim
 from rmq._model.retry import draw_jitter
 from rmq._model.times import monotonic_s
 from rmq._transport.call import Call, plain
-from rmq._transport.dispatch import AWAITED, FIRST_PAUSE_S, LONGEST_PAUSE_S, Dispatch
+from rmq._transport.dispatch import FIRST_PAUSE_S, LONGEST_PAUSE_S, Dispatch
 from rmq._transport.durability import Durability
 from rmq._transport.exchange import DurabilityBarrier, Exchange, not_executed, raise_first
 from rmq._transport.node import Node
@@ -184,12 +184,15 @@ class Connections:
             deadline_s = self._deadline_for(calls)
         return self.dispatch(calls, deadline_s).results(patience_s)
 
-    def dispatch(self, calls: Sequence[Call[Any]], deadline_s: float | None = None) -> Dispatch:
+    def dispatch(
+        self, calls: Sequence[Call[Any]], deadline_s: float | None = None, timeout_s: float | None = None
+    ) -> Dispatch:
         """Send calls without waiting for replies. The caller must get all results or close the `Dispatch`."""
         self.refuse_misuse()
         if monotonic_s() >= self._next_check_s:
             self._run_periodic_check()
-        dispatch = self._dispatch(Exchange(calls, self._scripts, self._confirmation), deadline_s or self.deadline_s)
+        exchange = Exchange(calls, self._scripts, self._confirmation)
+        dispatch = self._dispatch(exchange, deadline_s or self.deadline_s, timeout_s=timeout_s)
         dispatch.send()
         return dispatch
 
@@ -213,12 +216,7 @@ class Connections:
         """Execute one call as `run` does; on a cluster try only once, and wait no longer than `patience_s`."""
         if not self.multi_node:
             return self.run(call)
-        once = self.dispatch([call], AT_ONCE_S)
-        [result] = once.results(patience_s, leave=True)
-        if result is AWAITED:
-            once.close()
-            result = RedisUnavailableError(f"no answer from Redis at {self.url.shown} within {patience_s:g} s")
-        return cast("T", _only([result]))
+        return cast("T", _only(self.dispatch([call], AT_ONCE_S, patience_s).results()))
 
     def read_at_once(self, key: str, *commands: Sequence[Argument]) -> list[Any]:
         """Execute read-only commands atomically (MULTI) and return their replies.
@@ -419,9 +417,11 @@ class Connections:
         node.give_back(wire)
         return reply
 
-    def _dispatch(self, exchange: Exchange, deadline_s: float, started_s: float | None = None) -> Dispatch:
-        server = f"Redis at {self.url.shown}"
-        return Dispatch(exchange, self._router, self.runtime, self._timeout_s, deadline_s, started_s, server)
+    def _dispatch(
+        self, exchange: Exchange, deadline_s: float, started_s: float | None = None, timeout_s: float | None = None
+    ) -> Dispatch:
+        server, timeout_s = f"Redis at {self.url.shown}", timeout_s or self._timeout_s
+        return Dispatch(exchange, self._router, self.runtime, timeout_s, deadline_s, started_s, server)
 
     def _deadline_for(self, calls: Sequence[Call[Any]]) -> float:
         """Return the deadline of calls: only the reply timeout if none may be repeated and no server answers."""

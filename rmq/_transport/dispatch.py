@@ -117,12 +117,29 @@ class Dispatch:
             self.close()
             raise
 
-    def step(self) -> bool:
-        """Read replies that have arrived and send calls that are due, without waiting. Return whether all is done."""
-        self._receive(alone=False)
-        if self._exchange.open and self._stalled:
-            self._repeat_in_time()
-        return self._exchange.done
+    def step(
+        self, since_s: float = 0.0, patience_s: float | None = None, *, leave: bool = False, alone: bool = False
+    ) -> bool:
+        """Read replies that have arrived and send calls that are due. Return whether there is nothing to wait for.
+
+        Args:
+            since_s: When the caller began to wait, on the clock of `monotonic_s`.
+            patience_s: Once some calls have a result, break off after this time without data: calls that are to be sent
+                again fail, and so do those in flight. By default at the timeouts of the client.
+            leave: Break off even if no call has a result, and keep the calls in flight: their replies may come later.
+            alone: Wait for all replies of a request if no other one is in flight: nothing else has to be waited for.
+        """
+        exchange = self._exchange
+        self._receive(alone=alone and len(self._in_flight) == 1)
+        if exchange.done:
+            return True
+        over_s = since_s + patience_s if patience_s is not None and exchange.partly_done else None
+        if patience_s is not None and (leave or exchange.partly_done) and self._is_silent(since_s, patience_s):
+            self._break_off(patience_s, leave)
+            return True
+        if exchange.open and self._stalled:
+            self._repeat_in_time(over_s)
+        return exchange.done
 
     def wait_s(self) -> float:
         """Return the seconds until `step` has something to do even if no reply arrives."""
@@ -134,6 +151,10 @@ class Dispatch:
         if self._exchange.open and self._stalled:
             ends.append(self._again_s)
         return max(0.0, min(ends, default=now_s) - now_s)
+
+    def take_settled(self) -> list[tuple[int, Any]]:
+        """Return the results since the last time, with the indices of their calls; none of them is kept."""
+        return self._exchange.take_settled()
 
     def results(self, patience_s: float | None = None, *, leave: bool = False) -> list[Any]:
         """Wait for the results.
@@ -147,8 +168,11 @@ class Dispatch:
         Returns:
             For each call its parsed reply, an `RmqError`, or, with `leave`, `AWAITED` if its reply is pending.
         """
+        since_s = monotonic_s()
+        patience_s = patience_s if self._multi_node else None
         try:
-            self._wait(None if not self._multi_node else patience_s, leave)
+            while not self.step(since_s, patience_s, leave=leave, alone=patience_s is None):
+                wait_for_any([self], self._runtime, patience_s)
         except BaseException:  # an unread reply would be read by the next user of the connection
             self.close()
             raise
@@ -164,36 +188,17 @@ class Dispatch:
             part.wire.close()
         self._in_flight = []
 
-    def _wait(self, patience_s: float | None, leave: bool) -> None:
-        exchange, started_s = self._exchange, monotonic_s()
-        while True:
-            self._receive(alone=patience_s is None and len(self._in_flight) == 1)
-            if exchange.done:
-                return
-            over_s = None
-            if patience_s is not None and (leave or exchange.partly_done):
-                if self._impatient(started_s, patience_s):
-                    self._break_off(patience_s, leave)
-                    return
-                over_s = started_s + patience_s if exchange.partly_done else None
-            if exchange.open and self._stalled and not self._repeat_in_time(over_s):
-                continue
-            wait_s = self.wait_s()
-            if patience_s is not None and self._in_flight:
-                wait_s = min(wait_s, max(patience_s / 8, 0.001))
-            _wait(self._runtime, self.wires, wait_s)
-
     @property
     def _stalled(self) -> bool:
         """True if every request in flight is to an unresponsive server; unsent calls should not wait for those."""
         return all(part.node.unresponsive for part in self._in_flight)
 
-    def _impatient(self, started_s: float, patience_s: float) -> bool:
-        """Return whether all servers with pending replies have sent nothing for `patience_s`."""
+    def _is_silent(self, since_s: float, patience_s: float) -> bool:
+        """Return whether no server with pending replies has sent anything for `patience_s`, or since `since_s`."""
         if not self._in_flight:
             return self._only_unresponsive
         now_s = monotonic_s()
-        return all(now_s - max(part.last_data_s, started_s) >= patience_s for part in self._in_flight)
+        return all(now_s - max(part.last_data_s, since_s) >= patience_s for part in self._in_flight)
 
     def _break_off(self, patience_s: float, leave: bool) -> None:
         for part in self._in_flight:
@@ -206,8 +211,8 @@ class Dispatch:
             self._in_flight = []
         self._exchange.give_up(patience_s, self._server)
 
-    def _repeat_in_time(self, over_s: float | None = None) -> bool:
-        """Send open calls again after their pause, or fail them at the deadline. Return whether the pause continues."""
+    def _repeat_in_time(self, over_s: float | None) -> None:
+        """Send open calls again after their pause, or fail them at the deadline."""
         exchange, now_s = self._exchange, monotonic_s()
         if exchange.pause_needed and not self._again_s:
             self._router.invalidate()
@@ -216,12 +221,9 @@ class Dispatch:
         end_s = self._started_s + self._deadline_s
         if max(now_s, self._again_s) > (end_s if over_s is None else min(end_s, over_s)):
             exchange.give_up(self._deadline_s, self._server)
-            return False
-        if now_s < self._again_s:
-            return True
-        self._again_s = 0.0
-        self.send()
-        return False
+        elif now_s >= self._again_s:
+            self._again_s = 0.0
+            self.send()
 
     def _send_part(self, node: Node, indices: Sequence[int]) -> None:
         exchange = self._exchange
@@ -302,16 +304,12 @@ class Dispatch:
         return self._multi_node and not part.node.unresponsive and not part.batch.confirming
 
 
-def wait_for_any(dispatches: Iterable[Dispatch], runtime: Runtime) -> None:
-    """Wait until one of several dispatches has something to do."""
+def wait_for_any(dispatches: Iterable[Dispatch], runtime: Runtime, patience_s: float | None = None) -> None:
+    """Wait until one of several dispatches has something to do, or it is time to see who is silent for `patience_s`."""
     waiting = list(dispatches)
-    wait_s = min((dispatch.wait_s() for dispatch in waiting), default=0.0)
-    if wait_s > 0:
-        _wait(runtime, [wire for dispatch in waiting for wire in dispatch.wires], wait_s)
-
-
-def _wait(runtime: Runtime, wires: Sequence[Wire], wait_s: float) -> None:
+    wires = [wire for dispatch in waiting for wire in dispatch.wires]
+    wait_s = min(dispatch.wait_s() for dispatch in waiting)
     if wires:
-        runtime.wait_progress(wires, wait_s)
+        runtime.wait_progress(wires, wait_s if patience_s is None else min(wait_s, max(patience_s / 8, 0.001)))
     elif wait_s > 0:
         runtime.sleep(wait_s)

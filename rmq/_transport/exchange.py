@@ -118,7 +118,7 @@ class Exchange:
         confirmation: The command that follows durable calls.
 
     Attributes:
-        results: For each call its parsed reply or its error.
+        results: For each call its parsed reply or its error, until `take_settled` has returned it.
         last_problem: The last reason for sending a call again.
         pause_needed: Whether to pause before sending again, because the same problem is likely to recur.
     """
@@ -129,11 +129,11 @@ class Exchange:
         self.results: list[Any] = [None] * len(calls)
         self.last_problem = ""
         self.pause_needed = False
-        self._calls = calls
+        self._calls = dict(enumerate(calls))  # those without a result: a numbered call is closed once it is dropped
         self._scripts = scripts
         self._confirmation = confirmation
         self._open = list(range(len(calls)))
-        self._left = len(calls)
+        self._settled: list[int] = []
         self._unloaded: set[int] = set()
         self._maybe_executed: set[int] = set()  # sent, the reply lost, to be sent again: carried out or not
         self._asked: dict[int, Address] = {}
@@ -146,7 +146,7 @@ class Exchange:
     @property
     def done(self) -> bool:
         """True if every call has a result."""
-        return not self._left
+        return not self._calls
 
     @property
     def open(self) -> bool:
@@ -156,7 +156,7 @@ class Exchange:
     @property
     def partly_done(self) -> bool:
         """True if some calls have a result and others do not."""
-        return 0 < self._left < len(self._calls)
+        return 0 < len(self._calls) < len(self.results)
 
     def take_open(self) -> Iterator[tuple[int, Call[Any], Address | None]]:
         """Yield the open calls with the address of an ASK redirection, if any. They are no longer open then."""
@@ -183,7 +183,16 @@ class Exchange:
     def settle(self, index: int, result: Any) -> None:
         """Record the result of a call."""
         self.results[index] = result
-        self._left -= 1
+        self._settled.append(index)
+        del self._calls[index]
+
+    def take_settled(self) -> list[tuple[int, Any]]:
+        """Return the results since the last time, with the indices of their calls; none of them is kept."""
+        settled = [(index, self.results[index]) for index in self._settled]
+        for index in self._settled:
+            self.results[index] = None
+        self._settled.clear()
+        return settled
 
     def give_up(self, deadline_s: float, server: str = "Redis") -> None:
         """Fail the open calls because the deadline has passed."""

@@ -157,6 +157,8 @@ from rmq._sending.pipeline import BATCH_BYTES as BATCH_BYTES
 from rmq._transport import connections as connections
 from rmq._transport.call import PUBLISH as PUBLISH
 from rmq._transport.call import Call as Call
+from rmq._transport.call import plain as plain
+from rmq._transport.call_queue import CallQueue as CallQueue
 from rmq._transport.cluster_map import hash_slot as hash_slot
 from rmq._transport.cluster_map import hash_tag as hash_tag
 from rmq._transport.connections import Connections as Connections
@@ -175,6 +177,8 @@ from rmq._transport.script_library import default_scripts as default_scripts
 from rmq._transport.urls import Address as Address
 from rmq._transport.urls import Topology as Topology
 from rmq._transport.urls import parse_url as parse_url
+from rmq.aio.backend import EventLoop as EventLoop
+from rmq.aio.greenlets import GreenletTask as GreenletTask
 
 
 def encode(topic: Topic, message: Message) -> EncodedMessage:
