@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
 from rmq._broker.keys import group_keys, slot_keys
 from rmq._io.wire import Argument
-from rmq._model.scores import ages_for
+from rmq._model.scores import Ties, ages_for
 from rmq._model.topics import Topic
 from rmq._transport.call import NO_REFUSALS, PUBLISH, Call, Refusals
-from rmq._transport.script_library import Names, default_scripts
+from rmq._transport.script_library import Names, Script, default_scripts
 
 T = TypeVar("T")
 
@@ -21,6 +22,31 @@ SAFE_AGAIN = "Repeating it is safe"
 
 FILLED_IN = {"publish": PUBLISH}
 """Arguments that callers do not give: `Connections` fills them in."""
+
+NO_KEYS: Mapping[str, str] = MappingProxyType({})
+
+
+def order_of(topic: Topic) -> str:
+    """Return the delivery order of a topic, as an argument of scripts."""
+    return "low" if topic.type.timed else "high"
+
+
+def claim_order_of(topic: Topic) -> str:
+    """Return the claim order of a topic, as an argument of scripts; `any` ignores contents."""
+    return "any" if topic.ties is Ties.ANY else order_of(topic)
+
+
+SETTINGS: Mapping[str, Callable[[Topic], Argument]] = {
+    "lease_ms": attrgetter("lease_ms"),
+    "max_backlog": attrgetter("max_backlog_per_slot"),
+    "max_dead": attrgetter("max_dead_per_slot"),
+    "max_dead_age_ms": attrgetter("max_dead_age_ms"),
+    "max_retries": attrgetter("max_retries"),
+    "order": order_of,
+    "scale": lambda topic: ages_for(topic.max_priority).scale,
+    "unit_ms": lambda topic: ages_for(topic.max_priority).unit_ms,
+}
+"""Arguments that follow from the topic. Callers give them only to pass another value."""
 
 
 class BoundScript:
@@ -43,6 +69,10 @@ class BoundScript:
         self.durable = durable
 
     @cached_property
+    def _script(self) -> Script:
+        return default_scripts()[self.name]
+
+    @cached_property
     def args(self) -> Callable[..., list[Argument]]:
         """Function that returns the arguments in the script's order; takes all of them by name, the tail as a sequence.
 
@@ -55,36 +85,34 @@ class BoundScript:
 
         Compiles the function: do it once, not per call. Raises `TypeError` for a name that is not in the header.
         """
-        return _binder(self.name, default_scripts()[self.name].args, "[{}]", known)
+        return _binder(self.name, self._script.args, known)
 
     @cached_property
-    def names(self) -> Callable[..., tuple[str, ...]]:
-        """Function that returns the keys in the script's order; like `args`, with the optional keys included."""
-        return _binder(self.name, self._keys, "({},)", {})
+    def _settings(self) -> Mapping[str, Callable[[Topic], Argument]]:
+        return {name: SETTINGS[name] for name in self._script.args.required if name in SETTINGS}
 
-    @cached_property
-    def keys(self) -> Callable[[Any], tuple[str, ...]]:
-        """Function that returns the keys in the script's order from attributes of an object; not the optional ones."""
-        return _getter(self._keys.required)
+    def settings_of(self, topic: Topic, group: str | None = None) -> dict[str, Any]:
+        """Return the arguments that follow from the topic, see `SETTINGS`, and the group, if the script takes it."""
+        settings = {name: value_of(topic) for name, value_of in self._settings.items()}
+        if group is not None and "group" in self._script.args.required:
+            settings["group"] = group
+        return settings
 
     def _names_of(self, topic: Topic) -> tuple[str, ...]:
         """Return the names of the keys, with the optional ones of topics that keep times of sending, or merge."""
         born, merges = options_of(topic)
-        return self._keys.required + tuple(name for name in self._keys.optional if (born if name == "born" else merges))
+        names = self._script.keys
+        return names.required + tuple(name for name in names.optional if (born if name == "born" else merges))
 
-    @cached_property
-    def _keys(self) -> Names:
-        return default_scripts()[self.name].keys
-
-    def keys_of(self, topic: Topic, slot: int) -> tuple[str, ...]:
-        """Return the keys of a slot of a topic, with the optional ones that such a topic has."""
+    def keys_of(self, topic: Topic, slot: int, group: str | None = None) -> tuple[str, ...]:
+        """Return the keys of a slot of a topic, or of a group on it, with the optional ones that such a topic has."""
         options = options_of(topic)
         getter = self._getters.get(options)
         if getter is None:
             getter = self._getters[options] = _getter(self._names_of(topic))
-        return getter(slot_keys(topic.name, slot))
+        return getter(slot_keys(topic.name, slot) if group is None else group_keys(topic.name, slot, group))
 
-    def keys_with(self, topic: Topic, slot: int, **others: str) -> tuple[str, ...]:
+    def keys_with(self, topic: Topic, slot: int, others: Mapping[str, str]) -> tuple[str, ...]:
         """Return the keys of a slot like `keys_of`, with some of them replaced."""
         names, keys = self._names_of(topic), slot_keys(topic.name, slot)
         if unknown := others.keys() - set(names):
@@ -96,11 +124,11 @@ class BoundScript:
         topic: Topic,
         slot: int,
         parse: Callable[[Any], T],
-        args: Sequence[Argument],
         *,
         group: str | None = None,
+        keys: Mapping[str, str] = NO_KEYS,
         durable: bool = True,
-        **others: str,
+        **args: Any,
     ) -> Call[T]:
         """Return a call of the script on a slot of a topic.
 
@@ -108,17 +136,27 @@ class BoundScript:
             topic: The definition.
             slot: The slot.
             parse: Function that parses the reply.
-            args: The result of `args`.
             group: Use the keys of this group of a stream topic instead of the slot's.
+            keys: Keys, by name, that replace those of the slot.
             durable: False if no caller relies on this call of a durable script.
-            others: Keys, by name, that replace those of the slot.
+            args: The arguments, see `args`; those of `settings_of` may be omitted.
         """
-        if group is not None:
-            keys = self.keys(group_keys(topic.name, slot, group))
-        else:
-            keys = self.keys_with(topic, slot, **others) if others else self.keys_of(topic, slot)
+        names = self.keys_with(topic, slot, keys) if keys else self.keys_of(topic, slot, group)
+        values = self.args(**{**self.settings_of(topic, group), **args})
         confirmed = self.durable if durable else ""
-        return Call(self.name, keys, args, parse, self.repeatable, topic.name, slot, confirmed, self._refusals)
+        return Call(self.name, names, values, parse, self.repeatable, topic.name, slot, confirmed, self._refusals)
+
+    def call_on(self, target: str, parse: Callable[[Any], T], keys: Mapping[str, str], **args: Any) -> Call[T]:
+        """Return a call of the script on keys, by name, that belong to no slot.
+
+        Args:
+            target: The topic, or a key, for errors.
+            parse: Function that parses the reply.
+            keys: The keys.
+            args: The arguments, see `args`.
+        """
+        names = tuple(keys[name] for name in self._script.keys.required)
+        return Call(self.name, names, self.args(**args), parse, self.repeatable, target, 0, self.durable)
 
 
 def options_of(topic: Topic) -> tuple[bool, bool]:
@@ -126,19 +164,12 @@ def options_of(topic: Topic) -> tuple[bool, bool]:
     return topic.ttl is not None and not topic.type.timed, topic.merge is not None
 
 
-def ages_of(topic: Topic) -> dict[str, Argument]:
-    """Return the arguments `scale` and `unit_ms` of scripts that compute store scores."""
-    ages = ages_for(topic.max_priority)
-    return {"scale": ages.scale, "unit_ms": ages.unit_ms}
-
-
-def _binder(script: str, names: Names, brackets: str, known: Mapping[str, Argument]) -> Callable[..., Any]:
+def _binder(script: str, names: Names, known: Mapping[str, Argument]) -> Callable[..., list[Argument]]:
     """Return a function that takes each name as a keyword and returns the values in order.
 
     Args:
         script: Name of the script.
-        names: Its parameters.
-        brackets: Brackets around the values.
+        names: Its arguments.
         known: Values of names that are fixed, and so are not parameters of the function.
 
     Raises:
@@ -155,7 +186,7 @@ def _binder(script: str, names: Names, brackets: str, known: Mapping[str, Argume
         values.append(f"*{names.tail}")
     signature = f"*, {', '.join(parameters)}" if parameters else ""
     # the names are identifiers of our own headers; a loop over a mapping would cost three times as much per call
-    bind = eval(f"lambda {signature}: {brackets.format(', '.join(values))}", {})  # noqa: S307
+    bind = eval(f"lambda {signature}: [{', '.join(values)}]", {})  # noqa: S307
     bind.__name__ = bind.__qualname__ = script
     return bind
 

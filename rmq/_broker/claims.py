@@ -9,7 +9,7 @@ from itertools import groupby
 from operator import attrgetter, itemgetter
 from typing import Any, Generic, NamedTuple, cast
 
-from rmq._broker.binding import BoundScript, options_of
+from rmq._broker.binding import BoundScript, claim_order_of, options_of
 from rmq._broker.keys import slot_keys
 from rmq._io.wire import Argument
 from rmq._model.replies import (
@@ -23,7 +23,7 @@ from rmq._model.replies import (
     Owner,
     SettleReply,
 )
-from rmq._model.scores import Ties, retries_left_after_claim, retries_left_of, score_of, scores_of, stamped
+from rmq._model.scores import retries_left_after_claim, retries_left_of, score_of, scores_of, stamped
 from rmq._model.topics import Topic
 from rmq._transport.call import Call, T
 from rmq._transport.refusals import AOF_TROUBLE, UNREADABLE, error_of, reply_lost, unreadable
@@ -164,25 +164,25 @@ class Claims(Generic[M]):
 
     Args:
         script: The script. Its last arguments are `most_bytes` and `claims`; see there.
-        topic: Name of the topic.
-        keys_of: Function that returns the keys of a slot.
+        topic: The registered definition.
+        group: The group, on a stream topic.
         parse: Function that parses the reply of one slot.
         ending: Values behind the outcomes of each slot.
-        known: Arguments that all claims have in common.
+        known: Other arguments that all claims have in common.
     """
 
     def __init__(
         self,
         script: BoundScript,
-        topic: str,
-        keys_of: Callable[[int], tuple[str, ...]],
+        topic: Topic,
+        group: str | None,
         parse: Callable[[list[Any]], ClaimReply[M]],
         ending: Sequence[Argument] = (),
         **known: Argument,
     ) -> None:
-        self._script, self._topic, self._parse = script, topic, parse
-        self._keys_of, self._ending = cache(keys_of), ending
-        self._args = script.args_with(**known)
+        self._script, self._topic, self._parse, self._ending = script, topic.name, parse, ending
+        self._keys_of = cache(partial(script.keys_of, topic, group=group))
+        self._args = script.args_with(**{**script.settings_of(topic, group), **known})
 
     def __call__(
         self, parts: Sequence[ClaimPart], most_bytes: int = CLAIM_BYTES
@@ -264,17 +264,13 @@ def queue_claims(topic: Topic, sweep_limit: int = SWEEP_LIMIT) -> Claims[Claimed
     """
     return Claims(
         _CLAIM,
-        topic.name,
-        partial(_CLAIM.keys_of, topic),
+        topic,
+        None,
         partial(_parse_claim, topic.max_retries),
         () if topic.ttl_ms is None else (topic.ttl_ms,),
         width=len(_CLAIM.keys_of(topic, 0)),
-        lease_ms=topic.lease_ms,
-        max_retries=topic.max_retries,
         order=claim_order_of(topic),
         sweep_limit=sweep_limit,
-        max_dead_age_ms=topic.max_dead_age_ms,
-        max_dead=topic.max_dead_per_slot,
     )
 
 
@@ -303,13 +299,7 @@ class Settlements:
         **known: Argument,
     ) -> None:
         self._topic, self._script, self._keys_of = topic.name, script, cache(keys_of)
-        self._shared = script.args(
-            max_retries=topic.max_retries,
-            max_dead_age_ms=topic.max_dead_age_ms,
-            max_dead=topic.max_dead_per_slot,
-            settlements=(),
-            **known,
-        )
+        self._shared = script.args(**script.settings_of(topic), settlements=(), **known)
 
     def __call__(self, slot: int, outcomes: Outcomes, owner: Owner = NO_OWNER) -> Call[SettleReply]:
         """Return a call that settles deliveries of one slot.
@@ -379,37 +369,26 @@ def settle(topic: Topic, slot: int, outcomes: Outcomes, owner: Owner = NO_OWNER)
 def extend(topic: Topic, slot: int, claims: Sequence[Ack], owner: Owner = NO_OWNER) -> Call[ExtendReply]:
     """Return a call that renews leases."""
     pairs = renewal_args(claims)
-    args = _EXTEND.args(epoch=owner.epoch, ensemble=owner.ensemble, lease_ms=topic.lease_ms, claims=pairs)
 
     def parse(reply: list[bytes]) -> ExtendReply:
         stamp, flags = int(reply[2]), zip(reply[1], pairs[::2], strict=True)
         scores = (stamped(stamp, retries_left_of(cast(int, score))) if flag == 49 else None for flag, score in flags)
         return ExtendReply(int(reply[0]), tuple(scores))
 
-    return _EXTEND.call(topic, slot, parse, args)
+    return _EXTEND.call(topic, slot, parse, epoch=owner.epoch, ensemble=owner.ensemble, claims=pairs)
 
 
 def look(topic: Topic, slots: Sequence[int]) -> Call[tuple[int, list[int]]]:
     """Return a call that reads Redis' time and the time at which each slot is due next (0 for never), ms."""
     each = [slot_keys(topic.name, slot) for slot in slots]
     names = [name for keys in each for name in (keys.store, keys.prepare, keys.retry, keys.meta)]
-    args = _LOOK.args(order=order_of(topic), lease_ms=topic.lease_ms)
+    args = _LOOK.args(**_LOOK.settings_of(topic))
     return Call(_LOOK.name, tuple(names), args, due_times, True, topic.name, slots[0])
 
 
 def due_times(reply: list[bytes]) -> tuple[int, list[int]]:
     """Parse Redis' time and the due time of each slot."""
     return int(reply[0]), [int(due) for due in reply[1:]]
-
-
-def order_of(topic: Topic) -> str:
-    """Return the delivery order of a topic, as an argument of scripts."""
-    return "low" if topic.type.timed else "high"
-
-
-def claim_order_of(topic: Topic) -> str:
-    """Return the claim order of a topic, as an argument of scripts; `any` ignores contents."""
-    return "any" if topic.ties is Ties.ANY else order_of(topic)
 
 
 def renewal_args(claims: Sequence[Ack]) -> list[Argument]:

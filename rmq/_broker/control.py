@@ -11,14 +11,14 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
-from rmq._broker.binding import SAFE_AGAIN, BoundScript, ages_of
-from rmq._broker.claims import NewScore, order_of
+from rmq._broker.binding import SAFE_AGAIN, BoundScript
+from rmq._broker.claims import NewScore
 from rmq._broker.keys import group_keys, slot_keys
 from rmq._io.reports import reporter
 from rmq._model.display import shown
 from rmq._model.replies import ControlResult
-from rmq._model.scores import ages_for
 from rmq._model.topics import Topic
 from rmq._transport.call import Call, is_one, nothing
 from rmq._transport.connections import Connections, call_slots
@@ -35,34 +35,27 @@ _AUDIT = BoundScript("audit")
 
 def promote(topic: Topic, slot: int, contents: Sequence[bytes], actor: str = "") -> Call[list[ControlResult]]:
     """Return a call that makes up to `CONTROL_BATCH` contents due now. An empty `actor` writes no audit line."""
-    args = _PROMOTE.args(
-        order=order_of(topic),
-        max_retries=topic.max_retries,
-        scale=ages_for(topic.max_priority).scale,
-        actor=actor,
-        contents=contents,
-    )
-    return _PROMOTE.call(topic, slot, control_results, args)
+    return _PROMOTE.call(topic, slot, control_results, actor=actor, contents=contents)
 
 
 def pause(
     topic: Topic, slot: int, paused: bool, actor: str = "", detail: str = "", group: str | None = None
 ) -> Call[bool]:
     """Return a call that pauses or resumes a slot, or a group on it; its result is whether that changed anything."""
-    args = _PAUSE.args(pause=int(paused), actor=actor, detail=detail)
-    return _PAUSE.call(topic, slot, is_one, args, meta=_meta_key(topic, slot, group))
+    keys = _meta_key(topic, slot, group)
+    return _PAUSE.call(topic, slot, is_one, keys=keys, pause=int(paused), actor=actor, detail=detail)
 
 
 def purge_backlog(topic: Topic, slot: int, place: str, limit: int) -> Call[int]:
     """Return a call that removes up to `limit` messages from `store` or `retry`; its result is their number."""
     keys = slot_keys(topic.name, slot)
     source = {"store": keys.store, "retry": keys.retry}[place]
-    return _PURGE_BACKLOG.call(topic, slot, int, _PURGE_BACKLOG.args(limit=limit), source=source)
+    return _PURGE_BACKLOG.call(topic, slot, int, keys={"source": source}, limit=limit)
 
 
 def confirm(topic: Topic, slot: int) -> Call[None]:
     """Return a durable call that changes nothing in a slot."""
-    return _CONFIRM.call(topic, slot, nothing, _CONFIRM.args())
+    return _CONFIRM.call(topic, slot, nothing)
 
 
 def confirm_all(connections: Connections, topic: Topic) -> None:
@@ -79,22 +72,20 @@ def confirm_all(connections: Connections, topic: Topic) -> None:
 
 def audit(topic: Topic, slot: int, actor: str, action: str, detail: str, outcome: str) -> Call[None]:
     """Return a call that writes an audit line about a step of many calls."""
-    args = _AUDIT.args(actor=actor, action=action, detail=detail, outcome=outcome)
-    return _AUDIT.call(topic, slot, nothing, args)
+    return _AUDIT.call(topic, slot, nothing, actor=actor, action=action, detail=detail, outcome=outcome)
 
 
 def cancel(topic: Topic, slot: int, contents: Sequence[bytes], actor: str = "") -> Call[list[ControlResult]]:
     """Return a call that cancels up to `CONTROL_BATCH` contents."""
-    return _CANCEL.call(topic, slot, control_results, _CANCEL.args(actor=actor, contents=contents))
+    return _CANCEL.call(topic, slot, control_results, actor=actor, contents=contents)
 
 
 def reschedule(
     topic: Topic, slot: int, contents: Sequence[bytes], score: NewScore, actor: str = "", action: str = "reschedule"
 ) -> Call[list[ControlResult]]:
     """Return a call that gives up to `CONTROL_BATCH` contents a new due time or priority."""
-    kind, value = score
-    args = _RESCHEDULE.args(kind=kind, value=value, **ages_of(topic), actor=actor, action=action, contents=contents)
-    return _RESCHEDULE.call(topic, slot, control_results, args)
+    args: dict[str, Any] = {"kind": score[0], "value": score[1], "actor": actor, "action": action, "contents": contents}
+    return _RESCHEDULE.call(topic, slot, control_results, **args)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +109,9 @@ def adopt(topic: Topic, slot: int, from_ensemble: str, to_ensemble: str, group: 
     def parse(reply: list[bytes]) -> Adopted:
         return Adopted(reply[0].decode(), int(reply[1]), is_one(reply[2]))
 
-    args = _ADOPT.args(from_ensemble=from_ensemble, to_ensemble=to_ensemble)
-    meta = _meta_key(topic, slot, group)
-    return _ADOPT.call(topic, slot, parse, args, durable=bool(from_ensemble), meta=meta)
+    keys, durable = _meta_key(topic, slot, group), bool(from_ensemble)
+    args = {"from_ensemble": from_ensemble, "to_ensemble": to_ensemble}
+    return _ADOPT.call(topic, slot, parse, keys=keys, durable=durable, **args)
 
 
 def control_results(reply: list[bytes]) -> list[ControlResult]:
@@ -128,8 +119,8 @@ def control_results(reply: list[bytes]) -> list[ControlResult]:
     return [ControlResult(answer.decode()) for answer in reply]
 
 
-def _meta_key(topic: Topic, slot: int, group: str | None) -> str:
-    return slot_keys(topic.name, slot).meta if group is None else group_keys(topic.name, slot, group).group
+def _meta_key(topic: Topic, slot: int, group: str | None) -> dict[str, str]:
+    return {} if group is None else {"meta": group_keys(topic.name, slot, group).group}
 
 
 log = reporter("rmq.audit")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import repeat
 from typing import Any, Generic, TypeVar
 
-from rmq._broker.binding import SAFE_AGAIN, BoundScript, ages_of
+from rmq._broker.binding import SAFE_AGAIN, BoundScript
 from rmq._broker.claims import NewScore
 from rmq._io.wire import Argument
 from rmq._model.replies import Redriven
@@ -25,7 +25,7 @@ _LIST_DEAD, _DEAD_REASONS, _UNTOLD = BoundScript("list_dead"), BoundScript("dead
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The position up to which notices of a slot's dead messages were sent.
+    """The position up to which notices of a slot's dead messages were sent; its fields are arguments of scripts.
 
     Attributes:
         name: Name of the receiver; each name receives all notices.
@@ -40,16 +40,6 @@ class Turn:
     hold_ms: int
     since: int = 0
     after: bytes = b""
-
-    def args(self) -> dict[str, str | int | bytes]:
-        """Return the fields as arguments of the scripts."""
-        return {
-            "name": self.name,
-            "holder": self.holder,
-            "hold_ms": self.hold_ms,
-            "since": self.since,
-            "after": self.after,
-        }
 
     def done(self, found: Untold[Any]) -> Turn:
         """Return the position after the notices of all messages found."""
@@ -103,16 +93,17 @@ def redrive(
     named: Sequence[Argument] = contents
     if died_ms is not None:
         named = [part for pair in zip(contents, died_ms, strict=True) for part in pair]
-    args = _REDRIVE.args(
+    return _REDRIVE.call(
+        topic,
+        slot,
+        redriven,
         kind=score[0],
         value=score[1],
-        **ages_of(topic),
         overwrite=int(overwrite),
         actor=actor,
         dated=int(died_ms is not None),
         contents=named,
     )
-    return _REDRIVE.call(topic, slot, redriven, args)
 
 
 def redriven(reply: list[bytes]) -> list[Redriven]:
@@ -122,7 +113,7 @@ def redriven(reply: list[bytes]) -> list[Redriven]:
 
 def purge_dead(topic: Topic, slot: int, contents: Sequence[bytes], actor: str = "") -> Call[int]:
     """Return a call that purges dead contents; its result is the number of those that were dead."""
-    return _PURGE_DEAD.call(topic, slot, int, _PURGE_DEAD.args(actor=actor, contents=contents))
+    return _PURGE_DEAD.call(topic, slot, int, actor=actor, contents=contents)
 
 
 def list_dead(topic: Topic, slot: int, start: int, limit: int) -> Call[list[DeadMessage]]:
@@ -131,7 +122,7 @@ def list_dead(topic: Topic, slot: int, start: int, limit: int) -> Call[list[Dead
     def parse(reply: list[Any]) -> list[DeadMessage]:
         return dead_page(topic, slot, *reply)
 
-    return _LIST_DEAD.call(topic, slot, parse, _LIST_DEAD.args(start=start, limit=limit))
+    return _LIST_DEAD.call(topic, slot, parse, start=start, limit=limit)
 
 
 def dead_page(topic: Topic, slot: int, page: list[Any], reasons: list[Any], bodies: list[Any]) -> list[DeadMessage]:
@@ -155,7 +146,7 @@ def undelivered(topic: Topic, slot: int, turn: Turn, limit: int) -> Call[Untold[
     def parse(reply: list[Any]) -> Untold[DeadMessage]:
         return untold_of(int(reply[0]), dead_page(topic, slot, *reply[1:]))
 
-    return _UNTOLD.call(topic, slot, parse, _UNTOLD.args(**turn.args(), limit=limit))
+    return _UNTOLD.call(topic, slot, parse, **asdict(turn), limit=limit)
 
 
 def dead_reasons(topic: Topic, slot: int, sample: int) -> Call[tuple[int, Counter[str]]]:
@@ -165,4 +156,4 @@ def dead_reasons(topic: Topic, slot: int, sample: int) -> Call[tuple[int, Counte
         pairs = zip(reply[1::2], reply[2::2], strict=True)
         return int(reply[0]), Counter({kind.decode(errors="backslashreplace"): int(number) for kind, number in pairs})
 
-    return _DEAD_REASONS.call(topic, slot, parse, _DEAD_REASONS.args(sample=sample))
+    return _DEAD_REASONS.call(topic, slot, parse, sample=sample)

@@ -45,7 +45,7 @@ from rmq.errors import (
 log = reporter("rmq.registry")
 
 _READ, _DEFINE = BoundScript("registry_read"), BoundScript("registry_define", durable=SAFE_AGAIN)
-
+_KEYS = {"topics": TOPICS_KEY}
 
 READ_AT_ONCE = 100
 """Most definitions that one call reads; fewer if they are long."""
@@ -82,15 +82,13 @@ def read(names: Sequence[bytes]) -> Call[list[bytes | int | None]]:
 
     If definitions are long, the reply is shorter than `names`: read the rest with further calls.
     """
-    args = _READ.args(most_bytes=MAX_DEFINITION_BYTES, names=names)
-    return Call(_READ.name, _READ.names(topics=TOPICS_KEY), args, list, True, TOPICS_KEY, 0)
+    return _READ.call_on(TOPICS_KEY, list, _KEYS, most_bytes=MAX_DEFINITION_BYTES, names=names)
 
 
 def define(topic: str, expected: bytes, text: bytes, *, durable: bool) -> Call[bool]:
     """Return a call that replaces a definition if it is the expected one; its result is whether it was."""
-    args = _DEFINE.args(name=topic, expected=expected, text=text)
-    confirmed = _DEFINE.durable if durable else ""
-    return Call(_DEFINE.name, _DEFINE.names(topics=TOPICS_KEY), args, is_one, True, topic, 0, confirmed)
+    call = _DEFINE.call_on(topic, is_one, _KEYS, name=topic, expected=expected, text=text)
+    return call if durable else call._replace(durable="")
 
 
 def check_name(name: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, cast
 from zlib import crc32
 
 from rmq._broker import streams
-from rmq._broker.binding import BoundScript, ages_of
+from rmq._broker.binding import BoundScript
 from rmq._broker.keys import slot_keys
 from rmq._io.wire import Argument
 from rmq._model.batches import Batch, EncodedMessage
@@ -87,8 +87,8 @@ class QueueSends:
         self._fixed = topic.type is TopicType.FIXED_TIME
         self._keys_of = _LIMITED_SLOT if limited else _SLOT
         self._known: dict[str, Argument] = {
+            **_SEND.settings_of(topic),
             "unit": _UNITS[topic.type],
-            "max_backlog": topic.max_backlog_per_slot,
             "limits": f"{int(topic.drops)} {topic.max_retries} {int(ages)}" if limited else "",
         }
         self._ages = PredictedAges(topic) if not self._timed and topic.max_priority is not None else None
@@ -325,7 +325,7 @@ class MergedSends:
         def parse(reply: list[Any], rpc_id: RpcId = rpc_id) -> SendResult:  # the call keeps its number open by that
             return _result_of(number, detailed, reply)
 
-        keys = _MERGED.keys(slot_keys(topic.name, slot))
+        keys = _MERGED.keys_of(topic, slot)
         return Call(_MERGED.name, keys, args, parse, True, topic.name, slot, _MERGED.durable)
 
     def chunk(self, slot: int, messages: Sequence[EncodedMessage], chunk: Chunk) -> Call[list[Any]]:
@@ -333,7 +333,8 @@ class MergedSends:
         rpc_id = RpcId(chunk.name, chunk.batch, chunk.batch)
         kept = f"{chunk.keep_s} {int(chunk.strict)} {chunk.first}"
         args = self._args(messages, rpc_id, chunk.digest, "0-", kept)
-        return _MERGED.call(self._topic, slot, list, args, marks=chunk.key)
+        keys = _MERGED.keys_with(self._topic, slot, {"marks": chunk.key})
+        return Call(_MERGED.name, keys, args, list, True, self._topic.name, slot, _MERGED.durable)
 
     def _args(
         self, messages: Sequence[EncodedMessage], rpc_id: RpcId, digest: str, detailed: str, chunk: str = ""
@@ -366,14 +367,15 @@ def merge_rules(topic: Topic) -> str:
     """Return how a topic merges as one argument of the scripts that send to it, see `merge_rules` in `lua/includes`."""
     merge = cast("Merge", topic.merge)
     collect = merge.reduce if isinstance(merge.reduce, Collect) else None
-    window = merge.window
+    window, ages = merge.window, ages_for(topic.max_priority)
     rules = {
         "kind": topic.type.value,
         "max_backlog": topic.max_backlog_per_slot,
         "drop": topic.drops,
         "max_retries": topic.max_retries,
         "ttl": topic.ttl is not None and not topic.type.timed,
-        **ages_of(topic),
+        "scale": ages.scale,
+        "unit_ms": ages.unit_ms,
         "highest": topic.priorities[1],
         "priority": PriorityRule(merge.priority).value,
         "window": merge.window_kind,

@@ -23,8 +23,7 @@ MOST_WORKERS = 1_000
 
 def worker_beat(name: str, info: str, forget_ms: int) -> Call[int]:
     """Return a worker's heartbeat; its result is Redis' time, ms. An empty `info` means that the worker has left."""
-    args = _BEAT.args(name=name, info=info, forget_ms=forget_ms, most=MOST_WORKERS)
-    return Call(_BEAT.name, _BEAT.names(**_KEYS), args, int, True, WORKERS_KEY, 0)
+    return _BEAT.call_on(WORKERS_KEY, int, _KEYS, name=name, info=info, forget_ms=forget_ms, most=MOST_WORKERS)
 
 
 def worker_beat_again(name: str, now_ms: int) -> Call[int]:
@@ -48,8 +47,8 @@ def workers(names: Sequence[bytes] = ()) -> Call[tuple[list[WorkerInfo], Sequenc
         rows = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
         return list(_readable(rows, int(now_ms))), rest
 
-    args = _WORKERS.args(limit=MOST_WORKERS, longest=MAX_DOCUMENT_BYTES, names=names)
-    return Call(_WORKERS.name, _WORKERS.names(**_KEYS), args, parse, True, WORKERS_KEY, 0)
+    args: dict[str, Any] = {"limit": MOST_WORKERS, "longest": MAX_DOCUMENT_BYTES, "names": names}
+    return _WORKERS.call_on(WORKERS_KEY, parse, _KEYS, **args)
 
 
 def _readable(rows: Iterable[tuple[bytes, bytes, bytes]], now_ms: int) -> Iterator[WorkerInfo]:
@@ -91,8 +90,8 @@ def take_from(limit: str, bucket: str, topic: Topic, wanted: int, per_second: fl
     def parse(reply: Sequence[bytes]) -> Tokens:
         return int(reply[0]), int(reply[1]) / 1000, float(reply[2]), is_one(reply[3])
 
-    args = _TAKE_TOKENS.args(wanted=wanted, rate=repr(per_second), burst=burst)
-    return _TAKE_TOKENS.call(topic, 0, parse, args, limit=limit, bucket=bucket)
+    keys = {"limit": limit, "bucket": bucket}
+    return _TAKE_TOKENS.call(topic, 0, parse, keys=keys, wanted=wanted, rate=repr(per_second), burst=burst)
 
 
 _LOCK, _WRITE = BoundScript("take_lock"), BoundScript("history_write")
@@ -120,12 +119,10 @@ def take_lock(
     def parse(reply: Sequence[bytes]) -> Lock:
         return Lock(reply[0].decode(), int(reply[1]), int(reply[2]))
 
-    args = _LOCK.args(field=field, holder=holder, hold_ms=hold_ms, how=how)
-    return Call(_LOCK.name, _LOCK.names(lock=key), args, parse, True, "", 0)
+    return _LOCK.call_on("", parse, {"lock": key}, field=field, holder=holder, hold_ms=hold_ms, how=how)
 
 
 def append_history(topic: str | None, minute: int, record: bytes, most: int, keep_s: int) -> Call[bool]:
     """Return a call that appends a record to a list of the last `most` records; its result is whether it was new."""
-    keys = _WRITE.names(ring=history_key(topic))
-    args = _WRITE.args(minute=minute, record=record, most=most, keep_s=keep_s)
-    return Call(_WRITE.name, keys, args, is_one, True, topic or "", 0)
+    args: dict[str, Any] = {"minute": minute, "record": record, "most": most, "keep_s": keep_s}
+    return _WRITE.call_on(topic or "", is_one, {"ring": history_key(topic)}, **args)

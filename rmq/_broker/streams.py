@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import repeat
 from operator import attrgetter
@@ -144,19 +144,13 @@ def send(
     """Return a call that sends up to `MAX_BATCH` entries of one slot, in their order; see `SendCall`."""
     del rpc_id
     number = len(messages)
-    args = _SEND.args(
-        max_backlog=topic.max_backlog_per_slot,
-        detailed=int(detailed),
-        number=number,
-        chunk="",
-        messages=entry_args(messages),
-    )
 
     def parse(reply: list[bytes]) -> SendResult:
         ids = tuple(entry_id.decode() for entry_id in reply) if detailed else ()
         return SendResult(number, 0, (True,) * len(ids), ids)
 
-    call = _SEND.call(topic, slot, parse, args)
+    args: dict[str, Any] = {"detailed": int(detailed), "number": number, "chunk": "", "messages": entry_args(messages)}
+    call = _SEND.call(topic, slot, parse, **args)
     if any(message.fields and is_open_id(message.fields) for message in messages):
         return call._replace(repeatable=False, durable=OPEN_AGAIN)
     return call
@@ -165,14 +159,12 @@ def send(
 def send_chunk(topic: Topic, slot: int, messages: Sequence[EncodedMessage], key: str, chunk: str) -> Call[int | None]:
     """Return a call that sends a chunk once; its result is the number of entries, `None` if it was sent before."""
     number = len(messages)
-    args = _SEND.args(
-        max_backlog=topic.max_backlog_per_slot, detailed=0, number=number, chunk=chunk, messages=entry_args(messages)
-    )
 
     def parse(reply: Any) -> int | None:
         return None if reply == b"0" else number
 
-    call = _SEND.call(topic, slot, parse, args)
+    args: dict[str, Any] = {"detailed": 0, "number": number, "chunk": chunk, "messages": entry_args(messages)}
+    call = _SEND.call(topic, slot, parse, **args)
     return call._replace(keys=(*call.keys, key))
 
 
@@ -192,24 +184,18 @@ def entry_args(messages: Iterable[EncodedMessage]) -> list[Argument]:
 
 def join(topic: Topic, slot: int, group: str, start: str) -> Call[bool]:
     """Return a call that registers a group; its result is whether the group is new."""
-    args = _JOIN.args(group=group, start=start, max_groups=MAX_GROUPS)
-    return _JOIN.call(topic, slot, is_one, args, group=group)
+    return _JOIN.call(topic, slot, is_one, group=group, start=start, max_groups=MAX_GROUPS)
 
 
 def stream_claims(topic: Topic, member: Member) -> Claims[StreamClaimed]:
     """Return the claims of a consumer of a group."""
     return Claims(
         _CLAIM,
-        topic.name,
-        lambda slot: _CLAIM.keys(group_keys(topic.name, slot, member.group)),
+        topic,
+        member.group,
         claimed_entries,
-        group=member.group,
         consumer=member.consumer,
-        lease_ms=topic.lease_s * 1000,
-        max_retries=topic.max_retries,
         scan_limit=SCAN_LIMIT,
-        max_dead_age_ms=topic.max_dead_age_ms,
-        max_dead=topic.max_dead_per_slot,
         piece=max(1, FIRST_BYTES // (topic.max_content_bytes + topic.max_body_bytes)),
     )
 
@@ -239,45 +225,44 @@ def extend(
     topic: Topic, slot: int, member: Member, claims: Sequence[Ack], owner: Owner = NO_OWNER
 ) -> Call[ExtendReply]:
     """Return a call that renews leases; the delivery counts, which are the tokens, do not change."""
-    group, pairs = member.group, renewal_args(claims)
-    args = _EXTEND.args(epoch=owner.epoch, ensemble=owner.ensemble, group=group, consumer=member.consumer, claims=pairs)
+    args: dict[str, Any] = {"consumer": member.consumer, "epoch": owner.epoch, "ensemble": owner.ensemble}
 
     def parse(reply: list[bytes]) -> ExtendReply:
         flags = zip(reply[1], claims, strict=True)
         return ExtendReply(int(reply[0]), tuple(count if flag == 49 else None for flag, (_, count) in flags))
 
-    return _EXTEND.call(topic, slot, parse, args, group=group)
+    return _EXTEND.call(topic, slot, parse, group=member.group, **args, claims=renewal_args(claims))
 
 
 def look(topic: Topic, slots: Sequence[int], group: str) -> Call[tuple[int, list[int]]]:
     """Return a call that reads Redis' time and the time at which each slot is due next (0 for never), ms."""
     each = [group_keys(topic.name, slot, group) for slot in slots]
     names = [name for keys in each for name in (keys.store, keys.group, keys.retry)]
-    args = _LOOK.args(group=group, lease_ms=topic.lease_s * 1000)
+    args = _LOOK.args(**_LOOK.settings_of(topic, group))
     return Call(_LOOK.name, tuple(names), args, due_times, True, topic.name, slots[0])
 
 
 def trim(topic: Topic, slot: int, retention: Retention, *, now: bool = False) -> Call[Trimmed]:
     """Return a call that trims a slot if that is due, or in any case with `now`."""
     length, age_ms = retention.max_length_of_slot(topic.slots), retention.max_age_ms
-    args = _TRIM.args(
-        every_ms=0 if now else retention.every_ms,
-        max_length=-1 if length is None else length,
-        max_age_ms=-1 if age_ms is None else age_ms,
-        shrink=int(retention.shrink),
-        approximate=int(retention.approximate),
-        unacked=int(retention.unacked),
-    )
+    args: dict[str, Any] = {
+        "every_ms": 0 if now else retention.every_ms,
+        "max_length": -1 if length is None else length,
+        "max_age_ms": -1 if age_ms is None else age_ms,
+        "shrink": int(retention.shrink),
+        "approximate": int(retention.approximate),
+        "unacked": int(retention.unacked),
+    }
 
     def parse(reply: list[bytes]) -> Trimmed:
         return Trimmed(slot, is_one(reply[0]), int(reply[1]), is_one(reply[2]), int(reply[3]))
 
-    return _TRIM.call(topic, slot, parse, args, durable=now)
+    return _TRIM.call(topic, slot, parse, durable=now, **args)
 
 
 def delete(topic: Topic, slot: int, ids: Sequence[str]) -> Call[int]:
     """Return a call that deletes up to `MAX_BATCH` entries."""
-    return _DELETE.call(topic, slot, int, _DELETE.args(ids=ids))
+    return _DELETE.call(topic, slot, int, ids=ids)
 
 
 def read_range(topic: Topic, slot: int, first: str, last: str, limit: int, *, down: bool) -> Call[list[StreamEntry]]:
@@ -286,8 +271,8 @@ def read_range(topic: Topic, slot: int, first: str, last: str, limit: int, *, do
     def parse(reply: list[Any]) -> list[StreamEntry]:
         return [StreamEntry(topic.name, slot, entry_id.decode(), tuple(flat)) for entry_id, flat in reply]
 
-    args = _RANGE.args(first=first, last=last, limit=limit, order="down" if down else "up")
-    return _RANGE.call(topic, slot, parse, args)
+    order = "down" if down else "up"
+    return _RANGE.call(topic, slot, parse, first=first, last=last, limit=limit, order=order)
 
 
 def stats(topic: Topic, slot: int) -> Call[StreamSlot]:
@@ -299,7 +284,7 @@ def stats(topic: Topic, slot: int) -> Call[StreamSlot]:
         numbers = read_totals(STREAM_TOTALS, totals)
         return StreamSlot(topic.name, slot, int(now_ms), int(length), first.decode(), last.decode(), names, numbers)
 
-    return _STATS.call(topic, slot, parse, _STATS.args(totals=STREAM_TOTALS))
+    return _STATS.call(topic, slot, parse, totals=STREAM_TOTALS)
 
 
 def group_stats(topic: Topic, slot: int, group: str) -> Call[GroupSlot]:
@@ -311,7 +296,7 @@ def group_stats(topic: Topic, slot: int, group: str) -> Call[GroupSlot]:
         state = (int(epoch), is_one(paused), oldest.decode(), read_totals(GROUP_TOTALS, totals))
         return GroupSlot(topic.name, slot, group, last_id.decode(), *sizes, *state)
 
-    return _GROUP.call(topic, slot, parse, _GROUP.args(group=group, totals=GROUP_TOTALS), group=group)
+    return _GROUP.call(topic, slot, parse, group=group, totals=GROUP_TOTALS)
 
 
 def consumers(topic: Topic, slot: int, group: str) -> Call[list[tuple[str, int, int]]]:
@@ -325,7 +310,7 @@ def consumers(topic: Topic, slot: int, group: str) -> Call[list[tuple[str, int, 
             found[name] = (name, held + row[3], min(idle_ms, row[5]))
         return list(found.values())
 
-    return _CONSUMERS.call(topic, slot, parse, _CONSUMERS.args(group=group))
+    return _CONSUMERS.call(topic, slot, parse, group=group)
 
 
 def pending(
@@ -336,8 +321,8 @@ def pending(
     def parse(reply: list[Any]) -> list[PendingEntry]:
         return [PendingEntry(slot, entry_id.decode(), _holder(name), idle, n) for entry_id, name, idle, n in reply]
 
-    args = _PENDING.args(group=group, first=first, limit=limit, consumer=consumer, idle_ms=idle_ms)
-    return _PENDING.call(topic, slot, parse, args)
+    args: dict[str, Any] = {"first": first, "limit": limit, "consumer": consumer, "idle_ms": idle_ms}
+    return _PENDING.call(topic, slot, parse, group=group, **args)
 
 
 def _holder(name: bytes) -> str | None:
@@ -347,8 +332,7 @@ def _holder(name: bytes) -> str | None:
 
 def forget(topic: Topic, slot: int, group: str, consumer: str, idle_ms: int, limit: int) -> Call[tuple[int, int]]:
     """Return a call that removes consumers; its result is the number of consumers and of released deliveries."""
-    args = _FORGET.args(group=group, consumer=consumer, idle_ms=idle_ms, limit=limit)
-    return _FORGET.call(topic, slot, tuple, args, group=group)
+    return _FORGET.call(topic, slot, tuple, group=group, consumer=consumer, idle_ms=idle_ms, limit=limit)
 
 
 def resume(topic: Topic, slot: int, member: Member, limit: int) -> Call[tuple[bool, int, tuple[bytes, ...]]]:
@@ -356,36 +340,27 @@ def resume(topic: Topic, slot: int, member: Member, limit: int) -> Call[tuple[bo
 
     Its result is whether there may be more, the number of entries, and the ids of deleted ones.
     """
-    args = _RESUME.args(
-        group=member.group,
-        consumer=member.consumer,
-        limit=limit,
-        max_retries=topic.max_retries,
-        max_dead_age_ms=topic.max_dead_age_ms,
-        max_dead=topic.max_dead_per_slot,
-    )
 
     def parse(reply: list[Any]) -> tuple[bool, int, tuple[bytes, ...]]:
         return bool(reply[0]), reply[1], tuple(reply[2])
 
-    return _RESUME.call(topic, slot, parse, args, group=member.group)
+    return _RESUME.call(topic, slot, parse, group=member.group, consumer=member.consumer, limit=limit)
 
 
 def drop_group(topic: Topic, slot: int, group: str) -> Call[bool]:
     """Return a call that removes a group and all of its state; its result is whether the group existed."""
-    return _DROP_GROUP.call(topic, slot, is_one, _DROP_GROUP.args(group=group), group=group)
+    return _DROP_GROUP.call(topic, slot, is_one, group=group)
 
 
 def move_group(topic: Topic, slot: int, group: str, start: str, *, through: bool) -> Call[str]:
     """Return a call that moves a group to an id, or after it if `through`; the result is the new position or empty."""
-    args = _MOVE_GROUP.args(group=group, start=start, through=int(through))
-    return _MOVE_GROUP.call(topic, slot, bytes.decode, args, group=group)
+    return _MOVE_GROUP.call(topic, slot, bytes.decode, group=group, start=start, through=int(through))
 
 
 def list_dead(topic: Topic, slot: int, group: str, start: int, limit: int) -> Call[list[DeadEntry]]:
     """Return a call that reads a page of a group's dead entries, the longest dead first."""
     parse = partial(dead_entries, topic, slot, group)
-    return _LIST_DEAD.call(topic, slot, parse, _LIST_DEAD.args(start=start, limit=limit), group=group)
+    return _LIST_DEAD.call(topic, slot, parse, group=group, start=start, limit=limit)
 
 
 def dead_entries(topic: Topic, slot: int, group: str, rows: list[Any]) -> list[DeadEntry]:
@@ -403,21 +378,19 @@ def untold_entries(topic: Topic, slot: int, group: str, turn: Turn, limit: int) 
     def parse(reply: list[Any]) -> Untold[DeadEntry]:
         return untold_of(int(reply[0]), dead_entries(topic, slot, group, reply[1]))
 
-    return _UNTOLD.call(topic, slot, parse, _UNTOLD.args(**turn.args(), limit=limit), group=group)
+    return _UNTOLD.call(topic, slot, parse, group=group, **asdict(turn), limit=limit)
 
 
 def redrive(topic: Topic, slot: int, group: str, ids: Sequence[str]) -> Call[list[Redriven]]:
     """Return a call that redrives dead entries into the group in which they died."""
-    return _REDRIVE.call(topic, slot, redriven, _REDRIVE.args(group=group, ids=ids), group=group)
+    return _REDRIVE.call(topic, slot, redriven, group=group, ids=ids)
 
 
 def purge_dead(topic: Topic, slot: int, group: str, ids: Sequence[str]) -> Call[int]:
     """Return a call that purges dead entries."""
     own = group_keys(topic.name, slot, group)
-    args = _PURGE_DEAD.args(actor="", contents=ids)
-    return _PURGE_DEAD.call(
-        topic, slot, int, args, dead=own.dead, meta=own.group, reason=own.reason, dead_body=own.dead_body
-    )
+    keys = {"dead": own.dead, "meta": own.group, "reason": own.reason, "dead_body": own.dead_body}
+    return _PURGE_DEAD.call(topic, slot, int, keys=keys, actor="", contents=ids)
 
 
 _claimed = cast(

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from itertools import repeat
 from typing import Any
 
-from rmq._broker.binding import BoundScript
-from rmq._broker.claims import order_of
+from rmq._broker.binding import BoundScript, order_of
 from rmq._broker.dead import dead_message
 from rmq._broker.keys import slot_keys
 from rmq._model.figures import TOTALS, SlotStats
@@ -58,7 +57,7 @@ def find(topic: Topic, slot: int, content: bytes) -> Call[Whereabouts]:
         failure = None if error is None else read_failure(error)[0]
         return Whereabouts(topic.name, slot, content, now_ms, *alive, dead, failure)
 
-    return _FIND.call(topic, slot, parse, _FIND.args(content=content))
+    return _FIND.call(topic, slot, parse, content=content)
 
 
 SearchReply = tuple[tuple[str, ...], list[FoundMessage]]
@@ -80,9 +79,8 @@ def search(topic: Topic, slot: int, pattern: bytes, count: int, cursors: Sequenc
             found.append(FoundMessage(topic.name, slot, content, place, value, *meaning, *rest, **sends))
         return tuple(each.decode() for each in nexts), found
 
-    of_section = {f"{section}_cursor": cursor for section, cursor in zip(SECTIONS, cursors, strict=True)}
-    args = _SEARCH.args(pattern=pattern, count=count, most_body=MOST_BODY_BYTES, **of_section)
-    return _SEARCH.call(topic, slot, parse, args)
+    args: dict[str, Any] = {f"{section}_cursor": cursor for section, cursor in zip(SECTIONS, cursors, strict=True)}
+    return _SEARCH.call(topic, slot, parse, pattern=pattern, count=count, most_body=MOST_BODY_BYTES, **args)
 
 
 def _beginning(topic: Topic, size: int, read: bytes) -> tuple[bytes | None, int, Sends]:
@@ -107,8 +105,8 @@ def audit_lines(topic: Topic, slot: int, limit: int) -> Call[list[AuditLine]]:
     def parse(reply: list[Any]) -> list[AuditLine]:
         return [_audit_line(topic.name, slot, entry_id.decode(), flat) for entry_id, flat in reply]
 
-    args = _RANGE.args(first="-", last="+", limit=limit, order="down")
-    return _RANGE.call(topic, slot, parse, args, store=slot_keys(topic.name, slot).audit)
+    keys = {"store": slot_keys(topic.name, slot).audit}
+    return _RANGE.call(topic, slot, parse, keys=keys, first="-", last="+", limit=limit, order="down")
 
 
 def _audit_line(topic: str, slot: int, entry_id: str, flat: list[bytes]) -> AuditLine:
@@ -129,8 +127,7 @@ def peek(
     bodies can be large.
     """
     keys = slot_keys(topic.name, slot)
-    zset: str = getattr(keys, place)
-    body = keys.body if topic.merge is None or place == "store" else keys.held
+    named = {"zset": getattr(keys, place), "body": keys.body if topic.merge is None or place == "store" else keys.held}
     order = order_of(topic) if place == "store" else "low"
 
     def parse(reply: list[Any]) -> tuple[int, list[tuple[bytes, int, bytes | None]], bool]:
@@ -138,7 +135,7 @@ def peek(
         rows = zip(page[::2], page[1::2], bodies or repeat(None), strict=False)
         return int(now_ms), [(content, score_of(score), stored) for content, score, stored in rows], is_one(more)
 
-    return _PEEK.call(topic, slot, parse, _PEEK.args(order=order, start=start, limit=limit), zset=zset, body=body)
+    return _PEEK.call(topic, slot, parse, keys=named, order=order, start=start, limit=limit)
 
 
 def peeked_message(
@@ -162,8 +159,7 @@ def stats(topic: Topic, slot: int) -> Call[SlotStats]:
         sizes, totals = (backlog, due_now, in_flight, waiting, dead), read_totals(TOTALS, reply[10])
         return SlotStats(topic.name, slot, now_ms, *sizes, oldest, next_due_ms, epoch, is_one(reply[9]), totals)
 
-    args = _STATS.args(order=order_of(topic), lease_ms=topic.lease_ms, totals=TOTALS)
-    return _STATS.call(topic, slot, parse, args)
+    return _STATS.call(topic, slot, parse, totals=TOTALS)
 
 
 def _whole(text: bytes) -> int:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, Literal, NamedTuple
 
-from rmq._broker.binding import BoundScript
-from rmq._broker.claims import CLAIM_BYTES, MAX_BATCH, claim_order_of
+from rmq._broker.binding import BoundScript, claim_order_of
+from rmq._broker.claims import CLAIM_BYTES, MAX_BATCH
 from rmq._broker.keys import query_keys, slot_keys
 from rmq._model.records import unwrap
 from rmq._model.replies import NO_OWNER, Owner
@@ -236,9 +236,9 @@ def read_place(
         rows = list(zip(contents, scores, bodies or none, reasons or none, strict=False))
         return Page("" if following == b"0" else following.decode(), int(size), rows, rest)
 
-    bodied, named = int(parts.bodies), contents[:MAX_BATCH]
-    args = _SCAN.args(how=how, cursor=cursor, most=most, reasons=int(reasoned), bodies=bodied, contents=named)
-    return _SCAN.call(topic, slot, parse, args, zset=keys.zset, body=keys.body)
+    args: dict[str, Any] = {"how": how, "cursor": cursor, "most": most, "contents": contents[:MAX_BATCH]}
+    wanted: dict[str, Any] = {"reasons": int(reasoned), "bodies": int(parts.bodies)}
+    return _SCAN.call(topic, slot, parse, keys={"zset": keys.zset, "body": keys.body}, **args, **wanted)
 
 
 def enter(topic: Topic, query: str, *, needed: bool = False) -> Call[Entered]:
@@ -247,8 +247,8 @@ def enter(topic: Topic, query: str, *, needed: bool = False) -> Call[Entered]:
     def parse(reply: list[bytes]) -> Entered:
         return Entered(int(reply[0]), int(reply[1]), reply[2] == b"1")
 
-    args = _ENTER.args(keep_s=KEEP_S, needed=int(needed))
-    return _ENTER.call(topic, 0, parse, args, query=query_keys(topic.name, 0, query).query)
+    keys = {"query": query_keys(topic.name, 0, query).query}
+    return _ENTER.call(topic, 0, parse, keys=keys, keep_s=KEEP_S, needed=int(needed))
 
 
 def read(topic: Topic, reading: Reading, slot: int, chunk: int, limit: int, before: int = 0) -> Call[Chunk]:
@@ -263,25 +263,6 @@ def read(topic: Topic, reading: Reading, slot: int, chunk: int, limit: int, befo
         before: Maximum number of messages in the batch's earlier chunks.
     """
     owner = reading.owners.get(slot, NO_OWNER)
-    args = _READ.args(
-        generation=reading.driver.generation,
-        seq=reading.seq,
-        chunk=chunk,
-        limit=limit,
-        before=before,
-        size=reading.size,
-        order=claim_order_of(topic),
-        max_retries=topic.max_retries,
-        max_replays=reading.max_replays,
-        strict=int(reading.strict),
-        keep_s=KEEP_S,
-        lease_ms=topic.lease_ms,
-        most_bytes=reading.chunk_bytes,
-        bodies=int(reading.bodies),
-        epoch=owner.epoch,
-        ensemble=owner.ensemble,
-    )
-
     claim = Claim(reading.driver, reading.seq, chunk)
 
     def parse(reply: list[Any]) -> Chunk:
@@ -290,8 +271,31 @@ def read(topic: Topic, reading: Reading, slot: int, chunk: int, limit: int, befo
         said = ([body for body, _ in sent], [trace for _, trace in sent]) if sent else (None, None)
         return Chunk(int(claimed), int(left_out), int(buried), items[::2], scores, *said, claim.text)
 
-    own = query_keys(topic.name, slot, reading.driver.query)
-    return _READ.call(topic, slot, parse, args, query=own.query, query_body=own.body)
+    return _READ.call(
+        topic,
+        slot,
+        parse,
+        keys=_keys(topic, slot, reading.driver),
+        generation=reading.driver.generation,
+        seq=reading.seq,
+        chunk=chunk,
+        limit=limit,
+        before=before,
+        size=reading.size,
+        order=claim_order_of(topic),
+        max_replays=reading.max_replays,
+        strict=int(reading.strict),
+        keep_s=KEEP_S,
+        most_bytes=reading.chunk_bytes,
+        bodies=int(reading.bodies),
+        epoch=owner.epoch,
+        ensemble=owner.ensemble,
+    )
+
+
+def _keys(topic: Topic, slot: int, driver: Driver) -> dict[str, str]:
+    own = query_keys(topic.name, slot, driver.query)
+    return {"query": own.query, "query_body": own.body}
 
 
 def settle(
@@ -311,24 +315,23 @@ def settle(
     def parse(reply: list[bytes]) -> Settled:
         return Settled(*map(int, reply))
 
-    args = _SETTLE.args(
+    return _SETTLE.call(
+        topic,
+        slot,
+        parse,
+        keys=_keys(topic, slot, driver),
         generation=driver.generation,
         seq=seq,
         chunk=chunk,
         verb=verb,
         keep_s=KEEP_S,
-        lease_ms=topic.lease_ms,
         keep_first=int(topic.type is TopicType.RANGE_MERGE),
-        max_retries=topic.max_retries,
         epoch=owner.epoch,
         ensemble=owner.ensemble,
     )
-    own = query_keys(topic.name, slot, driver.query)
-    return _SETTLE.call(topic, slot, parse, args, query=own.query, query_body=own.body)
 
 
 def forget(topic: Topic, slot: int, driver: Driver, seq: int, chunk: int) -> Call[int]:
     """Return a call that removes a chunk's record, whoever owns the slot; its result is the number of its messages."""
-    args = _FORGET.args(generation=driver.generation, seq=seq, chunk=chunk, keep_s=KEEP_S)
-    own = query_keys(topic.name, slot, driver.query)
-    return _FORGET.call(topic, slot, int, args, query=own.query, query_body=own.body)
+    args: dict[str, Any] = {"generation": driver.generation, "seq": seq, "chunk": chunk, "keep_s": KEEP_S}
+    return _FORGET.call(topic, slot, int, keys=_keys(topic, slot, driver), **args)

@@ -63,7 +63,11 @@ def refuse_contents(topic: Topic, slot: int, claim: Claim, how: How, contents: S
     def parse(reply: list[bytes]) -> Refused:
         return Refused(*map(int, reply))
 
-    args = _REFUSE.args(
+    return _REFUSE.call(
+        topic,
+        slot,
+        parse,
+        keys={"query": query_keys(topic.name, slot, claim.driver.query).query},
         generation=claim.driver.generation,
         seq=claim.seq,
         chunk=claim.chunk,
@@ -74,4 +78,3 @@ def refuse_contents(topic: Topic, slot: int, claim: Claim, how: How, contents: S
         keep_s=KEEP_S,
         contents=contents[:CHUNK],
     )
-    return _REFUSE.call(topic, slot, parse, args, query=query_keys(topic.name, slot, claim.driver.query).query)

@@ -72,7 +72,7 @@ def repeatable() -> dict[str, set[str]]:
                 found[bound[variable].name] |= {
                     ast.unparse(each.value) for each in node.keywords if each.arg == "repeatable"
                 }
-            elif name.endswith(".call") and variable in bound:
+            elif name.endswith((".call", ".call_on")) and variable in bound:
                 found[bound[variable].name].add(str(bound[variable].repeatable))
             elif name == "Claims":  # its calls are as repeatable as their script
                 script = bound[ast.unparse(node.args[0])]

@@ -109,7 +109,7 @@ def position(topic: Topic, slot: int, group: str, driver: str) -> Call[Standing]
     def parse(reply: list[bytes]) -> Standing:
         return Standing(reply[0].decode(), reply[1].decode(), _count(reply[2]), int(reply[3]))
 
-    return _POSITION.call(topic, slot, parse, _POSITION.args(group=group, driver=driver), group=group)
+    return _POSITION.call(topic, slot, parse, group=group, driver=driver)
 
 
 def walk(topic: Topic, slot: int, group: str, reach: Reach) -> Call[Walked]:
@@ -119,9 +119,8 @@ def walk(topic: Topic, slot: int, group: str, reach: Reach) -> Call[Walked]:
         at, last, number, size, more, sent = reply
         return Walked(at.decode(), last.decode(), int(number), int(size), is_one(more), _count(sent))
 
-    after, upto, limit, most_bytes, any_size = reach
-    args = _WALK.args(group=group, after=after, upto=upto, limit=limit, most_bytes=most_bytes, any_size=int(any_size))
-    return _WALK.call(topic, slot, parse, args, group=group)
+    args: dict[str, Any] = {**reach._asdict(), "any_size": int(reach.any_size)}
+    return _WALK.call(topic, slot, parse, group=group, **args)
 
 
 def advance(topic: Topic, slot: int, group: str, driver: str, upto: str, read: int, missing: int) -> Call[bool]:
@@ -136,8 +135,7 @@ def advance(topic: Topic, slot: int, group: str, driver: str, upto: str, read: i
         read: Number of entries that the group has read or skipped by then.
         missing: Number of entries of the last batch that were trimmed or deleted before they were read.
     """
-    args = _ADVANCE.args(group=group, driver=driver, upto=upto, read=read, missing=missing)
-    return _ADVANCE.call(topic, slot, is_one, args, group=group)
+    return _ADVANCE.call(topic, slot, is_one, group=group, driver=driver, upto=upto, read=read, missing=missing)
 
 
 def trim(topic: Topic, slot: int, group: str, driver: str, upto: str) -> Call[Dropped]:
@@ -146,7 +144,7 @@ def trim(topic: Topic, slot: int, group: str, driver: str, upto: str) -> Call[Dr
     def parse(reply: list[bytes]) -> Dropped:
         return Dropped(int(reply[0]), is_one(reply[1]), is_one(reply[2]))
 
-    return _TRIM.call(topic, slot, parse, _TRIM.args(group=group, driver=driver, upto=upto), group=group)
+    return _TRIM.call(topic, slot, parse, group=group, driver=driver, upto=upto)
 
 
 def lock_run(topic: Topic, group: str, holder: str, hold_ms: int, *, keep: bool) -> Call[shared.Lock]:

@@ -12,17 +12,18 @@ from typing import Any
 import pytest
 
 from rmq import Collect, Fixed, Merge, Sliding, Sum, Topic, TopicType, WhenFull
-from rmq._broker.binding import FILLED_IN, BoundScript
-from rmq._broker.keys import GroupKeys, QueryKeys, SlotKeys, group_keys, slot_keys
+from rmq._broker.binding import FILLED_IN, SETTINGS, BoundScript
+from rmq._broker.keys import GroupKeys, QueryKeys, SlotKeys, slot_keys
 from rmq._broker.sends import merge_rules
+from rmq._model.scores import ages_for
 from rmq._transport.script_library import default_scripts
 from tests.support.bindings import MODULES, bound_in
 
-SETTINGS = {"detailed", "unit", "max_backlog", "ages", "limits", "chunk", "parts"}
+PACKED = {"detailed", "unit", "max_backlog", "ages", "limits", "chunk", "parts"}
 """What `QueueSends` puts together from parts."""
 
-OPTIONS = {"group", "durable"}
-"""What `Bound.call` takes beside keys."""
+OPTIONS = {"group", "durable", "keys"}
+"""What `BoundScript.call` takes beside arguments."""
 
 
 class Use:
@@ -34,6 +35,16 @@ class Use:
         self.positional = len(call.args)
         self.names = {keyword.arg for keyword in call.keywords if keyword.arg is not None}
         self.spread = any(keyword.arg is None for keyword in call.keywords)
+        named = (
+            call.args[2:] if self.what == "call_on" else [each.value for each in call.keywords if each.arg == "keys"]
+        )
+        self.keys = {
+            key.value
+            for each in named
+            if isinstance(each, ast.Dict)
+            for key in each.keys
+            if isinstance(key, ast.Constant)
+        }
         self.place = f"{module.stem}:{call.lineno}"
 
 
@@ -56,25 +67,29 @@ def test_every_script_is_bound() -> None:
     assert bound == set(default_scripts().names())
 
 
-@pytest.mark.parametrize("use", [use for use in USES if use.what == "args"], ids=lambda use: use.place)
+CALLS = [use for use in USES if use.what in ("args", "call", "call_on")]
+
+
+@pytest.mark.parametrize("use", CALLS, ids=lambda use: use.place)
 def test_arguments_are_those_of_the_header(use: Use) -> None:
     wanted = default_scripts()[use.script].args
     names = set(wanted.required) - FILLED_IN.keys() | ({wanted.tail} if wanted.tail else set())
-    assert use.names <= names if use.spread else use.names == names, use.script
-    assert use.positional == 0
+    given = use.names if use.what == "args" else use.names - OPTIONS
+    assert given <= names
+    if not use.spread:
+        assert given >= names - (SETTINGS.keys() | OPTIONS if use.what == "call" else set())
+    assert use.positional == {"args": 0, "call": 3, "call_on": 3}[use.what]
 
 
-@pytest.mark.parametrize("use", [use for use in USES if use.what in ("names", "call")], ids=lambda use: use.place)
+@pytest.mark.parametrize("use", [use for use in CALLS if use.keys], ids=lambda use: use.place)
 def test_keys_are_those_of_the_header(use: Use) -> None:
     wanted = default_scripts()[use.script].keys
-    names = {*wanted.required, *wanted.optional, *([wanted.tail] if wanted.tail else [])}
-    given = use.names - OPTIONS if use.what == "call" else use.names
-    assert given <= names if use.spread or use.what == "call" else given == names
+    assert use.keys <= {*wanted.required, *wanted.optional}
 
 
 def test_arguments_that_are_put_together_are_those_of_the_header() -> None:
     wanted = default_scripts()["send"].args
-    assert {*wanted.required, wanted.tail} - FILLED_IN.keys() == SETTINGS
+    assert {*wanted.required, wanted.tail} - FILLED_IN.keys() == PACKED
 
 
 LARGEST = 2**53 - 1
@@ -111,6 +126,19 @@ def test_what_a_call_does_not_say_is_an_error() -> None:
         args("me", "a", "d", "o")
 
 
+def test_a_call_takes_what_the_topic_says_from_there() -> None:
+    topic = Topic("t", TopicType.PRIORITY, slots=2, max_retries=3, lease="9s", max_backlog=11)
+    assert BoundScript("look").settings_of(topic) == {"order": "high", "lease_ms": 9_000}
+    assert BoundScript("send").settings_of(topic) == {"max_backlog": 6}
+    assert BoundScript("stream_look").settings_of(topic, "g") == {"lease_ms": 9_000, "group": "g"}
+    assert BoundScript("stream_list_dead").settings_of(topic, "g") == {}
+    ages = ages_for(topic.max_priority)
+    call = BoundScript("promote").call(topic, 1, list, actor="me", contents=[b"a"])
+    assert call.args == ["high", 3, ages.scale, "PUBLISH", "me", b"a"]
+    assert BoundScript("promote").call(topic, 1, list, order="low", actor="", contents=[]).args[0] == "low"
+    assert call.keys == BoundScript("promote").keys_of(topic, 1)
+
+
 def test_keys_come_in_the_order_of_the_header() -> None:
     topic, keys = Topic("t", TopicType.PRIORITY, slots=1), slot_keys("t", 0)
     assert BoundScript("extend").keys_of(topic, 0) == (keys.store, keys.prepare, keys.meta)
@@ -121,12 +149,12 @@ def test_keys_come_in_the_order_of_the_header() -> None:
     assert BoundScript("claim").keys_of(merging.changed(ttl="1m"), 0)[-2:] == (keys.born, keys.held)
     assert BoundScript("promote").keys_of(merging, 0)[-2:] == (keys.held, keys.body)
     assert BoundScript("audit").keys_of(topic, 0) == (keys.audit,)
-    assert BoundScript("peek").keys_with(topic, 0, zset="z") == ("z", keys.body)
+    assert BoundScript("peek").keys_with(topic, 0, {"zset": "z"}) == ("z", keys.body)
     with pytest.raises(AttributeError, match="zset"):
         BoundScript("peek").keys_of(topic, 0)
     with pytest.raises(TypeError, match="script peek has no keys zest"):
-        BoundScript("peek").keys_with(topic, 0, zset="z", zest="z")
-    assert BoundScript("stream_join").keys(group_keys("t", 0, "g")) == (keys.store, keys.meta, "group:g{t_0}")
+        BoundScript("peek").keys_with(topic, 0, {"zset": "z", "zest": "z"})
+    assert BoundScript("stream_join").keys_of(topic, 0, "g") == (keys.store, keys.meta, "group:g{t_0}")
 
 
 def test_every_key_of_a_header_has_a_name_that_the_table_of_keys_knows() -> None:
