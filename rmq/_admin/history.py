@@ -18,8 +18,8 @@ from rmq._broker.keys import HISTORY_LOCK_KEY, history_key
 from rmq._broker.registry import Registry, check_name
 from rmq._io.backend import Background
 from rmq._io.reports import reporter
-from rmq._model.display import check_whole
 from rmq._model.figures import GroupStats, StreamStats, TopicStats
+from rmq._model.settings import check_whole
 from rmq._model.times import MAX_SCORE
 from rmq._model.topics import Topic, TopicType
 from rmq._transport.connections import Connections

@@ -9,11 +9,11 @@ from rmq._admin.spark_queries import SparkQueries, SparkQuery
 from rmq._broker import viewing
 from rmq._broker.claims import MAX_BATCH
 from rmq._model.messages import Payload, payload_bytes
+from rmq._model.settings import check_whole
 from rmq._model.topics import Topic, checked_slots
 from rmq._model.whereabouts import AuditLine
 from rmq._transport.call import Call, T
 from rmq._transport.connections import Connections, call_slots
-from rmq.errors import InvalidValueError
 
 
 class View:
@@ -41,9 +41,3 @@ def locate(topic: Topic, content: Payload, slot_basis: Payload | None) -> tuple[
     """Return a content in bytes, and its slot."""
     name = payload_bytes(content, "content")
     return name, topic.slot_of(name if slot_basis is None else payload_bytes(slot_basis, "slot_basis"))
-
-
-def check_whole(name: str, value: object, largest: int) -> None:
-    """Raise `InvalidValueError` unless `value` is a whole number from 1 to `largest`."""
-    if type(value) is not int or not 1 <= value <= largest:
-        raise InvalidValueError(f"{name} is {value!r}; it must be a whole number from 1 to {largest:,}")

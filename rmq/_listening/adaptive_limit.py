@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from math import ceil, inf, log
 from statistics import median
 
-from rmq._model.display import brief, is_number
+from rmq._model.display import brief
+from rmq._model.settings import is_number
 from rmq.errors import InvalidValueError
 
 NOISE_S = 0.005

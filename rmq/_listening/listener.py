@@ -11,9 +11,10 @@ from rmq._listening.adaptive_limit import Adaptive
 from rmq._listening.arguments import name_of, with_arguments
 from rmq._model.deliveries import Delivery
 from rmq._model.delivery_columns import DeliveryColumns
-from rmq._model.display import brief, check_flag, is_number
+from rmq._model.display import brief
 from rmq._model.entries import check_group
 from rmq._model.handlers import check_plain, check_takes_one
+from rmq._model.settings import check_flag, is_number
 from rmq._model.times import Duration, duration_ms
 from rmq._model.topics import Topic, TopicType
 from rmq._model.typed import PayloadT

@@ -1,4 +1,4 @@
-"""Formats values for terminals, pages and JSON, escapes payloads, which may be hostile, and checks settings. Pure."""
+"""Formats values for terminals, pages and JSON, and escapes payloads, which may be hostile. Pure."""
 
 from __future__ import annotations
 
@@ -6,11 +6,6 @@ import base64
 import unicodedata
 from datetime import UTC, datetime
 from enum import Enum
-from typing import TypeVar
-
-from rmq.errors import InvalidValueError
-
-E = TypeVar("E", bound=Enum)
 
 MOST_CHARACTERS = 200
 _NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -111,29 +106,3 @@ def from_now(epoch_ms: int, now_ms: int) -> str:
     """Return a time relative to `now_ms`: `in 4.2 s` or `3 m ago`."""
     ahead_ms = epoch_ms - now_ms
     return f"in {span(ahead_ms)}" if ahead_ms > 0 else f"{span(-ahead_ms)} ago"
-
-
-def check_whole(what: str, value: object, highest: int, other: str = "") -> None:
-    """Raise `InvalidValueError` unless the value is a whole number from 1 to `highest`; `other` adds to the error."""
-    if type(value) is not int or not 1 <= value <= highest:
-        raise InvalidValueError(f"{what} is {brief(value)}; it must be a whole number from 1 to {highest}{other}")
-
-
-def check_flag(what: str, value: object) -> None:
-    """Raise `InvalidValueError` unless the value is True or False."""
-    if type(value) is not bool:
-        raise InvalidValueError(f"{what} is {brief(value)}; it must be True or False")
-
-
-def is_number(value: object) -> bool:
-    """Return whether a value is an int or a float, but not a bool."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def one_of(kind: type[E], value: object, what: str) -> E:
-    """Return an enum member that is given as itself or by its value; raises `InvalidValueError` for other values."""
-    try:
-        return kind(value)
-    except ValueError:
-        known = ", ".join(each.value for each in kind)
-        raise InvalidValueError(f"{what} is {brief(value)}; it must be one of {known}") from None

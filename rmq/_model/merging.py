@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from datetime import timedelta
 from enum import Enum
 from typing import Any, TypeAlias, cast
 
-from rmq._model.display import check_flag, check_whole, one_of
+from rmq._model.settings import (
+    check_flag,
+    check_whole,
+    json_of,
+    kind_json_of,
+    kind_of,
+    one_of,
+    set_duration,
+    settings_of,
+)
 from rmq._model.times import Duration, duration_ms
 from rmq._model.topic_types import TopicType
 from rmq.errors import InvalidTopicError, InvalidValueError
@@ -167,27 +175,6 @@ LETTERS: dict[type[Reducer], str] = {Keep: "K", Replace: "R", Newest: "N", Max: 
 """Reducer -> the letter that marks its records; a set has `U`, a join `J`."""
 
 
-def reducer_json(reducer: Reducer) -> dict[str, Any]:
-    """Return a reducer as JSON values, for the topic's definition."""
-    name = next(name for name, kind in REDUCERS.items() if type(reducer) is kind)
-    if not isinstance(reducer, Collect):
-        return {"kind": name}
-    value = {"kind": name, "max_items": reducer.max_items, "max_bytes": reducer.max_bytes, "unique": reducer.unique}
-    return value if reducer.when_full is None else value | {"when_full": Overflow(reducer.when_full).value}
-
-
-def reducer_of(value: dict[str, Any]) -> Reducer:
-    """Rebuild a reducer from a topic's definition."""
-    settings = dict(value)
-    name = settings.pop("kind", None)
-    if name not in REDUCERS:
-        raise InvalidValueError(f"reducer {name!r} is unknown; known: {', '.join(REDUCERS)}")
-    if name != "collect":
-        return REDUCERS[name]()
-    known = {each: settings[each] for each in ("max_items", "max_bytes", "unique")}
-    return Collect(**known, when_full=settings.get("when_full"))
-
-
 @dataclass(frozen=True, slots=True)
 class Fixed:
     """Due `time_range` after the first send.
@@ -294,38 +281,14 @@ Window: TypeAlias = Fixed | Sliding | Leading
 """A rule that determines when a merged message is due."""
 
 
-def window_json(window: Window) -> dict[str, Any]:
-    """Return a window as JSON values, for the topic's definition."""
-    match window:
-        case Fixed():
-            return {"kind": "fixed", "time_range_ms": window.range_ms}
-        case Leading():
-            return {"kind": "leading", "time_range_ms": window.range_ms, "trailing": window.trailing}
-        case Sliding():
-            quiet = {} if window.quiet is None else {"quiet_ms": window.range_ms}
-            return {"kind": "sliding", **quiet, "max_wait_ms": window.max_wait_ms}
-
-
-def window_of(value: dict[str, Any]) -> Window:
-    """Rebuild a window from a topic's definition."""
-    match value.get("kind"):
-        case "fixed":
-            return Fixed(timedelta(milliseconds=value["time_range_ms"]))
-        case "leading":
-            return Leading(timedelta(milliseconds=value["time_range_ms"]), value["trailing"])
-        case "sliding":
-            quiet_ms, max_wait = value.get("quiet_ms"), timedelta(milliseconds=value["max_wait_ms"])
-            return Sliding(None if quiet_ms is None else timedelta(milliseconds=quiet_ms), max_wait=max_wait)
-        case other:
-            raise InvalidValueError(f"window {other!r} is unknown; known: fixed, sliding, leading")
+WINDOWS: dict[str, type[Window]] = {"fixed": Fixed, "sliding": Sliding, "leading": Leading}
 
 
 def _set_duration(window: Window, name: str) -> None:
     value: Duration = getattr(window, name)
     what = f"{name} of {type(window).__name__}"
-    if (value_ms := duration_ms(value, what)) == 0:
+    if set_duration(window, name, what) == 0:
         raise InvalidValueError(f"{what} is {value!r}; it must be more than 0")
-    object.__setattr__(window, name, timedelta(milliseconds=value_ms))
 
 
 MAX_COUNT = 2**31
@@ -437,23 +400,19 @@ class Merge:
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings as JSON values, for the topic's definition."""
-        value: dict[str, Any] = {"reduce": reducer_json(self.reduce), "priority": PriorityRule(self.priority).value}
-        if self.window is not None:
-            value["window"] = window_json(self.window)
-        if self.max_count is not None:
-            value["max_count"] = self.max_count.value if isinstance(self.max_count, PerMessage) else self.max_count
-        return value
+        window = {} if self.window is None else {"window": kind_json_of(WINDOWS, self.window)}
+        return json_of(self) | {"reduce": kind_json_of(REDUCERS, self.reduce)} | window
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Merge:
         """Rebuild the settings from a topic's definition."""
         window, count = value.get("window"), value.get("max_count")
-        return cls(
-            reducer_of(value["reduce"]),
-            None if window is None else window_of(window),
-            PER_MESSAGE if count == PER_MESSAGE.value else count,
-            value["priority"],
-        )
+        settings = {
+            "reduce": kind_of(REDUCERS, value["reduce"], "reducer"),
+            "window": None if window is None else kind_of(WINDOWS, window, "window"),
+            "max_count": PER_MESSAGE if count == PER_MESSAGE.value else count,
+        }
+        return settings_of(cls, {**value, **settings})
 
 
 def check_merge(name: str, topic_type: TopicType, merge: Merge | None) -> None:

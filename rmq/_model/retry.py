@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol, cast
 
+from rmq._model.settings import kind_json_of, kind_of
 from rmq._model.times import Duration, duration_ms, duration_text
 from rmq.errors import InvalidValueError
 
@@ -50,7 +51,7 @@ class ImmediateRetry:
         return 0
 
     def to_json(self) -> dict[str, Any]:
-        return {"policy": "immediate"}
+        return kind_json_of(POLICIES, self, "policy")
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
@@ -86,7 +87,7 @@ class ExponentialRetry:
         return full // 2 + int((full - full // 2) * jitter)
 
     def to_json(self) -> dict[str, Any]:
-        return {"policy": "exponential", "base_ms": self.base_ms, "cap_ms": self.cap_ms}
+        return kind_json_of(POLICIES, self, "policy")
 
     def __repr__(self) -> str:
         return f"ExponentialRetry(base='{duration_text(self.base_ms)}', cap='{duration_text(self.cap_ms)}')"
@@ -123,7 +124,7 @@ class LadderRetry:
         return self.steps_s[min(attempt, len(self.steps_s)) - 1] * 1000
 
     def to_json(self) -> dict[str, Any]:
-        return {"policy": "ladder", "steps_s": list(self.steps_s)}
+        return kind_json_of(POLICIES, self, "policy")
 
     def __repr__(self) -> str:
         return f"LadderRetry(({', '.join(repr(duration_text(step_s * 1000)) for step_s in self.steps_s)},))"
@@ -136,17 +137,14 @@ def _step_s(step: Duration) -> int:
     return step_ms // 1000
 
 
+POLICIES: dict[str, type[RetryPolicy]] = {
+    "immediate": ImmediateRetry, "exponential": ExponentialRetry, "ladder": LadderRetry,
+}  # fmt: skip
+
+
 def retry_from_json(value: dict[str, Any]) -> RetryPolicy:
     """Rebuild a policy from a topic's definition."""
-    match value.get("policy"):
-        case "immediate":
-            return ImmediateRetry()
-        case "exponential":
-            return ExponentialRetry(timedelta(milliseconds=value["base_ms"]), timedelta(milliseconds=value["cap_ms"]))
-        case "ladder":
-            return LadderRetry([timedelta(seconds=step_s) for step_s in cast("list[int]", value["steps_s"])])
-        case other:
-            raise InvalidValueError(f"retry policy {other!r} is unknown; known: immediate, exponential, ladder")
+    return kind_of(POLICIES, value, "retry policy", "policy")
 
 
 def draw_jitter() -> float:

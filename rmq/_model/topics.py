@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from typing import Any, Generic, Unpack, cast
@@ -18,13 +18,11 @@ from rmq._model.messages import Message
 from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy, retry_from_json
 from rmq._model.schema import SCHEMA_VERSION, Document, new_document, read_document
 from rmq._model.scores import MAX_AGED_PRIORITY, MAX_SCORE, STAMP, Ties
-from rmq._model.times import Duration, duration_ms
+from rmq._model.settings import check_flag, json_of, set_duration, settings_of
+from rmq._model.times import MAX_DURATION_MS, Duration, duration_ms
 from rmq._model.topic_types import TopicType, WhenFull
 from rmq._model.typed import MessageOptions, OtherT, PayloadClass, PayloadT, Typed
 from rmq.errors import InvalidTopicError, InvalidValueError, UnreadableDocumentError, UnreadableTopicError
-
-_PLAIN = ("max_length", "shrink", "approximate", "unacked")
-"""Settings of a retention that a definition stores unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +60,12 @@ class Retention:
                 f"max_length is {self.max_length!r}; it must be a whole number from 0 to 2^53 - 1, or None"
             )
         for name in ("shrink", "approximate", "unacked"):
-            if type(value := getattr(self, name)) is not bool:
-                raise InvalidValueError(f"{name} is {value!r}; it must be True or False")
+            check_flag(name, getattr(self, name))
         if self.max_age is not None:
-            object.__setattr__(self, "max_age", timedelta(milliseconds=duration_ms(self.max_age, "max_age")))
-        every_ms = duration_ms(self.every, "every")
-        if not 1_000 <= every_ms <= 86_400_000:
-            raise InvalidValueError(f"every is {self.every!r}; it must lie between 1 s and 24 h")
-        object.__setattr__(self, "every", timedelta(milliseconds=every_ms))
+            set_duration(self, "max_age", "max_age")
+        every = self.every
+        if not 1_000 <= set_duration(self, "every", "every") <= 86_400_000:
+            raise InvalidValueError(f"every is {every!r}; it must lie between 1 s and 24 h")
 
     @property
     def every_ms(self) -> int:
@@ -92,15 +88,12 @@ class Retention:
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings as JSON values, for the topic's definition."""
-        plain = {name: getattr(self, name) for name in _PLAIN}
-        return plain | {"max_age_ms": self.max_age_ms, "every_ms": self.every_ms}
+        return json_of(self) | {"max_age_ms": self.max_age_ms}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Retention:
         """Rebuild the settings from a topic's definition."""
-        age_ms, every = value["max_age_ms"], timedelta(milliseconds=value["every_ms"])
-        max_age = None if age_ms is None else timedelta(milliseconds=age_ms)
-        return cls(max_age=max_age, every=every, **{name: value[name] for name in _PLAIN})
+        return settings_of(cls, value)
 
 
 FULL_TIMEOUT_MS = 10_000
@@ -109,6 +102,24 @@ MAX_SLOTS = 16_384
 """The number of hash slots of Redis Cluster: more slots would not spread a topic any further."""
 
 _S, _MS = timedelta(seconds=1), timedelta(milliseconds=1)
+
+_DURATIONS_MS = {
+    "lease": (1_000, 86_400_000, "whole seconds, 1 s to 24 h"),
+    "max_dead_age": (0, MAX_DURATION_MS, ""),
+    "full_timeout": (1, 86_400_000, "from 1 ms to 24 h"),
+    "ttl": (1, MAX_DURATION_MS, "at least 1 ms"),
+}
+"""Setting -> the shortest and the longest duration, ms, and the rule for errors."""
+
+_IDENTITY, _SCORES = "part of its identity and can't be changed", "part of its scores and can't be changed"
+_OWN = "not stored in Redis and cannot be changed there; pass it to Topic()"
+_UNCHANGEABLE = {
+    "name": _IDENTITY, "type": _IDENTITY, "slots": _IDENTITY,
+    "ties": _SCORES, "max_priority": _SCORES,
+    "payload": _OWN, "codec": _OWN,
+}  # fmt: skip
+"""Settings that `Topic.changed` refuses, with the reason."""
+
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
@@ -226,15 +237,7 @@ class Topic(Generic[PayloadT]):
         if self.max_backlog is not None:
             self._check_range("max_backlog", self.max_backlog, 1, 2**53 - 1)
         self._check_range("max_dead", self.max_dead, 0, 2**53 - 1)
-        try:
-            lease_ms = duration_ms(self.lease, "lease")
-            age_ms = duration_ms(self.max_dead_age, "max_dead_age")
-        except InvalidValueError as error:
-            raise InvalidTopicError(f"topic {self.name}: {error}", topic=self.name) from None
-        if lease_ms % 1000 or not 1000 <= lease_ms <= 86_400_000:
-            raise InvalidTopicError(
-                f"lease of topic {self.name} is {self.lease!r}; it must be whole seconds, 1 s to 24 h"
-            )
+        self._set_durations()
         self._check_retention()
         self._check_limits()
         self._check_rate()
@@ -243,8 +246,17 @@ class Topic(Generic[PayloadT]):
         object.__setattr__(self, "typed", payloads.typed_of(self.name, self.payload, self.codec, self.type, self.merge))
         if self.merge is not None and self.merge.window is not None:
             object.__setattr__(self, "default_range_ms", self.merge.window.range_ms)
-        object.__setattr__(self, "lease", timedelta(milliseconds=lease_ms))
-        object.__setattr__(self, "max_dead_age", timedelta(milliseconds=age_ms))
+
+    def _set_durations(self) -> None:
+        for name, (lowest, highest, rule) in _DURATIONS_MS.items():
+            if (value := getattr(self, name)) is None and name == "ttl":
+                continue
+            try:
+                value_ms = set_duration(self, name, name)
+            except InvalidValueError as error:
+                raise InvalidTopicError(f"topic {self.name}: {error}", topic=self.name) from None
+            if not lowest <= value_ms <= highest or (name == "lease" and value_ms % 1000):
+                raise InvalidTopicError(f"{name} of topic {self.name} is {value!r}; it must be {rule}")
 
     def _check_retention(self) -> None:
         if self.retention is not None and not isinstance(self.retention, Retention):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -259,17 +271,6 @@ class Topic(Generic[PayloadT]):
             raise InvalidTopicError(f"when_full of topic {self.name} is {self.when_full!r}; it must be a WhenFull")
         if self.type is TopicType.STREAM and (self.when_full is not WhenFull.REFUSE or self.ttl is not None):
             raise InvalidTopicError(f"topic {self.name} is STREAM: use retention instead of when_full and ttl")
-        for name, value in (("full_timeout", self.full_timeout), ("ttl", self.ttl)):
-            if value is None and name == "ttl":
-                continue
-            try:
-                value_ms = duration_ms(cast("Duration", value), name)
-            except InvalidValueError as error:
-                raise InvalidTopicError(f"topic {self.name}: {error}", topic=self.name) from None
-            if value_ms < 1 or (name == "full_timeout" and value_ms > 86_400_000):
-                rule = "from 1 ms to 24 h" if name == "full_timeout" else "at least 1 ms"
-                raise InvalidTopicError(f"{name} of topic {self.name} is {value!r}; it must be {rule}")
-            object.__setattr__(self, name, timedelta(milliseconds=value_ms))
 
     def _check_rate(self) -> None:
         rate = self.max_rate
@@ -403,21 +404,13 @@ class Topic(Generic[PayloadT]):
 
     def changed(self, **settings: Any) -> Topic[PayloadT]:
         """Return this definition with some settings changed. Name, type, slots, ties and max_priority cannot change."""
-        for fixed in ("name", "type", "slots"):
-            if fixed in settings:
-                raise InvalidTopicError(f"{fixed} of topic {self.name} is part of its identity and can't be changed")
-        for scored in ("ties", "max_priority"):
-            if scored in settings:
-                raise InvalidTopicError(f"{scored} of topic {self.name} is part of its scores and can't be changed")
-        for own in ("payload", "codec"):
-            if own in settings:
-                raise InvalidTopicError(
-                    f"{own} of topic {self.name} is not stored in Redis and cannot be changed there; pass it to Topic()"
-                )
-        known = [each.name for each in fields(self) if each.init and each.compare]
+        known = [each.name for each in fields(self) if each.init]
         for name in settings:
+            if name in _UNCHANGEABLE:
+                raise InvalidTopicError(f"{name} of topic {self.name} is {_UNCHANGEABLE[name]}")
             if name not in known:
-                raise InvalidTopicError(f"{name} is not a setting of a topic; the settings are {', '.join(known[3:])}")
+                changeable = ", ".join(each for each in known if each not in _UNCHANGEABLE)
+                raise InvalidTopicError(f"{name} is not a setting of a topic; the settings are {changeable}")
         changed = replace(self, **settings)
         check_change(self.name, self.merge, changed.merge)
         object.__setattr__(changed, "changes", self.changes | settings.keys())
@@ -430,22 +423,9 @@ class Topic(Generic[PayloadT]):
 
     def to_fields(self) -> dict[str, Any]:
         """Return the definition as JSON values, without the version of the document."""
-        retention = {} if self.retention is None else {"retention": self.retention.to_json()}
-        return {
-            "name": self.name,
-            "type": self.type.value,
-            "slots": self.slots,
-            "max_retries": self.max_retries,
-            "lease_s": self.lease_s,
-            "retry": self.retry.to_json(),
-            "max_content_bytes": self.max_content_bytes,
-            "max_body_bytes": self.max_body_bytes,
-            "max_backlog": self.max_backlog,
-            "max_dead": self.max_dead,
-            "max_dead_age_ms": self.max_dead_age_ms,
-            **retention,
-            **_limits_json(self),
-        }
+        stored = json_of(self) | {"lease_s": self.lease_s, "max_backlog": self.max_backlog}
+        del stored["lease_ms"]
+        return stored
 
     def to_json(self) -> str:
         """Return the definition as a document of this version, the form in which it is registered."""
@@ -474,7 +454,9 @@ class Topic(Generic[PayloadT]):
         """
         value = document.fields
         try:
-            return cls(**_settings_of(value))
+            converted = {name: read(value[name]) for name, read in _READERS.items() if name in value}
+            later = {"when_full": WhenFull.REFUSE, "full_timeout_ms": FULL_TIMEOUT_MS}  # may be missing
+            return settings_of(cls, {**later, **value, **converted})
         except KeyError as error:
             trouble = f"it has no {error}"
         except (AttributeError, OverflowError, TypeError, ValueError) as error:
@@ -487,52 +469,14 @@ class Topic(Generic[PayloadT]):
         )
 
 
-def _limits_json(topic: Topic) -> dict[str, Any]:
-    """Return the settings of limits and order that differ from the defaults of the topic's type."""
-    limits: dict[str, Any] = {}
-    full_timeout_ms = duration_ms(topic.full_timeout, "full_timeout")
-    if topic.when_full is not WhenFull.REFUSE:
-        limits["when_full"] = topic.when_full.value
-    if topic.when_full is not WhenFull.REFUSE or full_timeout_ms != FULL_TIMEOUT_MS:
-        limits["full_timeout_ms"] = full_timeout_ms
-    if topic.ttl is not None:
-        limits["ttl_ms"] = topic.ttl_ms
-    if topic.max_rate is not None:
-        limits["max_rate"] = topic.max_rate
-        limits["max_burst"] = topic.max_burst
-    if topic.ties is not None:
-        limits["ties"] = Ties(topic.ties).value
-    if topic.max_priority is not None:
-        limits["max_priority"] = topic.max_priority
-    if topic.merge is not None:
-        limits["merge"] = topic.merge.to_json()
-    return limits
-
-
-def _settings_of(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `Topic` for the fields of a definition."""
-    return {
-        "name": value["name"],
-        "type": TopicType(value["type"]),
-        "slots": value["slots"],
-        "max_retries": value["max_retries"],
-        "lease": timedelta(seconds=value["lease_s"]),
-        "retry": retry_from_json(value["retry"]),
-        "max_content_bytes": value["max_content_bytes"],
-        "max_body_bytes": value["max_body_bytes"],
-        "max_backlog": value["max_backlog"],
-        "max_dead": value["max_dead"],
-        "max_dead_age": timedelta(milliseconds=value["max_dead_age_ms"]),
-        "retention": Retention.from_json(value["retention"]) if "retention" in value else None,
-        "when_full": WhenFull(value.get("when_full", "REFUSE")),
-        "full_timeout": timedelta(milliseconds=value.get("full_timeout_ms", FULL_TIMEOUT_MS)),
-        "ttl": timedelta(milliseconds=value["ttl_ms"]) if value.get("ttl_ms") is not None else None,
-        "max_rate": value.get("max_rate"),
-        "max_burst": value.get("max_burst"),
-        "ties": value.get("ties"),
-        "max_priority": value.get("max_priority"),
-        "merge": Merge.from_json(value["merge"]) if "merge" in value else None,
-    }
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "type": TopicType,
+    "when_full": WhenFull,
+    "retry": retry_from_json,
+    "retention": Retention.from_json,
+    "merge": Merge.from_json,
+}
+"""Settings that a definition stores in a form of their own, with the function that reads it."""
 
 
 def checked_slots(topic: Topic, slots: Iterable[int] | None) -> tuple[int, ...]:

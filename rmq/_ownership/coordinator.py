@@ -13,7 +13,8 @@ from typing import Any, TypeVar, cast
 
 from rmq._io.backend import THREADS, Runtime
 from rmq._io.reports import reporter
-from rmq._model.display import brief, is_number
+from rmq._model.display import brief
+from rmq._model.settings import is_number
 from rmq._model.times import monotonic_s
 from rmq._model.workers import process_name
 from rmq._ownership.capacity import SESSION_BYTES, SessionBudget

@@ -11,9 +11,10 @@ from typing import Any, TypeVar, cast
 from rmq._broker.broker import QueueBroker
 from rmq._broker.claims import MAX_BATCH
 from rmq._model.batches import Batch, EncodedMessage, Row, Rows
-from rmq._model.display import check_flag, counted
+from rmq._model.display import counted
 from rmq._model.merging import Collect
 from rmq._model.replies import PartlySent, SendResult
+from rmq._model.settings import check_flag
 from rmq._model.topics import Topic
 from rmq._sending.backpressure import send_patiently, wait_for_room
 from rmq._sending.pipeline import BATCH_BYTES, Pipeline, RoundLimits
