@@ -156,7 +156,7 @@ mutants: $(DEV)  ## Plant bugs in the scripts and see that the tests catch each;
 	$(call record,mutants) $(BIN)/python tests/mutants/run.py $(MUTANT_FLAGS)
 
 dashboard-pictures: $(DEV)  ## Take the pictures of the dashboard in docs/guide/dashboard, with chromium
-	$(BIN)/python -m benchmarks.dashboard_pictures
+	$(BIN)/python -m docs_site.dashboard_pictures
 
 docs: $(DEV)  ## Build the documentation site strictly, offline, in build/docs/site
 	$(BIN)/python -m docs_site

@@ -17,16 +17,11 @@ from benchmarks.support.harness import LOAD, RESULTS, ROOT, Document
 
 PAGES = (
     ROOT / "docs" / "internals" / "performance.md",
-    *(
-        ROOT / "docs" / "guide" / f"{name}.md"
-        for name in ("merging", "merging_rivals", "priorities", "streams", "delayed", "flow", "payloads")
-    ),
+    *(ROOT / "docs" / "guide" / f"{name}.md" for name in ("merging_rivals", "streams", "delayed")),
 )
 MODULES = {
     "cost": "benchmarks.cost",
-    "parts": "benchmarks.parts",
     "batches": "benchmarks.batches",
-    "visits": "benchmarks.visits",
     "throughput": "benchmarks.throughput",
     "real": "benchmarks.real",
     "servers": "benchmarks.servers",
@@ -35,21 +30,13 @@ MODULES = {
     "backlog": "benchmarks.backlog",
     "backlog_full": "benchmarks.backlog",
     "scaling": "benchmarks.scaling",
-    "merging": "benchmarks.merging",
     "merging_rivals": "benchmarks.merging_rivals.comparison",
-    "folding": "benchmarks.folding",
-    "payloads": "benchmarks.payloads",
-    "ties": "benchmarks.ties",
     "aio": "benchmarks.aio",
-    "flow": "benchmarks.flow",
     "streams": "benchmarks.streams",
     "consuming": "benchmarks.consuming",
     "delayed": "benchmarks.delayed",
     "spark": "benchmarks.spark",
     "spark_source": "benchmarks.spark_source",
-    "spark_limits": "benchmarks.spark_limits",
-    "spark_prices": "benchmarks.spark_prices",
-    "spark_millions": "benchmarks.spark_millions",
 }
 _MARKED = re.compile(r"(<!-- benchmark: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

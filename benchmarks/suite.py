@@ -16,25 +16,19 @@ from benchmarks.support.harness import FIRST_LOOKS, ROOT, say
 
 NAMES = (
     "cost",
-    "parts",
     "batches",
-    "visits",
     "throughput",
     "real",
     "servers",
     "latency",
     "backlog",
     "scaling",
-    "merging",
     "aio",
     "streams",
     "consuming",
     "delayed",
-    "flow",
     "spark",
     "spark_source",
-    "spark_limits",
-    "spark_prices",
 )
 
 

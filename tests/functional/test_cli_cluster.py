@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
-from benchmarks.support import harness, orders
+from benchmarks.support import harness
 from rmq import RmqClient
 from rmq.cli.commands import bench
 from tests.support.cli import Cli
@@ -39,22 +38,6 @@ def test_benchmarks_are_listed_and_run(cli: Cli, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(harness, "FIRST_LOOKS", tmp_path)  # not over what was measured
     cli("bench", "rebalance", "--quick", "--", "--repeats", "1")
     assert (tmp_path / "rebalance.json").exists()
-
-
-def test_without_the_year_of_orders_the_day_of_the_demo_is_measured(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.delenv("RMQ_DATA", raising=False)
-    monkeypatch.setattr(orders, "YEAR", tmp_path / "none.parquet")
-    monkeypatch.setattr(harness, "FIRST_LOOKS", tmp_path)
-    done = cli("bench", "merging", "--", "--no-check")
-    assert "order lines, 1 h" in done.out
-    assert "RMQ_DATA or --orders names it" in done.err
-    document = json.loads((tmp_path / "merging.json").read_text())
-    assert (document["sample"], document["settings"]["data"]) == (True, "orders.csv.gz")
-    monkeypatch.setenv("RMQ_DATA", str(tmp_path / "nowhere"))
-    with pytest.raises(SystemExit, match=r"RMQ_DATA is .* where nothing is"):
-        orders.find_orders()
 
 
 def test_benchmarks_need_a_checkout(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

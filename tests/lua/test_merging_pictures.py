@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.merging_pictures import FOLDER, FOLDINGS, PICTURES, SENDS_MS, TIMELINES, Folding, Timeline
+from docs_site.merging_pictures import FOLDER, FOLDINGS, PICTURES, SENDS_MS, TIMELINES, Folding, Timeline
 from rmq import RangeMergeMessage, TopicType
 from tests.conftest import MakeSlot
 from tests.support.core import ITEMS, NUMBERS, Record, encode, read_record, sends
@@ -30,7 +30,7 @@ def handled(slot: SlotUnderTest) -> list[Record]:
 
 @pytest.mark.parametrize("name", PICTURES)
 def test_a_picture_is_what_the_script_draws(name: str) -> None:
-    assert (FOLDER / name).read_text("utf-8") == PICTURES[name](), "draw it: python -m benchmarks.merging_pictures"
+    assert (FOLDER / name).read_text("utf-8") == PICTURES[name](), "draw it: python -m docs_site.merging_pictures"
 
 
 @pytest.mark.parametrize("timeline", TIMELINES, ids=lambda timeline: timeline.title)

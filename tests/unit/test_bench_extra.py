@@ -102,5 +102,5 @@ def test_the_extra_has_what_a_benchmark_imports(module: str) -> None:
 
 def test_imports_are_followed_into_what_tests_share() -> None:
     assert {"anyio", "redis"} <= foreign("benchmarks.delayed")
-    assert "msgspec" in foreign("benchmarks.payloads")
+    assert "pyspark" in foreign("benchmarks.spark")
     assert "hypothesis" not in installed()

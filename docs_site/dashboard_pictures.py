@@ -1,6 +1,6 @@
 """Takes the pictures in docs/guide/dashboard/: a small shop with workers at work, in a headless Chromium.
 
-`make dashboard-pictures`, or `python -m benchmarks.dashboard_pictures`; about 30 seconds. Needs chromium on the PATH.
+`make dashboard-pictures`, or `python -m docs_site.dashboard_pictures`; about 30 seconds. Needs chromium on the PATH.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CARTS = Topic("carts", TopicType.RANGE_MERGE, slots=4, merge=Merge(Collect(), wi
 
 def yesterday(client: RmqClient) -> None:
     """Write a day of figures, as a recorder would have."""
-    draw, history, now = random.Random(7), client.history(), time.time_ns() // 60_000_000_000
+    draw, history, now = random.Random(7), client.history(), time.time_ns() // 60_000_000_000  # noqa: S311
     sent = done = failed = 0
     for age in range(400, 0, -1):
         wave = 1 + math.sin(age / 45)

@@ -1,6 +1,6 @@
 """Draws the pictures in docs/guide/merging/: what windows and reducers make of some sends.
 
-`python -m benchmarks.merging_pictures`; needs nothing but RMQ. tests/lua/test_merging_pictures.py plays the same sends
+`python -m docs_site.merging_pictures`; needs nothing but RMQ. tests/lua/test_merging_pictures.py plays the same sends
 to Redis, and compares what is delivered, and when, with what is drawn here.
 """
 
