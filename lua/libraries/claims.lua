@@ -268,7 +268,7 @@ local function claim_slot(slot, rules, turn, now_ms, now_s)
   if more_outlived and not paused and limit > 0 and has_room(slot) then
     -- @include take
     items = take_unexpired(slot, limit, tonumber(ARGV[at]), now_ms, stamp, max_retries, totals)
-  elseif not paused and not more_outlived and has_room(slot) then
+  elseif not paused and has_room(slot) then
     local fresh, passed, ended
     if start == 0 then
       peek = slot.quiet and peek or nil -- else what it saw may have changed

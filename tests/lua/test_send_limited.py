@@ -135,9 +135,10 @@ def test_more_than_one_call_may_bury_are_never_delivered_instead(make_slot: Make
 
 def test_what_failed_before_is_left_to_its_retries(make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.FIXED_TIME, ttl="1ms")
-    slot.seed(SlotState(store={b"retry": 3}))
+    slot.seed(SlotState(store={b"retry": 3, b"late": T0}))
     slot.advance(10**6)
     assert [each.content for each in slot.claim(sweep_limit=1).messages] == [b"retry"]
+    assert list(slot.state().dead) == [b"late"], "retries do not hide what has outlived its time"
 
 
 def test_a_dead_one_of_the_same_content_is_replaced(make_slot: MakeSlot) -> None:

@@ -353,7 +353,7 @@ MUTANTS = (
     _mutant("rollbacks grow too old", ("expire", "'(' .. max_retries, before", "'-inf', before")),
     _mutant(
         "what grew too old is delivered where there is much of it",
-        ("claim_slot", "not paused and not more_outlived", "not paused"),
+        ("claim_slot", "if more_outlived and not paused", "if false and not paused"),
     ),
     _mutant(
         "nobody comes back for more that is too old",
