@@ -1,19 +1,16 @@
--- Read when each of several slots of a stream topic next has something to do for a group.
+-- Read when each of several slots, of one stream topic or several, next has something to do for a group.
 --
 -- KEYS[1..] slots  of each slot store, group, retry
--- ARGV[1]  group     its name
--- ARGV[2]  lease_ms  ms
+-- ARGV[1..] groups  of each slot the name of the group; the lease, ms
 -- Returns: { now_ms, next_due_ms of each slot ... }: 0 for never, at most now_ms for at once
 -- Errors: none of its own
 -- Complexity: O(slots x (groups + log N))
 -- Notes: reads only. A slot whose group is gone is due: a claim makes it anew.
 -- @include clock, redis, stream_groups, stream_claims
 
-local name, lease_ms = ARGV[1], tonumber(ARGV[2])
-
 local now_ms = read_clock()
 
-local function next_due(store, group, retry)
+local function next_due(store, group, retry, name, lease_ms)
   local state = redis.call('HMGET', group, 'paused', 'scan_at', 'seen')
   if state[1] == '1' then
     return 0
@@ -41,6 +38,7 @@ end
 
 local answers = { whole(now_ms) }
 for i = 1, #KEYS, 3 do
-  answers[#answers + 1] = whole(next_due(KEYS[i], KEYS[i + 1], KEYS[i + 2]))
+  local at = (i - 1) / 3 * 2
+  answers[#answers + 1] = whole(next_due(KEYS[i], KEYS[i + 1], KEYS[i + 2], ARGV[at + 1], tonumber(ARGV[at + 2])))
 end
 return answers

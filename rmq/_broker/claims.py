@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter, itemgetter
 from typing import Any, Generic, NamedTuple, cast
 
-from rmq._broker.binding import BoundScript, claim_order_of, options_of
+from rmq._broker.binding import BoundScript, claim_order_of, options_of, order_of
 from rmq._broker.keys import slot_keys
 from rmq._io.wire import Argument
 from rmq._model.replies import (
@@ -382,8 +382,15 @@ def look(topic: Topic, slots: Sequence[int]) -> Call[tuple[int, list[int]]]:
     """Return a call that reads Redis' time and the time at which each slot is due next (0 for never), ms."""
     each = [slot_keys(topic.name, slot) for slot in slots]
     names = [name for keys in each for name in (keys.store, keys.prepare, keys.retry, keys.meta)]
-    args = _LOOK.args(**_LOOK.settings_of(topic))
+    args = _LOOK.args(kinds=(order_of(topic), topic.lease_ms) * len(slots))
     return Call(_LOOK.name, tuple(names), args, due_times, True, topic.name, slots[0])
+
+
+def joined_looks(calls: Sequence[Call[tuple[int, list[int]]]]) -> Call[tuple[int, list[int]]]:
+    """Return one call for several of `look` of one script, whose slots one script may touch."""
+    keys = chain.from_iterable(call.keys for call in calls)
+    args = chain.from_iterable(call.args for call in calls)
+    return calls[0]._replace(keys=tuple(keys), args=list(args))
 
 
 def due_times(reply: list[bytes]) -> tuple[int, list[int]]:

@@ -238,7 +238,7 @@ def look(topic: Topic, slots: Sequence[int], group: str) -> Call[tuple[int, list
     """Return a call that reads Redis' time and the time at which each slot is due next (0 for never), ms."""
     each = [group_keys(topic.name, slot, group) for slot in slots]
     names = [name for keys in each for name in (keys.store, keys.group, keys.retry)]
-    args = _LOOK.args(**_LOOK.settings_of(topic, group))
+    args = _LOOK.args(groups=(group, topic.lease_ms) * len(slots))
     return Call(_LOOK.name, tuple(names), args, due_times, True, topic.name, slots[0])
 
 

@@ -9,7 +9,7 @@ from rmq._broker.broker import Broker, QueueBroker
 from rmq._broker.claims import MAX_BATCH
 from rmq._broker.keys import slot_keys
 from rmq._claiming.claim_plan import ClaimPlan, ClaimRequest
-from rmq._claiming.due_poller import DuePoller
+from rmq._claiming.due_poller import look
 from rmq._claiming.fetch_size import FetchSize
 from rmq._claiming.handover_gate import HandoverGate
 from rmq._claiming.rate_limit import RateLimiter
@@ -35,6 +35,9 @@ UNRESPONSIVE_SLOTS_PER_S = 10_000
 MISSED_WAKEUP_MS = 2_000
 """A hint counts as missed if a slot has been due for this long without one."""
 
+ROTATED_SLOTS = 8
+"""Slots of a cluster that a consumer checks at a time while hints arrive, so that it sends few calls."""
+
 IDLE_S = 0.02
 """A holder with nothing to claim for this long is idle: its acks do not wait for a claim."""
 
@@ -58,6 +61,8 @@ class ClaimPlanner:
         schedule: When each slot is due; read and changed only while `changed` is held.
         troubles: Logs problems that repeat.
         regained: Slots that are owned again, in a newer epoch. The holder may have deliveries of an older epoch.
+        missed: Whether hints may have been missed since all slots were last looked at.
+        unheard: A slot that a look has found to be due for a while without a hint; `None` if there is none.
         foreign: Slots that belong to another ZooKeeper ensemble in Redis, with the error of the last claim.
         changed: Guards the schedule; notified when threads in `wait` have to look again.
     """
@@ -82,11 +87,16 @@ class ClaimPlanner:
         self.foreign: dict[int, str] = {}
         self.regained: set[int] = set()
         self.troubles = Sparing()
+        self.missed = True
+        self.unheard: int | None = None
+        self._unannounced: tuple[int, float] | None = None
+        """A slot that a look has found to be due, and when; `None` once a hint has come."""
+        self._hinted_s = float("-inf")
+        self._looked_at = 0
         self._may_claim = may_claim
         self._owners: Mapping[int, Owner] = dict.fromkeys(slots, NO_OWNER)
         self._owners_before: dict[int, Owner] = {}
         self._handover_gate = HandoverGate(connections, topic)
-        self._poller = DuePoller(connections, self.broker)
         self._fetch_size = FetchSize()
         self._resume: dict[int, int] = {}
         self._sleeping: list[float] = []
@@ -161,49 +171,62 @@ class ClaimPlanner:
         with self.changed:
             return self.schedule.slots
 
+    @property
+    def slot_count(self) -> int:
+        """Number of these slots."""
+        return len(self._owners)
+
     def take_wakeups(self, hints: Wakeups) -> None:
         """Process wake-up hints. Hints for slots of other owners have no effect."""
-        self._poller.missed = self._poller.missed or hints.missed
+        self.missed = self.missed or hints.missed
         if hints.due:
+            self._hinted_s, self._unannounced = monotonic_s(), None
             self._hint(hints.due)
 
-    @property
-    def parts(self) -> int:
-        """Number of parts into which `look` divides the slots with `in_parts`."""
-        return self._poller.parts(len(self._owners))
-
-    def look(self, *, at_all: bool = False, in_parts: bool = False) -> None:
+    def look(self, *, at_all: bool = False) -> None:
         """Read from Redis when each slot is due: this finds lost hints, nacks by others and expired leases.
 
         In a cluster each slot costs a call of its own. There only some are checked in turn, as long as hints arrive.
 
         Args:
             at_all: Check all slots in a cluster, too.
-            in_parts: Check only the next of `parts` parts of the slots: checking all of them at once would delay
-                messages.
 
         Raises:
             RedisUnavailableError: Redis did not answer until the deadline.
             ScriptFailedError: A slot's data cannot be read; the other slots were checked.
         """
         self.rate_limiter.refresh()
-        for times, now_ms, asked_s in self._poller.look(self.slots, at_all, in_parts):
-            with self.changed:
-                self.schedule.learn(times, now_ms, monotonic_s(), asked_s)
-                self.changed.notify_all()
+        at_all = at_all or self.missed or not self.connections.multi_node
+        self.missed = False
+        look(self.connections, [(self, slot) for slot in (self.slots if at_all else self.next_slots(ROTATED_SLOTS))])
 
-    def missed_wakeup(self, slot: int) -> bool:
-        """Read when one slot is due; return whether it has been due for a while without a hint. Raises as `look`."""
-        missed = False
-        for times, now_ms, asked_s in self._poller.look_at([slot]):
-            due = list(times)
-            with self.changed:
-                known_ms = self.schedule.due_ms(slot)
-                if not 0 < known_ms <= now_ms and monotonic_s() - self._brought_s > MISSED_WAKEUP_MS / 1000:
-                    missed = any(0 < due_ms < now_ms - MISSED_WAKEUP_MS for _, due_ms in due)
-                self.schedule.learn(due, now_ms, monotonic_s(), asked_s)
-                self.changed.notify_all()
-        return missed
+    def next_slots(self, most: int) -> list[int]:
+        """Return up to `most` slots to look at, in turn."""
+        slots = self.slots
+        first, self._looked_at = self._looked_at % max(1, len(slots)), self._looked_at + most
+        return [*slots[first:], *slots[:first]][:most]
+
+    def learn_due(self, times: Sequence[tuple[int, int]], now_ms: int, asked_s: float) -> None:
+        """Update the due times of slots from a look; see `SlotWatch`."""
+        received_s, late_s = monotonic_s(), MISSED_WAKEUP_MS / 1000
+        with self.changed:
+            if self._unannounced is not None and received_s - self._unannounced[1] > late_s:
+                self.unheard, self._unannounced = self._unannounced[0], None
+            if received_s - max(self._brought_s, self._hinted_s) > late_s:
+                for slot, due_ms in times:
+                    if 0 < due_ms <= now_ms and not 0 < self.schedule.due_ms(slot) <= now_ms:
+                        if due_ms < now_ms - MISSED_WAKEUP_MS:
+                            self.unheard = slot
+                        else:  # or a PRIORITY topic, which does not know since when; its hint may be on the way
+                            self._unannounced = slot, received_s
+            self._note_due(times, now_ms, received_s, asked_s)
+
+    def _note_due(self, times: Iterable[tuple[int, int]], now_ms: int, received_s: float, sent_s: float) -> None:
+        """Update the due times of slots, and wake the threads that have to look again. `changed` is held."""
+        if self.schedule.learn(times, now_ms, received_s, sent_s):  # there is something for the others
+            self.changed.notify_all()
+        else:
+            self._wake_for_due()
 
     def expect(self, slot: int) -> None:
         """Treat a slot as due, because it has changed since the last claim."""
@@ -302,10 +325,7 @@ class ClaimPlanner:
                 asked, replies, slots
             ):  # the slots that got nothing go first next time
                 self.schedule.served(served)
-            if self.schedule.learn(times, now_ms, received_s, sent_s):  # there is something for the others
-                self.changed.notify_all()
-            else:
-                self._wake_for_due()
+            self._note_due(times, now_ms, received_s, sent_s)
 
     def open_drained(self, requests: Sequence[ClaimRequest]) -> None:
         """Check whether slots taken over from an earlier owner may be claimed from, and make those due."""

@@ -2,98 +2,119 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Protocol, TypeVar
 
 from rmq._broker.broker import Broker
+from rmq._broker.claims import joined_looks
 from rmq._broker.keys import slot_keys
 from rmq._claiming.claim_plan import PATIENCE_S
 from rmq._model.times import monotonic_s
+from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq.errors import RedisUnavailableError, RmqError, ScriptFailedError
 
 LOOK_SLOTS = 256
 """Most slots whose due times one script call reads."""
 
-ROTATED_SLOTS = 8
-"""Slots of a cluster that are checked at a time while hints arrive, so that idle consumers send few calls."""
 
-DueTimes = tuple[Iterable[tuple[int, int]], int, float]
-"""Slots with their due times, 0 for never; Redis' time in ms; time of sending the call, on the monotonic clock."""
-
-
-class DuePoller:
-    """Reads the due times of slots from Redis.
-
-    Args:
-        connections: The connections to the topic's servers.
-        source: The broker of the topic's slots.
+class SlotWatch(Protocol):
+    """The slots of a topic that are claimed from, with their due times: a `ClaimPlanner`.
 
     Attributes:
-        missed: Whether hints may have been missed since all slots were last checked.
+        broker: The broker of the slots.
+        missed: Whether hints may have been missed since all slots were last looked at.
     """
 
-    def __init__(self, connections: Connections, source: Broker) -> None:
-        self.missed = True
-        self._connections = connections
-        self._broker = source
-        self._next = 0
+    broker: Broker
+    missed: bool
 
-    def parts(self, slots: int) -> int:
-        """Return the number of parts in which `look` checks this number of slots of one server."""
-        return 1 if self._connections.multi_node else max(1, -(-slots // LOOK_SLOTS))
+    def learn_due(self, times: Sequence[tuple[int, int]], now_ms: int, asked_s: float) -> None:
+        """Update the due times of slots.
 
-    def look(self, slots: Sequence[int], at_all: bool, in_parts: bool = False) -> Iterator[DueTimes]:
-        """Yield the due times of the next slots in turn; with `at_all`, of all slots.
-
-        Errors are those of `ClaimPlanner.look`, raised after the last slot.
+        Args:
+            times: Slots, and when each is due; 0 for never.
+            now_ms: Redis' time.
+            asked_s: When the call was sent, on the clock of `monotonic_s`.
         """
-        yield from self.look_at(self._in_turn(slots, at_all, in_parts))
+        ...
 
-    def look_at(self, slots: Sequence[int]) -> Iterator[DueTimes]:
-        """Yield the due times of these slots. Raises as `look`."""
-        failed: list[RmqError] = []
-        for first in range(0, len(slots), LOOK_SLOTS):
-            part = slots[first : first + LOOK_SLOTS]
-            if not self._connections.multi_node:
-                asked_s = monotonic_s()
-                try:
-                    now_ms, times = self._connections.run(self._broker.look_call(part))
-                    yield zip(part, times, strict=True), now_ms, asked_s
-                    continue
-                except ScriptFailedError:  # one broken slot must not hide the others
-                    pass
-            failed += yield from self._look_one_by_one(part)
-        if failed:
-            self.missed = True
-            raise failed[0]
 
-    def _in_turn(self, slots: Sequence[int], at_all: bool, in_parts: bool) -> Sequence[int]:
-        if at_all or self.missed or not (self._connections.multi_node or in_parts):
-            self.missed = False
-            return slots
-        size = ROTATED_SLOTS if self._connections.multi_node else LOOK_SLOTS
-        first, self._next = self._next % max(1, len(slots)), self._next + size
-        return (*slots[first:], *slots[:first])[:size]
+W = TypeVar("W", bound=SlotWatch)
+Places = Sequence[tuple[W, int]]
+"""Slots of one topic or several."""
 
-    def _look_one_by_one(self, slots: Sequence[int]) -> Generator[DueTimes, None, list[RmqError]]:
-        """Yield the due times of slots of a cluster; return the errors if no node answers.
 
-        Slots of an unresponsive node are omitted until it answers.
-        """
-        failed: list[RmqError] = []
-        if self._connections.unresponsive_nodes:
-            topic = self._broker.topic.name
-            loud = [slot for slot in slots if not self._connections.unresponsive(slot_keys(topic, slot).store)]
-            self.missed = self.missed or len(loud) < len(slots)
-            slots = loud
+def look(connections: Connections, places: Places[W]) -> None:
+    """Read from Redis when slots are due, `LOOK_SLOTS` in a call for each script; in a cluster with a call each.
+
+    Args:
+        connections: The connections to the servers of the topics.
+        places: The slots; those of a topic side by side.
+
+    Raises:
+        RedisUnavailableError: Redis did not answer until the deadline. In a cluster, no server answered.
+        ScriptFailedError: A slot's data cannot be read; the other slots were looked at.
+    """
+    failed: list[RmqError] = []
+    for first in range(0, len(places), LOOK_SLOTS):
+        failed += _look(connections, places[first : first + LOOK_SLOTS])
+    if failed:
+        raise failed[0]
+
+
+def _look(connections: Connections, places: Places[W]) -> list[RmqError]:
+    """Look at slots; return the errors."""
+    if connections.multi_node:
+        return _look_one_by_one(connections, places)
+    try:
+        _look_joined(connections, places)
+    except ScriptFailedError:  # one broken slot must not hide the others
+        topics = [list(group) for _, group in groupby(places, key=itemgetter(0))]
+        if len(topics) == 1:
+            return _look_one_by_one(connections, places)
+        return [error for each in topics for error in _look(connections, each)]
+    return []
+
+
+def _look_joined(connections: Connections, places: Places[W]) -> None:
+    by_script: dict[str, list[tuple[W, list[int], Call[tuple[int, list[int]]]]]] = {}
+    for watch, group in groupby(places, key=itemgetter(0)):
+        slots = [slot for _, slot in group]
+        call = watch.broker.look_call(slots)
+        by_script.setdefault(call.script, []).append((watch, slots, call))
+    for parts in by_script.values():
         asked_s = monotonic_s()
-        answers = self._connections.run_many([self._broker.look_call([slot]) for slot in slots], PATIENCE_S)
-        for slot, answer in zip(slots, answers, strict=True):
-            if isinstance(answer, RmqError):
-                failed.append(answer)
+        now_ms, times = connections.run(joined_looks([call for _, _, call in parts]))
+        due = iter(times)
+        for watch, slots, _ in parts:
+            watch.learn_due([(slot, next(due)) for slot in slots], now_ms, asked_s)
+
+
+def _look_one_by_one(connections: Connections, places: Places[W]) -> list[RmqError]:
+    """Look at slots with a call each; return the errors if no node answers.
+
+    Slots of an unresponsive node are omitted until it answers.
+    """
+    failed: list[RmqError] = []
+    if connections.unresponsive_nodes:
+        loud: list[tuple[W, int]] = []
+        for watch, slot in places:
+            if connections.unresponsive(slot_keys(watch.broker.topic.name, slot).store):
+                watch.missed = True
             else:
-                yield [(slot, answer[1][0])], answer[0], asked_s
-        if len(failed) < len(slots) and all(isinstance(error, RedisUnavailableError) for error in failed):
-            self.missed = self.missed or bool(failed)
-            return []
-        return failed
+                loud.append((watch, slot))
+        places = loud
+    asked_s = monotonic_s()
+    answers: list[Any] = connections.run_many([watch.broker.look_call([slot]) for watch, slot in places], PATIENCE_S)
+    for (watch, slot), answer in zip(places, answers, strict=True):
+        if isinstance(answer, RmqError):
+            failed.append(answer)
+            watch.missed = True
+        else:
+            now_ms, [due_ms] = answer
+            watch.learn_due([(slot, due_ms)], now_ms, asked_s)
+    some = len(failed) < len(places) and all(isinstance(error, RedisUnavailableError) for error in failed)
+    return [] if some else failed

@@ -5,7 +5,8 @@ A lost hint costs time, but never a message: consumers also poll.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -14,6 +15,7 @@ from uuid import uuid4
 from rmq._broker.keys import slot_keys
 from rmq._io.reports import reporter
 from rmq._io.wire import ReplyError, Wire, WireBrokenError, pack
+from rmq._model.retry import draw_jitter
 from rmq._model.times import monotonic_s
 from rmq._transport.call import SHARDED_PUBLISH
 from rmq._transport.connections import Connections
@@ -42,6 +44,9 @@ PROOF_S = 2.0
 PROBE_AGAIN_S = 10.0
 """Interval of the probes of a server whose hints are not proven to arrive, in seconds."""
 
+PROBE_SPREAD = 0.1
+"""Part of the interval by which a process that has heard others waits longer: then it hears their next probe first."""
+
 TOPOLOGY_CHECK_S = 0.25
 """Interval at which a reader of several servers checks whether channels have moved between them, in seconds."""
 
@@ -67,7 +72,13 @@ class Wakeups:
 
 @dataclass(slots=True)
 class _Subscription:
-    """A connection to one server, and the channels to which it is subscribed."""
+    """A connection to one server, and the channels to which it is subscribed.
+
+    Attributes:
+        asked: The channels of each command whose replies are missing. The server answers in this order.
+        proven_s: Time since which hints are known to arrive, on the monotonic clock; `None` if unknown.
+        heard_s: When something that others have published last arrived.
+    """
 
     wire: Wire
     last_reply_s: float
@@ -75,40 +86,55 @@ class _Subscription:
     subscribed_s: float = 0.0
     probe: bytes = b""
     probed_s: float = float("-inf")
+    heard_s: float = float("-inf")
     proven_s: float | None = None
-    unconfirmed: set[bytes] = field(default_factory=set[bytes])
+    asked: deque[set[bytes]] = field(default_factory=deque[set[bytes]])
     confirmed: set[bytes] = field(default_factory=set[bytes])
 
 
 class WakeupSubscriber:
     """Subscribes to the wake-up channels of slots; in a cluster, on the node of each slot.
 
-    One thread reads; any thread may close it.
+    All topics share a connection to a server. One thread reads; any thread may close it.
 
     Args:
-        connections: The connections to the topic's servers.
+        connections: The connections to the servers of the topics.
         topic: Name of the topic.
         slots: The slots.
     """
 
     def __init__(self, connections: Connections, topic: str, slots: Iterable[int]) -> None:
         self._connections = connections
-        self._topic = topic  # for the log
-        self._slots = {slot_keys(topic, slot).wake.encode(): slot for slot in slots}
+        self._topics: dict[str, dict[bytes, int]] = {}
+        self._slots: dict[bytes, int] = {}
+        self._add(topic, {slot: slot for slot in slots})
         self._subscriptions: dict[Node, _Subscription] = {}
         self._topology_version = -1
         self._next_attempt_s = 0.0
+        self._refused_until_s: dict[str, float] = {}
+        """When to subscribe again to the channels of a topic to which the user has no right."""
         self._missed = self._closing = self._ended = False
         self._name = uuid4().hex
         self._probes = 0
+        self._spread = 1.0 + PROBE_SPREAD * draw_jitter()
+        self._proven: frozenset[str] | None = None
         self._reading = connections.runtime.lock()
 
     @classmethod
     def of_places(cls, connections: Connections, places: Sequence[tuple[str, int]]) -> WakeupSubscriber:
         """Return a subscriber to slots of several topics: its hints have the index of a place instead of a slot."""
-        reader = cls(connections, ", ".join(dict.fromkeys(topic for topic, _ in places)), ())
-        reader._slots = {slot_keys(*place).wake.encode(): number for number, place in enumerate(places)}
+        reader, numbers = cls(connections, "", ()), defaultdict[str, dict[int, int]](dict)
+        for number, (topic, slot) in enumerate(places):
+            numbers[topic][slot] = number
+        reader._topics.clear()
+        for topic, known in numbers.items():
+            reader._add(topic, known)
         return reader
+
+    def _add(self, topic: str, numbers: Mapping[int, int]) -> None:
+        """Add slots of a topic, with the number that their hints get."""
+        self._topics[topic] = {slot_keys(topic, slot).wake.encode(): number for slot, number in numbers.items()}
+        self._slots |= self._topics[topic]
 
     def read(self, timeout_s: float) -> Wakeups:
         """Wait up to `timeout_s` for a hint and return all that have arrived.
@@ -138,7 +164,7 @@ class WakeupSubscriber:
                 asked_s = [
                     subscription.subscribed_s + CONFIRM_S
                     for subscription in self._subscriptions.values()
-                    if subscription.unconfirmed
+                    if subscription.asked
                 ]
                 confirmed_s = max(asked_s, default=0.0)
                 if len(hints) >= MOST_HINTS or ((hints or self._missed) and confirmed_s <= now_s):
@@ -185,33 +211,28 @@ class WakeupSubscriber:
             else PING_S / 2
         )
 
-    def probe(self, every_s: float) -> float | None:
+    def probe(self, every_s: float) -> frozenset[str]:
         """Check at intervals that hints arrive: publish a message on a channel of each server, and wait to receive it.
 
-        Must be called by the reading thread.
+        While others publish, their messages prove the same. Must be called by the reading thread.
 
         Args:
             every_s: Interval in seconds. Several servers are checked in turn.
 
         Returns:
-            Time since which hints are known to arrive from all servers, on the monotonic clock; `None` if unknown.
+            The topics all of whose hints are known to arrive.
         """
         now_s = monotonic_s()
-        subscriptions = list(self._subscriptions.values())
-        for subscription in subscriptions:
-            if subscription.probe and now_s >= subscription.probed_s + PROOF_S:
-                subscription.proven_s = None
-            if (
-                subscription.confirmed
-                and not subscription.unconfirmed
-                and now_s >= self._probe_at_s(subscription, every_s)
-            ):
+        for subscription in list(self._subscriptions.values()):
+            if subscription.probe and now_s >= subscription.probed_s + PROOF_S and subscription.proven_s is not None:
+                subscription.proven_s = self._proven = None
+            if subscription.confirmed and not subscription.asked and now_s >= self._probe_at_s(subscription, every_s):
                 self._publish_probe(subscription, now_s)
-        proven_s = [subscription.proven_s for subscription in subscriptions if subscription.proven_s is not None]
-        complete = len(proven_s) == len(subscriptions) and sum(
-            len(subscription.confirmed) for subscription in subscriptions
-        ) == len(self._slots)
-        return max(proven_s, default=None) if complete else None
+        if self._proven is None:
+            proven = [each for each in self._subscriptions.values() if each.proven_s is not None]
+            heard = set[bytes]().union(*(each.confirmed for each in proven))
+            self._proven = frozenset(topic for topic, channels in self._topics.items() if heard.issuperset(channels))
+        return self._proven
 
     def probe_wait_s(self, every_s: float) -> float:
         """Return the seconds until the next call of `probe` is due."""
@@ -220,15 +241,16 @@ class WakeupSubscriber:
             if subscription.probe and subscription.proven_s is not None
             else self._probe_at_s(subscription, every_s)
             for subscription in self._subscriptions.values()
-            if subscription.confirmed and not subscription.unconfirmed
+            if subscription.confirmed and not subscription.asked
         ]
         return max(0.0, min(at_s, default=float("inf")) - monotonic_s())
 
     def _probe_at_s(self, subscription: _Subscription, every_s: float) -> float:
         """Return the time of a server's next probe, on the monotonic clock."""
-        return subscription.probed_s + (
-            PROBE_AGAIN_S if subscription.proven_s is None else every_s * len(self._subscriptions)
-        )
+        if subscription.proven_s is None:
+            return subscription.probed_s + PROBE_AGAIN_S
+        every_s *= len(self._subscriptions)
+        return max(subscription.probed_s + every_s, subscription.heard_s + every_s * self._spread)
 
     def _publish_probe(self, subscription: _Subscription, now_s: float) -> None:
         channels = sorted(subscription.confirmed)
@@ -239,7 +261,7 @@ class WakeupSubscriber:
         try:
             self._connections.command(publish, channel, subscription.probe, key=channel, patience_s=CONFIRM_S)
         except RmqError as error:
-            log.debug("topic %s: the probe of its wake-up hints was not published: %s", self._topic, error)
+            log.debug("the probe of wake-up hints on channel %r was not published: %s", channel, error)
 
     def end(self) -> None:
         """Close for good: a current read ends, and later ones return at once."""
@@ -262,50 +284,58 @@ class WakeupSubscriber:
         for subscription in self._subscriptions.values():
             subscription.wire.close()
         self._subscriptions.clear()
+        self._proven = None
 
     def _subscribe(self) -> None:
         """Subscribe to channels without a subscription, and to those that have moved."""
-        version = self._connections.topology_version
+        version, now_s = self._connections.topology_version, monotonic_s()
+        if self._refused_until_s:
+            self._refused_until_s = {
+                topic: until_s for topic, until_s in self._refused_until_s.items() if now_s < until_s
+            }
+        refused = set[bytes]().union(*(self._topics[topic] for topic in self._refused_until_s))
         heard = sum(
-            len(subscription.confirmed) + len(subscription.unconfirmed) for subscription in self._subscriptions.values()
+            len(each.confirmed) + sum(len(channels) for channels in each.asked) for each in self._subscriptions.values()
         )
-        if heard >= len(self._slots) and version == self._topology_version:
+        if heard >= len(self._slots) - len(refused) and version == self._topology_version:
             return
-        now_s = monotonic_s()
         if now_s < self._next_attempt_s:
             return
         self._next_attempt_s = now_s + RECONNECT_S
         self._topology_version = version
-        by_node: dict[Node, set[bytes]] = {}
-        for channel in self._slots:
-            try:
-                by_node.setdefault(self._connections.wakeup_node(channel), set()).add(channel)
-            except WireBrokenError as error:
-                log.debug("the server for a subscription to %r is not known: %s", channel, error)
+        by_node: dict[Node, dict[str, set[bytes]]] = {}
+        for topic, channels in self._topics.items():
+            for channel in channels if topic not in self._refused_until_s else ():
+                try:
+                    node = self._connections.wakeup_node(channel)
+                    by_node.setdefault(node, {}).setdefault(topic, set()).add(channel)
+                except WireBrokenError as error:
+                    log.debug("the server for a subscription to %r is not known: %s", channel, error)
         for node in self._subscriptions.keys() - by_node.keys():
             self._drop(node)
-        for node, channels in by_node.items():
-            self._subscribe_at(node, channels)
+        for node, topics in by_node.items():
+            self._subscribe_at(node, topics)
 
-    def _subscribe_at(self, node: Node, channels: set[bytes]) -> None:
+    def _subscribe_at(self, node: Node, topics: Mapping[str, set[bytes]]) -> None:
         if node.unresponsive and node not in self._subscriptions:
             return
         try:
             subscription = self._subscriptions.get(node)
             if subscription is None:
                 subscription = self._subscriptions[node] = _Subscription(node.checkout(CONFIRM_S), monotonic_s())
-            subscription.confirmed &= channels
-            subscription.unconfirmed &= channels
-            new = channels - subscription.confirmed - subscription.unconfirmed
-            if not new:
-                return
-            subscription.unconfirmed |= new
-            subscription.subscribed_s = monotonic_s()
-            command = self._connections.subscribe
-            if command == "SSUBSCRIBE":  # takes channels of one hash slot only
-                subscription.wire.send(b"".join(pack(command, channel) for channel in new))
-            else:
-                subscription.wire.send_command(command, *new)
+            subscription.confirmed.intersection_update(set[bytes]().union(*topics.values()))
+            known = subscription.confirmed.union(*subscription.asked)
+            command, requests = self._connections.subscribe, list[bytes]()
+            for channels in topics.values():
+                new = channels - known
+                # SSUBSCRIBE takes channels of one hash slot only; and a topic without rights must not take the others'
+                for part in [{each} for each in new] if command == "SSUBSCRIBE" else [new] if new else []:
+                    subscription.asked.append(part)
+                    requests.append(pack(command, *part))
+            if requests:
+                self._proven = None
+                subscription.subscribed_s = monotonic_s()
+                subscription.wire.send(b"".join(requests))
         except WireBrokenError:
             self._lose(node)
 
@@ -339,37 +369,49 @@ class WakeupSubscriber:
             return
         kind, channel, *rest = cast("list[Any]", reply)
         if kind in (b"message", b"smessage") and channel in self._slots:
+            if subscription.probe and rest == [subscription.probe]:
+                subscription.probe = b""
+                if subscription.proven_s is None:
+                    subscription.proven_s, self._proven = monotonic_s(), None
+                return
+            subscription.heard_s = subscription.last_reply_s
             if (due_ms := _due_ms(rest)) is not None:
                 hints.append((self._slots[channel], due_ms))
-            elif subscription.probe and rest == [subscription.probe]:
-                subscription.probe = b""
-                subscription.proven_s = monotonic_s() if subscription.proven_s is None else subscription.proven_s
         elif kind in (b"subscribe", b"ssubscribe"):
-            subscription.unconfirmed.discard(channel)
+            self._take_answer(subscription, channel)
             subscription.confirmed.add(channel)
-            self._missed = (
-                self._missed or not subscription.unconfirmed
-            )  # hints sent before the subscription went unheard
+            self._proven = None
+            self._missed = self._missed or not subscription.asked  # hints sent before the subscription went unheard
         elif kind == b"sunsubscribe":  # the hash slot has moved to another server
             subscription.confirmed.discard(channel)
-            self._missed = True
+            self._missed, self._proven = True, None
             self._connections.invalidate()
+
+    @staticmethod
+    def _take_answer(subscription: _Subscription, channel: bytes) -> None:
+        for channels in list(subscription.asked)[:1]:
+            channels.discard(channel)
+            if not channels:
+                subscription.asked.popleft()
 
     def _refused(self, node: Node, subscription: _Subscription, error: ReplyError) -> None:
         self._connections.invalidate()
+        channels = subscription.asked.popleft() if subscription.asked else set[bytes]()
         if not_executed(str(error)):  # asked the wrong server, or one that is not ready
-            subscription.unconfirmed.clear()
             return
         # for example no right to these channels: then consumers look by themselves
-        self._next_attempt_s = monotonic_s() + REFUSED_S
-        log.warning("topic %s receives no wake-up hints, so its consumers poll: %s", self._topic, error)
-        self._drop(node)
+        for topic in [topic for topic, known in self._topics.items() if not channels.isdisjoint(known)]:
+            if topic not in self._refused_until_s:
+                log.warning("topic %s receives no wake-up hints, so its consumers poll: %s", topic, error)
+            self._refused_until_s[topic] = monotonic_s() + REFUSED_S
+        if not subscription.asked and not subscription.confirmed:
+            self._drop(node)
 
     def _drop(self, node: Node) -> None:
         subscription = self._subscriptions.pop(node, None)
         if subscription is not None:
             subscription.wire.close()
-            self._missed = True
+            self._missed, self._proven = True, None
 
     def _lose(self, node: Node) -> None:
         """Drop a broken connection: its channels may have moved to another server."""
@@ -381,7 +423,7 @@ class WakeupSubscriber:
         now_s = monotonic_s()
         for node, subscription in list(self._subscriptions.items()):
             try:
-                if subscription.unconfirmed and now_s - subscription.subscribed_s > PONG_S:
+                if subscription.asked and now_s - subscription.subscribed_s > PONG_S:
                     raise WireBrokenError("no answer to SUBSCRIBE")
                 if (
                     now_s - subscription.last_reply_s < PING_S or subscription.proven_s is not None

@@ -9,7 +9,7 @@ from rmq._broker.broker import Broker, QueueBroker
 from rmq._broker.stream_broker import join_group
 from rmq._claiming.claim_planner import REST_S, ClaimPlanner
 from rmq._claiming.leases import LeaseKeeper, LeaseLostNotifier
-from rmq._claiming.wakeups import WakeupSubscriber
+from rmq._claiming.wakeups import Wakeups
 from rmq._io.backend import Job
 from rmq._io.observers import Observers
 from rmq._io.reports import Sparing, reporter
@@ -17,8 +17,7 @@ from rmq._listening.concurrency import ConcurrencyLimiter, LimitState, ListenerP
 from rmq._listening.handler_invoker import ListenerSetup
 from rmq._listening.idle_policy import NORMAL, IdlePolicy
 from rmq._listening.listener import Listener
-from rmq._listening.listener_thread import TROUBLE_PAUSE_S, ListenerThread
-from rmq._listening.slot_poller import EconomySlotPoller, SlotPoller
+from rmq._listening.listener_thread import ListenerThread
 from rmq._listening.stream_janitor import StreamJanitor
 from rmq._listening.thread_executor import ThreadExecutor
 from rmq._model.deliveries import Delivery
@@ -42,7 +41,7 @@ JOIN_S = 0.2
 """How often a stop looks whether only handlers are left that hang."""
 
 WATCHER_S = 2.0
-"""A stop waits so long for those that only look after Redis: what they ask may not be answered."""
+"""A stop waits so long for jobs that only look after Redis: their calls may get no answer."""
 
 HANGS_S, STARVING_S = 10.0, 60.0
 """With ZooKeeper: a handler that runs longer keeps its thread from the thread's other slots, which go to free threads;
@@ -70,7 +69,7 @@ class ListenerCounts(NamedTuple):
 
 
 class ListenerRunner:
-    """A running listener: its threads, a watcher of wake hints, and a keeper of leases.
+    """A running listener: its threads, and a keeper of leases. A `Watcher` watches over all listeners of a client.
 
     Without ZooKeeper the threads share all slots. With it, they share the slots that this process owns, each slot in
     one thread: its messages run one after the other. A slot moves to another thread only if a handler of another slot
@@ -118,10 +117,10 @@ class ListenerRunner:
         )
         threads = handlers.threads_of(listener)
         if coordinator is None:
-            self._planners = [ClaimPlanner(connections, topic, range(topic.slots), source=source)]
-            shared = self._planners * threads
+            self.planners = [ClaimPlanner(connections, topic, range(topic.slots), source=source)]
+            shared = self.planners * threads
         else:
-            shared = self._planners = [
+            shared = self.planners = [
                 ClaimPlanner(connections, topic, (), self._may_claim, source, coordinator.fenced)
                 for _ in range(threads)
             ]
@@ -130,25 +129,20 @@ class ListenerRunner:
         self._moved_from: set[int] = set()  # threads with a hanging handler that slots have left
         self._said: dict[str, str] = {}  # troubles that the coordinator was told
         self._keeper = LeaseKeeper(source, [thread.held for thread in self._threads], self._lost_calls.notify, runtime)
-        self._watcher = runtime.job(self._watch, f"rmq-watch-{topic.name}")
         self._releaser = runtime.job(self._release, f"rmq-release-{topic.name}")
-        self._hints = WakeupSubscriber(connections, topic.name, range(topic.slots))
         self._troubles = Sparing()
         self._stop_s = self._watchful_until_s = 0.0
-        self._looking = SlotPoller(self._planners)
-        if pace.economical:
-            self._looking = EconomySlotPoller(self._planners, self._hints, pace)
 
     def start(self) -> None:
         """Start the threads of the listener."""
-        for thread in (self._watcher, self._keeper, self._lost_calls, *self._threads):
+        for thread in (self._keeper, self._lost_calls, *self._threads):
             thread.start()
         if self._janitor is not None:
             self._janitor.start()
 
     def _hold_back(self, delay_s: float) -> None:
         """Claim no messages for `delay_s` seconds."""
-        for planner in self._planners:
+        for planner in self.planners:
             planner.hold_back(delay_s)
 
     def _new_permits(self, pool: ConcurrencyLimiter) -> ListenerPermits | None:
@@ -191,8 +185,8 @@ class ListenerRunner:
             [sum(counts) for counts in zip(*(thread.calls.times.counts for thread in self._threads), strict=True)],
             self._running(),
             None if self._permits is None else self._permits.state(),
-            max(planner.rate_limiter.held_back_s for planner in self._planners),
-            max(planner.held_back_s() for planner in self._planners),
+            max(planner.rate_limiter.held_back_s for planner in self.planners),
+            max(planner.held_back_s() for planner in self.planners),
         )
 
     def _running(self) -> tuple[RunningHandler, ...]:
@@ -226,9 +220,8 @@ class ListenerRunner:
         for thread in self._threads:
             thread.request_stop()
         self.stopping.set()
-        for planner in self._planners:
+        for planner in self.planners:
             planner.wake_all()
-        self._hints.end()
         self._releaser.start()
 
     def join(self, until_s: float) -> list[Delivery]:
@@ -240,9 +233,8 @@ class ListenerRunner:
         for thread in (self._releaser, *self._threads):
             self._join(thread, until_s)
         until_s = min(until_s, self._stop_s + WATCHER_S)
-        for watcher in (self._watcher, self._janitor):
-            if watcher is not None:
-                self._join(watcher, until_s)
+        if self._janitor is not None:
+            self._join(self._janitor, until_s)
         if self.runs_here:  # the lease of the caller is renewed until it returns
             self._runtime.job(self._outlast, f"rmq-leases-{self.listener.topic.name}").start()
         else:
@@ -317,7 +309,7 @@ class ListenerRunner:
         full = self._hanging(HANGS_S)
         self._moved_from &= full.keys()
         kept = self._kept(owners, full)
-        self._spread = spread_slots(present | lingering, len(self._planners), kept, full)
+        self._spread = spread_slots(present | lingering, len(self.planners), kept, full)
         self._share_out(owners)
         self._say(f"hang {name}", self._hang_text(full))
         self._say(f"ensemble {name}", self._foreign_text(owners))
@@ -371,7 +363,7 @@ class ListenerRunner:
         return {slot: number for slot, number in self._spread.items() if slot not in leaving}
 
     def _share_out(self, owners: Mapping[int, Owner]) -> None:
-        for number, planner in enumerate(self._planners):
+        for number, planner in enumerate(self.planners):
             planner.set_owned({slot: owner for slot, owner in owners.items() if self._spread.get(slot) == number})
 
     def _hang_text(self, full: Mapping[int, int]) -> str:
@@ -391,7 +383,7 @@ class ListenerRunner:
         return f"{text}, so that no thread is free and all slots of this worker wait; give the listener more threads"
 
     def _foreign_text(self, owners: Mapping[int, Owner]) -> str:
-        foreign = [(slot, each.foreign.get(slot)) for each in self._planners for slot in list(each.foreign)]
+        foreign = [(slot, each.foreign.get(slot)) for each in self.planners for slot in list(each.foreign)]
         texts = [text for slot, text in foreign if text and slot in owners]
         return f"{len(texts)} slots that this worker owns can't be claimed from: {min(texts)}" if texts else ""
 
@@ -407,37 +399,36 @@ class ListenerRunner:
         ownership = self._coordinator.owned().get((self.listener.ownership_name, slot))
         return ownership is not None and ownership.epoch == owner.epoch
 
-    def _pause_s(self) -> float:
-        """Return the seconds that the watcher may wait for hints: few while messages are due or in flight."""
-        now_s, due_s = monotonic_s(), min(planner.wait_s(REST_S) for planner in self._planners)
+    def take_wakeups(self, due: Sequence[tuple[int, int]]) -> None:
+        """Process wake-up hints: slots, and when they are due."""
+        for planner in self.planners:
+            planner.take_wakeups(Wakeups(tuple(due), False))
+            planner.rate_limiter.refresh()
+
+    def check(self) -> float:
+        """Abandon calls of the handler that exceed their timeout, and release messages that wait behind a slow one.
+
+        Called from the watcher's thread.
+
+        Returns:
+            The seconds until the next check: few while messages are due or in flight.
+        """
+        try:
+            if self._permits is not None:
+                self._permits.decide()
+            for thread in self._threads:
+                thread.handlers.return_stalled()
+                if thread.give_up_hung():
+                    thread.release_waiting(lambda: False)  # what waits behind them
+        except Exception as error:
+            text = "topic %s: running handlers could not be checked: %s"
+            self._troubles.warning(log, type(error), text, self.listener.topic.name, error)
+        now_s, due_s = monotonic_s(), min(planner.wait_s(REST_S) for planner in self.planners)
         if self._permits is not None or not due_s or any(map(_is_at_work, self._threads)):
             self._watchful_until_s = now_s + WATCHFUL_S
         if now_s < self._watchful_until_s:
-            return min(RELIEVE_EVERY_S, self._looking.wait_s())
-        longest_s = REST_S if self._coordinator is None else OWNED_LOOK_S  # slots of others may come
-        return min(due_s, longest_s, self._looking.wait_s(), self._hints.max_wait_s())
-
-    def _watch(self) -> None:
-        """Receive hints, and check for due slots from time to time in case a hint was lost."""
-        while not self.stopping.is_set():
-            try:
-                hints = self._hints.read(self._pause_s())
-                if self._permits is not None:
-                    self._permits.decide()
-                for thread in self._threads:
-                    thread.handlers.return_stalled()
-                    if thread.give_up_hung():
-                        thread.release_waiting(lambda: False)  # what waits behind them
-                for planner in self._planners:
-                    planner.take_wakeups(hints)
-                self._looking.step(hints)
-                if not self._hints.connected:
-                    self.stopping.wait(0.25)
-            except Exception as error:
-                text = "topic %s: looking for work failed: %s"
-                self._troubles.warning(log, type(error), text, self.listener.topic.name, error)
-                self.stopping.wait(TROUBLE_PAUSE_S)
-        self._hints.close()
+            return RELIEVE_EVERY_S
+        return due_s if self._coordinator is None else min(due_s, OWNED_LOOK_S)  # slots of others may come
 
 
 def _is_at_work(thread: ListenerThread) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from rmq._broker.registry import LOOK_S, KnownTopics
@@ -11,9 +12,10 @@ from rmq._listening.concurrency import ConcurrencyLimiter
 from rmq._listening.heartbeat import Heartbeat
 from rmq._listening.idle_policy import NORMAL, idle_policy
 from rmq._listening.listener import Listener, check_shared
-from rmq._listening.listener_runner import ListenerRunner
+from rmq._listening.listener_runner import WATCHER_S, ListenerRunner
 from rmq._listening.ownership import OwnershipFollower
 from rmq._listening.thread_executor import ThreadExecutor
+from rmq._listening.watcher import Watcher
 from rmq._model.deliveries import Delivery
 from rmq._model.handlers import check_plain
 from rmq._model.times import monotonic_s, seconds
@@ -55,6 +57,7 @@ class ListenerSet:
         self._handlers = handlers
         self._follower: OwnershipFollower | None = None
         self._heartbeat: Heartbeat | None = None
+        self._watcher: Watcher | None = None
 
     @property
     def ensemble(self) -> str | None:
@@ -118,7 +121,9 @@ class ListenerSet:
             self._follower = follower
         self.runners, self.stopped = runners, False
         self._heartbeat = Heartbeat(self._connections, runners, coordinator is not None, pace)
+        self._watcher = Watcher(self._connections, runners, pace)
         self._heartbeat.start()  # before the first handler, which may stop this client
+        self._watcher.start()
         for runner in runners:
             runner.start()
 
@@ -134,12 +139,15 @@ class ListenerSet:
             self._follower = None
         self.leaving = awaited = [*self.leaving, *runners]
         self.runners, self.pace = [], NORMAL
-        for runner in runners:
-            runner.request_stop()
+        watcher, self._watcher = self._watcher, None
+        watcher_until_s = min(until_s, monotonic_s() + WATCHER_S)
+        _request_stop(runners, watcher)
         if follower is not None:
             follower.leave(drain_s)
         left = [delivery for runner in (runners if runs_here else awaited) for delivery in runner.join(until_s)]
         late = left and monotonic_s() >= until_s  # a handler that stops its client leaves itself, but is not late
+        if watcher is not None:
+            watcher.join(max(0.0, watcher_until_s - monotonic_s()))
         heartbeat, self._heartbeat = self._heartbeat, None
         if heartbeat is not None:
             heartbeat.request_stop()
@@ -152,7 +160,18 @@ class ListenerSet:
             self.leaving = [runner for runner in self.leaving if runner not in awaited]
         self.stopped = self.stopped or bool(awaited)
         if late:
-            deliveries, they = ("delivery", "it is") if len(left) == 1 else ("deliveries", "they are")
-            text = "%d %s did not finish within %g s; %s redelivered when the lease expires"
-            log.warning(text, len(left), deliveries, drain_s, they)
+            _warn_left(len(left), drain_s)
         return left
+
+
+def _request_stop(runners: Sequence[ListenerRunner], watcher: Watcher | None) -> None:
+    for runner in runners:
+        runner.request_stop()
+    if watcher is not None:
+        watcher.request_stop()
+
+
+def _warn_left(number: int, drain_s: float) -> None:
+    deliveries, they = ("delivery", "it is") if number == 1 else ("deliveries", "they are")
+    text = "%d %s did not finish within %g s; %s redelivered when the lease expires"
+    log.warning(text, number, deliveries, drain_s, they)

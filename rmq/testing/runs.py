@@ -10,7 +10,6 @@ from typing import Any
 from rmq._broker.broker import Broker
 from rmq._broker.stream_broker import join_group
 from rmq._claiming.consumer import MAX_POLL, Consumer
-from rmq._claiming.due_poller import DuePoller
 from rmq._claiming.rate_limit import RateLimiter
 from rmq._io.observers import Observers
 from rmq._listening.arguments import with_arguments
@@ -21,7 +20,7 @@ from rmq._model.delivery_columns import spread, spread_some
 from rmq._model.handlers import refuse_unfinished
 from rmq._model.times import moment_at, monotonic_s
 from rmq._model.topics import Topic
-from rmq._transport.connections import Connections
+from rmq._transport.connections import Connections, call_slots
 from rmq.client import RmqClient
 from rmq.errors import PayloadError, RedisUnavailableError, RmqError
 from rmq.testing.clock import Clock
@@ -195,7 +194,6 @@ class _Runner(Consumer[Any]):
         self._listener = _noting_errors(replace(added, topic=topic), errors)
         super().__init__(connections, topic, source=_source_of(connections, topic, added))
         self._planner.rate_limiter = _Unlimited(connections, replace(topic, max_rate=None))
-        self._poller = DuePoller(connections, self._broker)
         self._observers: Observers = client.observers
         stopping = connections.runtime.event()
         self._calls = HandlerInvoker(ListenerSetup(self._listener, stopping, observers=client.observers))
@@ -223,8 +221,8 @@ class _Runner(Consumer[Any]):
 
     def due_ms(self) -> list[int]:
         """Return the next due times of the slots, epoch ms."""
-        looks = self._poller.look(self.slots, at_all=True, in_parts=False)
-        return [due_ms for times, _, _ in looks for _, due_ms in times]
+        looks = call_slots(self._connections, self.slots, lambda slot: self._broker.look_call([slot]))
+        return [due_ms for _, times in looks for due_ms in times]
 
 
 def _source_of(connections: Connections, topic: Topic[Any], listener: Listener) -> Broker | None:

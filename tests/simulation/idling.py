@@ -75,6 +75,12 @@ class Idling:
         self.run(seconds)
         return self.network.sent.total() - sent, (self._carried_out() - done).total()
 
+    def spent_on(self, command: str, seconds: float) -> int:
+        """Let time pass; return how often a command was carried out meanwhile, inside of scripts, too."""
+        done = self._carried_out()
+        self.run(seconds)
+        return (self._carried_out() - done)[command]
+
     def waited(self, content: str, since_s: float) -> float:
         """Return how long after a time a content has arrived; it must have arrived once."""
         [at_s] = [at_s for arrived, at_s in self.arrived if arrived == content]

@@ -86,7 +86,7 @@ PLANTS = (
     # replies that are lost or late
     _python(
         "a lost hint is not made up for",
-        ("rmq._listening.slot_poller:SlotPoller._look", "planner.look(at_all=at_all, in_parts=True)", "pass"),
+        ("rmq._listening.slot_poller:SlotPoller.step", "look(self._connections, places)", "pass"),
     ),
     _python(
         "a reply is left for the next caller",
@@ -118,7 +118,7 @@ PLANTS = (
     _python(
         "the watcher sleeps while a claim is under way",
         (
-            "rmq._listening.listener_runner:ListenerRunner._pause_s",
+            "rmq._listening.listener_runner:ListenerRunner.check",
             "map(_is_at_work,",
             "map(lambda each: each.held.all(),",
         ),

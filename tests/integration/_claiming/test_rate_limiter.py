@@ -69,7 +69,7 @@ def test_a_listener_keeps_the_rate_and_follows_its_changes(redis_url: str, make_
         wait_until(lambda: len(seen) == 400, 60)
         # and a limit that comes while a process runs without one is found within seconds
         client.change_topic(client.topic(topic.name).changed(max_rate=0.001))
-        wait_until(lambda: client._listeners.runners[0]._planners[0].rate_limiter.limited, 60)
+        wait_until(lambda: client._listeners.runners[0].planners[0].rate_limiter.limited, 60)
         fill(client, topic, 50)
         time.sleep(0.5)  # nothing to wait for: it must not go on
         assert len(seen) <= 401  # what was in the bucket

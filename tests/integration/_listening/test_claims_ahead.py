@@ -223,7 +223,7 @@ def test_the_next_claim_from_many_slots_begins_while_its_messages_are_made_ready
 
     client.start()
     runner: ListenerRunner = client._listeners.runners[0]  # pyright: ignore[reportPrivateUsage]
-    planner = runner._planners[0]  # pyright: ignore[reportPrivateUsage]
+    planner = runner.planners[0]
     wait_until(lambda: planner.wait_s(1.0) > 0)  # it has found all slots empty
     wanted = send(client, topic, 640)
     planner.look(at_all=True)  # it knows of all, whatever hints it has heard by now

@@ -518,6 +518,31 @@ def test_an_idle_listener_of_64_slots_sends_fewer_than_five_commands_a_second(
     assert sent / 2 + recorded / 60 < 5
 
 
+def test_a_topic_without_the_right_to_its_channels_takes_no_hints_from_the_others(
+    client: RmqClient, make_topic: MakeTopic, redis_server: RedisServer, redis_client: redis.Redis,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """All topics share a connection."""
+    heard, unheard = make_topic(TopicType.PRIORITY, slots=4), make_topic(TopicType.PRIORITY, slots=4)
+    channels = f"&wake{{{heard.name}_*"
+    redis_client.execute_command("ACL", "SETUSER", "half", "on", ">pw", "~*", "resetchannels", channels, "+@all")
+    try:
+        seen: list[str] = []
+        with RmqClient(f"redis://half:pw@127.0.0.1:{redis_server.port}") as half, caplog.at_level(logging.WARNING):
+            for topic in (unheard, heard):
+                half.listener(topic)(lambda delivery: seen.append(delivery.text))
+            with listening(half):
+                wait_until(lambda: f"topic {unheard.name} receives no wake-up hints" in caplog.text)
+                client.producer(unheard).send(PriorityMessage("looked for", 100))
+                wait_until(lambda: seen == ["looked for"])
+                monkeypatch.setattr("rmq._listening.slot_poller.look", lambda *args: None)
+                client.producer(heard).send(PriorityMessage("heard of", 100))
+                wait_until(lambda: seen == ["looked for", "heard of"])
+        assert caplog.text.count("receives no wake-up hints") == 1
+    finally:
+        redis_client.execute_command("ACL", "DELUSER", "half")
+
+
 def test_without_the_right_to_the_wake_channels_it_works_by_looking(
     client: RmqClient, make_topic: MakeTopic, redis_server: RedisServer, redis_client: redis.Redis,
     caplog: pytest.LogCaptureFixture,
