@@ -311,7 +311,7 @@ def part_call(place: Place, messages: Sequence[EncodedMessage]) -> Call[Any]:
     """Build the call of `send_many` on a topic that merges: it may take the first messages only."""
     calls = sending.send_calls(place.topic)
     assert isinstance(calls, MergedSends)
-    return calls(0, messages, True, partly=True)
+    return calls(0, messages, True, partly="each")
 
 
 @case("send_merged", "1,000 that fold", R, merge=Merge(Sum(), window=Sliding("5s", max_wait="1m")))
@@ -500,7 +500,7 @@ def _redrive(place: Place) -> Call[Any]:
 
 @case("purge_dead", "named ones", most=1_000)
 def _purge_dead(place: Place) -> Call[Any]:
-    return dead_.purge_dead(place.topic, 0, contents=place.dead(NACK_BATCH), actor="me")
+    return dead_.purge_dead(place.topic, 0, place.dead(NACK_BATCH), actor="me")
 
 
 @case("purge_backlog", "1,000", most=1_000, ttl="11d13h46m40s")
@@ -535,7 +535,7 @@ def _list_dead(place: Place) -> Call[Any]:
 def _untold_dead(place: Place) -> Call[Any]:
     place.dead(MAX_BATCH)
     place.client.hset(place.keys.meta, mapping=TOLD_BEFORE)
-    return dead_.undelivered(place.topic, 0, TURN, AT_ONCE)
+    return dead_.untold(place.topic, 0, TURN, AT_ONCE)
 
 
 @case("dead_reasons", "the largest sample")
@@ -966,7 +966,7 @@ def _stream_drop(place: Place) -> Call[Any]:
 @case("stream_list_dead", "a page", S)
 def _stream_list_dead(place: Place) -> Call[Any]:
     place.dead_entries(MAX_BATCH)
-    return streams.list_dead(place.topic, 0, ME.group, 0, NACK_BATCH)
+    return dead_.list_dead(place.topic, 0, 0, NACK_BATCH, ME.group)
 
 
 @case("stream_untold_dead", "a page", S)
@@ -974,14 +974,14 @@ def _stream_untold_dead(place: Place) -> Call[Any]:
     place.dead_entries(MAX_BATCH)
     place.zset(place.own.dead, place.client.zrange(place.own.dead, 0, -1), place.now_ms - 1_000_000)
     place.client.hset(place.own.group, mapping=TOLD_BEFORE)
-    return streams.untold_entries(place.topic, 0, ME.group, TURN, AT_ONCE)
+    return dead_.untold(place.topic, 0, TURN, AT_ONCE, ME.group)
 
 
 @case("stream_redrive", "what is in the stream", S)
 def _stream_redrive(place: Place) -> Call[Any]:
-    return streams.redrive(place.topic, 0, ME.group, place.dead_entries(NACK_BATCH))
+    return dead_.redrive_entries(place.topic, 0, ME.group, place.dead_entries(NACK_BATCH))
 
 
 @case("stream_redrive", "copies of what was trimmed", S)
 def _stream_resend(place: Place) -> Call[Any]:
-    return streams.redrive(place.topic, 0, ME.group, place.dead_entries(NACK_BATCH, trimmed=True))
+    return dead_.redrive_entries(place.topic, 0, ME.group, place.dead_entries(NACK_BATCH, trimmed=True))

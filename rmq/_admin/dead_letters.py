@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import builtins
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
 from itertools import chain, islice
 from numbers import Real
+from operator import attrgetter
 from typing import Generic, TypeVar
 
 from rmq._admin.notices import DeadNotices, DeadNotifier
@@ -92,35 +92,16 @@ class RedriveResult:
     absent: int = 0
 
 
-class Dead(ABC, Generic[D]):
+class Dead(Generic[D]):
     """The dead messages of a topic, or the dead entries of a group."""
 
-    _about = ""
-
-    def __init__(self, connections: Connections, topic: Topic, actor: str | None) -> None:
-        self._connections = connections
+    def __init__(
+        self, connections: Connections, topic: Topic, actor: str | None = None, group: str | None = None
+    ) -> None:
+        self._connections, self._group = connections, group
+        self._about = "" if group is None else f"group {group}: "
         self._audit = Audit(connections, topic, actor)
         self.topic = topic
-
-    @abstractmethod
-    def _page_call(self, slot: int, start: int, limit: int) -> Call[list[D]]:
-        """Build the call that reads a page of a slot's dead messages from rank `start`, oldest death first."""
-        ...
-
-    @abstractmethod
-    def _clock_call(self, slot: int) -> Call[int]:
-        """Build the call that reads the clock of a slot's server, epoch ms."""
-        ...
-
-    @abstractmethod
-    def _unnotified_call(self, slot: int, turn: Turn, limit: int) -> Call[Untold[D]]:
-        """Build the call that reads a slot's next dead messages that were not notified yet."""
-        ...
-
-    @abstractmethod
-    def _purge(self, slot: int, dead: Sequence[D]) -> int:
-        """Delete up to `NACK_BATCH` of a slot's dead messages; return how many existed."""
-        ...
 
     def list(self, where: DeadFilter = ALL, limit: int | None = None) -> Iterator[D]:
         """Yield dead messages slot by slot, oldest death first, up to `limit`.
@@ -150,7 +131,8 @@ class Dead(ABC, Generic[D]):
         dropped, left = 0, most(limit, "limit")
         with self._audit.step("purge dead", self._about + meaning(where, limit)) as note:
             for slot, dead in self._chosen(where, left, NACK_BATCH):
-                dropped += self._purge(slot, dead)
+                names = [dead_.name_of(message) for message in dead]
+                dropped += self._connections.run(dead_.purge_dead(self.topic, slot, names, group=self._group))
                 note(f"dropped {dropped}")
                 if progress is not None:
                     progress(dropped)
@@ -228,8 +210,15 @@ class Dead(ABC, Generic[D]):
                 left -= len(chosen)
                 start += len(page) - len(chosen)
 
+    def _unnotified_call(self, slot: int, turn: Turn, limit: int) -> Call[Untold[D]]:
+        return dead_.untold(self.topic, slot, turn, limit, self._group)
+
+    def _clock_call(self, slot: int) -> Call[int]:
+        stats = viewing.stats if self._group is None else streams.stats
+        return stats(self.topic, slot).then(attrgetter("now_ms"))
+
     def _page(self, slot: int, start: int, size: int = NACK_BATCH) -> Sequence[D]:
-        return self._connections.run(self._page_call(slot, start, size))
+        return self._connections.run(dead_.list_dead(self.topic, slot, start, size, self._group))
 
 
 class DeadLetters(Dead[DeadMessage]):
@@ -243,21 +232,6 @@ class DeadLetters(Dead[DeadMessage]):
         >>> client.dead(jobs).count(), client.dead(jobs).redrive().redriven, client.dead(jobs).count()
         (1, 1, 0)
     """
-
-    def __init__(self, connections: Connections, topic: Topic, actor: str | None = None) -> None:
-        super().__init__(connections, topic, actor)
-
-    def _page_call(self, slot: int, start: int, limit: int) -> Call[list[DeadMessage]]:
-        return dead_.list_dead(self.topic, slot, start, limit)
-
-    def _clock_call(self, slot: int) -> Call[int]:
-        return viewing.stats(self.topic, slot).then(lambda stats: stats.now_ms)
-
-    def _unnotified_call(self, slot: int, turn: Turn, limit: int) -> Call[Untold[DeadMessage]]:
-        return dead_.undelivered(self.topic, slot, turn, limit)
-
-    def _purge(self, slot: int, dead: Sequence[DeadMessage]) -> int:
-        return self._connections.run(dead_.purge_dead(self.topic, slot, [message.content for message in dead]))
 
     def redrive(
         self,
@@ -318,21 +292,8 @@ class GroupDead(Dead[DeadEntry]):
     """
 
     def __init__(self, connections: Connections, topic: Topic, group: str, actor: str | None = None) -> None:
-        super().__init__(connections, topic, actor)
-        self.group = checked_group(group)
-        self._about = f"group {group}: "
-
-    def _page_call(self, slot: int, start: int, limit: int) -> Call[list[DeadEntry]]:
-        return streams.list_dead(self.topic, slot, self.group, start, limit)
-
-    def _clock_call(self, slot: int) -> Call[int]:
-        return streams.stats(self.topic, slot).then(lambda stats: stats.now_ms)
-
-    def _unnotified_call(self, slot: int, turn: Turn, limit: int) -> Call[Untold[DeadEntry]]:
-        return streams.untold_entries(self.topic, slot, self.group, turn, limit)
-
-    def _purge(self, slot: int, dead: Sequence[DeadEntry]) -> int:
-        return self._connections.run(streams.purge_dead(self.topic, slot, self.group, [entry.id for entry in dead]))
+        super().__init__(connections, topic, actor, checked_group(group))
+        self.group = group
 
     def redrive(
         self, where: DeadFilter = ALL, *, limit: int | None = None, progress: Progress | None = None
@@ -355,7 +316,7 @@ class GroupDead(Dead[DeadEntry]):
             ids = [entry.id for entry in dead]
 
             def build(done: int) -> Call[list[Redriven]]:
-                return streams.redrive(self.topic, slot, self.group, ids[done:])
+                return dead_.redrive_entries(self.topic, slot, self.group, ids[done:])
 
             return call_in_parts(self._connections, build, len(ids))
 

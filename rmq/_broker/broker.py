@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from rmq._broker import claims
 from rmq._broker.claims import CLAIM_BYTES, MAX_BATCH, Ack, ClaimPart, Outcomes, Renewal
-from rmq._broker.sends import MERGES_AGAIN, MergedSends, QueueSends, send_calls
+from rmq._broker.sends import MERGES_AGAIN, QueueSends, send_calls
 from rmq._model.batches import EncodedMessage
 from rmq._model.deliveries import Delivery, Holder, MergedDelivery
 from rmq._model.delivery_columns import ClaimColumns
@@ -150,11 +150,8 @@ class QueueBroker:
     def __init__(self, connections: Connections, topic: Topic, again: str = MERGES_AGAIN) -> None:
         self._connections, self.topic = connections, topic
         self.send_call = send_calls(topic, connections.rpc_ids, again)
-        self.send_part_call = self.send_first_call = self.send_call
-        if isinstance(self.send_call, MergedSends):
-            self.send_first_call = partial(self.send_call, partly=True, each=False)
-        if isinstance(self.send_call, MergedSends | QueueSends):
-            self.send_part_call = partial(self.send_call, partly=True)
+        self.send_part_call = partial(self.send_call, partly="each")
+        self.send_first_call = partial(self.send_call, partly="first")
         self.send_many_call = None
         if isinstance(self.send_call, QueueSends) and self.send_call.joins and not connections.multi_node:
             self.send_many_call = self.send_call.joined

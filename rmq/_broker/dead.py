@@ -10,7 +10,9 @@ from typing import Any, Generic, TypeVar
 
 from rmq._broker.binding import SAFE_AGAIN, BoundScript
 from rmq._broker.claims import NewScore
+from rmq._broker.keys import group_keys
 from rmq._io.wire import Argument
+from rmq._model.entries import DeadEntry, body_of, content_of
 from rmq._model.replies import Redriven
 from rmq._model.scores import score_of
 from rmq._model.topics import Topic
@@ -19,8 +21,11 @@ from rmq._transport.call import Call
 
 D = TypeVar("D", bound=DeadMessage)
 
-_REDRIVE, _PURGE_DEAD = (BoundScript(name, durable=SAFE_AGAIN) for name in ("redrive", "purge_dead"))
-_LIST_DEAD, _DEAD_REASONS, _UNTOLD = BoundScript("list_dead"), BoundScript("dead_reasons"), BoundScript("untold_dead")
+_REDRIVE, _REDRIVE_ENTRIES, _PURGE = (
+    BoundScript(name, durable=SAFE_AGAIN) for name in ("redrive", "stream_redrive", "purge_dead")
+)
+_LIST, _LIST_ENTRIES, _REASONS = (BoundScript(name) for name in ("list_dead", "stream_list_dead", "dead_reasons"))
+_UNTOLD, _UNTOLD_ENTRIES = BoundScript("untold_dead"), BoundScript("stream_untold_dead")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +69,6 @@ class Untold(Generic[D]):
     more: bool
 
 
-def untold_of(ripe_ms: int, page: Sequence[D]) -> Untold[D]:
-    """Return the messages of a page whose notices may be sent: those that died before `ripe_ms`."""
-    ripe = [each for each in page if each.died_ms < ripe_ms]
-    return Untold(ripe_ms, ripe, bool(page) and len(ripe) == len(page))
-
-
 def name_of(dead: DeadMessage) -> bytes:
     """Return the key of a dead message in its slot: its content, or the id of an entry."""
     entry_id = getattr(dead, "id", None)
@@ -96,7 +95,7 @@ def redrive(
     return _REDRIVE.call(
         topic,
         slot,
-        redriven,
+        _redriven,
         kind=score[0],
         value=score[1],
         overwrite=int(overwrite),
@@ -106,29 +105,58 @@ def redrive(
     )
 
 
-def redriven(reply: list[bytes]) -> list[Redriven]:
-    """Parse the results of a redrive."""
+def redrive_entries(topic: Topic, slot: int, group: str, ids: Sequence[str]) -> Call[list[Redriven]]:
+    """Return a call that redrives dead entries into the group in which they died."""
+    return _REDRIVE_ENTRIES.call(topic, slot, _redriven, group=group, ids=ids)
+
+
+def _redriven(reply: list[bytes]) -> list[Redriven]:
     return [Redriven(answer.decode()) for answer in reply]
 
 
-def purge_dead(topic: Topic, slot: int, contents: Sequence[bytes], actor: str = "") -> Call[int]:
-    """Return a call that purges dead contents; its result is the number of those that were dead."""
-    return _PURGE_DEAD.call(topic, slot, int, actor=actor, contents=contents)
+def purge_dead(
+    topic: Topic, slot: int, names: Sequence[bytes | str], actor: str = "", group: str | None = None
+) -> Call[int]:
+    """Return a call that purges dead contents, or ids of a group; its result is the number of those that were dead."""
+    keys: dict[str, str] = {}
+    if group is not None:
+        own = group_keys(topic.name, slot, group)
+        keys = {"dead": own.dead, "meta": own.group, "reason": own.reason, "dead_body": own.dead_body}
+    return _PURGE.call(topic, slot, int, keys=keys, actor=actor, contents=names)
 
 
-def list_dead(topic: Topic, slot: int, start: int, limit: int) -> Call[list[DeadMessage]]:
-    """Return a call that reads a page of dead messages, the longest dead first."""
+def list_dead(topic: Topic, slot: int, start: int, limit: int, group: str | None = None) -> Call[list[Any]]:
+    """Return a call that reads a page of dead messages, or of a group's dead entries, the longest dead first."""
 
-    def parse(reply: list[Any]) -> list[DeadMessage]:
-        return dead_page(topic, slot, *reply)
+    def parse(reply: list[Any]) -> list[Any]:
+        return _page(topic, slot, group, reply)
 
-    return _LIST_DEAD.call(topic, slot, parse, start=start, limit=limit)
+    return (_LIST if group is None else _LIST_ENTRIES).call(topic, slot, parse, group=group, start=start, limit=limit)
 
 
-def dead_page(topic: Topic, slot: int, page: list[Any], reasons: list[Any], bodies: list[Any]) -> list[DeadMessage]:
-    """Parse a page of dead messages."""
-    rows = zip(page[::2], page[1::2], reasons, bodies or repeat(None), strict=False)
-    return [dead_message(topic, slot, *row) for row in rows]
+def untold(topic: Topic, slot: int, turn: Turn, limit: int, group: str | None = None) -> Call[Untold[Any]]:
+    """Return a call that reads the next dead messages, or entries, without a notice, and records the position."""
+
+    def parse(reply: list[Any]) -> Untold[Any]:
+        ripe_ms, page = int(reply[0]), _page(topic, slot, group, reply[1:] if group is None else reply[1])
+        ripe = [each for each in page if each.died_ms < ripe_ms]
+        return Untold(ripe_ms, ripe, bool(page) and len(ripe) == len(page))
+
+    script = _UNTOLD if group is None else _UNTOLD_ENTRIES
+    return script.call(topic, slot, parse, group=group, **asdict(turn), limit=limit)
+
+
+def _page(topic: Topic, slot: int, group: str | None, reply: list[Any]) -> list[Any]:
+    """Parse a page of dead messages, or of a group's dead entries."""
+    if group is None:
+        page, reasons, bodies = reply
+        rows = zip(page[::2], page[1::2], reasons, bodies or repeat(None), strict=False)
+        return [dead_message(topic, slot, *row) for row in rows]
+    return [
+        DeadEntry(topic.name, slot, content_of(flat), body_of(flat), *death, entry_id.decode(), group, tuple(flat))
+        for entry_id, died, reason, flat in reply
+        for death in [(int(died), *why_dead(reason, int(died)))]
+    ]
 
 
 def dead_message(
@@ -140,15 +168,6 @@ def dead_message(
     return DeadMessage(topic.name, slot, content, body, died_ms, *why_dead(reason, died_ms), **sends)
 
 
-def undelivered(topic: Topic, slot: int, turn: Turn, limit: int) -> Call[Untold[DeadMessage]]:
-    """Return a call that reads a slot's next dead messages without a notice, and records the position reached."""
-
-    def parse(reply: list[Any]) -> Untold[DeadMessage]:
-        return untold_of(int(reply[0]), dead_page(topic, slot, *reply[1:]))
-
-    return _UNTOLD.call(topic, slot, parse, **asdict(turn), limit=limit)
-
-
 def dead_reasons(topic: Topic, slot: int, sample: int) -> Call[tuple[int, Counter[str]]]:
     """Return a call that counts a slot's dead messages: their number, and the types of error of a sample."""
 
@@ -156,4 +175,4 @@ def dead_reasons(topic: Topic, slot: int, sample: int) -> Call[tuple[int, Counte
         pairs = zip(reply[1::2], reply[2::2], strict=True)
         return int(reply[0]), Counter({kind.decode(errors="backslashreplace"): int(number) for kind, number in pairs})
 
-    return _DEAD_REASONS.call(topic, slot, parse, sample=sample)
+    return _REASONS.call(topic, slot, parse, sample=sample)

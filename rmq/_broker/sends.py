@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from collections.abc import Sequence
+from functools import partial
 from operator import attrgetter
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 from zlib import crc32
 
 from rmq._broker import streams
 from rmq._broker.binding import BoundScript
+from rmq._broker.claims import result_of
 from rmq._broker.keys import slot_keys
 from rmq._io.wire import Argument
 from rmq._model.batches import Batch, EncodedMessage
@@ -21,7 +22,6 @@ from rmq._model.scores import ages_for
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic, TopicType, WhenFull
 from rmq._transport.call import Call
-from rmq._transport.refusals import error_of
 from rmq._transport.rpc_ids import RpcId, RpcIdAllocator
 from rmq.errors import RmqError
 
@@ -39,11 +39,22 @@ _LIMITED_SLOT = attrgetter("store", "prepare", "body", "meta", "wake", "retry", 
 """The keys of a slot of topics that drop, or have a TTL by priority."""
 
 
+Partly = Literal["", "first", "each"]
+"""Whether a call may store only some of its messages: none but all; the first ones; or the first ones, without each one
+whose time has passed, or that has no room if the topic does not wait for room. Types that never do so ignore it."""
+
+
 class SendCall(Protocol):
     """Builds the sends of a topic."""
 
     def __call__(
-        self, slot: int, messages: Sequence[EncodedMessage], detailed: bool = False, rpc_id: RpcId | None = None
+        self,
+        slot: int,
+        messages: Sequence[EncodedMessage],
+        detailed: bool = False,
+        rpc_id: RpcId | None = None,
+        *,
+        partly: Partly = "",
     ) -> Call[SendResult]:
         """Build the send of up to `MAX_BATCH` messages of one slot.
 
@@ -51,7 +62,9 @@ class SendCall(Protocol):
             slot: The slot.
             messages: What to send; of one slot.
             detailed: Also return for each message whether it was new.
-            rpc_id: Topics that merge: id of the call, the same for its repeats. Others need none: a repeat merges.
+            rpc_id: Topics that merge: id of the call, the same for its repeats; by default a new one. Others need it
+                only for a chunk of Spark: a repeat of the others merges.
+            partly: Whether the call may store only some of the messages; then its result may be a `PartlySent`.
         """
         ...
 
@@ -86,16 +99,9 @@ class QueueSends:
         self._topic, self._timed, self._again = topic.name, topic.type.timed, again
         self._fixed = topic.type is TopicType.FIXED_TIME
         self._keys_of = _LIMITED_SLOT if limited else _SLOT
-        self._known: dict[str, Argument] = {
-            **_SEND.settings_of(topic),
-            "unit": _UNITS[topic.type],
-            "limits": f"{int(topic.drops)} {topic.max_retries} {int(ages)}" if limited else "",
-        }
+        limits = f"{int(topic.drops)} {topic.max_retries} {int(ages)}" if limited else ""
+        self._args = _SEND.args_with(**_SEND.settings_of(topic), unit=_UNITS[topic.type], limits=limits)
         self._ages = PredictedAges(topic) if not self._timed and topic.max_priority is not None else None
-
-    @cached_property
-    def _args(self) -> Callable[..., list[Argument]]:
-        return _SEND.args_with(**self._known)
 
     def __call__(
         self,
@@ -104,9 +110,8 @@ class QueueSends:
         detailed: bool = False,
         rpc_id: RpcId | None = None,
         *,
-        partly: bool = False,
+        partly: Partly = "",
     ) -> Call[SendResult]:
-        del rpc_id
         number, ages, built_ms, mark = len(messages), self._ages, 0.0, NO_MARK
         if number == 1:  # most sends: no columns for it
             _, content, value, body, _ = messages[0]
@@ -116,15 +121,17 @@ class QueueSends:
                 built_ms = monotonic_s() * 1_000
                 mark = ages.mark_at(built_ms)
             part = self._part(Batch.of(messages), mark)
-        wanted: Argument = f"{int(detailed)}+" if partly and self._fixed and number > 1 else int(detailed)
-        args = self._args(detailed=wanted, ages="" if ages is None else ages.text(mark), chunk="", parts=part)
+        chunk, keys = "", self._keys_of(slot_keys(self._topic, slot))
+        if rpc_id is not None and rpc_id.key:
+            chunk, keys = rpc_id.chunk, (*keys, rpc_id.key)
+        wanted: Argument = f"{int(detailed)}+" if partly == "each" and self._fixed and number > 1 else int(detailed)
+        args = self._args(detailed=wanted, ages="" if ages is None else ages.text(mark), chunk=chunk, parts=part)
 
         def parse(reply: list[Any]) -> SendResult:
             if ages is not None and built_ms:
                 ages.observe(reply[0], built_ms)
             return _result_of(number, detailed, reply[1])
 
-        keys = self._keys_of(slot_keys(self._topic, slot))
         return Call(_SEND.name, keys, args, parse, True, self._topic, slot, self._again)
 
     def joined(self, parts: Sequence[Batch], detailed: bool = False) -> Call[list[SendResult | RmqError]]:
@@ -148,24 +155,11 @@ class QueueSends:
             if ages is not None:
                 ages.observe(reply[0], built_ms)
             return [
-                error_of(self(part.slot, part, detailed), one.decode(errors="replace"))
-                if isinstance(one, bytes)
-                else _result_of(len(part), detailed, one)
+                result_of(partial(self, part.slot, part, detailed), partial(_result_of, len(part), detailed), one)
                 for part, one in zip(parts, reply[1:], strict=True)
             ]
 
         return Call(_SEND.name, tuple(keys), args, parse, True, topic, parts[0].slot, self._again)
-
-    def chunk(self, slot: int, messages: Sequence[EncodedMessage], chunk: Chunk) -> Call[int | None]:
-        """Return a call that sends a chunk once; its result is how many messages were new, `None` if sent before."""
-        part, ages = self._part(Batch.of(messages), NO_MARK), self._ages
-        args = self._args(detailed=0, ages="" if ages is None else ages.text(NO_MARK), chunk=chunk.text, parts=part)
-
-        def parse(reply: list[Any]) -> int | None:
-            return int(reply[1][0]) if len(reply) > 1 else None
-
-        keys = (*self._keys_of(slot_keys(self._topic, slot)), chunk.key)
-        return Call(_SEND.name, keys, args, parse, True, self._topic, slot, _SEND.durable)
 
     def _part(self, columns: Batch, mark: int) -> list[Argument]:
         """Return the messages of one slot as the script takes them, see `parts` in its header."""
@@ -178,8 +172,14 @@ class QueueSends:
         part: list[Argument] = [0, number]
         if number > 1:
             part += (1 if alike else number, min(values) if self._timed else 0)
-        part += (scores[0], *contents) if alike else _paired(scores, contents)
-        part += _body_args(columns)
+        if alike:
+            part += (scores[0], *contents)
+        else:
+            pairs: list[Argument] = [0] * (2 * number)
+            pairs[::2], pairs[1::2] = scores, contents
+            part += pairs
+        for index, body in columns.bodied:
+            part += (index + 1, body)
         part[0] = len(part) - 1
         return part
 
@@ -237,49 +237,9 @@ class PredictedAges:
         self._ahead_ms = carried_out_ms - built_ms
 
 
-def _paired(scores: Sequence[int], contents: Sequence[bytes]) -> list[Argument]:
-    args: list[Argument] = [0] * (2 * len(contents))
-    args[::2], args[1::2] = scores, contents
-    return args
-
-
-def _body_args(columns: Batch) -> list[Argument]:
-    args: list[Argument] = []
-    for index, body in columns.bodied:
-        args += (index + 1, body)
-    return args
-
-
 _MERGED = BoundScript(
     "send_merged", durable="Sent again, each counts once more, unless both calls have the same `once=`"
 )
-
-
-class Chunk(NamedTuple):
-    """Identifies a chunk of a task of Spark, which is sent once, see `lua/messages/send_merged.lua`.
-
-    Attributes:
-        key: Hash with the marks of the query.
-        name: Name of the chunk in it.
-        batch: Number of the batch, from 0.
-        digest: Digest of the messages.
-        keep_s: How long the marks are kept after the last send of the query to the slot, seconds.
-        strict: Topics that merge: whether to refuse other messages than those that the batch has sent before.
-        first: Topics that merge: number of messages of the chunk that were sent before these.
-    """
-
-    key: str
-    name: str
-    batch: int
-    digest: str
-    keep_s: int
-    strict: bool
-    first: int
-
-    @property
-    def text(self) -> str:
-        """The argument `chunk` of scripts whose sends merge with the backlog by content."""
-        return f"{self.name} {self.batch} {self.digest} {self.keep_s}"
 
 
 class MergedSends:
@@ -292,8 +252,9 @@ class MergedSends:
 
     def __init__(self, topic: Topic, rpc_ids: RpcIdAllocator) -> None:
         self._topic, self._rpc_ids = topic, rpc_ids
-        self._rules = merge_rules(topic)
-        self._blocks = topic.when_full is WhenFull.BLOCK  # who waits for room wants the others to wait, too
+        self._rules, self._fixed = merge_rules(topic), topic.type is TopicType.FIXED_TIME
+        blocks = topic.when_full is WhenFull.BLOCK  # who waits for room wants the others to wait, too
+        self._parts = {"": "", "first": "-", "each": "*" if blocks else "+"}
 
     def __call__(
         self,
@@ -302,57 +263,30 @@ class MergedSends:
         detailed: bool = False,
         rpc_id: RpcId | None = None,
         *,
-        partly: bool = False,
-        each: bool = True,
+        partly: Partly = "",
     ) -> Call[SendResult]:
-        """Build the send of up to `MAX_BATCH` messages of one slot.
-
-        Args:
-            slot: The slot.
-            messages: What to send; of one slot.
-            detailed: Also return for each message whether it was new.
-            rpc_id: Id of the call, the same for its repeats; by default a new one.
-            partly: Whether the call may store only part of the messages; then its result may be a `PartlySent`.
-            each: With `partly`, whether a message is refused individually if its time has passed, or if it has no room
-                and the topic does not wait for room.
-        """
         number, topic = len(messages), self._topic
         rpc_id = rpc_id or self._rpc_ids.draw(topic.name, slot)
-        part = ("-" if not each else "*" if self._blocks else "+") if partly else ""
-        digest = _digest_of(messages) if rpc_id.token is None else ""
-        args = self._args(messages, rpc_id, digest, f"{int(detailed)}{part}")
+        values, records = record_args(messages) if messages else (1, [])
+        args = _MERGED.args(
+            lane=rpc_id.lane,
+            call=rpc_id.number,
+            floor=rpc_id.floor,
+            digest=rpc_id.digest if rpc_id.key else _digest_of(messages) if rpc_id.token is None else "",
+            chunk=rpc_id.keep,
+            detailed=f"{int(detailed)}{self._parts[partly]}",
+            number=number,
+            rules=self._rules,
+            lowest=min(message.value for message in messages) if self._fixed and messages else 0,
+            values=values,
+            messages=records,
+        )
 
         def parse(reply: list[Any], rpc_id: RpcId = rpc_id) -> SendResult:  # the call keeps its number open by that
             return _result_of(number, detailed, reply)
 
-        keys = _MERGED.keys_of(topic, slot)
+        keys = _MERGED.keys_with(topic, slot, {"marks": rpc_id.key}) if rpc_id.key else _MERGED.keys_of(topic, slot)
         return Call(_MERGED.name, keys, args, parse, True, topic.name, slot, _MERGED.durable)
-
-    def chunk(self, slot: int, messages: Sequence[EncodedMessage], chunk: Chunk) -> Call[list[Any]]:
-        """Return a call that sends a chunk, or the first messages of it, unless it was sent before."""
-        rpc_id = RpcId(chunk.name, chunk.batch, chunk.batch)
-        kept = f"{chunk.keep_s} {int(chunk.strict)} {chunk.first}"
-        args = self._args(messages, rpc_id, chunk.digest, "0-", kept)
-        keys = _MERGED.keys_with(self._topic, slot, {"marks": chunk.key})
-        return Call(_MERGED.name, keys, args, list, True, self._topic.name, slot, _MERGED.durable)
-
-    def _args(
-        self, messages: Sequence[EncodedMessage], rpc_id: RpcId, digest: str, detailed: str, chunk: str = ""
-    ) -> list[Argument]:
-        values, records = record_args(messages) if messages else (1, [])
-        return _MERGED.args(
-            lane=rpc_id.lane,
-            call=rpc_id.number,
-            floor=rpc_id.floor,
-            digest=digest,
-            chunk=chunk,
-            detailed=detailed,
-            number=len(messages),
-            rules=self._rules,
-            lowest=lowest_of(self._topic, messages),
-            values=values,
-            messages=records,
-        )
 
 
 def _digest_of(messages: Sequence[EncodedMessage]) -> str:
@@ -397,8 +331,3 @@ def record_args(messages: Sequence[EncodedMessage]) -> tuple[int, list[Argument]
     if records.count(records[0]) == len(records):
         del records[1:]
     return len(values), [*[message.content for message in messages], *values, *records]
-
-
-def lowest_of(topic: Topic, messages: Sequence[EncodedMessage]) -> int:
-    """Return the least value of a batch of fixed times, the longest delay if it has any; 0 on other topics."""
-    return min((message.value for message in messages), default=0) if topic.type.value == "FIXED_TIME" else 0

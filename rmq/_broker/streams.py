@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
 from operator import attrgetter
@@ -21,13 +21,11 @@ from rmq._broker.claims import (
     renewal_args,
     rest_of,
 )
-from rmq._broker.dead import Turn, Untold, redriven, untold_of
 from rmq._broker.keys import group_keys
 from rmq._io.wire import Argument
 from rmq._model.batches import EncodedMessage
 from rmq._model.entries import (
     WAITING,
-    DeadEntry,
     PendingEntry,
     StreamEntry,
     Trimmed,
@@ -43,13 +41,11 @@ from rmq._model.replies import (
     ClaimReply,
     ExtendReply,
     Owner,
-    Redriven,
     SendResult,
     SettleReply,
     StreamClaimed,
 )
 from rmq._model.topics import Retention, Topic
-from rmq._model.whereabouts import why_dead
 from rmq._transport.call import Call, is_one, read_totals
 from rmq._transport.rpc_ids import RpcId
 from rmq.errors import EntryIdError, RmqError, TooManyGroupsError
@@ -80,13 +76,11 @@ _CLAIM, _EXTEND = (BoundScript(f"stream_{verb}", repeatable=False) for verb in (
 _SETTLE = BoundScript("stream_settle", repeatable=False)
 _ACKED_SLOT: SlotNames = attrgetter("store", "group", "retry", "error", "wake")
 _NACKED_SLOT: SlotNames = attrgetter("store", "group", "retry", "error", "wake", "dead", "reason", "dead_body")
-_DROP_GROUP, _TRIM, _DELETE, _REDRIVE, _PURGE_DEAD = (
-    BoundScript(name, durable=SAFE_AGAIN)
-    for name in "stream_drop_group stream_trim stream_delete stream_redrive purge_dead".split()
+_DROP_GROUP, _TRIM, _DELETE = (
+    BoundScript(f"stream_{verb}", durable=SAFE_AGAIN) for verb in "drop_group trim delete".split()
 )
 _RESUME, _FORGET, _RANGE, _PENDING = (BoundScript(f"stream_{verb}") for verb in "resume forget range pending".split())
 _STATS, _GROUP, _CONSUMERS = (BoundScript(f"stream_{verb}") for verb in "stats group consumers".split())
-_LIST_DEAD, _UNTOLD = BoundScript("stream_list_dead"), BoundScript("stream_untold_dead")
 
 
 def _too_many_groups(call: Call[Any], detail: Sequence[str]) -> RmqError:
@@ -139,33 +133,30 @@ class Member:
 
 
 def send(
-    topic: Topic, slot: int, messages: Sequence[EncodedMessage], detailed: bool = False, rpc_id: RpcId | None = None
+    topic: Topic,
+    slot: int,
+    messages: Sequence[EncodedMessage],
+    detailed: bool = False,
+    rpc_id: RpcId | None = None,
+    *,
+    partly: str = "",
 ) -> Call[SendResult]:
     """Return a call that sends up to `MAX_BATCH` entries of one slot, in their order; see `SendCall`."""
-    del rpc_id
+    del partly
     number = len(messages)
 
     def parse(reply: list[bytes]) -> SendResult:
         ids = tuple(entry_id.decode() for entry_id in reply) if detailed else ()
         return SendResult(number, 0, (True,) * len(ids), ids)
 
-    args: dict[str, Any] = {"detailed": int(detailed), "number": number, "chunk": "", "messages": entry_args(messages)}
-    call = _SEND.call(topic, slot, parse, **args)
+    key, chunk = ("", "") if rpc_id is None else (rpc_id.key, rpc_id.chunk)
+    entries = entry_args(messages)
+    call = _SEND.call(topic, slot, parse, detailed=int(detailed), number=number, chunk=chunk, messages=entries)
+    if key:
+        call = call._replace(keys=(*call.keys, key))
     if any(message.fields and is_open_id(message.fields) for message in messages):
         return call._replace(repeatable=False, durable=OPEN_AGAIN)
     return call
-
-
-def send_chunk(topic: Topic, slot: int, messages: Sequence[EncodedMessage], key: str, chunk: str) -> Call[int | None]:
-    """Return a call that sends a chunk once; its result is the number of entries, `None` if it was sent before."""
-    number = len(messages)
-
-    def parse(reply: Any) -> int | None:
-        return None if reply == b"0" else number
-
-    args: dict[str, Any] = {"detailed": 0, "number": number, "chunk": chunk, "messages": entry_args(messages)}
-    call = _SEND.call(topic, slot, parse, **args)
-    return call._replace(keys=(*call.keys, key))
 
 
 def entry_args(messages: Iterable[EncodedMessage]) -> list[Argument]:
@@ -355,42 +346,6 @@ def drop_group(topic: Topic, slot: int, group: str) -> Call[bool]:
 def move_group(topic: Topic, slot: int, group: str, start: str, *, through: bool) -> Call[str]:
     """Return a call that moves a group to an id, or after it if `through`; the result is the new position or empty."""
     return _MOVE_GROUP.call(topic, slot, bytes.decode, group=group, start=start, through=int(through))
-
-
-def list_dead(topic: Topic, slot: int, group: str, start: int, limit: int) -> Call[list[DeadEntry]]:
-    """Return a call that reads a page of a group's dead entries, the longest dead first."""
-    parse = partial(dead_entries, topic, slot, group)
-    return _LIST_DEAD.call(topic, slot, parse, group=group, start=start, limit=limit)
-
-
-def dead_entries(topic: Topic, slot: int, group: str, rows: list[Any]) -> list[DeadEntry]:
-    """Parse a page of a group's dead entries."""
-    return [
-        DeadEntry(topic.name, slot, content_of(flat), body_of(flat), *death, entry_id.decode(), group, tuple(flat))
-        for entry_id, died, reason, flat in rows
-        for death in [(int(died), *why_dead(reason, int(died)))]
-    ]
-
-
-def untold_entries(topic: Topic, slot: int, group: str, turn: Turn, limit: int) -> Call[Untold[DeadEntry]]:
-    """Return a call that reads the next dead entries of a group without a notice; see `dead.undelivered`."""
-
-    def parse(reply: list[Any]) -> Untold[DeadEntry]:
-        return untold_of(int(reply[0]), dead_entries(topic, slot, group, reply[1]))
-
-    return _UNTOLD.call(topic, slot, parse, group=group, **asdict(turn), limit=limit)
-
-
-def redrive(topic: Topic, slot: int, group: str, ids: Sequence[str]) -> Call[list[Redriven]]:
-    """Return a call that redrives dead entries into the group in which they died."""
-    return _REDRIVE.call(topic, slot, redriven, group=group, ids=ids)
-
-
-def purge_dead(topic: Topic, slot: int, group: str, ids: Sequence[str]) -> Call[int]:
-    """Return a call that purges dead entries."""
-    own = group_keys(topic.name, slot, group)
-    keys = {"dead": own.dead, "meta": own.group, "reason": own.reason, "dead_body": own.dead_body}
-    return _PURGE_DEAD.call(topic, slot, int, keys=keys, actor="", contents=ids)
 
 
 _claimed = cast(

@@ -24,12 +24,24 @@ class RpcId(NamedTuple):
         number: Its number in the lane, from 1.
         floor: The lowest number of the lane that may still be repeated.
         token: Keeps the number open while the call exists.
+        key: Hash in which the completion of a chunk of a task of Spark is kept; empty for that of the client's calls.
+        digest: Digest of the messages of a chunk. Its lane is its name, its number that of the batch, from 0.
+        keep: How long, s, the completion of a chunk is kept. Topics that merge: behind it 1 or 0, whether to refuse
+            other messages than the batch has sent before; and how many messages of the chunk were sent before these.
     """
 
     lane: str
     number: int
     floor: int
     token: object = None
+    key: str = ""
+    digest: str = ""
+    keep: str = ""
+
+    @property
+    def chunk(self) -> str:
+        """The chunk of a task of Spark as the scripts take it whose sends merge by content; empty for other calls."""
+        return f"{self.lane} {self.number} {self.digest} {self.keep}" if self.key else ""
 
 
 def named_rpc_id(name: str, number: int) -> RpcId:

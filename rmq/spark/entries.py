@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
-from rmq._broker import streams
+from rmq._broker import dead, streams
 from rmq._broker.claims import MAX_BATCH
 from rmq._model.entries import PendingEntry, StreamEntry, id_key
 from rmq._model.topics import Topic
@@ -98,7 +98,7 @@ class GroupStates:
     def _dead_ids(self) -> Iterator[str]:
         start = 0
         while True:
-            page = self._connections.run(streams.list_dead(self._topic, self._slot, self._group, start, MAX_BATCH))
+            page = self._connections.run(dead.list_dead(self._topic, self._slot, start, MAX_BATCH, self._group))
             yield from (dead.id for dead in page)
             if not page:
                 return

@@ -5,18 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import blake2b
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
-from rmq._broker import sends, streams
+from rmq._broker import sends
 from rmq._broker.keys import sent_key
 from rmq._model.batches import EncodedMessage
 from rmq._model.merging import PriorityRule
 from rmq._model.records import ITEMS, Record, read_record
-from rmq._model.topics import Topic, TopicType
+from rmq._model.topics import Topic
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
-from rmq._transport.rpc_ids import RpcIdAllocator
+from rmq._transport.rpc_ids import RpcId
 from rmq.errors import BatchChangedError
 
 COUNTED = frozenset("SC")
@@ -168,20 +169,37 @@ class Once(NamedTuple):
     done: int | None = None
 
 
-def send_once(topic: Topic, slot: int, messages: Sequence[EncodedMessage], mark: Mark) -> Call[Once]:
+def send_once(
+    topic: Topic, slot: int, messages: Sequence[EncodedMessage], mark: Mark, name: str | None = None
+) -> Call[Once]:
     """Build the send of a chunk of up to `MAX_BATCH` messages, which does nothing if its mark is already set.
 
     On a topic with `merge=` a call may accept only the first messages, see `Once.done`; the mark stores their number.
     """
-    if topic.merge is not None:
-        return _send_merged(topic, slot, messages, mark)
-    number, chunk = len(messages), _chunk(topic, slot, mark)
-    if topic.type is TopicType.STREAM:
-        call = streams.send_chunk(topic, slot, messages, chunk.key, chunk.text)
-    else:
-        call = sends.QueueSends(topic).chunk(slot, messages, chunk)
-    once = call.then(lambda new: Once(0, 0, number) if new is None else Once(new, number - new, 0))
-    return once._replace(durable=_AGAIN)
+    kept = f"{mark.keep_s} {int(counts(topic))} {mark.first}" if topic.merge is not None else str(mark.keep_s)
+    key, lane = sent_key(topic.name, slot, mark.query), name or f"{mark.partition}:{mark.chunk}"
+    rpc_id = RpcId(lane, mark.batch, mark.batch, None, key, mark.digest, kept)
+    send = sends.send_calls(topic)(slot, messages, rpc_id=rpc_id, partly="first")
+    parse = partial(_merged if topic.merge is not None else _sent, len(messages), mark.first)
+    return cast("Call[Once]", send._replace(parse=parse, durable=_AGAIN, refusals={"RMQ_CHANGED": _changed}))
+
+
+def _sent(number: int, first: int, reply: Any) -> Once:
+    del first  # all or none are sent
+    if reply == b"0" or len(reply) == 1:  # sent before: of an entry, or of a message
+        return Once(0, 0, number)
+    new = int(reply[1][0]) if reply else number
+    return Once(new, number - new, 0)
+
+
+def _merged(number: int, first: int, reply: list[Any]) -> Once:
+    new, outcomes, _, *before = reply
+    if before:
+        refused = tuple(map(int, before[0].split(b"."))) if before[0] else ()
+        done = int(before[1]) if before[1] else None
+        return Once(0, 0, number - len(refused) if done is None else max(0, done - first), refused, done)
+    accepted = len(outcomes) or number  # outcomes are returned if the call accepted only the first messages
+    return Once(int(new), accepted - int(new), 0, (), first + accepted if outcomes else None)
 
 
 def note_cut(connections: Connections, topic: Topic, mark: Mark, cut: Cut) -> None:
@@ -191,7 +209,7 @@ def note_cut(connections: Connections, topic: Topic, mark: Mark, cut: Cut) -> No
         BatchChangedError: The batch was started with another cut; nothing was sent with this one.
     """
     try:
-        connections.run(_send_merged(topic, 0, (), replace(mark, digest=cut.digest), CUT))
+        connections.run(send_once(topic, 0, (), replace(mark, digest=cut.digest), CUT))
     except BatchChangedError as error:
         key = sent_key(topic.name, 0, mark.query)
         known = Cut.of(connections.command("HGET", key, CUT, key=key) or b"")
@@ -201,26 +219,3 @@ def note_cut(connections: Connections, topic: Topic, mark: Mark, cut: Cut) -> No
             f"write rmq.spark.keyed(frame, partitions={known.partitions}) with the same options as then",
             topic=topic.name,
         ) from error
-
-
-def _chunk(topic: Topic, slot: int, mark: Mark, name: str | None = None) -> sends.Chunk:
-    key, name = sent_key(topic.name, slot, mark.query), name or f"{mark.partition}:{mark.chunk}"
-    return sends.Chunk(key, name, mark.batch, mark.digest, mark.keep_s, counts(topic), mark.first)
-
-
-def _send_merged(
-    topic: Topic, slot: int, messages: Sequence[EncodedMessage], mark: Mark, name: str | None = None
-) -> Call[Once]:
-    number, first = len(messages), mark.first
-
-    def parse(reply: list[Any]) -> Once:
-        new, outcomes, _, *before = reply
-        if before:
-            refused = tuple(map(int, before[0].split(b"."))) if before[0] else ()
-            done = int(before[1]) if before[1] else None
-            return Once(0, 0, number - len(refused) if done is None else max(0, done - first), refused, done)
-        accepted = len(outcomes) or number  # outcomes are returned if the call accepted only the first messages
-        return Once(int(new), accepted - int(new), 0, (), first + accepted if outcomes else None)
-
-    send = sends.MergedSends(topic, RpcIdAllocator()).chunk(slot, messages, _chunk(topic, slot, mark, name))
-    return send.then(parse)._replace(durable=_AGAIN, refusals={"RMQ_CHANGED": _changed})

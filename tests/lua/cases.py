@@ -101,7 +101,7 @@ def _redrive(topic: Topic) -> Call[Any]:
 WRITERS: dict[str, tuple[TopicType, Case]] = {
     "untold_dead": (
         TopicType.PRIORITY,
-        lambda topic: dead.undelivered(topic, 0, Turn("ops", "me", 60_000, T0 - 5_000), 10),
+        lambda topic: dead.untold(topic, 0, Turn("ops", "me", 60_000, T0 - 5_000), 10),
     ),
     "send: after": (TopicType.RANGE_MERGE, _send),
     "send: priority": (TopicType.PRIORITY, _send),
@@ -145,7 +145,7 @@ WRITERS: dict[str, tuple[TopicType, Case]] = {
     "worker_beat": (TopicType.FIXED_TIME, lambda topic: shared.worker_beat("w", "{}", 60_000)),
     "redrive": (TopicType.FIXED_TIME, _redrive),
     "adopt": (TopicType.FIXED_TIME, lambda topic: control.adopt(topic, 0, "zk", "other")),
-    "purge_dead": (TopicType.FIXED_TIME, lambda topic: dead.purge_dead(topic, 0, contents=[b"dead"], actor="me")),
+    "purge_dead": (TopicType.FIXED_TIME, lambda topic: dead.purge_dead(topic, 0, [b"dead"], actor="me")),
 }
 
 READERS: dict[str, tuple[TopicType, Case]] = {

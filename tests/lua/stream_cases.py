@@ -14,6 +14,7 @@ from tests.support.core import (
     Nack,
     Outcomes,
     Turn,
+    dead,
     group_keys,
     own_score,
     slot_keys,
@@ -93,7 +94,7 @@ def _claim(topic: Topic, names: Seeded) -> Call[object]:
 
 
 WRITERS: dict[str, Case] = {
-    "stream_untold_dead": lambda topic, names: streams.untold_entries(topic, 0, "g", Turn("ops", "me", 60_000), 10),
+    "stream_untold_dead": lambda topic, names: dead.untold(topic, 0, Turn("ops", "me", 60_000), 10, "g"),
     "stream_send": lambda topic, names: streams.send(topic, 0, [EncodedMessage(0, b"new", 0, b"b")], True),
     "stream_join": lambda topic, names: streams.join(topic, 0, "h", "all"),
     "stream_claim": _claim,
@@ -115,7 +116,7 @@ WRITERS: dict[str, Case] = {
     "stream_resume": lambda topic, names: streams.resume(topic, 0, Member("g", "other"), 10),
     "stream_drop_group": lambda topic, names: streams.drop_group(topic, 0, "g"),
     "stream_move_group": lambda topic, names: streams.move_group(topic, 0, "g", "all", through=True),
-    "stream_redrive": lambda topic, names: streams.redrive(topic, 0, "g", [names.dead, names.gone, "1-1"]),
+    "stream_redrive": lambda topic, names: dead.redrive_entries(topic, 0, "g", [names.dead, names.gone, "1-1"]),
 }  # pyright: ignore[reportAssignmentType]
 
 READERS: dict[str, Case] = {
@@ -125,7 +126,7 @@ READERS: dict[str, Case] = {
     "stream_group": lambda topic, names: streams.group_stats(topic, 0, "g"),
     "stream_consumers": lambda topic, names: streams.consumers(topic, 0, "g"),
     "stream_pending": lambda topic, names: streams.pending(topic, 0, "g", "-", 10, "me"),
-    "stream_list_dead": lambda topic, names: streams.list_dead(topic, 0, "g", 0, 10),
+    "stream_list_dead": lambda topic, names: dead.list_dead(topic, 0, 0, 10, "g"),
 }  # pyright: ignore[reportAssignmentType]
 
 

@@ -246,9 +246,9 @@ def test_what_comes_back_to_a_stream_is_bounded(verb: str, make_topic: MakeTopic
             connections.run(streams.claim(topic, 0, me, 0, outcomes=Outcomes(nacks=nacks)))
     if verb == "release":
         return
-    page = connections.run(streams.list_dead(topic, 0, "g", 0, 256))
+    page = connections.run(dead.list_dead(topic, 0, 0, 256, "g"))
     assert len(page) == 4
-    assert len(connections.run(streams.list_dead(topic, 0, "g", 4, 256))) == 2
+    assert len(connections.run(dead.list_dead(topic, 0, 4, 256, "g"))) == 2
 
 
 @pytest.mark.parametrize("disturbed", [False, True])

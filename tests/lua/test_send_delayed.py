@@ -67,7 +67,7 @@ def test_of_delays_and_times_only_times_pass(make_slot: MakeSlot, settings: dict
     with pytest.raises(FixedTimePassedError, match=f"fixed_time {T0} is in the past"):
         send(slot, *mixed)
     assert slot.state() == SlotState(merges=slot.topic.merge is not None)
-    result = send(slot, *mixed, partly=True, detailed=True)
+    result = send(slot, *mixed, partly="each", detailed=True)
     assert isinstance(result, PartlySent)
     assert (result.new, result.refused, result.outcomes) == (3, {1: "RMQ_PAST"}, (True, False, True, True))
     assert slot.state().store == {b"a": T0 + 7, b"b": T0 + 1, b"c": T0 + 3}

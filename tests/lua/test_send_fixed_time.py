@@ -36,7 +36,7 @@ def parts(slot: SlotUnderTest, *messages: tuple[bytes, int, bytes | None], detai
     calls = sends.send_calls(slot.topic)
     assert isinstance(calls, QueueSends)
     encoded = [EncodedMessage(0, *message) for message in messages]
-    return slot.run(with_hints(calls(0, encoded, detailed, partly=True)))
+    return slot.run(with_hints(calls(0, encoded, detailed, partly="each")))
 
 
 @pytest.mark.parametrize("detailed", [False, True])

@@ -164,7 +164,7 @@ def parts(slot: SlotUnderTest, *messages: tuple[bytes, bytes], number: int = 1) 
     encoded = [EncodedMessage(0, content, 500, body) for content, body in messages]
     calls = sends.send_calls(slot.topic)
     assert isinstance(calls, MergedSends)
-    return slot.run(calls(0, encoded, True, RpcId("a", number, 1), partly=True))
+    return slot.run(calls(0, encoded, True, RpcId("a", number, 1), partly="each"))
 
 
 @pytest.mark.parametrize("kind", [TopicType.RANGE_MERGE, TopicType.PRIORITY])
@@ -196,7 +196,7 @@ def test_times_that_have_passed_are_refused_by_themselves(settings: dict[str, An
     for number, same in enumerate((False, True), 1):
         values = [record("S", number=1 if same else 10**index) for index in range(len(rows))]
         encoded = [EncodedMessage(0, name, due_ms, value) for (name, due_ms), value in zip(rows, values, strict=True)]
-        call = calls(0, encoded, True, RpcId("a", number, 1), partly=True)
+        call = calls(0, encoded, True, RpcId("a", number, 1), partly="each")
         result = slot.run(call)
         assert isinstance(result, PartlySent)
         assert (result.done, result.refused) == (6, dict.fromkeys((1, 2, 5), "RMQ_PAST"))
@@ -208,7 +208,7 @@ def test_times_that_have_passed_are_refused_by_themselves(settings: dict[str, An
     assert {name: read_record(body).number for name, body in state.body.items()} == {b"x": 10_003, b"z": 1_001}  # pyright: ignore
     assert (state.totals["accepted"], state.unaccounted) == (6, 0)
     with pytest.raises(FixedTimePassedError):
-        slot.run(calls(0, encoded[1:3], True, RpcId("a", 3, 1), partly=True))
+        slot.run(calls(0, encoded[1:3], True, RpcId("a", 3, 1), partly="each"))
 
 
 def test_what_a_call_leaves_is_not_refused_as_times_that_have_passed_are(make_slot: MakeSlot) -> None:
@@ -221,7 +221,7 @@ def test_what_a_call_leaves_is_not_refused_as_times_that_have_passed_are(make_sl
     encoded = [
         EncodedMessage(0, name, T0 + 9 if index % 2 else T0, record("C", b"y")) for index, name in enumerate(names)
     ]
-    result = slot.run(calls(0, encoded * 2, True, RpcId("a", 1, 1), partly=True))
+    result = slot.run(calls(0, encoded * 2, True, RpcId("a", 1, 1), partly="each"))
     assert isinstance(result, PartlySent)
     assert 0 < result.done < 120
     assert list(result.refused) == list(range(0, result.done, 2))

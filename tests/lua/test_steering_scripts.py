@@ -134,7 +134,7 @@ def test_every_step_by_content_leaves_a_line_with_its_outcome(make_slot: MakeSlo
     promote(slot, b"nothing", actor="me")
     redrive = {"overwrite": False, "contents": [b"dead"], "actor": "me"}
     slot.run(dead_.redrive(slot.topic, 0, ("after", 0), **redrive))
-    slot.run(dead_.purge_dead(slot.topic, 0, contents=[b"long dead"], actor="me"))
+    slot.run(dead_.purge_dead(slot.topic, 0, [b"long dead"], actor="me"))
     slot.run(control.audit(slot.topic, 0, "me", "purge", "all", "begun"))
     lines = [tuple(line[name] for name in (b"action", b"content", b"outcome")) for line in audit_of(slot)]
     assert lines == [

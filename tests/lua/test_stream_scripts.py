@@ -24,6 +24,7 @@ from tests.support.core import (
     Outcomes,
     SettleReply,
     StreamClaimed,
+    dead,
     default_scripts,
     group_keys,
     parse_url,
@@ -404,7 +405,7 @@ def test_a_redrive_of_what_is_gone_appends_a_copy_that_others_pass_over(
 ) -> None:
     names = seed(redis_client, topic)
     connections.run(streams.join(topic, 0, "h", "new"))
-    answers = connections.run(streams.redrive(topic, 0, "g", [names.dead, names.gone, "1-1"]))
+    answers = connections.run(dead.redrive_entries(topic, 0, "g", [names.dead, names.gone, "1-1"]))
     assert answers == [Redriven.DONE, Redriven.DONE, Redriven.ABSENT]
     assert messages(connections.run(streams.claim(topic, 0, Member("h", "x"), 10))) == []
     assert connections.run(streams.group_stats(topic, 0, "h")).totals["skipped"] == 1
@@ -421,7 +422,7 @@ def test_a_redrive_of_what_nothing_is_left_of_takes_it_off_the_dead(
     names = seed(redis_client, topic)
     keys = group_keys(topic.name, 0, "g")
     assert redis_client.hdel(keys.dead_body, names.gone) == 1
-    assert connections.run(streams.redrive(topic, 0, "g", [names.gone])) == [Redriven.ABSENT]
+    assert connections.run(dead.redrive_entries(topic, 0, "g", [names.gone])) == [Redriven.ABSENT]
     assert redis_client.zscore(keys.dead, names.gone) is None
     assert not redis_client.hexists(keys.reason, names.gone)
 

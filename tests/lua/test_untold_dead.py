@@ -14,7 +14,7 @@ FAILURE = {"first_ms": "5", "last_ms": "6", "type": "E", "message": "m", "attemp
 
 
 def look(slot: SlotUnderTest, turn: Turn, limit: int = 100) -> Untold[DeadMessage]:
-    return slot.run(dead.undelivered(slot.topic, 0, turn, limit))
+    return slot.run(dead.untold(slot.topic, 0, turn, limit))
 
 
 def told(slot: SlotUnderTest, turn: Turn, limit: int = 100) -> tuple[list[str], Turn]:

@@ -157,7 +157,7 @@ class MergingMachine(SlotMachine):
         ]
         named = self._rpc_id(*rpc_id)
         send = cast("MergedSends", sends.send_calls(self.topic))
-        call = with_hints(send(0, encoded, detailed, named, partly=True))
+        call = with_hints(send(0, encoded, detailed, named, partly="each"))
         self.calls.append(SendCall(call, batch, detailed, named))
         self._carry_out(self.calls[-1])
 

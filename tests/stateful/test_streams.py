@@ -23,6 +23,7 @@ from tests.support.core import (
     Nack,
     Outcomes,
     StreamClaimed,
+    dead,
     default_scripts,
     group_keys,
     parse_url,
@@ -117,7 +118,7 @@ class Streams(RuleBasedStateMachine):
             group.held[entry_id] = (consumer, deliveries)
         assert fresh == group.unread[: len(fresh)], "order"
         group.unread = group.unread[len(fresh) :]
-        buried = {entry.id for entry in self.run(streams.list_dead(self.topic, 0, name, 0, 1_000))} - group.dead
+        buried = {entry.id for entry in self.run(dead.list_dead(self.topic, 0, 0, 1_000, name))} - group.dead
         for entry_id in buried:  # expired with its retries used up
             assert entry_id in group.expired
             assert group.held.pop(entry_id)[1] == MAX_RETRIES + 1
@@ -173,7 +174,7 @@ class Streams(RuleBasedStateMachine):
         group = self.model[name]
         here = [entry_id for entry_id in group.dead if entry_id in self.present]
         if here:
-            self.run(streams.redrive(self.topic, 0, name, here))
+            self.run(dead.redrive_entries(self.topic, 0, name, here))
             group.dead -= set(here)
             group.waiting |= dict.fromkeys(here, 0)
 

@@ -89,7 +89,7 @@ def test_messages_that_a_repeat_refuses_by_themselves_may_be_stored_all_the_same
     two = [EncodedMessage(0, content, 5_000, None) for content in (b"a", b"b")]
     calls = sending.send_calls(FIXED)
     assert isinstance(calls, sending.QueueSends)
-    call = calls(0, two, partly=True)
+    call = calls(0, two, partly="each")
     refused = PartlySent(1, 0, done=2, refused={1: "RMQ_PAST"})
     first, exchange = Exchange([call], default_scripts()), lose_reply(call)
     for each in (first, exchange):
