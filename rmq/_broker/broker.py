@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -33,12 +33,16 @@ class Broker(Protocol):
 
     Attributes:
         topic: The registered definition.
-        group: The group, on a stream topic; else `None`. The owner of a slot gets the entries of a group in order.
+        group: The group, on a stream topic; else `None`.
+        in_order: Whether the owner of a slot gets its messages in order, as the entries of a group. Then a claim in an
+            owner's name must wait until the holder has released those of the slot that it returns; the script waits
+            until nothing of an earlier owner is in flight, for which a claim from a queue has to wait itself.
         upkeep_s: Interval of the clean-up of a slot, in seconds; `None` for never.
     """
 
     topic: Topic
     group: str | None
+    in_order: bool
     upkeep_s: float | None
 
     def claim_call(
@@ -75,25 +79,6 @@ class Broker(Protocol):
 
     def begin_extend(self, renewals: Sequence[Renewal]) -> Dispatch:
         """Send renewals of leases in several slots at once; a server that is down does not delay the others."""
-        ...
-
-    def may_claim(
-        self,
-        slot: int,
-        owner: Owner,
-        handed_over: Callable[[int, Owner], bool] | None = None,
-        returns: Callable[[int], bool] | None = None,
-    ) -> bool:
-        """Return whether messages of a slot may be claimed in an owner's name now.
-
-        Args:
-            slot: The slot.
-            owner: Its owner through ZooKeeper.
-            handed_over: Returns whether nothing of an earlier owner is in flight in the slot. A claim from a queue has
-                to wait for that; a claim for a group checks it itself.
-            returns: Returns whether the holder still has a message of the slot to release. A claim for a group has to
-                wait for that; otherwise later entries would be handled before it.
-        """
         ...
 
     def is_whole(self, slot: int, claim_score: int, number: int) -> bool:
@@ -145,6 +130,7 @@ class QueueBroker:
     """
 
     group: str | None = None
+    in_order = False
     upkeep_s: float | None = None
 
     def __init__(self, connections: Connections, topic: Topic, again: str = MERGES_AGAIN) -> None:
@@ -174,16 +160,6 @@ class QueueBroker:
 
     def begin_extend(self, renewals: Sequence[Renewal]) -> Dispatch:
         return self._connections.dispatch([self.extend_call(*renewal) for renewal in renewals], self.topic.lease_s / 6)
-
-    def may_claim(
-        self,
-        slot: int,
-        owner: Owner,
-        handed_over: Callable[[int, Owner], bool] | None = None,
-        returns: Callable[[int], bool] | None = None,
-    ) -> bool:
-        del returns  # its messages have no order that a later claim could break
-        return handed_over is None or handed_over(slot, owner)
 
     def is_whole(self, slot: int, claim_score: int, number: int) -> bool:
         del slot, claim_score, number  # Redis checks it

@@ -248,7 +248,7 @@ class Registry:
         return Definitions(tuple(topics), tuple(unreadable))
 
     def _read_all(self) -> Iterator[tuple[bytes, bytes | int]]:
-        with _refused_reads_named():
+        with _refusals_named():
             names: list[bytes] = self._connections.command("HKEYS", TOPICS_KEY)
         names.sort()
         first = 0
@@ -263,7 +263,7 @@ class Registry:
     def _find(self, name: str) -> Stored | None:
         if not is_name(name):  # nothing of that name can be registered
             return None
-        with _refused_reads_named():
+        with _refusals_named():
             stored_text: bytes | None = self._connections.command("HGET", TOPICS_KEY, name)
         return None if stored_text is None else read_definition(name, stored_text)
 
@@ -286,13 +286,13 @@ class Registry:
     def _add(self, topic: Topic, text: bytes) -> None:
         """Write a definition if there is none; a plain command, so that registering needs no right to run scripts."""
         _check_length(topic.name, text)
-        with refusals_named(topic.name):
+        with _refusals_named(topic.name):
             self._connections.command("HSETNX", TOPICS_KEY, topic.name, text)
 
     def _define(self, topic: Topic, expected: bytes, text: bytes, durable: bool = False) -> bool:
         """Replace a definition if it is the expected one; return whether it was."""
         _check_length(topic.name, text)
-        with refusals_named(topic.name):
+        with _refusals_named(topic.name):
             return self._connections.run(define(topic.name, expected, text, durable=durable))
 
 
@@ -328,13 +328,11 @@ def _check_length(name: str, text: bytes) -> None:
 
 
 @contextmanager
-def refusals_named(name: str) -> Generator[None]:
-    """Name the topic in the error of a refused write of its definition."""
+def _refusals_named(name: str | None = None) -> Generator[None]:
+    """Explain the refusal of a command: the definition of a topic was not written, or none can be read."""
     try:
         yield
     except DurabilityError as error:
-        if str(error).startswith("the definition"):  # named already
-            raise
         unconfirmed = DurabilityError(
             f"the definition of topic {name} is on the master, but not confirmed: {error.missing}; it may get lost if "
             "the master fails now. Registering or changing it again is safe",
@@ -342,34 +340,23 @@ def refusals_named(name: str) -> Generator[None]:
         )
         unconfirmed.missing = error.missing
         raise unconfirmed from error
-    except (ReplyLostError, ScriptFailedError, MemoryFullError) as error:
-        if isinstance(error, MemoryFullError):
-            raise MemoryFullError(
-                f"Redis is at its maxmemory and did not register topic {name}; consume, or raise maxmemory", topic=name
-            ) from error
-        if str(error).startswith("NOPERM: the definition") or not any(words in str(error) for words in NO_RIGHT):
-            raise
-        raise ScriptFailedError(
-            f"NOPERM: the definition of topic {name} was not written, since this user of Redis may not write the key "
-            f"{TOPICS_KEY}, or not by this command ({error})",
-            topic=name,
+    except MemoryFullError as error:
+        raise MemoryFullError(
+            f"Redis is at its maxmemory and did not register topic {name}; consume, or raise maxmemory", topic=name
         ) from error
-
-
-@contextmanager
-def _refused_reads_named() -> Generator[None]:
-    try:
-        yield
-    except ScriptFailedError as error:
-        if any(words in str(error) for words in NO_RIGHT):
-            raise ScriptFailedError(
-                f"NOPERM: this user of Redis may not read the key {TOPICS_KEY}, where definitions are ({error})"
-            ) from error
-        if "WRONGTYPE" not in str(error):
+    except (ReplyLostError, ScriptFailedError) as error:
+        if "WRONGTYPE" in str(error):
+            text = f"key {TOPICS_KEY} holds another type than a hash: something else than RMQ wrote it; move it away"
+        elif not any(words in str(error) for words in NO_RIGHT):
             raise
-        raise ScriptFailedError(
-            f"key {TOPICS_KEY} holds another type than a hash, so something else than RMQ has written it: move it away"
-        ) from error
+        elif name is None:
+            text = f"NOPERM: this user of Redis may not read the key {TOPICS_KEY}, where definitions are ({error})"
+        else:
+            text = (
+                f"NOPERM: the definition of topic {name} was not written, since this user of Redis may not write the "
+                f"key {TOPICS_KEY}, or not by this command ({error})"
+            )
+        raise ScriptFailedError(text, topic=name) from error
 
 
 class KnownTopics(Registry):
@@ -471,8 +458,7 @@ class KnownTopics(Registry):
             detail = "; ".join(each.worded("now") for each in differences(registered, changed_to))[:MOST_DETAIL]
             audit = Audit(self._connections, registered, None)
             with audit.step("change topic", detail) as note:
-                with refusals_named(name):
-                    changed = super().update(name, change)
+                changed = super().update(name, change)
                 note("done")
         self._known.clear()
         if changed.name in self._used:

@@ -14,7 +14,7 @@ from rmq._broker.binding import BoundScript
 from rmq._broker.claims import result_of
 from rmq._broker.keys import slot_keys
 from rmq._io.wire import Argument
-from rmq._model.batches import Batch, EncodedMessage
+from rmq._model.batches import Batch, EncodedMessage, Messages
 from rmq._model.merging import Collect, Merge, PriorityRule, Sliding
 from rmq._model.records import untraced
 from rmq._model.replies import PartlySent, SendResult
@@ -48,13 +48,7 @@ class SendCall(Protocol):
     """Builds the sends of a topic."""
 
     def __call__(
-        self,
-        slot: int,
-        messages: Sequence[EncodedMessage],
-        detailed: bool = False,
-        rpc_id: RpcId | None = None,
-        *,
-        partly: Partly = "",
+        self, slot: int, messages: Messages, detailed: bool = False, rpc_id: RpcId | None = None, partly: Partly = ""
     ) -> Call[SendResult]:
         """Build the send of up to `MAX_BATCH` messages of one slot.
 
@@ -104,13 +98,7 @@ class QueueSends:
         self._ages = PredictedAges(topic) if not self._timed and topic.max_priority is not None else None
 
     def __call__(
-        self,
-        slot: int,
-        messages: Sequence[EncodedMessage],
-        detailed: bool = False,
-        rpc_id: RpcId | None = None,
-        *,
-        partly: Partly = "",
+        self, slot: int, messages: Messages, detailed: bool = False, rpc_id: RpcId | None = None, partly: Partly = ""
     ) -> Call[SendResult]:
         number, ages, built_ms, mark = len(messages), self._ages, 0.0, NO_MARK
         if number == 1:  # most sends: no columns for it
@@ -257,13 +245,7 @@ class MergedSends:
         self._parts = {"": "", "first": "-", "each": "*" if blocks else "+"}
 
     def __call__(
-        self,
-        slot: int,
-        messages: Sequence[EncodedMessage],
-        detailed: bool = False,
-        rpc_id: RpcId | None = None,
-        *,
-        partly: Partly = "",
+        self, slot: int, messages: Messages, detailed: bool = False, rpc_id: RpcId | None = None, partly: Partly = ""
     ) -> Call[SendResult]:
         number, topic = len(messages), self._topic
         rpc_id = rpc_id or self._rpc_ids.draw(topic.name, slot)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from threading import Lock
 from weakref import ref
@@ -82,6 +82,8 @@ class StreamBroker:
         member: The group and the consumer.
     """
 
+    in_order = True
+
     def __init__(self, connections: Connections, topic: Topic, member: Member) -> None:
         self._connections, self.topic, self.member = connections, topic, member
         self.group: str | None = member.group
@@ -111,16 +113,6 @@ class StreamBroker:
 
     def takes_long(self, number: int, slots: int) -> bool:
         return number >= OWN_FROM or (number > 0 and slots >= MANY_SLOTS)
-
-    def may_claim(
-        self,
-        slot: int,
-        owner: Owner,
-        handed_over: Callable[[int, Owner], bool] | None = None,
-        returns: Callable[[int], bool] | None = None,
-    ) -> bool:
-        del owner, handed_over  # the script waits until nothing of an earlier owner is in flight
-        return returns is None or not returns(slot)
 
     def is_whole(self, slot: int, claim_score: int, number: int) -> bool:
         """Return whether `number` is the number of entries that the claim has read, which Redis does not check."""

@@ -23,7 +23,7 @@ from rmq._broker.claims import (
 )
 from rmq._broker.keys import group_keys
 from rmq._io.wire import Argument
-from rmq._model.batches import EncodedMessage
+from rmq._model.batches import EncodedMessage, Messages
 from rmq._model.entries import (
     WAITING,
     PendingEntry,
@@ -133,13 +133,7 @@ class Member:
 
 
 def send(
-    topic: Topic,
-    slot: int,
-    messages: Sequence[EncodedMessage],
-    detailed: bool = False,
-    rpc_id: RpcId | None = None,
-    *,
-    partly: str = "",
+    topic: Topic, slot: int, messages: Messages, detailed: bool = False, rpc_id: RpcId | None = None, partly: str = ""
 ) -> Call[SendResult]:
     """Return a call that sends up to `MAX_BATCH` entries of one slot, in their order; see `SendCall`."""
     del partly

@@ -277,8 +277,8 @@ class ClaimPlanner:
             schedule.picked(slots)
             requests = [ClaimRequest(slot, self._owners[slot], start=self._resume.get(slot, 0)) for slot in slots]
         # an owner that lost a slot and has it back with its epoch may claim
-        may_claim, is_open = self.broker.may_claim, self._handover_gate.is_open
-        open_ = [each for each in requests if each.owner == NO_OWNER or may_claim(each.slot, each.owner, is_open)]
+        in_order, is_open = self.broker.in_order, self._handover_gate.is_open
+        open_ = [each for each in requests if in_order or each.owner == NO_OWNER or is_open(each.slot, each.owner)]
         if open_:
             share, extra = divmod(limit, len(open_))
             for index, request in enumerate(open_):

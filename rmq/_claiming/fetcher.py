@@ -219,12 +219,7 @@ class Fetcher:
             released = (each for each in held if each.outcome is RELEASED and (each.under_way or id(each) in later))
             return {each.slot for each in released} | self.pending_slots()
 
-        may_claim = self._broker.may_claim
-        return [
-            request.slot
-            for request in requests
-            if not may_claim(request.slot, request.owner, None, lambda s: s in returning())
-        ]
+        return [request.slot for request in requests if self._broker.in_order and request.slot in returning()]
 
     def _requests(
         self, plan: ClaimPlan, settled: Sequence[Delivery], held: Sequence[Delivery] | None, sent_s: float

@@ -45,6 +45,8 @@ class EncodedMessage(NamedTuple):
     fields: Fields = ()
 
 
+Messages: TypeAlias = Sequence[EncodedMessage]
+
 Row: TypeAlias = tuple[int, bytes, int, bytes | None, Fields]
 """The fields of an `EncodedMessage` as a plain tuple, which takes half the time to create and unpack."""
 
