@@ -66,10 +66,10 @@ class Inspection(View):
         _check_page(place, "limit", limit)
         answers = self._per_slot(lambda slot: viewing.peek(self.topic, slot, place, 0, limit), chosen)
         messages: list[PeekedMessage] = []
-        for slot, (now_ms, rows, more) in zip(chosen, answers, strict=True):
-            messages += (viewing.peeked_message(self.topic, slot, place, now_ms, row) for row in rows)
+        for slot, (page, more) in zip(chosen, answers, strict=True):
+            messages += page
             if more:  # large bodies take several calls
-                messages += islice(self.pages(slot, place, limit, len(rows)), limit - len(rows))
+                messages += islice(self.pages(slot, place, limit, len(page)), limit - len(page))
         if place == "prepare" and messages:
             workers = self._workers()
             messages = [_with_handler(message, workers) for message in messages]
@@ -86,11 +86,11 @@ class Inspection(View):
 
     def _pages(self, slot: int, place: Place, page: int, start: int) -> Iterator[PeekedMessage]:
         while True:
-            now_ms, rows, more = self._connections.run(viewing.peek(self.topic, slot, place, start, page))
-            yield from (viewing.peeked_message(self.topic, slot, place, now_ms, row) for row in rows)
-            if len(rows) < page and not more:
+            messages, more = self._connections.run(viewing.peek(self.topic, slot, place, start, page))
+            yield from messages
+            if len(messages) < page and not more:
                 return
-            start += len(rows)
+            start += len(messages)
 
     def find(self, content: Payload, slot_basis: Payload | None = None, everywhere: bool = False) -> Whereabouts:
         """Return the present state of a message, in the slot of its slot basis or, with `everywhere`, in any slot."""

@@ -48,7 +48,7 @@ def find(topic: Topic, slot: int, content: bytes) -> Call[Whereabouts]:
         held = rest[0] if rest else body
 
         def peeked(place: Place, score: int | None, stored: bytes | None) -> PeekedMessage | None:
-            return None if score is None else peeked_message(topic, slot, place, now_ms, (content, score, stored))
+            return None if score is None else _peeked(topic, slot, place, now_ms, content, score, stored)
 
         dead = None
         if scores[3] is not None:
@@ -118,31 +118,26 @@ def _audit_line(topic: str, slot: int, entry_id: str, flat: list[bytes]) -> Audi
     return AuditLine(topic, slot, entry_id, time_ms, actor, action, content, detail, outcome)
 
 
-def peek(
-    topic: Topic, slot: int, place: str, start: int, limit: int
-) -> Call[tuple[int, list[tuple[bytes, int, bytes | None]], bool]]:
+def peek(topic: Topic, slot: int, place: Place, start: int, limit: int) -> Call[tuple[list[PeekedMessage], bool]]:
     """Return a call that reads a page of `store`, `prepare` or `retry`.
 
-    Its result has Redis' time, (content, score, stored body) of each message, and whether more did not fit, since
-    bodies can be large.
+    Its result has the messages, and whether more did not fit, since bodies can be large.
     """
     keys = slot_keys(topic.name, slot)
     named = {"zset": getattr(keys, place), "body": keys.body if topic.merge is None or place == "store" else keys.held}
     order = order_of(topic) if place == "store" else "low"
 
-    def parse(reply: list[Any]) -> tuple[int, list[tuple[bytes, int, bytes | None]], bool]:
+    def parse(reply: list[Any]) -> tuple[list[PeekedMessage], bool]:
         now_ms, page, bodies, more = reply
-        rows = zip(page[::2], page[1::2], bodies or repeat(None), strict=False)
-        return int(now_ms), [(content, score_of(score), stored) for content, score, stored in rows], is_one(more)
+        rows = zip(page[::2], map(score_of, page[1::2]), bodies or repeat(None), strict=False)
+        return [_peeked(topic, slot, place, int(now_ms), *row) for row in rows], is_one(more)
 
     return _PEEK.call(topic, slot, parse, keys=named, order=order, start=start, limit=limit)
 
 
-def peeked_message(
-    topic: Topic, slot: int, place: Place, now_ms: int, row: tuple[bytes, int, bytes | None]
+def _peeked(
+    topic: Topic, slot: int, place: Place, now_ms: int, content: bytes, score: int, stored: bytes | None
 ) -> PeekedMessage:
-    """Create a message with its place from a row of `peek`."""
-    content, score, stored = row
     body, sends = told(topic, stored)
     meaning, priority = meaning_of(topic, place, score), priority_of(topic, place, score)
     return PeekedMessage(topic.name, slot, content, body, place, score, *meaning, now_ms, priority, **sends)

@@ -140,9 +140,9 @@ def test_the_dead_are_listed_and_redriven_in_parts(make_slot: MakeSlot) -> None:
 def test_a_page_of_large_ones_is_cut(make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.PRIORITY)
     fill(slot, {b"%d" % number: MIB for number in range(6)})
-    _, rows, more = slot.run(viewing.peek(slot.topic, 0, "store", 0, 1_000))
-    assert ([content for content, _, _ in rows], more) == ([b"0", b"1", b"2"], True)
-    _, rows, more = slot.run(viewing.peek(slot.topic, 0, "store", 3, 3))
+    rows, more = slot.run(viewing.peek(slot.topic, 0, "store", 0, 1_000))
+    assert ([message.content for message in rows], more) == ([b"0", b"1", b"2"], True)
+    rows, more = slot.run(viewing.peek(slot.topic, 0, "store", 3, 3))
     assert (len(rows), more) == (3, False)
 
 
@@ -304,9 +304,9 @@ def test_pages_and_scans_of_large_contents_are_cut(make_slot: MakeSlot) -> None:
     seen: list[bytes] = []
     more = True
     while more:
-        _, rows, more = slot.run(viewing.peek(slot.topic, 0, "store", len(seen), 1_000))
+        rows, more = slot.run(viewing.peek(slot.topic, 0, "store", len(seen), 1_000))
         assert 0 < len(rows) < 70
-        seen += [content for content, _, _ in rows]
+        seen += [message.content for message in rows]
     assert seen == contents[::-1]
     assert len(slot.run(dead.list_dead(slot.topic, 0, 0, 1_000))) < 70
     found, cursor = set[bytes](), "0"

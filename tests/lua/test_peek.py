@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from rmq import TopicType
@@ -29,7 +31,7 @@ SEEDED = SlotState(
 )
 def test_a_page(
     kind: TopicType,
-    place: str,
+    place: Any,
     start: int,
     limit: int,
     rows: list[tuple[bytes, int, bytes | None]],
@@ -37,12 +39,14 @@ def test_a_page(
 ) -> None:
     slot = make_slot(kind)
     before = slot.seed(SEEDED)
-    assert slot.run(viewing.peek(slot.topic, 0, place, start, limit)) == (T0, rows, False)
+    messages, more = slot.run(viewing.peek(slot.topic, 0, place, start, limit))
+    assert [(message.content, message.score, message.body) for message in messages] == rows
+    assert (more, {message.now_ms for message in messages} <= {T0}) == (False, True)
     assert slot.state() == before
 
 
 def test_a_slot_without_bodies(make_slot: MakeSlot) -> None:
     slot = make_slot()
     slot.seed(SlotState(store={b"%d" % number: number + 1 for number in range(1_500)}))
-    rows = slot.run(viewing.peek(slot.topic, 0, "store", 100, 1_000))[1]
-    assert [score for _, score, _ in rows] == list(range(101, 1_101))
+    messages, _ = slot.run(viewing.peek(slot.topic, 0, "store", 100, 1_000))
+    assert [message.score for message in messages] == list(range(101, 1_101))

@@ -44,7 +44,7 @@ def test_in_store(kind: TopicType, score: float, make_slot: MakeSlot) -> None:
     assert drain(slot) == (normal if far else normal | {b"strange"})
     if far:
         assert slot.run(viewing.stats(slot.topic, 0)).backlog == 1
-        assert [content for content, *_ in slot.run(viewing.peek(slot.topic, 0, "store", 0, 9))[1]] == [b"strange"]
+        assert [each.content for each in slot.run(viewing.peek(slot.topic, 0, "store", 0, 9))[0]] == [b"strange"]
         assert slot.cancel(b"strange")
 
 

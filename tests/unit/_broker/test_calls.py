@@ -16,6 +16,7 @@ from rmq._model import figures
 from rmq._model.batches import EncodedMessage
 from rmq._model.replies import Claimed, ClaimReply, ExtendReply, SettleReply
 from rmq._model.scores import ages_for
+from rmq._model.whereabouts import Place
 from rmq._transport import refusals
 from rmq.errors import (
     BacklogFullError,
@@ -185,11 +186,13 @@ def test_the_dead() -> None:
     ("place", "key", "order"),
     [("store", "t_0", "high"), ("prepare", "prepare{t_0}", "low"), ("retry", "retry{t_0}", "low")],
 )
-def test_peeking(place: str, key: str, order: str) -> None:
+def test_peeking(place: Place, key: str, order: str) -> None:
     call = viewing.peek(PRIORITY, 0, place, 3, 4)
     assert (call.keys, list(call.args)) == ((key, "body{t_0}"), [order, 3, 4])
-    assert call.parse([b"9", [b"a", b"5"], [], b"0"]) == (9, [(b"a", 5, None)], False)
-    assert call.parse([b"9", [b"a", b"5"], [b"1"], b"1"]) == (9, [(b"a", 5, b"1")], True)
+    for bodies, body, more in (([], None, b"0"), ([b"1"], b"1", b"1")):
+        [message], left = call.parse([b"9", [b"a", b"5"], bodies, more])
+        assert (message.now_ms, message.content, message.score, message.body) == (9, b"a", 5, body)
+        assert left == (more == b"1")
 
 
 @pytest.mark.parametrize(
