@@ -49,6 +49,7 @@ from rmq.spark.calls import Driver, Reading
 from rmq.spark.marks import Mark, send_once
 from rmq.spark.refusal_calls import How, refuse_contents
 from rmq.spark.source import log_calls
+from tests.support.one_slot import claim_group, claim_slot, settle_group, settle_slot
 
 MIB = 1_048_576
 FAR = 2**52
@@ -185,7 +186,7 @@ class Place:
         """Bury entries of the group."""
         ids = self.pending(number, times=99, idle_ms=10**8)
         while self.client.xpending(self.keys.store, ME.group)["pending"]:
-            run(self.client, streams.claim(self.topic, 0, ME, 1))
+            run(self.client, claim_group(self.topic, 0, ME, 1))
         if trimmed:
             self.client.xtrim(self.keys.store, maxlen=0, approximate=False)
         return ids
@@ -335,7 +336,7 @@ def _spark_send(place: Place) -> Call[Any]:
 @case("claim", "1,000 due")
 def _claim(place: Place) -> Call[Any]:
     place.store(MAX_BATCH)
-    return claiming.claim(place.topic, 0, MAX_BATCH)
+    return claim_slot(place.topic, 0, MAX_BATCH)
 
 
 @case("claim", "1,000 due, behind 4,000 twins in flight")
@@ -343,7 +344,7 @@ def _claim_behind(place: Place) -> Call[Any]:
     place.store(MAX_BATCH, score=10**6)
     twins = place.held(4_000)
     place.zset(place.keys.store, [name for name, _ in twins], FAR - 5_000)
-    return claiming.claim(place.topic, 0, MAX_BATCH)
+    return claim_slot(place.topic, 0, MAX_BATCH)
 
 
 @case("claim", "1,000 rolled back")
@@ -351,51 +352,51 @@ def _claim_retries(place: Place) -> Call[Any]:
     names = place.store(MAX_BATCH)
     place.zset(place.keys.store, names, 3, 0)
     place.waiting(10)
-    return claiming.claim(place.topic, 0, MAX_BATCH)
+    return claim_slot(place.topic, 0, MAX_BATCH)
 
 
 @case("claim", "expired claims that go back")
 def _sweep(place: Place) -> Call[Any]:
     held = place.held(2_000, 5, 10**8)
     place.failures([name for name, _ in held])
-    return claiming.claim(place.topic, 0, 0)
+    return claim_slot(place.topic, 0, 0)
 
 
 @case("claim", "expired claims that die")
 def _sweep_dying(place: Place) -> Call[Any]:
     held = place.held(2_000, 0, 10**8)
     place.failures([name for name, _ in held])
-    return claiming.claim(place.topic, 0, 0)
+    return claim_slot(place.topic, 0, 0)
 
 
 @case("claim", "retries that are due")
 def _due_retries(place: Place) -> Call[Any]:
     place.waiting(2_000)
-    return claiming.claim(place.topic, 0, 0)
+    return claim_slot(place.topic, 0, 0)
 
 
 @case("claim", "messages that outlived their time to live", F, ttl="1s")
 def _expire_timed(place: Place) -> Call[Any]:
     place.store(2_000)
-    return claiming.claim(place.topic, 0, 0)
+    return claim_slot(place.topic, 0, 0)
 
 
 @case("claim", "messages that outlived their time to live", ttl="1s")
 def _expire(place: Place) -> Call[Any]:
     place.zset(place.keys.born, place.store(2_000), place.now_ms - 10**6)
-    return claiming.claim(place.topic, 0, 0)
+    return claim_slot(place.topic, 0, 0)
 
 
 @case("claim", "times of what has left the backlog", sizes=False, ttl="1s")
 def _expire_gone(place: Place) -> Call[Any]:
     place.zset(place.keys.born, place.names(20_000), place.now_ms - 10**6)
-    return claiming.claim(place.topic, 0, 0)
+    return claim_slot(place.topic, 0, 0)
 
 
 @case("claim", "too many dead", max_dead=1, most=256)
 def _trim_dead(place: Place) -> Call[Any]:
     place.dead(2_000)
-    return claiming.claim(place.topic, 0, 0)
+    return claim_slot(place.topic, 0, 0)
 
 
 def _nacks(held: Sequence[tuple[bytes, int]], verb: str = "retry", number: int = 1_000) -> list[Nack]:
@@ -411,7 +412,7 @@ def _claim_everything(place: Place) -> Call[Any]:
     place.dead(2_000)
     acks = place.held(MAX_BATCH, prefix="e")
     nacked = place.held(PORTION if place.body_bytes else PIGGYBACKED_NACKS, 0, prefix="f")
-    return claiming.claim(place.topic, 0, MAX_BATCH, outcomes=Outcomes(acks=acks, nacks=_nacks(nacked)))
+    return claim_slot(place.topic, 0, MAX_BATCH, outcomes=Outcomes(acks=acks, nacks=_nacks(nacked)))
 
 
 @case("claim", "as many slots as a call has", most=16, slots=1_024)
@@ -432,7 +433,7 @@ def _claim_slots(place: Place) -> Call[Any]:
 def _ack(place: Place) -> Call[Any]:
     held = place.held(MAX_BATCH)
     place.failures([name for name, _ in held])
-    return claiming.settle(place.topic, 0, Outcomes(held))
+    return settle_slot(place.topic, 0, Outcomes(held))
 
 
 @case("settle", "256 whole claims", sizes=False)
@@ -440,26 +441,26 @@ def _ack_whole(place: Place) -> Call[Any]:
     held = [(place.names(10, f"w{index:03}"), place.now_ms * 1000 - index * 1000 + 5) for index in range(WHOLE_BATCH)]
     for names, score in held:
         place.zset(place.keys.prepare, names, score, 0)
-    return claiming.settle(place.topic, 0, Outcomes(whole=[(score, 10) for _, score in held]))
+    return settle_slot(place.topic, 0, Outcomes(whole=[(score, 10) for _, score in held]))
 
 
 @case("settle", "to retry")
 def _nack(place: Place) -> Call[Any]:
     held = place.held(NACK_BATCH, 5)
     place.failures([name for name, _ in held])
-    return claiming.settle(place.topic, 0, Outcomes(nacks=_nacks(held)))
+    return settle_slot(place.topic, 0, Outcomes(nacks=_nacks(held)))
 
 
 @case("settle", "to bury", most=PORTION)
 def _nack_bury(place: Place) -> Call[Any]:
     held = place.held(NACK_BATCH, 5)
     place.failures([name for name, _ in held])
-    return claiming.settle(place.topic, 0, Outcomes(nacks=_nacks(held, "bury")))
+    return settle_slot(place.topic, 0, Outcomes(nacks=_nacks(held, "bury")))
 
 
 @case("settle", "to release")
 def _nack_release(place: Place) -> Call[Any]:
-    return claiming.settle(place.topic, 0, Outcomes(nacks=_nacks(place.held(NACK_BATCH, 5), "release", 5)))
+    return settle_slot(place.topic, 0, Outcomes(nacks=_nacks(place.held(NACK_BATCH, 5), "release", 5)))
 
 
 @case("extend", "1,000")
@@ -741,7 +742,7 @@ def _join(place: Place) -> Call[Any]:
 
 
 def _claim_entries(place: Place, limit: int = MAX_BATCH, **settled: Any) -> Call[Any]:
-    return streams.claim(place.topic, 0, ME, limit, Outcomes(**settled))
+    return claim_group(place.topic, 0, ME, limit, Outcomes(**settled))
 
 
 @case("stream_claim", "1,000 new", S)
@@ -786,19 +787,19 @@ def _stream_nacks(ids: Sequence[str], verb: str) -> list[Nack]:
 @case("stream_settle", "nacks", S)
 def _stream_nack(place: Place) -> Call[Any]:
     nacks = _stream_nacks(place.pending(NACK_BATCH), "retry")
-    return streams.settle(place.topic, 0, ME, Outcomes(nacks=nacks))
+    return settle_group(place.topic, 0, ME, Outcomes(nacks=nacks))
 
 
 @case("stream_settle", "nacks that bury", S, most=PORTION)
 def _stream_bury(place: Place) -> Call[Any]:
     nacks = _stream_nacks(place.pending(NACK_BATCH), "bury")
-    return streams.settle(place.topic, 0, ME, Outcomes(nacks=nacks))
+    return settle_group(place.topic, 0, ME, Outcomes(nacks=nacks))
 
 
 @case("stream_settle", "acks out of order", S)
 def _stream_acks(place: Place) -> Call[Any]:
     ids = place.pending(2 * MAX_BATCH)[::2]
-    return streams.settle(place.topic, 0, ME, Outcomes([(each.encode(), 1) for each in ids]))
+    return settle_group(place.topic, 0, ME, Outcomes([(each.encode(), 1) for each in ids]))
 
 
 @case("stream_claim", "everything at once", S, sizes=False, max_dead=1)
@@ -836,8 +837,8 @@ def _stream_settle_whole(place: Place) -> Call[Any]:
     place.client.xgroup_create(place.keys.store, ME.group, "0", mkstream=True)
     place.entries(MAX_BATCH)
     share = MAX_BATCH // WHOLE_BATCH
-    claims = [streams.claim(place.topic, 0, ME, share, own=True) for _ in range(WHOLE_BATCH)]
-    return streams.settle(place.topic, 0, ME, Outcomes(whole=[run(place.client, each).own for each in claims]))
+    claims = [claim_group(place.topic, 0, ME, share, own=True) for _ in range(WHOLE_BATCH)]
+    return settle_group(place.topic, 0, ME, Outcomes(whole=[run(place.client, each).own for each in claims]))
 
 
 @case("stream_extend", "the most, out of order", S)

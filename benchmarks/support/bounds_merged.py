@@ -22,6 +22,7 @@ from rmq.spark import calls as spark_calls
 from rmq.spark.calls import Driver, Reading
 from rmq.spark.marks import Mark, send_once
 from rmq.spark.refusal_calls import How, refuse_contents
+from tests.support.one_slot import claim_slot, settle_slot
 
 FOLDED = 100
 """Most messages that a slot is filled with: more than a call may fold, of any shape."""
@@ -248,7 +249,7 @@ def _spark_buried(place: Place, shape: Shape) -> Call[Any]:
 @merged("claim", "due")
 def _claim(place: Place, shape: Shape) -> Call[Any]:
     _fresh(place, shape, _names(shape, MAX_BATCH))
-    return claiming.claim(place.topic, 0, MAX_BATCH)
+    return claim_slot(place.topic, 0, MAX_BATCH)
 
 
 @merged("claim", "due, which waited for a retry, too")
@@ -256,7 +257,7 @@ def _claim_waiting(place: Place, shape: Shape) -> Call[Any]:
     names = _names(shape)
     _fresh(place, shape, names)
     _waiting(place, shape, names, 60)
-    return claiming.claim(place.topic, 0, MAX_BATCH)
+    return claim_slot(place.topic, 0, MAX_BATCH)
 
 
 @merged("claim", "expired claims that fold back")
@@ -264,7 +265,7 @@ def _sweep(place: Place, shape: Shape) -> Call[Any]:
     names = _names(shape, SWEEP_LIMIT)
     _held(place, shape, names, 5, 10**8)
     _fresh(place, shape, names, FAR)
-    return claiming.claim(place.topic, 0, MAX_BATCH)
+    return claim_slot(place.topic, 0, MAX_BATCH)
 
 
 @merged("claim", "expired claims that die again")
@@ -272,7 +273,7 @@ def _sweep_dying(place: Place, shape: Shape) -> Call[Any]:
     names = _names(shape, SWEEP_LIMIT)
     _held(place, shape, names, 0, 10**8)
     _dead(place, shape, names)
-    return claiming.claim(place.topic, 0, MAX_BATCH)
+    return claim_slot(place.topic, 0, MAX_BATCH)
 
 
 @merged("claim", "retries that are due beside fresh copies")
@@ -280,7 +281,7 @@ def _retries(place: Place, shape: Shape) -> Call[Any]:
     names = _names(shape, SWEEP_LIMIT)
     _waiting(place, shape, names, -60)
     _fresh(place, shape, names, FAR)
-    return claiming.claim(place.topic, 0, MAX_BATCH)
+    return claim_slot(place.topic, 0, MAX_BATCH)
 
 
 @merged("claim", "messages that outlived their time to live and die again", P, ttl="1s", ties="any")
@@ -289,7 +290,7 @@ def _expire(place: Place, shape: Shape) -> Call[Any]:
     _fresh(place, shape, names, 1_000_000)
     place.zset(place.keys.born, names, place.now_ms - 10**6, 0)
     _dead(place, shape, names)
-    return claiming.claim(place.topic, 0, MAX_BATCH)
+    return claim_slot(place.topic, 0, MAX_BATCH)
 
 
 @merged("claim", "everything at once")
@@ -303,7 +304,7 @@ def _everything(place: Place, shape: Shape) -> Call[Any]:
     for each in parts[:3]:
         _fresh(place, shape, each, FAR)
     _fresh(place, shape, parts[3])
-    return claiming.claim(place.topic, 0, MAX_BATCH, Outcomes(nacks=_nacks(nacked, "release", 5)))
+    return claim_slot(place.topic, 0, MAX_BATCH, Outcomes(nacks=_nacks(nacked, "release", 5)))
 
 
 @merged("claim", "slots in which claims have expired", slots=64)
@@ -327,9 +328,7 @@ for _verb in ("release", "retry"):
         names = _names(shape, NACK_BATCH)
         held = _held(place, shape, names)
         _fresh(place, shape, names, FAR)
-        return claiming.settle(
-            place.topic, 0, Outcomes(nacks=_nacks(held, verb, place.now_ms if verb == "release" else 0))
-        )
+        return settle_slot(place.topic, 0, Outcomes(nacks=_nacks(held, verb, place.now_ms if verb == "release" else 0)))
 
 
 @merged("settle", "to bury again")
@@ -337,12 +336,12 @@ def _bury(place: Place, shape: Shape) -> Call[Any]:
     names = _names(shape, NACK_BATCH)
     held = _held(place, shape, names)
     _dead(place, shape, names)
-    return claiming.settle(place.topic, 0, Outcomes(nacks=_nacks(held, "bury")))
+    return settle_slot(place.topic, 0, Outcomes(nacks=_nacks(held, "bury")))
 
 
 @merged("settle", "1,000 acks")
 def _ack(place: Place, shape: Shape) -> Call[Any]:
-    return claiming.settle(place.topic, 0, Outcomes(_held(place, shape, _names(shape, MAX_BATCH))))
+    return settle_slot(place.topic, 0, Outcomes(_held(place, shape, _names(shape, MAX_BATCH))))
 
 
 # --- steering

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from rmq._broker import claims
-from rmq._broker.claims import CLAIM_BYTES, MAX_BATCH, Ack, ClaimPart, Outcomes, Renewal
+from rmq._broker.claims import CLAIM_BYTES, MAX_BATCH, Ack, ClaimPart, ClaimReplies, Outcomes, Renewal
 from rmq._broker.sends import MERGES_AGAIN, QueueSends, send_calls
 from rmq._model.batches import EncodedMessage
 from rmq._model.deliveries import Delivery, Holder, MergedDelivery
@@ -45,9 +45,7 @@ class Broker(Protocol):
     in_order: bool
     upkeep_s: float | None
 
-    def claim_call(
-        self, parts: Sequence[ClaimPart], most_bytes: int = CLAIM_BYTES
-    ) -> Call[list[ClaimReply[Any] | RmqError]]:
+    def claim_call(self, parts: Sequence[ClaimPart], most_bytes: int = CLAIM_BYTES) -> Call[ClaimReplies[Any]]:
         """Return one call that claims from one slot, or from several that one script may touch.
 
         In the result, each slot has its own reply or error; the error of a single slot is raised.

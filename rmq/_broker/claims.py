@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from itertools import chain, groupby
 from operator import attrgetter, itemgetter
-from typing import Any, Generic, NamedTuple, cast
+from typing import Any, Generic, NamedTuple, TypeAlias, cast
 
 from rmq._broker.binding import BoundScript, claim_order_of, options_of, order_of
 from rmq._broker.keys import slot_keys
@@ -159,6 +159,10 @@ SETTLE_ONLY = -1
 """Limit of a claim that settles, and need not search for messages to claim or to sweep."""
 
 
+ClaimReplies: TypeAlias = list[ClaimReply[M] | RmqError]
+"""The reply or the error of each slot."""
+
+
 class Claims(Generic[M]):
     """Builds the claims from the slots of one topic. Arguments that are the same for all of them are computed once.
 
@@ -184,9 +188,7 @@ class Claims(Generic[M]):
         self._keys_of = cache(partial(script.keys_of, topic, group=group))
         self._args = script.args_with(**{**script.settings_of(topic, group), **known})
 
-    def __call__(
-        self, parts: Sequence[ClaimPart], most_bytes: int = CLAIM_BYTES
-    ) -> Call[list[ClaimReply[M] | RmqError]]:
+    def __call__(self, parts: Sequence[ClaimPart], most_bytes: int = CLAIM_BYTES) -> Call[ClaimReplies[M]]:
         """Return one call that claims from one slot, or from several that one script may touch.
 
         In the result, each slot has its own reply or error; the error of a single slot is raised.
@@ -211,27 +213,9 @@ class Claims(Generic[M]):
         args, parse = self._args(most_bytes=most_bytes, claims=claims), partial(self._replies, parts)
         return Call(self._script.name, tuple(keys), args, parse, self._script.repeatable, self._topic, parts[0].slot)
 
-    def one(
-        self,
-        slot: int,
-        limit: int,
-        outcomes: Outcomes = NO_OUTCOMES,
-        *,
-        owner: Owner = NO_OWNER,
-        start: int = 0,
-        most_bytes: int = CLAIM_BYTES,
-    ) -> Call[ClaimReply[M]]:
-        """Return a claim from one slot; its result is the reply of that slot. For the arguments see `ClaimPart`."""
-        call = self((ClaimPart(slot, limit, outcomes, owner, start),), most_bytes)
-        return cast("Call[ClaimReply[M]]", call._replace(parse=self._reply))
-
-    def _reply(self, replies: list[Any]) -> ClaimReply[M]:
-        [reply] = replies
-        return self._parse(reply)
-
-    def _replies(self, parts: Sequence[ClaimPart], replies: list[Any]) -> list[ClaimReply[M] | RmqError]:
+    def _replies(self, parts: Sequence[ClaimPart], replies: list[Any]) -> ClaimReplies[M]:
         if len(parts) == 1:  # its trouble is that of the call
-            return [self._reply(replies)]
+            return [self._parse(replies[0])]
         return [
             result_of(lambda part=part: self((part,)), self._parse, reply)
             for part, reply in zip(parts, replies, strict=True)
@@ -346,24 +330,6 @@ def _parse_settled(reply: Any) -> SettleReply:
         return ALL_SETTLED
     stale, unmatched, left, *lost = reply
     return SettleReply(tuple(stale), tuple(map(int, unmatched)), left, *map(tuple, lost))
-
-
-def claim(
-    topic: Topic,
-    slot: int,
-    limit: int,
-    outcomes: Outcomes = NO_OUTCOMES,
-    *,
-    sweep_limit: int = SWEEP_LIMIT,
-    **rest: Any,
-) -> Call[ClaimReply[Claimed]]:
-    """Return a claim from one slot; for the arguments see `queue_claims` and `Claims.one`."""
-    return queue_claims(topic, sweep_limit).one(slot, limit, outcomes, **rest)
-
-
-def settle(topic: Topic, slot: int, outcomes: Outcomes, owner: Owner = NO_OWNER) -> Call[SettleReply]:
-    """Return a call that settles deliveries of one slot; see `Settlements`."""
-    return settlements(topic)(slot, outcomes, owner)
 
 
 def extend(topic: Topic, slot: int, claims: Sequence[Ack], owner: Owner = NO_OWNER) -> Call[ExtendReply]:

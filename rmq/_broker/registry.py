@@ -45,7 +45,6 @@ from rmq.errors import (
 log = reporter("rmq.registry")
 
 _READ, _DEFINE = BoundScript("registry_read"), BoundScript("registry_define", durable=SAFE_AGAIN)
-_KEYS = {"topics": TOPICS_KEY}
 
 READ_AT_ONCE = 100
 """Most definitions that one call reads; fewer if they are long."""
@@ -82,12 +81,12 @@ def read(names: Sequence[bytes]) -> Call[list[bytes | int | None]]:
 
     If definitions are long, the reply is shorter than `names`: read the rest with further calls.
     """
-    return _READ.call_on(TOPICS_KEY, list, _KEYS, most_bytes=MAX_DEFINITION_BYTES, names=names)
+    return _READ.call_on(TOPICS_KEY, list, {"topics": TOPICS_KEY}, most_bytes=MAX_DEFINITION_BYTES, names=names)
 
 
 def define(topic: str, expected: bytes, text: bytes, *, durable: bool) -> Call[bool]:
     """Return a call that replaces a definition if it is the expected one; its result is whether it was."""
-    call = _DEFINE.call_on(topic, is_one, _KEYS, name=topic, expected=expected, text=text)
+    call = _DEFINE.call_on(topic, is_one, {"topics": TOPICS_KEY}, name=topic, expected=expected, text=text)
     return call if durable else call._replace(durable="")
 
 

@@ -9,7 +9,7 @@ from weakref import ref
 
 from rmq._broker import streams
 from rmq._broker.broker import MANY_SLOTS
-from rmq._broker.claims import CLAIM_BYTES, NACK_BATCH, Ack, ClaimPart, Outcomes, Renewal
+from rmq._broker.claims import CLAIM_BYTES, NACK_BATCH, Ack, ClaimPart, ClaimReplies, Outcomes, Renewal
 from rmq._broker.streams import Member
 from rmq._io.reports import reporter
 from rmq._model.deliveries import Delivery, Holder
@@ -20,7 +20,7 @@ from rmq._model.workers import process_name
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections, call_slots
 from rmq._transport.dispatch import CONNECT_PATIENCE_S, Dispatch
-from rmq.errors import InvalidValueError, RmqError
+from rmq.errors import InvalidValueError
 
 log = reporter("rmq.streams")
 
@@ -120,7 +120,7 @@ class StreamBroker:
 
     def claim_call(
         self, parts: Sequence[ClaimPart], most_bytes: int = CLAIM_BYTES
-    ) -> Call[list[ClaimReply[StreamClaimed] | RmqError]]:
+    ) -> Call[ClaimReplies[StreamClaimed]]:
         unseen, busy = self._unseen, self._busy
         own = [
             part._replace(start=unseen.get(part.slot, 1)) if part.limit >= OWN_FROM and part.slot in busy else part

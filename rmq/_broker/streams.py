@@ -11,10 +11,8 @@ from typing import Any, cast
 
 from rmq._broker.binding import SAFE_AGAIN, BoundScript
 from rmq._broker.claims import (
-    NO_OUTCOMES,
     Ack,
     Claims,
-    Outcomes,
     Settlements,
     SlotNames,
     due_times,
@@ -42,7 +40,6 @@ from rmq._model.replies import (
     ExtendReply,
     Owner,
     SendResult,
-    SettleReply,
     StreamClaimed,
 )
 from rmq._model.topics import Retention, Topic
@@ -185,13 +182,6 @@ def stream_claims(topic: Topic, member: Member) -> Claims[StreamClaimed]:
     )
 
 
-def claim(
-    topic: Topic, slot: int, member: Member, limit: int, outcomes: Outcomes = NO_OUTCOMES, *, own: int = 0, **rest: Any
-) -> Call[ClaimReply[StreamClaimed]]:
-    """Return a claim from one slot; for the arguments see `Claims.one`, and `ClaimPart.start` for `own`."""
-    return stream_claims(topic, member).one(slot, limit, outcomes, start=int(own), **rest)
-
-
 def settlements(topic: Topic, member: Member) -> Settlements:
     """Return the builder of a consumer's settlements."""
 
@@ -199,11 +189,6 @@ def settlements(topic: Topic, member: Member) -> Settlements:
         return (_NACKED_SLOT if nacked else _ACKED_SLOT)(group_keys(topic.name, slot, member.group))
 
     return Settlements(topic, _SETTLE, keys_of, group=member.group, consumer=member.consumer)
-
-
-def settle(topic: Topic, slot: int, member: Member, outcomes: Outcomes, owner: Owner = NO_OWNER) -> Call[SettleReply]:
-    """Return a call that settles deliveries of one slot; see `Settlements`."""
-    return settlements(topic, member)(slot, outcomes, owner)
 
 
 def extend(

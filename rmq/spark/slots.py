@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple, TypeVar
 
 from rmq._broker import claims
+from rmq._broker.claims import ClaimPart
 from rmq._broker.registry import Registry
 from rmq._model.replies import NO_OWNER, Owner
 from rmq._model.times import monotonic_s
@@ -177,8 +178,8 @@ class QuerySlots:
         """
         swept = dict.fromkeys(range(self._topic.slots), NO_OWNER) if owners is None else owners
         fenced = None if owners is None else dict[int, int]()
-        claim = claims.queue_claims(self._topic).one
-        parts = (claim(slot, 0, owner=owner) for slot, owner in swept.items())
+        claim = claims.queue_claims(self._topic)
+        parts = (claim([ClaimPart(slot, 0, owner=owner)]) for slot, owner in swept.items())
         for _ in self._each(parts, WINDOW, fenced):
             pass
         return fenced or {}

@@ -33,11 +33,9 @@ from tests.support.core import (
     Holder,
     redis_identity,
 )
-from tests.support.core import (
-    claims as claiming,
-)
 from tests.support.ledger import tell
 from tests.support.link import Link
+from tests.support.one_slot import claim_slot
 from tests.support.ownership import SESSION_S, TICK_MS, Report, Rig
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -198,7 +196,7 @@ def test_deliveries_know_their_epoch_and_whether_their_slot_is_still_ours(
         assert delivery.still_owner()
         assert not lost
         newer = Owner(delivery.owner.epoch + 1_000_000, delivery.owner.ensemble)
-        connections.run(claiming.claim(topic, delivery.slot, 0, owner=newer))
+        connections.run(claim_slot(topic, delivery.slot, 0, owner=newer))
         wait_until(lambda: lost)
         assert not delivery.still_owner()
         with pytest.raises(RmqError):
@@ -253,7 +251,7 @@ def test_a_new_owner_waits_for_what_the_one_before_has_in_flight(
     with RmqClient(redis_url) as client:
         client.producer(topic).send_many(PriorityMessage(content, 1_000) for content in ("a", "b", "c"))
     started_s = time.monotonic()
-    reply = connections.run(claiming.claim(topic, 0, 1, owner=Owner(1, "zk")))
+    reply = connections.run(claim_slot(topic, 0, 1, owner=Owner(1, "zk")))
     (held,) = reply.messages
     assert isinstance(held, Claimed)
     planner = ClaimPlanner(connections, topic, ())
@@ -269,7 +267,7 @@ def test_a_new_owner_waits_for_what_the_one_before_has_in_flight(
 
     assert not claims()
     with pytest.raises(FencedError):
-        connections.run(claiming.claim(topic, 0, 1, owner=Owner(1, "zk")))
+        connections.run(claim_slot(topic, 0, 1, owner=Owner(1, "zk")))
     wait_until(claims)
     assert time.monotonic() - started_s > 2.9
     assert {delivery.fencing_token for delivery in claimed} == {2}
@@ -401,7 +399,7 @@ def test_adopting_is_the_way_to_another_ensemble(
         assert shown.ensemble not in ("", old.ensemble)
         assert shown.moved == 0
     with pytest.raises(EnsembleMismatchError):
-        connections.run(claiming.claim(topic, 0, 1, owner=Owner(10**9, shown.ensemble)))
+        connections.run(claim_slot(topic, 0, 1, owner=Owner(10**9, shown.ensemble)))
     with RmqClient(redis_url, zookeeper=coordinate(chroot=elsewhere)) as client:
         assert client.adopt(topic, old.ensemble).moved == 4
     run(coordinate(chroot=elsewhere), "new")
@@ -513,7 +511,7 @@ def test_adopting_from_the_command_line(
     topic, rmq = make_topic(TopicType.PRIORITY, slots=4), Cli(redis_url)
     with RmqClient(redis_url) as client:
         client.producer(topic)
-    connections.run(claiming.claim(topic, 1, 0, owner=Owner(7, "old")))
+    connections.run(claim_slot(topic, 1, 0, owner=Owner(7, "old")))
     assert "old" in rmq("adopt", topic.name).out
     assert "either --zookeeper" in rmq("adopt", topic.name, "--from", "old", code=2).err
     there = ("--zookeeper", zookeeper.hosts, "--chroot", new_chroot())
@@ -522,5 +520,5 @@ def test_adopting_from_the_command_line(
     assert rmq("adopt", topic.name, *there, "--from", "old").out == f"1 of 4 slots moved to {new}\n"
     moved = rmq("adopt", topic.name, "--no-zookeeper", "--from", new, "--json").json
     assert (moved["stored"], moved["moved"]) == ({"": 3, new: 1}, 1)
-    connections.run(claiming.claim(topic, 2, 0, owner=Owner(7, "\x1b[2J")))
+    connections.run(claim_slot(topic, 2, 0, owner=Owner(7, "\x1b[2J")))
     assert "\\x1b[2J" in rmq("adopt", topic.name).out

@@ -24,6 +24,7 @@ from tests.support.core import (
     shared,
     viewing,
 )
+from tests.support.one_slot import claim_slot, settle_slot
 from tests.support.slots import T0, SlotState
 
 SECOND = T0 // 1000
@@ -113,17 +114,15 @@ WRITERS: dict[str, tuple[TopicType, Case]] = {
     "send_merged": (TopicType.RANGE_MERGE, _send_merged),
     "claim": (
         TopicType.FIXED_TIME,
-        lambda topic: claims.claim(
-            topic, 0, 10, owner=OWNER, outcomes=Outcomes(acks=[(b"held", LIVE)], nacks=NACKS[1:])
-        ),
+        lambda topic: claim_slot(topic, 0, 10, owner=OWNER, outcomes=Outcomes(acks=[(b"held", LIVE)], nacks=NACKS[1:])),
     ),
     "settle: acks": (
         TopicType.FIXED_TIME,
-        lambda topic: claims.settle(topic, 0, Outcomes([(b"held", LIVE), (b"resent", LIVE)]), OWNER),
+        lambda topic: settle_slot(topic, 0, Outcomes([(b"held", LIVE), (b"resent", LIVE)]), OWNER),
     ),
     "settle: nacks": (
         TopicType.FIXED_TIME,
-        lambda topic: claims.settle(topic, 0, Outcomes(nacks=(*NACKS, Nack(b"expired", EXPIRED))), OWNER),
+        lambda topic: settle_slot(topic, 0, Outcomes(nacks=(*NACKS, Nack(b"expired", EXPIRED))), OWNER),
     ),
     "extend": (
         TopicType.FIXED_TIME,

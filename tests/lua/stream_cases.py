@@ -20,6 +20,7 @@ from tests.support.core import (
     slot_keys,
     streams,
 )
+from tests.support.one_slot import claim_group, settle_group
 
 OWNER = Owner(6, "zk")
 """A newer owner than the last one: its epoch is written down."""
@@ -90,7 +91,7 @@ Case = Callable[[Topic, Seeded], Call[Any]]
 def _claim(topic: Topic, names: Seeded) -> Call[object]:
     nacks = [Nack(names.used_up.encode(), 99, "retry", 0, "E", "m")]
     acks = [(names.held.encode(), 1)]
-    return streams.claim(topic, 0, ME, 10, owner=OWNER, outcomes=Outcomes(acks=acks, nacks=nacks))  # pyright: ignore
+    return claim_group(topic, 0, ME, 10, owner=OWNER, outcomes=Outcomes(acks=acks, nacks=nacks))  # pyright: ignore
 
 
 WRITERS: dict[str, Case] = {
@@ -98,15 +99,11 @@ WRITERS: dict[str, Case] = {
     "stream_send": lambda topic, names: streams.send(topic, 0, [EncodedMessage(0, b"new", 0, b"b")], True),
     "stream_join": lambda topic, names: streams.join(topic, 0, "h", "all"),
     "stream_claim": _claim,
-    "stream_settle: acks": lambda topic, names: streams.settle(
-        topic, 0, ME, Outcomes([(names.held.encode(), 1)]), OWNER
-    ),
-    "stream_settle: nacks": lambda topic, names: streams.settle(
+    "stream_settle: acks": lambda topic, names: settle_group(topic, 0, ME, Outcomes([(names.held.encode(), 1)]), OWNER),
+    "stream_settle: nacks": lambda topic, names: settle_group(
         topic, 0, ME, Outcomes(nacks=[Nack(names.held.encode(), 1, "release"), Nack(names.used_up.encode(), 99)]), OWNER
     ),
-    "stream_settle: whole": lambda topic, names: streams.settle(
-        topic, 0, ME, Outcomes(whole=[(own_score(5), 1)]), OWNER
-    ),
+    "stream_settle: whole": lambda topic, names: settle_group(topic, 0, ME, Outcomes(whole=[(own_score(5), 1)]), OWNER),
     "stream_extend": lambda topic, names: streams.extend(topic, 0, ME, [(names.held.encode(), 1), (b"1-1", 1)], OWNER),
     "stream_trim": lambda topic, names: streams.trim(
         topic, 0, Retention(max_length=0, max_age="0s", shrink=True, approximate=False), now=True

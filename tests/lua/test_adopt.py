@@ -7,7 +7,8 @@ import pytest
 from rmq import Adoption, Owner, TopicType
 from rmq.errors import EnsembleMismatchError, FencedError
 from tests.conftest import MakeSlot, MakeTopic
-from tests.support.core import NO_OWNER, Connections, MovedOwner, adopt, claims, control
+from tests.support.core import NO_OWNER, Connections, MovedOwner, adopt, control
+from tests.support.one_slot import claim_slot
 from tests.support.slots import SlotState, SlotUnderTest
 
 OLD, NEW, THIRD = Owner(5_000, "old"), Owner(7, "new"), Owner(9, "third")
@@ -88,7 +89,7 @@ def test_a_topic_moves_as_a_whole_or_not_at_all(make_topic: MakeTopic, connectio
     topic = make_topic(TopicType.RANGE_MERGE, slots=4)
     owners = {0: OLD, 1: OLD, 2: THIRD}
     for number, owner in owners.items():
-        connections.run(claims.claim(topic, number, 0, owner=owner))
+        connections.run(claim_slot(topic, number, 0, owner=owner))
     shown = Adoption(topic.name, "new", {"old": 2, "third": 1, "": 1})
     assert adopt(connections, topic, None, "new") == shown
     with pytest.raises(EnsembleMismatchError, match=r"third.*nothing was moved"):

@@ -9,7 +9,8 @@ import pytest
 from rmq import ControlResult, Redriven, SendResult, TopicType, WhenFull
 from rmq.errors import BacklogFullError
 from tests.conftest import MakeSlot
-from tests.support.core import EncodedMessage, Nack, ages_for, claims, control, dead, sends
+from tests.support.core import EncodedMessage, Nack, ages_for, control, dead, sends
+from tests.support.one_slot import claim_slot
 from tests.support.slots import T0, SlotState, SlotUnderTest
 
 SCALE, UNIT_MS = 2**33, 100
@@ -30,7 +31,7 @@ def send(slot: SlotUnderTest, *messages: tuple[bytes, int], bodies: bool = False
 
 
 def taken(slot: SlotUnderTest, limit: int = 100) -> list[bytes]:
-    return [message.content for message in slot.run(claims.claim(slot.topic, 0, limit)).messages]
+    return [message.content for message in slot.run(claim_slot(slot.topic, 0, limit)).messages]
 
 
 @pytest.mark.parametrize("limits", [{}, {"max_backlog": 10, "when_full": WhenFull.DROP}, {"ttl": "11d13h46m40s"}])
@@ -115,7 +116,7 @@ def test_a_send_makes_a_rolled_back_message_fresh_and_young(make_slot: MakeSlot)
 def test_what_was_rolled_back_stays_behind_all_priorities(make_slot: MakeSlot) -> None:
     slot = aged(make_slot)
     send(slot, (b"fails", 9), (b"low", 1))
-    failed = slot.run(claims.claim(slot.topic, 0, 1)).messages[0]
+    failed = slot.run(claim_slot(slot.topic, 0, 1)).messages[0]
     slot.nack(Nack(failed.content, failed.claim_score, "retry", 0, "E", "m"))
     assert taken(slot) == [b"low", b"fails"]
 
@@ -123,7 +124,7 @@ def test_what_was_rolled_back_stays_behind_all_priorities(make_slot: MakeSlot) -
 def test_what_is_given_back_has_its_turn_again(make_slot: MakeSlot) -> None:
     slot = aged(make_slot)
     send(slot, (b"first", 5))
-    given = slot.run(claims.claim(slot.topic, 0, 1)).messages[0]
+    given = slot.run(claim_slot(slot.topic, 0, 1)).messages[0]
     slot.set_clock(T0 + UNIT_MS)
     send(slot, (b"second", 5))
     back = Nack(given.content, given.claim_score, "release", given.store_score, "", "")

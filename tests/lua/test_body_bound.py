@@ -24,6 +24,7 @@ from tests.support.core import (
     streams,
     write_record,
 )
+from tests.support.one_slot import claim_group, claim_slot
 from tests.support.slots import T0, SlotState, SlotUnderTest
 
 MIB = 1_048_576
@@ -39,7 +40,7 @@ def send(slot: SlotUnderTest, *sizes: int, first: int = 0) -> None:
 
 def claim(slot: SlotUnderTest, limit: int = 1_000, most_bytes: int = CLAIM_BYTES) -> list[int]:
     """Claim, and return the sizes of the bodies."""
-    reply: ClaimReply = slot.run(claims.claim(slot.topic, 0, limit, most_bytes=most_bytes))
+    reply: ClaimReply = slot.run(claim_slot(slot.topic, 0, limit, most_bytes=most_bytes))
     return [len(message.body or b"") for message in reply.messages]
 
 
@@ -136,7 +137,7 @@ def test_what_was_not_known_is_found_out(make_slot: MakeSlot) -> None:
     assert claim(slot, 15) == [10] * 15
     assert (asked(slot), known(slot)) == (15, False), "others may be larger"
     send(slot, *[10] * 5, first=100)
-    held = slot.run(claims.claim(slot.topic, 0, 0)).messages
+    held = slot.run(claim_slot(slot.topic, 0, 0)).messages
     assert held == ()
     assert claim(slot) == [10] * 10
     assert not known(slot), "those in flight have not been asked"
@@ -217,7 +218,7 @@ def test_what_is_known_changes_no_claim(make_slot: MakeSlot, kind: TopicType, se
             slot.client.hincrby(slot.keys.meta, "accepted", len(twins))
         found: list[tuple[Any, ...]] = []
         for limit, most_bytes in plan:
-            reply: ClaimReply = slot.run(claims.claim(slot.topic, 0, limit, most_bytes=most_bytes))
+            reply: ClaimReply = slot.run(claim_slot(slot.topic, 0, limit, most_bytes=most_bytes))
             found += [(len(found), each.content, each.body) for each in reply.messages]
             found.append((len(reply.messages), reply.next_due_ms))
         seen.append(found)
@@ -230,7 +231,7 @@ def test_entries_of_a_new_stream_are_read_at_once(make_topic: MakeTopic, connect
     batch = [EncodedMessage(0, b"%d" % number, 0, None) for number in range(200)]
     connections.run(streams.send(topic, 0, batch, False))
     connections.command("CONFIG", "RESETSTAT")
-    reply = connections.run(streams.claim(topic, 0, Member("g", "me"), 200))
+    reply = connections.run(claim_group(topic, 0, Member("g", "me"), 200))
     stats: Any = connections.command("INFO", "commandstats")
     assert len(reply.messages) == 200
     assert b"cmdstat_xreadgroup:calls=2," in stats, "32, then all that fit for certain"
@@ -244,7 +245,7 @@ def test_a_large_entry_of_the_release_before_is_noticed(make_topic: MakeTopic, c
     for _ in range(40):
         connections.command("XADD", call.keys[0], "*", "content", "b", "body", b"x" * MIB)
     read: list[int] = []
-    while reply := connections.run(streams.claim(topic, 0, Member("g", "me"), 9)).messages:
+    while reply := connections.run(claim_group(topic, 0, Member("g", "me"), 9)).messages:
         read.append(len(reply))
     assert read[0] == 9
     assert set(read[1:]) == {4}
@@ -256,10 +257,10 @@ def test_many_large_entries_of_the_release_before_are_not_read_at_once(
     topic = make_topic(TopicType.STREAM, checked=False)
     connections.run(streams.join(topic, 0, "g", "all"))
     connections.run(streams.send(topic, 0, [EncodedMessage(0, b"a", 0, None)], False))
-    assert len(connections.run(streams.claim(topic, 0, Member("g", "me"), 10)).messages) == 1
+    assert len(connections.run(claim_group(topic, 0, Member("g", "me"), 10)).messages) == 1
     for _ in range(100):
         connections.command("XADD", slot_keys(topic.name, 0).store, "*", "p", b"x" * (MIB // 4))
-    assert 1 <= len(connections.run(streams.claim(topic, 0, Member("g", "me"), 1_000)).messages) <= 32
+    assert 1 <= len(connections.run(claim_group(topic, 0, Member("g", "me"), 1_000)).messages) <= 32
 
 
 @pytest.mark.parametrize(("size", "handed_over"), [(4_000, range(200, 300)), (100, range(1_000, 1_001))])

@@ -33,6 +33,7 @@ from tests.support.core import (
     stream_broker,
     streams,
 )
+from tests.support.one_slot import claim_group, claim_slot, settle_slot
 from tests.support.slots import T0, SlotState
 
 MIB = 1_048_576
@@ -51,7 +52,7 @@ def test_nacks_and_a_sweep_share_what_a_claim_may_do(left: int, make_slot: MakeS
     held = {b"h%03d" % number: HELD for number in range(64)}
     slot.seed(SlotState(prepare=expired | held, store={b"s%04d" % number: 5_000 + number for number in range(600)}))
     nacks = [Nack(name, HELD, "retry", 60_000, "E", "m") for name in held]
-    reply = slot.run(claims.claim(slot.topic, 0, 1_000, outcomes=Outcomes(nacks=nacks)))
+    reply = slot.run(claim_slot(slot.topic, 0, 1_000, outcomes=Outcomes(nacks=nacks)))
     assert (reply.swept, len(reply.messages)) == (32, 250)
     assert 0 < reply.next_due_ms <= reply.now_ms, "there is more to do at once"
     swept = [slot.claim(0).swept for _ in range(4)]
@@ -67,10 +68,10 @@ def test_each_slot_of_a_joined_claim_sweeps_something(make_topic: MakeTopic, con
         connections.run(
             sends.send_calls(topic)(slot, [EncodedMessage(slot, b"%d" % n, 5_000, None) for n in range(60)])
         )
-    shorter = {slot: connections.run(claims.claim(topic, slot, 60)).messages for slot in range(4)}
+    shorter = {slot: connections.run(claim_slot(topic, slot, 60)).messages for slot in range(4)}
     for slot, held in shorter.items():
         nacks = [Nack(each.content, each.claim_score, "retry", 1) for each in held]
-        connections.run(claims.settle(topic, slot, Outcomes(nacks=nacks)))
+        connections.run(settle_slot(topic, slot, Outcomes(nacks=nacks)))
     call = claims.queue_claims(topic)([ClaimPart(slot, 0) for slot in range(4)])
     swept = 0
     for _ in range(10_000):
@@ -90,7 +91,7 @@ def test_large_entries_behind_small_ones_are_read_in_parts(make_topic: MakeTopic
         connections.run(streams.send(topic, 0, [EncodedMessage(0, b"%d" % number, 0, b"x" * MIB)], False))
     seen: list[int] = []
     while sum(seen) < 120:
-        reply = connections.run(streams.claim(topic, 0, ME, 1_000))
+        reply = connections.run(claim_group(topic, 0, ME, 1_000))
         seen.append(sum(len(each.body or b"") >= MIB for each in reply.messages))
         assert seen[-1] <= 9
         if reply.messages == ():
@@ -140,17 +141,17 @@ def test_what_a_stream_claim_does_beside_is_bounded_in_all(
     for part in range(2):
         messages = [EncodedMessage(0, b"%d %d" % (part, number), 0, None) for number in range(400)]
         connections.run(streams.send(topic, 0, messages, False))
-    held = connections.run(streams.claim(topic, 0, ME, 400)).messages
+    held = connections.run(claim_group(topic, 0, ME, 400)).messages
     ids: Any = [each.id for each in held]
     own = group_keys(topic.name, 0, "g")
     redis_client.xclaim(f"{topic.name}_0", "g", "me", 0, ids[:300], idle=10**8, justid=True)
     nacks = [Nack(each, 1, "bury", 0, "E", "m") for each in ids[300:364]]
     redis_client.hdel(own.group, "scan_at")
-    reply = connections.run(streams.claim(topic, 0, ME, 1_000, outcomes=Outcomes(nacks=nacks)))
+    reply = connections.run(claim_group(topic, 0, ME, 1_000, outcomes=Outcomes(nacks=nacks)))
     assert (len(reply.messages), reply.next_due_ms <= reply.now_ms) == (250, True)
     dead, new = [redis_client.zcard(own.dead)], 250
     for _ in range(3):
-        new += len(connections.run(streams.claim(topic, 0, ME, 1_000)).messages)
+        new += len(connections.run(claim_group(topic, 0, ME, 1_000)).messages)
         dead.append(redis_client.zcard(own.dead))
     assert (dead, new) == ([65, 129, 193, 257], 400)
 
@@ -160,7 +161,7 @@ def test_what_an_earlier_process_held_is_given_back_in_parts(make_topic: MakeTop
     connections.run(streams.join(topic, 0, "g", "all"))
     messages = [EncodedMessage(0, b"%d" % number, 0, None) for number in range(2 * RESUME_BATCH + 10)]
     connections.run(streams.send(topic, 0, messages, False))
-    connections.run(streams.claim(topic, 0, ME, 1_000))
+    connections.run(claim_group(topic, 0, ME, 1_000))
     assert stream_broker.resume(connections, topic, ME, [0]) == len(messages)
 
 

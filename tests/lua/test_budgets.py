@@ -13,7 +13,8 @@ from rmq.spark.calls import Claim, Driver, Settled
 from rmq.spark.refusal_calls import How, refuse_contents
 from rmq.spark.slots import QuerySlots
 from tests.conftest import MakeSlot
-from tests.support.core import Nack, Outcomes, Record, claims, control, framed, read_record, write_record
+from tests.support.core import Nack, Outcomes, Record, control, framed, read_record, write_record
+from tests.support.one_slot import claim_slot, settle_slot
 from tests.support.slots import T0, SlotState, SlotUnderTest, write_state
 
 HELD = T0 * 1000 + 5
@@ -79,12 +80,12 @@ def test_nacks_beside_fresh_copies_are_looked_at_as_far_as_they_may_cost(
     slot = made(make_slot, shape)
     slot.seed(flights(shape))
     nacks = [Nack(name, HELD, verb, number, "E", "m") for name in NAMES]
-    done = NUMBER - slot.run(claims.settle(slot.topic, 0, Outcomes(nacks=nacks))).left
+    done = NUMBER - slot.run(settle_slot(slot.topic, 0, Outcomes(nacks=nacks))).left
     assert slot.state().prepare.keys() == set(NAMES[done:])
     check_folded(slot, shape, done)
     calls = 1
     while done < NUMBER:
-        reply = slot.run(claims.settle(slot.topic, 0, Outcomes(nacks=nacks[done:])))
+        reply = slot.run(settle_slot(slot.topic, 0, Outcomes(nacks=nacks[done:])))
         assert (reply.stale, reply.left < NUMBER - done) == ((), True)
         done, calls = NUMBER - reply.left, calls + 1
     assert calls >= 3
@@ -103,7 +104,7 @@ def test_nacks_that_bury_again_are_looked_at_as_far_as_they_may_cost(shape: Shap
         )
     )
     nacks = [Nack(name, HELD, "bury", 0, "E", "m") for name in NAMES]
-    done = NUMBER - slot.run(claims.settle(slot.topic, 0, Outcomes(nacks=nacks))).left
+    done = NUMBER - slot.run(settle_slot(slot.topic, 0, Outcomes(nacks=nacks))).left
     state = slot.state()
     assert 0 < done <= 8
     assert state.prepare.keys() == set(NAMES[done:])
@@ -114,7 +115,7 @@ def test_nacks_of_a_claim_are_looked_at_as_far_as_they_may_cost(shape: Shape, ma
     slot = made(make_slot, shape)
     slot.seed(flights(shape))
     nacks = [Nack(name, HELD, "release", FAR_MS) for name in NAMES]
-    reply = slot.run(claims.claim(slot.topic, 0, 0, Outcomes(nacks=nacks)))
+    reply = slot.run(claim_slot(slot.topic, 0, 0, Outcomes(nacks=nacks)))
     assert reply.nacked is not None
     assert reply.next_due_ms == slot.now_ms
     check_folded(slot, shape, reply.nacked)

@@ -26,6 +26,7 @@ from tests.support.core import (
     streams,
     viewing,
 )
+from tests.support.one_slot import claim_group, claim_slot
 from tests.support.slots import T0, SlotState, SlotUnderTest, with_hints
 
 MIB = 1_048_576
@@ -38,7 +39,7 @@ def names(reply: Any) -> list[bytes]:
 
 
 def claim(slot: SlotUnderTest, limit: int = 1_000, most_bytes: int = 1_000, **settled: Any) -> ClaimReply:
-    return slot.run(claims.claim(slot.topic, 0, limit, Outcomes(**settled), most_bytes=most_bytes))
+    return slot.run(claim_slot(slot.topic, 0, limit, Outcomes(**settled), most_bytes=most_bytes))
 
 
 def fill(slot: SlotUnderTest, sizes: dict[bytes, int]) -> None:
@@ -100,16 +101,14 @@ def test_who_gives_back_tells_the_others(make_slot: MakeSlot) -> None:
     held = slot.claim().messages
     before = len(slot.state().hints)
     nacks = [Nack(message.content, message.claim_score, "release", message.store_score) for message in held]
-    slot.run(with_hints(claims.claim(slot.topic, 0, 0, outcomes=Outcomes(nacks=nacks[:1]))))
+    slot.run(with_hints(claim_slot(slot.topic, 0, 0, outcomes=Outcomes(nacks=nacks[:1]))))
     parts = [ClaimPart(0, SETTLE_ONLY), ClaimPart(0, SETTLE_ONLY, Outcomes(nacks=nacks[1:]))]
     slot.run(with_hints(claims.queue_claims(slot.topic)(parts)))
     assert slot.state().hints[before:] == [0, 0]
-    slot.run(with_hints(claims.claim(slot.topic, 0, 1)))
-    held = slot.run(with_hints(claims.claim(slot.topic, 0, 1))).messages
+    slot.run(with_hints(claim_slot(slot.topic, 0, 1)))
+    held = slot.run(with_hints(claim_slot(slot.topic, 0, 1))).messages
     slot.run(
-        with_hints(
-            claims.claim(slot.topic, 0, 1, outcomes=Outcomes(nacks=[Nack(held[0].content, held[0].claim_score)]))
-        )
+        with_hints(claim_slot(slot.topic, 0, 1, outcomes=Outcomes(nacks=[Nack(held[0].content, held[0].claim_score)])))
     )
     assert len(slot.state().hints) == before + 2, "who claims takes it himself, or knows of it"
 
@@ -206,7 +205,7 @@ def test_a_claim_from_a_stream_is_bounded(make_topic: MakeTopic, connections: Co
         connections.run(streams.send(topic, 0, [message], False))
     me, seen = Member("g", "me"), list[int]()
     while len(seen) < len(sizes):
-        reply = connections.run(streams.claim(topic, 0, me, 1_000))
+        reply = connections.run(claim_group(topic, 0, me, 1_000))
         if len(seen) + len(reply.messages) < len(sizes):
             assert reply.next_due_ms == reply.now_ms
         found = [len(message.body or b"") for message in reply.messages]
@@ -216,7 +215,7 @@ def test_a_claim_from_a_stream_is_bounded(make_topic: MakeTopic, connections: Co
         assert {message.claim_score for message in held} == {1}
     assert seen == sizes
     reply = connections.run(
-        streams.claim(topic, 0, me, 1_000)
+        claim_group(topic, 0, me, 1_000)
     )  # the page before may just have held all that it asked for
     assert (reply.messages, reply.next_due_ms == reply.now_ms) == ((), False)
     pages: list[int] = []
@@ -239,11 +238,11 @@ def test_what_comes_back_to_a_stream_is_bounded(verb: str, make_topic: MakeTopic
     me = Member("g", "me")
     for number in range(6):
         connections.run(streams.send(topic, 0, [EncodedMessage(0, b"%d" % number, 0, b"x" * MIB)], False))
-        reply = connections.run(streams.claim(topic, 0, me, 10))
+        reply = connections.run(claim_group(topic, 0, me, 10))
         held: list[StreamClaimed] = list(reply.messages)  # pyright: ignore[reportAssignmentType]
         nacks = [Nack(held[0].id, 1, verb, 0)]
         if verb == "bury" or number == 5:
-            connections.run(streams.claim(topic, 0, me, 0, outcomes=Outcomes(nacks=nacks)))
+            connections.run(claim_group(topic, 0, me, 0, outcomes=Outcomes(nacks=nacks)))
     if verb == "release":
         return
     page = connections.run(dead.list_dead(topic, 0, 0, 256, "g"))
@@ -261,7 +260,7 @@ def test_large_contents_are_bounded_wherever_they_stand(make_slot: MakeSlot, kin
         slot.client.zadd(slot.keys.dead, {"dead": T0})
         slot.client.hincrby(slot.keys.meta, "accepted", 1)
     sizes: list[int] = []
-    while messages := slot.run(claims.claim(slot.topic, 0, 1_000)).messages:
+    while messages := slot.run(claim_slot(slot.topic, 0, 1_000)).messages:
         sizes.append(sum(len(message.content) for message in messages))
     assert len(slot.state().prepare) == 600
     assert max(sizes) <= claims.CLAIM_BYTES
@@ -337,7 +336,7 @@ def test_large_contents_are_swept_expired_and_redriven_in_parts(make_slot: MakeS
     assert len(slot.redrive("at", slot.now_ms + 100, limit=256)) == 70
     assert len(slot.redrive("at", slot.now_ms + 100, limit=256)) == 30
     slot.advance(200)
-    while slot.run(claims.claim(slot.topic, 0, 1_000)).messages:
+    while slot.run(claim_slot(slot.topic, 0, 1_000)).messages:
         pass
     slot.advance(slot.topic.lease_ms + 9)
     assert [slot.claim(0).swept for _ in range(3)] == [70, 30, 0]

@@ -32,6 +32,7 @@ from tests.support.core import (
 from tests.support.core import (
     sends as sending,
 )
+from tests.support.one_slot import claim_slot
 from tests.support.servers import RedisServer
 from tests.support.slots import (
     CLOCK_KEY,
@@ -140,7 +141,7 @@ class _Pair:
     def claim(self, limit: int, outcomes: Outcomes, joined: bool) -> None:
         def do(slot: SlotUnderTest) -> ClaimReply[Any]:
             if not joined:
-                return slot.run(claims.claim(slot.topic, 0, limit, outcomes))
+                return slot.run(claim_slot(slot.topic, 0, limit, outcomes))
             parts = [ClaimPart(1, SETTLE_ONLY), ClaimPart(0, limit or SETTLE_ONLY, outcomes)]
             _, reply = slot.run(claims.queue_claims(slot.topic)(parts))
             assert isinstance(reply, ClaimReply)
@@ -410,7 +411,7 @@ def test_a_claim_before_is_acked_briefly(brief: MakeBrief, kind: TopicType, numb
     assert slot.state().prepare == dict(tokens(second))
     assert slot.state().totals["acked"] == number
     slot.advance(LEASE_MS * 2)  # leases are left to the next claim
-    settled = slot.run(claims.claim(slot.topic, 0, SETTLE_ONLY, Outcomes(tokens(second))))
+    settled = slot.run(claim_slot(slot.topic, 0, SETTLE_ONLY, Outcomes(tokens(second))))
     assert settled == ClaimReply(slot.now_ms, 0, 0, 0, (), ())
     assert slot.state().prepare == {}
 

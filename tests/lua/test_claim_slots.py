@@ -13,6 +13,7 @@ from rmq.errors import FencedError, RmqError, ScriptFailedError
 from tests.conftest import MakeSlot
 from tests.lua.cases import EXPIRED, FULL, LIVE, OWNER, USED_UP
 from tests.support.core import NO_OWNER, SETTLE_ONLY, ClaimPart, ClaimReply, Nack, Outcomes, claims, slot_keys
+from tests.support.one_slot import claim_slot
 from tests.support.slots import T0, SlotState, SlotUnderTest, scripts_under_test
 
 QUIET = SlotState(store={b"a": T0 - 2, b"b": T0 - 1, b"later": T0 + 10**6})
@@ -64,7 +65,7 @@ def test_a_slot_fares_as_with_a_call_of_its_own(
 def test_a_call_that_settles_only_does_no_more_in_a_quiet_slot(owner: Owner, make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.FIXED_TIME)
     slot.seed(HELD)
-    reply = slot.run(claims.claim(slot.topic, 0, SETTLE_ONLY, Outcomes([(b"h", LIVE), (b"a", LIVE)]), owner=owner))
+    reply = slot.run(claim_slot(slot.topic, 0, SETTLE_ONLY, Outcomes([(b"h", LIVE), (b"a", LIVE)]), owner=owner))
     assert (reply.messages, reply.stale) == ((), (b"a",))
     state = slot.state()
     assert (state.store, state.prepare) == (HELD.store, {b"i": LIVE})
@@ -87,7 +88,7 @@ def test_a_call_that_settles_only_says_when_the_first_message_is_due(kind: Topic
         slot.seed(state)
         if paused:
             slot.client.hset(slot.keys.meta, "paused", "1")
-        reply = slot.run(claims.claim(slot.topic, 0, SETTLE_ONLY, Outcomes([(b"h", LIVE)])))
+        reply = slot.run(claim_slot(slot.topic, 0, SETTLE_ONLY, Outcomes([(b"h", LIVE)])))
         assert reply.next_due_ms == expected
 
 

@@ -9,6 +9,7 @@ import pytest
 from rmq import TopicType
 from tests.conftest import MakeSlot
 from tests.support.core import Ack, claims
+from tests.support.one_slot import claim_slot
 from tests.support.slots import SlotUnderTest
 
 SHORT_MS, LONG_MS = 3_000, 60_000
@@ -25,7 +26,7 @@ class Process:
 
     def claim(self, limit: int) -> int:
         """Claim; return how many leases ended."""
-        reply = self.slot.run(claims.claim(self.topic, 0, limit))
+        reply = self.slot.run(claim_slot(self.topic, 0, limit))
         self.held += [(message.content, message.claim_score) for message in reply.messages]
         return reply.swept
 

@@ -9,7 +9,8 @@ import pytest
 from rmq import Redriven, Topic
 from rmq.errors import MemoryFullError
 from tests.lua.cases import FULL, LIMITS, OWNER, WRITERS, apart
-from tests.support.core import Connections, Nack, claims, dead, parse_url
+from tests.support.core import Connections, Nack, dead, parse_url
+from tests.support.one_slot import claim_slot
 from tests.support.servers import RedisServer
 from tests.support.slots import T0, SlotUnderTest, scripts_under_test, scripts_with_fake_clock
 
@@ -95,6 +96,6 @@ def test_a_full_redis_is_drained(full_slot: SlotUnderTest, small_server: RedisSe
 def test_the_shipped_scripts_drain_it_too(full_slot: SlotUnderTest, small_server: RedisServer) -> None:
     # pitfall 9, and 15: TIME comes before the first write
     connections = Connections(parse_url(small_server.url), scripts=scripts_under_test())
-    connections.run(claims.claim(full_slot.topic, 0, 10, owner=OWNER))
+    connections.run(claim_slot(full_slot.topic, 0, 10, owner=OWNER))
     assert full_slot.state().totals["delivered"] > 0
     connections.close()

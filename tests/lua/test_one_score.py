@@ -8,6 +8,7 @@ from rmq import TopicType
 from tests.conftest import MakeSlot
 from tests.support.core import Claimed, ClaimPart
 from tests.support.core import claims as claiming
+from tests.support.one_slot import claim_slot
 from tests.support.slots import T0, SlotState, SlotUnderTest
 
 FRESH = T0 * 1000 + 16
@@ -38,7 +39,7 @@ def in_order(slot: SlotUnderTest, names: list[bytes] = NAMES) -> list[bytes]:
 def without_score(slot: SlotUnderTest, limit: int) -> bool:
     """Whether a claim that finds what is there now would hand it over without scores."""
     before = slot.state()
-    [[reply]] = slot.connections.run_many([claiming.claim(slot.topic, 0, limit)._replace(parse=list)])
+    [[reply]] = slot.connections.run_many([claim_slot(slot.topic, 0, limit)._replace(parse=list)])
     slot.client.flushdb()
     slot.set_clock(T0)
     slot.seed(before)
@@ -51,7 +52,7 @@ def test_the_first_of_one_score(make_slot: MakeSlot, kind: TopicType, limit: int
     slot = slot_of(make_slot, kind)
     score = of_one_score(slot)
     assert without_score(slot, limit)
-    reply = slot.run(claiming.claim(slot.topic, 0, limit))
+    reply = slot.run(claim_slot(slot.topic, 0, limit))
     taken, left = in_order(slot)[:limit], in_order(slot)[limit:]
     assert reply.messages == claimed(taken, score)
     assert (slot.state().prepare, slot.state().store) == (dict.fromkeys(taken, FRESH), dict.fromkeys(left, score))
@@ -67,7 +68,7 @@ def test_all_that_is_due(make_slot: MakeSlot, kind: TopicType, limit: int) -> No
     others = {"later": 6} if kind.timed else {}
     score = of_one_score(slot, NAMES[:4], **others)
     assert without_score(slot, limit)
-    reply = slot.run(claiming.claim(slot.topic, 0, limit))
+    reply = slot.run(claim_slot(slot.topic, 0, limit))
     assert reply.messages == claimed(in_order(slot, NAMES[:4]), score)
     assert slot.state().store == ({b"later": score + 6} if kind.timed else {})
     assert reply.next_due_ms == (T0 + 1 if kind.timed else T0 + slot.topic.lease_ms + 1)
@@ -83,14 +84,14 @@ def test_what_else_is_due_comes_in_its_order(make_slot: MakeSlot, kind: TopicTyp
         *claimed(in_order(slot, NAMES[:4]), score),
         Claimed(b"other", score + (3 if kind.timed else -3), FRESH, None),
     )
-    assert slot.run(claiming.claim(slot.topic, 0, limit)).messages == expected
+    assert slot.run(claim_slot(slot.topic, 0, limit)).messages == expected
     assert slot.state().store == {}
 
 
 def test_nothing_is_claimed_before_it_is_due(make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.FIXED_TIME)
     slot.seed(SlotState(store=dict.fromkeys(NAMES[:9], T0 + 1)))
-    reply = slot.run(claiming.claim(slot.topic, 0, 5))
+    reply = slot.run(claim_slot(slot.topic, 0, 5))
     assert (reply.messages, reply.next_due_ms, slot.state().prepare) == ((), T0 + 1, {})
 
 
@@ -98,7 +99,7 @@ def test_nothing_is_claimed_before_it_is_due(make_slot: MakeSlot) -> None:
 def test_what_was_rolled_back_keeps_its_retries(make_slot: MakeSlot, kind: TopicType) -> None:
     slot = slot_of(make_slot, kind)
     slot.seed(SlotState(store=dict.fromkeys(NAMES[:9], 3)))
-    assert {each.claim_score for each in slot.run(claiming.claim(slot.topic, 0, 5)).messages} == {T0 * 1000 + 2}
+    assert {each.claim_score for each in slot.run(claim_slot(slot.topic, 0, 5)).messages} == {T0 * 1000 + 2}
 
 
 @both_orders
@@ -109,7 +110,7 @@ def test_what_is_in_flight_is_passed_over(make_slot: MakeSlot, kind: TopicType, 
     twins = dict.fromkeys(held, (T0 - 7) * 1000 + 16)
     slot.seed(SlotState(store=dict.fromkeys(NAMES[:9], score), prepare=twins))
     free = [name for name in in_order(slot, NAMES[:9]) if name not in held]
-    reply = slot.run(claiming.claim(slot.topic, 0, 4))
+    reply = slot.run(claim_slot(slot.topic, 0, 4))
     assert reply.messages == claimed(free[:4], score)
     assert slot.state().prepare == {**twins, **dict.fromkeys(free[:4], FRESH)}
     assert slot.state().store == dict.fromkeys([*held, *free[4:]], score)
@@ -122,7 +123,7 @@ def test_no_more_bytes_than_there_is_room_for(
 ) -> None:
     slot = slot_of(make_slot, kind)
     score = of_one_score(slot, NAMES[:9])
-    reply = slot.run(claiming.claim(slot.topic, 0, 9, most_bytes=most_bytes))
+    reply = slot.run(claim_slot(slot.topic, 0, 9, most_bytes=most_bytes))
     assert reply.messages == claimed(in_order(slot, NAMES[:9])[:number], score)
     assert len(slot.state().store) == 9 - number
 
@@ -131,7 +132,7 @@ def test_a_paused_slot_hands_over_nothing(make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.FIXED_TIME)
     of_one_score(slot, NAMES[:9])
     slot.client.hset(slot.keys.meta, "paused", "1")
-    assert slot.run(claiming.claim(slot.topic, 0, 9)).messages == ()
+    assert slot.run(claim_slot(slot.topic, 0, 9)).messages == ()
 
 
 def test_several_slots_share_the_room(make_slot: MakeSlot) -> None:
@@ -153,5 +154,5 @@ def test_twins_in_flight_that_fill_the_room_hold_up_nothing(make_slot: MakeSlot,
     store = {name: first + step * number for number, name in enumerate(names)}
     in_flight = names[:4] if kind.timed else names[-4:]
     slot.seed(SlotState(store=store, prepare=dict.fromkeys(in_flight, FRESH)))
-    reply = slot.run(claiming.claim(slot.topic, 0, 4, most_bytes=16))
+    reply = slot.run(claim_slot(slot.topic, 0, 4, most_bytes=16))
     assert reply.messages

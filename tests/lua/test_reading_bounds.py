@@ -10,6 +10,7 @@ import pytest
 from rmq import TopicType
 from tests.conftest import MakeSlot, MakeTopic
 from tests.support.core import ClaimPart, Connections, EncodedMessage, claims, dead, sends, slot_keys
+from tests.support.one_slot import claim_slot
 from tests.support.slots import T0, SlotState, SlotUnderTest
 
 HELD = T0 * 1000 + 16
@@ -71,7 +72,7 @@ def test_what_does_not_fit_leaves_no_room_for_smaller_ones_of_other_slots(
 def test_due_messages_are_read_in_pieces(make_slot: MakeSlot) -> None:
     slot = make_slot(TopicType.FIXED_TIME)
     slot.seed(SlotState(store={b"%04d" % number: T0 - 5_000 + number for number in range(1_000)}))
-    assert calls_of(slot, ["zrangebyscore"], claims.claim(slot.topic, 0, 1_000)) >= 4  # 256 at a time
+    assert calls_of(slot, ["zrangebyscore"], claim_slot(slot.topic, 0, 1_000)) >= 4  # 256 at a time
 
 
 @pytest.mark.parametrize("kind", [TopicType.FIXED_TIME, TopicType.PRIORITY])
@@ -84,7 +85,7 @@ def test_large_contents_of_one_score_are_read_once(make_slot: MakeSlot, kind: To
         first = T0 - 1_000 if kind.timed else 5_000
         names = [b"%04d" % number + b"x" * 60_000 for number in range(300)]
         slot.seed(SlotState(store={name: first + step * number for number, name in enumerate(names)}))
-        calls = calls_of(slot, READS, claims.claim(slot.topic, 0, 300))
+        calls = calls_of(slot, READS, claim_slot(slot.topic, 0, 300))
         assert len(slot.state().prepare) == 69, "4 MiB"
         return calls
 

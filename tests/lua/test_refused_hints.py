@@ -21,11 +21,11 @@ from tests.support.core import (
     Nack,
     Outcomes,
     ScriptLibrary,
-    claims,
     control,
     encode,
     parse_url,
 )
+from tests.support.one_slot import claim_slot
 from tests.support.slots import scripts_under_test, scripts_with_fake_clock
 
 RELEASE = (Nack(b"held", LIVE, "release", 2**52),)
@@ -45,7 +45,7 @@ CASES: dict[str, tuple[TopicType, Callable[[Topic], Call[Any]]]] = {
     **WRITERS,
     "claim": (
         TopicType.FIXED_TIME,
-        lambda topic: claims.claim(topic, 0, 0, owner=OWNER, outcomes=Outcomes(nacks=RELEASE)),
+        lambda topic: claim_slot(topic, 0, 0, owner=OWNER, outcomes=Outcomes(nacks=RELEASE)),
     ),
     "pause": (TopicType.FIXED_TIME, lambda topic: control.pause(topic, 0, False, "me")),
     "send: chunk": (TopicType.PRIORITY, _send_once),

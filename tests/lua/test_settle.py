@@ -12,6 +12,7 @@ from rmq import Owner, TopicType
 from rmq.errors import FencedError, RmqError
 from tests.conftest import MakeSlot
 from tests.support.core import ALL_SETTLED, Nack, Outcomes, SettleReply, claims, slot_keys
+from tests.support.one_slot import claim_slot, settle_slot
 from tests.support.slots import T0, SlotState, SlotUnderTest, with_hints
 
 QUEUES = [kind for kind in TopicType if kind is not TopicType.STREAM]
@@ -202,7 +203,7 @@ CASES: dict[str, Case] = {
 
 
 def alone(slot: SlotUnderTest, outcomes: Outcomes, owner: Owner) -> SettleReply:
-    return slot.run(with_hints(claims.settle(slot.topic, 0, outcomes, owner)))
+    return slot.run(with_hints(settle_slot(slot.topic, 0, outcomes, owner)))
 
 
 def in_several(slot: SlotUnderTest, outcomes: Outcomes, owner: Owner) -> SettleReply:
@@ -218,7 +219,7 @@ def in_several(slot: SlotUnderTest, outcomes: Outcomes, owner: Owner) -> SettleR
 
 
 def with_a_claim(slot: SlotUnderTest, outcomes: Outcomes, owner: Owner) -> SettleReply:
-    reply = slot.run(with_hints(claims.claim(slot.topic, 0, 0, outcomes, owner=owner)))
+    reply = slot.run(with_hints(claim_slot(slot.topic, 0, 0, outcomes, owner=owner)))
     return SettleReply(reply.stale, reply.unmatched)
 
 

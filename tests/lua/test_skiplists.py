@@ -8,7 +8,8 @@ import pytest
 
 from rmq import Fixed, Keep, Merge, Sliding, TopicType
 from tests.conftest import MakeSlot
-from tests.support.core import Call, EncodedMessage, Record, claims, sends, write_record
+from tests.support.core import Call, EncodedMessage, Record, sends, write_record
+from tests.support.one_slot import claim_slot
 from tests.support.slots import T0, SlotState, SlotUnderTest, scripts_with_fake_clock
 
 KINDS = (TopicType.RANGE_MERGE, TopicType.FIXED_TIME, TopicType.PRIORITY)
@@ -115,5 +116,5 @@ def test_without_the_right_to_remove_by_score_all_is_as_before(kind: TopicType, 
         run(sends.send_calls(slot.topic)(0, encoded))
         slot.advance(1)
         assert slot.state().store.keys() == {content for content, _ in sent}
-        assert len(run(claims.claim(slot.topic, 0, 1_000)).messages) == 100
+        assert len(run(claim_slot(slot.topic, 0, 1_000)).messages) == 100
     assert slot.state().prepare.keys() == {content for content, _ in sent}

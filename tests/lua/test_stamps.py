@@ -10,6 +10,7 @@ import redis
 from rmq import TopicType
 from tests.conftest import MakeSlot
 from tests.support.core import Ack, Claimed, Outcomes, WholeClaim, claims
+from tests.support.one_slot import claim_slot
 from tests.support.slots import T0, SlotUnderTest, scripts_with_fake_clock
 
 HOUR_MS = 3_600_000
@@ -59,7 +60,7 @@ def test_acks_of_a_script_that_broke_off_afterwards_are_repeated_in_vain(make_sl
     first = slot.claim(1).messages
     user = f"user-{slot.topic.name}"
     slot.client.acl_setuser(user, enabled=True, nopass=True, keys=["*"], categories=["+@all"], commands=["-zadd"])
-    call = claims.claim(slot.topic, 0, 1, outcomes=Outcomes(tokens(first)))
+    call = claim_slot(slot.topic, 0, 1, outcomes=Outcomes(tokens(first)))
     script = scripts_with_fake_clock().text(call.script)
     with slot.as_user(user) as restricted, pytest.raises(redis.ResponseError, match=r"NOPERM|permission|can't run"):
         restricted.eval(script, len(call.keys), *call.keys, *call.args)

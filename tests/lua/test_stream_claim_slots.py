@@ -29,6 +29,7 @@ from tests.support.core import (
     group_keys,
     streams,
 )
+from tests.support.one_slot import claim_group
 from tests.support.slots import scripts_under_test
 
 OTHER = Member("g", "other")
@@ -189,7 +190,7 @@ def test_claims_with_names_of_their_own_are_acked_as_a_whole_in_each_slot(
     assert (first.unmatched, second.unmatched) == ((), (wrong[0][0],))
     pending = [connections.run(streams.group_stats(topic, slot, "g")).pending for slot in (0, 1)]
     assert pending == [0, 5]
-    connections.run(streams.claim(topic, 1, ME, 0, acks_of(replies[1])))
+    connections.run(claim_group(topic, 1, ME, 0, acks_of(replies[1])))
     assert redis_client.xinfo_consumers(f"{topic.name}_1", "g") == []
 
 
@@ -246,7 +247,7 @@ def test_a_new_owner_waits_only_in_slots_where_others_are_at_work(
     topic = make_topic(TopicType.STREAM, slots=2, checked=False)
     for slot in (0, 1):
         fill(connections, topic, slot, 3)
-    connections.run(streams.claim(topic, 0, OTHER, 1, owner=Owner(5, "zk")))
+    connections.run(claim_group(topic, 0, OTHER, 1, owner=Owner(5, "zk")))
     call = claim_from(topic, [ClaimPart(slot, 10, owner=OWNER) for slot in (0, 1)])
     waits, free = connections.run(call)
     assert (len(claimed(waits)), len(claimed(free))) == (0, 3)
@@ -299,7 +300,7 @@ def test_what_a_lost_reply_has_claimed_comes_again_when_the_leases_end(
     assert isinstance(in_time, ClaimReply)
     assert isinstance(stale, ClaimReply)
     assert (in_time.stale, len(stale.stale)) == ((), 2)
-    connections.run(streams.claim(topic, 1, OTHER, 0, acks_of(free)))
+    connections.run(claim_group(topic, 1, OTHER, 0, acks_of(free)))
 
 
 def test_an_error_of_the_disk_in_one_slot_is_a_lost_reply(make_topic: MakeTopic) -> None:
@@ -341,7 +342,7 @@ def test_the_bytes_are_those_of_all_slots_and_each_slot_has_its_turn(
         assert max(seen.values()) - min(seen.values()) <= 6
     assert set(seen.values()) == {10}
     for slot in range(4):
-        connections.run(streams.claim(topic, slot, ME, 0, outcomes[slot]))
+        connections.run(claim_group(topic, slot, ME, 0, outcomes[slot]))
 
 
 def test_a_call_takes_over_a_bounded_number_and_some_in_each_slot(
@@ -350,7 +351,7 @@ def test_a_call_takes_over_a_bounded_number_and_some_in_each_slot(
     topic = make_topic(TopicType.STREAM, slots=8, checked=False)
     for slot in range(8):
         fill(connections, topic, slot, 40)
-        connections.run(streams.claim(topic, slot, OTHER, 40))
+        connections.run(claim_group(topic, slot, OTHER, 40))
         expire(redis_client, topic, slot, "other")
     call = claim_from(topic, [ClaimPart(slot, 40) for slot in range(8)])
     taken = dict.fromkeys(range(8), 0)
@@ -362,7 +363,7 @@ def test_a_call_takes_over_a_bounded_number_and_some_in_each_slot(
             assert isinstance(reply, ClaimReply)
             assert numbers[slot] > 0 or taken[slot] == 40
             taken[slot] += numbers[slot]
-            connections.run(streams.claim(topic, slot, ME, 0, acks_of(reply)))
+            connections.run(claim_group(topic, slot, ME, 0, acks_of(reply)))
             if taken[slot] < 40:
                 assert 0 < reply.next_due_ms <= reply.now_ms
         if min(taken.values()) == 40:
@@ -377,7 +378,7 @@ def test_a_call_for_one_slot_may_take_over_more(
     topic = make_topic(TopicType.STREAM, slots=2, checked=False)
     fill(connections, topic, 0, 80)
     connections.run(streams.join(topic, 1, "g", "all"))
-    connections.run(streams.claim(topic, 0, OTHER, 80))
+    connections.run(claim_group(topic, 0, OTHER, 80))
     expire(redis_client, topic, 0, "other")
     first, *_ = connections.run(claim_from(topic, [ClaimPart(slot, 200) for slot in range(slots)]))
     assert len(claimed(first)) == most
@@ -465,7 +466,7 @@ def test_a_new_owner_that_has_looked_at_much_leaves_the_next_slot_for_another_ca
     topic = make_topic(TopicType.STREAM, slots=4, checked=False)
     for slot in range(3):
         fill(connections, topic, slot, 600)
-        connections.run(streams.claim(topic, slot, OTHER, 599, owner=Owner(5, "zk")))
+        connections.run(claim_group(topic, slot, OTHER, 599, owner=Owner(5, "zk")))
     parts = [ClaimPart(slot, 10, owner=OWNER) for slot in range(3)]
     replies = connections.run(claim_from(topic, parts))
     assert [claimed(reply) for reply in replies] == [[], [], []]

@@ -14,6 +14,7 @@ from rmq import Owner, Topic, TopicType
 from tests.conftest import MakeTopic
 from tests.simulation.stream_clock import TIMES_KEY, SimulatedScripts
 from tests.support.core import NO_OWNER, Ack, Connections, Member, Outcomes, group_keys, parse_url, slot_keys, streams
+from tests.support.one_slot import claim_group, settle_group
 from tests.support.slots import CLOCK_KEY, READ_FAKE_CLOCK, T0, scripts_under_test
 
 LEASE_MS = 3_000
@@ -40,7 +41,7 @@ class Group:
         self.client.hincrby(self.keys.meta, "accepted", number)
 
     def claim(self, member: Member, limit: int = 1_000, owner: Owner = NO_OWNER, own: int = 0) -> list[Ack]:
-        self.reply = self.connections.run(streams.claim(self.topic, 0, member, limit, owner=owner, own=own))
+        self.reply = self.connections.run(claim_group(self.topic, 0, member, limit, owner=owner, own=own))
         return [(message.content, message.claim_score) for message in self.reply.messages]
 
     def due_in_ms(self) -> int:
@@ -126,7 +127,7 @@ def test_a_claim_in_a_name_of_its_own_is_acked_as_a_whole_after_the_clock_was_se
     assert own is not None
     group.advance(-25_000)
     assert group.claim(ME) == []
-    assert group.connections.run(streams.settle(group.topic, 0, GONE, Outcomes(whole=[own]))).unmatched == ()
+    assert group.connections.run(settle_group(group.topic, 0, GONE, Outcomes(whole=[own]))).unmatched == ()
     assert group.client.hget(group.own.group, "acked") == b"50"
 
 

@@ -10,6 +10,7 @@ from rmq import Topic, TopicType
 from tests.conftest import MakeTopic
 from tests.lua.stream_cases import Seeded, seed
 from tests.support.core import ClaimReply, Connections, Member, Outcomes, StreamClaimed, streams
+from tests.support.one_slot import claim_group
 
 YOU = Member("g", "you")
 
@@ -33,9 +34,9 @@ def names(redis_client: Any, topic: Topic) -> Seeded:
 
 def read(connections: Connections, topic: Topic, limit: int = 10) -> list[str]:
     """Claim for somebody else, and ack; return the ids."""
-    reply: ClaimReply[StreamClaimed] = connections.run(streams.claim(topic, 0, YOU, limit))
+    reply: ClaimReply[StreamClaimed] = connections.run(claim_group(topic, 0, YOU, limit))
     acks = [(entry.id, entry.claim_score) for entry in reply.messages]
-    connections.run(streams.claim(topic, 0, YOU, 0, Outcomes(acks)))
+    connections.run(claim_group(topic, 0, YOU, 0, Outcomes(acks)))
     return [entry.id.decode() for entry in reply.messages]
 
 

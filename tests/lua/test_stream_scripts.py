@@ -30,6 +30,7 @@ from tests.support.core import (
     parse_url,
     streams,
 )
+from tests.support.one_slot import claim_group, settle_group
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 
@@ -166,7 +167,7 @@ def test_an_older_owner_is_refused_and_changes_nothing(
     before = dump(redis_client, topic)
     old = Owner(4, "zk")
     with pytest.raises(FencedError):
-        connections.run(streams.claim(topic, 0, ME, 10, owner=old, outcomes=Outcomes([(names.held.encode(), 1)])))
+        connections.run(claim_group(topic, 0, ME, 10, owner=old, outcomes=Outcomes([(names.held.encode(), 1)])))
     with pytest.raises(FencedError):
         connections.run(streams.extend(topic, 0, ME, [(names.held.encode(), 1)], old))
     assert dump(redis_client, topic) == before
@@ -180,7 +181,7 @@ def test_an_entry_that_is_spared_comes_later_and_never_dies(
     redis_client.xclaim(f"{topic.name}_0", "g", ME.consumer, 0, [names.held], retrycount=last, justid=True)
     nacks = [Nack(entry_id, last, "spare", 30_000, "E", "m")]
     seconds, micros = redis_client.time()
-    assert connections.run(streams.settle(topic, 0, ME, Outcomes(nacks=nacks), OWNER)) == SettleReply()
+    assert connections.run(settle_group(topic, 0, ME, Outcomes(nacks=nacks), OWNER)) == SettleReply()
     row = redis_client.xpending_range(f"{topic.name}_0", "g", names.held, names.held, 1)[0]
     assert (row["consumer"], row["times_delivered"]) == (b"(waiting)", last - 1)
     assert (
@@ -202,7 +203,7 @@ def test_only_the_holder_of_this_delivery_settles_it(
         entry_id = names.held.encode()
         acks = [(entry_id, token)] if verb == "ack" else []
         nacks = [] if verb == "ack" else [Nack(entry_id, token, verb, 0, "E", "m")]
-        reply = connections.run(streams.settle(topic, 0, member, Outcomes(acks, nacks), OWNER))
+        reply = connections.run(settle_group(topic, 0, member, Outcomes(acks, nacks), OWNER))
         assert reply.stale == (entry_id,)
     row = redis_client.xpending_range(f"{topic.name}_0", "g", names.held, names.held, 1)[0]
     assert (row["consumer"], row["times_delivered"]) == (b"me", 1)
@@ -216,7 +217,7 @@ def test_a_renewal_of_what_was_deleted_keeps_the_account(
     redis_client.xdel(f"{topic.name}_0", names.held)
     held = [(names.held.encode(), 1), (names.held_too.encode(), 1)]
     kept = connections.run(streams.extend(topic, 0, ME, held, OWNER)).claim_scores[0]
-    ack = streams.settle(topic, 0, ME, Outcomes(held), OWNER)
+    ack = settle_group(topic, 0, ME, Outcomes(held), OWNER)
     assert connections.run(ack).stale == ((names.held.encode(),) if kept is None else ())  # Redis 7 drops it itself
     after = connections.run(streams.group_stats(topic, 0, "g"))
     assert after.unaccounted == 0
@@ -232,7 +233,7 @@ def test_who_only_settles_does_not_bring_back_a_removed_group(
     held = [(names.held.encode(), 1)]
     assert connections.run(streams.extend(topic, 0, ME, held, OWNER)).claim_scores == (None,)
     nacks = [Nack(names.held_too.encode(), 1, "retry", 0, "E", "m")]
-    reply = connections.run(streams.settle(topic, 0, ME, Outcomes(held, nacks), OWNER))
+    reply = connections.run(settle_group(topic, 0, ME, Outcomes(held, nacks), OWNER))
     assert set(reply.stale) == {names.held.encode(), names.held_too.encode()}
     assert redis_client.xinfo_groups(f"{topic.name}_0") == []
 
@@ -266,9 +267,9 @@ def test_a_new_owner_waits_for_the_leases_of_the_one_before(
     for number in range(4):
         redis_client.xadd(store, {"content": number})
     before, after = Member("g", "before"), Member("g", "after")
-    held = messages(connections.run(streams.claim(topic, 0, before, 2, owner=Owner(1, "zk"))))
+    held = messages(connections.run(claim_group(topic, 0, before, 2, owner=Owner(1, "zk"))))
     assert len(held) == 2
-    claim = streams.claim(topic, 0, after, 10, owner=Owner(2, "zk"))
+    claim = claim_group(topic, 0, after, 10, owner=Owner(2, "zk"))
     assert messages(connections.run(claim)) == []
     redis_client.xclaim(store, "g", "before", 0, [held[0].id, held[1].id], idle=61_000, justid=True)
     redis_client.hset(next(key for key in all_keys(topic) if key.startswith("group:")), "scan_at", 1)
@@ -285,13 +286,13 @@ def test_a_new_owner_handles_nothing_beside_the_one_before(
     for number in range(4):
         redis_client.xadd(store, {"content": number})
     before, after = Member("g", "before"), Member("g", "after")
-    one, two, three = messages(connections.run(streams.claim(topic, 0, before, 3, owner=Owner(1, "zk"))))
+    one, two, three = messages(connections.run(claim_group(topic, 0, before, 3, owner=Owner(1, "zk"))))
     failed = Outcomes(nacks=[Nack(one.id, 1)])
-    connections.run(streams.claim(topic, 0, before, 0, owner=Owner(1, "zk"), outcomes=failed))
+    connections.run(claim_group(topic, 0, before, 0, owner=Owner(1, "zk"), outcomes=failed))
     redis_client.xclaim(store, "g", "before", 0, [two.id], idle=61_000, justid=True)
     redis_client.xclaim(store, "g", "before", 0, [three.id], idle=1_000, justid=True)
     redis_client.hset(next(key for key in all_keys(topic) if key.startswith("group:")), "scan_at", 1)
-    claim = streams.claim(topic, 0, after, 10, owner=Owner(2, "zk"))
+    claim = claim_group(topic, 0, after, 10, owner=Owner(2, "zk"))
     reply = connections.run(claim)
     assert messages(reply) == []
     assert 50_000 < reply.next_due_ms - reply.now_ms <= 59_000
@@ -313,7 +314,7 @@ def test_redeliveries_and_new_entries_share_the_room(
         redis_client.xadd(store, {"content": "new"})
     seen: list[bytes] = []
     while len(seen) < 200:
-        page = messages(connections.run(streams.claim(topic, 0, ME, limit)))
+        page = messages(connections.run(claim_group(topic, 0, ME, limit)))
         assert 0 < len(page) <= limit
         seen += [message.content for message in page]
     first = seen[:100]
@@ -332,7 +333,7 @@ def test_a_pass_over_many_pending_goes_in_bounded_steps_and_rests_until_a_lease_
     redis_client.xreadgroup("g", "holder", {store: ">"}, count=1_000)
     steps, reply = 0, None
     while reply is None or reply.next_due_ms <= reply.now_ms:
-        reply = connections.run(streams.claim(topic, 0, ME, 10))
+        reply = connections.run(claim_group(topic, 0, ME, 10))
         assert reply.messages == ()
         steps += 1
         assert steps < 20
@@ -351,19 +352,19 @@ def test_a_long_pass_that_finds_nothing_takes_its_time_and_does_not_hold_up_new_
         pipeline.execute()
     redis_client.xreadgroup("g", "holder", {store: ">"}, count=3_000)
     redis_client.xadd(store, {"content": "new"})
-    reply = connections.run(streams.claim(topic, 0, ME, 10))
+    reply = connections.run(claim_group(topic, 0, ME, 10))
     assert [claimed.content for claimed in reply.messages] == [b"new"]
     assert reply.now_ms < reply.next_due_ms <= reply.now_ms + 20
 
     def rest() -> bool:
-        reply = connections.run(streams.claim(topic, 0, ME, 10))
+        reply = connections.run(claim_group(topic, 0, ME, 10))
         assert reply.messages == ()
         return reply.next_due_ms > reply.now_ms + 30_000
 
     wait_until(rest)
     redis_client.xclaim(store, "g", "holder", 0, [redis_client.xrange(store, count=1)[0][0]], idle=70_000)
     redis_client.hset(next(key for key in all_keys(topic) if key.startswith("group:")), "scan_at", 1)
-    reply = connections.run(streams.claim(topic, 0, ME, 10))
+    reply = connections.run(claim_group(topic, 0, ME, 10))
     assert [claimed.content for claimed in reply.messages] == [b"x"]
 
 
@@ -375,14 +376,14 @@ def test_leases_are_noticed_in_time_after_a_clock_that_was_ahead(
     redis_client.xadd(store, {"content": "x"})
     ahead_ms = connections.run(streams.look(topic, [0], "g"))[0] + 3_600_000
     redis_client.hset(group, mapping={"scan_at": ahead_ms, "scan_cursor": "", "scan_start": 1, "scan_first": ahead_ms})
-    reply = connections.run(streams.claim(topic, 0, Member("g", "gone"), 10))
+    reply = connections.run(claim_group(topic, 0, Member("g", "gone"), 10))
     assert [claimed.content for claimed in reply.messages] == [b"x"]
     assert 0 < reply.next_due_ms <= reply.now_ms + 60_000
     redis_client.xclaim(store, "g", "gone", 0, [messages(reply)[0].id], idle=61_000, justid=True)
     redis_client.hset(group, "scan_at", ahead_ms)
     now_ms, (due_ms,) = connections.run(streams.look(topic, [0], "g"))
     assert due_ms == now_ms
-    reply = connections.run(streams.claim(topic, 0, ME, 10))
+    reply = connections.run(claim_group(topic, 0, ME, 10))
     assert [claimed.content for claimed in reply.messages] == [b"x"]
     assert reply.next_due_ms <= reply.now_ms + 60_000
 
@@ -407,9 +408,9 @@ def test_a_redrive_of_what_is_gone_appends_a_copy_that_others_pass_over(
     connections.run(streams.join(topic, 0, "h", "new"))
     answers = connections.run(dead.redrive_entries(topic, 0, "g", [names.dead, names.gone, "1-1"]))
     assert answers == [Redriven.DONE, Redriven.DONE, Redriven.ABSENT]
-    assert messages(connections.run(streams.claim(topic, 0, Member("h", "x"), 10))) == []
+    assert messages(connections.run(claim_group(topic, 0, Member("h", "x"), 10))) == []
     assert connections.run(streams.group_stats(topic, 0, "h")).totals["skipped"] == 1
-    found = messages(connections.run(streams.claim(topic, 0, ME, 10, owner=OWNER)))
+    found = messages(connections.run(claim_group(topic, 0, ME, 10, owner=OWNER)))
     again = {message.id.decode(): message for message in found}
     assert again[names.dead].claim_score == 1
     assert [message.content for message in found].count(b"x") == 1
@@ -476,4 +477,4 @@ def test_large_entries_are_read_few_at_a_time_though_the_bound_was_lowered_since
         connections.run(streams.send(topic, 0, [encoded], detailed=False))
     lowered = topic.changed(max_body_bytes=1_000)
     for _ in range(6):
-        assert len(messages(connections.run(streams.claim(lowered, 0, ME, 100)))) == 1
+        assert len(messages(connections.run(claim_group(lowered, 0, ME, 100)))) == 1

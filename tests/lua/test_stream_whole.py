@@ -19,6 +19,7 @@ from tests.support.core import (
     own_score,
     streams,
 )
+from tests.support.one_slot import claim_group, settle_group
 
 ME, OTHER = Member("g", "me"), Member("g", "other")
 NUMBER = 5
@@ -36,7 +37,7 @@ def claimed(topic: Topic, redis_client: Any, connections: Connections) -> ClaimR
     """A claim that has read some entries in a name of its own."""
     for number in range(NUMBER):
         redis_client.xadd(f"{topic.name}_0", {"content": number})
-    return connections.run(streams.claim(topic, 0, ME, 100, own=True))
+    return connections.run(claim_group(topic, 0, ME, 100, own=True))
 
 
 def acks(messages: Any) -> list[tuple[bytes, int]]:
@@ -73,10 +74,10 @@ def test_one_command_acks_all_that_a_claim_has_read(
     assert pending(connections, topic, "me") == pending(connections, topic)
     assert [(name, held) for name, held, _ in connections.run(streams.consumers(topic, 0, "g"))] == [("me", NUMBER)]
     if ride:
-        call = streams.settle(topic, 0, ME, Outcomes(whole=[claimed.own]))
+        call = settle_group(topic, 0, ME, Outcomes(whole=[claimed.own]))
         assert connections.run(call).unmatched == ()
     else:
-        assert connections.run(streams.settle(topic, 0, ME, Outcomes(whole=[claimed.own]))).unmatched == ()
+        assert connections.run(settle_group(topic, 0, ME, Outcomes(whole=[claimed.own]))).unmatched == ()
     after = connections.run(streams.group_stats(topic, 0, "g"))
     assert (after.pending, after.unaccounted, after.totals["acked"]) == (0, 0, NUMBER)
     assert names(redis_client, topic) == set()
@@ -87,11 +88,11 @@ def test_a_claim_of_which_something_was_taken_is_acked_by_name(
 ) -> None:
     taken = claimed.messages[2]
     expire(redis_client, topic, taken)
-    found = connections.run(streams.claim(topic, 0, OTHER, 10)).messages
+    found = connections.run(claim_group(topic, 0, OTHER, 10)).messages
     assert [(message.id, message.claim_score) for message in found] == [(taken.id, 2)]
     assert claimed.own is not None
-    assert connections.run(streams.settle(topic, 0, ME, Outcomes(whole=[claimed.own]))).unmatched == (claimed.own[0],)
-    reply = connections.run(streams.settle(topic, 0, ME, Outcomes(acks(claimed.messages))))
+    assert connections.run(settle_group(topic, 0, ME, Outcomes(whole=[claimed.own]))).unmatched == (claimed.own[0],)
+    reply = connections.run(settle_group(topic, 0, ME, Outcomes(acks(claimed.messages))))
     assert reply.stale == (taken.id,)
     assert pending(connections, topic) == [(taken.id.decode(), "other")]
     assert names(redis_client, topic) == {b"other"}
@@ -103,12 +104,12 @@ def test_what_was_taken_before_a_claim_does_not_concern_it(
 ) -> None:
     expire(redis_client, topic, claimed.messages[0])
     redis_client.xadd(f"{topic.name}_0", {"content": "late"})
-    reply = connections.run(streams.claim(topic, 0, OTHER, 10, own=True))
+    reply = connections.run(claim_group(topic, 0, OTHER, 10, own=True))
     assert [message.claim_score for message in reply.messages][:1] == [2]
     assert reply.own is not None
     assert reply.own[1] == 1
-    assert connections.run(streams.settle(topic, 0, OTHER, Outcomes(whole=[reply.own]))).unmatched == ()
-    connections.run(streams.settle(topic, 0, OTHER, Outcomes(acks(reply.messages[:1]))))
+    assert connections.run(settle_group(topic, 0, OTHER, Outcomes(whole=[reply.own]))).unmatched == ()
+    connections.run(settle_group(topic, 0, OTHER, Outcomes(acks(reply.messages[:1]))))
     assert len(pending(connections, topic)) == NUMBER - 1
 
 
@@ -118,12 +119,12 @@ def test_some_of_a_claim_are_settled_by_name(
 ) -> None:
     first, score = claimed.messages[0], claimed.messages[0].claim_score
     outcomes = Outcomes([(first.id, score)]) if verb == "ack" else Outcomes(nacks=[Nack(first.id, score, verb)])
-    assert connections.run(streams.settle(topic, 0, ME, outcomes)).stale == ()
-    assert connections.run(streams.settle(topic, 0, ME, outcomes)).stale == (first.id,)
+    assert connections.run(settle_group(topic, 0, ME, outcomes)).stale == ()
+    assert connections.run(settle_group(topic, 0, ME, outcomes)).stale == (first.id,)
     rest = acks(claimed.messages[1:])
     assert connections.run(streams.extend(topic, 0, ME, rest)).claim_scores == (score,) * (NUMBER - 1)
     assert connections.run(streams.extend(topic, 0, OTHER, rest)).claim_scores == (None,) * (NUMBER - 1)
-    assert connections.run(streams.settle(topic, 0, ME, Outcomes(rest))).stale == ()
+    assert connections.run(settle_group(topic, 0, ME, Outcomes(rest))).stale == ()
     assert names(redis_client, topic) <= {b"me", b"(waiting)"}
     after = connections.run(streams.group_stats(topic, 0, "g"))
     assert (after.pending, after.unaccounted) == (1 if verb in ("retry", "release") else 0, 0)
@@ -147,11 +148,11 @@ def test_what_is_given_back_is_no_longer_in_the_claim(
     assert met == NUMBER
     assert names(redis_client, topic) == {b"(waiting)"}
     assert claimed.own is not None
-    assert connections.run(streams.settle(topic, 0, ME, Outcomes(whole=[claimed.own]))).unmatched == (claimed.own[0],)
+    assert connections.run(settle_group(topic, 0, ME, Outcomes(whole=[claimed.own]))).unmatched == (claimed.own[0],)
     assert {entry_id for entry_id, _ in pending(connections, topic)} == held
-    again = connections.run(streams.claim(topic, 0, ME, 10)).messages
+    again = connections.run(claim_group(topic, 0, ME, 10)).messages
     assert {message.id.decode() for message in again} == held
-    assert connections.run(streams.settle(topic, 0, ME, Outcomes(acks(again)))).stale == ()
+    assert connections.run(settle_group(topic, 0, ME, Outcomes(acks(again)))).stale == ()
     assert connections.run(streams.group_stats(topic, 0, "g")).unaccounted == 0
 
 
@@ -160,8 +161,8 @@ def test_a_consumer_is_removed_once_nothing_is_left_of_its_claims(
 ) -> None:
     for number in range(NUMBER):
         redis_client.xadd(f"{topic.name}_0", {"content": number})
-    assert connections.run(streams.claim(topic, 0, ME, 100, own=True)).own is not None
-    assert connections.run(streams.claim(topic, 0, ME, 100)).messages == ()
+    assert connections.run(claim_group(topic, 0, ME, 100, own=True)).own is not None
+    assert connections.run(claim_group(topic, 0, ME, 100)).messages == ()
     redis_client.xgroup_createconsumer(f"{topic.name}_0", "g", "me")
     removed, given_back = 0, 0
     while not removed:
@@ -188,8 +189,8 @@ def test_a_renewal_of_what_was_deleted_leaves_the_rest_of_the_claim(
     kept = connections.run(streams.extend(topic, 0, ME, acks(claimed.messages))).claim_scores
     assert claimed.own is not None
     stale = [message.id for message, score in zip(claimed.messages, kept, strict=True) if score is None]
-    if connections.run(streams.settle(topic, 0, ME, Outcomes(whole=[claimed.own]))).unmatched:
-        reply = connections.run(streams.settle(topic, 0, ME, Outcomes(acks(claimed.messages))))
+    if connections.run(settle_group(topic, 0, ME, Outcomes(whole=[claimed.own]))).unmatched:
+        reply = connections.run(settle_group(topic, 0, ME, Outcomes(acks(claimed.messages))))
         assert list(reply.stale) == stale
     else:
         assert not stale
@@ -198,7 +199,7 @@ def test_a_renewal_of_what_was_deleted_leaves_the_rest_of_the_claim(
 
 
 def test_a_claim_that_finds_nothing_leaves_no_name(topic: Topic, redis_client: Any, connections: Connections) -> None:
-    reply = connections.run(streams.claim(topic, 0, ME, 100, own=True))
+    reply = connections.run(claim_group(topic, 0, ME, 100, own=True))
     assert (reply.messages, names(redis_client, topic)) == ((), set())
 
 
@@ -206,7 +207,7 @@ def test_no_two_claims_have_a_name_in_common(topic: Topic, redis_client: Any, co
     scores: list[int] = []
     for number in range(20):
         redis_client.xadd(f"{topic.name}_0", {"content": number})
-        reply = connections.run(streams.claim(topic, 0, ME, 1, own=True))
+        reply = connections.run(claim_group(topic, 0, ME, 1, own=True))
         assert reply.own is not None
         scores.append(reply.own[0])
     assert scores == sorted(set(scores))
@@ -219,7 +220,7 @@ def test_a_claim_has_no_name_that_its_consumer_knows_from_before(
     assert claimed.own is not None
     unseen = claimed.own[0] // 1000 + 10**9
     redis_client.xadd(f"{topic.name}_0", {"content": "next"})
-    own = connections.run(streams.claim(topic, 0, ME, 100, own=unseen)).own
+    own = connections.run(claim_group(topic, 0, ME, 100, own=unseen)).own
     assert own == (own_score(unseen), 1)
 
 
@@ -228,10 +229,10 @@ def test_an_ack_of_a_claim_of_a_group_that_was_removed_changes_nothing(
 ) -> None:
     assert claimed.own is not None
     connections.run(streams.drop_group(topic, 0, "g"))
-    assert connections.run(streams.settle(topic, 0, ME, Outcomes(whole=[claimed.own]))).unmatched == (claimed.own[0],)
+    assert connections.run(settle_group(topic, 0, ME, Outcomes(whole=[claimed.own]))).unmatched == (claimed.own[0],)
     redis_client.xgroup_create(f"{topic.name}_0", "g", "0")
-    again = connections.run(streams.claim(topic, 0, ME, 100, own=True))
-    assert connections.run(streams.settle(topic, 0, ME, Outcomes(whole=[claimed.own]))).unmatched == (claimed.own[0],)
+    again = connections.run(claim_group(topic, 0, ME, 100, own=True))
+    assert connections.run(settle_group(topic, 0, ME, Outcomes(whole=[claimed.own]))).unmatched == (claimed.own[0],)
     assert len(pending(connections, topic)) == len(again.messages) == NUMBER
 
 
@@ -240,8 +241,8 @@ def test_a_new_owner_takes_its_own_claims_for_its_own(
 ) -> None:
     redis_client.xadd(f"{topic.name}_0", {"content": "next"})
     owned = Owner(1, "zk")
-    assert len(connections.run(streams.claim(topic, 0, OTHER, 10, owner=owned)).messages) == 0
-    assert len(connections.run(streams.claim(topic, 0, ME, 10, owner=owned)).messages) == 1
+    assert len(connections.run(claim_group(topic, 0, OTHER, 10, owner=owned)).messages) == 0
+    assert len(connections.run(claim_group(topic, 0, ME, 10, owner=owned)).messages) == 1
     assert len(claimed.messages) == NUMBER
 
 
@@ -249,7 +250,7 @@ def test_entries_of_all_kinds_keep_their_order(topic: Topic, redis_client: Any, 
     store = f"{topic.name}_0"
     for fields in ({"content": "a"}, {"content": "b", "body": "x"}, {"content": "c"}, {"k": "v"}, {"content": "d"}):
         redis_client.xadd(store, fields)
-    reply = connections.run(streams.claim(topic, 0, ME, 10, own=True))
+    reply = connections.run(claim_group(topic, 0, ME, 10, own=True))
     assert [(message.content, message.body) for message in reply.messages] == [
         (b"a", None),
         (b"b", b"x"),

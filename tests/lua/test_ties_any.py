@@ -17,6 +17,7 @@ from tests.lua.test_spark_scripts import read as read_chunk
 from tests.stateful.tiers import chosen, in_order, place_of
 from tests.support.core import Claimed, ClaimPart, ClaimReply, Connections, EncodedMessage, Nack, Outcomes, sends
 from tests.support.core import claims as claiming
+from tests.support.one_slot import claim_slot, settle_slot
 from tests.support.slots import T0, SlotState, SlotUnderTest, scripts_under_test
 
 SMALLEST, LARGEST = b"\x00", b"\xff" * 9
@@ -108,7 +109,7 @@ def test_where_bytes_end_a_claim_each_message_is_delivered(bodied: bool, make_sl
     missing = set(tier)
     for _ in range(60):
         slot.advance(1)
-        reply = slot.run(claiming.claim(slot.topic, 0, 100, most_bytes=2_500))
+        reply = slot.run(claim_slot(slot.topic, 0, 100, most_bytes=2_500))
         assert 1 <= len(reply.messages) <= 6
         assert slot.state().store.keys() == set(tier) - set(names(reply.messages))
         missing -= set(names(reply.messages))
@@ -143,7 +144,7 @@ def test_slots_that_are_claimed_from_together_turn_too(make_topic: MakeTopic, co
         for slot, reply in enumerate(replies):
             missing -= {(slot, content) for content in names(reply.messages)}
             nacks = [Nack(content, score, "release", 50) for content, score in done(reply)]
-            connections.run(claiming.settle(topic, slot, Outcomes(nacks=nacks)))
+            connections.run(settle_slot(topic, slot, Outcomes(nacks=nacks)))
         if not missing:
             break
     assert missing == set()
@@ -208,7 +209,7 @@ def test_what_does_not_fit_stays(seed: int, make_slot: MakeSlot) -> None:
     while left:
         slot.advance(1)
         most_bytes = draw.choice([100, 3_000, 20_000])
-        reply = slot.run(claiming.claim(slot.topic, 0, draw.choice([1, 7, 100]), most_bytes=most_bytes))
+        reply = slot.run(claim_slot(slot.topic, 0, draw.choice([1, 7, 100]), most_bytes=most_bytes))
         taken = set(names(reply.messages))
         assert taken, "one message may have any size"
         assert taken <= left

@@ -15,6 +15,7 @@ from rmq.errors import FixedTimePassedError
 from tests.stateful.clock import SlotClock
 from tests.stateful.model import Model
 from tests.support.core import NO_OWNER, Call, EncodedMessage, Nack, Outcomes, ages_for, claims, sends
+from tests.support.one_slot import claim_slot, settle_slot
 from tests.support.slots import T0, SlotState, with_hints
 
 TICK_MS = 1_000
@@ -178,7 +179,7 @@ class SlotAlphabet:
     def _claim(self, world: World, limit: int) -> Iterator[tuple[str, World]]:
         claimed = world.copy()
         reply = claimed.model.claim(limit, NO_OWNER)
-        call = claims.claim(self.topic, 0, limit)
+        call = claim_slot(self.topic, 0, limit)
         self._play(Played(f"claim {limit}", world.model, call, reply, claimed.model, limit))
         for message in reply.messages:
             claimed.owed[message.content] = "flying"
@@ -195,7 +196,7 @@ class SlotAlphabet:
     def _sweep(self, world: World) -> Iterator[tuple[str, World]]:
         after = world.copy()
         reply = after.model.claim(0, NO_OWNER)
-        self._play(Played("sweep", world.model, claims.claim(self.topic, 0, 0), reply, after.model))
+        self._play(Played("sweep", world.model, claim_slot(self.topic, 0, 0), reply, after.model))
         yield "a sweep", after
 
     def _settle(self, world: World, number: int, content: bytes, token: Token) -> Iterator[tuple[str, World]]:
@@ -209,14 +210,14 @@ class SlotAlphabet:
             elif verb == "ack":
                 acks = [(content, token.score)]
                 reply = done.model.settle(acks, [], [], NO_OWNER)
-                call = claims.settle(self.topic, 0, Outcomes(acks))
+                call = settle_slot(self.topic, 0, Outcomes(acks))
                 if live and done.owed.get(content) == "flying":
                     del done.owed[content]
             else:
                 delay_ms = 0 if verb == "nack" else TICK_MS
                 nacks = [Nack(content, token.score, "retry", delay_ms, "ValueError", "no")]
                 reply = done.model.settle([], nacks, [], NO_OWNER)
-                call = with_hints(claims.settle(self.topic, 0, Outcomes(nacks=nacks)))
+                call = with_hints(settle_slot(self.topic, 0, Outcomes(nacks=nacks)))
             self._play(Played(f"{verb} {what}", world.model, call, reply, done.model))
             if verb == "extend":
                 renewed = reply.claim_scores[0]

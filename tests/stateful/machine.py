@@ -35,6 +35,7 @@ from tests.support.core import (
     claims as claiming,
 )
 from tests.support.core import dead as dead_
+from tests.support.one_slot import claim_slot, settle_slot
 from tests.support.slots import CLOCK_KEY, T0, read_state, with_hints
 
 T = TypeVar("T")
@@ -119,9 +120,9 @@ class SlotMachine(RuleBasedStateMachine):
         tokens = [(claimed.content, claimed.claim_score) for claimed in self.handed[-1:]]
         nacks = [Nack(*token) for token in tokens]
         for call in (
-            claiming.claim(self.topic, 0, 10, owner=older),
-            claiming.settle(self.topic, 0, Outcomes(tokens), older),
-            with_hints(claiming.settle(self.topic, 0, Outcomes(nacks=nacks), older)),
+            claim_slot(self.topic, 0, 10, owner=older),
+            settle_slot(self.topic, 0, Outcomes(tokens), older),
+            with_hints(settle_slot(self.topic, 0, Outcomes(nacks=nacks), older)),
             claiming.extend(self.topic, 0, tokens, older),
         ):
             assert type(self.connections.run_many([call])[0]) is FencedError
@@ -234,7 +235,7 @@ class SlotMachine(RuleBasedStateMachine):
             acks, nacks = self._acks(settled), self._nacks(settled)
         held, owner = dict(self.model.slot.prepare), self._owner()
         reply = self._both(
-            with_hints(claiming.settle(self.topic, 0, Outcomes(acks, nacks, whole), owner)),
+            with_hints(settle_slot(self.topic, 0, Outcomes(acks, nacks, whole), owner)),
             lambda: self.model.settle(acks, nacks, whole, owner),
         )
         assert reply is not None
@@ -408,9 +409,7 @@ class SlotMachine(RuleBasedStateMachine):
         for _ in range(3 * len(CONTENTS)):
             self._set_clock(max(self.model.now_ms, self.latest_ms) + LONGEST_DELAY_MS + 4_000)
             acks = self._tokens(range(len(self.handed)))
-            reply = self.connections.run(
-                claiming.claim(self.topic, 0, 10, owner=self._owner(), outcomes=Outcomes(acks))
-            )
+            reply = self.connections.run(claim_slot(self.topic, 0, 10, owner=self._owner(), outcomes=Outcomes(acks)))
             self.owed -= {claimed.content for claimed in reply.messages}
             self.handed = list(reply.messages)
             if not reply.messages and reply.next_due_ms == 0:

@@ -29,6 +29,7 @@ from tests.support.core import (
     parse_url,
     streams,
 )
+from tests.support.one_slot import settle_group
 from tests.support.servers import RedisServer
 from tests.support.slots import forget_topic
 
@@ -81,7 +82,7 @@ class Streams(RuleBasedStateMachine):
     def claim(self, name: str, consumer: str, limit: int, **settled: Any) -> Any:
         member = Member(name, consumer)
         if consumer == "y" and limit == 0:  # the second one settles apart from its claims
-            return self.run(streams.settle(self.topic, 0, member, Outcomes(**settled)))
+            return self.run(settle_group(self.topic, 0, member, Outcomes(**settled)))
         # the third consumer claims from several slots at once
         parts = [ClaimPart(1, limit)] * (consumer == "z") + [ClaimPart(0, limit, Outcomes(**settled))]
         *others, reply = self.run(streams.stream_claims(self.topic, member)(parts))

@@ -41,6 +41,7 @@ from tests.support.core import (
     claims as claiming,
 )
 from tests.support.core import dead as dead_
+from tests.support.one_slot import claim_slot, settle_slot
 
 T = TypeVar("T")
 Record = dict[str, Any]
@@ -298,7 +299,7 @@ class SlotUnderTest:
         sweep_limit: int = claiming.SWEEP_LIMIT,
         owner: Owner = NO_OWNER,
     ) -> ClaimReply:
-        call = claiming.claim(
+        call = claim_slot(
             self.topic,
             0,
             limit,
@@ -310,10 +311,10 @@ class SlotUnderTest:
         return self.run(call)
 
     def ack(self, *acks: Ack, owner: Owner = NO_OWNER) -> tuple[bytes, ...]:
-        return self.run(claiming.settle(self.topic, 0, Outcomes(acks), owner)).stale
+        return self.run(settle_slot(self.topic, 0, Outcomes(acks), owner)).stale
 
     def nack(self, *nacks: Nack, owner: Owner = NO_OWNER) -> tuple[bytes, ...]:
-        return self.run(with_hints(claiming.settle(self.topic, 0, Outcomes(nacks=nacks), owner))).stale
+        return self.run(with_hints(settle_slot(self.topic, 0, Outcomes(nacks=nacks), owner))).stale
 
     def extend(self, *claims: Ack, owner: Owner = NO_OWNER) -> ExtendReply:
         return self.run(claiming.extend(self.topic, 0, claims, owner))

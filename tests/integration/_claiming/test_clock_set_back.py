@@ -11,6 +11,7 @@ import pytest
 from rmq import Leading, Merge, Owner, RangeMergeMessage, RmqClient, StreamMessage, Sum, Topic, TopicType
 from tests.campaign.clocks import NOT_HERE, Clock, library
 from tests.support.core import NO_OWNER, Member, in_wheel, streams
+from tests.support.one_slot import claim_group
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 
@@ -51,10 +52,10 @@ def test_a_lease_of_a_stream_ends(client: RmqClient, clock: Clock, back_s: int, 
     connections = client._connections
     client.producer(topic).send_many(StreamMessage(str(number)) for number in range(3))
     connections.run(streams.join(topic, 0, "g", "all"))
-    held = connections.run(streams.claim(topic, 0, Member("g", "gone"), 3, owner=owners[0]))
+    held = connections.run(claim_group(topic, 0, Member("g", "gone"), 3, owner=owners[0]))
     assert [message.content for message in held.messages] == [b"0", b"1", b"2"]
     set_back(client, clock, back_s)
-    claim = streams.claim(topic, 0, Member("g", "next"), 10, owner=owners[1])
+    claim = claim_group(topic, 0, Member("g", "next"), 10, owner=owners[1])
     first = connections.run(claim)
     assert (first.messages, first.next_due_ms <= first.now_ms + lease_ms) == ((), True)
     found = first

@@ -17,7 +17,7 @@ from rmq import Consumer, DelayedQueue, Delivery, PriorityMessage, RmqClient, St
 from rmq.errors import DurabilityError, RedisUnavailableError, ReplyLostError, RmqError, SendError
 from tests.support.clients import limits_of, stats_of
 from tests.support.core import ClaimReply, Connections, Message, PrefetchSize, parse_url, slot_keys
-from tests.support.core import claims as claiming
+from tests.support.one_slot import claim_slot
 from tests.support.servers import RedisServer
 from tests.support.sides import SIDES, Side
 from tests.support.topologies import RedisClusterServers
@@ -397,7 +397,7 @@ def test_a_node_that_refuses_us_costs_no_reply_of_another_node(cluster: RedisClu
     for server in cluster.servers:
         cluster.ask(server, *"ACL SETUSER half on >pw ~* &* +@all".split())
     connections = Connections(parse_url(cluster.url.replace("//", "//half:pw@", 1)), deadline_s=5.0)
-    claims = [claiming.claim(halves.topic, slot, 1) for slot in (halves.frozen[0], halves.healthy[0])]
+    claims = [claim_slot(halves.topic, slot, 1) for slot in (halves.frozen[0], halves.healthy[0])]
     assert all(isinstance(reply, ClaimReply) for reply in connections.run_many(claims))
     cluster.ask(halves.victim, *"ACL DELUSER half".split())  # cuts its connections, too
     refused, good = connections.run_many(claims)

@@ -17,7 +17,8 @@ from rmq.spark.slots import QuerySlots
 from rmq.spark.source import owning
 from tests.conftest import MakeTopic
 from tests.integration.spark.test_spark_driver import MakeQuery, Query, fill, make_query
-from tests.support.core import Connections, claims, parse_url, slot_keys
+from tests.support.core import Connections, parse_url, slot_keys
+from tests.support.one_slot import claim_slot
 from tests.support.waiting import wait_until
 
 __all__ = ["make_query"]
@@ -106,7 +107,7 @@ def fail_once(monkeypatch: pytest.MonkeyPatch, name: str, error: RmqError, *, af
 
 def earlier_owner_claims(redis_url: str, topic: Topic, slot: int, epoch: int = 4) -> None:
     connections = Connections(parse_url(redis_url))
-    connections.run(claims.claim(topic, slot, 1, owner=Owner(epoch, ENSEMBLE)))
+    connections.run(claim_slot(topic, slot, 1, owner=Owner(epoch, ENSEMBLE)))
     connections.close()
 
 

@@ -27,6 +27,7 @@ from rmq.errors import (
     RmqError,
     ScriptFailedError,
 )
+from tests.support.one_slot import claim_slot, settle_slot
 
 MERGE, FIXED = Topic("t", TopicType.RANGE_MERGE, slots=4), Topic("t", TopicType.FIXED_TIME, slots=4)
 PRIORITY, AGED = Topic("t", TopicType.PRIORITY, slots=4, ties="any"), Topic("t", TopicType.PRIORITY, slots=4)
@@ -83,7 +84,7 @@ def test_a_sender_makes_scores_with_ages_once_it_knows_the_clock(monkeypatch: py
 
 
 def test_a_claim() -> None:
-    call = claiming.claim(
+    call = claim_slot(
         PRIORITY,
         1,
         10,
@@ -97,7 +98,7 @@ def test_a_claim() -> None:
     nacks = [1, b"d", 5, "bury", 0, "E", "m"]
     settled = [*nacks, 2, 5, 2, b"a", b"b", 6, 1, b"c", 1, 8, 2]
     assert list(call.args) == [9, 60_000, 16, "any", *bounds, 4 + len(settled), 7, "zk", 10, 4, *settled]
-    assert list(claiming.claim(FIXED, 0, 0).args)[3:] == ["low", *bounds, 7, 0, "", 0, 0, 0, 0, 0]
+    assert list(claim_slot(FIXED, 0, 0).args)[3:] == ["low", *bounds, 7, 0, "", 0, 0, 0, 0, 0]
 
 
 def test_a_claim_from_several_slots() -> None:
@@ -106,12 +107,12 @@ def test_a_claim_from_several_slots() -> None:
     call = claiming.queue_claims(topic)(parts, 1_000)
     first, second = [11, 7, "zk", 10, 4, 0, 1, 5, 1, b"a", 0, 60_000], [8, 0, "", -1, 0, 0, 0, 0, 60_000]
     assert list(call.args)[7:] == [1_000, "PUBLISH", *first, *second]
-    assert call.keys == sum((claiming.claim(topic, slot, 1).keys for slot in range(2)), ())
+    assert call.keys == sum((claim_slot(topic, slot, 1).keys for slot in range(2)), ())
 
 
 def test_a_claims_reply() -> None:
     def parse(reply: list[Any]) -> ClaimReply[Any]:
-        return claiming.claim(PRIORITY, 1, 10).parse([reply])
+        return claim_slot(PRIORITY, 1, 10).parse([reply])
 
     reply = [
         b"1700000000999",
@@ -146,12 +147,12 @@ def test_a_claims_reply() -> None:
 
 def test_acks_nacks_and_extends() -> None:
     shared = [16, 30 * 86_400_000, 250_000, "PUBLISH"]
-    acks = claiming.settle(FIXED, 0, Outcomes([(b"a", 5), (b"b", 6), (b"c", 5)]), Owner(7, "zk"))
+    acks = settle_slot(FIXED, 0, Outcomes([(b"a", 5), (b"b", 6), (b"c", 5)]), Owner(7, "zk"))
     own = [7, "zk", 0, 3, 5, 1, b"a", 6, 1, b"b", 5, 1, b"c", 0]
     assert list(acks.args) == [*shared, len(own) + 1, 6, *own]
     assert acks.parse(1) == SettleReply()
     assert acks.parse([[b"a"], [b"5"], 0]) == SettleReply((b"a",), (5,))
-    nack = claiming.settle(FIXED, 0, Outcomes(nacks=[Nack(b"a", 5, "retry", 9)], whole=[(7, 2)]))
+    nack = settle_slot(FIXED, 0, Outcomes(nacks=[Nack(b"a", 5, "retry", 9)], whole=[(7, 2)]))
     own = [0, "", 1, b"a", 5, "retry", 9, "", "", 0, 1, 7, 2]
     assert list(nack.args) == [*shared, len(own) + 1, 10, *own]
     assert (acks.keys, nack.keys[:6], nack.keys[5]) == (nack.keys[:6], acks.keys, "wake{t_0}")
@@ -213,7 +214,7 @@ def test_looking() -> None:
 
 
 SEND = sending.send_calls(FIXED)(1, [A, B])
-CLAIM = claiming.claim(FIXED, 1, 1)
+CLAIM = claim_slot(FIXED, 1, 1)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from rmq._broker.shared import worker_beat
 from rmq._io.wire import packed
 from rmq._transport.cluster_map import absent_key, hash_slot
 from rmq._transport.script_library import Names, contract_of, default_scripts
+from tests.support.one_slot import claim_slot, settle_slot
 
 HEADER = """\
 -- Take due messages.
@@ -57,7 +58,7 @@ def test_a_header_that_says_it_badly_is_refused(truth: str, other: str, problem:
 @pytest.mark.parametrize("sharded", [True, False])
 def test_the_command_for_hints_is_filled_in_when_a_call_is_sent(sharded: bool) -> None:
     topic = Topic("t", TopicType.PRIORITY, slots=1)
-    request = default_scripts().request(claiming.claim(topic, 0, 10), sharded=sharded, cluster=False)
+    request = default_scripts().request(claim_slot(topic, 0, 10), sharded=sharded, cluster=False)
     assert (b"$8\r\nSPUBLISH\r\n" in request, b"$7\r\nPUBLISH\r\n" in request) == (sharded, not sharded)
     content = claiming.extend(topic, 0, [(b"PUBLISH", 5)])
     assert b"SPUBLISH" not in default_scripts().request(content, sharded=True, cluster=True)
@@ -66,9 +67,9 @@ def test_the_command_for_hints_is_filled_in_when_a_call_is_sent(sharded: bool) -
 def test_in_a_cluster_a_script_that_writes_to_several_keys_names_one_that_never_exists() -> None:
     topic, scripts = Topic("t", TopicType.PRIORITY, slots=1), default_scripts()
     for call, more in (
-        (claiming.claim(topic, 0, 10), 1),
+        (claim_slot(topic, 0, 10), 1),
         (claiming.extend(topic, 0, [(b"a", 5)]), 1),
-        (claiming.settle(topic, 0, Outcomes([(b"a", 5)])), 0),  # the channel is one of its keys
+        (settle_slot(topic, 0, Outcomes([(b"a", 5)])), 0),  # the channel is one of its keys
         (steering.adopt(topic, 0, "zk", ""), 0),  # a single key
         (viewing.find(topic, 0, b"a"), 0),
         (worker_beat("w", "{}", 1_000), 0),

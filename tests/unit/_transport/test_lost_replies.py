@@ -20,6 +20,7 @@ from rmq._transport.exchange import Exchange
 from rmq._transport.script_library import default_scripts
 from rmq._transport.urls import Address
 from rmq.errors import FixedTimePassedError, RedisUnavailableError, ReplyLostError
+from tests.support.one_slot import claim_slot, settle_slot
 
 FIXED = Topic("t", TopicType.FIXED_TIME)
 SEND = sending.send_calls(FIXED)(0, [EncodedMessage(0, b"a", 5_000, None)])
@@ -36,8 +37,8 @@ REPEATED = {
     "look": claiming.look(FIXED, [0]),
 }
 NEVER_REPEATED = {
-    "claim": claiming.claim(FIXED, 0, 1),
-    "settle": claiming.settle(FIXED, 0, Outcomes([(b"a", 1)], [Nack(b"a", 1)])),
+    "claim": claim_slot(FIXED, 0, 1),
+    "settle": settle_slot(FIXED, 0, Outcomes([(b"a", 1)], [Nack(b"a", 1)])),
     "extend": claiming.extend(FIXED, 0, [(b"a", 1)]),
     "purge_backlog": steering.purge_backlog(FIXED, 0, "store", 1),
 }
