@@ -22,7 +22,6 @@ from rmq._broker import shared as workers
 from rmq._broker import streams, viewing
 from rmq._broker.claims import MAX_BATCH, NACK_BATCH, PIGGYBACKED_NACKS, WHOLE_BATCH, ClaimPart, Nack, Outcomes
 from rmq._broker.dead import Turn
-from rmq._broker.definitions import MAX_DEFINITION_BYTES
 from rmq._broker.keys import (
     HISTORY_LOCK_KEY,
     TOPICS_KEY,
@@ -34,7 +33,7 @@ from rmq._broker.keys import (
     history_key,
     slot_keys,
 )
-from rmq._broker.registry import READ_AT_ONCE
+from rmq._broker.registry import MAX_DEFINITION_BYTES, READ_AT_ONCE
 from rmq._broker.sends import MergedSends, QueueSends
 from rmq._broker.stream_broker import RESUME_BATCH
 from rmq._broker.streams import Member

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from rmq._admin.history import Minute, minute_of, minute_of_stream, sum_of
 from rmq._admin.spark_queries import SparkQuery
-from rmq._broker.definitions import Definitions, UnreadableTopic
+from rmq._broker.registry import Definitions, UnreadableTopic
 from rmq._model.display import span
 from rmq._model.figures import ConsumerStats, GroupStats, StreamStats, TopicStats
 from rmq._model.topics import Topic, TopicType, slot_of

@@ -35,7 +35,6 @@ from rmq._broker.claims import Outcomes as Outcomes
 from rmq._broker.claims import WholeClaim as WholeClaim
 from rmq._broker.dead import Turn as Turn
 from rmq._broker.dead import Untold as Untold
-from rmq._broker.definitions import MAX_DEFINITION_BYTES as MAX_DEFINITION_BYTES
 from rmq._broker.keys import ENSEMBLES_KEY as ENSEMBLES_KEY
 from rmq._broker.keys import HISTORY_LOCK_KEY as HISTORY_LOCK_KEY
 from rmq._broker.keys import REDIS_KEY as REDIS_KEY
@@ -53,6 +52,7 @@ from rmq._broker.keys import sent_key as sent_key
 from rmq._broker.keys import slot_keys as slot_keys
 from rmq._broker.keys import spark_queries_key as spark_queries_key
 from rmq._broker.keys import write_rate_key as write_rate_key
+from rmq._broker.registry import MAX_DEFINITION_BYTES as MAX_DEFINITION_BYTES
 from rmq._broker.registry import Registry as Registry
 from rmq._broker.sends import MergedSends as MergedSends
 from rmq._broker.sends import QueueSends as QueueSends

@@ -52,7 +52,7 @@ QUESTIONS = {
     ],
     "Where is a definition's version checked?": [
         ("read_document", "rmq/_model/schema.py"),
-        ("read_definition", "rmq/_broker/definitions.py"),
+        ("read_definition", "rmq/_broker/registry.py"),
     ],
     "How is a stream trimmed?": [
         ("drop", "lua/streams/stream_trim.lua"),

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.padding import Padding
 from rich.text import Text
 
-from rmq._broker.definitions import UnreadableTopic
+from rmq._broker.registry import UnreadableTopic
 from rmq._model.display import counted, span, when
 from rmq._model.entries import check_group, id_key
 from rmq._model.figures import ConsumerStats, GroupStats, StreamStats, TopicStats

@@ -14,7 +14,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from rmq._broker.definitions import Difference, differences
+from rmq._broker.registry import Difference, differences
 from rmq._listening.discovery import MARK, modules
 from rmq._listening.listener import Listener
 from rmq._model.display import counted

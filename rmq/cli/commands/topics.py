@@ -12,7 +12,7 @@ from typing import Annotated, Any, cast
 import typer
 from rich.console import RenderableType
 
-from rmq._broker.definitions import UnreadableTopic
+from rmq._broker.registry import UnreadableTopic
 from rmq._model.display import dashed, span
 from rmq._model.merge_words import merge_name, merge_words
 from rmq._model.retry import ExponentialRetry, LadderRetry, RetryPolicy
