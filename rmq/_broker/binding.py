@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from operator import attrgetter
 from types import MappingProxyType
@@ -14,6 +14,7 @@ from rmq._model.scores import Ties, ages_for
 from rmq._model.topics import Topic
 from rmq._transport.call import NO_REFUSALS, PUBLISH, Call, Refusals
 from rmq._transport.script_library import Names, Script, default_scripts
+from rmq.errors import RmqError
 
 T = TypeVar("T")
 
@@ -157,6 +158,11 @@ class BoundScript:
         """
         names = tuple(keys[name] for name in self._script.keys.required)
         return Call(self.name, names, self.args(**args), parse, self.repeatable, target, 0, self.durable)
+
+
+def refusal(kind: type[RmqError], text: str) -> Callable[[Call[Any], Sequence[str]], RmqError]:
+    """Return a function for `Refusals`: it fills the words after the code, and `{target}`, in the text of an error."""
+    return lambda call, words: call.error(kind, text.format(*words, target=call.target))
 
 
 def options_of(topic: Topic) -> tuple[bool, bool]:

@@ -378,9 +378,9 @@ class Registry:
     def _confirm(self, stored: Stored) -> None:
         """Have replicas, or the disk, confirm a new definition, whichever client registered it; then record that."""
         self._define(stored.topic, stored.text, stored.text, durable=True)
-        fields = {name: value for name, value in stored.document.fields.items() if name != UNCONFIRMED}
+        confirmed = {name: value for name, value in stored.document.fields.items() if name != UNCONFIRMED}
         with suppress(RmqError):  # the next one who needs it has it confirmed once more
-            self._define(stored.topic, stored.text, replace(stored.document, fields=fields).to_json().encode())
+            self._define(stored.topic, stored.text, replace(stored.document, fields=confirmed).to_json().encode())
 
     def _add(self, topic: Topic, text: bytes) -> None:
         """Write a definition if there is none; a plain command, so that registering needs no right to run scripts."""

@@ -204,13 +204,8 @@ def join_group(
     chosen_slots = checked_slots(topic, slots)
     call_slots(connections, chosen_slots, lambda slot: streams.join(topic, slot, group, start))
     if resume_as is not None and (number := resume(connections, topic, member, chosen_slots)):
-        log.info(
-            "topic %s, group %s: %d entries held by an earlier consumer %s are delivered again",
-            topic.name,
-            group,
-            number,
-            resume_as,
-        )
+        text = "topic %s, group %s: %d entries held by an earlier consumer %s are delivered again"
+        log.info(text, topic.name, group, number, resume_as)
     return StreamBroker(connections, topic, member)
 
 
@@ -238,12 +233,6 @@ def resume(connections: Connections, topic: Topic, member: Member, slots: Sequen
 def log_lost(topic: Topic, slot: int, group: str, lost: Sequence[bytes]) -> None:
     """Log a warning about entries, if any, that were trimmed or deleted before the group had acked them."""
     if lost:
-        log.warning(
-            "topic %s, slot %d, group %s: %d entries were trimmed or deleted before they were acked: %s%s",
-            topic.name,
-            slot,
-            group,
-            len(lost),
-            ", ".join(entry_id.decode() for entry_id in lost[:SHOWN_IDS]),
-            " …" if len(lost) > SHOWN_IDS else "",
-        )
+        text = "topic %s, slot %d, group %s: %d entries were trimmed or deleted before they were acked: %s"
+        ids = ", ".join(entry_id.decode() for entry_id in lost[:SHOWN_IDS])
+        log.warning(text, topic.name, slot, group, len(lost), f"{ids} …" if len(lost) > SHOWN_IDS else ids)

@@ -9,7 +9,7 @@ from itertools import repeat
 from operator import attrgetter
 from typing import Any, cast
 
-from rmq._broker.binding import SAFE_AGAIN, BoundScript
+from rmq._broker.binding import SAFE_AGAIN, BoundScript, refusal
 from rmq._broker.claims import (
     Ack,
     Claims,
@@ -47,19 +47,12 @@ from rmq._transport.call import Call, is_one, read_totals
 from rmq._transport.rpc_ids import RpcId
 from rmq.errors import EntryIdError, RmqError, TooManyGroupsError
 
-
-def _id_does_not_rise(call: Call[Any], detail: Sequence[str]) -> RmqError:
-    return call.error(EntryIdError, f"id {detail[0]} does not lie above {detail[1]}, the last one of {call.target}")
-
-
-def _only_some_ids(call: Call[Any], detail: Sequence[str]) -> RmqError:
-    text = f"{detail[0]} of {detail[1]} entries for {call.target} name an id; all of a call must, or none"
-    return call.error(EntryIdError, text)
-
-
 _SEND = BoundScript(
     "stream_send",
-    {"RMQ_ID": _id_does_not_rise, "RMQ_IDS": _only_some_ids},
+    {
+        "RMQ_ID": refusal(EntryIdError, "id {} does not lie above {}, the last one of {target}"),
+        "RMQ_IDS": refusal(EntryIdError, "{} of {} entries for {target} name an id; all of a call must, or none"),
+    },
     durable="Sent again, entries without ids of their own are appended twice; those with `id=` are not",
 )
 OPEN_AGAIN = (
@@ -80,24 +73,12 @@ _RESUME, _FORGET, _RANGE, _PENDING = (BoundScript(f"stream_{verb}") for verb in 
 _STATS, _GROUP, _CONSUMERS = (BoundScript(f"stream_{verb}") for verb in "stats group consumers".split())
 
 
-def _too_many_groups(call: Call[Any], detail: Sequence[str]) -> RmqError:
-    text = f"{call.target} has {detail[0]} groups already; remove one, see `RmqClient.stream`"
-    return call.error(TooManyGroupsError, text)
-
-
-_JOIN = BoundScript("stream_join", {"RMQ_GROUPS": _too_many_groups})
-
-
-def _driven(call: Call[Any], detail: Sequence[str]) -> RmqError:
-    return call.error(
-        RmqError,
-        f"{call.target}: the group cannot be moved: it belongs to a Spark query, whose checkpoint has the position",
-    )
-
-
+_GROUPS = "{target} has {} groups already; remove one, see `RmqClient.stream`"
+_JOIN = BoundScript("stream_join", {"RMQ_GROUPS": refusal(TooManyGroupsError, _GROUPS)})
+_DRIVEN = "{target}: the group cannot be moved: it belongs to a Spark query, whose checkpoint has the position"
 _MOVE_GROUP = BoundScript(
     "stream_move_group",
-    {"RMQ_DRIVEN": _driven},
+    {"RMQ_DRIVEN": refusal(RmqError, _DRIVEN)},
     durable="Moved again, a group reads again the entries that it has read since",
 )
 

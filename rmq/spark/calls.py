@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, Literal, NamedTuple
 
-from rmq._broker.binding import BoundScript, claim_order_of
+from rmq._broker.binding import BoundScript, claim_order_of, refusal
 from rmq._broker.claims import CLAIM_BYTES, MAX_BATCH
 from rmq._broker.keys import query_keys, slot_keys
 from rmq._model.records import unwrap
@@ -16,32 +16,27 @@ from rmq._model.scores import score_of
 from rmq._model.topics import Topic, TopicType
 from rmq._model.whereabouts import AnyPlace
 from rmq._transport.call import Call
-from rmq.errors import BatchAckedError, BatchLostError, DriverReplacedError, RmqError
-
-
-def _refused(error: type[RmqError], text: str) -> Callable[[Call[Any], Sequence[str]], RmqError]:
-    return lambda call, words: error(f"{call.target}: {text.format(*words)}", topic=call.topic, slot=call.slot)
-
+from rmq.errors import BatchAckedError, BatchLostError, DriverReplacedError
 
 REFUSALS = {
-    "RMQ_ACKED": _refused(
+    "RMQ_ACKED": refusal(
         BatchAckedError,
-        "this query's batches are acked up to {}. The task belongs to an earlier batch, or the "
+        "{target}: this query's batches are acked up to {}. The task belongs to an earlier batch, or the "
         "checkpoint is an old copy",
     ),
-    "RMQ_COPIES": _refused(
+    "RMQ_COPIES": refusal(
         BatchLostError,
-        "Redis has evicted the bodies of {} messages of this batch, as it does at maxmemory under a "
+        "{target}: Redis has evicted the bodies of {} messages of this batch, as it does at maxmemory under a "
         "volatile-* policy. Set maxmemory-policy to noeviction and restart the query; the messages "
         "are delivered again after their leases",
     ),
-    "RMQ_DRIVER": _refused(
+    "RMQ_DRIVER": refusal(
         DriverReplacedError,
-        "a newer driver ({}) runs this query; only one driver may run from a checkpoint or a copy of it",
+        "{target}: a newer driver ({}) runs this query; only one driver may run from a checkpoint or a copy of it",
     ),
-    "RMQ_LOST": _refused(
+    "RMQ_LOST": refusal(
         BatchLostError,
-        "the leases of {} messages expired while their batch was running, and other workers took "
+        "{target}: the leases of {} messages expired while their batch was running, and other workers took "
         "them. Restart the query, or set failOnLeaseLost to false to continue without them",
     ),
 }

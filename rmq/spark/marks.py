@@ -10,6 +10,7 @@ from hashlib import blake2b
 from typing import Any, NamedTuple, Protocol, cast
 
 from rmq._broker import sends
+from rmq._broker.binding import refusal
 from rmq._broker.keys import sent_key
 from rmq._model.batches import EncodedMessage
 from rmq._model.merging import PriorityRule
@@ -34,17 +35,12 @@ class Hash(Protocol):
         """Add bytes to the hashed data."""
 
 
-def _changed(call: Call[Any], words: Sequence[str]) -> BatchChangedError:
-    return BatchChangedError(
-        f"{call.target}: a retry of a task of batch {words[0]} produced other rows than its first "
-        "attempt, or grouped them differently, and this topic counts every send. Write "
-        "rmq.spark.keyed(frame, partitions=n) of a source that can be read again, with the same n and "
-        "options each time, or set idempotent=false to accept double counting",
-        topic=call.topic,
-        slot=call.slot,
-    )
-
-
+_CHANGED = refusal(
+    BatchChangedError,
+    "{target}: a retry of a task of batch {} produced other rows than its first attempt, or grouped them differently, "
+    "and this topic counts every send. Write rmq.spark.keyed(frame, partitions=n) of a source that can be read again, "
+    "with the same n and options each time, or set idempotent=false to accept double counting",
+)
 _AGAIN = "If Spark retries the task, they are counted once"
 
 
@@ -181,7 +177,7 @@ def send_once(
     rpc_id = RpcId(lane, mark.batch, mark.batch, None, key, mark.digest, kept)
     send = sends.send_calls(topic)(slot, messages, rpc_id=rpc_id, partly="first")
     parse = partial(_merged if topic.merge is not None else _sent, len(messages), mark.first)
-    return cast("Call[Once]", send._replace(parse=parse, durable=_AGAIN, refusals={"RMQ_CHANGED": _changed}))
+    return cast("Call[Once]", send._replace(parse=parse, durable=_AGAIN, refusals={"RMQ_CHANGED": _CHANGED}))
 
 
 def _sent(number: int, first: int, reply: Any) -> Once:

@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from rmq._broker import shared
-from rmq._broker.binding import BoundScript
+from rmq._broker.binding import BoundScript, refusal
 from rmq._broker.keys import group_keys
 from rmq._model.topics import Topic
 from rmq._transport.call import Call, is_one
-from rmq.errors import DriverReplacedError, InvalidValueError, RmqError
+from rmq.errors import DriverReplacedError, InvalidValueError
 
-
-def _replaced(call: Call[Any], words: Sequence[str]) -> RmqError:
-    text = f"{call.target}: another driver ({words[0]}) reads the topic with this group; a group has only one driver"
-    return call.error(DriverReplacedError, text)
-
-
-def _consumed(call: Call[Any], words: Sequence[str]) -> RmqError:
-    text = (
-        f"{call.target}: the group has {words[0]} consumers, but a query needs a group without "
-        "consumers; use another group, or remove the consumers"
-    )
-    return call.error(InvalidValueError, text)
-
-
-_POSITION = BoundScript("spark_position", {"RMQ_CONSUMERS": _consumed})
-_WALK, _ADVANCE = BoundScript("spark_walk"), BoundScript("spark_advance", {"RMQ_DRIVER": _replaced})
-_TRIM = BoundScript("spark_trim", {"RMQ_DRIVER": _replaced})
+_DRIVER = "{target}: another driver ({}) reads the topic with this group; a group has only one driver"
+_CONSUMERS = (
+    "{target}: the group has {} consumers, but a query needs a group without consumers; use another group, or remove "
+    "the consumers"
+)
+_REPLACED = {"RMQ_DRIVER": refusal(DriverReplacedError, _DRIVER)}
+_POSITION = BoundScript("spark_position", {"RMQ_CONSUMERS": refusal(InvalidValueError, _CONSUMERS)})
+_WALK, _ADVANCE = BoundScript("spark_walk"), BoundScript("spark_advance", _REPLACED)
+_TRIM = BoundScript("spark_trim", _REPLACED)
 
 
 class Standing(NamedTuple):
