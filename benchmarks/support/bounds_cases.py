@@ -728,8 +728,8 @@ def _spark_named(place: Place) -> Call[Any]:
 # --- streams
 
 
-case("stream_send", "1,000", S)(lambda place: streams.send(
-    place.topic, 0, place.messages(MAX_BATCH), True))  # fmt: skip
+case("stream_send", "1,000", S)(lambda place: streams.sends(place.topic)(
+    0, place.messages(MAX_BATCH), True))  # fmt: skip
 
 
 @case("stream_join", "among the most groups", S, sizes=False)

@@ -64,7 +64,7 @@ class BoundScript:
         self, name: str, refusals: Refusals = NO_REFUSALS, *, repeatable: bool = True, durable: str = ""
     ) -> None:
         self.name = name
-        self._refusals = refusals
+        self.refusals = refusals
         self._getters: dict[tuple[bool, bool], Callable[[Any], tuple[str, ...]]] = {}
         self.repeatable = repeatable
         self.durable = durable
@@ -145,7 +145,7 @@ class BoundScript:
         names = self.keys_with(topic, slot, keys) if keys else self.keys_of(topic, slot, group)
         values = self.args(**{**self.settings_of(topic, group), **args})
         confirmed = self.durable if durable else ""
-        return Call(self.name, names, values, parse, self.repeatable, topic.name, slot, confirmed, self._refusals)
+        return Call(self.name, names, values, parse, self.repeatable, topic.name, slot, confirmed, self.refusals)
 
     def call_on(self, target: str, parse: Callable[[Any], T], keys: Mapping[str, str], **args: Any) -> Call[T]:
         """Return a call of the script on keys, by name, that belong to no slot.

@@ -72,7 +72,7 @@ def send_calls(topic: Topic, rpc_ids: RpcIdAllocator | None = None, again: str =
         again: Topics without `merge=`: what a repeat by the caller does, for errors about `durability`.
     """
     if topic.type is TopicType.STREAM:
-        return partial(streams.send, topic)
+        return streams.sends(topic)
     if topic.merge is not None:
         return MergedSends(topic, rpc_ids or RpcIdAllocator())
     return QueueSends(topic, again)

@@ -110,25 +110,30 @@ class Member:
     consumer: str
 
 
-def send(
-    topic: Topic, slot: int, messages: Messages, detailed: bool = False, rpc_id: RpcId | None = None, partly: str = ""
-) -> Call[SendResult]:
-    """Return a call that sends up to `MAX_BATCH` entries of one slot, in their order; see `SendCall`."""
-    del partly
-    number = len(messages)
+def sends(topic: Topic) -> Callable[..., Call[SendResult]]:
+    """Return the builder of a stream topic's sends, see `SendCall`: of up to `MAX_BATCH` entries, in their order."""
+    args_of = _SEND.args_with(**_SEND.settings_of(topic))
 
-    def parse(reply: list[bytes]) -> SendResult:
-        ids = tuple(entry_id.decode() for entry_id in reply) if detailed else ()
-        return SendResult(number, 0, (True,) * len(ids), ids)
+    def send(
+        slot: int, messages: Messages, detailed: bool = False, rpc_id: RpcId | None = None, partly: str = ""
+    ) -> Call[SendResult]:
+        del partly
+        number = len(messages)
 
-    key, chunk = ("", "") if rpc_id is None else (rpc_id.key, rpc_id.chunk)
-    entries = entry_args(messages)
-    call = _SEND.call(topic, slot, parse, detailed=int(detailed), number=number, chunk=chunk, messages=entries)
-    if key:
-        call = call._replace(keys=(*call.keys, key))
-    if any(message.fields and is_open_id(message.fields) for message in messages):
-        return call._replace(repeatable=False, durable=OPEN_AGAIN)
-    return call
+        def parse(reply: list[bytes]) -> SendResult:
+            ids = tuple(entry_id.decode() for entry_id in reply) if detailed else ()
+            return SendResult(number, 0, (True,) * len(ids), ids)
+
+        keys, chunk = _SEND.keys_of(topic, slot), ""
+        if rpc_id is not None and rpc_id.key:
+            keys, chunk = (*keys, rpc_id.key), rpc_id.chunk
+        args = args_of(detailed=int(detailed), number=number, chunk=chunk, messages=entry_args(messages))
+        call = Call(_SEND.name, keys, args, parse, True, topic.name, slot, _SEND.durable, _SEND.refusals)
+        if any(message.fields and is_open_id(message.fields) for message in messages):
+            return call._replace(repeatable=False, durable=OPEN_AGAIN)
+        return call
+
+    return send
 
 
 def entry_args(messages: Iterable[EncodedMessage]) -> list[Argument]:

@@ -50,10 +50,10 @@ CASES: dict[str, Make] = {
     "registry_define": _define(b"there", b"new"),
     "registry_define of the same": _define(b"there", b"there"),
     "stream_send with ids": _of_stream(
-        lambda topic, names: streams.send(topic, 0, [encode(topic, StreamMessage("a", id="99999999999999-1"))], True)
+        lambda topic, names: streams.sends(topic)(0, [encode(topic, StreamMessage("a", id="99999999999999-1"))], True)
     ),
     "stream_send with open ids": _of_stream(
-        lambda topic, names: streams.send(topic, 0, [encode(topic, StreamMessage("a", id="99999999999999-*"))], True)
+        lambda topic, names: streams.sends(topic)(0, [encode(topic, StreamMessage("a", id="99999999999999-*"))], True)
     ),
     "stream_send of a chunk": _of_stream(
         lambda topic, names: send_once(topic, 0, ENTRIES, Mark("q1", 1, 0, 60, 0, "d"))

@@ -96,7 +96,7 @@ def _claim(topic: Topic, names: Seeded) -> Call[object]:
 
 WRITERS: dict[str, Case] = {
     "stream_untold_dead": lambda topic, names: dead.untold(topic, 0, Turn("ops", "me", 60_000), 10, "g"),
-    "stream_send": lambda topic, names: streams.send(topic, 0, [EncodedMessage(0, b"new", 0, b"b")], True),
+    "stream_send": lambda topic, names: streams.sends(topic)(0, [EncodedMessage(0, b"new", 0, b"b")], True),
     "stream_join": lambda topic, names: streams.join(topic, 0, "h", "all"),
     "stream_claim": _claim,
     "stream_settle: acks": lambda topic, names: settle_group(topic, 0, ME, Outcomes([(names.held.encode(), 1)]), OWNER),

@@ -229,7 +229,7 @@ def test_entries_of_a_new_stream_are_read_at_once(make_topic: MakeTopic, connect
     topic = make_topic(TopicType.STREAM, checked=False)
     connections.run(streams.join(topic, 0, "g", "all"))
     batch = [EncodedMessage(0, b"%d" % number, 0, None) for number in range(200)]
-    connections.run(streams.send(topic, 0, batch, False))
+    connections.run(streams.sends(topic)(0, batch, False))
     connections.command("CONFIG", "RESETSTAT")
     reply = connections.run(claim_group(topic, 0, Member("g", "me"), 200))
     stats: Any = connections.command("INFO", "commandstats")
@@ -240,8 +240,8 @@ def test_entries_of_a_new_stream_are_read_at_once(make_topic: MakeTopic, connect
 def test_a_large_entry_of_the_release_before_is_noticed(make_topic: MakeTopic, connections: Connections) -> None:
     topic = make_topic(TopicType.STREAM, checked=False)
     connections.run(streams.join(topic, 0, "g", "all"))
-    connections.run(streams.send(topic, 0, [EncodedMessage(0, b"a", 0, None)], False))
-    call = streams.send(topic, 0, [EncodedMessage(0, b"a", 0, None)], False)
+    connections.run(streams.sends(topic)(0, [EncodedMessage(0, b"a", 0, None)], False))
+    call = streams.sends(topic)(0, [EncodedMessage(0, b"a", 0, None)], False)
     for _ in range(40):
         connections.command("XADD", call.keys[0], "*", "content", "b", "body", b"x" * MIB)
     read: list[int] = []
@@ -256,7 +256,7 @@ def test_many_large_entries_of_the_release_before_are_not_read_at_once(
 ) -> None:
     topic = make_topic(TopicType.STREAM, checked=False)
     connections.run(streams.join(topic, 0, "g", "all"))
-    connections.run(streams.send(topic, 0, [EncodedMessage(0, b"a", 0, None)], False))
+    connections.run(streams.sends(topic)(0, [EncodedMessage(0, b"a", 0, None)], False))
     assert len(connections.run(claim_group(topic, 0, Member("g", "me"), 10)).messages) == 1
     for _ in range(100):
         connections.command("XADD", slot_keys(topic.name, 0).store, "*", "p", b"x" * (MIB // 4))

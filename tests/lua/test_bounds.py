@@ -86,9 +86,9 @@ def test_large_entries_behind_small_ones_are_read_in_parts(make_topic: MakeTopic
     topic = make_topic(TopicType.STREAM, checked=False)
     connections.run(streams.join(topic, 0, "g", "all"))
     small = [EncodedMessage(0, b"s%d" % number, 0, None) for number in range(100)]
-    connections.run(streams.send(topic, 0, small, False))
+    connections.run(streams.sends(topic)(0, small, False))
     for number in range(20):
-        connections.run(streams.send(topic, 0, [EncodedMessage(0, b"%d" % number, 0, b"x" * MIB)], False))
+        connections.run(streams.sends(topic)(0, [EncodedMessage(0, b"%d" % number, 0, b"x" * MIB)], False))
     seen: list[int] = []
     while sum(seen) < 120:
         reply = connections.run(claim_group(topic, 0, ME, 1_000))
@@ -140,7 +140,7 @@ def test_what_a_stream_claim_does_beside_is_bounded_in_all(
     connections.run(streams.join(topic, 0, "g", "all"))
     for part in range(2):
         messages = [EncodedMessage(0, b"%d %d" % (part, number), 0, None) for number in range(400)]
-        connections.run(streams.send(topic, 0, messages, False))
+        connections.run(streams.sends(topic)(0, messages, False))
     held = connections.run(claim_group(topic, 0, ME, 400)).messages
     ids: Any = [each.id for each in held]
     own = group_keys(topic.name, 0, "g")
@@ -160,7 +160,7 @@ def test_what_an_earlier_process_held_is_given_back_in_parts(make_topic: MakeTop
     topic = make_topic(TopicType.STREAM, checked=False)
     connections.run(streams.join(topic, 0, "g", "all"))
     messages = [EncodedMessage(0, b"%d" % number, 0, None) for number in range(2 * RESUME_BATCH + 10)]
-    connections.run(streams.send(topic, 0, messages, False))
+    connections.run(streams.sends(topic)(0, messages, False))
     connections.run(claim_group(topic, 0, ME, 1_000))
     assert stream_broker.resume(connections, topic, ME, [0]) == len(messages)
 

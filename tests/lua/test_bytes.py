@@ -202,7 +202,7 @@ def test_a_claim_from_a_stream_is_bounded(make_topic: MakeTopic, connections: Co
     sizes = [1_000_000, 3_500_000, 10, *[10] * 30, 5_000_000, 5_000_000]
     for number, size in enumerate(sizes):
         message = EncodedMessage(0, b"%d" % number, 0, b"x" * size)
-        connections.run(streams.send(topic, 0, [message], False))
+        connections.run(streams.sends(topic)(0, [message], False))
     me, seen = Member("g", "me"), list[int]()
     while len(seen) < len(sizes):
         reply = connections.run(claim_group(topic, 0, me, 1_000))
@@ -237,7 +237,7 @@ def test_what_comes_back_to_a_stream_is_bounded(verb: str, make_topic: MakeTopic
     connections.run(streams.join(topic, 0, "g", "all"))
     me = Member("g", "me")
     for number in range(6):
-        connections.run(streams.send(topic, 0, [EncodedMessage(0, b"%d" % number, 0, b"x" * MIB)], False))
+        connections.run(streams.sends(topic)(0, [EncodedMessage(0, b"%d" % number, 0, b"x" * MIB)], False))
         reply = connections.run(claim_group(topic, 0, me, 10))
         held: list[StreamClaimed] = list(reply.messages)  # pyright: ignore[reportAssignmentType]
         nacks = [Nack(held[0].id, 1, verb, 0)]

@@ -35,7 +35,7 @@ def topic(make_topic: MakeTopic) -> Topic:
 def filled(connections: Connections, topic: Topic, number: int = 5, start: str = "all") -> None:
     """Entries 1-0, 2-0 ... of 10 bytes each, and a group."""
     messages = [StreamMessage(f"e{n}", id=f"{n}-0") for n in range(1, number + 1)]
-    connections.run(streams.send(topic, 0, [encode(topic, message) for message in messages], True))
+    connections.run(streams.sends(topic)(0, [encode(topic, message) for message in messages], True))
     connections.run(streams.join(topic, 0, "files", start))
 
 

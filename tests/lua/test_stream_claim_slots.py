@@ -39,7 +39,7 @@ Settled = Callable[[Seeded], Outcomes]
 def fill(connections: Connections, topic: Topic, slot: int, number: int, size_bytes: int = 1) -> None:
     connections.run(streams.join(topic, slot, "g", "all"))
     messages = [EncodedMessage(slot, b"%03d" % each + b"x" * size_bytes, 0, None) for each in range(number)]
-    connections.run(streams.send(topic, slot, messages))
+    connections.run(streams.sends(topic)(slot, messages))
 
 
 def claim_from(
@@ -415,7 +415,7 @@ def test_an_owner_need_not_wait_for_retries_of_later(
         connections.run(streams.join(topic, slot, "g", "all"))
         park(redis_client, topic, slot, number, due_ms)
     redis_client.xtrim(group_keys(topic.name, 0, "g").store, maxlen=0)  # they cost work, and bring nothing
-    connections.run(streams.send(topic, 1, [EncodedMessage(1, b"new", 0, None)]))
+    connections.run(streams.sends(topic)(1, [EncodedMessage(1, b"new", 0, None)]))
     call = claim_from(topic, [ClaimPart(slot, 100, owner=OWNER) for slot in (0, 1)])
     assert [contents(reply) for reply in connections.run(call)] == [[], [b"new"]]
 

@@ -20,7 +20,7 @@ def topic(make_topic: MakeTopic) -> Topic:
 
 
 def send(connections: Connections, topic: Topic, *messages: StreamMessage) -> SendResult:
-    return connections.run(streams.send(topic, 0, [encode(topic, message) for message in messages], True))
+    return connections.run(streams.sends(topic)(0, [encode(topic, message) for message in messages], True))
 
 
 def entries(client: Any, topic: Topic) -> list[tuple[str, dict[bytes, bytes]]]:

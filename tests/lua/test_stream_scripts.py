@@ -474,7 +474,7 @@ def test_large_entries_are_read_few_at_a_time_though_the_bound_was_lowered_since
     for _ in range(6):
         body = b"x" * (5 * 1_048_576)
         encoded = EncodedMessage(0, b"a", 0, body)
-        connections.run(streams.send(topic, 0, [encoded], detailed=False))
+        connections.run(streams.sends(topic)(0, [encoded], detailed=False))
     lowered = topic.changed(max_body_bytes=1_000)
     for _ in range(6):
         assert len(messages(connections.run(claim_group(lowered, 0, ME, 100)))) == 1

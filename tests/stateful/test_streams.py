@@ -93,7 +93,7 @@ class Streams(RuleBasedStateMachine):
     @rule(number=st.integers(1, 5))
     def send(self, number: int) -> None:
         messages = [EncodedMessage(0, b"m", 0, None) for _ in range(number)]
-        ids = self.run(streams.send(self.topic, 0, messages, True)).ids
+        ids = self.run(streams.sends(self.topic)(0, messages, True)).ids
         self.present += ids
         for group in self.model.values():
             group.unread += ids
