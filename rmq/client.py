@@ -411,7 +411,7 @@ class RmqClient:
         return adopt(self._connections, resolved, from_ensemble, ours)
 
     def history(self) -> History:
-        """Return the last day of all topics, minute by minute."""
+        """Return the figures of all topics during the last day, minute by minute."""
         return History(self._connections)
 
     def record_history(self) -> None:

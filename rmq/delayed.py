@@ -51,7 +51,7 @@ log = reporter("rmq.delayed")
 pack_number = Struct(">I").pack
 
 YEAR_MS = 365 * 86_400_000
-"""A shorter delay needs no further look."""
+"""Delays of up to this many ms are valid on every topic, so the full check is skipped."""
 
 ID_BYTES = 12
 """Length of the id in front of a value. It is random, but for its last four bytes in `offer_many`, which count up. With
@@ -61,8 +61,8 @@ a billion values in a queue, one queue in 10^11 has two equal ids."""
 USUAL_BYTES = 1_000
 """Values of up to this many bytes skip the full check, if the topic allows a content of this length and an id."""
 
-OFFERED_AGAIN = "Offered again, a value is a second element, unless the queue has merge=True"
-"""What a repeat of an offer by the caller does; a plain send merges."""
+OFFERED_AGAIN = "Offering a value again adds a second element, unless the queue has merge=True"
+"""Effect of repeating an offer, for the text of errors. A repeated send would merge instead."""
 
 _OFFERS = SendOptions(method=("offer_many", "value"))
 
@@ -79,7 +79,7 @@ class DelayedQueue(Generic[ValueT]):
         merge: Equal values are one element, and the last offer sets its due time. Without it, each offer is an element.
         slots: Number of slots of the queue, a power of two. With 1, values come in the order of their due times; with
             more, the order holds within each slot.
-        lease: How long a taken value may stay unfinished before it is redelivered; whole seconds.
+        lease: Time after which a taken value that is not finished is redelivered; whole seconds.
         payload: Class of the values: a dataclass, a msgspec struct or a pydantic model. By default they are `str` or
             `bytes`, and are returned as `bytes`. Each program sets its own; Redis does not store it.
         codec: Encodes the values; `JsonCodec()` by default. With `merge` it must encode equal values as equal bytes,
@@ -205,7 +205,7 @@ class DelayedQueue(Generic[ValueT]):
         return send_from(self._producer, source, False, _OFFERS, lambda value: self._values.message(value, next(ids)))
 
     def take(self, timeout: float | timedelta | None = None) -> ValueT:
-        """Wait for a value, take it out of the queue for good, and return it.
+        """Wait for a value, remove it from the queue, and return it.
 
         If the caller fails after this, the value is lost; use `taking` to prevent that. Acks are sent a moment later,
         several together. If the process is killed before that, the values are delivered again; if it ends normally,
@@ -234,7 +234,7 @@ class DelayedQueue(Generic[ValueT]):
         return self._take(timeout)
 
     def take_many(self, max_values: int = 100, timeout: float | timedelta | None = None) -> list[ValueT]:
-        """Wait for the first value, take as many as are due out of the queue for good, and return them.
+        """Wait for the first value; remove and return as many values as are due.
 
         As with `take`, acks are sent a moment later, and the values are lost if the caller fails after this.
 
@@ -360,7 +360,7 @@ class DelayedQueue(Generic[ValueT]):
         self._ahead.done([delivery])
 
     def keep_many(self, deliveries: Sequence[Delivery]) -> None:
-        """Do the same as `keep` for several values."""
+        """Remove several claimed values from the queue a moment later, as `keep` does."""
         self._check_claimed(*_several(deliveries))
         if deliveries:
             self._ahead.done(deliveries)

@@ -232,7 +232,7 @@ class FixedTimePassedError(SendError):
 
 
 class MemoryFullError(SendError):
-    """Redis is at its `maxmemory` and refuses to store more; consumers can still drain."""
+    """Redis has reached its `maxmemory` and stores no more messages. Consumers can still claim and ack."""
 
 
 class RedisUnavailableError(RmqError):

@@ -1,4 +1,4 @@
-"""Control of a topic: single messages by content, or all of it."""
+"""Control of a topic: changes single messages by content, or pauses, resumes and purges the topic."""
 
 from __future__ import annotations
 

@@ -147,8 +147,8 @@ class Dead(Generic[D]):
         Args:
             tell: Called with 1 to 100 dead messages of a slot, oldest death first, in a separate thread: a `Webhook`,
                 or a function, which should return within a minute.
-            name: Name of the subscription. One of the processes that use a name calls its function, and after its end
-                another one takes over. Every name is notified of all deaths.
+            name: Name of the subscription. Of the processes that use the same name, one calls its function; when it
+                ends, another one takes over. Each name is notified of all deaths.
             every_s: Seconds between two checks, 0.01 to a day. A check costs one script per slot.
 
         Returns:

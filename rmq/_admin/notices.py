@@ -20,7 +20,7 @@ from rmq.errors import InvalidValueError, RedisUnavailableError, RmqError
 log = reporter("rmq.notices")
 
 Tell = Callable[[list[Any]], object]
-"""Is called with dead messages: a list of `DeadMessage`, of a stream topic of `DeadEntry`."""
+"""Function that is called with dead messages: a list of `DeadMessage`, or on a stream topic of `DeadEntry`."""
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -46,7 +46,7 @@ class _NotifyFailedError(Exception):
 def checked_name(name: str) -> str:
     """Return the name of a receiver of notices; raise `InvalidValueError` if it breaks the rule."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidValueError(f"name {name!r} must be 1 to 64 of A-Z a-z 0-9 . _ -")
+        raise InvalidValueError(f"name is {name!r}; it must be 1 to 64 characters of A-Z a-z 0-9 . _ -")
     return name
 
 

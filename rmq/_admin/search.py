@@ -69,19 +69,21 @@ def search(
 
 
 def _read_cursor(cursor: str, slots: Sequence[int]) -> tuple[int, deque[_Begun]]:
-    """Return the number of started slots, and those in progress."""
+    """Parse a cursor: return the number of slots that were started, and the slots in progress."""
     if not _CURSOR.fullmatch(cursor):
-        raise InvalidValueError(f"cursor {cursor!r:.100} is not the cursor of a search")
+        raise InvalidValueError(f"cursor {cursor!r:.100} is invalid; pass the cursor of the previous page")
     first, *parts = cursor.split(";")
     known, begun = set(slots), deque[_Begun]()
     for part in parts:
         slot, _, text = part.partition("=")
         if int(slot) not in known:
-            raise InvalidValueError(f"cursor {cursor!r:.100} is not the cursor of a search in these slots")
+            raise InvalidValueError(
+                f"cursor {cursor!r:.100} is of a search in other slots; pass the same slots for every page"
+            )
         known.remove(int(slot))  # a cursor has each slot once
         cursors = tuple(text.split("."))
         if any(number and int(number) > _LAST_CURSOR for number in cursors):
-            raise InvalidValueError(f"cursor {cursor!r:.100} is not the cursor of a search")
+            raise InvalidValueError(f"cursor {cursor!r:.100} is invalid; pass the cursor of the previous page")
         begun.append((int(slot), cursors))
     return int(first), begun
 

@@ -136,7 +136,8 @@ class StreamTopic(StreamView):
             if len(slots) > 1:
                 name = self.topic.name
                 raise InvalidValueError(
-                    f"entry {entry_id} of topic {name} exists in slots {', '.join(slots)}; give slot=", topic=name
+                    f"entry {entry_id} of topic {name} exists in slots {', '.join(slots)}; select one with slot=",
+                    topic=name,
                 )
 
     def trim(self, actor: str | None = None, *, retention: Retention | None = None) -> list[Trimmed]:

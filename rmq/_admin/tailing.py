@@ -72,9 +72,9 @@ def tail_all(
         raise InvalidValueError("streams is empty; it must have at least one stream topic")
     for view in views:
         if not isinstance(view, StreamView):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidValueError(f"streams has {brief(view, 100)}; each must be a result of `RmqClient.stream`")
+            raise InvalidValueError(f"streams contains {brief(view, 100)}; each must be a result of `RmqClient.stream`")
     if any(view._connections is not views[0]._connections for view in views):
-        raise InvalidValueError("streams are of several clients; all must be of one client")
+        raise InvalidValueError("streams come from different clients; all must come from the same one")
     return tail_of([(view, None) for view in {view.topic.name: view for view in views}.values()], start, timeout)
 
 
@@ -83,7 +83,7 @@ def tail_of(
     start: Position | None,
     timeout: float | timedelta | None,
 ) -> Iterator[StreamEntry]:
-    """Follow slots of topics from now on, not from the first call of `next`."""
+    """Follow slots of topics from the time of this call, not of the first `next`."""
     longest_s = MAX_SCORE if timeout is None else seconds(timeout, "timeout")
     first = None if start is None else position(start, "start")
     cursors: list[_Cursor] = []

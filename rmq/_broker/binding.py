@@ -100,13 +100,13 @@ class BoundScript:
         return settings
 
     def _names_of(self, topic: Topic) -> tuple[str, ...]:
-        """Return the names of the keys, with the optional ones of topics that keep times of sending, or merge."""
+        """Return the names of the keys, including the optional ones that the topic needs for send times or merging."""
         born, merges = options_of(topic)
         names = self._script.keys
         return names.required + tuple(name for name in names.optional if (born if name == "born" else merges))
 
     def keys_of(self, topic: Topic, slot: int, group: str | None = None) -> tuple[str, ...]:
-        """Return the keys of a slot of a topic, or of a group on it, with the optional ones that such a topic has."""
+        """Return the keys of a slot, or of a group on it, including the optional ones that the topic has."""
         options = options_of(topic)
         getter = self._getters.get(options)
         if getter is None:
@@ -166,7 +166,7 @@ def refusal(kind: type[RmqError], text: str) -> Callable[[Call[Any], Sequence[st
 
 
 def options_of(topic: Topic) -> tuple[bool, bool]:
-    """Return whether the slots of a topic have the key with times of sending, and the keys for merging."""
+    """Return whether the slots of a topic have the key with send times, and the keys for merging."""
     return topic.ttl is not None and not topic.type.timed, topic.merge is not None
 
 

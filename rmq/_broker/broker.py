@@ -52,7 +52,7 @@ class Broker(Protocol):
 
         Args:
             parts: The claims, one for each slot.
-            most_bytes: Most bytes of contents and bodies in all replies; the first message may have more.
+            most_bytes: Maximum size of contents and bodies in all replies, bytes; the first message may be larger.
         """
         ...
 
@@ -64,7 +64,7 @@ class Broker(Protocol):
         ...
 
     def settle_many_call(self, calls: Sequence[Call[SettleReply]]) -> Call[list[SettleReply | RmqError]]:
-        """Return one call for several of `settle_call`, whose slots one script may touch; each has its own reply."""
+        """Return one call in place of several `settle_call`, in slots that one script may access; each gets a reply."""
         ...
 
     def extend_call(self, slot: int, claims: Sequence[Ack], owner: Owner = NO_OWNER) -> Call[ExtendReply]:
@@ -116,14 +116,14 @@ class QueueBroker:
     """Sends to the slots of a topic, claims from them and settles: a `Broker`.
 
     Args:
-        connections: Where the slots are.
+        connections: Connections to the servers of the slots.
         topic: The registered definition.
-        again: Topics without `merge=`: what a repeat of a send by the caller does, for errors about `durability`.
+        again: Topics without `merge=`: the effect of repeating a send, for errors about `durability`.
 
     Attributes:
         send_call: Returns a send of up to `MAX_BATCH` messages of one slot, for callers that keep several in flight.
-        send_part_call: As `send_call`; if the topic merges, or has fixed times, the result may be a `PartlySent`.
-        send_first_call: As `send_call`, but refuses no message individually: it stores the first ones, or none.
+        send_part_call: Like `send_call`; if the topic merges, or has fixed times, the result may be a `PartlySent`.
+        send_first_call: Like `send_call`, but refuses no message individually: it stores the first ones, or none.
         send_many_call: Returns a call for small sends to several slots; `None` if each slot needs a call of its own.
     """
 

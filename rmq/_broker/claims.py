@@ -34,29 +34,30 @@ _SETTLE, _EXTEND = BoundScript("settle", repeatable=False), BoundScript("extend"
 _LOOK = BoundScript("look")
 
 MAX_BATCH = 1_000
-"""Most messages in one script call: `unpack` takes 7,999 values, and a script that has written can't be stopped."""
+"""Maximum number of messages in a script call: `unpack` takes 7,999 values, and a script that wrote can't be
+stopped."""
 
 NACK_BATCH = 100
-"""Most nacks, and most redrives or purges, in one call: each costs the server several commands."""
+"""Maximum number of nacks, redrives or purges in one call: each costs the server several commands."""
 
 PIGGYBACKED_NACKS = 64
-"""Most nacks in a slot that a claim carries, besides its other work."""
+"""Maximum number of nacks for a slot that a claim takes along, in addition to its other work."""
 
 WHOLE_BATCH = 256
-"""Most whole claims acked in one call: each costs the server several commands."""
+"""Maximum number of whole claims acked in one call: each costs the server several commands."""
 
 RENEWALS = 256
-"""Most leases that one call renews."""
+"""Maximum number of leases that one call renews."""
 
 CONTROL_BATCH = 256
-"""Most messages that one call cancels, reschedules, promotes or deletes by name."""
+"""Maximum number of messages that one call cancels, reschedules, promotes or deletes by name."""
 
 CLAIM_BYTES = 4 * 1_048_576
-"""Most bytes of contents and bodies in one claim; its first message may have more. The next claim gets the rest: a
-script blocks all other clients, for about 2 ms per MiB."""
+"""Maximum size of contents and bodies in one claim, bytes; its first message may be larger. The next claim gets the
+rest: a script blocks all other clients, for about 2 ms per MiB."""
 
 SWEEP_LIMIT = 256
-"""Most expired leases and most due retries that one claim moves; the next claim moves the rest."""
+"""Maximum number of expired leases, and of due retries, that one claim moves; the next claim moves the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ Renewal = tuple[int, Sequence[Ack], Owner]
 """A slot, the deliveries whose lease is to be renewed there, and the owner that claimed them."""
 
 RENEWAL_PATIENCE_S = 0.25
-"""How long renewals with a reply wait for the replies of a server that may be down, in seconds."""
+"""Seconds for which renewals that have a reply wait for the replies of a server that may be down."""
 
 WholeClaim = tuple[int, int]
 """Claim score, and the number of the deliveries in the slot that have it, all of which are done."""
@@ -113,7 +114,7 @@ class Outcomes(NamedTuple):
     whole: Sequence[WholeClaim] = ()
 
     def args(self) -> list[Argument]:
-        """Return the outcomes as the scripts take them, which settle nacks, acks and whole claims in this order."""
+        """Return the outcomes as arguments of the scripts, which settle nacks, acks and whole claims in this order."""
         acks, nacks, whole = self
         args: list[Argument] = [len(nacks)]
         for nack in nacks:
@@ -136,11 +137,11 @@ NO_OUTCOMES = Outcomes()
 
 
 class ClaimPart(NamedTuple):
-    """What a claim asks of one slot; `Claims` joins several in a call.
+    """The part of a claim for one slot; `Claims` joins several in a call.
 
     Attributes:
         slot: The slot.
-        limit: Most messages to claim, 0 to `MAX_BATCH`, or `SETTLE_ONLY`.
+        limit: Maximum number of messages to claim, 0 to `MAX_BATCH`, or `SETTLE_ONLY`.
         outcomes: Outcomes of earlier deliveries, which are settled first.
         owner: The owner in whose name the claim is made.
         start: Queues: rank at which to continue an earlier search. Streams: if not 0, new entries are read under a
@@ -164,7 +165,7 @@ ClaimReplies: TypeAlias = list[ClaimReply[M] | RmqError]
 
 
 class Claims(Generic[M]):
-    """Builds the claims from the slots of one topic. Arguments that are the same for all of them are computed once.
+    """Builds calls that claim from slots of one topic. Arguments that are the same for all calls are computed once.
 
     Args:
         script: The script. Its last arguments are `most_bytes` and `claims`; see there.
@@ -199,7 +200,7 @@ class Claims(Generic[M]):
 
         Args:
             parts: The claims, one for each slot.
-            most_bytes: Most bytes of contents and bodies in all replies; the first message may have more.
+            most_bytes: Maximum size of contents and bodies in all replies, bytes; the first message may be larger.
         """
         keys: list[str] = []
         claims: list[Argument] = []
@@ -223,7 +224,7 @@ class Claims(Generic[M]):
 
 
 def result_of(call: Callable[[], Call[Any]], parse: Callable[[Any], T], reply: Any) -> T | RmqError:
-    """Parse the reply of one of several slots. Its trouble is its own error: the other slots have been served.
+    """Parse the reply of one of several slots. An error concerns this slot only: the other slots have been served.
 
     Args:
         call: Function that returns the call of the slot alone, for the error.
@@ -240,11 +241,11 @@ def result_of(call: Callable[[], Call[Any]], parse: Callable[[Any], T], reply: A
 
 
 def queue_claims(topic: Topic, sweep_limit: int = SWEEP_LIMIT) -> Claims[Claimed]:
-    """Return the claims of a topic that is no stream.
+    """Return the builder of the claims of a topic that is not a stream.
 
     Args:
         topic: The registered definition.
-        sweep_limit: Most expired leases and most due retries that a claim moves in a slot.
+        sweep_limit: Maximum number of expired leases, and of due retries, that a claim moves in a slot.
     """
     return Claims(
         _CLAIM,
@@ -266,7 +267,7 @@ _NACKED_SLOT: SlotNames = attrgetter(
 
 
 class Settlements:
-    """Builds the settlements of one topic. Arguments that are the same for all of them are computed once.
+    """Builds calls that settle deliveries of one topic. Arguments that are the same for all calls are computed once.
 
     Args:
         topic: The registered definition.
@@ -299,7 +300,7 @@ class Settlements:
         return Call(self._script.name, keys, args, _parse_settled, self._script.repeatable, self._topic, slot)
 
     def joined(self, calls: Sequence[Call[SettleReply]]) -> Call[list[SettleReply | RmqError]]:
-        """Return one call for several settlements, whose slots one script may touch; each has its own reply."""
+        """Return one call for several settlements, in slots that one script may access; each has its own reply."""
         if len(calls) == 1:
             return calls[0].then(lambda reply: [reply])
         keys = [key for call in calls for key in call.keys]

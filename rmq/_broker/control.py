@@ -28,7 +28,7 @@ _CANCEL, _RESCHEDULE, _PROMOTE, _PAUSE, _ADOPT, _CONFIRM = (
     BoundScript(name, durable=SAFE_AGAIN) for name in "cancel reschedule promote pause adopt confirm".split()
 )
 _PURGE_BACKLOG = BoundScript(
-    "purge_backlog", repeatable=False, durable="Repeated, it drops what has been sent since, too"
+    "purge_backlog", repeatable=False, durable="Repeating it also deletes messages that were sent in the meantime"
 )
 _AUDIT = BoundScript("audit")
 
@@ -148,7 +148,7 @@ class Audit:
     """Writes the audit lines of one actor on one topic.
 
     Args:
-        connections: Where the topic is.
+        connections: Connections to the servers of the topic.
         topic: The registered definition.
         actor: Name of the actor, 1 to 256 characters; `None` for `user@host`.
 
@@ -185,7 +185,7 @@ class Audit:
         try:
             yield note
         except BaseException as error:
-            outcome += f"; broke off: {type(error).__name__}"
+            outcome += f"; interrupted: {type(error).__name__}"
             raise
         finally:
             try:

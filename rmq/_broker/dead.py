@@ -35,7 +35,7 @@ class Turn:
     Attributes:
         name: Name of the receiver; each name receives all notices.
         holder: Identity of the sending process.
-        hold_ms: How long no other process sends notices under this name, ms.
+        hold_ms: Time for which no other process sends notices under this name, ms.
         since: Notices were sent for all messages that died before this time, epoch ms; 0 for the position in Redis.
         after: Content or id of the last message with a notice among those that died in that ms; empty for none.
     """
@@ -56,7 +56,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Untold(Generic[D]):
-    """The dead messages whose notices come next.
+    """The next dead messages for which notices are due.
 
     Attributes:
         ripe_ms: Messages that died at this time or later get their notices later, epoch ms; 0 if another process sends.

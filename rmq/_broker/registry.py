@@ -46,10 +46,10 @@ MAX_DEFINITION_BYTES = 65_536
 """A longer definition is neither written nor read; one with all settings takes less than 1 kB."""
 
 READ_AT_ONCE = 100
-"""Most definitions that one call reads; fewer if they are long."""
+"""Maximum number of definitions that one call reads; fewer if they are long."""
 
 MOST_TRIES = 100
-"""Most attempts of a change, which starts again if another client has changed the definition meanwhile."""
+"""Maximum number of attempts of a change, which starts again if another client changed the definition meanwhile."""
 
 UNCONFIRMED = "unconfirmed"
 """Field of a document that replicas, or the disk, have yet to confirm: a client that needs this confirms it first."""
@@ -58,16 +58,16 @@ LOOK_S = 10.0
 """Interval at which a client checks that its topics are still registered, in seconds: a server can lose data."""
 
 LOOK_PATIENCE_S = 0.25
-"""How long such a check may delay the call before which it is made, in seconds."""
+"""Seconds by which such a check may delay the call before which it is made."""
 
 WARN_EVERY_S = 60.0
 """Interval of the error about a topic that was registered with another type, slots or merging, in seconds."""
 
 LOOKED_AT = 50
-"""Most topics in one such check; a client with more topics checks them in turn."""
+"""Maximum number of topics in one such check; a client with more topics checks them in turn."""
 
 MOST_DETAIL = 1_000
-"""Most characters of a change in the audit: a retry policy may have thousands of steps."""
+"""Maximum length of a change in the audit, characters: a retry policy may have thousands of steps."""
 
 _warned: set[tuple[str, str]] = set()
 """Topics, and those of their settings that are ignored in this process: each pair is logged once."""
@@ -195,7 +195,7 @@ def check_name(name: str) -> None:
     try:
         str.encode(name)
     except (TypeError, UnicodeEncodeError):
-        raise InvalidValueError(f"{brief(name, 100)} is not a valid name of a topic") from None
+        raise InvalidValueError(f"{brief(name, 100)} is not a valid topic name") from None
 
 
 class Registry:
@@ -376,14 +376,14 @@ class Registry:
         return stored
 
     def _confirm(self, stored: Stored) -> None:
-        """Have replicas, or the disk, confirm a new definition, whichever client registered it; then record that."""
+        """Wait until replicas or the disk have confirmed a definition, also one of another client; then record that."""
         self._define(stored.topic, stored.text, stored.text, durable=True)
         confirmed = {name: value for name, value in stored.document.fields.items() if name != UNCONFIRMED}
         with suppress(RmqError):  # the next one who needs it has it confirmed once more
             self._define(stored.topic, stored.text, replace(stored.document, fields=confirmed).to_json().encode())
 
     def _add(self, topic: Topic, text: bytes) -> None:
-        """Write a definition if there is none; a plain command, so that registering needs no right to run scripts."""
+        """Write a definition if there is none; a plain command, so that no permission to run scripts is needed."""
         _check_length(topic.name, text)
         with _refusals_named(topic.name):
             self._connections.command("HSETNX", TOPICS_KEY, topic.name, text)

@@ -26,9 +26,10 @@ from rmq._transport.rpc_ids import RpcId, RpcIdAllocator
 from rmq.errors import RmqError
 
 MERGES_AGAIN = (
-    "Sending it again is safe: it merges with what is in the backlog; what was handled meanwhile is delivered once more"
+    "Sending it again is safe: it merges with the message in the backlog; if that was handled meanwhile, it is "
+    "delivered again"
 )
-"""What is durable and sent to topics without `merge=`, where the content is the message."""
+"""Effect of repeating a send to a topic without `merge=`, for errors about `durability`."""
 
 _SEND = BoundScript("send", durable=MERGES_AGAIN)
 _UNITS = {TopicType.RANGE_MERGE: "after", TopicType.FIXED_TIME: "at", TopicType.PRIORITY: "priority"}
@@ -45,16 +46,16 @@ whose time has passed, or that has no room if the topic does not wait for room. 
 
 
 class SendCall(Protocol):
-    """Builds the sends of a topic."""
+    """Builds calls that send to a topic."""
 
     def __call__(
         self, slot: int, messages: Messages, detailed: bool = False, rpc_id: RpcId | None = None, partly: Partly = ""
     ) -> Call[SendResult]:
-        """Build the send of up to `MAX_BATCH` messages of one slot.
+        """Build a call that sends up to `MAX_BATCH` messages of one slot.
 
         Args:
             slot: The slot.
-            messages: What to send; of one slot.
+            messages: The messages, all of one slot.
             detailed: Also return for each message whether it was new.
             rpc_id: Topics that merge: id of the call, the same for its repeats; by default a new one. Others need it
                 only for a chunk of Spark: a repeat of the others merges.
@@ -69,7 +70,7 @@ def send_calls(topic: Topic, rpc_ids: RpcIdAllocator | None = None, again: str =
     Args:
         topic: The registered definition.
         rpc_ids: Source of the ids of calls to topics that merge; by default a new one.
-        again: Topics without `merge=`: what a repeat by the caller does, for errors about `durability`.
+        again: Topics without `merge=`: the effect of a repeat by the caller, for errors about `durability`.
     """
     if topic.type is TopicType.STREAM:
         return streams.sends(topic)
@@ -79,7 +80,7 @@ def send_calls(topic: Topic, rpc_ids: RpcIdAllocator | None = None, again: str =
 
 
 class QueueSends:
-    """Builds the sends of one topic. Arguments that are the same for all of them are computed once.
+    """Builds calls that send to one topic. Arguments that are the same for all calls are computed once.
 
     Attributes:
         joins: Whether sends to several slots may share a call, see `joined`: not if the topic drops, or has a TTL by
@@ -123,7 +124,7 @@ class QueueSends:
         return Call(_SEND.name, keys, args, parse, True, self._topic, slot, self._again)
 
     def joined(self, parts: Sequence[Batch], detailed: bool = False) -> Call[list[SendResult | RmqError]]:
-        """Build one call of sends to different slots. Each has its own reply.
+        """Build one call that sends to different slots. Each slot has its own reply.
 
         Args:
             parts: The messages, a few for each slot.
@@ -173,17 +174,17 @@ class QueueSends:
 
 
 _REFUSALS = {ord("2"): "RMQ_ITEMS", ord("3"): "RMQ_RANGE", ord("4"): "RMQ_PAST"}
-"""Outcome of a message -> why it was refused."""
+"""Outcome of a message -> error code of its refusal."""
 
 
 def _result_of(number: int, detailed: bool, reply: list[Any]) -> SendResult:
     """Return the result of a send.
 
     Args:
-        number: How many messages were sent.
+        number: Number of messages in the send.
         detailed: Whether the caller asks for the outcome of each.
-        reply: How many of them were new; the outcome of each, a digit, nothing where nobody needs it, shorter where
-            only the first ones were stored; and how many messages were dropped, if the script tells.
+        reply: Number of new messages; a string with the outcome of each message as a digit, empty if not requested,
+            shorter if only the first ones were stored; and the number of dropped messages, if the script returns it.
     """
     new, flags, *more = reply
     new, dropped = int(new), int(more[0]) if more else 0
@@ -196,7 +197,7 @@ def _result_of(number: int, detailed: bool, reply: list[Any]) -> SendResult:
 
 
 NO_MARK = -1
-"""Stands for the age mark of messages whose priorities are no scores yet."""
+"""Replaces the age mark of messages whose priorities are not encoded as scores yet."""
 
 
 class PredictedAges:
@@ -213,7 +214,7 @@ class PredictedAges:
         self._ahead_ms: float | None = None
 
     def mark_at(self, built_ms: float) -> int:
-        """Return the age mark of a call that is built at a time by `monotonic_s`, in ms; `NO_MARK` at first."""
+        """Return the expected age mark of a call built at a time of `monotonic_s`, ms; `NO_MARK` before a reply."""
         return NO_MARK if self._ahead_ms is None else self._ages.mark_at(built_ms + self._ahead_ms)
 
     def text(self, mark: int) -> str:
@@ -226,12 +227,12 @@ class PredictedAges:
 
 
 _MERGED = BoundScript(
-    "send_merged", durable="Sent again, each counts once more, unless both calls have the same `once=`"
+    "send_merged", durable="Sending them again counts each once more, unless both calls have the same `once=`"
 )
 
 
 class MergedSends:
-    """Builds the sends of one topic that merges. Thread-safe.
+    """Builds calls that send to one topic that merges. Thread-safe.
 
     Args:
         topic: The registered definition.

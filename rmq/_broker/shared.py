@@ -22,12 +22,12 @@ MOST_WORKERS = 1_000
 
 
 def worker_beat(name: str, info: str, forget_ms: int) -> Call[int]:
-    """Return a worker's heartbeat; its result is Redis' time, ms. An empty `info` means that the worker has left."""
+    """Return a call that sends a heartbeat; its result is Redis' time, ms. An empty `info` removes the worker."""
     return _BEAT.call_on(WORKERS_KEY, int, _KEYS, name=name, info=info, forget_ms=forget_ms, most=MOST_WORKERS)
 
 
 def worker_beat_again(name: str, now_ms: int) -> Call[int]:
-    """Return the heartbeat of a worker whose report has not changed; its result is 0 if the report is missing.
+    """Return a call that sends a heartbeat with an unchanged report; its result is 0 if the report is missing.
 
     Args:
         name: Name of the worker.
@@ -75,7 +75,7 @@ Tokens = tuple[int, float, float, bool]
 
 
 def take_tokens(topic: Topic, wanted: int, group: str | None = None) -> Call[Tokens]:
-    """Return a call that takes tokens from a topic's rate limit; a negative number gives tokens back.
+    """Return a call that takes tokens from a topic's rate limit; a negative number returns tokens.
 
     Each group of a stream topic has the whole rate.
     """
@@ -101,7 +101,7 @@ class Lock(NamedTuple):
     """The state of a lock with an expiry.
 
     Attributes:
-        holder: Who holds it, empty for nobody.
+        holder: Name of the holder; empty if the lock is free.
         till_ms: The end of the holder's time, epoch ms.
         now_ms: Redis' time, epoch ms.
     """

@@ -30,10 +30,10 @@ OWN_FROM = 32
 """A claim that follows one of this many entries reads under its own name, which costs Redis two commands a claim."""
 
 MOST_NOTED = 1_000
-"""Most claims whose number of entries, read under the claim's own name, is remembered."""
+"""Maximum number of claims for which the number of entries read under the claim's own name is kept."""
 
 RESUME_BATCH = 128
-"""Most entries of an earlier process that one call releases."""
+"""Maximum number of entries of an earlier process that one call releases."""
 
 FEWEST_KEPT = 1_024
 """Number of entries up to which `NewestDeliveries` keeps entries whose deliveries are no longer in use."""
@@ -184,7 +184,7 @@ def join_group(
     """Register a group if it is new, and return the slots as seen by one of its consumers.
 
     Args:
-        connections: Where the topic is.
+        connections: Connections to the servers of the topic.
         topic: The registered definition.
         group: Name of the group.
         start: Position of a new group: `new`, `all`, or the id after which it starts.

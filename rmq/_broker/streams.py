@@ -56,8 +56,8 @@ _SEND = BoundScript(
     durable="Sent again, entries without ids of their own are appended twice; those with `id=` are not",
 )
 OPEN_AGAIN = (
-    "Sent again, an entry whose id ends in -* is stored twice, or is refused although it is stored, if a larger id "
-    "was added meanwhile; `StreamTopic.range` shows whether it is there"
+    "If it is sent again, an entry whose id ends in -* is stored twice, or is refused although it is stored, if a "
+    "larger id was added meanwhile; `StreamTopic.range` shows whether it is there"
 )
 """Warning for a caller who repeats a send with such ids."""
 
@@ -83,13 +83,13 @@ _MOVE_GROUP = BoundScript(
 )
 
 MAX_GROUPS = 100
-"""Most groups on one topic: each keeps a position, a pending list and dead entries in every slot."""
+"""Maximum number of groups on a topic: each keeps a position, a pending list and dead entries in every slot."""
 
 FIRST_BYTES = 9 * 1_048_576
-"""Most bytes that a claim may read before the size of entries is known, if all are of the topic's largest size."""
+"""Maximum bytes that a claim may read before the size of entries is known, if all have the topic's maximum size."""
 
 SCAN_LIMIT = 256
-"""Most pending entries in which one claim looks for expired leases."""
+"""Maximum number of pending entries that one claim checks for expired leases."""
 
 STREAM_TOTALS = "accepted copied trimmed deleted".split()
 GROUP_TOTALS = (
@@ -199,7 +199,7 @@ def look(topic: Topic, slots: Sequence[int], group: str) -> Call[tuple[int, list
 
 
 def trim(topic: Topic, slot: int, retention: Retention, *, now: bool = False) -> Call[Trimmed]:
-    """Return a call that trims a slot if that is due, or in any case with `now`."""
+    """Return a call that trims a slot if that is due, or unconditionally with `now`."""
     length, age_ms = retention.max_length_of_slot(topic.slots), retention.max_age_ms
     args: dict[str, Any] = {
         "every_ms": 0 if now else retention.every_ms,

@@ -32,10 +32,10 @@ _FIND, _SEARCH, _PEEK, _STATS = BoundScript("find"), BoundScript("search"), Boun
 _RANGE = BoundScript("stream_range")
 
 MOST_BODY_BYTES = 1_024
-"""Most bytes of a body that a search returns."""
+"""Maximum bytes of a body that a search returns."""
 
 MOST_REASONS = 500
-"""Most dead messages of one slot in a sample."""
+"""Maximum number of dead messages of a slot in a sample."""
 
 
 def find(topic: Topic, slot: int, content: bytes) -> Call[Whereabouts]:

@@ -81,7 +81,7 @@ class Acknowledger:
         self._by_name_until_s = 0.0
 
     def settle(self, deliveries: Sequence[Delivery], outcome: Outcome, settled: SettleResult) -> None:
-        """Send an outcome of deliveries, and record the result in `settled`."""
+        """Send the same outcome of several deliveries, and record the result in `settled`."""
         settled.untried = list(deliveries)
         parts = [
             part for slot, each in _group_by(_slot, deliveries).items() for part in self._parts(slot, each, outcome)
@@ -161,7 +161,7 @@ class Acknowledger:
         return left
 
     def _replies(self, parts: Sequence[_SettleCall]) -> Sequence[SettleReply | RmqError]:
-        """Run the calls of several slots, in few calls if one script may touch them all; return each one's reply."""
+        """Run the calls of several slots, in few calls if one script may access them all; return the reply of each."""
         calls = [part.call for part in parts]
         if len(parts) < 2 or self._connections.multi_node:
             return self._results(calls)

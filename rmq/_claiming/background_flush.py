@@ -11,10 +11,10 @@ from rmq._io.backend import Lock, Runtime
 from rmq._model.times import monotonic_s
 
 EXIT_S = 2.0
-"""How long a program that ends waits for its last acks and releases, in seconds."""
+"""Seconds that a program that ends waits for its last acks and releases."""
 
 CLOSE_S = 3.0
-"""How long `close` waits for a thread that is waiting for Redis, and for acks under way, in seconds."""
+"""Seconds that `close` waits for a thread that is waiting for Redis, and for acks under way."""
 
 
 class BackgroundFlush:

@@ -9,7 +9,7 @@ from rmq._model.deliveries import Delivery, MergedDelivery
 from rmq._model.delivery_columns import ClaimColumns
 
 FREED_BYTES = 64 * 1_048_576
-"""Most bytes of bodies that the acks of one call delete: the server frees about 12 MiB per ms."""
+"""Maximum bytes of bodies that the acks of one call delete: the server frees about 12 MiB per ms."""
 
 
 def bytes_of(deliveries: Iterable[Delivery]) -> int:
@@ -31,9 +31,9 @@ def chunks(
 
     Args:
         deliveries: The deliveries.
-        most: Most deliveries in a portion.
-        most_bytes: Most bytes of names in a portion; a single name may have more. The script bounds all other data.
-        most_freed: Most bytes of contents and bodies in a portion, for calls that delete them all; `None` for others.
+        most: Maximum number of deliveries in a portion.
+        most_bytes: Maximum bytes of names in a portion; a single name may have more. The script bounds all other data.
+        most_freed: Maximum bytes of contents and bodies in a portion, if the calls delete them; `None` if not.
     """
     if len(deliveries) == 1:
         yield deliveries

@@ -24,10 +24,10 @@ class PendingFetch:
 
     Attributes:
         requests: The requests of the round.
-        groups: What each call claims, in the order of the requests.
+        groups: The claims of each call, in the order of the requests.
         dispatch: The calls that were sent.
-        sent_s: When the calls were sent, on the clock of `monotonic_s`.
-        patience_s: How long the next check waits for a server that does not answer, in seconds.
+        sent_s: Time at which the calls were sent, on the clock of `monotonic_s`.
+        patience_s: Seconds that the next check waits for a server that does not answer.
     """
 
     requests: Sequence[ClaimRequest]
@@ -52,11 +52,11 @@ class ClaimCalls:
     def send(
         self, requests: Sequence[ClaimRequest], sent_s: float, deadline_s: float | None = None
     ) -> tuple[Sequence[Reply], PendingFetch | None]:
-        """Send one round, in few calls if one script may touch several slots.
+        """Send one round, in few calls if one script may access several slots.
 
         Args:
             requests: The requests of the round.
-            sent_s: Now, on the clock of `monotonic_s`.
+            sent_s: The present time, on the clock of `monotonic_s`.
             deadline_s: How long to repeat calls that may be repeated, in seconds; the client's deadline by default.
 
         Returns:
@@ -80,8 +80,8 @@ class ClaimCalls:
 
         Args:
             requests: The requests of the round.
-            sent_s: Now, on the clock of `monotonic_s`.
-            most_bytes: Most bytes of contents and bodies in all replies; the first message of each call may have more.
+            sent_s: The present time, on the clock of `monotonic_s`.
+            most_bytes: Maximum bytes of contents and bodies in all replies; the first message may be larger.
         """
         groups, calls = self._build(requests, most_bytes)
         return PendingFetch(requests, groups, self._connections.dispatch(calls), sent_s)
@@ -93,7 +93,7 @@ class ClaimCalls:
     def _build(
         self, requests: Sequence[ClaimRequest], most_bytes: int = CLAIM_BYTES
     ) -> tuple[Sequence[Sequence[ClaimPart]], list[Call[list[ClaimReply[Any] | RmqError]]]]:
-        """Return what each call of a round claims, and the calls. Slots of one server share calls."""
+        """Return the claims of each call of a round, and the calls. Slots of one server share calls."""
         parts = [self._part(request) for request in requests]
         groups = group_parts(parts) if self._joins else [[part] for part in parts]
         claiming = len(groups) if self._joins else len([part for part in parts if part.limit > 0])

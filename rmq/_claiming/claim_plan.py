@@ -15,11 +15,11 @@ from rmq.errors import RmqError
 P = TypeVar("P")
 
 CLAIM_WEIGHT, MOST_WEIGHT = 25, 1_000
-"""Weight of a slot in a script call that claims from several, besides its limit and the values that it settles; and the
-most weight in one call, about a millisecond of the server."""
+"""Weight of a slot in a script call that claims from several, in addition to its limit and its settled values; and the
+maximum weight of a call, about a millisecond of the server."""
 
 PATIENCE_S = 0.25
-"""How long a round over several nodes waits for one that sends nothing, in seconds; its replies may come later."""
+"""Seconds that a round over several nodes waits for a node that sends nothing; its replies may arrive later."""
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class ClaimRequest:
     Attributes:
         slot: The slot.
         owner: The owner in whose name the call is made.
-        limit: Most messages to claim there.
+        limit: Maximum number of messages to claim there.
         start: Rank at which to continue an earlier search.
         picked: Whether the slot was picked to be claimed from; if not, outcomes are only settled.
         settlements: The outcomes that the call carries; `None` for none.
@@ -74,7 +74,7 @@ class FetchResult:
         unsent: Settled deliveries whose outcomes certainly did not reach Redis: they have to be sent again.
         unconfirmed: Settled deliveries whose outcomes may or may not be carried out, since the reply was lost. If not,
             they are redelivered when their leases expire.
-        doubtful: Most messages that calls without a reply may have claimed.
+        doubtful: Maximum number of messages that calls without a reply may have claimed.
         arrived: Settled deliveries of earlier rounds whose replies have now arrived.
         lost: Settled deliveries whose lease had been lost before.
     """

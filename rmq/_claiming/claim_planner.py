@@ -23,14 +23,14 @@ from rmq._model.topics import Topic
 from rmq._transport.connections import Connections
 
 TROUBLE_PAUSE_S = 0.2
-"""How long no claim is made from a slot after a failed one, in seconds: so it does not delay the others, and fewer
-messages wait for their lease because the reply to a claim was lost."""
+"""Seconds without claims from a slot after a failed one, so that it does not delay other slots, and fewer messages wait
+for their leases to expire because the reply to a claim was lost."""
 
 POSTPONE_S = 0.05
-"""How long no claim is planned from a slot from which the holder may not claim yet, in seconds."""
+"""Seconds without claims from a slot from which the holder may not claim yet."""
 
 UNRESPONSIVE_SLOTS_PER_S = 10_000
-"""Most slots of unresponsive servers that are tried again per second."""
+"""Maximum number of slots of unresponsive servers that are tried again per second."""
 
 MISSED_WAKEUP_MS = 2_000
 """A hint counts as missed if a slot has been due for this long without one."""
@@ -58,7 +58,7 @@ class ClaimPlanner:
 
     Attributes:
         joins: Whether claims from several slots may share a call.
-        schedule: When each slot is due; read and changed only while `changed` is held.
+        schedule: Due times of the slots; read and changed only while `changed` is held.
         troubles: Logs problems that repeat.
         regained: Slots that are owned again, in a newer epoch. The holder may have deliveries of an older epoch.
         missed: Whether hints may have been missed since all slots were last looked at.
@@ -184,7 +184,7 @@ class ClaimPlanner:
             self._hint(hints.due)
 
     def look(self, *, at_all: bool = False) -> None:
-        """Read from Redis when each slot is due: this finds lost hints, nacks by others and expired leases.
+        """Read the due time of each slot from Redis: this finds lost hints, nacks by others and expired leases.
 
         In a cluster each slot costs a call of its own. There only some are checked in turn, as long as hints arrive.
 
@@ -248,7 +248,7 @@ class ClaimPlanner:
         outcomes are claimed from, too, if there is room. In a shared call, settling alone costs a fifth of a claim.
 
         Args:
-            limit: Most messages; 0 plans no claim. A rate limit of the topic may allow fewer.
+            limit: Maximum number of messages; 0 plans no claim. A rate limit of the topic may allow fewer.
             held: The deliveries of the holder. Outcomes among them are sent with the claims.
             all_held: Returns these deliveries and those whose acks wait for a claim; by default there are only `held`.
 
@@ -297,7 +297,7 @@ class ClaimPlanner:
 
         Args:
             requests: Requests whose replies have arrived.
-            sent_s: When their calls were sent, on the clock of `monotonic_s`.
+            sent_s: Time at which their calls were sent, on the clock of `monotonic_s`.
             slots: Number of slots of their round; some of its replies may not have arrived.
         """
         now_ms, asked, received_s = 0, 0, monotonic_s()
@@ -369,7 +369,7 @@ class ClaimPlanner:
         return [slot for slot in slots if slot not in regained]
 
     def _settled_too(self, held: Iterable[Delivery], picked: Sequence[int]) -> list[int]:
-        """Return the slots with outcomes in the name of their present owner that are not picked yet."""
+        """Return the slots with outcomes that their present owner may send, unless they are picked already."""
         settled = [delivery for delivery in held if delivery.outcome is not None and not delivery.under_way]
         owners = dict.fromkeys((delivery.slot, delivery.owner) for delivery in settled)
         slots = [slot for slot, owner in owners if self._owners.get(slot) == owner and slot not in picked]

@@ -42,7 +42,7 @@ POLL_BYTES = 16 * 1_048_576
 """A poll returns once it has this many bytes of contents and bodies: they must fit into memory and into a lease."""
 
 MAX_POLL = 10_000
-"""Most messages in one poll."""
+"""Maximum number of messages in one poll."""
 
 EMPTY_ROUNDS = 16
 """A poll without messages makes this many claims more than it has slots: a slot may first have to bury messages that
@@ -116,7 +116,8 @@ class Consumer(Generic[PayloadT]):
         """Claim due messages; wait for the first one if there is none.
 
         Args:
-            max_messages: Most messages, 1 to 10,000, taken fairly from the slots; fewer if they exceed 16 MiB.
+            max_messages: Maximum number of messages, 1 to 10,000, taken fairly from the slots; fewer if they
+                exceed 16 MiB.
             timeout: How long to wait for the first message, in seconds or as a `timedelta`; 0 does not wait.
 
         Returns:
@@ -160,7 +161,7 @@ class Consumer(Generic[PayloadT]):
         return self._settle_all(deliveries, ACKED)
 
     def release(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
-        """Release several deliveries that were not begun, in few calls. Returns and raises like `ack`."""
+        """Release several deliveries whose handling has not begun, in few calls. Returns and raises like `ack`."""
         return self._settle_all(deliveries, RELEASED)
 
     def _settle_all(self, deliveries: Iterable[Delivery], outcome: Outcome) -> list[Delivery]:
@@ -222,7 +223,9 @@ class Consumer(Generic[PayloadT]):
                     self._return_buffer.keep(self._claim_late())
         except Exception as error:
             log.warning(
-                "topic %s: messages of a late reply are redelivered after their lease: %s", self.topic.name, error
+                "topic %s: messages of a late reply are redelivered when their leases expire: %s",
+                self.topic.name,
+                error,
             )
         self._return_buffer.close()
 

@@ -17,7 +17,7 @@ from rmq._transport.connections import Connections
 from rmq.errors import RedisUnavailableError, RmqError, ScriptFailedError
 
 LOOK_SLOTS = 256
-"""Most slots whose due times one script call reads."""
+"""Maximum number of slots whose due times one script call reads."""
 
 
 class SlotWatch(Protocol):

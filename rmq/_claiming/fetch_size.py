@@ -9,7 +9,7 @@ from rmq._broker.claims import CLAIM_BYTES
 from rmq._model.replies import ClaimedRows, ClaimReply
 
 FEWEST_SLOTS, FIRST_SLOTS, MOST_SLOTS = 4, 16, 128
-"""Bounds and first number of the slots of a round trip. If claims return as many messages as they may, fewer slots
+"""Bounds and initial number of the slots of a round trip. If claims return as many messages as they may, fewer slots
 with more messages each cost Redis less per message; if they do not, more slots are served sooner."""
 
 HEADROOM = 4
@@ -23,10 +23,10 @@ class FetchSize:
     """Number of slots and messages of a round, so that it returns no more bytes than allowed.
 
     Args:
-        most_bytes: Most bytes of contents and bodies in one round.
+        most_bytes: Maximum bytes of contents and bodies in one round.
 
     Attributes:
-        slots: Most slots to claim from.
+        slots: Maximum number of slots to claim from.
     """
 
     def __init__(self, most_bytes: int = CLAIM_BYTES) -> None:
@@ -45,7 +45,7 @@ class FetchSize:
 
         Args:
             asked: Number of messages that these calls requested.
-            replies: Their replies. A larger average size counts at once, a smaller one bit by bit.
+            replies: Their replies. A larger average size counts at once, a smaller one gradually.
             slots: Number of slots from which the whole round claims.
         """
         received, size_bytes, filled = 0, 0, False

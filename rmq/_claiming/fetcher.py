@@ -247,7 +247,7 @@ class Fetcher:
     def _send(
         self, requests: Sequence[ClaimRequest], sent_s: float, deadline_s: float | None
     ) -> tuple[FetchResult, RmqError | None]:
-        """Send one round; return its result, and an error.
+        """Send one round; return its result, and the error, if any.
 
         In a cluster, replies that have not arrived are left for a later round.
         """
@@ -260,7 +260,7 @@ class Fetcher:
     def _take(
         self, requests: Sequence[ClaimRequest], replies: Sequence[ClaimReply[Any] | RmqError | Awaited], sent_s: float
     ) -> tuple[FetchResult, RmqError | None]:
-        """Process the replies that have arrived; return their result, and an error."""
+        """Process the replies that have arrived; return their result, and the error, if any."""
         answered: list[ClaimRequest] = []
         for request, reply in zip(requests, replies, strict=True):
             if request.reply is None and not isinstance(reply, Awaited):
@@ -362,7 +362,7 @@ class Fetcher:
         return sum(request.limit for request in unanswered)
 
     def _take_earlier(self) -> tuple[FetchResult | None, RmqError | None]:
-        """Process late replies of earlier rounds that have arrived; return their result, and an error."""
+        """Process late replies of earlier rounds that have arrived; return their result, and the error, if any."""
         earlier, self._kept = self._kept, None
         error_: RmqError | None = None
         try:
@@ -378,7 +378,7 @@ class Fetcher:
         return earlier, error_
 
     def _take_pending(self, pending: PendingFetch) -> tuple[FetchResult, int, RmqError | None]:
-        """Process the arrived replies of a round; return its result, its unused rate-limit tokens, and an error."""
+        """Process the arrived replies of a round; return its result, its unused rate-limit tokens, and any error."""
         patience_s, pending.patience_s = pending.patience_s, 0.0
         try:
             replies = self._calls.replies(pending, patience_s)

@@ -317,7 +317,7 @@ class LeaseLostNotifier(Background):
         self._notified.set()
 
     def stop(self) -> None:
-        """End after the queued calls."""
+        """Stop once the queued calls are done."""
         self._stop_requested = True
         self._notified.set()
 

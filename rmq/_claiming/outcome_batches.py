@@ -16,7 +16,7 @@ from rmq._model.retry import draw_jitter
 from rmq._model.topic_types import TopicType
 
 NAMED_ACKS = 2_000
-"""Most acks by name that a round of claims carries: 1,000 cost the server about 1 ms."""
+"""Maximum number of acks by name that a round of claims carries: 1,000 cost the server about 1 ms."""
 
 SPARE = "spare"
 """The scripts' word for a release with a delay."""
@@ -94,8 +94,8 @@ def batch_outcomes(
             naming its contents, if all of its deliveries are settled.
         now_s: Now, on the monotonic clock. Deliveries whose lease may have expired are named: Redis acks a claim as a
             whole only while its lease runs.
-        most_nacks: Most nacks in a slot: each costs the server several commands.
-        most_bytes: Most bytes of the names of all nacks; a single name may have more.
+        most_nacks: Maximum number of nacks in a slot: each costs the server several commands.
+        most_bytes: Maximum bytes of the names of all nacks; a single name may have more.
 
     Returns:
         The outcomes to send now, and the deliveries that must wait for a later call: nacks, and acks by name beyond

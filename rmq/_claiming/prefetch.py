@@ -23,7 +23,7 @@ HOLD_S = 0.5
 """A delivery not taken within this time, or within a tenth of the lease, is released for other consumers."""
 
 SETTLE_EVERY_S = 0.05
-"""How long an ack waits for further acks, and for the caller to receive its value, in seconds."""
+"""Seconds that an ack waits for further acks, and for the caller to receive its value."""
 
 
 class Prefetch:
@@ -61,7 +61,7 @@ class Prefetch:
 
         Args:
             until_s: End of the wait on the clock of `monotonic_s`; `None` to wait for ever.
-            most: Most deliveries.
+            most: Maximum number of deliveries.
 
         Raises:
             ClientClosedError: The prefetch is closed, or was closed in the meantime.
@@ -197,4 +197,4 @@ class Prefetch:
                 self._taken.clear()
         except Exception as error:
             name = self._consumer.topic.name
-            log.warning("topic %s: prefetched messages are redelivered after their lease: %s", name, error)
+            log.warning("topic %s: prefetched messages are redelivered when their leases expire: %s", name, error)

@@ -24,7 +24,7 @@ LONGEST_WAIT_S = 1.0
 TROUBLE_PAUSE_S = 0.2
 
 REFUND_S = 1.0
-"""How long to try to give back unused tokens, in seconds: the bucket is refilled in any case."""
+"""Seconds for which to try to return unused tokens; the bucket is refilled in any case."""
 
 
 class RateLimiter:
@@ -72,7 +72,7 @@ class RateLimiter:
         return granted
 
     def refund(self, unused: int) -> None:
-        """Give back tokens for which no message was claimed."""
+        """Return the tokens for which no message was claimed."""
         if unused > 0 and self.limited:
             self._empty_until_s = 0.0
             self._take_tokens(-unused, REFUND_S)

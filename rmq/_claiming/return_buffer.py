@@ -70,11 +70,13 @@ class ReturnBuffer:
             self._release_stale(True)
 
     def _release_stale(self, all_: bool) -> None:
-        """Release all deliveries, or those kept too long. If that fails, they are redelivered after their lease."""
+        """Release all deliveries, or those kept too long. If that fails, their leases expire."""
         if not all_ and monotonic_s() - self._kept_s <= self._topic.lease_s / 2:
             return
         try:
             if deliveries := self.take():
                 self._release(deliveries)
         except Exception as error:
-            log.warning("topic %s: prefetched messages are redelivered after their lease: %s", self._topic.name, error)
+            log.warning(
+                "topic %s: prefetched messages are redelivered when their leases expire: %s", self._topic.name, error
+            )

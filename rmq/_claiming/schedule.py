@@ -1,7 +1,7 @@
 """The due times of slots: decides which to claim from next. No I/O, and no clock of its own.
 
 Level-triggered: the due slots are computed each time from the known state of every slot, so that no lost timer or hint
-can stop delivery for good.
+can stop delivery permanently.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Schedule:
     one claimed from longest ago is in front.
 
     Args:
-        slots: The slots to watch; each is due at once until a reply tells its due time.
+        slots: The slots to watch; each is due at once until a reply states its due time.
     """
 
     def __init__(self, slots: Iterable[int]) -> None:
@@ -62,8 +62,8 @@ class Schedule:
 
         Args:
             redis_now_ms: The time in the reply.
-            received_s: When the reply arrived, on the monotonic clock.
-            sent_s: When its call was sent; by default the time of the reply.
+            received_s: Time at which the reply arrived, on the monotonic clock.
+            sent_s: Time at which its call was sent; by default that of the reply.
         """
         least_ms = redis_now_ms - received_s * 1000
         most_ms = redis_now_ms + 1 - (received_s if sent_s is None else sent_s) * 1000
@@ -81,8 +81,8 @@ class Schedule:
         Args:
             times: Slots, and when each is due; 0 for never. Hints that arrived since the call still apply.
             now_ms: Redis' time; 0 if no reply has it.
-            received_s: When the replies arrived, on the monotonic clock.
-            sent_s: When their calls were sent.
+            received_s: Time at which the replies arrived, on the monotonic clock.
+            sent_s: Time at which their calls were sent.
         """
         known = self._due_ms
         for slot, due_ms in times:

@@ -34,7 +34,7 @@ def poll_all(
 
     Args:
         consumers: Consumers of any topics, of one client or several; at least one.
-        max_messages: Most messages of all together, 1 to 10,000; fewer if they exceed 16 MiB.
+        max_messages: Maximum number of messages in total, 1 to 10,000; fewer if they exceed 16 MiB.
         timeout: How long to wait for the first message, in seconds or as a `timedelta`; 0 does not wait.
 
     Returns:

@@ -32,7 +32,7 @@ REFUSED_S = 60.0
 """Shortest time to the next attempt after Redis has refused a subscription, in seconds."""
 
 CONFIRM_S = 0.5
-"""How long `read` waits for Redis to confirm its subscriptions, in seconds."""
+"""Seconds that `read` waits for Redis to confirm its subscriptions."""
 
 PING_S, PONG_S = 10.0, 5.0
 """Silence after which a connection gets a PING, and time within which the answer must arrive, in seconds. Otherwise a
@@ -54,7 +54,7 @@ MOST_DIGITS = 16
 """Digits of the latest due time, 2^53 - 1."""
 
 MOST_HINTS = 1_000
-"""Most hints that one `read` returns: a flood of hints must not keep the reader from its work."""
+"""Maximum number of hints that one `read` returns: a flood of hints must not keep the reader from its work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +264,7 @@ class WakeupSubscriber:
             log.debug("the probe of wake-up hints on channel %r was not published: %s", channel, error)
 
     def end(self) -> None:
-        """Close for good: a current read ends, and later ones return at once."""
+        """Close permanently: a current read ends, and later ones return at once."""
         self._ended = True
         self.close()
 

@@ -1,1 +1,1 @@
-"""Waiting in threads or in an event loop, connections to one server, loggers, observers, and names of hosts."""
+"""Waiting in threads or in an event loop, connections to one server, loggers, observers, and host names."""

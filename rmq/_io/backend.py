@@ -80,15 +80,15 @@ class Job(Protocol):
     """A running function, with the interface of `threading.Thread`."""
 
     def start(self) -> None:
-        """Begin."""
+        """Start the function."""
         ...
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for its end."""
+        """Wait until the function has ended."""
         ...
 
     def is_alive(self) -> bool:
-        """Return whether it has begun and not ended."""
+        """Return whether the job is running."""
         ...
 
 
@@ -133,7 +133,7 @@ class Runtime(Protocol):
         ...
 
     def call(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a function that blocks in its own way, such as one of the ZooKeeper client."""
+        """Call a function that does not wait through this runtime, such as one of the ZooKeeper client."""
         ...
 
     def wait_readable(self, wires: Iterable[Wire], timeout_s: float) -> None:
@@ -241,7 +241,7 @@ class Background(ABC):
         """Run until the job is asked to end."""
 
     def start(self) -> None:
-        """Begin."""
+        """Start the job."""
         self._job.start()
 
     def join(self, timeout: float | None = None) -> None:
@@ -250,5 +250,5 @@ class Background(ABC):
             self._job.join(timeout)
 
     def is_alive(self) -> bool:
-        """Return whether it has begun and not ended."""
+        """Return whether the job is running."""
         return self._job.is_alive()

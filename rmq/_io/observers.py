@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Observer:
-    """Observes a client; subclasses override the methods they need. Called from many threads, methods must be fast.
+    """Observes a client; subclasses override the methods they need. Many threads call them, so they must be fast.
 
     Examples:
         >>> class Slow(Observer):
@@ -33,7 +33,7 @@ class Observer:
 
     @contextmanager
     def handling(self, deliveries: Sequence[Delivery]) -> Generator[None]:
-        """Context manager around a handler, whose exception it gets. Deliveries that it settled have an `outcome`."""
+        """Context manager around a handler; gets the handler's exception. Settled deliveries have an `outcome`."""
         del deliveries
         yield
 

@@ -22,7 +22,7 @@ _TRACEBACK: Any = BaseException.__dict__["__traceback__"]
 
 
 MOST_TEXT, MOST_TRACEBACK = 4_000, 16_000
-"""Most characters of a value, and of a traceback with the texts of its errors, in a line: a handler's error may have
+"""Maximum lengths in characters of a value, and of a traceback with its errors, in a line: a handler's error may have
 20 MB."""
 
 
@@ -84,7 +84,7 @@ class Reporter(logging.LoggerAdapter[logging.Logger]):
 class Sparing:
     """Logs warnings that may occur many times a second: the first of a kind at once, then one every `REPEAT_S` seconds.
 
-    Thread-safe. The next warning tells how many were left out.
+    Thread-safe. The next warning states how many were left out.
     """
 
     def __init__(self) -> None:
@@ -114,7 +114,7 @@ class Sparing:
 
 
 def passes_over(error: BaseException) -> bool:
-    """Return whether an error of foreign code may be ignored: not an interruption of the main thread."""
+    """Return whether an error of foreign code may be ignored. An interruption of the main thread may not."""
     return isinstance(error, Exception) or threading.current_thread() is not threading.main_thread()
 
 

@@ -1,6 +1,6 @@
-"""One connection to one Redis server: the typed edge around redis-py, which does TCP, TLS, AUTH and the protocol.
+"""One connection to one Redis server: a typed layer over redis-py, which does TCP, TLS, AUTH and the protocol.
 
-Everything that redis-py leaves untyped or renames stays in this module.
+Only this module uses names of redis-py that have no types, or that differ between its versions.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _PIECE_BYTES = 131_072
 """Bytes sent at a time: the timeout applies to each piece, so that a large request can use a slow connection."""
 
 packed = cast("Callable[[tuple[Argument, ...]], bytes]", hiredis.pack_command)  # pyright: ignore[reportUnknownMemberType]
-"""Returns a command in the protocol\'s form."""
+"""Encodes a command in the Redis protocol."""
 
 
 class _Select:

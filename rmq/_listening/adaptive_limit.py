@@ -69,7 +69,7 @@ class Adaptive:
 
     def __post_init__(self) -> None:
         if type(self.least) is not int or self.least < 1:
-            raise InvalidValueError(f"least is {self.least!r}; it must be a whole number from 1")
+            raise InvalidValueError(f"least is {self.least!r}; it must be a whole number of 1 or more")
         if not is_number(self.tolerance) or not self.tolerance > 1:
             raise InvalidValueError(f"tolerance is {brief(self.tolerance)}; it must be more than 1")
         if not is_number(self.failures) or not 0 <= self.failures < 1:
@@ -215,7 +215,7 @@ class AdaptiveLimit:
         return None if retry_free_delay_s is None else max(retry_free_delay_s, self._settings.window_s, self._pause_s)
 
     def decide(self, now_s: float, ages_s: Iterable[float] = ()) -> None:
-        """Adjust the limit if a window has passed that has measurements.
+        """Adjust the limit once a window with measurements has passed.
 
         Args:
             now_s: The time.

@@ -93,7 +93,7 @@ def _with_rest(
     positional = [each for each in signature.parameters.values() if each.kind not in (*_VARIABLE, each.KEYWORD_ONLY)]
     if any(each.kind is each.VAR_POSITIONAL for each in signature.parameters.values()) and not positional:
         return handler
-    words = f"has no parameter for it besides {_names(positional)}" if positional else "takes no argument"
+    words = f"has no parameter for the message, only {_names(positional)}" if positional else "takes no argument"
     raise InvalidValueError(f"handler {name_of(handler)!r} {words}; {rule}", topic=topic.name)
 
 

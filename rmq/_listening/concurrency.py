@@ -74,7 +74,7 @@ class PermitRequest:
     Attributes:
         thread: Id of the requesting thread.
         waits: Whether the thread is waiting for it now.
-        began_s: When it was granted; `None` before.
+        began_s: Time at which it was granted; `None` before.
         on_granted: Called when it is granted, with the limiter's lock held.
     """
 

@@ -26,10 +26,10 @@ FORGET_MS = 60_000
 """A worker that has not reported for this long is removed."""
 
 PATIENCE_S = 2.0
-"""How long a report is retried."""
+"""Seconds for which a report is retried."""
 
 TRUST_S = 1_200.0
-"""How long economy mode extrapolates Redis' time with this machine's clock, which may drift, jump or stop."""
+"""Seconds for which economy mode extrapolates Redis' time by this machine's clock, which may drift, jump or stop."""
 
 TIMES_S = 300.0
 """Period over which the durations of handlers are reported."""

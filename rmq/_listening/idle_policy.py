@@ -64,7 +64,7 @@ def idle_policy(idle: str, listeners: Iterable[Listener], *, multi_node: bool) -
         multi_node: Whether their topics are on several servers.
 
     Raises:
-        InvalidValueError: `idle` is another word.
+        InvalidValueError: `idle` is neither `normal` nor `economy`.
     """
     if idle not in IDLE:
         raise InvalidValueError(f"idle is {idle!r}; it must be normal or economy")

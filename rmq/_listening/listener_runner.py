@@ -35,17 +35,17 @@ from rmq._transport.connections import Connections
 log = reporter("rmq.runtime")
 
 OWNED_LOOK_S = 5.0
-"""How often a process that owns slots looks at the ownership without being told of a change."""
+"""Seconds between checks of the owned slots without a reported change."""
 
 JOIN_S = 0.2
-"""How often a stop looks whether only handlers are left that hang."""
+"""Seconds between checks of a stop whether only hung handlers are left."""
 
 WATCHER_S = 2.0
-"""A stop waits so long for jobs that only look after Redis: their calls may get no answer."""
+"""Seconds that a stop waits for jobs that only maintain state in Redis, since their calls may get no answer."""
 
 HANGS_S, STARVING_S = 10.0, 60.0
-"""With ZooKeeper: a handler that runs longer keeps its thread from the thread's other slots, which go to free threads;
-and where so long none is free, that is told."""
+"""With ZooKeeper: seconds after which the other slots of a running handler's thread move to free threads, and seconds
+without a free thread after which a problem is reported."""
 
 RELIEVE_EVERY_S, WATCHFUL_S = 0.25, 1.0
 """Interval at which the watcher checks running handlers, and for how long after a message was due or held."""
@@ -65,7 +65,7 @@ class ListenerCounts(NamedTuple):
     held_back_s: float
     """Time at which the topic's rate limit last delayed a claim, on the clock of `monotonic_s`."""
     rests_s: float
-    """Seconds for which a handler still wants no more messages."""
+    """Seconds left for which a handler has asked for no more messages."""
 
 
 class ListenerRunner:
@@ -278,7 +278,7 @@ class ListenerRunner:
         return any(thread.calls.hung for thread in self._threads)
 
     def _release(self) -> None:
-        """Release messages that are not started yet. Runs as a job, since Redis may take longer than a stop may."""
+        """Release messages that are not started yet. Runs as a job, so that a slow Redis does not delay the stop."""
         for thread in self._threads:  # before the first call: the others would begin more messages meanwhile
             thread.stop_starting()
         for thread in self._threads:

@@ -34,15 +34,16 @@ if TYPE_CHECKING:
 log = reporter("rmq.worker")
 
 LOOK_EVERY_S = 1.0
-"""How often a listener polls without a wakeup, since wakeups may get lost."""
+"""Seconds between polls of a listener without a wakeup, since wakeups may get lost."""
 
 SETTLE_AFTER_S = 0.1
-"""How long an outcome may wait while more messages are handled; after this it is sent once the handler returns."""
+"""Seconds that an outcome may wait while more messages are handled; then it is sent once the handler returns."""
 
 PIGGYBACK_S = 0.25
-"""How long an ack may wait for the next claim from its slot, which carries it at little cost. An ack of a message that
-was claimed longer ago is sent at once, and an idle thread sends all acks, `MOST_SETTLED` slots per round. If a handler
-runs longer, the watcher sends the acks. Messages handled in this time are redelivered if the process is killed."""
+"""Seconds that an ack may wait for the next claim from its slot, which carries it at little cost. An ack of a message
+that was claimed longer ago is sent at once, and an idle thread sends all acks, `MOST_SETTLED` slots per round. If a
+handler runs longer, the watcher sends the acks. Messages handled in this time are redelivered if the process is
+killed."""
 
 MOST_SETTLED = 64
 """Number of slots, or a sixteenth of all if more, that an idle thread settles per round, since new messages wait."""
@@ -109,14 +110,14 @@ class ListenerThread(Background):
 
     @property
     def gives_up_s(self) -> float:
-        """When to stop retrying outcomes, whose messages are then redelivered; on the clock of `monotonic_s`.
+        """Time at which to stop retrying outcomes, on the clock of `monotonic_s`. Their messages are then redelivered.
 
         This is one client deadline after the stop, or after the last handler ended if that was later.
         """
         return max(self._stop_s, self.calls.ended_s) + self.planner.connections.deadline_s
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait for its end. If one of its own handlers calls this, wait for the other handlers only."""
+        """Wait until the thread has ended. If one of its own handlers calls this, wait for the other handlers only."""
         if self.calls.runs_here:
             self.handlers.join_others(0.0 if timeout is None else timeout)
         else:
@@ -434,7 +435,7 @@ class ListenerThread(Background):
 
     @property
     def hangs(self) -> bool:
-        """Whether the only unfinished calls are abandoned ones, or the handler that is asking."""
+        """Whether the only unfinished calls are abandoned ones, or the calling handler."""
         return bool(self.calls.hung or self.calls.runs_here) and not self.calls.others_run
 
     def _is_unfinished(self) -> bool:

@@ -32,7 +32,7 @@ FOREIGN_WORKERS_S = 12.0
 """Longer than `IDENTIFY_EVERY_S`, so that a worker whose Redis was emptied knows the new identity by then."""
 
 EPOCH_FLOORS_PATIENCE_S = 10.0
-"""How long a new connection to ZooKeeper waits for the highest epochs from Redis."""
+"""Seconds that a new connection to ZooKeeper waits for the highest epochs from Redis."""
 
 MOST_ENSEMBLES = 1_000
 PATIENCE_S = 2.0

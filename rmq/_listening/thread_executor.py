@@ -108,8 +108,8 @@ class ThreadExecutor:
         """Return whether handlers have become so slow that waiting messages would wait longer than `SLOW_S`.
 
         Args:
-            since_s: When they were claimed, on the clock of `monotonic_s`; recent claims are ignored, since one slow
-                call proves nothing.
+            since_s: Time at which they were claimed, on the clock of `monotonic_s`; recent claims are ignored, since
+                one slow call proves nothing.
             parallel: Number of handlers that work on them.
         """
         late = monotonic_s() - since_s > 2 * PREFETCH_S

@@ -35,7 +35,7 @@ class EncodedMessage(NamedTuple):
         value: Time range in ms, priority, or due time in epoch ms, by the topic's type. A due time below 0 is a delay:
             ms from arrival, negated.
         body: Body in bytes, or `None`; a record on topics with `merge`.
-        fields: Fields of a stream entry that was made of fields; the content is then all of them in a row.
+        fields: Fields of a stream entry that is sent as fields; the content is then their concatenation.
     """
 
     slot: int
@@ -62,7 +62,7 @@ class Batch(Sequence[EncodedMessage]):
         contents: Contents.
         values: Values, one for each content.
         bodies: Bodies, up to the last message that has one.
-        fields: Fields of stream entries, up to the last one that was made of fields.
+        fields: Fields of stream entries, up to the last one that is sent as fields.
 
     Attributes:
         size_bytes: Size of contents and bodies.
@@ -165,7 +165,7 @@ class Batch(Sequence[EncodedMessage]):
         return len(self.messages) + sum(map(len, self.folded.values()))
 
     def originals(self, first: int = 0, last: int | None = None) -> list[Any]:
-        """Return the caller's messages behind `first` to `last` (exclusive) of the batch, including folded ones."""
+        """Return the caller's messages that became messages `first` to `last` (exclusive) of the batch."""
         if not self.folded:
             return self.messages[first:last]
         originals: list[Any] = []

@@ -28,7 +28,7 @@ Encoder: TypeAlias = Callable[[Any], bytes]
 Decoder: TypeAlias = Callable[[bytes], Any]
 """Function that decodes a payload from bytes; any exception means that the bytes are invalid."""
 
-HIDDEN = "its text is not shown, for it may hold what is secret"
+HIDDEN = "its text is not shown, since it may contain secrets"
 """Replaces the text of an error if payloads are encrypted."""
 
 MAX_INFLATED_BYTES = 64 * 1_048_576

@@ -84,7 +84,7 @@ class Holder(Protocol):
 
 
 class Delivery(Generic[PayloadT]):
-    """A claimed message: ack it when done, nack it to have it retried, or let the lease run out.
+    """A claimed message: ack it when done, nack it to have it retried, or let the lease expire.
 
     Attributes:
         topic: Its topic's definition.
@@ -94,7 +94,7 @@ class Delivery(Generic[PayloadT]):
         store_score: Score it had in store: due ms, a priority with its age, or, after a rollback, retries left.
         claim_score: The token that ack, nack and extend compare.
         claimed_ms: Redis' time of the claim, epoch ms.
-        lease_until_s: When the lease ends at the earliest, on the clock of `rmq._model.times.monotonic_s`.
+        lease_until_s: Earliest time at which the lease ends, on the clock of `rmq._model.times.monotonic_s`.
         owner: Epoch and ensemble under which it was claimed.
         lost: True once the lease is known to be lost: another consumer may have the message.
         outcome: How it was settled; `None` until then.
@@ -238,22 +238,22 @@ class Delivery(Generic[PayloadT]):
 
     @property
     def first_sent_ms(self) -> int | None:
-        """When the first of its sends arrived, epoch ms by Redis' clock; `None` without the topic's `merge`."""
+        """Time at which its first send arrived, epoch ms by Redis' clock; `None` without the topic's `merge`."""
         return self._record.first_ms or None
 
     @property
     def last_sent_ms(self) -> int | None:
-        """When the last of its sends arrived, epoch ms by Redis' clock; `None` without the topic's `merge`."""
+        """Time at which its last send arrived, epoch ms by Redis' clock; `None` without the topic's `merge`."""
         return self._record.last_ms or None
 
     @property
     def first_sent(self) -> datetime | None:
-        """When the first of its sends arrived, by Redis' clock; `None` without the topic's `merge`."""
+        """Time at which its first send arrived, by Redis' clock; `None` without the topic's `merge`."""
         return moment_of(self._record.first_ms)
 
     @property
     def last_sent(self) -> datetime | None:
-        """When the last of its sends arrived, by Redis' clock; `None` without the topic's `merge`."""
+        """Time at which its last send arrived, by Redis' clock; `None` without the topic's `merge`."""
         return moment_of(self._record.last_ms)
 
     @property
@@ -339,7 +339,7 @@ class Delivery(Generic[PayloadT]):
         return self._end(Outcome(Verb.BURY, 0, *describe(error)))
 
     def release(self) -> bool:
-        """Give the message back as it was, without using up a retry. Returns and raises like `ack`."""
+        """Return the message to the queue as it was, without using up a retry. Returns and raises like `ack`."""
         return self._end(RELEASED)
 
     def raise_if_lost(self) -> None:

@@ -314,7 +314,7 @@ class DeliveryColumns:
         return self._end(rows, Outcome(Verb.BURY, 0, *describe(error)))
 
     def release(self, rows: Iterable[int] | None = None) -> list[int]:
-        """Give the messages back as they were, without using up a retry. Returns and raises like `ack`."""
+        """Return the messages to the queue as they were, without using up a retry. Returns and raises like `ack`."""
         return self._end(rows, RELEASED)
 
     def _end(self, rows: Iterable[int] | None, outcome: Outcome) -> list[int]:

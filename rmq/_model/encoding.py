@@ -149,8 +149,8 @@ class Encoder:
         content = message.content if type(message.content) is bytes else payload_bytes(message.content, "content")
         if not 0 < len(content) <= topic.max_content_bytes:
             raise InvalidMessageError(
-                f"content {content!r:.80} has {len(content)} bytes; "
-                f"topic {topic.name} takes 1 to {topic.max_content_bytes}",
+                f"content {content!r:.80} has {len(content)} bytes; on topic {topic.name} it must have 1 to "
+                f"{topic.max_content_bytes}",
                 topic=topic.name,
             )
         if isinstance(message, PriorityMessage):
@@ -180,7 +180,7 @@ class Encoder:
         most, what = (topic.max_body_bytes, "entry") if fields else (topic.max_content_bytes, "content")
         if not 0 < len(content) <= most:
             raise InvalidMessageError(
-                f"{what} {content!r:.80} has {len(content)} bytes; topic {topic.name} takes 1 to {most}",
+                f"{what} {content!r:.80} has {len(content)} bytes; on topic {topic.name} it must have 1 to {most}",
                 topic=topic.name,
             )
         basis = content if message.slot_basis is None else payload_bytes(message.slot_basis, "slot_basis")
@@ -237,7 +237,7 @@ class Encoder:
         stored, topic = payload_bytes(payload, name), self.topic
         if len(stored) > topic.max_body_bytes:
             raise InvalidMessageError(
-                f"{name} of {content!r:.80} has {len(stored)} bytes; topic {topic.name} takes up to "
+                f"{name} of {content!r:.80} has {len(stored)} bytes; on topic {topic.name} it must have at most "
                 f"{topic.max_body_bytes}",
                 topic=topic.name,
             )
@@ -271,7 +271,8 @@ class Encoder:
         most = cast("Collect", self._merge.reduce).max_items
         if of > most:
             raise InvalidMessageError(
-                f"of= for {content!r:.80} is {of}; topic {self.topic.name} takes at most max_items, which is {most}",
+                f"of= for {content!r:.80} is {of}; on topic {self.topic.name} it must be at most max_items, which is "
+                f"{most}",
                 topic=self.topic.name,
             )
         number, value = self._collected(content, (part,))
@@ -279,7 +280,7 @@ class Encoder:
 
     def _version(self, content: bytes, version: int | None, kind: str) -> int:
         if kind != "N":
-            rule = f"only topics with merge=Merge(Newest()) take a version, not {self.topic.name}"
+            rule = f"topic {self.topic.name} takes no version; only topics with merge=Merge(Newest()) do"
         elif type(version) is int and 0 <= version <= MAX_WHOLE:
             return version
         else:
@@ -331,8 +332,8 @@ class Encoder:
 
         Args:
             contents: Contents.
-            values: `time_range`, `priorities`, `fixed_times` and `delays`. The one for the topic's type, of the last
-                two either, has a column, or one value for all rows; the others are `None`.
+            values: `time_range`, `priorities`, `fixed_times` and `delays`. The one for the topic's type (one of the
+                last two for FIXED_TIME) is a column, or one value for all rows; the others are `None`.
             bodies: Bodies, `None` for a row without one.
             slot_bases: Slot bases, `None` for a row whose slot comes from its content.
 

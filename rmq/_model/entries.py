@@ -40,12 +40,12 @@ _LAST = 2**64 - 1
 
 
 def consumer_of(holder: bytes) -> str:
-    """Return the consumer for entries held under this name."""
+    """Return the consumer to which the name belongs under which a claim holds entries."""
     return holder.partition(OWN_MARK)[0].decode(errors="backslashreplace")
 
 
 def own_score(stamp: int) -> int:
-    """Return the claim score of entries that a claim with this stamp read under its own name; 1 for no stamp."""
+    """Return the claim score of entries that the claim with this stamp holds under its own name; 1 without a stamp."""
     return stamp * 1000 + 1
 
 
@@ -61,14 +61,14 @@ Position = str | int | datetime
 def checked_group(name: str) -> str:
     """Return a group's name; raises `InvalidValueError` if it is invalid."""
     if not isinstance(name, str) or not _GROUP.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidValueError(f"group {name!r} must be 1 to 128 of A-Z a-z 0-9 . _ -")
+        raise InvalidValueError(f"group is {name!r}; it must be 1 to 128 characters of A-Z a-z 0-9 . _ -")
     return name
 
 
 def checked_consumer(name: str) -> str:
     """Return a consumer's name; raises `InvalidValueError` if it is invalid."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidValueError(f"consumer name {name!r} must be 1 to 128 of A-Z a-z 0-9 . _ : @ -")
+        raise InvalidValueError(f"consumer name is {name!r}; it must be 1 to 128 characters of A-Z a-z 0-9 . _ : @ -")
     return name
 
 
@@ -77,7 +77,9 @@ def check_group(topic: Topic, group: str | None, start: str, resume_as: str | No
     if resume_as is not None:
         checked_consumer(resume_as)
         if topic.type is not TopicType.STREAM:
-            raise InvalidValueError(f"topic {topic.name} is {topic.type.name}; only consumers of STREAM topics resume")
+            raise InvalidValueError(
+                f"topic {topic.name} is {topic.type.name}; only consumers of STREAM topics take resume_as"
+            )
     if topic.type is TopicType.STREAM:
         if group is None:
             raise InvalidValueError(f"topic {topic.name} is STREAM: it needs a group")
@@ -253,7 +255,7 @@ class StreamDelivery(Delivery[PayloadT]):
 
     @property
     def priority(self) -> int | None:
-        """`None`: the order is that of sending."""
+        """`None`: entries have no priority."""
         return None
 
     @property
@@ -321,9 +323,9 @@ class Trimmed:
 
     Attributes:
         due: Whether trimming was due; if not, nothing was done.
-        dropped: Entries dropped.
+        dropped: Number of dropped entries.
         more: Whether entries remain to be dropped, beyond the limit of one call.
-        length: Entries left.
+        length: Number of remaining entries.
 
     Examples:
         >>> clicks = client.producer(Topic("clicks", TopicType.STREAM)).topic

@@ -22,8 +22,8 @@ class Rates:
 
     Attributes:
         seconds: Time between the readings.
-        sent: Messages accepted, the merged ones included.
-        merged: Sent messages that merged.
+        sent: Accepted messages, including merged ones.
+        merged: Sent messages that merged with another.
         delivered: Messages delivered.
         acked: Messages acked.
         retried: Failed messages that are retried.
@@ -70,7 +70,7 @@ class ServerMemory:
 
     @classmethod
     def from_info(cls, info: bytes) -> ServerMemory:
-        """Create it from the section `memory` of INFO."""
+        """Parse the section `memory` of INFO."""
         values = dict(line.split(b":", 1) for line in info.splitlines() if b":" in line)
         return cls(int(values.get(b"used_memory", 0)), int(values.get(b"maxmemory", 0)))
 
@@ -83,7 +83,7 @@ class _Summed:
 
     @property
     def unaccounted(self) -> int:
-        """The slots' `unaccounted` summed: 0 unless Redis lost data."""
+        """Sum of the slots' `unaccounted`: 0 unless Redis lost data."""
         return sum(slot.unaccounted for slot in self.slots)
 
     def total(self, name: str) -> int:
@@ -98,17 +98,17 @@ class _HandedOut(_Summed):
 
     @property
     def in_flight(self) -> int:
-        """Claimed messages that are not settled."""
+        """Number of claimed messages that are not settled."""
         return sum(slot.in_flight for slot in self.slots)
 
     @property
     def waiting(self) -> int:
-        """Failed messages that wait for their retry."""
+        """Number of failed messages that wait for their retry."""
         return sum(slot.waiting for slot in self.slots)
 
     @property
     def dead(self) -> int:
-        """Dead messages."""
+        """Number of dead messages."""
         return sum(slot.dead for slot in self.slots)
 
 
@@ -129,17 +129,17 @@ class TopicStats(_HandedOut):
 
     @property
     def backlog(self) -> int:
-        """Messages in store."""
+        """Number of messages in the backlog."""
         return sum(slot.backlog for slot in self.slots)
 
     @property
     def due_now(self) -> int:
-        """Messages in store that may be delivered now."""
+        """Number of messages in the backlog that may be delivered now."""
         return sum(slot.due_now for slot in self.slots)
 
     @property
     def oldest_due_ms(self) -> int | None:
-        """Earliest due time in store, epoch ms; `None` with an empty backlog."""
+        """Earliest due time in the backlog, epoch ms; `None` if it is empty."""
         return min((slot.oldest_due_ms for slot in self.slots if slot.oldest_due_ms is not None), default=None)
 
     @property
@@ -174,14 +174,14 @@ class SlotStats:
 
     Attributes:
         now_ms: Redis' time of the reading, epoch ms.
-        backlog: Messages in store.
-        due_now: Those of them that may be delivered now.
-        in_flight: Messages in prepare.
-        waiting: Messages in retry.
-        dead: Messages in dead.
-        oldest_due_ms: Due time of the earliest message in store, epoch ms; for PRIORITY and rollbacks
-            `now_ms`; `None` with an empty store.
-        next_due_ms: When the slot next has something to do, epoch ms; 0 for never.
+        backlog: Number of messages in the backlog.
+        due_now: Number of these that may be delivered now.
+        in_flight: Number of messages in flight.
+        waiting: Number of failed messages that wait for their retry.
+        dead: Number of dead messages.
+        oldest_due_ms: Due time of the earliest message in the backlog, epoch ms; for PRIORITY and rollbacks `now_ms`;
+            `None` if the backlog is empty.
+        next_due_ms: Time at which the slot is due next, epoch ms; 0 for never.
         epoch: Epoch of the last owner, 0 without ZooKeeper.
         paused: Whether claims are paused.
         totals: Counters since the topic began: accepted, merged, delivered, acked, retried, expired, released,
@@ -227,15 +227,15 @@ class GroupSlot:
     """Figures of a group on one slot, read atomically.
 
     Attributes:
-        last_id: The last entry that was delivered for the first time; empty if the group is not registered.
-        pending: Entries delivered and not acked: in flight, or waiting for a retry.
-        waiting: Those of them that wait for a retry.
-        dead: Dead entries of the group.
-        lag: Entries not yet delivered to the group; if it started at an id, at most 1,000 are counted until it has
-            caught up once. `None` if the group is not registered.
+        last_id: Id of the last entry delivered for the first time; empty if the group is not registered.
+        pending: Number of entries delivered and not acked: in flight, or waiting for a retry.
+        waiting: Number of pending entries that wait for a retry.
+        dead: Number of dead entries of the group.
+        lag: Number of entries not yet delivered to the group; if it started at an id, at most 1,000 until it has caught
+            up once. `None` if the group is not registered.
         epoch: Epoch of its last owner here, 0 without ZooKeeper.
         paused: Whether claims are paused.
-        oldest_id: The oldest entry delivered and not acked; empty for none.
+        oldest_id: Id of the oldest entry delivered and not acked; empty for none.
         totals: Counters: fresh (delivered for the first time), delivered, acked, retried, expired, released, buried,
             lost (trimmed or deleted before they were acked), redriven, resent, skipped, purged, trimmed.
 
@@ -261,7 +261,7 @@ class GroupSlot:
 
     @property
     def in_flight(self) -> int:
-        """Entries that are delivered, and neither acked nor waiting for a retry."""
+        """Number of entries that are delivered, and neither acked nor waiting for a retry."""
         return max(0, self.pending - self.waiting)
 
     @property
@@ -289,13 +289,13 @@ class GroupStats(_HandedOut):
 
     @property
     def lag(self) -> int | None:
-        """Entries not yet delivered to the group; `None` if it is unknown for a slot."""
+        """Number of entries not yet delivered to the group; `None` if it is unknown for a slot."""
         lags = [slot.lag for slot in self.slots if slot.last_id]
         return None if None in lags else sum(lag or 0 for lag in lags)
 
     @property
     def pending(self) -> int:
-        """Entries delivered and not acked."""
+        """Number of entries delivered and not acked."""
         return sum(slot.pending for slot in self.slots)
 
 
@@ -305,9 +305,9 @@ class StreamSlot:
 
     Attributes:
         now_ms: Redis' time of the reading, epoch ms.
-        length: Entries in the stream, including acked ones.
-        first_id: Its oldest entry; empty for none.
-        last_id: Its newest entry; empty for none.
+        length: Number of entries in the stream, including acked ones.
+        first_id: Id of its oldest entry; empty for none.
+        last_id: Id of its newest entry; empty for none.
         groups: Names of its groups.
         totals: Counters: accepted (sent), copied (redriven into one group), trimmed, deleted.
 
@@ -349,17 +349,17 @@ class StreamStats(_Summed):
 
     @property
     def length(self) -> int:
-        """Entries in the topic, including acked ones."""
+        """Number of entries in the topic, including acked ones."""
         return sum(slot.length for slot in self.slots)
 
     @property
     def first_id(self) -> str:
-        """The oldest entry; empty for none."""
+        """Id of the oldest entry; empty for none."""
         return min((slot.first_id for slot in self.slots if slot.first_id), key=id_key, default="")
 
     @property
     def last_id(self) -> str:
-        """The newest entry; empty for none."""
+        """Id of the newest entry; empty for none."""
         return max((slot.last_id for slot in self.slots if slot.last_id), key=id_key, default="")
 
     @property
@@ -373,7 +373,7 @@ class ConsumerStats:
     """A consumer of a group.
 
     Attributes:
-        pending: Entries that it holds, on all slots.
+        pending: Number of entries that it holds, on all slots.
         idle_ms: Time since it last claimed or renewed entries, or was given any, ms.
         gone: Whether no process seems to use this name: it holds entries that were not renewed within a lease, or holds
             none and has been idle for long.

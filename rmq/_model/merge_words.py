@@ -49,7 +49,7 @@ _PRIORITY = {
 
 
 def merge_name(merge: Merge | None) -> str:
-    """Return a merge in a word or two, as people type it: `sum`, `collect unique`, `join`; `-` for none."""
+    """Return a merge in a word or two, as it is typed: `sum`, `collect unique`, `join`; `-` for none."""
     if merge is None:
         return "-"
     if isinstance(merge.reduce, Collect):

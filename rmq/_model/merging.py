@@ -24,7 +24,7 @@ from rmq.errors import InvalidTopicError, InvalidValueError
 MAX_ITEMS = 100_000
 MAX_ITEM_BYTES = 1_048_576
 MAX_UNIQUE_ITEMS = 5_000
-"""Most items of a set or a join: folding two compares all items, and Redis serves no other client meanwhile."""
+"""Maximum number of items of a set or a join: a fold compares all items, and Redis serves no other client meanwhile."""
 
 
 class Overflow(Enum):
@@ -130,8 +130,9 @@ class Collect:
     """Each body is an item; a delivery has all of them in the order of sending.
 
     Args:
-        max_items: Most items of a message, 1 to 100,000; with `unique` 1 to 5,000.
-        max_bytes: Most bytes of a message's items, 1 to 1,048,576; each item counts 4 bytes more than it has.
+        max_items: Maximum number of items in a message, 1 to 100,000; with `unique` 1 to 5,000.
+        max_bytes: Maximum size of a message's items in bytes, 1 to 1,048,576; each item counts 4 bytes more than its
+            size.
         unique: Keep each item once.
         when_full: Behaviour of a send at these bounds: an `Overflow` or its value. By default `release`; on
             FIXED_TIME, where no message is due early, `refuse`.
@@ -159,7 +160,7 @@ class Collect:
         if self.unique and self.max_items > MAX_UNIQUE_ITEMS:
             raise InvalidValueError(
                 f"max_items of Collect is {self.max_items}; with unique=True it must be a whole number from 1 to "
-                f"{MAX_UNIQUE_ITEMS}: Redis compares all items with each other wherever two messages fold"
+                f"{MAX_UNIQUE_ITEMS}, since Redis compares all items of two messages when it folds them"
             )
         if self.when_full is not None:
             object.__setattr__(self, "when_full", one_of(Overflow, self.when_full, "when_full of Collect"))
@@ -437,7 +438,7 @@ def check_merge(name: str, topic_type: TopicType, merge: Merge | None) -> None:
     if topic_type is TopicType.FIXED_TIME and isinstance(merge.reduce, Collect):
         if merge.reduce.when_full is Overflow.RELEASE:
             raise InvalidTopicError(
-                f"when_full of topic {name} is release; on FIXED_TIME, where nothing is due early, it must be "
+                f"when_full of topic {name} is release; on FIXED_TIME, where no message becomes due early, it must be "
                 "refuse, drop_oldest or drop_newest"
             )
 

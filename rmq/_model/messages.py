@@ -46,7 +46,7 @@ ID = b"rmq:id"
 _ID = re.compile(r"(0|[1-9][0-9]{0,15})-(?:(0|[1-9][0-9]{0,15})|\*)")
 
 MAX_FIELDS = 500
-"""Most fields of an entry."""
+"""Maximum number of fields of an entry."""
 
 
 def payload_bytes(value: Body, name: str) -> bytes:
@@ -138,7 +138,7 @@ class JoinMessage:
         content: Identifies the whole; not empty.
         part: The part, an item of the delivery: a payload that is not empty. A repeated part counts once.
         of: Number of different parts of the whole, 1 to `max_items` of the topic's `Collect`; the last send's counts.
-        time_range: How long the whole waits for its parts: a `timedelta` or a text such as "5s", > 0, at most 100
+        time_range: Time that the whole waits for its parts: a `timedelta` or a text such as "5s", > 0, at most 100
             years; `None` for that of the topic's `merge`.
         slot_basis: The slot is computed from it instead of the content; equal contents need equal bases.
         time_range_ms: The same as a number of milliseconds, instead of `time_range`.
@@ -181,7 +181,7 @@ class JoinMessage:
 
     @property
     def time_range(self) -> timedelta | None:
-        """How long the whole waits for its parts; `None` for the window of the topic's `merge`."""
+        """Time that the whole waits for its parts; `None` for the window of the topic's `merge`."""
         return _span_of(self.time_range_ms)
 
     def score_ms(self) -> int:
@@ -275,15 +275,16 @@ class FixedTimeMessage:
 
     Args:
         content: Identifies the message; messages of equal content merge; not empty.
-        fixed_time: When it is due: an aware `datetime`, ahead of Redis' time on arrival, at most 100 years from now.
+        fixed_time: Time at which it is due: an aware `datetime`, in the future by Redis' clock on arrival, at most 100
+            years from now.
         slot_basis: The slot is computed from it instead of the content; equal contents need equal bases.
         body: Optional payload; the newest is kept. With the topic's `merge`: a number for `Max`, `Min` and `Sum`, an
             item or a tuple of items for `Collect`.
         version: For `Newest`, and only there: a whole number from 0 to 2^53 - 1.
         weight: Topics with `merge`: number of sends that it counts as, 1 to 2^31.
-        fixed_time_ms: When it is due as milliseconds since 1970-01-01 UTC, instead of `fixed_time`.
-        delay: How long after its arrival it is due, by Redis' clock: a `timedelta` or a text such as "10s", at most 100
-            years, rounded up to milliseconds; "0s" for at once. It never lies in the past. A send that is repeated
+        fixed_time_ms: The time at which it is due in milliseconds since 1970-01-01 UTC, instead of `fixed_time`.
+        delay: Time from its arrival until it is due, by Redis' clock: a `timedelta` or a text such as "10s", at most
+            100 years, rounded up to milliseconds; "0s" for at once. It is never in the past. A send that is repeated
             after a lost reply counts it from the repeat.
 
     Raises:
@@ -336,7 +337,7 @@ class FixedTimeMessage:
 
     @property
     def fixed_time(self) -> datetime | None:
-        """When it is due, in UTC; `None` with a delay."""
+        """Time at which it is due, in UTC; `None` with a delay."""
         return moment_of(self.fixed_time_ms)
 
     def score_ms(self) -> int:
@@ -367,7 +368,7 @@ def _time_ms(fixed_time: Instant | None, fixed_time_ms: float | None) -> int:
 
 
 def _only_delay(delay: Duration, fixed_time: Instant | None, fixed_time_ms: float | None) -> timedelta:
-    """Return the delay of a message if it has no other due time."""
+    """Return the delay of a message; raise an error if it has a fixed time, too."""
     for name, value in (("fixed_time", fixed_time), ("fixed_time_ms", fixed_time_ms)):
         if value is not None:
             raise InvalidMessageError(f"{name} is {brief(value)} and delay is {brief(delay)}; give only one")
@@ -416,8 +417,8 @@ class StreamMessage:
                 raise InvalidMessageError("an entry with fields takes no body; send the body as a field")
         if self.id is not None and not is_full_id(self.id):
             raise InvalidMessageError(
-                f"id is {self.id!r:.80}; it must be two whole numbers below 2^53 with a hyphen between them above 0-0, "
-                "or one such number followed by -*, as in 5-*"
+                f"id is {self.id!r:.80}; it must be two whole numbers below 2^53 with a hyphen between them, above "
+                "0-0, or one such number followed by -*, as in 5-*"
             )
 
     def flat(self) -> tuple[bytes, ...]:

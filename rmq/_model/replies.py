@@ -103,7 +103,7 @@ class PartlySent(SendResult):
 
     Attributes:
         done: Number of messages processed, from the first on; folding more would exceed the bound for one call.
-        refused: Index among these -> error code.
+        refused: Index of a message among those processed -> its error code.
         repeated: Whether the send was repeated after its reply was lost: a message refused because its time has passed
             may have been stored by the first attempt.
     """
@@ -256,7 +256,7 @@ ALL_SETTLED = SettleReply()
 
 @dataclass(frozen=True, slots=True)
 class ExtendReply:
-    """The result of an extend."""
+    """The result of a renewal of leases."""
 
     now_ms: int  # Redis' time, epoch ms
     claim_scores: tuple[int | None, ...]  # per delivery asked for, its new one, or `None` where the lease was lost

@@ -4,7 +4,7 @@
 |---|---|
 | store, time topics | due ms |
 | store, PRIORITY, ties `any` | priority, > max_retries |
-| store, PRIORITY, ties `oldest` | priority x scale + what its age mark leaves of scale - 1: see `Ages` |
+| store, PRIORITY, ties `oldest` | priority x scale + scale - 1 - age mark: see `Ages` |
 | store, after a rollback | retries left, 1 to max_retries |
 | prepare | claim stamp x 1000 + retries left after this delivery |
 | retry | due second x 1000 + retries left |
@@ -21,13 +21,13 @@ from enum import Enum
 from functools import cache
 
 STAMP = 1000
-"""Retries left are below this, so `max_retries` is at most 999."""
+"""The retries left are less than this, so `max_retries` is at most 999."""
 
 MAX_SCORE = 2**53 - 1
 """Largest score up to which every whole number is exact in a double."""
 
 _EXPONENT = 10**17
-"""From here on Redis writes a whole number with an exponent, Valkey in digits."""
+"""From this number on, Redis writes whole numbers with an exponent, Valkey with all digits."""
 
 
 def score_of(text: bytes) -> int:
@@ -141,7 +141,7 @@ _AGES_FROM_MS = 1_735_689_600_000
 
 @cache
 def ages_for(max_priority: int | None) -> Ages:
-    """Return the encoding for priorities up to `max_priority`, with the finest unit of age (1 ms to 1 s) that lasts.
+    """Return the encoding of priorities up to `max_priority`, with the finest unit of age that lasts 20 years.
 
     `None` is for topics that are not PRIORITY or whose ties are `any`: their scores have no ages.
     """

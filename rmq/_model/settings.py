@@ -119,5 +119,5 @@ def kind_of(kinds: Mapping[str, type[T]], stored: Mapping[str, Any], what: str, 
     """Return settings of one of several kinds, called `what` in errors, from their JSON values; see `settings_of`."""
     name: Any = stored.get(key)
     if name not in kinds:
-        raise InvalidValueError(f"{what} {name!r} is unknown; known: {', '.join(kinds)}")
+        raise InvalidValueError(f"{what} {name!r} is unknown; it must be one of {', '.join(kinds)}")
     return settings_of(kinds[name], stored)

@@ -30,8 +30,9 @@ class Retention:
     """Rules by which entries of a stream topic are trimmed. Part of the topic's definition.
 
     Args:
-        max_length: Most entries to keep in the topic, each slot an equal share, rounded up; `None` for no bound.
-        max_age: How long to keep entries: a `timedelta` or a text such as "7d"; `None` for no bound.
+        max_length: Maximum number of entries to keep in the topic, each slot an equal share, rounded up; `None` for no
+            bound.
+        max_age: Time for which to keep entries: a `timedelta` or a text such as "7d"; `None` for no bound.
         shrink: At each clean-up, drop the entries that were there at the previous one, and keep newer ones.
         every: Time between two clean-ups of a slot: a `timedelta` or a text such as "1m", 1 s to 24 h. Listeners and
             polls run the clean-ups.
@@ -74,7 +75,7 @@ class Retention:
 
     @property
     def max_age_ms(self) -> int | None:
-        """How long entries are kept, ms; `None` for no bound."""
+        """Time for which entries are kept, ms; `None` for no bound."""
         return None if self.max_age is None else duration_ms(self.max_age, "max_age")
 
     @property
@@ -145,7 +146,7 @@ class Topic(Generic[PayloadT]):
     """A topic's definition. It is registered at first use; a later one must have the same type and slots.
 
     Args:
-        name: 1 to 128 of `A-Z a-z 0-9 . _ -`.
+        name: 1 to 128 characters of `A-Z a-z 0-9 . _ -`.
         type: How messages are ordered and merged.
         slots: A power of two, 1 to 16,384: the maximum number of workers that can share the topic under ZooKeeper.
         max_retries: Deliveries after the first before a message is dead, 0 to 999.
@@ -154,19 +155,21 @@ class Topic(Generic[PayloadT]):
         retry: Policy for the delay before a failed message is retried.
         max_content_bytes: Longest content, 1 to 65,536.
         max_body_bytes: Longest body, 0 to 16 MiB.
-        max_backlog: Most messages in the topic's backlog, `None` for no limit; each slot has an equal share,
-            rounded up.
-        max_dead: Most dead messages kept in the topic; the oldest go first. Each slot has an equal share.
-        max_dead_age: How long dead messages are kept: a `timedelta` or a text such as "30d".
+        max_backlog: Maximum number of messages in the topic's backlog, `None` for no limit; each slot has an equal
+            share, rounded up.
+        max_dead: Maximum number of dead messages kept in the topic; the oldest are removed first. Each slot has an
+            equal share.
+        max_dead_age: Time for which dead messages are kept: a `timedelta` or a text such as "30d".
         retention: STREAM only: when entries are trimmed; by default, acked ones beyond a million in the topic.
         when_full: Behaviour of a send at `max_backlog`; not for STREAM.
-        full_timeout: `WhenFull.BLOCK`: how long a send waits without progress: a `timedelta` or a text such as "10s",
+        full_timeout: `WhenFull.BLOCK`: time that a send waits without progress: a `timedelta` or a text such as "10s",
             1 ms to 24 h.
         ttl: Messages older than this become dead instead of being delivered: a `timedelta` or a text such as "1h",
             from 1 ms; not for STREAM. Time topics count from the due time, PRIORITY from the last send. `None`: no
             limit.
-        max_rate: Most deliveries a second in the whole cluster, above 0 to 1,000,000; `None` for no limit.
-        max_burst: Most deliveries at once after a pause, 1 to 1,000,000; by default what `max_rate` gives in a second.
+        max_rate: Maximum number of deliveries per second in the whole cluster, above 0 to 1,000,000; `None` for no
+            limit.
+        max_burst: Maximum number of deliveries at once after a pause, 1 to 1,000,000; by default those of one second.
         ties: PRIORITY only: which of equal priorities is first, a `Ties` or its value; the oldest by default. A
             registered topic keeps its own.
         max_priority: PRIORITY with the oldest first: largest priority, 1 to 8,388,607; 1,048,575 by default. The unit
@@ -219,7 +222,7 @@ class Topic(Generic[PayloadT]):
 
     def __post_init__(self) -> None:
         if not is_name(self.name):
-            raise InvalidTopicError(f"topic name {self.name!r} must be 1 to 128 of A-Z a-z 0-9 . _ -")
+            raise InvalidTopicError(f"topic name is {self.name!r}; it must be 1 to 128 characters of A-Z a-z 0-9 . _ -")
         if not isinstance(self.type, TopicType):  # pyright: ignore[reportUnnecessaryIsInstance]
             known = ", ".join(f"TopicType.{kind.name}" for kind in TopicType)
             raise InvalidTopicError(f"type of topic {self.name} is {self.type!r}; it must be one of {known}")
@@ -335,7 +338,7 @@ class Topic(Generic[PayloadT]):
 
     @property
     def full_timeout_s(self) -> float:
-        """How long a blocking send waits without progress, in seconds."""
+        """Seconds that a blocking send waits without progress."""
         return cast("timedelta", self.full_timeout) / _S
 
     @property
@@ -350,7 +353,7 @@ class Topic(Generic[PayloadT]):
 
     @property
     def rate_burst(self) -> int:
-        """Most deliveries at once after a pause; 0 without a `max_rate`."""
+        """Maximum number of deliveries at once after a pause; 0 without a `max_rate`."""
         return self.max_burst or math.ceil(self.max_rate or 0)
 
     @property
@@ -360,7 +363,7 @@ class Topic(Generic[PayloadT]):
 
     @property
     def max_dead_age_ms(self) -> int:
-        """How long dead messages are kept, ms."""
+        """Time for which dead messages are kept, ms."""
         return cast("timedelta", self.max_dead_age) // _MS
 
     def slot_of(self, basis: bytes) -> int:
@@ -493,6 +496,6 @@ def checked_slots(topic: Topic, slots: Iterable[int] | None) -> tuple[int, ...]:
     for slot in chosen:
         if type(slot) is not int or not 0 <= slot < topic.slots:
             raise InvalidValueError(
-                f"slot {brief(slot)} is not one of topic {topic.name}, which has 0 to {topic.slots - 1}"
+                f"topic {topic.name} has no slot {brief(slot)}; its slots are 0 to {topic.slots - 1}"
             )
     return tuple(dict.fromkeys(chosen))

@@ -74,8 +74,9 @@ class Typed:
         encode: Encodes a payload as a body.
         decode: Decodes a payload from a body.
         make: Creates a message from a content, a body and options.
-        plain: As `encode`, but if `unchecked`, the caller must decode a body that contains `null`; see `Finite`.
-        unchecked: Whether `plain` leaves this check to the caller, which saves a call.
+        plain: Encodes a payload as a body, without the check of `Finite` if `unchecked`.
+        unchecked: Whether the caller of `plain` must decode a body that contains `null`, to check it; this saves a
+            call.
     """
 
     __slots__ = ("codec", "decode", "encode", "joins", "kind", "make", "plain", "type", "unchecked")
@@ -109,7 +110,7 @@ def typed_of(topic: str, kind: type | None, codec: Codec | None, type: TopicType
     """
     if kind is None:
         if codec is not None:
-            raise InvalidTopicError(f"codec of topic {topic} is {codec!r}; it needs a payload class, too")
+            raise InvalidTopicError(f"codec of topic {topic} is {codec!r}; a codec needs a payload class, too")
         return None
     if not is_payload_class(kind):
         rule = "it must be a dataclass, a msgspec struct or a pydantic model"

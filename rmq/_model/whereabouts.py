@@ -32,8 +32,9 @@ class _InSlot:
         items: The items of a `Collect`, or the parts of a join, in the order of sending; otherwise empty.
         item_count: Number of items.
         merged: Number of sends that it combines.
-        first_sent_ms: When the first of its sends arrived, epoch ms by Redis' clock; `None` if that is unknown.
-        last_sent_ms: When the last of its sends arrived, epoch ms by Redis' clock; `None` if that is unknown.
+        first_sent_ms: Time at which its first send arrived, epoch ms by Redis' clock; `None` if that is
+            unknown.
+        last_sent_ms: Time at which its last send arrived, epoch ms by Redis' clock; `None` if that is unknown.
         wanted: Number of parts that a join waits for; 0 if it is not a join.
         version: The largest version of its sends; `None` unless the topic merges by `Newest`.
     """
@@ -64,12 +65,12 @@ class _InSlot:
 
     @property
     def first_sent(self) -> datetime | None:
-        """When the first of its sends arrived, by Redis' clock; `None` if that is unknown."""
+        """Time at which its first send arrived, by Redis' clock; `None` if that is unknown."""
         return moment_of(self.first_sent_ms)
 
     @property
     def last_sent(self) -> datetime | None:
-        """When the last of its sends arrived, by Redis' clock; `None` if that is unknown."""
+        """Time at which its last send arrived, by Redis' clock; `None` if that is unknown."""
         return moment_of(self.last_sent_ms)
 
     @property
@@ -91,7 +92,7 @@ class PeekedMessage(_InSlot):
         priority: Its priority in the backlog of a PRIORITY topic; else, and after a rollback, `None`.
         handled_by: In flight: the worker whose handler has it, by its last report; `None` if no worker reports it. A
             worker reports only the first message of a batch, and none of columns.
-        handled_ms: How long this handler has been running, ms.
+        handled_ms: Running time of this handler, ms.
 
     Examples:
         >>> jobs = Topic("jobs", TopicType.PRIORITY)
@@ -138,8 +139,8 @@ class Failure:
     """The last failure of a message.
 
     Attributes:
-        first_ms: When this message first failed, epoch ms.
-        last_ms: When it last failed, epoch ms.
+        first_ms: Time of the first failure of this message, epoch ms.
+        last_ms: Time of its last failure, epoch ms.
 
     Examples:
         >>> jobs = Topic("jobs", TopicType.PRIORITY)
@@ -162,7 +163,7 @@ class Whereabouts:
 
     Attributes:
         now_ms: Redis' time of the reading, epoch ms.
-        stored: The message in the backlog; this and the next three are `None` if the section has none.
+        stored: The message in the backlog; this and the next three are `None` if the content is not in the section.
         in_flight: The message in flight; `due_ms` is the end of its lease.
         waiting: The message that waits for its retry.
         dead: The dead message.
@@ -321,7 +322,7 @@ class DeadMessage(_InSlot):
         died_ms: Time of death, epoch ms.
         error_type: Type of the last error, e.g. `ValueError`, or `LeaseExpired`.
         error_message: The last error's text, cut to 1,000 characters.
-        attempts: Deliveries it had.
+        attempts: Number of its deliveries.
         first_failed_ms: Time of its first failure, epoch ms.
         last_failed_ms: Time of its last failure, epoch ms.
 
@@ -355,7 +356,7 @@ def read_failure(data: bytes | None, unknown_ms: int = 0) -> tuple[Failure, int]
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        return Failure("", "(what was kept of the failure cannot be read)", unknown_ms, unknown_ms), 0
+        return Failure("", "(the record of the failure cannot be read)", unknown_ms, unknown_ms), 0
     found = cast("dict[str, Any]", value)
     times = (_whole(found.get(name), unknown_ms) for name in ("first_ms", "last_ms"))
     return Failure(_text(found.get("type")), _text(found.get("message")), *times), _whole(found.get("attempts"), 0)

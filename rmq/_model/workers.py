@@ -31,8 +31,8 @@ class RunningHandler:
         slot: Slot of its message, or of the first of several.
         content: Content of its message, escaped for terminals, at most 100 characters; empty for columns.
         messages: Number of messages that the call has.
-        running_ms: How long the call has been running, ms.
-        hung: Whether the call has exceeded the listener's `timeout` and was given up.
+        running_ms: Running time of the call, ms.
+        hung: Whether the call has exceeded the listener's `timeout` and was abandoned.
 
     Examples:
         >>> [each.running for worker in client.workers() for each in worker.listeners]  # nobody listens
@@ -84,7 +84,7 @@ class HandlerTimes:
 
     @classmethod
     def summed(cls, parts: Iterable[HandlerTimes]) -> HandlerTimes:
-        """Return the sum of several."""
+        """Return the sum of the times of several workers."""
         sums = [0] * BUCKETS
         for part in parts:
             for number, count in part.counts:
@@ -93,7 +93,7 @@ class HandlerTimes:
 
     @classmethod
     def of(cls, counts: Sequence[int]) -> HandlerTimes:
-        """Create it from the counts of all classes, one for each of `BUCKETS`."""
+        """Create the figures from the counts of all classes, one for each of `BUCKETS`."""
         return cls(tuple((number, count) for number, count in enumerate(counts) if count > 0))
 
     def to_json(self) -> dict[str, int]:
@@ -161,9 +161,9 @@ class ListenerInfo:
         threads: Maximum number of handlers in parallel.
         slots: Slots that it owns; without ZooKeeper all.
         busy_slots: Slots of which it holds messages, at most 1,000.
-        in_flight: Messages that it holds.
-        handled: Messages handled since it began, the failed ones included.
-        failed: Messages whose handler failed.
+        in_flight: Number of messages that it holds.
+        handled: Number of messages handled since it began, including failed ones.
+        failed: Number of messages whose handler failed.
         handled_per_s: Messages handled per second since the previous heartbeat.
         failed_per_s: Messages failed per second since the previous heartbeat.
         times: Durations of its handler's calls in the last five minutes.
@@ -211,7 +211,7 @@ class WorkerInfo:
     Attributes:
         name: `host:pid:random`.
         host: Name of its machine.
-        started_ms: When its listeners started, by its own clock, epoch ms.
+        started_ms: Time at which its listeners started, by its own clock, epoch ms.
         seen_ms: Time of its last heartbeat, epoch ms.
         now_ms: Redis' time of the reading, epoch ms.
         zookeeper: Whether it owns slots through ZooKeeper.
@@ -243,11 +243,11 @@ class WorkerInfo:
         return self.silent_ms > self.beat_s * 1000 + LATE_MS
 
     def holds(self, topic: str, slot: int) -> bool:
-        """Return whether it held messages of a slot at its last heartbeat."""
+        """Return whether the worker held messages of a slot at its last heartbeat."""
         return any(each.topic == topic and slot in each.busy_slots for each in self.listeners)
 
     def handles(self, topic: str, slot: int, content: bytes) -> int | None:
-        """Return how long one of its handlers has been running with a message, ms; `None` if it has not reported so."""
+        """Return the running time of its handler of a message, ms; `None` if its last report has no such handler."""
         text = shown(content, MOST_CONTENT)
         running = (one for each in self.listeners if each.topic == topic and not each.group for one in each.running)
         found = next((one for one in running if (one.slot, one.content) == (slot, text)), None)

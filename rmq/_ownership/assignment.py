@@ -2,7 +2,7 @@
 
 Two steps. First the quotas: in every topic a worker gets its fair share (slots × weight ÷ weights of all workers of the
 topic) rounded down or up, and so does its total over all topics. The shares to round up are chosen so that slots stay
-with their owners. Then the slots: a worker keeps its slots up to its quota; only the rest is dealt out.
+with their owners. Then the slots: a worker keeps its slots up to its quota; only the rest is distributed.
 
 Source: such a double rounding always exists (controlled rounding: L. H. Cox, "A Constructive Procedure for Unbiased
 Controlled Rounding", JASA 82, 1987; it is a flow with whole capacities). `_even_out` finds it along shortest paths.

@@ -49,7 +49,7 @@ class SessionBudget:
         return self.slot_bytes((topic, slots - 1))
 
     def fit(self, held: Iterable[SlotKey], free: Iterable[SlotKey]) -> tuple[SlotKey, ...]:
-        """Return the free slots that fit into the session beside the held ones.
+        """Return the free slots that fit into the session in addition to the held ones.
 
         Slots are taken in order of their numbers, across all topics, so that no topic takes all the room.
         """

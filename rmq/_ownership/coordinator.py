@@ -137,8 +137,8 @@ class Coordinator:
             (topic, slot) → ownership; empty while the connection is broken and after the watchdog has dropped all
             slots.
 
-        Guarantee: May be called from any thread; takes no lock and sends no request. At most one process of the cluster
-            is returned a slot at any time. A process that is suspended after this call may use it late; the epoch
+        Guarantee: May be called from any thread; takes no lock and sends no request. At any time, a slot is returned to
+            at most one process of the cluster. A process that is suspended after this call may use it late; the epoch
             protects against that.
         """
         self._check_process()
@@ -211,7 +211,7 @@ class Coordinator:
         self.stop(drain=False)
         if answered and failure is not None:
             raise failure
-        raise CoordinationError(f"No ZooKeeper server answered within {timeout_s:g} s ({reason})") from failure
+        raise CoordinationError(f"no ZooKeeper server answered within {timeout_s:g} s ({reason})") from failure
 
     def drain_within(self, drain_s: float) -> None:
         """Set the seconds that a revoked slot waits for its last handler, unless `drain_timeout_s` was given."""
@@ -410,7 +410,7 @@ class Coordinator:
                     self._first_round.set()
             except Exception as error:  # an error must not end this thread: the worker would lose its slots for good
                 self._failure = error
-                _LOG.warning("A round of coordination with ZooKeeper failed; it will be retried: %s", error)
+                _LOG.warning("a round of coordination with ZooKeeper failed; it will be retried: %s", error)
                 if isinstance(error, CoordinationError):
                     self._first_round.set()
             if self._wake.wait(self._rounds.pause_s()):

@@ -75,7 +75,7 @@ class Leader:
         self._decided: object = None  # the inputs from which the present assignment was computed
 
     def lead(self, current: Assignment | None, version: int | None, *, readable: bool) -> Steps[bool]:
-        """Write the assignment if it has changed; return whether ZooKeeper permits all that a leader does.
+        """Write the assignment if it has changed; return whether ZooKeeper permits everything that a leader does.
 
         `current` is the last readable assignment. `version` (None without a node) and `readable` describe the node.
         """

@@ -63,7 +63,7 @@ class ProblemLog:
         return news
 
     def current(self) -> tuple[str, ...]:
-        """Return the texts of all problems that have lasted at least their patience."""
+        """Return the texts of all problems that have lasted for their `patience_s`."""
         return tuple(each.text for each in self._lasting(self._clock()))
 
     def _lasting(self, now_s: float) -> list[_Problem]:

@@ -103,7 +103,7 @@ class Rounds:
             if self._view.breaks != breaks:
                 self._machine.suspended()
             if self._machine.expire(monotonic_s()):
-                _LOG.warning("No reply from ZooKeeper for two thirds of the session timeout; all slots count as lost")
+                _LOG.warning("no reply from ZooKeeper for two thirds of the session timeout; all slots count as lost")
         self._publish(breaks)
         session = self._client.session
         if session is None:

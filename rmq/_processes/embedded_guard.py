@@ -96,7 +96,7 @@ class Guard:
         self._loading_sent_s = 0.0
 
     def run(self, first_user: socket.socket) -> None:
-        """Serve until the last user has left, redis-server has ended or SIGTERM has come; then clean up."""
+        """Serve until the last user has left, redis-server has ended, or SIGTERM arrives; then clean up."""
         self._welcome(first_user)
         try:
             self._watch_signals()

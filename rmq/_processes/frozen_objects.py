@@ -7,7 +7,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 FROZEN_BY_PYTHON = 1_000
-"""Number of frozen objects from which the program has frozen some itself. Python 3.12 freezes 375 at its start."""
+"""With this many frozen objects or more, the program has frozen some itself; Python 3.12 freezes 375 at its start."""
 
 
 def freeze_objects() -> bool:

@@ -143,5 +143,5 @@ class ZooKeeperServer(GuardedProcess):
         while self.mode is None:
             if self.pid is None or time.monotonic() > deadline:
                 how = "does not answer" if self.pid else "ended"
-                raise CoordinationError(f"The ZooKeeper server at {self.address} {how}:\n{log_tail(self.log)}")
+                raise CoordinationError(f"the ZooKeeper server at {self.address} {how}:\n{log_tail(self.log)}")
             time.sleep(0.05)

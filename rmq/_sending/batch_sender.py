@@ -39,17 +39,17 @@ BATCH = 500
 """Messages per script call; more if a topic has few slots, see `batch_size`."""
 
 CALLS_IN_FLIGHT = 4
-"""Most script calls per round trip, each to another slot; during a round trip, the next one is built."""
+"""Maximum number of script calls per round trip, each to another slot; during a round trip, the next one is built."""
 
 BUFFERED_BYTES = 64 * BATCH_BYTES
-"""Most bytes of contents and bodies held back to fill batches."""
+"""Maximum bytes of contents and bodies held back to fill batches."""
 
 COLLECTED_BYTES = 8 * BATCH_BYTES
-"""Most bytes of stored items with which the messages of one call may have to merge, by the topic's bounds. A call ends
-early if merging costs too much; another call sends its remaining messages."""
+"""Maximum bytes of stored items with which the messages of one call may have to merge, by the topic's bounds. A call
+ends early if merging costs too much; another call sends its remaining messages."""
 
 BUFFERED = 20_000
-"""Most messages held back to fill batches, over all slots."""
+"""Maximum number of messages held back to fill batches, over all slots."""
 
 CHUNK = 4_000
 """Rows of columns that are sorted by slot at a time."""

@@ -18,16 +18,16 @@ from rmq._transport.urls import Address
 from rmq.errors import RmqError, ScriptFailedError
 
 BATCH_BYTES = 1_048_576
-"""Most bytes of contents and bodies in a batch."""
+"""Maximum bytes of contents and bodies in a batch."""
 
 JOINED_MESSAGES, JOINED_SLOTS = 16, 32
-"""Most messages in a batch that shares a call, and most batches in a call: a call blocks the server while it runs."""
+"""Maximum number of messages in a batch that shares a call, and of batches in a call, which blocks the server."""
 
 JOINED_BYTES = 65_536
-"""Most bytes of contents and bodies in a call that batches share."""
+"""Maximum bytes of contents and bodies in a call that batches share."""
 
 QUEUED, QUEUED_BYTES = 50_000, 67_108_864
-"""Most messages and bytes in batches that wait for busy servers while batches are sent to others."""
+"""Maximum numbers of messages and bytes in batches that wait for busy servers while batches are sent to others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +35,9 @@ class RoundLimits:
     """Limits of one round trip; its first batch alone may exceed them.
 
     Attributes:
-        messages: Messages.
-        size_bytes: Their contents and bodies.
-        calls: Script calls, each for a different slot.
+        messages: Maximum number of messages.
+        size_bytes: Maximum size of their contents and bodies.
+        calls: Maximum number of script calls, each for a different slot.
     """
 
     messages: int

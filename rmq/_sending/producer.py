@@ -27,10 +27,10 @@ from rmq.errors import (
 )
 
 MAX_ONCE = 200
-"""Most characters in the name of a call."""
+"""Maximum length of the name of a call."""
 
 Source = Callable[[Callable[[], None]], Iterable[Any]]
-"""Returns messages, or values to make them of. Its argument is a function that waits for the calls in flight."""
+"""Returns messages, or values that become messages. Its argument is a function that waits for the calls in flight."""
 
 
 class Producer:
@@ -40,7 +40,7 @@ class Producer:
         connections: The connections to the topic's servers.
         topic: The registered definition.
         observers: Observers of sends.
-        again: What a repeat of a send by the caller does, for errors about `durability`, on topics without `merge=`.
+        again: Effect of repeating a send, for errors about `durability`, on topics without `merge=`.
 
     Examples:
         >>> producer = client.producer(Topic("jobs", TopicType.PRIORITY, slots=8))
@@ -170,12 +170,11 @@ class Producer:
         Args:
             contents: Contents, each `str` or `bytes`.
             time_range: RANGE_MERGE topics: one merge window for all rows, a `timedelta` or a text such as "5s"; or a
-                column of such, or of numbers of ms.
+                column of these, or of numbers of ms.
             priorities: PRIORITY topics: a column of whole numbers, or one for all rows.
-            fixed_times: FIXED_TIME topics: one aware `datetime` for all rows; or a column of such, or of epoch
-                ms.
+            fixed_times: FIXED_TIME topics: one aware `datetime` for all rows; or a column of these, or of epoch ms.
             delays: FIXED_TIME topics, instead of `fixed_times`: one delay for all rows, a `timedelta` or a text such as
-                "10s"; or a column of such, or of numbers of ms.
+                "10s"; or a column of these, or of numbers of ms.
             bodies: Payloads, `None` for a row without one; with the topic's `merge` what its reducer takes.
             slot_bases: Slot bases, from which slots are computed instead of the contents; `None` for a row without one.
             outcomes: Also return per row whether it was new, and on a stream topic its id.

@@ -30,10 +30,10 @@ DOUBT_S = 0.1
 """Minimum time between two readings after a redirection or failure, in seconds."""
 
 READ_PATIENCE_S = 0.25
-"""How long a call with an old map waits for a new one, in seconds: the node asked for it may be unresponsive."""
+"""Seconds that a call with an old map waits for a new one; short, since the node asked for it may be unresponsive."""
 
 FIRST_PATIENCE_S = 0.5
-"""How long to wait for one node before asking another for the first map or its commands, in seconds."""
+"""Seconds to wait for one node before asking another for the first map or its commands."""
 
 
 class ClusterRouter:

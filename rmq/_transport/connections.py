@@ -34,7 +34,7 @@ LOOK_AGAIN_S = 10.0
 """Delay of the next periodic check after one that was interrupted, in seconds."""
 
 ROUND_TRIP_SLOTS = 64
-"""Most slots called in one round trip."""
+"""Maximum number of slots called in one round trip."""
 
 AT_ONCE_S = 0.001
 """Deadline of a call that is not retried, in seconds."""
@@ -361,7 +361,7 @@ class Connections:
             )
 
     def _until_deadline(self, attempt: Callable[[], T]) -> T:
-        """Retry an attempt that executes nothing if it fails, or that is safe to repeat."""
+        """Call a function until it succeeds or the deadline passes. A failed call must be safe to repeat."""
         end_s, pause_s = monotonic_s() + self.deadline_s, FIRST_PAUSE_S
         while True:
             try:

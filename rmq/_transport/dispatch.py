@@ -22,7 +22,7 @@ from rmq.errors import RmqError
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 1.0
 
 CONNECT_PATIENCE_S = 0.25
-"""How long to wait for a new connection to one server while calls for other servers wait, in seconds."""
+"""Seconds to wait for a new connection to one server while calls for other servers wait."""
 
 
 class Awaited:

@@ -18,7 +18,7 @@ QUICK_S = 0.5
 """Timeout of the first attempt in seconds; the second one, if no server answered, has `CONNECT_S`."""
 
 SKIP_S, INVALID_SKIP_S = 30.0, 5.0
-"""How long to skip a server that did not answer, in seconds: normally, and if the known master may be wrong."""
+"""Seconds for which a server that did not answer is skipped: normally, and if the known master may be wrong."""
 
 T = TypeVar("T")
 

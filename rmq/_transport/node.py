@@ -46,7 +46,7 @@ class Node:
         others: The unresponsive nodes of the cluster, shared by its nodes; `None` if there is no other server.
 
     Attributes:
-        failed_s: When it last could not be reached, on the monotonic clock; 0 for never.
+        failed_s: Time of the last failure to reach it, on the monotonic clock; 0 for none.
         unresponsive: Whether a call got no answer, and none has come since.
         commands: The optional commands that it supports, once checked.
     """

@@ -118,7 +118,8 @@ class ScriptLibrary:
         overrides: A text of definitions that replace those of libraries; tests use it for a fake clock.
 
     Raises:
-        FileNotFoundError: The package lacks its scripts; or, when it is linked, a script includes what does not exist.
+        FileNotFoundError: The package lacks its scripts; or, when it is linked, a script includes a library that does
+            not exist.
         ValueError: Two libraries define the same name; or, when it is linked, the header of a script is invalid.
     """
 

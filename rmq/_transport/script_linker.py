@@ -102,7 +102,7 @@ class Linker:
         return "".join(self._placed(block_of(text), set(), set()))
 
     def reach(self, libraries: Iterable[str]) -> set[str]:
-        """Return libraries, and those that they include, directly or not."""
+        """Return libraries, and those that they include, directly or indirectly."""
         found, open_ = set[str](), list(libraries)
         while open_:
             if (name := open_.pop()) not in found:
@@ -111,7 +111,7 @@ class Linker:
         return found
 
     def _placed(self, block: _Block, visible: set[str], reach: set[str]) -> list[str]:
-        """Return a block's lines with the definitions that it needs beside those that are visible."""
+        """Return a block's lines with the definitions that it needs, except those that are already visible."""
         reach = reach | self.reach(block.libraries)
         definitions: list[str] = []
         for name in self._needs(block, reach):
@@ -136,7 +136,7 @@ class Linker:
         to += self._lines(block, visible, reach)
 
     def _needs(self, block: _Block, reach: set[str]) -> Iterator[str]:
-        """Yield the names that a block uses, but for those that blocks within it define for themselves."""
+        """Yield the names that a block uses, except those that inner blocks define themselves."""
         for name in block.uses:
             if (found := self._definitions.get(name)) and found.library in reach:
                 yield name

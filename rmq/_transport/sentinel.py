@@ -136,7 +136,7 @@ class SentinelRouter(OneMaster):
         return not invalidated and self._master is not None and self._master.address == address
 
     def _problem_with(self, address: Address) -> str:
-        """Return why a server cannot be used as the master, or "" if it is a master and can be reached."""
+        """Return the reason not to use a server as the master, or "" if it is a master and can be reached."""
         server = self._nodes.probe_node(address, QUICK_S, _require_master)
         try:
             server.give_back(server.checkout())

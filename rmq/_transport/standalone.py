@@ -21,7 +21,7 @@ DOUBT_S = 0.1
 """Minimum time between two such questions after a failure, in seconds."""
 
 ANSWER_S = 0.5
-"""How long to wait for the answer, in seconds."""
+"""Seconds to wait for the answer."""
 
 
 class OneMaster(ABC):

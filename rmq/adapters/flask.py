@@ -122,7 +122,9 @@ def _new_client(app: flask.Flask) -> RmqClient:
     try:
         return RmqClient(chosen_url(config["RMQ_URL"]).url, **options)
     except TypeError as error:
-        raise InvalidValueError(f"RMQ_OPTIONS is {options!r}: {error}") from None
+        raise InvalidValueError(
+            f"RMQ_OPTIONS is {options!r}; it must be a dict of options of RmqClient ({error})"
+        ) from None
 
 
 def _worker_command(rmq: Rmq) -> click.Command:
@@ -135,7 +137,8 @@ def _worker_command(rmq: Rmq) -> click.Command:
             raise click.ClickException(str(error)) from None
         if unfinished := client.run(drain, threads, handlers, idle, exit_when_hung=exit_when_hung):
             raise click.ClickException(
-                f"messages still being handled after {drain:g} s, which are redelivered: {len(unfinished)}"
+                f"handlers still running after {drain:g} s: {len(unfinished)}; their messages are redelivered when "
+                "their leases expire"
             )
 
     options = [

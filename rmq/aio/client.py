@@ -93,7 +93,7 @@ class LoopState:
         return self
 
     async def begin_close(self) -> None:
-        """Close the client, and wait for the end; in a handler, only wait until the other handlers have ended."""
+        """Close the client, and wait until it is closed; in a handler, only until the other handlers have ended."""
         if not self.runs_here:
             self._closing = asyncio.Task(self._close())
             await asyncio.shield(self._closing)
@@ -206,7 +206,7 @@ class RmqClient(Closing):
         return await self._run_wrapped(Consumer, make, topic, slots)
 
     def listener(self, topic: Topic[PayloadT], **options: Unpack[ListenerOptions]) -> HandlerDecorator[PayloadT]:
-        """Decorate an async handler: it runs after `start` or `run`. Return means ack, an exception means nack.
+        """Decorate an async handler, which runs after `start` or `run`. If it returns, it acks; if it raises, it nacks.
 
         Args:
             topic: As for `rmq.RmqClient.listener`.
@@ -369,7 +369,7 @@ class RmqClient(Closing):
         if self._opened is not None:
             return self._opened.checked()
         if self._closed:
-            raise ClientClosedError("this client is closed; make a new one")
+            raise ClientClosedError("this client is closed; create a new one")
         self._opening = self._opening or asyncio.Lock()
         async with self._opening:
             if self._opened is None:

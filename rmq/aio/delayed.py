@@ -119,7 +119,7 @@ class DelayedQueue(Closing, Generic[ValueT]):
         return await opened.tasks.run(offer)
 
     async def take(self, timeout: float | timedelta | None = None) -> ValueT:
-        """Wait for a value, take it out of the queue for good, and return it; see `rmq.DelayedQueue.take`.
+        """Wait for a value, remove it from the queue, and return it; see `rmq.DelayedQueue.take`.
 
         Guarantee: if cancelled, no value is lost: a value that it has claimed is released at once.
         """
@@ -130,7 +130,7 @@ class DelayedQueue(Closing, Generic[ValueT]):
         return await self._kept(lambda queue: queue.claim_soon(timeout))
 
     async def take_many(self, max_values: int = 100, timeout: float | timedelta | None = None) -> list[ValueT]:
-        """Wait for the first value, and take all that are due, up to `max_values`; see `rmq.DelayedQueue.take_many`.
+        """Wait for the first value, and remove and return up to `max_values`; see `rmq.DelayedQueue.take_many`.
 
         Guarantee: as for `take`.
         """
@@ -141,7 +141,7 @@ class DelayedQueue(Closing, Generic[ValueT]):
 
     @asynccontextmanager
     async def taking(self, timeout: float | timedelta | None = None) -> AsyncGenerator[ValueT]:
-        """Wait for a value, and take it out of the queue when the block ends; see `rmq.DelayedQueue.taking`.
+        """Wait for a value, and remove it from the queue when the block ends; see `rmq.DelayedQueue.taking`.
 
         Guarantee: at least once. If it is cancelled while it waits, a claimed value is released. If the block is
             cancelled, its value is put back, as after any error.
@@ -156,7 +156,7 @@ class DelayedQueue(Closing, Generic[ValueT]):
         await self._finish(partial(plain.DelayedQueue.finish, delivery=delivery))
 
     async def remove(self, value: ValueT | Payload) -> bool:
-        """Take a value out before it is due or taken; see `rmq.DelayedQueue.remove`."""
+        """Remove a value that was not taken yet; see `rmq.DelayedQueue.remove`."""
         return await self._run(plain.DelayedQueue[Any].remove, value)
 
     size = async_method(plain.DelayedQueue.size)
@@ -168,7 +168,7 @@ class DelayedQueue(Closing, Generic[ValueT]):
             yield value
 
     async def close(self) -> None:
-        """Stop listening, and release values claimed ahead; see `rmq.DelayedQueue.close`."""
+        """Stop claiming, and release values that were claimed in advance; see `rmq.DelayedQueue.close`."""
         if self._ready is not None:
             queue, opened = self._ready
             await opened.tasks.finish(queue.close)

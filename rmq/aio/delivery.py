@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Delivery(Generic[PayloadT]):
-    """A claimed message: `await` its `ack` when done, its `nack` to have it retried, or let the lease run out.
+    """A claimed message: `await` its `ack` when done, its `nack` to have it retried, or let the lease expire.
 
     Has all members of `rmq.Delivery`; methods that settle it are awaited. If cancelled, they still run to their end.
     """

@@ -1,4 +1,4 @@
-"""Runs the library's plain logic in an event loop: in a greenlet, whose waits a task awaits.
+"""Runs the library's plain logic in an event loop: each call is a greenlet, and a task awaits whatever it waits for.
 
 A greenlet can be suspended in the middle of a call and resumed. So the logic, written once for threads, calls `wait`
 where it would block. Its task awaits the argument of `wait`, while the loop does other work, and resumes the logic with
@@ -81,7 +81,7 @@ class GreenletTask:
         self._broken = self._breakable = False
 
     async def drive(self) -> Any:
-        """Run the logic to its end; return its result or raise its error. Raise cancellations at its current wait."""
+        """Run the logic to its end; return its result or raise its error. Cancellation interrupts its current wait."""
         here = getcurrent()  # the driver may have been made in another greenlet
         self._driven_in = _current_task()
         logic = _GreenletBody(self._action, here)
@@ -163,7 +163,7 @@ class TaskGroup:
     """The tasks of one client; it waits for them before it closes.
 
     Args:
-        new_semaphore: Returns a semaphore for the number of calls that may use connections at a time.
+        new_semaphore: Creates a semaphore that limits how many calls use connections at the same time.
 
     Attributes:
         ack_semaphore: Held while the outcome of a single delivery is sent.
@@ -188,7 +188,7 @@ class TaskGroup:
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             if self._loop is not None:
-                raise RmqError("this client belongs to another event loop; make one in the loop that uses it")
+                raise RmqError("this client belongs to another event loop; create one in the loop that uses it")
             self._loop = loop
 
     async def run(self, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -259,4 +259,4 @@ def _current_task() -> asyncio.Task[Any] | None:
 
 def _log_failure(task: asyncio.Task[Any]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        log.warning("messages of a cancelled call are redelivered after their lease: %s", error)
+        log.warning("messages of a cancelled call are redelivered when their leases expire: %s", error)

@@ -80,7 +80,7 @@ def plain_options(options: ListenerOptions) -> dict[str, Any]:
 
 
 LONGEST_TURN_S = 0.01
-"""Handlers that never wait let the other tasks run after so long."""
+"""Seconds after which lanes let other tasks run if their handlers never wait."""
 
 
 CANCEL_S = 5.0
@@ -128,7 +128,7 @@ class TaskExecutor(ThreadExecutor):
         return 1
 
     def round(self) -> bool:
-        """Run a round with as many permits as there are."""
+        """Run a round with the permits that are available."""
         try:
             busy = self.thread.round()
         finally:
@@ -154,7 +154,7 @@ class TaskExecutor(ThreadExecutor):
         return False
 
     def run(self) -> None:
-        """Start lanes for the waiting messages; lanes end by themselves."""
+        """Start lanes for the waiting messages. A lane ends when it has nothing more to start."""
         thread = self.thread
         if self._may_not_start:
             thread.stop_starting()
@@ -168,7 +168,7 @@ class TaskExecutor(ThreadExecutor):
             thread.runtime.job(partial(self._run_task, permit_s), f"rmq-{thread.setup.listener.topic.name}").start()
 
     def _may_begin(self) -> int:
-        """Return the number of lanes that may have a message to start, not one that waits for its slot."""
+        """Return the number of lanes that would find a message to start, whose slot is in no other lane."""
         waiting = self.thread.waiting
         return len({delivery.slot for delivery in waiting} - self._busy.keys()) if self._owned else len(waiting)
 
@@ -185,7 +185,7 @@ class TaskExecutor(ThreadExecutor):
             self._changed.set()  # look now and then even if nothing has ended
 
     def return_stalled(self) -> None:
-        """Release waiting messages while all lanes are blocked: as many as a call takes, the others in later rounds."""
+        """Release waiting messages while all lanes are blocked: as many as fit in one call, others in later rounds."""
         if self.thread.waiting and monotonic_s() - self._begun_s > SLOW_S:
             self._held_up = True
             self.thread.release_waiting(lambda: False)

@@ -1,4 +1,4 @@
-"""The base of the async classes: each method of a plain class, with its signature and docstring, as a coroutine."""
+"""Base of the async classes: they have the methods, signatures and docstrings of a plain class, as coroutines."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """One connection to one Redis server in an event loop. Redis-py connects and logs in; replies are then read here.
 
-Everything that redis-py's asyncio side leaves untyped or private stays in this module.
+Only this module uses names of redis-py's asyncio side that are private or have no types.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Replies(asyncio.Protocol):
         self._tell()
 
     def take(self) -> Any:
-        """Return the next reply, `NOTHING` if it is not complete."""
+        """Return the next reply, or `NOTHING` if it is not complete."""
         return self._reader.gets()
 
     def any(self) -> bool:

@@ -40,7 +40,7 @@ _NUMBER = re.compile(r"[+-]?(\d{1,400}(\.\d{0,400})?|\.\d{1,400})([eE][+-]?\d{1,
 
 @dataclass(frozen=True, slots=True)
 class Unfit:
-    """A JSON value that cannot be a body, as text for the error. The valid types depend on the topic."""
+    """A JSON value that cannot be a body on any topic, as text for the error."""
 
     text: str
 

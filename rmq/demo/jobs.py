@@ -189,7 +189,7 @@ def fate_of(content: str) -> Fate:
 
 
 def fail_if_fated(content: str, attempt: int) -> None:
-    """Raise an error according to the content's fate.
+    """Raise the error that the content's fate prescribes; return if it succeeds.
 
     Args:
         content: Content of the message.

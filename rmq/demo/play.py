@@ -44,7 +44,7 @@ def redis_clock(client: RmqClient) -> Callable[[], int]:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Speed of order time: a day of `minutes`, more than 0, takes `seconds`."""
+    """Speed of the replay: `minutes` of order time, more than 0, take `seconds`."""
 
     minutes: int
     seconds: float
@@ -63,7 +63,7 @@ class Pace:
 
 
 class Player(threading.Thread):
-    """Sends the events of each minute at their time, or late.
+    """Sends the events of each minute at their time, or as soon as possible after it.
 
     Args:
         client: The client to use.

@@ -151,7 +151,9 @@ class Figures:
         self.paused = _gauge("slots_paused", "Paused slots.", "topic")
         unowned = "Slots that were owned through ZooKeeper before and have no active owner now."
         self.unowned = _gauge("slots_unowned", unowned, "topic")
-        self.unaccounted = _gauge("unaccounted", "Messages lost or duplicated, by the topic's counters; 0.", "topic")
+        self.unaccounted = _gauge(
+            "unaccounted", "Messages lost or duplicated, by the topic's counters; 0 unless there is an error.", "topic"
+        )
         self.workers = _gauge("workers", "Processes with running listeners.")
         allowed = "Handlers that all workers together may run in parallel now; Adaptive and pauses reduce it."
         self.allowed = _gauge("handlers_allowed", allowed, "topic")

@@ -158,7 +158,7 @@ def _listen(registry: CollectorRegistry, host: str, port: int, tries: int, clien
         try:
             return Server(registry, host, number, client)
         except OverflowError:
-            trouble = OSError(f"port must be from 0 to 65535, not {number}")
+            trouble = OSError(f"port is {number}; it must be from 0 to 65535")
         except (OSError, ValueError) as error:  # ValueError: not a valid host name
             trouble = error
     raise InvalidValueError(f"cannot listen on {host}:{port}: {trouble}")

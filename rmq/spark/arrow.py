@@ -1,4 +1,4 @@
-"""The imports without types in one place: pyarrow, and the parts of pyspark that depend on it."""
+"""Imports of pyarrow, and of the parts of pyspark that need it, in one place, since they have no types."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ REFUSALS = {
         BatchLostError,
         "{target}: Redis has evicted the bodies of {} messages of this batch, as it does at maxmemory under a "
         "volatile-* policy. Set maxmemory-policy to noeviction and restart the query; the messages "
-        "are delivered again after their leases",
+        "are redelivered when their leases expire",
     ),
     "RMQ_DRIVER": refusal(
         DriverReplacedError,
@@ -58,7 +58,7 @@ KEEP_S = 30 * 86_400
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """The process that plans a query's batches: the identity in its checkpoint, and a growing generation."""
+    """The process that plans a query's batches: the identity in its checkpoint, and a generation that increases."""
 
     query: str
     generation: int
@@ -103,7 +103,7 @@ class Reading:
 
 
 class Entered(NamedTuple):
-    """The reply to a driver's start: its generation, the last acked batch (0: none), and whether the query was known.
+    """The reply to a driver's start: its generation, the last acked batch (0 if none), and whether the query was known.
 
     The generation is 0 if the record was required and is missing.
     """

@@ -38,8 +38,9 @@ class Hash(Protocol):
 _CHANGED = refusal(
     BatchChangedError,
     "{target}: a retry of a task of batch {} produced other rows than its first attempt, or grouped them differently, "
-    "and this topic counts every send. Write rmq.spark.keyed(frame, partitions=n) of a source that can be read again, "
-    "with the same n and options each time, or set idempotent=false to accept double counting",
+    "and this topic counts every send. Read a source that can be read again, and write "
+    "rmq.spark.keyed(frame, partitions=n) with the same n and options each time; or set idempotent=false to accept "
+    "double counting",
 )
 _AGAIN = "If Spark retries the task, they are counted once"
 
@@ -64,7 +65,7 @@ class Cut(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """The cut as it is stored in a mark."""
+        """Text of the cut, as Redis stores it for a batch."""
         return "".join(f"{number:08x}" for number in self)
 
     @classmethod
@@ -212,6 +213,6 @@ def note_cut(connections: Connections, topic: Topic, mark: Mark, cut: Cut) -> No
         raise BatchChangedError(
             f"batch {mark.batch} was started with {known}, and is now run with {cut}. Each send to topic "
             f"{topic.name} counts, and rows already sent can be recognised only with the same settings: "
-            f"write rmq.spark.keyed(frame, partitions={known.partitions}) with the same options as then",
+            f"write rmq.spark.keyed(frame, partitions={known.partitions}) with the options of the first attempt",
             topic=topic.name,
         ) from error

@@ -341,7 +341,7 @@ def _check_pairs(parsed: Options) -> None:
         )
     named = {"topic": parsed.topic, "topics": parsed.topics, "topicPattern": parsed.topic_pattern}
     if parsed.several and len(given := [name for name, value in named.items() if value is not None]) > 1:
-        raise InvalidValueError(f"{' and '.join(given)} exclude each other; set one of them")
+        raise InvalidValueError(f"{' and '.join(given)} cannot be used together; set one of them")
     if (parsed.txn_app is None) != (parsed.txn_version is None):
         raise InvalidValueError("txnAppId and txnVersion are needed together: set both")
     if parsed.txn_app is not None and (parsed.once is not None or parsed.idempotent is False):

@@ -135,7 +135,7 @@ class _Refusal:
         self._topics: dict[str, Topic] = {}
 
     def carry_out(self, rows: Iterable[tuple[Any, ...]]) -> Refused:
-        """Refuse rows of topic, slot, content, claim and reason."""
+        """Refuse rows, given as tuples of topic, slot, content, claim and reason."""
         noted = missing = 0
         rest = iter(rows)
         while piece := list(islice(rest, _AT_ONCE)):

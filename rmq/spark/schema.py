@@ -174,7 +174,7 @@ def check_topic_has(topic: str, columns: StructType, schema: StructType) -> None
 
 
 def told(name: str, columns: StructType) -> str:
-    """Return the list of columns for an error about a missing one."""
+    """Return the names of the columns of a read, for the error that one is missing."""
     of_state = name in [field.name for field in _STATE] and "only_group" in columns.names
     return ", ".join(columns.names) + ("; option statesOf of spark.read adds it" if of_state else "")
 

@@ -100,7 +100,7 @@ class Pace:
         self._pieces, self._busy_s, self._since_s = 0, 0.0, monotonic_s()
 
     def breathe(self) -> bool:
-        """Pause after a piece; return True if the remaining renewals should be skipped."""
+        """Pause after a group of renewals; return True if the remaining ones should be skipped."""
         self._pieces += 1
         self._busy_s += monotonic_s() - self._since_s
         mean_s = self._busy_s / self._pieces
@@ -187,7 +187,7 @@ class QuerySlots:
     def _each(
         self, parts: Iterable[Call[T]], window: int, fenced: dict[int, int] | None = None
     ) -> Iterator[tuple[Call[T], T]]:
-        """Run calls piece by piece; calls to unresponsive servers come last.
+        """Run calls in groups; calls to unresponsive servers come last.
 
         Slots with newer owners are added to `fenced`; if it is `None`, they are errors.
         """

@@ -44,7 +44,7 @@ def connect_on_clock(*args: Any, **options: Any) -> Connections:
 
 
 class Clock:
-    """The clock of a test server. It stops at Redis' time when it is created, and advances only when told to.
+    """The clock of a test server. It starts at Redis' time, and moves only by `advance` and `move_to`.
 
     `Server.clock` and the fixture `rmq_clock` create it. The next `Server.flush`, and so the next test, removes it.
 

@@ -257,7 +257,7 @@ def test_bad_sends_name_value_and_rule(cli: Cli, stock: Topic, tags: Topic, orde
     assert "require --of (of in JSON)" in refused(orders, "a", "--part", "p")
     assert "do not take --body" in refused(orders, "a", "--part", "p", "--of", "2", "--body", "x")
     assert "do not take --weight" in refused(orders, "a", "--part", "p", "--of", "2", "--weight", "2")
-    assert "takes at most max_items, which is 1000" in refused(orders, "a", "--part", "p", "--of", "2000")
+    assert "it must be at most max_items, which is 1000" in refused(orders, "a", "--part", "p", "--of", "2000")
     assert "has no merge; its messages do not take --weight" in refused(
         priority, "a", "--priority", "1", "--weight", "2"
     )

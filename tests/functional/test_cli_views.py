@@ -72,7 +72,7 @@ def test_peek_shows_the_next_ones_first(cli: Cli, client: RmqClient, priority: T
     slot = priority.slot_of(b"p17")
     assert [each["content"] for each in cli("peek", priority.name, "--slot", str(slot), "--json").lines] == ["p17"]
     assert cli("peek", priority.name, "--slot", str(1 - slot)).out == ""
-    assert "slot 2 is not one of topic" in cli("peek", priority.name, "--slot", "2", code=2).err
+    assert "has no slot 2" in cli("peek", priority.name, "--slot", "2", code=2).err
 
 
 # --- dead letters

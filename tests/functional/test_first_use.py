@@ -116,7 +116,7 @@ def test_a_worker_wants_to_know_which_redis(tmp_path: Path) -> None:
         )
     ran = rmq("worker", "own:client", "--processes", "2", folder=tmp_path)
     assert ran.returncode == 2
-    assert "each of the --processes would start its own; use a shared Redis such as embedded:///folder" in " ".join(
+    assert "each process would start its own Redis; use a shared one such as embedded:///folder" in " ".join(
         ran.stderr.split()
     )
 

@@ -328,7 +328,7 @@ def test_of_a_list_with_a_value_that_is_too_long_for_its_topic_nothing_is_offere
         longest = ("x" * (100 if merge else 88), "1m")
         values = [*((f"{number}", "1m") for number in range(5_000)), longest]
         assert queue.offer_many(values).new == 5_001
-        with pytest.raises(InvalidBatchError, match=r"^value 5002 of offer_many: .*takes 1 to 100") as refused:
+        with pytest.raises(InvalidBatchError, match=r"^value 5002 of offer_many: .*it must have 1 to 100") as refused:
             queue.offer_many([*values, ("x" * 101, "1m")])
         assert (refused.value.stored, queue.size()) == (0, 5_001)
         with pytest.raises(InvalidMessageError, match=r"^delay is "):

@@ -142,12 +142,12 @@ def test_what_is_no_value_of_the_class_is_refused(make_queue: MakeQueue) -> None
         assert refused.value.not_stored == ((ANN, "0s"), (wrong, "0s"))
         with pytest.raises(InvalidMessageError, match="payloads of class Call"):
             queue.remove(wrong)
-    with pytest.raises(InvalidMessageError, match="takes 1 to"):
+    with pytest.raises(InvalidMessageError, match="it must have 1 to"):
         queue.offer(Call("x" * 70_000), "0s")
     assert queue.size() == 0
     wrong_options: list[tuple[dict[str, Any], str]] = [
         ({"payload": str}, "it must be a dataclass"),
-        ({"codec": JsonCodec()}, "it needs a payload class"),
+        ({"codec": JsonCodec()}, "a codec needs a payload class"),
     ]
     for options, says in wrong_options:
         with pytest.raises(InvalidTopicError, match=says):

@@ -128,7 +128,7 @@ def test_an_open_id_that_does_not_rise_is_refused_and_nothing_is_written(
     last: str, sent: list[str], topic: Topic, redis_client: Any, connections: Connections
 ) -> None:
     redis_client.xadd(f"{topic.name}_0", {"content": "x"}, id=last)
-    with pytest.raises(EntryIdError, match=f"id {sent[-1].replace('*', '.')} does not lie above"):
+    with pytest.raises(EntryIdError, match=f"id {sent[-1].replace('*', '.')} is not greater than"):
         send(connections, topic, *(StreamMessage("a", id=wanted) for wanted in sent))
     assert len(entries(redis_client, topic)) == 1
 

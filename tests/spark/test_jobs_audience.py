@@ -320,7 +320,7 @@ def test_wrong_settings_and_files_are_refused(shop: Shop, tmp_path: Path) -> Non
         read_lines(shop.spark, str(tmp_path / "other"))
     with pytest.raises(InvalidValueError, match="there are no segments in"):
         current_segments(shop.spark, shop.out)
-    with pytest.raises(InvalidValueError, match="rule 'a b': a name has"):
+    with pytest.raises(InvalidValueError, match="rule 'a b' has an invalid name"):
         check_rules(shop.spark, {"a b": "orders > 1"})
     with pytest.raises(InvalidValueError, match="there are 0 rules"):
         check_rules(shop.spark, {})
@@ -369,7 +369,7 @@ def test_the_command(shop: Shop, tmp_path: Path) -> None:
         ["returns", "1", "50.0%", "cancelled_share", "=", "0.5"],
     ]
     assert "BROKEN" not in shown.out
-    assert "kept   up to date: of 2 changed by the rival, not evaluated afterwards: 0" in shown.out
+    assert "kept   up to date: of 2 that the rival changed, not evaluated again: 0" in shown.out
     report = cli("spark", "audience", shop.lines, *options, "--no-send", "--json").json
     assert (report["evaluated"], report["members"], report["serial"]) == (0, {"big": 1, "returns": 1}, True)
     bad = cli("spark", "audience", shop.lines, *options, "--source", "returns", code=2)

@@ -172,7 +172,7 @@ def test_topics_that_have_no_dead_of_their_own(spark: SparkSession, spark_client
         run(spark, settings_of(spark_client, stream))
     with pytest.raises(UnknownTopicError, match="nobody-knows"):
         run(spark, DeadAuditSettings(("nobody-knows",), spark_client.url))
-    with pytest.raises(InvalidValueError, match="names a topic twice"):
+    with pytest.raises(InvalidValueError, match="contains a topic twice"):
         DeadAuditSettings(("a", "a"), spark_client.url)
 
 

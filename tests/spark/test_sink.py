@@ -168,7 +168,7 @@ def test_bad_rows_are_collected_with_their_reasons(
         ("'a' content, 100L priority", {"merge": "all"}, "rmq.spark.merged"),
         ("'a' content, 100L priority", {"slots": 4}, "registered as PRIORITY with 8 slots"),
         ("'a' content, 100L priority", {"idempotent": True}, "idempotent is for writeStream"),
-        ("'a' content, 100L priority, 1 slot", {}, "slot is 1 where RMQ computes 3"),
+        ("'a' content, 100L priority, 1 slot", {}, "slot is 1, but RMQ computes 3"),
         ("'a' content, 100L priority", {"zookeeper": "zk:2181"}, "zookeeper is an option of reads"),
     ],
 )

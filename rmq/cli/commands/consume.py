@@ -142,7 +142,7 @@ class _Printer:
                 pass
 
     def _try(self, settle: Callable[[], None]) -> None:
-        """Settle a message, and only warn if the reply is lost: the message may be delivered again after its lease."""
+        """Settle a message, and only warn if the reply is lost: the message may be redelivered."""
         try:
             settle()
         except ReplyLostError as error:
@@ -151,7 +151,7 @@ class _Printer:
     def _warn(self, lost: Sequence[Delivery], what: str) -> None:
         if lost:
             self._session.warn(
-                f"{counted(len(lost), 'message')} could not be {what}: the lease had expired; each is delivered again"
+                f"{counted(len(lost), 'message')} could not be {what} because the lease had expired; it is redelivered"
             )
 
     def _print(self, delivery: Delivery) -> None:

@@ -53,7 +53,7 @@ class MergingSend:
         ),
     ] = None
     part: Annotated[
-        bytes | None, typer.Option(metavar="TEXT", help="join: this part of the whole.", parser=payload)
+        bytes | None, typer.Option(metavar="TEXT", help="join: name of this part of the whole.", parser=payload)
     ] = None
     of: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="join: number of different parts of the whole.")

@@ -116,7 +116,7 @@ def _compared(client: RmqClient, topic: Topic) -> Compared:
 def _topics_in(session: Session, name: str) -> list[Topic]:
     """Return the topics that a module, or the modules of a package, define at their top level, sorted by name.
 
-    They are found as `Topic` objects, also in lists and dicts, and as the topics of listeners, also of a client's.
+    Finds `Topic` objects, also inside lists and dicts, and the topics of listeners, including those of clients.
 
     Raises:
         InvalidValueError: The module cannot be imported, has no topic, or defines one twice with different settings.

@@ -169,12 +169,12 @@ def run_one(target: str, settings: Settings, supervised: bool = False) -> None:
     if unfinished:
         late = counted(len(unfinished), "message was", "messages were")
         raise RmqError(
-            f"{late} still being handled after {settings.drain_s:g} s; each is delivered again after its lease"
+            f"{late} still being handled after {settings.drain_s:g} s and will be redelivered when the lease expires"
         )
 
 
 def _check_url(client: RmqClient, target: str, supervised: bool) -> None:
-    """Raise if the client names no Redis, or one of which each of several processes would start its own."""
+    """Raise if no URL is set, or if several processes would each start a Redis of their own."""
     named = client._named  # pyright: ignore[reportPrivateUsage]
     if not named.chosen:
         client.close()
@@ -182,8 +182,8 @@ def _check_url(client: RmqClient, target: str, supervised: bool) -> None:
     if supervised and named.temporary:
         client.close()
         raise InvalidUrlError(
-            f"{target} uses {named.shown}, of which each of the --processes would start its own; use a shared Redis "
-            "such as embedded:///folder"
+            f"{target} uses {named.shown}, and with --processes each process would start its own Redis; use a shared "
+            "one such as embedded:///folder"
         )
 
 

@@ -87,7 +87,7 @@ def check_names(rules: Mapping[str, str]) -> None:
         raise InvalidValueError(f"there are {len(rules)} rules; the number must be from 1 to {MAX_RULES}")
     for name in rules:
         if not _NAME.fullmatch(name):
-            raise InvalidValueError(f"rule {name!r}: a name has 1 to 64 letters, digits and . _ -")
+            raise InvalidValueError(f"rule {name!r} has an invalid name; it must be 1 to 64 letters, digits and . _ -")
 
 
 def check_rules(spark: SparkSession, rules: Mapping[str, str]) -> None:

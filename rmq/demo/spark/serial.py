@@ -26,7 +26,7 @@ _HOLD_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A message that the plain consumer held between two times of Redis, in which it changed the customer."""
+    """A message that the plain consumer held between two times by Redis' clock, in which it changed the customer."""
 
     content: str
     began_ms: int

@@ -58,7 +58,7 @@ class DeadAuditSettings:
         if not self.topics:
             raise InvalidValueError("topics is empty; name at least one topic")
         if len(set(self.topics)) < len(self.topics):
-            raise InvalidValueError(f"topics names a topic twice: {', '.join(self.topics)}")
+            raise InvalidValueError(f"topics contains a topic twice: {', '.join(self.topics)}")
         if (self.redrive or self.dry_run) and self.where is None:
             raise InvalidValueError("redrive needs a condition; where='true' selects all dead messages")
 

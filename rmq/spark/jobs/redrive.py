@@ -1,4 +1,4 @@
-"""Shared by the jobs that resend messages: moves dead messages through the sink at a rate, and reports progress."""
+"""Moves dead messages through the sink at a limited rate and reports progress, for the jobs that resend messages."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ class ReplayReport:
 
     @property
     def sent(self) -> int:
-        """Messages that this run sent."""
+        """Number of messages that this run sent, both new and merged."""
         return self.new + self.merged
 
     @property

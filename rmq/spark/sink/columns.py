@@ -119,7 +119,7 @@ def layout_of(schema: StructType, topic: Topic, options: Options) -> Layout:
     if merge is not None and merge.kind == "S" and _has_fractions(types.get(merge.value or "")):
         log.warning(
             "topic %s adds numbers as doubles, and column %s is decimal: sums may be off in the last digits; send "
-            "whole numbers of a smaller unit where they have to be exact",
+            "whole numbers of a smaller unit if sums must be exact",
             topic.name,
             merge.value,
         )

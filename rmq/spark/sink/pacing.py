@@ -22,7 +22,7 @@ _SENT = "sent"
 
 @dataclass(frozen=True)
 class Limit:
-    """The rate limit of a write: messages per second of all tasks, most messages in a call, and name of its bucket."""
+    """The rate limit of a write: messages per second of all tasks, maximum number in a call, and name of its bucket."""
 
     per_second: float
     burst: int

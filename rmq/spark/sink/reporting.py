@@ -1,4 +1,4 @@
-"""Metrics of the sinks for each batch, stored in Redis: Spark's progress reports have none of Python sinks."""
+"""Metrics of the sinks for each batch, stored in Redis: Spark's progress reports include none of Python sinks."""
 
 from __future__ import annotations
 

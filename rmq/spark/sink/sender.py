@@ -27,7 +27,7 @@ from rmq.spark.sink.pacing import TaskPace
 
 log = logging.getLogger("rmq.spark")
 
-_PASSED = "fixed_time did not lie ahead of Redis' time when it was first sent"
+_PASSED = "fixed_time was in the past, by Redis' clock, when it was first sent"
 
 HELD_BYTES = 32 * BATCH_BYTES
 """Maximum size of the messages that a task buffers, bytes."""
@@ -201,14 +201,16 @@ class TaskSender:
         """
         refused = answer.refused if isinstance(answer, Once) else ()
         if refused and not self._bad_rows.collecting:
-            raise InvalidMessageError(f"{len(refused)} messages: {_PASSED}; badRows=collect puts such rows aside")
+            raise InvalidMessageError(
+                f"{len(refused)} messages: {_PASSED}; badRows=collect writes such rows to a folder"
+            )
         if refused and isinstance(answer, Once) and answer.done is not None:
             return self._without_passed(batch)
         self._put_aside(batch, refused, _PASSED)
         return self._booked(batch, answer)
 
     def _send_patiently(self, slot: int, rows: Sequence[EncodedMessage], mark: Mark | None) -> SendResult | Once:
-        """Send as room becomes free; a marked chunk only as a whole, since a retried task sends it in one call."""
+        """Send messages as room becomes free; a marked chunk only as a whole, since a retry sends it in one call."""
         sleep = self._connections.runtime.sleep
         if mark is None:
             result, error = send_patiently(self._writer, slot, rows, sleep)

@@ -19,7 +19,7 @@ Part = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch of a query, as its end offset names it.
+    """One batch of a query, as its end offset describes it.
 
     Attributes:
         query: Identity of the query, created with its first offset and stored in its checkpoint.
@@ -48,7 +48,7 @@ class Batch:
         """Rebuild a batch from a logged offset.
 
         Raises:
-            InvalidValueError: The offset is not of this source, or of a later version.
+            InvalidValueError: The offset was written by another source, or by a later version of RMQ.
         """
         try:
             if offset["v"] != VERSION:

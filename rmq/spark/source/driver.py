@@ -408,7 +408,7 @@ class QueryDriver:
         self._renewing.close()
 
     def _suspect(self, batch: Batch, put_back: dict[int, int]) -> None:
-        """Plan the messages that the last replay of a batch returned as the next batches, without others."""
+        """Plan the messages that the last replay of a batch returned as batches of their own."""
         self._suspects = put_back
         if put_back:
             log.warning(

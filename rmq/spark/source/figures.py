@@ -56,7 +56,7 @@ class Figures:
         return True
 
     def ended(self, batch: int, acked: int, *, lost: int = 0, refused: int = 0) -> None:
-        """Add the results of a batch."""
+        """Add the counts of a finished batch to the totals."""
         again = acked + refused if self._again and batch == self._open else 0
         found = {"acked": acked, "refused": refused, "redelivered": again, "lost": lost}
         self.totals = {event: number + found[event] for event, number in self.totals.items()}
@@ -84,7 +84,7 @@ class QueryFigures(Figures):
         self._kept_s = since_s
 
     def settled(self, batch: int, settled: SettledBatch) -> None:
-        """Add the results of an ack."""
+        """Add the counts of an acked batch to the totals."""
         ended = sum(settled.found.values()) - settled.lost - sum(settled.put_back.values())
         self.ended(batch, ended - settled.refused, lost=settled.lost, refused=settled.refused)
 

@@ -36,7 +36,7 @@ class Gathering:
         return pause_s <= 0
 
     def holds(self, due: int) -> bool:
-        """Return whether to delay the batch with this number of due messages; if not, the delay starts anew."""
+        """Return whether to delay the batch with this number of due messages; if not, the delay starts again."""
         now_s = monotonic_s()
         left_s = self._batch_s + self._delay_s - now_s
         if due < self._least and left_s > 0:

@@ -30,7 +30,7 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """One batch of a query, as its end offset names it.
+    """One batch of a query, as its end offset describes it.
 
     Attributes:
         query: Identity of the query, created with its first offset and stored in its checkpoint.
@@ -62,7 +62,8 @@ class LogBatch:
         """Rebuild a batch from a logged offset.
 
         Raises:
-            InvalidValueError: The offset is not of a query on a STREAM topic, or of a later version.
+            InvalidValueError: The offset was written by a query on a topic of another type, or by a later version of
+                RMQ.
         """
         try:
             if offset["v"] != VERSION:

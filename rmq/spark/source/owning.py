@@ -134,7 +134,7 @@ class OwnedSlots:
         return self._here(self._coordinator.owned())
 
     def _here(self, owned: Mapping[SlotKey, Ownership]) -> dict[int, Owner]:
-        """Return those of the owned slots that belong to this topic."""
+        """Return the slots of this topic among the given owned ones."""
         return {slot: Owner(each.epoch, each.ensemble) for (place, slot), each in owned.items() if place == self.place}
 
     def refresh_ownership(self, owned: Mapping[SlotKey, Ownership]) -> bool:
@@ -348,7 +348,7 @@ class OwnedSlots:
                 raise answer
         log.warning(
             "batch %d of topic %s continues without slots %s, which this driver no longer owns; the %d "
-            "messages read from them are delivered to the new owners after their leases",
+            "messages read from them are delivered to the new owners when their leases expire",
             batch.seq,
             self.place,
             ", ".join(map(str, lost)),

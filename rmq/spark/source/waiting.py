@@ -66,7 +66,7 @@ class Waiting:
         self._look_s = self._end_s = 0.0
 
     def rest(self) -> None:
-        """Start to wait, as no batch could be planned: find out when messages become due."""
+        """Start to wait because no batch could be planned: find out when messages become due."""
         now_s = monotonic_s()
         self._resting, self._end_s = True, now_s + REST_S
         try:

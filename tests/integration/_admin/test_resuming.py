@@ -125,9 +125,9 @@ def test_a_name_is_needed_and_one_only(client: RmqClient, make_stream: MakeStrea
             client.consumer(topic, group="g", resume_as=refused)
         with pytest.raises(InvalidValueError, match="consumer name"):
             client.listener(topic, group="g", resume_as=refused)
-    with pytest.raises(InvalidValueError, match="only consumers of STREAM topics resume"):
+    with pytest.raises(InvalidValueError, match="only consumers of STREAM topics take resume_as"):
         client.consumer(plain, resume_as="a")
-    with pytest.raises(InvalidValueError, match="only consumers of STREAM topics resume"):
+    with pytest.raises(InvalidValueError, match="only consumers of STREAM topics take resume_as"):
         client.listener(plain, resume_as="a")
 
 

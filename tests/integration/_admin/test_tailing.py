@@ -142,7 +142,7 @@ def test_what_cannot_be_followed_is_refused(
         wrong: list[tuple[list[object], str]] = [
             ([], "streams is empty"),
             ([topics[0]], "each must be a result of `RmqClient.stream`"),
-            ([own.stream(topics[0]), other.stream(topics[1])], "several clients"),
+            ([own.stream(topics[0]), other.stream(topics[1])], "different clients"),
         ]
         for streams, says in wrong:
             with pytest.raises(InvalidValueError, match=says):

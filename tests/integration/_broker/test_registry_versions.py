@@ -88,7 +88,7 @@ def test_what_is_no_name_is_not_registered(client: RmqClient, name: str) -> None
 
 @pytest.mark.parametrize("name", [7, b"jobs", "\udcff"])
 def test_a_topic_is_named_by_a_text(client: RmqClient, name: Any) -> None:
-    with pytest.raises(RmqError, match="is not a valid name of a topic"):
+    with pytest.raises(RmqError, match="is not a valid topic name"):
         client.topic(name)
 
 
@@ -97,7 +97,7 @@ def test_a_key_of_a_foreign_type_is_named(client: RmqClient, redis_client: redis
     redis_client.set(TOPICS_KEY, "foreign")
     try:
         for use in (client.topics, lambda: client.topic("some")):
-            with pytest.raises(RmqError, match="rmq:topics holds another type"):
+            with pytest.raises(RmqError, match="rmq:topics is not a hash"):
                 use()
     finally:
         redis_client.delete(TOPICS_KEY)

@@ -104,15 +104,17 @@ def test_the_error_says_what_comes_of_sending_again(pair: Pair, topic: Topic) ->
     pair.replica.pause()
     acts: dict[str, Callable[[RmqClient], object]] = {
         "Sending it again is safe: it merges": lambda client: client.producer(topic).send(PriorityMessage("a", 100)),
-        "counts once more, unless both calls have the same `once=`": lambda client: client.producer(sums).send(
+        "counts each once more, unless both calls have the same `once=`": lambda client: client.producer(sums).send(
             RangeMergeMessage("a", body=5)
         ),
-        "appended twice; those with `id=` are not": lambda client: client.producer(log).send(StreamMessage("a")),
+        "a second time; those with `id=` are not": lambda client: client.producer(log).send(StreamMessage("a")),
         "a second element, unless the queue has merge=True": lambda client: DelayedQueue(
             client, f"{topic.name}-later"
         ).offer("a", "1m"),
         "Repeating it is safe": lambda client: client.control(topic).cancel("a"),
-        "drops what has been sent since": lambda client: client.control(sums).purge("store", confirm=sums.name),
+        "deletes messages that were sent in the meantime": lambda client: client.control(sums).purge(
+            "store", confirm=sums.name
+        ),
     }
     with RmqClient(pair.master.url, durability="replicated", timeout_s=0.6) as client:
         for said, act in acts.items():

@@ -67,7 +67,7 @@ def refused(url: str, *words: str, code: int) -> str:
     [
         (("dead", "nobody-knows"), 1, "topic nobody-knows is not registered"),
         (("dead", LOG.name), 2, f"topic {LOG.name} is STREAM: its dead entries belong to groups"),
-        (("dead", QUEUE.name, QUEUE.name), 2, f"topics names a topic twice: {QUEUE.name}"),
+        (("dead", QUEUE.name, QUEUE.name), 2, f"topics contains a topic twice: {QUEUE.name}"),
         (("dead", QUEUE.name, "--out", "/dev/null/x"), 2, "folder '/dev/null/x' can't be created"),
         (("dead", QUEUE.name, "--out", ".", "--format", "xml"), 2, "format is 'xml'"),
         (("replay", "nobody-knows", *REPLAY), 1, "topic nobody-knows is not registered"),
@@ -104,7 +104,7 @@ def test_a_redis_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rules_with_a_name_that_is_none(url: str, tmp_path: Path) -> None:
     path = tmp_path / "rules.json"
     path.write_text(json.dumps({"a b": "orders > 1"}))
-    assert "rule 'a b': a name has 1 to 64" in refused(url, *AUDIENCE, "--rules", str(path), code=2)
+    assert "rule 'a b' has an invalid name; it must be 1 to 64" in refused(url, *AUDIENCE, "--rules", str(path), code=2)
 
 
 def test_order_lines_that_lack_a_column(url: str, tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_order_lines_that_lack_a_column(url: str, tmp_path: Path) -> None:
 def test_a_zookeeper_that_does_not_answer(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audience, "_ANSWER_S", 0.5)
     line = refused(url, *AUDIENCE, "--zookeeper", "127.0.0.1:1", code=1)
-    assert line.startswith("rmq: No ZooKeeper server answered within 0.5 s (")
+    assert line.startswith("rmq: no ZooKeeper server answered within 0.5 s (")
 
 
 def test_a_topic_that_workers_of_a_zookeeper_own(url: str) -> None:

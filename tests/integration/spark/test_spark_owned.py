@@ -265,7 +265,7 @@ def test_a_new_owner_waits_for_the_leases_of_others_before_it_plans(site: Site) 
 def test_mistakes_are_told_before_anything_is_read(site: Site, redis_url: str) -> None:
     fill(site.sender, site.topic, NUMBER)
     nobody = Query(redis_url, site.topic, zookeeper="127.0.0.1:1")
-    with pytest.raises(CoordinationError, match="No ZooKeeper server answered within 15 s"):
+    with pytest.raises(CoordinationError, match="no ZooKeeper server answered within 15 s"):
         nobody.plan()
     nobody.close()
     with site.worker():

@@ -17,7 +17,7 @@ from rmq._transport.refusals import parsed
 from rmq.errors import InvalidValueError, ScriptFailedError, UnreadableDocumentError
 
 TOPIC = Topic("t", TopicType.FIXED_TIME)
-UNREADABLE = "(what was kept of the failure cannot be read)"
+UNREADABLE = "(the record of the failure cannot be read)"
 
 
 def test_a_record() -> None:

@@ -141,7 +141,7 @@ def test_a_part_of_a_join() -> None:
             lambda: JoinMessage("a", "p", 1, time_range_ms=-1),
             "time_range_ms is -1; it must lie between 0 and 100 years",
         ),
-        (lambda: JoinMessage("a", "p", 4), "of= for b'a' is 4; topic t takes at most max_items, which is 3"),
+        (lambda: JoinMessage("a", "p", 4), "of= for b'a' is 4; on topic t it must be at most max_items, which is 3"),
         (lambda: JoinMessage("a", 5, 3), "part is 5; it must be str or bytes"),  # type: ignore[arg-type]
         (lambda: JoinMessage("", "p", 3), "content b'' has 0 bytes"),
         (
@@ -184,16 +184,20 @@ def test_other_topics_refuse_parts(made: Topic) -> None:
         (
             Keep(),
             {"version": 1},
-            "version of b'a' is 1; only topics with merge=Merge(Newest()) take a version, not t",
+            "version of b'a' is 1; topic t takes no version; only topics with merge=Merge(Newest()) do",
         ),
-        (Sum(), {"version": 0, "body": 1}, "version of b'a' is 0; only topics with merge=Merge(Newest()) take a "),
+        (
+            Sum(),
+            {"version": 0, "body": 1},
+            "version of b'a' is 0; topic t takes no version; only topics with merge=Merge(Newest()) ",
+        ),
         (Keep(), {"weight": 0}, "weight of b'a' is 0; it must be a whole number from 1 to 2147483648"),
         (Keep(), {"weight": 2**31 + 1}, "weight of b'a' is 2147483649; it must be a whole number from 1 to 2147483648"),
         (Keep(), {"weight": 1.0}, "weight of b'a' is 1.0; it must be a whole number"),
         (Keep(), {"weight": True}, "weight of b'a' is True; it must be a whole number"),
         (Keep(), {"body": 5}, "body is 5; it must be str or bytes"),
         (Replace(), {"body": ("a",)}, "body is ('a',); it must be str or bytes"),
-        (Keep(), {"body": b"x" * 101}, "body of b'a' has 101 bytes; topic t takes up to 100"),
+        (Keep(), {"body": b"x" * 101}, "body of b'a' has 101 bytes; on topic t it must have at most 100"),
         (Sum(), {}, "body of b'a' is None; on topic t it must be a number from -(2^53 - 1) to 2^53 - 1"),
         (Sum(), {"body": "5"}, "body of b'a' is '5'; on topic t it must be a number"),
         (Sum(), {"body": True}, "body of b'a' is True; on topic t it must be a number"),
@@ -219,7 +223,11 @@ def test_other_topics_refuse_parts(made: Topic) -> None:
             {"body": "1234567"},
             "has 1 item, 11 bytes including 4 per item; topic t coll",
         ),
-        (Collect(max_bytes=500), {"body": "1" * 101}, "item of b'a' has 101 bytes; topic t takes up to 100"),
+        (
+            Collect(max_bytes=500),
+            {"body": "1" * 101},
+            "item of b'a' has 101 bytes; on topic t it must have at most 100",
+        ),
     ],
 )
 def test_what_a_topic_that_merges_refuses(reduce: Any, said: dict[str, Any], text: str) -> None:

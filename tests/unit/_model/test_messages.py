@@ -161,7 +161,7 @@ def test_fixed_time_bounds(fixed_time: Any, rule: str) -> None:
 def test_content_bounds(content: Any) -> None:
     # pitfall 43
     topic = MERGE.changed(max_content_bytes=10)
-    with pytest.raises(InvalidMessageError, match=r"has \d+ bytes; topic t takes 1 to 10"):
+    with pytest.raises(InvalidMessageError, match=r"has \d+ bytes; on topic t it must have 1 to 10"):
         encode(topic, RangeMergeMessage(content, time_range_ms=5))
     assert encode(topic, RangeMergeMessage("ä" * 5, time_range_ms=5)).content == "ä".encode() * 5
 
@@ -171,7 +171,7 @@ def test_body_bounds() -> None:
     topic = MERGE.changed(max_body_bytes=3)
     assert encode(topic, RangeMergeMessage("a", time_range_ms=5, body="abc")).body == b"abc"
     assert encode(topic, RangeMergeMessage("a", time_range_ms=5, body="")).body == b""
-    with pytest.raises(InvalidMessageError, match="body of b'a' has 4 bytes; topic t takes up to 3"):
+    with pytest.raises(InvalidMessageError, match="body of b'a' has 4 bytes; on topic t it must have at most 3"):
         encode(topic, RangeMergeMessage("a", time_range_ms=5, body="abcd"))
 
 

@@ -85,7 +85,9 @@ def test_ladder_bounds(steps: Any, text: str) -> None:
 
 
 def test_an_unknown_policy_is_refused() -> None:
-    with pytest.raises(InvalidValueError, match="'fibonacci' is unknown; known: immediate, exponential, ladder"):
+    with pytest.raises(
+        InvalidValueError, match="'fibonacci' is unknown; it must be one of immediate, exponential, ladder"
+    ):
         retry_from_json({"policy": "fibonacci"})
 
 

@@ -69,7 +69,7 @@ def test_names(name: Any) -> None:
     # pitfall 23
     with pytest.raises(InvalidTopicError) as refused:
         Topic(name, TopicType.PRIORITY)
-    assert str(refused.value) == f"topic name {name!r} must be 1 to 128 of A-Z a-z 0-9 . _ -"
+    assert str(refused.value) == f"topic name is {name!r}; it must be 1 to 128 characters of A-Z a-z 0-9 . _ -"
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ def test_a_topic_without_a_payload_class_decodes_nothing() -> None:
     [
         ({"payload": int}, "it must be a dataclass, a msgspec struct or a pydantic model"),
         ({"payload": MUG}, "it must be a dataclass, a msgspec struct or a pydantic model"),
-        ({"codec": JsonCodec()}, "it needs a payload class, too"),
+        ({"codec": JsonCodec()}, "a codec needs a payload class, too"),
         ({"payload": Price, "merge": Merge(Max())}, "keeps a number and takes no payload class"),
         ({"payload": Price, "codec": object()}, "which the codec does not take"),
     ],

@@ -118,11 +118,14 @@ def _checks(report: AudienceReport) -> list[tuple[bool, str]]:
     wrong = report.disorder
     checks = [
         (not wrong.doubled, f"no duplicates: customers twice in a batch: {wrong.doubled:,}"),
-        (not wrong.overlaps, f"one at a time: began while another held the customer: {wrong.overlaps:,}"),
+        (
+            not wrong.overlaps,
+            f"one at a time: evaluated while another consumer held the customer: {wrong.overlaps:,}",
+        ),
     ]
     if report.rival:
-        words = f"up to date: of {report.rival:,} changed by the rival, not evaluated afterwards: {wrong.outdated:,}"
+        words = f"up to date: of {report.rival:,} that the rival changed, not evaluated again: {wrong.outdated:,}"
         checks.append((not wrong.outdated, words))
     if report.expired:
-        checks.append((True, f"leases that expired meanwhile: {report.expired:,}"))
+        checks.append((True, f"leases that expired during the run: {report.expired:,}"))
     return checks

@@ -68,5 +68,6 @@ class Command(BaseCommand):
         )
         if unfinished:
             raise CommandError(
-                f"messages still being handled after {options['drain']:g} s, which are redelivered: {len(unfinished)}"
+                f"handlers still running after {options['drain']:g} s: {len(unfinished)}; their messages are "
+                "redelivered when their leases expire"
             )
