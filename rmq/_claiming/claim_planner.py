@@ -10,7 +10,7 @@ from rmq._broker.claims import MAX_BATCH
 from rmq._broker.keys import slot_keys
 from rmq._claiming.claim_plan import ClaimPlan, ClaimRequest
 from rmq._claiming.due_poller import look
-from rmq._claiming.fetch_size import FetchSize
+from rmq._claiming.fetch_size import FEWEST_SLOTS, FetchSize
 from rmq._claiming.handover_gate import HandoverGate
 from rmq._claiming.rate_limit import RateLimiter
 from rmq._claiming.schedule import Schedule
@@ -97,7 +97,7 @@ class ClaimPlanner:
         self._owners: Mapping[int, Owner] = dict.fromkeys(slots, NO_OWNER)
         self._owners_before: dict[int, Owner] = {}
         self._handover_gate = HandoverGate(connections, topic)
-        self._fetch_size = FetchSize()
+        self._fetch_size = FetchSize(FEWEST_SLOTS if self.joins else 1)
         self._resume: dict[int, int] = {}
         self._sleeping: list[float] = []
         """Time at which the wait of each thread in `wait` ends, on the clock of `monotonic_s`."""
@@ -238,8 +238,17 @@ class ClaimPlanner:
                 self.schedule.hint(slot, due_ms)
             self.changed.notify_all()
 
+    @property
+    def nodes(self) -> int:
+        """Number of servers that may have these slots, at least 1."""
+        return max(1, min(self.connections.nodes, len(self._owners)))
+
     def plan(
-        self, limit: int, held: Collection[Delivery] = (), all_held: Callable[[], Collection[Delivery]] | None = None
+        self,
+        limit: int,
+        held: Collection[Delivery] = (),
+        all_held: Callable[[], Collection[Delivery]] | None = None,
+        most_each: int | None = None,
     ) -> ClaimPlan:
         """Pick the slots to claim from.
 
@@ -251,6 +260,7 @@ class ClaimPlanner:
             limit: Maximum number of messages; 0 plans no claim. A rate limit of the topic may allow fewer.
             held: The deliveries of the holder. Outcomes among them are sent with the claims.
             all_held: Returns these deliveries and those whose acks wait for a claim; by default there are only `held`.
+            most_each: Most messages from one slot; `MAX_BATCH` by default.
 
         Returns:
             The plan, which must be carried out: no other thread picks its slots until then.
@@ -262,8 +272,8 @@ class ClaimPlanner:
             limit = tokens = self.rate_limiter.take(limit) if self.wait_s(1.0) == 0 else 0
         if not limit:
             return ClaimPlan([], False)
-        limit = self._fetch_size.messages(limit)
-        most, schedule = min(self._fetch_size.slots, limit), self.schedule
+        limit, most_each = self._fetch_size.messages(limit), min(most_each or MAX_BATCH, MAX_BATCH)
+        most, schedule = self._fetch_size.slots_for(limit, most_each, self.nodes), self.schedule
         with self.changed:
             slots = schedule.due(monotonic_s(), most)
             if self.connections.unresponsive_nodes:
@@ -282,7 +292,7 @@ class ClaimPlanner:
         if open_:
             share, extra = divmod(limit, len(open_))
             for index, request in enumerate(open_):
-                request.limit = min(share + (index < extra), MAX_BATCH)
+                request.limit = min(share + (index < extra), most_each)
         return ClaimPlan(requests, bool(requests) or self.wait_s(IDLE_S) < IDLE_S, tokens)
 
     def postpone(self, slots: Iterable[int]) -> None:

@@ -23,16 +23,28 @@ class FetchSize:
     """Number of slots and messages of a round, so that it returns no more bytes than allowed.
 
     Args:
+        fewest: Fewest slots: more than one where slots share a call, so that they cost little.
         most_bytes: Maximum bytes of contents and bodies in one round.
 
     Attributes:
         slots: Maximum number of slots to claim from.
     """
 
-    def __init__(self, most_bytes: int = CLAIM_BYTES) -> None:
+    def __init__(self, fewest: int = FEWEST_SLOTS, most_bytes: int = CLAIM_BYTES) -> None:
+        self._fewest = fewest
         self.slots = FIRST_SLOTS
         self._most_bytes = most_bytes
         self._bytes_per_message = 0.0
+
+    def slots_for(self, limit: int, most_each: int, nodes: int) -> int:
+        """Return the number of slots from which to claim, 1 to `limit`: enough for the messages, and for all nodes.
+
+        Args:
+            limit: Number of messages of the round.
+            most_each: Most messages from one slot.
+            nodes: Number of servers that have the slots.
+        """
+        return min(limit, max(self.slots, nodes, -(-limit // most_each)))
 
     def messages(self, limit: int) -> int:
         """Return the number of messages to claim, 1 to `limit`."""
@@ -59,7 +71,7 @@ class FetchSize:
             elif 0 < reply.next_due_ms <= reply.now_ms:
                 filled = True
         slots_needed = asked * slots // (HEADROOM * received) if received else MOST_SLOTS
-        self.slots = max(FEWEST_SLOTS, min(MOST_SLOTS, 2 * self.slots, max(slots_needed, self.slots // 2)))
+        self.slots = max(self._fewest, min(MOST_SLOTS, 2 * self.slots, max(slots_needed, self.slots // 2)))
         if received:
             mean = size_bytes / received
             self._bytes_per_message = max(mean, self._bytes_per_message + WEIGHT * (mean - self._bytes_per_message))

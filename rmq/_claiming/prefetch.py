@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from rmq._claiming.background_flush import CLOSE_S, BackgroundFlush, held
 from rmq._claiming.consumer import Consumer
-from rmq._claiming.prefetch_size import PREFETCH_S, PrefetchSize
+from rmq._claiming.prefetch_size import MOST_PREFETCHED, PREFETCH_S, PrefetchSize
 from rmq._io.backend import Runtime
 from rmq._io.reports import reporter
 from rmq._model.deliveries import Delivery
@@ -145,7 +145,7 @@ class Prefetch:
 
     def _claim(self, until_s: float | None, most: int) -> list[Delivery]:
         left_s = FOREVER_S if until_s is None else max(0.0, until_s - monotonic_s())
-        found = self._consumer.poll(max(most, self._prefetch.messages()), min(left_s, FOREVER_S))
+        found = self._consumer.poll(max(most, min(self._prefetch.messages(), MOST_PREFETCHED)), min(left_s, FOREVER_S))
         if not found:
             return []
         with self._flush.lock:

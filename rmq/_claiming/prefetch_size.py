@@ -6,19 +6,19 @@ PREFETCH_S = 0.1
 """Time of handling to prefetch for, in seconds: it hides the round trip, and barely delays urgent messages."""
 
 MOST_PREFETCHED = 500
+"""Most messages of one node that are claimed for calls of the handler with one message each."""
+
+MOST_BATCHED = 2_000
+"""Most messages of one node that are claimed for calls with a batch each, unless a single batch has more."""
+
 FIRST_GUESS = 1
 _WEIGHT = 0.3
 
 
 class PrefetchSize:
-    """Number of messages to prefetch, from a moving average of a handler's speed.
+    """Number of messages to prefetch, from a moving average of a handler's speed."""
 
-    Args:
-        most: Upper bound of the number.
-    """
-
-    def __init__(self, most: int = MOST_PREFETCHED) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self._per_message_s: float | None = None
 
     def note(self, messages: int, elapsed_s: float) -> None:
@@ -29,10 +29,10 @@ class PrefetchSize:
             self._per_message_s = now_s if known is None else known + _WEIGHT * (now_s - known)
 
     def messages(self, within_s: float = PREFETCH_S) -> int:
-        """Return the number of messages to claim next: as many as are handled within `within_s`, at least 1."""
+        """Return the number of messages that are handled within `within_s`, at least 1."""
         if self._per_message_s is None:
-            return min(FIRST_GUESS, self._most)
-        return max(1, min(self._most, int(within_s / max(self._per_message_s, 1e-9))))
+            return FIRST_GUESS
+        return max(1, int(within_s / max(self._per_message_s, 1e-9)))
 
     @property
     def is_known(self) -> bool:

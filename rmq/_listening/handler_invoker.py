@@ -8,7 +8,7 @@ from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from typing import Any
 
-from rmq._claiming.prefetch_size import MOST_PREFETCHED, PrefetchSize
+from rmq._claiming.prefetch_size import PrefetchSize
 from rmq._io.backend import Event
 from rmq._io.observers import Observers
 from rmq._io.reports import reporter, traced
@@ -80,7 +80,7 @@ class HandlerInvoker:
 
     def __init__(self, setup: ListenerSetup, give_back: Callable[[Collection[int]], object] | None = None) -> None:
         self.handled = self.failed = 0
-        self.prefetch = PrefetchSize(MOST_PREFETCHED)
+        self.prefetch = PrefetchSize()
         self.times = TimesCounter()
         self.running: dict[int, tuple[float, Sequence[Delivery]]] = {}
         self.hung: dict[int, tuple[float, Sequence[Delivery]]] = {}

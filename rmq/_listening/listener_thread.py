@@ -89,6 +89,7 @@ class ListenerThread(Background):
         """Claimed deliveries whose handlers have not started."""
         self._topic = setup.listener.topic
         self._stop_s = inf
+        self._most_each = setup.listener.batch if columns else None  # a claim in columns is acked as a whole: not split
         self.handlers = handlers(self)
 
     def run(self) -> None:
@@ -256,7 +257,7 @@ class ListenerThread(Background):
         held, since_s = self.held, monotonic_s() - PIGGYBACK_S
         if self._topic.slots > 1:
             held.defer_acks(since_s)
-        plan = self.planner.plan(room, held.deliveries, held.all)
+        plan = self.planner.plan(room, held.deliveries, held.all, self._most_each)
         if plan.busy:
             held.take_deferred([visit.slot for visit in plan.requests], since_s)
         else:

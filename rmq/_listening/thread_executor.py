@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rmq._claiming.prefetch_size import PREFETCH_S
+from rmq._claiming.prefetch_size import MOST_BATCHED, MOST_PREFETCHED, PREFETCH_S
 from rmq._listening.listener import Listener
 from rmq._listening.listener_thread import LOOK_EVERY_S, PIGGYBACK_S, SETTLE_AFTER_S, ListenerThread
 from rmq._model.delivery_columns import number_of
@@ -40,8 +40,6 @@ class ThreadExecutor:
         self.batch = thread.setup.listener.batch
         self._permits = thread.setup.permits
         self.may_claim_ahead = self._permits is None and not thread.keeps_order
-        # a claim in columns is acked as a whole, so it is not split
-        self.may_claim_batches = self.may_claim_ahead and not thread.setup.listener.columns
 
     @staticmethod
     def threads_of(listener: Listener) -> int:
@@ -66,11 +64,12 @@ class ThreadExecutor:
         """Return how many messages to claim; `None` if a round would not even have an outcome to send."""
         if self._permits is not None and self._permits.one_at_a_time:
             return 1
-        messages = self.calls.prefetch.messages
+        messages, nodes = self.calls.prefetch.messages, self.thread.planner.nodes
         if self.batch is None:
-            room = messages(AHEAD_S if self.may_claim_ahead else PREFETCH_S)
+            room = min(messages(AHEAD_S if self.may_claim_ahead else PREFETCH_S), nodes * MOST_PREFETCHED)
         else:
-            room = self.batch * max(1, messages(BATCHES_S) // self.batch if self.may_claim_batches else 1)
+            ahead = min(messages(BATCHES_S), nodes * MOST_BATCHED) if self.may_claim_ahead else 0
+            room = self.batch * max(1, ahead // self.batch)
         return self.thread.room_beside(room)
 
     def claims_ahead(self, number: int, slots: int) -> bool:

@@ -113,6 +113,11 @@ class Connections:
         return "SSUBSCRIBE" if self._router.sharded_hints else "SUBSCRIBE"
 
     @property
+    def nodes(self) -> int:
+        """Number of known servers that hold keys; 1 if there is only one server."""
+        return len(self._router.masters()) if self.multi_node else 1
+
+    @property
     def topology_version(self) -> int:
         """Number that changes whenever slots have moved to another server."""
         return self._router.topology_version

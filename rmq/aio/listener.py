@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypedDict, TypeVar, overload
 
-from rmq._claiming.prefetch_size import MOST_PREFETCHED, PREFETCH_S
+from rmq._claiming.prefetch_size import MOST_BATCHED, MOST_PREFETCHED, PREFETCH_S
 from rmq._listening.adaptive_limit import Adaptive
 from rmq._listening.arguments import with_arguments
 from rmq._listening.concurrency import PermitRequest
@@ -256,12 +256,11 @@ class TaskExecutor(ThreadExecutor):
             most = min(parallel, 1)
         elif self._held_up:  # what would wait behind a batch that is not full would only go back again
             most, open_ = (parallel - len(self.calls.running)) * batch, list(self.thread.waiting)
-        elif self.batch is None or (self.may_claim_batches and not self._owned):
-            within_s = PREFETCH_S if self.batch is None else BATCHES_S
-            ahead = min(parallel * self.calls.prefetch.messages(within_s), MOST_PREFETCHED)
+        elif self.batch is None or (self.may_claim_ahead and not self._owned):
+            within_s, each = (PREFETCH_S, MOST_PREFETCHED) if self.batch is None else (BATCHES_S, MOST_BATCHED)
+            ahead = min(parallel * self.calls.prefetch.messages(within_s), self.thread.planner.nodes * each)
             most = max(most, ahead // batch * batch)
-        room = self.thread.room_beside(max(0, most - number_of(open_)))
-        return min(room, batch) if self.thread.setup.listener.columns else room  # a claim in columns is not cut
+        return self.thread.room_beside(max(0, most - number_of(open_)))
 
     @property
     def _may_not_start(self) -> bool:
@@ -320,7 +319,9 @@ class TaskExecutor(ThreadExecutor):
         taken: list[PlainDelivery] = []
         left: deque[PlainDelivery] = deque()
         waiting = self.thread.waiting
-        while waiting and number_of(taken) < most:
+        while waiting and (number := number_of(taken)) < most:
+            if taken and number + number_of([waiting[0]]) > most:  # a claim in columns, which is not cut
+                break
             delivery = waiting.popleft()
             (left if delivery.slot in self._busy else taken).append(delivery)
         waiting.extendleft(reversed(left))

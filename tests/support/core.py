@@ -78,6 +78,7 @@ from rmq._claiming.consumer import EMPTY_ROUNDS as EMPTY_ROUNDS
 from rmq._claiming.consumer import POLL_BYTES as POLL_BYTES
 from rmq._claiming.fetcher import Fetcher as Fetcher
 from rmq._claiming.leases import take_renewal as take_renewal
+from rmq._claiming.prefetch_size import MOST_BATCHED as MOST_BATCHED
 from rmq._claiming.prefetch_size import MOST_PREFETCHED as MOST_PREFETCHED
 from rmq._claiming.prefetch_size import PrefetchSize as PrefetchSize
 from rmq._claiming.rate_limit import RateLimiter as RateLimiter

@@ -13,7 +13,17 @@ from typing import Any
 import pytest
 import redis
 
-from rmq import Adaptive, Delivery, ExponentialRetry, PriorityMessage, RmqClient, StreamMessage, Topic, TopicType
+from rmq import (
+    Adaptive,
+    Delivery,
+    DeliveryColumns,
+    ExponentialRetry,
+    PriorityMessage,
+    RmqClient,
+    StreamMessage,
+    Topic,
+    TopicType,
+)
 from rmq.errors import ScriptFailedError
 from tests.conftest import MakeTopic
 from tests.integration._claiming.test_claim_planner import HOLDER
@@ -22,6 +32,7 @@ from tests.support.core import (
     ACKED,
     BATCHES_S,
     MANY_SLOTS,
+    MOST_BATCHED,
     MOST_PREFETCHED,
     NO_OWNER,
     PIGGYBACKED_NACKS,
@@ -442,7 +453,7 @@ def test_quick_handlers_of_small_batches_claim_several_at_a_time(
     assert Counter(text for part in seen for text in part) == Counter(wanted)
     assert max(map(len, seen)) == 7
     assert limits[0] == 7  # nothing is known of the handler yet
-    assert 7 < max(limits) <= MOST_PREFETCHED
+    assert 7 < max(limits) <= MOST_BATCHED
     assert all(limit % 7 == 0 for limit in limits)
 
 
@@ -470,14 +481,34 @@ def test_batches_of_a_few_milliseconds_are_claimed_one_at_a_time(
     assert set(limits) <= {0, 10}
 
 
-@pytest.mark.parametrize("options", [{"columns": True}, {"adaptive": Adaptive()}])
-def test_claims_in_columns_and_of_adaptive_handlers_are_one_batch(
-    client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+def test_quick_handlers_of_columns_claim_a_batch_from_each_of_several_slots(
+    client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim in columns is acked as a whole, so it must not be larger than a batch."""
+    monkeypatch.setattr("rmq._listening.thread_executor.SLOW_S", 60.0)  # a machine that stands still for a moment
+    limits = limits_of(monkeypatch)
+    topic = make_topic(TopicType.PRIORITY, slots=8)
+    wanted = send(client, topic, 999)
+    seen: list[list[str]] = []
+
+    @client.listener(topic, batch=20, columns=True)
+    def handle(columns: DeliveryColumns) -> None:
+        seen.append([content.decode() for content in columns.contents])
+
+    client.start()
+    wait_until(lambda: left_in(stats_of(client, topic))[:3] == (0, 0, 0))
+    client.stop()
+    assert Counter(text for part in seen for text in part) == Counter(wanted)
+    assert max(map(len, seen)) == 20 < max(limits)
+
+
+def test_claims_of_adaptive_handlers_are_one_batch(
+    client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limits = limits_of(monkeypatch)
     topic = make_topic(TopicType.PRIORITY)
     send(client, topic, 500)
-    client.listener(topic, batch=10, **options)(lambda deliveries: None)
+    client.listener(topic, batch=10, adaptive=Adaptive())(lambda deliveries: None)
     client.start()
     wait_until(lambda: left_in(stats_of(client, topic))[:3] == (0, 0, 0))
     client.stop()

@@ -35,7 +35,7 @@ from rmq.aio.wire import async_wire_factory
 from rmq.errors import ClientClosedError, InvalidValueError, RmqError, TopicMismatchError
 from tests.conftest import MakeTopic
 from tests.support.clients import limits_of
-from tests.support.core import MOST_PREFETCHED, PrefetchSize
+from tests.support.core import MOST_BATCHED, MOST_PREFETCHED, PrefetchSize
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -490,7 +490,7 @@ async def test_small_batches_of_a_quick_handler_are_claimed_together(
         await until_settled(client, topic)
     assert max(sizes) == 5
     assert limits[0] == 10  # one for each lane: nothing is known of the handler yet
-    assert 50 <= max(limits) <= MOST_PREFETCHED
+    assert 50 <= max(limits) <= MOST_BATCHED
 
 
 @in_a_loop

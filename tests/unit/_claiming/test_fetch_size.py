@@ -32,6 +32,18 @@ def test_full_claims_make_a_round_narrower_and_others_make_it_wider() -> None:
     assert size.slots == MOST_SLOTS
 
 
+def test_a_round_has_slots_enough_for_its_messages_and_for_all_nodes() -> None:
+    size = FetchSize(1)
+    for _ in range(9):
+        note(size, 500, [reply(500)])
+    assert size.slots == 1, "slots that share no call cost less the fewer they are"
+    assert size.slots_for(500, 1_000, 1) == 1
+    assert size.slots_for(2_000, 1_000, 1) == 2
+    assert size.slots_for(2_001, 500, 4) == 5
+    assert size.slots_for(2_000, 1_000, 4) == 4
+    assert size.slots_for(3, 1_000, 4) == 3
+
+
 def test_slots_may_bring_several_times_what_they_bring_on_average() -> None:
     """Else those with more than the average keep some back, of priorities always the lowest."""
     size = FetchSize()
@@ -47,7 +59,7 @@ def test_slots_may_bring_several_times_what_they_bring_on_average() -> None:
 
 
 def test_large_messages_are_asked_for_by_their_bytes() -> None:
-    size = FetchSize(1_000)
+    size = FetchSize(most_bytes=1_000)
     assert (size.messages(500), size.messages(1), size.messages(0)) == (500, 1, 0)
     note(size, 10, [reply(10, 20)])
     assert (size.messages(500), size.messages(20)) == (50, 20)

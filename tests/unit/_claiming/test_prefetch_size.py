@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq._claiming.prefetch_size import FIRST_GUESS, MOST_PREFETCHED, PREFETCH_S, PrefetchSize
+from rmq._claiming.prefetch_size import FIRST_GUESS, PREFETCH_S, PrefetchSize
 
 
-def test_begins_with_a_guess_within_its_bound() -> None:
+def test_begins_with_a_guess() -> None:
     assert PrefetchSize().messages() == FIRST_GUESS
-    assert 1 <= PrefetchSize(1).messages() <= 1
 
 
 def test_follows_the_handlers_speed() -> None:
@@ -23,7 +22,7 @@ def test_follows_the_handlers_speed() -> None:
     assert pace.messages() == 1
     for _ in range(50):
         pace.note(100, 0.0)
-    assert pace.messages() == MOST_PREFETCHED
+    assert pace.messages() > 10_000
 
 
 def test_no_messages_say_nothing_about_speed() -> None:
@@ -41,12 +40,12 @@ def test_one_slow_message_does_not_stop_claiming_ahead_for_good() -> None:
     assert pace.messages() > 50
 
 
-@given(notes=st.lists(st.tuples(st.integers(0, 10_000), st.floats(0, 1e6))), most=st.integers(1, 1_000))
-def test_always_within_its_bounds(notes: list[tuple[int, float]], most: int) -> None:
-    pace = PrefetchSize(most)
+@given(notes=st.lists(st.tuples(st.integers(0, 10_000), st.floats(0, 1e6))))
+def test_is_at_least_one_message(notes: list[tuple[int, float]]) -> None:
+    pace = PrefetchSize()
     for messages, elapsed_s in notes:
         pace.note(messages, elapsed_s)
-        assert 1 <= pace.messages() <= most
+        assert pace.messages() >= 1
 
 
 def test_how_long_messages_take_follows_the_pace():
