@@ -241,14 +241,14 @@ class ClaimPlanner:
     @property
     def nodes(self) -> int:
         """Number of servers that may have these slots, at least 1."""
-        return max(1, min(self.connections.nodes, len(self._owners)))
+        return 1 if self.joins else max(1, min(self.connections.nodes, len(self._owners)))
 
     def plan(
         self,
         limit: int,
         held: Collection[Delivery] = (),
         all_held: Callable[[], Collection[Delivery]] | None = None,
-        most_each: int | None = None,
+        most_each: int = MAX_BATCH,
     ) -> ClaimPlan:
         """Pick the slots to claim from.
 
@@ -260,7 +260,7 @@ class ClaimPlanner:
             limit: Maximum number of messages; 0 plans no claim. A rate limit of the topic may allow fewer.
             held: The deliveries of the holder. Outcomes among them are sent with the claims.
             all_held: Returns these deliveries and those whose acks wait for a claim; by default there are only `held`.
-            most_each: Most messages from one slot; `MAX_BATCH` by default.
+            most_each: Most messages from one slot, up to `MAX_BATCH`.
 
         Returns:
             The plan, which must be carried out: no other thread picks its slots until then.
@@ -272,8 +272,8 @@ class ClaimPlanner:
             limit = tokens = self.rate_limiter.take(limit) if self.wait_s(1.0) == 0 else 0
         if not limit:
             return ClaimPlan([], False)
-        limit, most_each = self._fetch_size.messages(limit), min(most_each or MAX_BATCH, MAX_BATCH)
-        most, schedule = self._fetch_size.slots_for(limit, most_each, self.nodes), self.schedule
+        limit, most = self._fetch_size.size_for(limit, most_each, self.nodes)
+        schedule = self.schedule
         with self.changed:
             slots = schedule.due(monotonic_s(), most)
             if self.connections.unresponsive_nodes:

@@ -36,15 +36,18 @@ class FetchSize:
         self._most_bytes = most_bytes
         self._bytes_per_message = 0.0
 
-    def slots_for(self, limit: int, most_each: int, nodes: int) -> int:
-        """Return the number of slots from which to claim, 1 to `limit`: enough for the messages, and for all nodes.
+    def size_for(self, limit: int, most_each: int, nodes: int) -> tuple[int, int]:
+        """Return the number of messages to claim, 1 to `limit`, and of slots: enough for them, and for all nodes.
 
         Args:
-            limit: Number of messages of the round.
+            limit: Most messages of the round.
             most_each: Most messages from one slot.
             nodes: Number of servers that have the slots.
         """
-        return min(limit, max(self.slots, nodes, -(-limit // most_each)))
+        if limit == 1:
+            return 1, 1
+        messages = self.messages(limit)
+        return messages, min(messages, max(self.slots, nodes, -(-messages // most_each)))
 
     def messages(self, limit: int) -> int:
         """Return the number of messages to claim, 1 to `limit`."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from math import inf
 from typing import TYPE_CHECKING
 
-from rmq._broker.claims import PIGGYBACKED_NACKS
+from rmq._broker.claims import MAX_BATCH, PIGGYBACKED_NACKS
 from rmq._claiming.claim_plan import ClaimPlan, FetchResult
 from rmq._claiming.claim_planner import IDLE_S, REST_S, ClaimPlanner
 from rmq._claiming.fetcher import PENDING_CHECK_S, Fetcher, note_lost
@@ -89,7 +89,8 @@ class ListenerThread(Background):
         """Claimed deliveries whose handlers have not started."""
         self._topic = setup.listener.topic
         self._stop_s = inf
-        self._most_each = setup.listener.batch if columns else None  # a claim in columns is acked as a whole: not split
+        # a claim in columns is acked as a whole, so it is not split
+        self._most_each = min(setup.listener.batch or 1, MAX_BATCH) if columns else MAX_BATCH
         self.handlers = handlers(self)
 
     def run(self) -> None:

@@ -114,8 +114,8 @@ class Connections:
 
     @property
     def nodes(self) -> int:
-        """Number of known servers that hold keys; 1 if there is only one server."""
-        return len(self._router.masters()) if self.multi_node else 1
+        """Number of known servers that hold keys."""
+        return len(self._router.masters())
 
     @property
     def topology_version(self) -> int:

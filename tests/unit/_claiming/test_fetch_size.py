@@ -37,11 +37,11 @@ def test_a_round_has_slots_enough_for_its_messages_and_for_all_nodes() -> None:
     for _ in range(9):
         note(size, 500, [reply(500)])
     assert size.slots == 1, "slots that share no call cost less the fewer they are"
-    assert size.slots_for(500, 1_000, 1) == 1
-    assert size.slots_for(2_000, 1_000, 1) == 2
-    assert size.slots_for(2_001, 500, 4) == 5
-    assert size.slots_for(2_000, 1_000, 4) == 4
-    assert size.slots_for(3, 1_000, 4) == 3
+    assert size.size_for(500, 1_000, 1) == (500, 1)
+    assert size.size_for(2_000, 1_000, 1) == (2_000, 2)
+    assert size.size_for(2_001, 500, 4) == (2_001, 5)
+    assert size.size_for(2_000, 1_000, 4) == (2_000, 4)
+    assert size.size_for(3, 1_000, 4) == (3, 3)
 
 
 def test_slots_may_bring_several_times_what_they_bring_on_average() -> None:
