@@ -121,9 +121,7 @@ class QueueBroker:
         again: Topics without `merge=`: the effect of repeating a send, for errors about `durability`.
 
     Attributes:
-        send_call: Returns a send of up to `MAX_BATCH` messages of one slot, for callers that keep several in flight.
-        send_part_call: Like `send_call`; if the topic merges, or has fixed times, the result may be a `PartlySent`.
-        send_first_call: Like `send_call`, but refuses no message individually: it stores the first ones, or none.
+        send_call: Returns a send of up to `MAX_BATCH` messages of one slot, see `SendCall`.
         send_many_call: Returns a call for small sends to several slots; `None` if each slot needs a call of its own.
     """
 
@@ -134,8 +132,6 @@ class QueueBroker:
     def __init__(self, connections: Connections, topic: Topic, again: str = MERGES_AGAIN) -> None:
         self._connections, self.topic = connections, topic
         self.send_call = send_calls(topic, connections.rpc_ids, again)
-        self.send_part_call = partial(self.send_call, partly="each")
-        self.send_first_call = partial(self.send_call, partly="first")
         self.send_many_call = None
         if isinstance(self.send_call, QueueSends) and self.send_call.joins and not connections.multi_node:
             self.send_many_call = self.send_call.joined
@@ -151,10 +147,9 @@ class QueueBroker:
         """Store up to `MAX_BATCH` messages of one slot. Atomic; repeated automatically if the reply was lost.
 
         If the topic merges, it may store only the first ones, which the result counts, to limit the cost of a call.
-        With `each`, messages that must not be stored are refused individually, see `send_part_call`.
+        With `each`, messages that must not be stored are refused individually, see `Partly`.
         """
-        build = self.send_part_call if each else self.send_first_call
-        return self._connections.run(build(slot, messages, detailed))
+        return self._connections.run(self.send_call(slot, messages, detailed, partly="each" if each else "first"))
 
     def begin_extend(self, renewals: Sequence[Renewal]) -> Dispatch:
         return self._connections.dispatch([self.extend_call(*renewal) for renewal in renewals], self.topic.lease_s / 6)

@@ -277,11 +277,7 @@ class Settlements:
     """
 
     def __init__(
-        self,
-        topic: Topic,
-        script: BoundScript,
-        keys_of: Callable[[int, bool], tuple[str, ...]],
-        **known: Argument,
+        self, topic: Topic, script: BoundScript, keys_of: Callable[[int, bool], tuple[str, ...]], **known: Argument
     ) -> None:
         self._topic, self._script, self._keys_of = topic.name, script, cache(keys_of)
         self._shared = script.args(**script.settings_of(topic), settlements=(), **known)

@@ -92,17 +92,8 @@ def redrive(
     named: Sequence[Argument] = contents
     if died_ms is not None:
         named = [part for pair in zip(contents, died_ms, strict=True) for part in pair]
-    return _REDRIVE.call(
-        topic,
-        slot,
-        _redriven,
-        kind=score[0],
-        value=score[1],
-        overwrite=int(overwrite),
-        actor=actor,
-        dated=int(died_ms is not None),
-        contents=named,
-    )
+    args: dict[str, Any] = {"kind": score[0], "value": score[1], "overwrite": int(overwrite), "actor": actor}
+    return _REDRIVE.call(topic, slot, _redriven, **args, dated=int(died_ms is not None), contents=named)
 
 
 def redrive_entries(topic: Topic, slot: int, group: str, ids: Sequence[str]) -> Call[list[Redriven]]:

@@ -223,7 +223,7 @@ class BatchSender:
         if self._once is not None:
             number = self._numbers[batch.slot] = self._numbers.get(batch.slot, 0) + 1
             batch.completion = named_rpc_id(self._once, number)
-        return self._broker.send_part_call(batch.slot, batch, self._detailed, batch.completion)
+        return self._broker.send_call(batch.slot, batch, self._detailed, batch.completion, "each")
 
     def _settle(self, batch: Batch, result: SendResult | RmqError) -> bool:
         """Record the result of a batch, and send its remaining messages until all are stored or refused."""
@@ -273,7 +273,7 @@ class BatchSender:
         rpc_id = batch.completion
         if rpc_id is not None and part:
             rpc_id = part_rpc_id(rpc_id, part)
-        return self._broker.send_part_call(batch.slot, batch[first:], self._detailed, rpc_id)
+        return self._broker.send_call(batch.slot, batch[first:], self._detailed, rpc_id, "each")
 
     def _record(self, batch: Batch, result: SendResult, first: int = 0) -> int:
         """Record the stored and refused messages of a call; return the index of the first message that remains."""

@@ -168,7 +168,9 @@ class TaskSender:
         return self._send_call(batch.slot, _rest_of(batch), batch.completion)
 
     def _send_call(self, slot: int, rows: Sequence[EncodedMessage], mark: Mark | None) -> Call[Any]:
-        return self._writer.send_first_call(slot, rows) if mark is None else send_once(self._topic, slot, rows, mark)
+        if mark is not None:
+            return send_once(self._topic, slot, rows, mark)
+        return self._writer.send_call(slot, rows, partly="first")
 
     def _settle(self, batch: Batch, answer: SendResult | Once | RmqError) -> bool:
         """Record the reply to a chunk, and send the messages that the call did not accept until all are sent."""
