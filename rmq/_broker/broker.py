@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from rmq._broker import claims
-from rmq._broker.claims import CLAIM_BYTES, MAX_BATCH, Ack, ClaimPart, ClaimReplies, Outcomes, Renewal
+from rmq._broker.claims import CLAIM_BYTES, MAX_BATCH, Ack, ClaimPart, ClaimReplies, Outcomes
 from rmq._broker.sends import MERGES_AGAIN, QueueSends, send_calls
 from rmq._model.batches import EncodedMessage
 from rmq._model.deliveries import Delivery, Holder, MergedDelivery
@@ -19,7 +19,6 @@ from rmq._model.replies import NO_OWNER, Claimed, ClaimedRows, ClaimReply, Exten
 from rmq._model.topics import Topic
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
-from rmq._transport.dispatch import Dispatch
 from rmq.errors import RmqError
 
 MANY_SLOTS = 16
@@ -73,10 +72,6 @@ class Broker(Protocol):
 
     def look_call(self, slots: Sequence[int]) -> Call[tuple[int, list[int]]]:
         """Return a call that reads Redis' time and the time at which each slot is due next (0 for never), ms."""
-        ...
-
-    def begin_extend(self, renewals: Sequence[Renewal]) -> Dispatch:
-        """Send renewals of leases in several slots at once; a server that is down does not delay the others."""
         ...
 
     def is_whole(self, slot: int, claim_score: int, number: int) -> bool:
@@ -150,9 +145,6 @@ class QueueBroker:
         With `each`, messages that must not be stored are refused individually, see `Partly`.
         """
         return self._connections.run(self.send_call(slot, messages, detailed, partly="each" if each else "first"))
-
-    def begin_extend(self, renewals: Sequence[Renewal]) -> Dispatch:
-        return self._connections.dispatch([self.extend_call(*renewal) for renewal in renewals], self.topic.lease_s / 6)
 
     def is_whole(self, slot: int, claim_score: int, number: int) -> bool:
         del slot, claim_score, number  # Redis checks it

@@ -87,9 +87,6 @@ Ack = tuple[bytes, int]
 NewScore = tuple[str, int]
 """New due time or priority of a message: `after` and ms, `at` and epoch ms, or `priority` and the number."""
 
-Renewal = tuple[int, Sequence[Ack], Owner]
-"""A slot, the deliveries whose lease is to be renewed there, and the owner that claimed them."""
-
 RENEWAL_PATIENCE_S = 0.25
 """Seconds for which renewals that have a reply wait for the replies of a server that may be down."""
 

@@ -9,7 +9,7 @@ from weakref import ref
 
 from rmq._broker import streams
 from rmq._broker.broker import MANY_SLOTS
-from rmq._broker.claims import CLAIM_BYTES, NACK_BATCH, Ack, ClaimPart, ClaimReplies, Outcomes, Renewal
+from rmq._broker.claims import CLAIM_BYTES, NACK_BATCH, Ack, ClaimPart, ClaimReplies, Outcomes
 from rmq._broker.streams import Member
 from rmq._io.reports import reporter
 from rmq._model.deliveries import Delivery, Holder
@@ -19,7 +19,7 @@ from rmq._model.topics import Topic, checked_slots
 from rmq._model.workers import process_name
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections, call_slots
-from rmq._transport.dispatch import CONNECT_PATIENCE_S, Dispatch
+from rmq._transport.dispatch import CONNECT_PATIENCE_S
 from rmq.errors import InvalidValueError
 
 log = reporter("rmq.streams")
@@ -167,9 +167,6 @@ class StreamBroker:
 
     def extend_call(self, slot: int, claims: Sequence[Ack], owner: Owner = NO_OWNER) -> Call[ExtendReply]:
         return streams.extend(self.topic, slot, self.member, claims, owner)
-
-    def begin_extend(self, renewals: Sequence[Renewal]) -> Dispatch:
-        return self._connections.dispatch([self.extend_call(*renewal) for renewal in renewals], self.topic.lease_s / 6)
 
 
 def join_group(

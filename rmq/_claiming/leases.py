@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass
 from itertools import chain
 from math import inf
-from typing import Any, Protocol
+from typing import NamedTuple
 
-from rmq._broker.claims import RENEWAL_PATIENCE_S, RENEWALS, Renewal
+from rmq._broker.broker import Broker
+from rmq._broker.claims import RENEWAL_PATIENCE_S, RENEWALS
 from rmq._claiming.chunks import chunks
 from rmq._io.backend import THREADS, Background, Runtime
 from rmq._io.reports import passes_over, reporter, traced
@@ -19,8 +19,8 @@ from rmq._model.delivery_columns import ClaimColumns, spread_some
 from rmq._model.handlers import refuse_unfinished
 from rmq._model.replies import ExtendReply, Owner
 from rmq._model.times import monotonic_s
-from rmq._model.topics import Topic
-from rmq._transport.dispatch import AWAITED
+from rmq._transport.call_queue import CallQueue
+from rmq._transport.connections import Connections
 from rmq.errors import CoordinationError, RmqError
 
 log = reporter("rmq.leases")
@@ -127,41 +127,16 @@ class InFlight:
         return taken
 
 
-class Renewals(Protocol):
-    """Renewals of leases that were sent."""
+class _Renewal(NamedTuple):
+    """Leases of one slot that are being renewed, and when the call was made, on the clock of `monotonic_s`."""
 
-    def results(self, patience_s: float | None = None, *, leave: bool = False) -> Sequence[Any]:
-        """Return the `ExtendReply` or `RmqError` of each renewal, or `AWAITED` for a missing reply; see `Dispatch`."""
-        ...
-
-
-class Slots(Protocol):
-    """A topic's slots, with the calls that the keeper needs."""
-
-    topic: Topic
-
-    def begin_extend(self, renewals: Sequence[Renewal]) -> Renewals:
-        """Send renewals of leases in several slots at once, each of up to `RENEWALS`."""
-        ...
-
-
-@dataclass(slots=True)
-class _RenewalBatch:
-    """Leases of one slot that are being renewed."""
-
-    slot: int
-    owner: Owner
     deliveries: Sequence[Delivery]
-    answered: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _RenewalRound:
-    """A round of renewals that was sent."""
-
-    renewals: Renewals
-    batches: Sequence[_RenewalBatch]
     started_s: float
+
+    def unmark(self) -> None:
+        """Clear `under_way`, so that the threads may settle the deliveries again."""
+        for delivery in self.deliveries:
+            delivery.under_way = False
 
 
 class LeaseKeeper(Background):
@@ -170,26 +145,26 @@ class LeaseKeeper(Background):
     A server that does not answer does not delay the others: its replies are processed in later rounds.
 
     Args:
-        slots: The topic's slots.
+        connections: The connections to the topic's servers.
+        broker: The broker of the topic's slots.
         held: The deliveries, one object per listener thread.
         on_lost: Called once with each delivery whose lease was lost. It must not block; see `LeaseLostNotifier`.
-        runtime: The runtime: threads, or an event loop.
     """
 
     def __init__(
         self,
-        slots: Slots,
+        connections: Connections,
+        broker: Broker,
         held: Sequence[InFlight],
         on_lost: Callable[[Delivery], None],
-        runtime: Runtime = THREADS,
     ) -> None:
-        super().__init__(runtime, f"rmq-leases-{slots.topic.name}")
-        self._slots = slots
+        super().__init__(connections.runtime, f"rmq-leases-{broker.topic.name}")
+        self._calls = CallQueue[_Renewal](connections, _Renewal.unmark)
+        self._broker = broker
         self._held = held
         self._on_lost = on_lost
-        self._stop_requested = runtime.event()
-        self._lease_s = slots.topic.lease_s
-        self._pending: list[_RenewalRound] = []
+        self._stop_requested = connections.runtime.event()
+        self._lease_s = broker.topic.lease_s
         self._failed: dict[int, RmqError] = {}
 
     def run(self) -> None:
@@ -198,7 +173,7 @@ class LeaseKeeper(Background):
             try:
                 self.renew()
             except Exception:  # whatever it is, the next round comes
-                log.exception("leases of topic %s were not renewed", self._slots.topic.name)
+                log.exception("leases of topic %s were not renewed", self._broker.topic.name)
 
     def stop(self) -> None:
         """End the thread; leases are no longer renewed."""
@@ -207,66 +182,45 @@ class LeaseKeeper(Background):
     def renew(self) -> None:
         """Renew the leases that are due, and process late replies of earlier rounds."""
         before, self._failed = self._failed, {}
-        pending, self._pending = self._pending, []
-        for round_ in pending:
-            self._take(round_, 0.0)
-        if batches := self._due_batches():
-            self._take(self._begin(batches), RENEWAL_PATIENCE_S)
+        self._take(0.0)
+        self._begin()
+        self._take(RENEWAL_PATIENCE_S)
         if new := self._failed.keys() - before.keys():
             slots, error = ", ".join(map(str, sorted(new))), self._failed[min(new)]
-            log.warning("leases in slots %s of topic %s were not renewed: %s", slots, self._slots.topic.name, error)
+            log.warning("leases in slots %s of topic %s were not renewed: %s", slots, self._broker.topic.name, error)
 
     def _pause_s(self) -> float:
         """Return the pause in seconds; shorter after a failure, as the server may answer before leases expire."""
-        return min(self._lease_s / 30, 1.0) if self._pending or self._failed else min(self._lease_s / 6, 5.0)
+        troubled = self._failed or self._calls.owed()
+        return min(self._lease_s / 30, 1.0) if troubled else min(self._lease_s / 6, 5.0)
 
-    def _due_batches(self) -> list[_RenewalBatch]:
-        soon_s = monotonic_s() + self._lease_s * 2 / 3
-        by_place: dict[tuple[int, Owner], list[Delivery]] = defaultdict(list)
-        for held in self._held:
-            for delivery in held.to_renew(soon_s):
-                by_place[delivery.slot, delivery.owner].append(delivery)
-        return [
-            _RenewalBatch(slot, owner, batch)
-            for (slot, owner), due in by_place.items()
-            for batch in chunks(due, RENEWALS)
-        ]
-
-    def _begin(self, batches: list[_RenewalBatch]) -> _RenewalRound:
+    def _begin(self) -> None:
+        """Send the renewals of the leases that are due."""
         started_s = monotonic_s()
-        renewals = [
-            (batch.slot, [(each.name, each.claim_score) for each in batch.deliveries], batch.owner) for batch in batches
-        ]
-        try:
-            return _RenewalRound(self._slots.begin_extend(renewals), batches, started_s)
-        except BaseException:
-            _unmark(batches)
-            raise
+        due: dict[tuple[int, Owner], list[Delivery]] = defaultdict(list)
+        for held in self._held:
+            for delivery in held.to_renew(started_s + self._lease_s * 2 / 3):
+                due[delivery.slot, delivery.owner].append(delivery)
+        for (slot, owner), deliveries in due.items():
+            for batch in chunks(deliveries, RENEWALS):
+                leases = [(delivery.name, delivery.claim_score) for delivery in batch]
+                self._calls.submit(self._broker.extend_call(slot, leases, owner), _Renewal(batch, started_s))
+        self._calls.flush(self._lease_s / 6)
 
-    def _take(self, round_: _RenewalRound, patience_s: float) -> None:
+    def _take(self, patience_s: float) -> None:
         """Process the replies that have arrived; the others are processed in later rounds."""
-        waiting = [batch for batch in round_.batches if not batch.answered]
-        try:
-            replies = round_.renewals.results(patience_s, leave=True)
-        except BaseException:
-            _unmark(waiting)
-            raise
+        completed = self._calls.completions(patience_s)
         now_s = monotonic_s()
         lost: list[Delivery] = []
-        for batch, reply in zip(round_.batches, replies, strict=True):
-            if batch.answered:
-                continue
-            if reply is not AWAITED:
-                lost += take_renewal(batch.deliveries, reply, round_.started_s)
-                batch.answered = True
-                _unmark([batch])
+        for renewal, reply in completed:
+            lost += take_renewal(renewal.deliveries, reply, renewal.started_s)
+            renewal.unmark()
             if isinstance(reply, RmqError):
-                self._failed[batch.slot] = reply
-            if not isinstance(reply, ExtendReply):
-                is_fenced = isinstance(reply, CoordinationError)
-                lost += [each for each in batch.deliveries if is_fenced or each.lease_until_s < now_s]
-        if not all(batch.answered for batch in round_.batches):
-            self._pending.append(round_)
+                self._failed[renewal.deliveries[0].slot] = reply
+                fenced = isinstance(reply, CoordinationError)
+                lost += [each for each in renewal.deliveries if fenced or each.lease_until_s < now_s]
+        for renewal in self._calls.owed():
+            lost += [delivery for delivery in renewal.deliveries if delivery.lease_until_s < now_s]
         for delivery in lost:
             if not delivery.lost:
                 delivery.lost = True
@@ -285,13 +239,6 @@ def take_renewal(deliveries: Sequence[Delivery], reply: ExtendReply | RmqError, 
             delivery.claim_score = claim_score
             delivery.lease_until_s = started_s + delivery.topic.lease_s
     return [each for each, score in zip(deliveries, reply.claim_scores, strict=True) if score is None]
-
-
-def _unmark(batches: Iterable[_RenewalBatch]) -> None:
-    """Clear `under_way`, so that the threads may settle the deliveries again."""
-    for batch in batches:
-        for delivery in batch.deliveries:
-            delivery.under_way = False
 
 
 class LeaseLostNotifier(Background):

@@ -128,7 +128,8 @@ class ListenerRunner:
         self._spread: dict[int, int] = {}
         self._moved_from: set[int] = set()  # threads with a hanging handler that slots have left
         self._said: dict[str, str] = {}  # troubles that the coordinator was told
-        self._keeper = LeaseKeeper(source, [thread.held for thread in self._threads], self._lost_calls.notify, runtime)
+        held = [thread.held for thread in self._threads]
+        self._keeper = LeaseKeeper(connections, source, held, self._lost_calls.notify)
         self._releaser = runtime.job(self._release, f"rmq-release-{topic.name}")
         self._troubles = Sparing()
         self._stop_s = self._watchful_until_s = 0.0

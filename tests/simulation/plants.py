@@ -42,7 +42,7 @@ MINE = "redis.call('ZSCORE', slot.prepare, content)"
 
 PLANTS = (
     # leases
-    _python("no lease is renewed", (f"{LEASES}:LeaseKeeper.renew", "batches := self._due_batches()", "batches := []")),
+    _python("no lease is renewed", (f"{LEASES}:LeaseKeeper.renew", "self._begin()", "pass")),
     _python(
         "renewals end with their first failure",
         (
@@ -55,7 +55,7 @@ PLANTS = (
         "a renewal overtakes the ack of its delivery",
         (f"{LEASES}:InFlight.to_renew", " or id(each) in settling", ""),
         (f"{LEASES}:InFlight.to_renew", "each.under_way = True", "pass"),
-        (f"{LEASES}:LeaseKeeper._due_batches", "* 2 / 3", "* 0.99"),
+        (f"{LEASES}:LeaseKeeper._begin", "* 2 / 3", "* 0.99"),
     ),
     _python(
         "a delivery whose lease is over is begun",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from math import inf
 from typing import Any, cast
@@ -12,12 +12,13 @@ import pytest
 
 from rmq import Delivery, Outcome, Topic, TopicType, Verb
 from rmq._broker.broker import QueueBroker
-from rmq._broker.claims import Renewal
+from rmq._broker.claims import Ack
 from rmq._claiming.leases import InFlight, LeaseKeeper, LeaseLostNotifier
+from rmq._io.backend import THREADS
 from rmq._model.deliveries import ACKED, RELEASED
-from rmq._model.replies import Claimed, ExtendReply
+from rmq._model.replies import Claimed, ExtendReply, Owner
 from rmq._model.times import monotonic_s
-from rmq._transport.dispatch import AWAITED
+from rmq._transport.connections import Connections
 from rmq.errors import FencedError, RedisUnavailableError, RmqError
 from tests.support.holders import HolderStub
 from tests.support.waiting import wait_until
@@ -29,40 +30,59 @@ SCORE = 1_790_000_000_016
 
 
 class WriterStub:
-    """Extends as told: an error, or the new claim scores."""
+    """The slots, and the calls under way there: extends as told, with an error or the new claim scores."""
 
     topic = TOPIC
 
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
-        self.sent = RepliesStub([])
         self.asked = 0
+        self._submitted: list[tuple[Any, Any]] = []
+        self._owed: list[tuple[Any, Any]] = []
 
-    def begin_extend(self, renewals: Sequence[Renewal]) -> RepliesStub:
+    def extend_call(self, slot: int, claims: Sequence[Ack], owner: Owner) -> Any:
+        del slot, owner
+        return claims
+
+    def submit(self, call: Any, tag: Any) -> None:
+        self._submitted.append((call, tag))
+
+    def flush(self, deadline_s: float) -> None:
+        del deadline_s
+        sent, self._submitted = self._submitted, []
+        if not sent:
+            return
         self.asked += 1
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if isinstance(answer, RmqError):
-            answers: list[Any] = [answer for _ in renewals]
-        elif isinstance(answer, Exception):
-            raise answer
-        elif answer is AWAITED:
-            answers = [AWAITED for _ in renewals]
-        else:
-            answers = [ExtendReply(SCORE, tuple(answer for _ in claims)) for _, claims, _ in renewals]
-        self.sent = RepliesStub(answers)
-        return self.sent
+        self._owed += sent
+        if isinstance(self.answers[0], ZeroDivisionError):
+            self._owed = []
+            for _, renewal in sent:  # what a queue does with calls that it drops
+                renewal.unmark()
+            raise self.answers.pop(0)
 
-
-class RepliesStub:
-    """Replies that have come, or are `AWAITED`."""
-
-    def __init__(self, replies: list[Any]) -> None:
-        self.replies = replies
-
-    def results(self, patience_s: float | None = None, *, leave: bool = False) -> list[Any]:
+    def completions(self, patience_s: float) -> list[tuple[Any, Any]]:
         del patience_s
-        assert leave
-        return self.replies
+        if not self._owed or self.answers[0] is OWED:
+            return []
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        owed, self._owed = self._owed, []
+        is_error = isinstance(answer, RmqError)
+        return [
+            (tag, answer if is_error else ExtendReply(SCORE, tuple(answer for _ in claims))) for claims, tag in owed
+        ]
+
+    def owed(self) -> list[Any]:
+        return [tag for _, tag in self._owed]
+
+
+OWED = object()
+"""An answer that has not come."""
+
+
+class ConnectionsStub:
+    """Connections that nothing is sent over."""
+
+    runtime = THREADS
 
 
 def held_for(share: float) -> InFlight:
@@ -75,7 +95,13 @@ def held_for(share: float) -> InFlight:
 
 def keeper(writer: WriterStub, held: InFlight) -> tuple[LeaseKeeper, list[Delivery]]:
     lost: list[Delivery] = []
-    return LeaseKeeper(cast("QueueBroker", writer), [held], lost.append), lost
+    return keeper_of(writer, [held], lost.append), lost
+
+
+def keeper_of(writer: WriterStub, held: list[InFlight], on_lost: Callable[[Delivery], None]) -> LeaseKeeper:
+    at_work = LeaseKeeper(cast("Connections", ConnectionsStub()), cast("QueueBroker", writer), held, on_lost)
+    at_work._calls = cast("Any", writer)  # pyright: ignore[reportPrivateUsage]
+    return at_work
 
 
 def test_renewed_once_a_third_has_passed() -> None:
@@ -132,7 +158,7 @@ def test_what_the_worker_is_just_settling_is_left_alone() -> None:
 def test_leases_of_all_workers_are_renewed_in_one_round() -> None:
     writer = WriterStub(SCORE + 1)
     held = [held_for(0.5) for _ in range(16)]
-    LeaseKeeper(cast("QueueBroker", writer), held, [].append).renew()
+    keeper_of(writer, held, list[Delivery]().append).renew()
     assert writer.asked == 1
     assert {each.deliveries[0].claim_score for each in held} == {SCORE + 1}
 
@@ -140,7 +166,7 @@ def test_leases_of_all_workers_are_renewed_in_one_round() -> None:
 @pytest.mark.parametrize("left", [0.5, -0.1])
 def test_a_reply_that_is_owed_is_taken_later(left: float) -> None:
     """Meanwhile the worker can't settle it; it is lost at the end of its lease, whatever comes then."""
-    writer, held = WriterStub(AWAITED), held_for(left)
+    writer, held = WriterStub(OWED), held_for(left)
     at_work, lost = keeper(writer, held)
     at_work.renew()
     (delivery,) = held.deliveries
@@ -148,7 +174,7 @@ def test_a_reply_that_is_owed_is_taken_later(left: float) -> None:
     assert (held.settled(), lost) == ([], [delivery] if left < 0 else [])
     at_work.renew()
     assert writer.asked == 1  # nothing is sent twice
-    writer.sent.replies[:] = [ExtendReply(SCORE, (SCORE + 1,))]
+    writer.answers = [SCORE + 1]
     at_work.renew()
     assert (held.settled(), delivery.claim_score) == ([delivery], SCORE + 1)
     assert delivery.lost == (left < 0)
@@ -166,7 +192,7 @@ def test_on_lost_that_takes_long_holds_up_nothing_and_none_is_left_out() -> None
     calls = LeaseLostNotifier("t", on_lost)
     calls.start()
     held = [held_for(0.5) for _ in range(3)]
-    at_work = LeaseKeeper(cast("QueueBroker", WriterStub(None)), held, calls.notify)
+    at_work = keeper_of(WriterStub(None), held, calls.notify)
     at_work.renew()  # returns
     assert all(each.deliveries[0].lost for each in held)
     calls.stop()
