@@ -74,7 +74,7 @@ class FetchResult:
         unsent: Settled deliveries whose outcomes certainly did not reach Redis: they have to be sent again.
         unconfirmed: Settled deliveries whose outcomes may or may not be carried out, since the reply was lost. If not,
             they are redelivered when their leases expire.
-        doubtful: Maximum number of messages that calls without a reply may have claimed.
+        unused: Tokens of the rate limit for which certainly no message was claimed.
         arrived: Settled deliveries of earlier rounds whose replies have now arrived.
         lost: Settled deliveries whose lease had been lost before.
     """
@@ -82,7 +82,7 @@ class FetchResult:
     deliveries: list[Delivery]
     unsent: list[Delivery]
     unconfirmed: list[Delivery] = field(default_factory=list[Delivery])
-    doubtful: int = 0
+    unused: int = 0
     arrived: list[Delivery] = field(default_factory=list[Delivery])
     lost: list[Delivery] = field(default_factory=list[Delivery])
 
@@ -91,7 +91,7 @@ class FetchResult:
         self.deliveries.extend(other.deliveries)
         self.unsent.extend(other.unsent)
         self.unconfirmed.extend(other.unconfirmed)
-        self.doubtful += other.doubtful
+        self.unused += other.unused
         self.arrived.extend(other.arrived)
         self.lost.extend(other.lost)
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
-from typing import Any
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import islice
+from typing import Any, NamedTuple
 
-from rmq._broker.claims import CLAIM_BYTES, PIGGYBACKED_NACKS
-from rmq._claiming.claim_calls import ClaimCalls, PendingFetch
-from rmq._claiming.claim_plan import PATIENCE_S, ClaimPlan, ClaimRequest, FetchResult, merged_results
+from rmq._broker.claims import CLAIM_BYTES, NO_OUTCOMES, PIGGYBACKED_NACKS, SETTLE_ONLY, ClaimPart, ClaimReplies
+from rmq._claiming.claim_plan import PATIENCE_S, ClaimPlan, ClaimRequest, FetchResult, group_parts, merged_results
 from rmq._claiming.claim_planner import ClaimPlanner
 from rmq._claiming.outcome_batches import batch_outcomes, stale_among
 from rmq._io.reports import reporter
@@ -17,13 +18,59 @@ from rmq._model.deliveries import RELEASED, Delivery, Holder
 from rmq._model.delivery_columns import number_of, spread
 from rmq._model.replies import NO_OWNER, ClaimReply, Owner
 from rmq._model.times import monotonic_s
-from rmq._transport.dispatch import AWAITED, Awaited
-from rmq.errors import CoordinationError, EnsembleMismatchError, FencedError, ReplyLostError, RmqError
+from rmq._transport.call import Call
+from rmq._transport.call_queue import CallQueue
+from rmq.errors import (
+    CoordinationError,
+    EnsembleMismatchError,
+    FencedError,
+    ReplyLostError,
+    RmqError,
+    ScriptFailedError,
+)
 
 log = reporter("rmq.claimer")
 
 PENDING_CHECK_S = 0.05
 """Interval at which an idle holder checks for late replies, in seconds."""
+
+
+@dataclass(eq=False, slots=True)
+class _Round:
+    """A round of claims that was sent.
+
+    Attributes:
+        requests: Its requests; those without a `reply` are under way.
+        sent_s: When it was sent, on the clock of `monotonic_s`.
+        metered: Whether tokens of the rate limit were taken for it.
+        late: Whether its holder waits no longer: the outcomes of requests without a reply are under way.
+    """
+
+    requests: Sequence[ClaimRequest]
+    sent_s: float
+    metered: bool
+    late: bool = False
+
+    def leave(self) -> None:
+        """Stop waiting: replies that have not arrived are part of a later result."""
+        self.late = True
+        for request in self.requests:
+            if request.reply is None:
+                for delivery in request.settled:
+                    delivery.under_way = True
+
+
+class _ClaimCall(NamedTuple):
+    """A call under way, and the requests that share it."""
+
+    round: _Round
+    requests: Sequence[ClaimRequest]
+
+    def drop(self) -> None:
+        """Nobody knows whether it is carried out: what is not known to be settled is settled once more."""
+        for request in self.requests:
+            for delivery in _ack_individually(request.settled):
+                delivery.under_way = False
 
 
 class Fetcher:
@@ -33,6 +80,9 @@ class Fetcher:
         planner: Plans the claims, and learns from the replies.
         holder: The object through which deliveries are settled.
         columns: Whether the messages of a claim may arrive as one delivery: see `ClaimColumns`.
+
+    Attributes:
+        is_ahead: Whether a claim was sent that `collect` has to wait for.
     """
 
     def __init__(self, planner: ClaimPlanner, holder: Holder, *, columns: bool = False) -> None:
@@ -40,12 +90,12 @@ class Fetcher:
         self._planner = planner
         self._connections = planner.connections
         self._broker = planner.broker
-        self._calls = ClaimCalls(planner)
+        self._calls: CallQueue[_ClaimCall] = CallQueue(planner.connections, _ClaimCall.drop)
+        self.is_ahead = False
         self._rate_limiter = planner.rate_limiter
         self._topic = planner.topic
         self._lease_s = planner.topic.lease_s
         self._holder = holder
-        self._pending: deque[PendingFetch] = deque()
         self._kept: FetchResult | None = None  # what came late, when the claim after it failed
         self._next: Callable[[int, int], object] | None = None
         self._fenced_logged: dict[int, Owner] = {}
@@ -53,18 +103,11 @@ class Fetcher:
     @property
     def has_earlier(self) -> bool:
         """True if earlier claims may have deliveries that the holder has not received."""
-        return bool(self._pending) or self._kept is not None
-
-    @property
-    def is_ahead(self) -> bool:
-        """True if a claim was sent that `collect` has to wait for."""
-        return any(pending.patience_s for pending in self._pending)
+        return bool(self._calls.owed()) or self._kept is not None
 
     def pending_slots(self) -> set[int]:
         """Return the slots whose reply to a claim has not arrived."""
-        if not self._pending:
-            return set()
-        return {request.slot for pending in self._pending for request in pending.requests if request.reply is None}
+        return {request.slot for call in self._calls.owed() for request in call.requests}
 
     def claim(
         self, limit: int, settled: Sequence[Delivery] = (), held: Sequence[Delivery] | None = None
@@ -99,15 +142,15 @@ class Fetcher:
         An error is raised only if nothing was settled and nothing claimed; otherwise it is logged, so that the results
         of the other slots are not lost.
         """
-        earlier = self._take_earlier()[0] if self._pending or self._kept is not None else None
+        earlier = self._take_earlier()[0] if self.has_earlier else None
         result: FetchResult | None = None
         try:
             result = self._carry_out(plan, settled, held, deadline_s)
-            if plan.tokens:
-                self._rate_limiter.refund(plan.tokens - number_of(result.deliveries) - result.doubtful)
+            if result.unused:
+                self._rate_limiter.refund(result.unused)
         except BaseException:
+            _ack_individually(settled)  # some may have been carried out
             if result is not None:  # the holder sends the outcomes again, and gets the deliveries from the next claim
-                _ack_individually(settled)
                 result = FetchResult(result.deliveries, [])
             self._kept = merged_results(earlier, result)
             raise
@@ -133,19 +176,14 @@ class Fetcher:
         """
         sent_s = monotonic_s()
         requests, unsent = self._requests(plan, settled, held, sent_s)
-        if not requests:
-            self._rate_limiter.refund(plan.tokens)
-            return FetchResult([], unsent)
-        try:
-            pending = self._calls.post(requests, sent_s, CLAIM_BYTES // 2)
-        except BaseException:
-            _ack_individually(settled)  # some may have been sent
-            raise
-        pending.patience_s = PATIENCE_S
-        doubtful = self._keep_pending(pending)
+        if requests:
+            round_ = _Round(requests, sent_s, metered=plan.tokens > 0)
+            self._post(round_, CLAIM_BYTES // 2)
+            self.is_ahead = True
+            round_.leave()
         if plan.tokens:
-            self._rate_limiter.refund(plan.tokens - doubtful)
-        return FetchResult([], unsent, doubtful=doubtful)
+            self._rate_limiter.refund(plan.tokens - sum(request.limit for request in requests))
+        return FetchResult([], unsent)
 
     def collect(self, begin_next: Callable[[int, int], object] | None = None) -> FetchResult:
         """Wait for the claims sent by `begin`; return their result and that of earlier ones.
@@ -163,7 +201,6 @@ class Fetcher:
             result, error_ = self._take_earlier()
         finally:
             self._next = None
-        result = result or FetchResult([], [])
         if error_ is not None and not (result.deliveries or result.arrived):
             raise error_
         return result
@@ -177,20 +214,25 @@ class Fetcher:
     ) -> FetchResult:
         sent_s = monotonic_s()
         requests, unsent = self._requests(plan, settled, held, sent_s)
-        if not requests:
-            return FetchResult([], unsent)
-        try:
-            result, error_ = self._send(requests, sent_s, deadline_s)
-        except BaseException:
-            _ack_individually(settled)  # some may have been carried out
-            raise
+        round_ = _Round(requests, sent_s, metered=plan.tokens > 0)
+        if self._connections.multi_node:
+            self._post(round_, CLAIM_BYTES, deadline_s)
+            completed = self._calls.completions(PATIENCE_S)
+        else:  # nothing goes on while the only server is silent
+            calls = self._build(round_, CLAIM_BYTES)
+            replies = self._connections.run_many([call for call, _ in calls], PATIENCE_S, deadline_s)
+            completed = [(tag, reply) for (_, tag), reply in zip(calls, replies, strict=True)]
+        result, error_ = self._take(completed, round_)
+        if self._connections.multi_node:
+            round_.leave()
+        if plan.tokens:
+            result.unused += plan.tokens - sum(request.limit for request in requests)
         if error_ is not None:
-            if not result.deliveries and not any(request.settlements for request in requests):
+            if not (result.deliveries or result.arrived or any(request.settlements for request in requests)):
                 raise error_
             # no reason to forget what was claimed, or to send again what was settled
             self._planner.troubles.warning(log, type(error_), "%s", error_)
         result.unsent += unsent
-        self._open_drained(requests)
         return result
 
     def _open_drained(self, requests: Iterable[ClaimRequest]) -> None:
@@ -244,32 +286,89 @@ class Fetcher:
         ]
         return [*planned, *settled_only], waiting + later
 
-    def _send(
-        self, requests: Sequence[ClaimRequest], sent_s: float, deadline_s: float | None
-    ) -> tuple[FetchResult, RmqError | None]:
-        """Send one round; return its result, and the error, if any.
+    def _post(self, round_: _Round, most_bytes: int, deadline_s: float | None = None) -> None:
+        """Send a round without waiting for replies; arguments as for `_build`."""
+        for call, tag in self._build(round_, most_bytes):
+            self._calls.submit(call, tag)
+        self._calls.flush(deadline_s)
 
-        In a cluster, replies that have not arrived are left for a later round.
+    def _build(self, round_: _Round, most_bytes: int) -> list[tuple[Call[ClaimReplies[Any]], _ClaimCall]]:
+        """Return the calls of a round. Slots of one server share calls.
+
+        Args:
+            round_: The round.
+            most_bytes: Maximum bytes of contents and bodies in all replies; the first message may be larger.
         """
-        replies, pending = self._calls.send(requests, sent_s, deadline_s)
-        result, error_ = self._take(requests, replies, sent_s)
-        if pending is not None:
-            result.doubtful += self._keep_pending(pending)
-        return result, error_
+        parts = [self._part(request) for request in round_.requests]
+        groups = group_parts(parts) if self._planner.joins and len(parts) > 1 else [[part] for part in parts]
+        claiming = groups if self._planner.joins else [part for part in parts if part.limit > 0]
+        most_bytes //= len(claiming) or 1  # a node carries out one call after the other
+        requests = iter(round_.requests)
+        return [
+            (self._broker.claim_call(group, most_bytes), _ClaimCall(round_, [*islice(requests, len(group))]))
+            for group in groups
+        ]
+
+    def _part(self, request: ClaimRequest) -> ClaimPart:
+        outcomes = NO_OUTCOMES
+        if request.settlements is not None:
+            outcomes = request.settlements.outcomes(partial(self._broker.is_whole, request.slot))
+        limit = request.limit if request.picked else SETTLE_ONLY
+        return ClaimPart(request.slot, limit, outcomes, request.owner, request.start)
+
+    def _replies(self, requests: Sequence[ClaimRequest], reply: Any) -> ClaimReplies[Any]:
+        """Return the reply to each of the requests that share a call."""
+        if isinstance(reply, ScriptFailedError) and len(requests) > 1:
+            # refused as a whole, before anything was done: no right to one of the slots, for one
+            share = CLAIM_BYTES // len(requests)
+            calls = [self._broker.claim_call([self._part(request)], share) for request in requests]
+            alone = self._connections.run_many(calls, PATIENCE_S)
+            return [each if isinstance(each, RmqError) else each[0] for each in alone]
+        return [reply] * len(requests) if isinstance(reply, RmqError) else reply
 
     def _take(
-        self, requests: Sequence[ClaimRequest], replies: Sequence[ClaimReply[Any] | RmqError | Awaited], sent_s: float
+        self, completed: Sequence[tuple[_ClaimCall, Any]], mine: _Round | None = None
     ) -> tuple[FetchResult, RmqError | None]:
-        """Process the replies that have arrived; return their result, and the error, if any."""
-        answered: list[ClaimRequest] = []
-        for request, reply in zip(requests, replies, strict=True):
-            if request.reply is None and not isinstance(reply, Awaited):
-                request.reply = reply
-                answered.append(request)
-        self._planner.learn(answered, sent_s, len([request for request in requests if request.limit]))
-        if self._next is not None and answered:
-            self._begin_next(answered)
-        result, lease_until_s = FetchResult([], []), sent_s + self._lease_s
+        """Process replies that have arrived.
+
+        Returns:
+            Their result, and the error, if any: that of the round `mine` or, by default, of any round.
+        """
+        rounds: defaultdict[_Round, list[ClaimRequest]] = defaultdict(list)
+        for call, reply in completed:
+            for request, answer in zip(call.requests, self._replies(call.requests, reply), strict=True):
+                request.reply = answer
+                rounds[call.round].append(request)
+        result, error_ = None, None
+        for round_, answered in rounds.items():
+            part, failed = self._take_round(round_, answered)
+            result = merged_results(result, part)
+            error_ = failed if failed is not None and mine in (None, round_) else error_
+        return result or FetchResult([], []), error_
+
+    def _take_round(self, round_: _Round, answered: Sequence[ClaimRequest]) -> tuple[FetchResult, RmqError | None]:
+        """Process the replies of one round that have arrived; return their result, and the error, if any."""
+        self._planner.learn(answered, round_.sent_s, len([request for request in round_.requests if request.limit]))
+        arrived = [delivery for request in answered for delivery in request.settled] if round_.late else []
+        try:
+            if self._next is not None:
+                self._begin_next(answered)
+            result, error_ = self._deliver(answered, round_.sent_s + self._lease_s)
+        finally:  # not before: the next claim, which begins in between, would settle them once more
+            for delivery in arrived:
+                delivery.under_way = False
+        result.arrived = arrived
+        if round_.late and error_ is not None:
+            self._planner.troubles.warning(log, type(error_), "%s", error_)
+        if round_.metered:
+            limit = sum(request.limit for request in answered if not isinstance(request.reply, ReplyLostError))
+            result.unused = limit - number_of(result.deliveries)
+        self._open_drained(answered)
+        return result, error_
+
+    def _deliver(self, answered: Sequence[ClaimRequest], lease_until_s: float) -> tuple[FetchResult, RmqError | None]:
+        """Return the deliveries and the outcomes' results of replies, and an error."""
+        result = FetchResult([], [])
         make_deliveries = self._broker.columns if self.columns else self._broker.deliveries
         failed: list[ClaimRequest] = []
         for request in answered:
@@ -308,7 +407,6 @@ class Fetcher:
             reply = request.reply
             if isinstance(reply, ReplyLostError):
                 lost[id(reply)] = reply  # one for all the slots of a call
-                result.doubtful += request.limit
                 result.unconfirmed.extend(request.settled)
             elif isinstance(reply, CoordinationError) and request.owner != NO_OWNER:
                 self._take_fenced(request, reply, result)
@@ -347,63 +445,18 @@ class Fetcher:
             len(stale),
         )
 
-    def _keep_pending(self, pending: PendingFetch) -> int:
-        """Keep the calls whose replies have not arrived for a later round; their outcomes are under way until then.
-
-        Returns:
-            The most messages that they may have claimed.
-        """
-        unanswered = [request for request in pending.requests if request.reply is None]
-        for request in unanswered:
-            for delivery in request.settled:
-                delivery.under_way = True
-        if unanswered:
-            self._pending.append(pending)
-        return sum(request.limit for request in unanswered)
-
-    def _take_earlier(self) -> tuple[FetchResult | None, RmqError | None]:
-        """Process late replies of earlier rounds that have arrived; return their result, and the error, if any."""
-        earlier, self._kept = self._kept, None
-        error_: RmqError | None = None
-        try:
-            for _ in range(len(self._pending)):
-                pending = self._pending.popleft()
-                result, unused, failed = self._take_pending(pending)
-                earlier, error_ = merged_results(earlier, result), failed or error_
-                self._keep_pending(pending)
-                self._rate_limiter.refund(unused)
-        except BaseException:
-            self._kept = earlier
-            raise
-        return earlier, error_
-
-    def _take_pending(self, pending: PendingFetch) -> tuple[FetchResult, int, RmqError | None]:
-        """Process the arrived replies of a round; return its result, its unused rate-limit tokens, and any error."""
-        patience_s, pending.patience_s = pending.patience_s, 0.0
-        try:
-            replies = self._calls.replies(pending, patience_s)
-        except BaseException:  # nobody asks again: what is not known to be settled is settled once more
-            for delivery in _ack_individually([each for request in pending.requests for each in request.settled]):
-                delivery.under_way = False
-            raise
-        answered = [
-            request
-            for request, reply in zip(pending.requests, replies, strict=True)
-            if request.reply is None and reply is not AWAITED
-        ]
-        arrived = [delivery for request in answered for delivery in request.settled]
-        try:
-            result, error_ = self._take(pending.requests, replies, pending.sent_s)
-        finally:  # not before: the next claim, which begins in between, would settle them once more
-            for delivery in arrived:
-                delivery.under_way = False
-        if error_ is not None:
-            self._planner.troubles.warning(log, type(error_), "%s", error_)
-        self._open_drained(answered)
-        result.arrived.extend(arrived)
-        result.doubtful = 0  # their tokens were counted when they were owed
-        limit = sum(request.limit for request in answered if not isinstance(request.reply, ReplyLostError))
-        return result, limit - number_of(result.deliveries), error_
+    def _take_earlier(self) -> tuple[FetchResult, RmqError | None]:
+        """Process replies of earlier rounds, waiting for those sent ahead; return their result, and any error."""
+        patience_s, self.is_ahead = PATIENCE_S if self.is_ahead else 0.0, False
+        result, error_ = self._take(self._calls.completions(patience_s))
+        if self._kept is not None:
+            self._kept.add(result)
+            result = self._kept
+        self._kept = result  # until it is returned
+        unused, result.unused = result.unused, 0
+        self._rate_limiter.refund(unused)
+        self._kept = None
+        return result, error_
 
 
 def note_lost(deliveries: Iterable[Delivery], result: FetchResult) -> None:

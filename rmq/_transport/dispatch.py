@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from rmq._io.backend import Runtime
 from rmq._io.wire import NOTHING, ReplyError, Wire, WireBrokenError, WireTimeoutError
@@ -23,14 +23,6 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 1.0
 
 CONNECT_PATIENCE_S = 0.25
 """Seconds to wait for a new connection to one server while calls for other servers wait."""
-
-
-class Awaited:
-    """Type of `AWAITED`."""
-
-
-AWAITED: Final = Awaited()
-"""Result of a call in `Dispatch.results` whose reply has not arrived yet."""
 
 
 @dataclass(slots=True)
@@ -156,31 +148,25 @@ class Dispatch:
         """Return the results since the last time, with the indices of their calls; none of them is kept."""
         return self._exchange.take_settled()
 
-    def results(self, patience_s: float | None = None, *, leave: bool = False) -> list[Any]:
+    def results(self, patience_s: float | None = None) -> list[Any]:
         """Wait for the results.
 
         Args:
             patience_s: On a cluster, once some calls have a result, wait no longer than this for a server that sends
                 nothing. By default until the timeouts of the client.
-            leave: Stop waiting after `patience_s` even if no call has a result, and keep pending calls: ask for their
-                results again later. Unsent calls are retried until then.
 
         Returns:
-            For each call its parsed reply, an `RmqError`, or, with `leave`, `AWAITED` if its reply is pending.
+            For each call its parsed reply or an `RmqError`.
         """
         since_s = monotonic_s()
         patience_s = patience_s if self._multi_node else None
         try:
-            while not self.step(since_s, patience_s, leave=leave, alone=patience_s is None):
+            while not self.step(since_s, patience_s, alone=patience_s is None):
                 wait_for_any([self], self._runtime, patience_s)
         except BaseException:  # an unread reply would be read by the next user of the connection
             self.close()
             raise
-        results = self._exchange.results
-        if not self._in_flight:
-            return results
-        pending = {index for part in self._in_flight for index in part.batch.pending}
-        return [AWAITED if index in pending else result for index, result in enumerate(results)]
+        return self._exchange.results
 
     def close(self) -> None:
         """Close the connections of calls in flight, whose replies are no longer needed."""
@@ -202,8 +188,7 @@ class Dispatch:
 
     def _break_off(self, patience_s: float, leave: bool) -> None:
         for part in self._in_flight:
-            if patience_s:
-                part.node.mark_unresponsive()
+            part.node.mark_unresponsive()
             if not leave:
                 part.wire.close()
                 self._exchange.lost(part.batch, "no reply in time")
