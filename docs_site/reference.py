@@ -20,7 +20,7 @@ PAGES = {
     "deliveries": ("Deliveries", "rmq._model.deliver", "rmq._claiming"),
     "merging": ("Merging", "rmq._model.merg"),
     "delayed": ("Delayed queue", "rmq.delayed"),
-    "steering": ("Inspection and control", "rmq._admin", "rmq._model.whereabouts", "rmq._broker.definitions"),
+    "steering": ("Inspection and control", "rmq._admin", "rmq._model.whereabouts", "rmq._broker.registry"),
     "streams": ("Streams", "rmq._admin.stream_topic", "rmq._model.entries"),
     "figures": ("Figures and workers", "rmq._model.figures", "rmq._model.workers"),
     "watching": ("Observers and logs", "rmq._io.observers", "rmq.logs"),

@@ -161,7 +161,7 @@ class BoundScript:
 
 
 def refusal(kind: type[RmqError], text: str) -> Callable[[Call[Any], Sequence[str]], RmqError]:
-    """Return a function for `Refusals`: it fills the words after the code, and `{target}`, in the text of an error."""
+    """Return a function for `Refusals` that inserts the words after the code, and `{target}`, into an error's text."""
     return lambda call, words: call.error(kind, text.format(*words, target=call.target))
 
 

@@ -45,7 +45,7 @@ class Broker(Protocol):
     upkeep_s: float | None
 
     def claim_call(self, parts: Sequence[ClaimPart], most_bytes: int = CLAIM_BYTES) -> Call[ClaimReplies[Any]]:
-        """Return one call that claims from one slot, or from several that one script may touch.
+        """Return one call that claims from one slot, or from several that one script may access.
 
         In the result, each slot has its own reply or error; the error of a single slot is raised.
 

@@ -187,7 +187,7 @@ class Claims(Generic[M]):
         self._args = script.args_with(**{**script.settings_of(topic, group), **known})
 
     def __call__(self, parts: Sequence[ClaimPart], most_bytes: int = CLAIM_BYTES) -> Call[ClaimReplies[M]]:
-        """Return one call that claims from one slot, or from several that one script may touch.
+        """Return one call that claims from one slot, or from several that one script may access.
 
         In the result, each slot has its own reply or error; the error of a single slot is raised.
         A reply's `unmatched` has the claim scores of `Outcomes.whole` that must be acked by name instead.
@@ -347,7 +347,7 @@ def look(topic: Topic, slots: Sequence[int]) -> Call[tuple[int, list[int]]]:
 
 
 def joined_looks(calls: Sequence[Call[tuple[int, list[int]]]]) -> Call[tuple[int, list[int]]]:
-    """Return one call for several of `look` of one script, whose slots one script may touch."""
+    """Return one call in place of several calls of `look`, in slots that one script may access."""
     keys = chain.from_iterable(call.keys for call in calls)
     args = chain.from_iterable(call.args for call in calls)
     return calls[0]._replace(keys=tuple(keys), args=list(args))

@@ -130,7 +130,7 @@ def read_definition(name: str | bytes, found: bytes | int) -> Stored:
     plain = name.decode(errors="replace") if isinstance(name, bytes) else name
     try:
         if not is_name(plain):
-            raise UnreadableDocumentError(f"{what} cannot be read: this is not a valid name of a topic")
+            raise UnreadableDocumentError(f"{what} cannot be read: its name is not a valid topic name")
         if isinstance(found, int):
             raise UnreadableDocumentError(
                 f"{what} cannot be read: it has {found} bytes; the maximum is {MAX_DEFINITION_BYTES}"
@@ -441,19 +441,23 @@ def _refusals_named(name: str | None = None) -> Generator[None]:
         raise unconfirmed from error
     except MemoryFullError as error:
         raise MemoryFullError(
-            f"Redis is at its maxmemory and did not register topic {name}; consume, or raise maxmemory", topic=name
+            f"Redis is at its maxmemory and did not register topic {name}; consume messages, or raise maxmemory",
+            topic=name,
         ) from error
     except (ReplyLostError, ScriptFailedError) as error:
         if "WRONGTYPE" in str(error):
-            text = f"key {TOPICS_KEY} holds another type than a hash: something else than RMQ wrote it; move it away"
+            text = f"key {TOPICS_KEY} is not a hash, so a program other than RMQ has written it: rename or delete it"
         elif not any(words in str(error) for words in NO_RIGHT):
             raise
         elif name is None:
-            text = f"NOPERM: this user of Redis may not read the key {TOPICS_KEY}, where definitions are ({error})"
+            text = (
+                f"NOPERM: this user of Redis may not read the key {TOPICS_KEY}, which has the definitions of topics "
+                f"({error})"
+            )
         else:
             text = (
                 f"NOPERM: the definition of topic {name} was not written, since this user of Redis may not write the "
-                f"key {TOPICS_KEY}, or not by this command ({error})"
+                f"key {TOPICS_KEY}, or may not use this command ({error})"
             )
         raise ScriptFailedError(text, topic=name) from error
 

@@ -41,8 +41,9 @@ _LIMITED_SLOT = attrgetter("store", "prepare", "body", "meta", "wake", "retry", 
 
 
 Partly = Literal["", "first", "each"]
-"""Whether a call may store only some of its messages: none but all; the first ones; or the first ones, without each one
-whose time has passed, or that has no room if the topic does not wait for room. Types that never do so ignore it."""
+"""Whether a call may store only some of its messages: all or none; only the first ones; or only the first ones, without
+each one whose time has passed, or that has no room if the topic does not wait for room. Types that never do so ignore
+it."""
 
 
 class SendCall(Protocol):
@@ -57,8 +58,8 @@ class SendCall(Protocol):
             slot: The slot.
             messages: The messages, all of one slot.
             detailed: Also return for each message whether it was new.
-            rpc_id: Topics that merge: id of the call, the same for its repeats; by default a new one. Others need it
-                only for a chunk of Spark: a repeat of the others merges.
+            rpc_id: Topics that merge: id of the call, the same for its repeats; by default a new one. Other topics need
+                it only for a chunk of Spark, since a repeat merges.
             partly: Whether the call may store only some of the messages; then its result may be a `PartlySent`.
         """
         ...

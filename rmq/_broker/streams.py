@@ -50,10 +50,12 @@ from rmq.errors import EntryIdError, RmqError, TooManyGroupsError
 _SEND = BoundScript(
     "stream_send",
     {
-        "RMQ_ID": refusal(EntryIdError, "id {} does not lie above {}, the last one of {target}"),
-        "RMQ_IDS": refusal(EntryIdError, "{} of {} entries for {target} name an id; all of a call must, or none"),
+        "RMQ_ID": refusal(EntryIdError, "id {} is not greater than {}, the last id of {target}"),
+        "RMQ_IDS": refusal(
+            EntryIdError, "{} of {} entries for {target} have an id; all entries of a call must have one, or none"
+        ),
     },
-    durable="Sent again, entries without ids of their own are appended twice; those with `id=` are not",
+    durable="Sending them again appends entries without `id=` a second time; those with `id=` are not stored twice",
 )
 OPEN_AGAIN = (
     "If it is sent again, an entry whose id ends in -* is stored twice, or is refused although it is stored, if a "
@@ -79,7 +81,7 @@ _DRIVEN = "{target}: the group cannot be moved: it belongs to a Spark query, who
 _MOVE_GROUP = BoundScript(
     "stream_move_group",
     {"RMQ_DRIVEN": refusal(RmqError, _DRIVEN)},
-    durable="Moved again, a group reads again the entries that it has read since",
+    durable="Moving the group again makes it read again the entries that it has read since",
 )
 
 MAX_GROUPS = 100

@@ -61,8 +61,8 @@ class ClaimPlanner:
         schedule: Due times of the slots; read and changed only while `changed` is held.
         troubles: Logs problems that repeat.
         regained: Slots that are owned again, in a newer epoch. The holder may have deliveries of an older epoch.
-        missed: Whether hints may have been missed since all slots were last looked at.
-        unheard: A slot that a look has found to be due for a while without a hint; `None` if there is none.
+        missed: Whether hints may have been missed since all slots were last checked.
+        unheard: A slot that was found to be due without a hint; `None` if there is none.
         foreign: Slots that belong to another ZooKeeper ensemble in Redis, with the error of the last claim.
         changed: Guards the schedule; notified when threads in `wait` have to look again.
     """
@@ -90,7 +90,7 @@ class ClaimPlanner:
         self.missed = True
         self.unheard: int | None = None
         self._unannounced: tuple[int, float] | None = None
-        """A slot that a look has found to be due, and when; `None` once a hint has come."""
+        """A slot that was found to be due, with its due time; `None` once a hint has arrived."""
         self._hinted_s = float("-inf")
         self._looked_at = 0
         self._may_claim = may_claim
@@ -201,13 +201,13 @@ class ClaimPlanner:
         look(self.connections, [(self, slot) for slot in (self.slots if at_all else self.next_slots(ROTATED_SLOTS))])
 
     def next_slots(self, most: int) -> list[int]:
-        """Return up to `most` slots to look at, in turn."""
+        """Return up to `most` slots to check, in turn."""
         slots = self.slots
         first, self._looked_at = self._looked_at % max(1, len(slots)), self._looked_at + most
         return [*slots[first:], *slots[:first]][:most]
 
     def learn_due(self, times: Sequence[tuple[int, int]], now_ms: int, asked_s: float) -> None:
-        """Update the due times of slots from a look; see `SlotWatch`."""
+        """Update the due times of slots that were read; see `SlotWatch`."""
         received_s, late_s = monotonic_s(), MISSED_WAKEUP_MS / 1000
         with self.changed:
             if self._unannounced is not None and received_s - self._unannounced[1] > late_s:

@@ -25,7 +25,7 @@ class SlotWatch(Protocol):
 
     Attributes:
         broker: The broker of the slots.
-        missed: Whether hints may have been missed since all slots were last looked at.
+        missed: Whether hints may have been missed since all slots were last checked.
     """
 
     broker: Broker
@@ -35,9 +35,9 @@ class SlotWatch(Protocol):
         """Update the due times of slots.
 
         Args:
-            times: Slots, and when each is due; 0 for never.
+            times: Slots with their due times, 0 for never.
             now_ms: Redis' time.
-            asked_s: When the call was sent, on the clock of `monotonic_s`.
+            asked_s: Time at which the call was sent, on the clock of `monotonic_s`.
         """
         ...
 
@@ -48,15 +48,15 @@ Places = Sequence[tuple[W, int]]
 
 
 def look(connections: Connections, places: Places[W]) -> None:
-    """Read from Redis when slots are due, `LOOK_SLOTS` in a call for each script; in a cluster with a call each.
+    """Read the due times of slots, up to `LOOK_SLOTS` in a call of each script; in a cluster with one call per slot.
 
     Args:
         connections: The connections to the servers of the topics.
-        places: The slots; those of a topic side by side.
+        places: The slots; those of one topic are adjacent.
 
     Raises:
         RedisUnavailableError: Redis did not answer until the deadline. In a cluster, no server answered.
-        ScriptFailedError: A slot's data cannot be read; the other slots were looked at.
+        ScriptFailedError: A slot's data cannot be read; the other slots were checked.
     """
     failed: list[RmqError] = []
     for first in range(0, len(places), LOOK_SLOTS):
@@ -66,7 +66,7 @@ def look(connections: Connections, places: Places[W]) -> None:
 
 
 def _look(connections: Connections, places: Places[W]) -> list[RmqError]:
-    """Look at slots; return the errors."""
+    """Read the due times of slots; return the errors."""
     if connections.multi_node:
         return _look_one_by_one(connections, places)
     try:
@@ -94,7 +94,7 @@ def _look_joined(connections: Connections, places: Places[W]) -> None:
 
 
 def _look_one_by_one(connections: Connections, places: Places[W]) -> list[RmqError]:
-    """Look at slots with a call each; return the errors if no node answers.
+    """Read the due times of slots with one call each; return the errors if no node answers.
 
     Slots of an unresponsive node are omitted until it answers.
     """

@@ -45,7 +45,8 @@ PROBE_AGAIN_S = 10.0
 """Interval of the probes of a server whose hints are not proven to arrive, in seconds."""
 
 PROBE_SPREAD = 0.1
-"""Part of the interval by which a process that has heard others waits longer: then it hears their next probe first."""
+"""Fraction of the interval by which a process that receives probes of others waits longer, to receive the next one
+first."""
 
 TOPOLOGY_CHECK_S = 0.25
 """Interval at which a reader of several servers checks whether channels have moved between them, in seconds."""
@@ -77,7 +78,7 @@ class _Subscription:
     Attributes:
         asked: The channels of each command whose replies are missing. The server answers in this order.
         proven_s: Time since which hints are known to arrive, on the monotonic clock; `None` if unknown.
-        heard_s: When something that others have published last arrived.
+        heard_s: Time at which the last message that another process published arrived.
     """
 
     wire: Wire
@@ -112,7 +113,7 @@ class WakeupSubscriber:
         self._topology_version = -1
         self._next_attempt_s = 0.0
         self._refused_until_s: dict[str, float] = {}
-        """When to subscribe again to the channels of a topic to which the user has no right."""
+        """Time at which to subscribe again to the channels of a topic for which the user has no permission."""
         self._missed = self._closing = self._ended = False
         self._name = uuid4().hex
         self._probes = 0

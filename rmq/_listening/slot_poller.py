@@ -1,6 +1,6 @@
 """Polls the slots of all listeners of a client for due messages: each second, or seldom while hints arrive.
 
-Each planner's slots have their turns, and slots whose turns come at the same time share a script call, whichever their
+Each planner's slots have their turns, and slots whose turns come at the same time share a script call, whatever their
 topics. While the hints of a topic are proven to arrive, each of its slots has a turn every few seconds, at times that
 are spread over the planners; in economy mode one slot of the process has a turn every minute. If a look finds a due
 message that no hint has announced, the topic is polled as without hints for a while.
@@ -40,10 +40,10 @@ class _Turns:
     Attributes:
         next_s: Time of the next look, on the clock of `monotonic_s`.
         trusts: Whether its hints are relied on.
-        distrusts_until_s: Until when they are not relied on, whatever is proven.
+        distrusts_until_s: Time until which they are not relied on, even if they are proven to arrive.
         left: Number of looks that are made at once, until each slot was looked at.
         share: Part of its pause that it waits the first time, so that the turns of all planners are spread over time.
-        begins: Whether it has not waited since its hints are relied on.
+        begins: Whether its first pause since its hints are relied on is still to come.
     """
 
     def __init__(self, planner: ClaimPlanner, share: float) -> None:
@@ -81,10 +81,10 @@ class SlotPoller:
         return min(look_s, self._hints.probe_wait_s(self._pace.probe_s))
 
     def step(self, *, missed: bool) -> bool:
-        """Look at the slots whose turn has come, with one call for each script; return whether there were any.
+        """Check the slots whose turn has come, with one call for each script; return whether there were any.
 
         Args:
-            missed: Whether hints may have been missed, so that all slots are looked at.
+            missed: Whether hints may have been missed, so that all slots must be checked.
 
         Raises:
             RmqError: As `rmq._claiming.due_poller.look`.
@@ -115,7 +115,7 @@ class SlotPoller:
         return True
 
     def _due(self) -> list[_Turns]:
-        """Take the turns that have come, up to the slots of one call, and those that come soon."""
+        """Take the turns that are due, up to the slots of one call, and those that are due soon."""
         now_s, turns, slots = monotonic_s(), list[_Turns](), 0
         while self._turns:
             next_s, _, each = self._turns[0]
@@ -180,7 +180,7 @@ class SlotPoller:
         return turns.trusts and self._pace.economical and not turns.left
 
     def _size(self, turns: _Turns) -> int:
-        """Return the number of slots of a planner to look at in its turn."""
+        """Return the number of slots of a planner to check in its turn."""
         if self._saves(turns):
             return 1
         slots = turns.planner.slot_count

@@ -24,8 +24,7 @@ DEAF_S = 0.25
 class Watcher(Background):
     """Passes hints to the listeners, polls their slots in case one was lost, and checks their running handlers.
 
-    What it costs an idle process does not depend on the number of its listeners: one job, and one connection to each
-    server.
+    Its cost to an idle process does not depend on the number of listeners: one job, and one connection to each server.
 
     Args:
         connections: Connections to Redis.
@@ -67,7 +66,7 @@ class Watcher(Background):
                 if not self._hints.connected:
                     self._stopping.wait(min(DEAF_S, self._pause_s()))
             except Exception as error:
-                self._troubles.warning(log, type(error), "looking for work failed: %s", error)
+                self._troubles.warning(log, type(error), "due slots could not be checked; trying again: %s", error)
                 self._stopping.wait(TROUBLE_PAUSE_S)
         self._hints.close()
 

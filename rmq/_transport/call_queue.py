@@ -1,11 +1,11 @@
 """Calls that an owner keeps under way: submitted with a tag, sent together, completed as their replies arrive.
 
-A `CallQueue` is what a server still owes to one owner: a thread or a greenlet. Calls that are flushed together go out
+A `CallQueue` has the calls under way of one owner, a thread or a greenlet. Calls that are flushed together go out
 in one request for each node, followed by one WAIT or WAITAOF if one of them is durable. Each call completes on its own,
 so that a server which stays silent delays only its own calls: after the owner's patience they are late, and later
 `completions` return their results without waiting for them.
 
-Every submitted call is owed until it leaves the queue, in one of two ways: `completions` returns its tag with its
+Every submitted call is pending until it leaves the queue, in one of two ways: `completions` returns its tag with its
 result or error; or `dropped` gets its tag, since its reply will not be read: the wait was interrupted, the queue was
 closed, or the process is a fork. Then the connections are closed, as an unread reply would be read by their next user.
 The queue keeps no call that has a result: the number of a numbered call is closed when the call is deleted.
@@ -33,7 +33,7 @@ class _Flush:
     Attributes:
         dispatch: The calls.
         first: Number of the first one.
-        late: Whether its owner waits no longer for those that are still owed.
+        late: Whether the owner no longer waits for its pending calls.
     """
 
     dispatch: Dispatch
@@ -85,7 +85,7 @@ class CallQueue(Generic[Tag]):
             raise
 
     def completions(self, patience_s: float | None = None) -> list[tuple[Tag, Any]]:
-        """Return the tags of completed calls, each with its parsed reply or `RmqError`, and no longer owe them.
+        """Return the tags of completed calls, each with its parsed reply or `RmqError`, and remove them.
 
         Args:
             patience_s: By default, wait until a call completes, and return nothing only if none was flushed. 0 does not

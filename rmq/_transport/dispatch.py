@@ -115,10 +115,10 @@ class Dispatch:
         """Read replies that have arrived and send calls that are due. Return whether there is nothing to wait for.
 
         Args:
-            since_s: When the caller began to wait, on the clock of `monotonic_s`.
-            patience_s: Once some calls have a result, break off after this time without data: calls that are to be sent
+            since_s: Time at which the caller began to wait, on the clock of `monotonic_s`.
+            patience_s: Once some calls have a result, stop after this time without data: calls that are to be sent
                 again fail, and so do those in flight. By default at the timeouts of the client.
-            leave: Break off even if no call has a result, and keep the calls in flight: their replies may come later.
+            leave: Stop even if no call has a result, and keep the calls in flight: their replies may come later.
             alone: Wait for all replies of a request if no other one is in flight: nothing else has to be waited for.
         """
         exchange = self._exchange
@@ -145,7 +145,7 @@ class Dispatch:
         return max(0.0, min(ends, default=now_s) - now_s)
 
     def take_settled(self) -> list[tuple[int, Any]]:
-        """Return the results since the last time, with the indices of their calls; none of them is kept."""
+        """Remove and return the new results, with the indices of their calls."""
         return self._exchange.take_settled()
 
     def results(self, patience_s: float | None = None) -> list[Any]:
@@ -290,7 +290,7 @@ class Dispatch:
 
 
 def wait_for_any(dispatches: Iterable[Dispatch], runtime: Runtime, patience_s: float | None = None) -> None:
-    """Wait until one of several dispatches has something to do, or it is time to see who is silent for `patience_s`."""
+    """Wait until one of several dispatches has something to do, or a server may have been silent for `patience_s`."""
     waiting = list(dispatches)
     wires = [wire for dispatch in waiting for wire in dispatch.wires]
     wait_s = min(dispatch.wait_s() for dispatch in waiting)

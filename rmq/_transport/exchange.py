@@ -187,7 +187,7 @@ class Exchange:
         del self._calls[index]
 
     def take_settled(self) -> list[tuple[int, Any]]:
-        """Return the results since the last time, with the indices of their calls; none of them is kept."""
+        """Remove and return the new results, with the indices of their calls."""
         settled = [(index, self.results[index]) for index in self._settled]
         for index in self._settled:
             self.results[index] = None

@@ -24,10 +24,11 @@ class RpcId(NamedTuple):
         number: Its number in the lane, from 1.
         floor: The lowest number of the lane that may still be repeated.
         token: Keeps the number open while the call exists.
-        key: Hash in which the completion of a chunk of a task of Spark is kept; empty for that of the client's calls.
+        key: Hash in which the completion of a chunk of a Spark task is kept; empty for the client's calls.
         digest: Digest of the messages of a chunk. Its lane is its name, its number that of the batch, from 0.
-        keep: How long, s, the completion of a chunk is kept. Topics that merge: behind it 1 or 0, whether to refuse
-            other messages than the batch has sent before; and how many messages of the chunk were sent before these.
+        keep: Seconds for which the completion of a chunk is kept. On topics that merge, 1 or 0 follows, for whether to
+            refuse other messages than the batch has sent before, and the number of messages of the chunk sent before
+            these.
     """
 
     lane: str
@@ -40,7 +41,7 @@ class RpcId(NamedTuple):
 
     @property
     def chunk(self) -> str:
-        """The chunk of a task of Spark as the scripts take it whose sends merge by content; empty for other calls."""
+        """The chunk of a Spark task as an argument of scripts whose sends merge by content; empty for other calls."""
         return f"{self.lane} {self.number} {self.digest} {self.keep}" if self.key else ""
 
 

@@ -169,7 +169,7 @@ class Once(NamedTuple):
 def send_once(
     topic: Topic, slot: int, messages: Sequence[EncodedMessage], mark: Mark, name: str | None = None
 ) -> Call[Once]:
-    """Build the send of a chunk of up to `MAX_BATCH` messages, which does nothing if its mark is already set.
+    """Build a call that sends a chunk of up to `MAX_BATCH` messages, unless its mark is already set.
 
     On a topic with `merge=` a call may accept only the first messages, see `Once.done`; the mark stores their number.
     """
