@@ -13,7 +13,7 @@ from rmq._broker import control as steering
 from rmq._broker import dead, viewing
 from rmq._broker import sends as sending
 from rmq._broker.claims import Nack, Outcomes
-from rmq._model.batches import EncodedMessage
+from rmq._model.batches import Batch, EncodedMessage
 from rmq._model.replies import PartlySent
 from rmq._transport.call import Call
 from rmq._transport.exchange import Exchange
@@ -96,6 +96,16 @@ def test_messages_that_a_repeat_refuses_by_themselves_may_be_stored_all_the_same
     for each in (first, exchange):
         each.take_reply(fly(each), [5, [1, b"14"]])
     assert (first.results, exchange.results) == ([refused], [replace(refused, repeated=True)])
+
+
+def test_a_slot_that_a_server_without_its_aof_was_sent_to_may_be_stored_all_the_same() -> None:
+    calls = sending.send_calls(FIXED)
+    assert isinstance(calls, sending.QueueSends)
+    parts = [Batch.of([EncodedMessage(slot, b"a", 5_000, None)]) for slot in (0, 1)]
+    trouble = b"ERR Error running script: -MISCONF Errors writing to the AOF file"
+    lost, stored = calls.joined(parts).parse([5, trouble, [1, b""]])
+    assert isinstance(lost, ReplyLostError)
+    assert (lost.slot, stored) == (0, SendResult(1, 0))
 
 
 def test_a_first_send_that_is_refused_is_not_stored() -> None:
