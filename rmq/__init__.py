@@ -23,7 +23,7 @@ from rmq._listening.adaptive_limit import Adaptive
 from rmq._listening.discovery import listener, scan
 from rmq._listening.listener import HandlerDecorator, Listener, ListenerOptions
 from rmq._model.codecs import Codec, EncryptedCodec, JsonCodec, MsgpackCodec, ZstdCodec
-from rmq._model.deliveries import Delivery, Outcome, Verb
+from rmq._model.deliveries import Delivery
 from rmq._model.delivery_columns import DeliveryColumns
 from rmq._model.encoding import ArrowArray
 from rmq._model.entries import DeadEntry, PendingEntry, StreamDelivery, StreamEntry, Trimmed
@@ -57,6 +57,7 @@ from rmq._model.merging import (
     json_merge_patch,
 )
 from rmq._model.messages import FixedTimeMessage, JoinMessage, PriorityMessage, RangeMergeMessage, StreamMessage
+from rmq._model.outcomes import Outcome, Verb
 from rmq._model.replies import ControlResult, Owner, Redriven, SendResult
 from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryAfterError, RetryPolicy
 from rmq._model.scores import Ties

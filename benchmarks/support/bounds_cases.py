@@ -37,8 +37,8 @@ from rmq._broker.registry import MAX_DEFINITION_BYTES, READ_AT_ONCE
 from rmq._broker.sends import MergedSends, QueueSends
 from rmq._broker.stream_broker import RESUME_BATCH
 from rmq._broker.streams import Member
-from rmq._claiming.chunks import FREED_BYTES
 from rmq._claiming.claim_plan import CLAIM_WEIGHT, MOST_WEIGHT
+from rmq._claiming.outcome_batches import FREED_BYTES
 from rmq._model.batches import Batch, EncodedMessage
 from rmq._model.encoding import Encoder
 from rmq._sending.pipeline import JOINED_MESSAGES, JOINED_SLOTS
@@ -464,7 +464,7 @@ def _nack_release(place: Place) -> Call[Any]:
 
 @case("extend", "1,000")
 def _extend(place: Place) -> Call[Any]:
-    return claiming.extend(place.topic, 0, place.held(claiming.RENEWALS))
+    return claiming.extend(place.topic, 0, place.held(MAX_BATCH))
 
 
 # --- steering
@@ -842,7 +842,7 @@ def _stream_settle_whole(place: Place) -> Call[Any]:
 
 @case("stream_extend", "the most, out of order", S)
 def _stream_extend(place: Place) -> Call[Any]:
-    ids = place.pending(2 * claiming.RENEWALS)[::2]
+    ids = place.pending(2 * claiming.STREAM_RENEWALS)[::2]
     return streams.extend(place.topic, 0, ME, [(each.encode(), 1) for each in ids])
 
 

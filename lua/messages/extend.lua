@@ -27,14 +27,25 @@ redis.call('ZCARD', slot.prepare)
 begin_write(slot, newer, epoch, ensemble)
 local clock = read_slot_clock(stored[4], stored[5], now_ms, lease_ms)
 local stamp, renewed, flags = next_stamp(slot, clock, now_ms), false, {}
-for i = 4, #ARGV, 2 do
-  local claim_score, content = ARGV[i], ARGV[i + 1]
-  local mine = redis.call('ZSCORE', slot.prepare, content) == claim_score
-  if mine then
-    redis.call('ZADD', slot.prepare, 'XX', whole(stamp * 1000 + tonumber(claim_score) % 1000), content)
+for first = 4, #ARGV, 2000 do
+  local contents, renewals = {}, {}
+  for i = first + 1, math.min(first + 1999, #ARGV), 2 do
+    contents[#contents + 1] = ARGV[i]
+  end
+  local scores = redis.call('ZMSCORE', slot.prepare, unpack(contents))
+  for i, content in ipairs(contents) do
+    local claim_score = ARGV[first + 2 * i - 2]
+    local mine = scores[i] == claim_score
+    if mine then
+      renewals[#renewals + 1] = whole(stamp * 1000 + tonumber(claim_score) % 1000)
+      renewals[#renewals + 1] = content
+    end
+    flags[#flags + 1] = mine and '1' or '0'
+  end
+  if renewals[1] then
+    redis.call('ZADD', slot.prepare, 'XX', unpack(renewals))
     renewed = true
   end
-  flags[#flags + 1] = mine and '1' or '0'
 end
 if renewed then
   note_stamp(slot, clock, stamp, now_ms)

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from rmq._broker import claims
 from rmq._broker.claims import CLAIM_BYTES, MAX_BATCH, Ack, ClaimPart, ClaimReplies, Outcomes
 from rmq._broker.sends import MERGES_AGAIN, QueueSends, send_calls
 from rmq._model.batches import EncodedMessage
-from rmq._model.deliveries import Delivery, Holder, MergedDelivery
-from rmq._model.delivery_columns import ClaimColumns
+from rmq._model.deliveries import Claim, Delivery, Holder, MergedDelivery
 from rmq._model.replies import NO_OWNER, Claimed, ClaimedRows, ClaimReply, ExtendReply, Owner, SendResult, SettleReply
 from rmq._model.topics import Topic
 from rmq._transport.call import Call
@@ -37,12 +36,14 @@ class Broker(Protocol):
             owner's name must wait until the holder has released those of the slot that it returns; the script waits
             until nothing of an earlier owner is in flight, for which a claim from a queue has to wait itself.
         upkeep_s: Interval of the clean-up of a slot, in seconds; `None` for never.
+        most_renewals: Most leases that one call renews.
     """
 
     topic: Topic
     group: str | None
     in_order: bool
     upkeep_s: float | None
+    most_renewals: int
 
     def claim_call(self, parts: Sequence[ClaimPart], most_bytes: int = CLAIM_BYTES) -> Call[ClaimReplies[Any]]:
         """Return one call that claims from one slot, or from several that one script may access.
@@ -67,15 +68,11 @@ class Broker(Protocol):
         ...
 
     def extend_call(self, slot: int, claims: Sequence[Ack], owner: Owner = NO_OWNER) -> Call[ExtendReply]:
-        """Return a call that renews up to `RENEWALS` leases; its result has the new claim scores, `None` if lost."""
+        """Return a call that renews up to `most_renewals` leases; it results in new claim scores, `None` if lost."""
         ...
 
     def look_call(self, slots: Sequence[int]) -> Call[tuple[int, list[int]]]:
         """Return a call that reads Redis' time and the time at which each slot is due next (0 for never), ms."""
-        ...
-
-    def is_whole(self, slot: int, claim_score: int, number: int) -> bool:
-        """Return whether a claim may be acked as a whole, if the holder acks `number` of its deliveries."""
         ...
 
     def takes_long(self, number: int, slots: int) -> bool:
@@ -87,16 +84,10 @@ class Broker(Protocol):
         """
         ...
 
-    def deliveries(
+    def claims(
         self, slot: int, reply: ClaimReply[Any], lease_until_s: float, holder: Holder, owner: Owner
-    ) -> list[Delivery]:
-        """Return the messages in the reply to a claim as deliveries."""
-        ...
-
-    def columns(
-        self, slot: int, reply: ClaimReply[Any], lease_until_s: float, holder: Holder, owner: Owner
-    ) -> list[Delivery]:
-        """Return the same deliveries for handlers that take columns: several messages in one object, if possible."""
+    ) -> list[Claim]:
+        """Return the messages in the reply to a claim: those of one claim score as one `Claim`."""
         ...
 
     def look_after(self, slot: int) -> bool:
@@ -123,6 +114,7 @@ class QueueBroker:
     group: str | None = None
     in_order = False
     upkeep_s: float | None = None
+    most_renewals = MAX_BATCH
 
     def __init__(self, connections: Connections, topic: Topic, again: str = MERGES_AGAIN) -> None:
         self._connections, self.topic = connections, topic
@@ -146,10 +138,6 @@ class QueueBroker:
         """
         return self._connections.run(self.send_call(slot, messages, detailed, partly="each" if each else "first"))
 
-    def is_whole(self, slot: int, claim_score: int, number: int) -> bool:
-        del slot, claim_score, number  # Redis checks it
-        return self.topic.merge is None
-
     def takes_long(self, number: int, slots: int) -> bool:
         return number > MAX_BATCH or (number > 0 and slots >= MANY_SLOTS)
 
@@ -157,24 +145,12 @@ class QueueBroker:
         del slot
         return False
 
-    def deliveries(
+    def claims(
         self, slot: int, reply: ClaimReply[Claimed], lease_until_s: float, holder: Holder, owner: Owner
-    ) -> list[Delivery]:
-        topic, now_ms = self.topic, reply.now_ms
-        kind = Delivery if topic.merge is None else MergedDelivery
-        return [kind(topic, slot, claimed, now_ms, lease_until_s, holder, owner) for claimed in reply.messages]
-
-    def columns(
-        self, slot: int, reply: ClaimReply[Claimed], lease_until_s: float, holder: Holder, owner: Owner
-    ) -> list[Delivery]:
-        rows, now_ms = reply.messages, reply.now_ms
-        if self.topic.merge is not None or not isinstance(rows, ClaimedRows):
-            return self.deliveries(slot, reply, lease_until_s, holder, owner)
-        if rows.alike:
-            return [ClaimColumns(self.topic, slot, rows, now_ms, lease_until_s, holder, owner)]
-        scores = rows.claim_scores
-        columns: list[Delivery] = []
-        for score in dict.fromkeys(scores):  # what was rolled back has a claim score by its retries left
-            part = rows.of([index for index, each in enumerate(scores) if each == score], True)
-            columns.append(ClaimColumns(self.topic, slot, part, now_ms, lease_until_s, holder, owner))
-        return columns
+    ) -> list[Claim]:
+        if not reply.messages:
+            return []
+        rows, kind = cast("ClaimedRows", reply.messages), Delivery if self.topic.merge is None else MergedDelivery
+        return [
+            Claim(self.topic, slot, part, reply.now_ms, lease_until_s, holder, owner, kind) for part in rows.by_score()
+        ]

@@ -46,8 +46,8 @@ PIGGYBACKED_NACKS = 64
 WHOLE_BATCH = 256
 """Maximum number of whole claims acked in one call: each costs the server several commands."""
 
-RENEWALS = 256
-"""Maximum number of leases that one call renews."""
+STREAM_RENEWALS = 256
+"""Maximum number of leases of a group's entries that one call renews: each costs the server several commands."""
 
 CONTROL_BATCH = 256
 """Maximum number of messages that one call cancels, reschedules, promotes or deletes by name."""
@@ -109,6 +109,11 @@ class Outcomes(NamedTuple):
     acks: Sequence[Ack] = ()
     nacks: Sequence[Nack] = ()
     whole: Sequence[WholeClaim] = ()
+
+    @property
+    def weight(self) -> int:
+        """What they cost the server, in acks by name: a nack takes several commands."""
+        return len(self.acks) + 6 * len(self.nacks) + 2 * len(self.whole)
 
     def args(self) -> list[Argument]:
         """Return the outcomes as arguments of the scripts, which settle nacks, acks and whole claims in this order."""

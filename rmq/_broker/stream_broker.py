@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import groupby
+from operator import attrgetter
 from threading import Lock
 from weakref import ref
 
 from rmq._broker import streams
 from rmq._broker.broker import MANY_SLOTS
-from rmq._broker.claims import CLAIM_BYTES, NACK_BATCH, Ack, ClaimPart, ClaimReplies, Outcomes
+from rmq._broker.claims import CLAIM_BYTES, NACK_BATCH, STREAM_RENEWALS, Ack, ClaimPart, ClaimReplies, Outcomes
 from rmq._broker.streams import Member
 from rmq._io.reports import reporter
-from rmq._model.deliveries import Delivery, Holder
-from rmq._model.entries import NO_DELIVERY, StreamDelivery, checked_consumer, stamp_of
+from rmq._model.deliveries import Claim, Holder
+from rmq._model.entries import EntryRows, StreamDelivery, checked_consumer, stamp_of
 from rmq._model.replies import NO_OWNER, ClaimReply, ExtendReply, Owner, SettleReply, StreamClaimed
 from rmq._model.topics import Topic, checked_slots
 from rmq._model.workers import process_name
@@ -28,9 +30,6 @@ SHOWN_IDS = 10
 
 OWN_FROM = 32
 """A claim that follows one of this many entries reads under its own name, which costs Redis two commands a claim."""
-
-MOST_NOTED = 1_000
-"""Maximum number of claims for which the number of entries read under the claim's own name is kept."""
 
 RESUME_BATCH = 128
 """Maximum number of entries of an earlier process that one call releases."""
@@ -53,23 +52,23 @@ class NewestDeliveries:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._newest: dict[tuple[int, bytes], ref[StreamDelivery]] = {}
+        self._newest: dict[tuple[int, bytes], tuple[ref[Claim], int]] = {}
         self._limit = FEWEST_KEPT
 
     def __len__(self) -> int:
         return len(self._newest)
 
-    def add(self, deliveries: Sequence[StreamDelivery]) -> None:
-        """Add new deliveries; earlier ones of the same entries lose their token."""
+    def add(self, claim: Claim) -> None:
+        """Add the deliveries of a new claim; earlier ones of the same entries lose their token."""
         with self._lock:
-            newest = self._newest
-            for delivery in deliveries:
-                place = delivery.slot, delivery.name
-                if (known := newest.get(place)) is not None and (before := known()) is not None:
-                    before.claim_score = NO_DELIVERY
-                newest[place] = ref(delivery)
+            newest, claimed = self._newest, ref(claim)
+            for row, name in enumerate(claim.rows.names):
+                known, known_row = newest.get((claim.slot, name), (None, 0))
+                if known is not None and (before := known()) is not None:
+                    before.take_away(known_row)
+                newest[claim.slot, name] = claimed, row
             if len(newest) > self._limit:
-                self._newest = {place: known for place, known in newest.items() if known() is not None}
+                self._newest = {place: known for place, known in newest.items() if known[0]() is not None}
                 self._limit = max(FEWEST_KEPT, 2 * len(self._newest))
 
 
@@ -83,6 +82,7 @@ class StreamBroker:
     """
 
     in_order = True
+    most_renewals = STREAM_RENEWALS
 
     def __init__(self, connections: Connections, topic: Topic, member: Member) -> None:
         self._connections, self.topic, self.member = connections, topic, member
@@ -93,7 +93,6 @@ class StreamBroker:
         self._claims = streams.stream_claims(topic, member)
         self._newest = NewestDeliveries()
         self._busy: set[int] = set()
-        self._own: dict[tuple[int, int], int] = {}
         self._unseen: dict[int, int] = {}
         retention = topic.retention
         self.upkeep_s: float | None = (
@@ -114,10 +113,6 @@ class StreamBroker:
     def takes_long(self, number: int, slots: int) -> bool:
         return number >= OWN_FROM or (number > 0 and slots >= MANY_SLOTS)
 
-    def is_whole(self, slot: int, claim_score: int, number: int) -> bool:
-        """Return whether `number` is the number of entries that the claim has read, which Redis does not check."""
-        return self._own.get((slot, claim_score)) == number
-
     def claim_call(
         self, parts: Sequence[ClaimPart], most_bytes: int = CLAIM_BYTES
     ) -> Call[ClaimReplies[StreamClaimed]]:
@@ -128,22 +123,22 @@ class StreamBroker:
         ]
         return self._claims(own, most_bytes)
 
-    def deliveries(
+    def claims(
         self, slot: int, reply: ClaimReply[StreamClaimed], lease_until_s: float, holder: Holder, owner: Owner
-    ) -> list[Delivery]:
-        """Return the entries in the reply to a claim as deliveries; log entries that had been deleted."""
-        topic, now_ms, group = self.topic, reply.now_ms, self.member.group
-        log_lost(topic, slot, group, reply.lost)
+    ) -> list[Claim]:
+        """Return the entries in the reply to a claim, in their order; log entries that had been deleted."""
+        log_lost(self.topic, slot, self.member.group, reply.lost)
         if reply.messages:
             self._note(slot, reply)
-        deliveries = [
-            StreamDelivery(topic, slot, claimed, now_ms, lease_until_s, holder, owner, group)
-            for claimed in reply.messages
-        ]
-        self._newest.add([each for each in deliveries if each.ack_individually])  # the others' tokens are used once
-        return list[Delivery](deliveries)
-
-    columns = deliveries
+        claims: list[Claim] = []
+        for _, entries in groupby(reply.messages, key=attrgetter("claim_score")):
+            rows = EntryRows(list(entries), self.member.group)
+            claim = Claim(self.topic, slot, rows, reply.now_ms, lease_until_s, holder, owner, StreamDelivery)
+            claim.named = reply.own != (claim.score, len(claim))  # Redis does not count what a claim has read
+            if rows.by_count:  # the other tokens are used once
+                self._newest.add(claim)
+            claims.append(claim)
+        return claims
 
     def _note(self, slot: int, reply: ClaimReply[StreamClaimed]) -> None:
         if len(reply.messages) >= OWN_FROM:
@@ -151,12 +146,7 @@ class StreamBroker:
         else:
             self._busy.discard(slot)
         if reply.own is not None:
-            score, number = reply.own
-            self._own[slot, score] = number  # two slots may give the same stamp
-            self._unseen[slot] = stamp_of(score) + 1
-            if len(self._own) > MOST_NOTED:  # those of long ago were acked by name, or have lost their leases
-                for old in list(self._own)[: MOST_NOTED // 2]:
-                    self._own.pop(old, None)
+            self._unseen[slot] = stamp_of(reply.own[0]) + 1
 
     def settle_call(self, slot: int, outcomes: Outcomes) -> Call[SettleReply]:
         def logged(reply: SettleReply) -> SettleReply:

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 
 from rmq._broker.claims import ClaimPart
 from rmq._claiming.outcome_batches import OutcomeBatch
-from rmq._model.deliveries import Delivery
+from rmq._model.claims import Selection
+from rmq._model.deliveries import Claim, Delivery
 from rmq._model.replies import ClaimReply, Owner
 from rmq.errors import RmqError
 
@@ -45,9 +46,9 @@ class ClaimRequest:
     reply: ClaimReply[Any] | RmqError | None = None
 
     @property
-    def settled(self) -> list[Delivery]:
-        """The deliveries whose outcomes the call carries."""
-        return [] if self.settlements is None else self.settlements.deliveries
+    def settled(self) -> list[Selection]:
+        """The rows whose outcomes the call carries."""
+        return [] if self.settlements is None else self.settlements.selections
 
 
 @dataclass(slots=True)
@@ -67,33 +68,43 @@ class ClaimPlan:
 
 @dataclass(slots=True)
 class FetchResult:
-    """The result of a round of claims.
+    """The result of a round of claims, and of earlier rounds whose replies have arrived with it.
 
     Attributes:
-        deliveries: The claimed messages.
-        unsent: Settled deliveries whose outcomes certainly did not reach Redis: they have to be sent again.
-        unconfirmed: Settled deliveries whose outcomes may or may not be carried out, since the reply was lost. If not,
-            they are redelivered when their leases expire.
+        claims: The new claims.
+        settled: Rows whose outcomes were carried out, or ignored because their leases had been lost.
+        unsent: Rows whose outcomes certainly did not reach Redis: they have to be sent again.
+        unconfirmed: Rows whose outcomes may or may not be carried out, since the reply was lost. If not, the messages
+            are redelivered when their leases expire.
         unused: Tokens of the rate limit for which certainly no message was claimed.
-        arrived: Settled deliveries of earlier rounds whose replies have now arrived.
-        lost: Settled deliveries whose lease had been lost before.
+        lost: Deliveries whose lease was found to be lost.
     """
 
-    deliveries: list[Delivery]
-    unsent: list[Delivery]
-    unconfirmed: list[Delivery] = field(default_factory=list[Delivery])
+    claims: list[Claim] = field(default_factory=list[Claim])
+    settled: list[Selection] = field(default_factory=list[Selection])
+    unsent: list[Selection] = field(default_factory=list[Selection])
+    unconfirmed: list[Selection] = field(default_factory=list[Selection])
     unused: int = 0
-    arrived: list[Delivery] = field(default_factory=list[Delivery])
     lost: list[Delivery] = field(default_factory=list[Delivery])
+
+    @property
+    def deliveries(self) -> list[Delivery]:
+        """The deliveries of the new claims."""
+        return [delivery for claim in self.claims for delivery in claim.deliveries()]
 
     def add(self, other: FetchResult) -> None:
         """Add the result of another round."""
-        self.deliveries.extend(other.deliveries)
-        self.unsent.extend(other.unsent)
-        self.unconfirmed.extend(other.unconfirmed)
+        self.claims += other.claims
+        self.settled += other.settled
+        self.unsent += other.unsent
+        self.unconfirmed += other.unconfirmed
         self.unused += other.unused
-        self.arrived.extend(other.arrived)
-        self.lost.extend(other.lost)
+        self.lost += other.lost
+
+    def lose(self, selections: Iterable[Selection]) -> None:
+        """Note that the leases of rows were lost; add those that were not known to be lost to `lost`."""
+        for claim, rows in selections:
+            self.lost += claim.deliveries(claim.lose(rows))
 
 
 def merged_results(first: FetchResult | None, second: FetchResult | None) -> FetchResult | None:
@@ -106,12 +117,7 @@ def merged_results(first: FetchResult | None, second: FetchResult | None) -> Fet
 
 def group_parts(parts: Sequence[ClaimPart]) -> list[list[ClaimPart]]:
     """Divide claims into groups of one script call each."""
-
-    def weight(part: ClaimPart) -> int:
-        acks, nacks, whole = part.outcomes
-        return CLAIM_WEIGHT + max(0, part.limit) + len(acks) + 6 * len(nacks) + 2 * len(whole)
-
-    return group_by_weight(parts, weight, MOST_WEIGHT)
+    return group_by_weight(parts, lambda part: CLAIM_WEIGHT + max(0, part.limit) + part.outcomes.weight, MOST_WEIGHT)
 
 
 def group_by_weight(parts: Iterable[P], weight: Callable[[P], float], most: float) -> list[list[P]]:

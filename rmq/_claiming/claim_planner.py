@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rmq._broker.broker import Broker, QueueBroker
@@ -16,7 +16,8 @@ from rmq._claiming.rate_limit import RateLimiter
 from rmq._claiming.schedule import Schedule
 from rmq._claiming.wakeups import Wakeups
 from rmq._io.reports import Sparing
-from rmq._model.deliveries import Delivery
+from rmq._model.claims import Selection
+from rmq._model.deliveries import Claim
 from rmq._model.replies import NO_OWNER, ClaimReply, Owner
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic
@@ -246,8 +247,8 @@ class ClaimPlanner:
     def plan(
         self,
         limit: int,
-        held: Collection[Delivery] = (),
-        all_held: Callable[[], Collection[Delivery]] | None = None,
+        settled: Sequence[Selection] = (),
+        held: Callable[[], Sequence[Claim]] | None = None,
         most_each: int = MAX_BATCH,
     ) -> ClaimPlan:
         """Pick the slots to claim from.
@@ -258,9 +259,9 @@ class ClaimPlanner:
 
         Args:
             limit: Maximum number of messages; 0 plans no claim. A rate limit of the topic may allow fewer.
-            held: The deliveries of the holder. Outcomes among them are sent with the claims.
-            all_held: Returns these deliveries and those whose acks wait for a claim; by default there are only `held`.
-            most_each: Most messages from one slot, up to `MAX_BATCH`.
+            settled: Rows whose outcomes are sent with the claims.
+            held: Returns all claims of the holder; by default those of the settled rows.
+            most_each: Maximum number of messages from one slot, up to `MAX_BATCH`.
 
         Returns:
             The plan, which must be carried out: no other thread picks its slots until then.
@@ -279,11 +280,11 @@ class ClaimPlanner:
             if self.connections.unresponsive_nodes:
                 slots = self._without_unresponsive(slots, most)
             if not self.joins:
-                slots += self._settled_too(held, slots)[: most - len(slots)]
+                slots += self._settled_too(settled, slots)[: most - len(slots)]
             if self._may_claim is not None:
                 slots = [slot for slot in slots if self._is_still_ours(slot, self._may_claim)]
             if self.regained:
-                slots = self._without_unsettled(slots, held if all_held is None else all_held())
+                slots = self._without_unsettled(slots, [claim for claim, _ in settled] if held is None else held())
             schedule.picked(slots)
             requests = [ClaimRequest(slot, self._owners[slot], start=self._resume.get(slot, 0)) for slot in slots]
         # an owner that lost a slot and has it back with its epoch may claim
@@ -366,22 +367,19 @@ class ClaimPlanner:
             slots = self.schedule.due(now_s, most)
         return slots
 
-    def _without_unsettled(self, slots: Sequence[int], held: Iterable[Delivery]) -> list[int]:
-        """Postpone slots of which the holder has deliveries of an earlier epoch: a claim would fence their acks."""
+    def _without_unsettled(self, slots: Sequence[int], held: Iterable[Claim]) -> list[int]:
+        """Postpone slots of which the holder has claims of an earlier epoch: a new claim would fence their acks."""
         owners, regained = self._owners, self.regained
-        older = [
-            each for each in held if each.slot in regained and not each.lost and each.owner != owners.get(each.slot)
-        ]
-        at_work = {each.slot for each in older if each.outcome is None}
-        regained &= {each.slot for each in older}
+        older = [claim for claim in held if claim.slot in regained and claim.owner != owners.get(claim.slot)]
+        at_work = {claim.slot for claim in older if claim.open_rows(claim.live_rows())}
+        regained &= {claim.slot for claim in older if claim.live_rows()}
         for slot in regained.intersection(slots):
             self.schedule.postpone(slot, monotonic_s(), TROUBLE_PAUSE_S if slot in at_work else POSTPONE_S)
         return [slot for slot in slots if slot not in regained]
 
-    def _settled_too(self, held: Iterable[Delivery], picked: Sequence[int]) -> list[int]:
+    def _settled_too(self, settled: Iterable[Selection], picked: Sequence[int]) -> list[int]:
         """Return the slots with outcomes that their present owner may send, unless they are picked already."""
-        settled = [delivery for delivery in held if delivery.outcome is not None and not delivery.under_way]
-        owners = dict.fromkeys((delivery.slot, delivery.owner) for delivery in settled)
+        owners = dict.fromkeys((claim.slot, claim.owner) for claim, _ in settled)
         slots = [slot for slot, owner in owners if self._owners.get(slot) == owner and slot not in picked]
         return (
             [slot for slot in slots if not self.is_unresponsive(slot)] if self.connections.unresponsive_nodes else slots

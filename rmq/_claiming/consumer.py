@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Generic, Self, cast
+from typing import Generic, Self
 
 from rmq._broker.broker import Broker, QueueBroker
 from rmq._broker.keys import slot_keys
 from rmq._claiming.acknowledger import Acknowledger, SettleResult
 from rmq._claiming.background_flush import CLOSE_S, held
-from rmq._claiming.chunks import bytes_of
 from rmq._claiming.claim_planner import ClaimPlanner
 from rmq._claiming.fetcher import PENDING_CHECK_S, Fetcher
 from rmq._claiming.return_buffer import ReturnBuffer
 from rmq._claiming.wakeups import WakeupSubscriber
 from rmq._io.reports import reporter
-from rmq._model.deliveries import ACKED, RELEASED, Delivery, Outcome
-from rmq._model.delivery_columns import DeliveryColumns, number_of, spread
-from rmq._model.entries import StreamDelivery
+from rmq._model.claims import Selection, bytes_of, cut, deliveries_of, mark, select, size_of, whole
+from rmq._model.deliveries import Delivery
+from rmq._model.delivery_columns import DeliveryColumns
+from rmq._model.outcomes import ACKED, RELEASED, Outcome
 from rmq._model.retry import draw_jitter
 from rmq._model.times import monotonic_s, seconds
 from rmq._model.topics import Topic, TopicType, checked_slots
@@ -88,7 +88,7 @@ class Consumer(Generic[PayloadT]):
         self._looked = False
         self._upkeep_turn = int(draw_jitter() * len(self.slots))
         self._connections = connections
-        self._return_buffer = ReturnBuffer(connections.runtime, topic, self.release)
+        self._return_buffer = ReturnBuffer(connections.runtime, topic, self._settle_rows)
         """Messages of late replies that exceed the limit of a poll, kept for the next one."""
         self._poll_lock = connections.runtime.lock(long=True)  # held by the poll that claims
         self._closed = False
@@ -110,7 +110,7 @@ class Consumer(Generic[PayloadT]):
         """
         if self.topic.type is TopicType.STREAM:
             raise InvalidValueError(f"topic {self.topic.name} is STREAM, which cannot be polled as columns; use poll")
-        return DeliveryColumns(self.topic, self._claimed(max_messages, timeout, True), self._settle_all)
+        return DeliveryColumns(self.topic, self._claimed(max_messages, timeout), self._settle_rows)
 
     def poll(self, max_messages: int = 100, timeout: float | timedelta = 0.0) -> list[Delivery[PayloadT]]:
         """Claim due messages; wait for the first one if there is none.
@@ -131,15 +131,14 @@ class Consumer(Generic[PayloadT]):
         Guarantee: returns as soon as there is a message, without busy polling. If the reply to a claim is lost, its
         messages are redelivered when their lease expires.
         """
-        return self._claimed(max_messages, timeout, False)
+        return deliveries_of(self._claimed(max_messages, timeout))
 
-    def _claimed(self, max_messages: int, timeout: float | timedelta, columns: bool) -> list[Delivery]:
+    def _claimed(self, max_messages: int, timeout: float | timedelta) -> list[Selection]:
         timeout_s = seconds(timeout, "timeout")
         checked_poll(max_messages, "max_messages")
         if self._connections.forked:
             self._connections.refuse_misuse()
         with self._poll_lock:
-            self._claims.columns = columns
             return self._poll(max_messages, timeout_s)
 
     def ack(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
@@ -165,30 +164,31 @@ class Consumer(Generic[PayloadT]):
         return self._settle_all(deliveries, RELEASED)
 
     def _settle_all(self, deliveries: Iterable[Delivery], outcome: Outcome) -> list[Delivery]:
-        deliveries_ = self._deduplicated(deliveries)
-        if not deliveries_:
-            return []
-        for delivery in deliveries_:
-            if delivery.outcome is not None:
-                delivery.refuse_if_settled()  # before any is marked
-        for delivery in deliveries_:
-            delivery.outcome = outcome
+        deliveries = list(deliveries)
+        lost = self._settle_rows(self._selected(deliveries), outcome)
+        return _among(deliveries, lost) if lost else []
+
+    def _settle_rows(self, selections: Sequence[Selection], outcome: Outcome) -> list[Selection]:
+        """Settle rows; return those whose lease was lost before."""
+        mark(selections, outcome)
+        return self._send_outcomes(selections)
+
+    def _send_outcomes(self, selections: Sequence[Selection]) -> list[Selection]:
+        """Send outcomes; return the rows whose lease was lost. Rows that certainly were not settled are open again."""
         settled = SettleResult()
         try:
-            self._settle(deliveries_, outcome, settled)
+            self._acknowledger.settle(selections, settled)
+            for slot in settled.slots:
+                self._planner.expect(slot)
+            for claim, rows in settled.stale:
+                claim.lose(rows)
+            if settled.trouble is not None:
+                raise settled.trouble
         finally:
-            for delivery in settled.untried:
-                delivery.outcome = None
-        return settled.stale
-
-    def _settle(self, deliveries: Sequence[Delivery], outcome: Outcome, settled: SettleResult) -> None:
-        self._acknowledger.settle(deliveries, outcome, settled)
-        for slot in settled.slots:
-            self._planner.expect(slot)
-        _mark_lost(settled.stale)
-        if settled.trouble is not None:
-            raise settled.trouble
+            for claim, rows in settled.untried:
+                claim.reopen(rows)
         self._do_upkeep()
+        return settled.stale
 
     def extend(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
         """Renew the leases of several deliveries, so that they start again now.
@@ -200,11 +200,13 @@ class Consumer(Generic[PayloadT]):
             InvalidValueError: A delivery is of another topic or group; nothing was renewed.
             RmqError: A slot did not answer, or refused the call; leases in other slots are renewed.
         """
-        lost, trouble = self._acknowledger.extend(self._deduplicated(deliveries))
-        _mark_lost(lost)
+        deliveries = list(deliveries)
+        lost, trouble = self._acknowledger.extend(self._selected(deliveries))
+        for claim, rows in lost:
+            claim.lose(rows)
         if trouble is not None:
             raise trouble
-        return lost
+        return _among(deliveries, lost) if lost else []
 
     def close(self) -> None:
         """Stop listening to hints, and release claimed messages that no poll has returned.
@@ -237,7 +239,7 @@ class Consumer(Generic[PayloadT]):
     ) -> None:
         self.close()
 
-    def _poll(self, max_messages: int, timeout_s: float) -> list[Delivery]:
+    def _poll(self, max_messages: int, timeout_s: float) -> list[Selection]:
         started_s = monotonic_s()
         deadline_s = started_s + timeout_s
         if not timeout_s:
@@ -249,8 +251,8 @@ class Consumer(Generic[PayloadT]):
                 self._listen(0)
             # also while some slots keep us busy: the hint of another one may be lost
             self._look_now_and_then(at_all=not timeout_s)
-            if deliveries := self._claim_due(max_messages):
-                return deliveries
+            if claimed := self._claim_due(max_messages):
+                return claimed
             pending = bool(self._claims.pending_slots())
             left_s = deadline_s - monotonic_s()
             if left_s <= 0:
@@ -288,45 +290,45 @@ class Consumer(Generic[PayloadT]):
             self._next_upkeep_s = monotonic_s() + upkeep_s
             log.warning("upkeep of slot %d of topic %s failed: %s", slot, self.topic.name, error)
 
-    def _claim_due(self, most: int) -> list[Delivery]:
-        deliveries: list[Delivery] = []
+    def _claim_due(self, most: int) -> list[Selection]:
+        claimed: list[Selection] = []
         try:
-            deliveries += self._return_buffer.take()
-            self._claim_up_to(most, deliveries)
+            claimed += self._return_buffer.take()
+            self._claim_up_to(most, claimed)
         except BaseException:
-            self._return_buffer.keep(deliveries)  # for the next poll
+            self._return_buffer.keep(claimed)  # for the next poll
             raise
-        if number_of(deliveries) > most or not self._claims.columns:
-            deliveries = spread(deliveries)
-        if number_of(deliveries) <= most:
-            return deliveries
-        self._return_buffer.keep(deliveries[most:])
-        return deliveries[:most]
+        if size_of(claimed) <= most:
+            return claimed
+        claimed, rest = cut(claimed, most)
+        self._return_buffer.keep(rest)
+        return claimed
 
-    def _claim_up_to(self, most: int, deliveries: list[Delivery]) -> None:
+    def _claim_up_to(self, most: int, claimed: list[Selection]) -> None:
         """Add messages of late replies, then of new claims, to those found so far; raise only if there are none."""
         try:
-            deliveries += self._claim_late()
+            if self._claims.has_earlier:
+                claimed += self._claim_late()
+            number = size_of(claimed)
             measured = size_bytes = empty_rounds = 0
-            while (
-                number_of(deliveries) < most and empty_rounds < self._max_empty_rounds and self._planner.wait_s(1) == 0
-            ):
-                if deliveries:  # mostly the first claim brings all
-                    size_bytes += bytes_of(deliveries[measured:])
-                    measured = len(deliveries)
+            while number < most and empty_rounds < self._max_empty_rounds and self._planner.wait_s(1) == 0:
+                if claimed:  # mostly the first claim brings all
+                    size_bytes += bytes_of(claimed[measured:])
+                    measured = len(claimed)
                     if size_bytes >= POLL_BYTES:
                         break
-                claimed = self._claims.claim(most - number_of(deliveries)).deliveries
-                empty_rounds = 0 if claimed else empty_rounds + 1
-                deliveries += claimed
+                claims = [*map(whole, self._claims.claim(most - number).claims)]
+                empty_rounds = 0 if claims else empty_rounds + 1
+                number += size_of(claims)
+                claimed += claims
         except Exception as error:
-            if not deliveries:
+            if not claimed:
                 raise
             log.warning("%s", error)  # it comes again with the next poll; what is claimed must not get lost over it
 
-    def _claim_late(self) -> list[Delivery]:
+    def _claim_late(self) -> list[Selection]:
         """Return the messages of late replies to earlier claims, without a new claim."""
-        return self._claims.claim(0).deliveries if self._claims.has_earlier else []
+        return [*map(whole, self._claims.claim(0).claims)]
 
     def _listen(self, timeout_s: float) -> None:
         hints = self._hints.read(timeout_s)
@@ -338,33 +340,31 @@ class Consumer(Generic[PayloadT]):
 
     def settle(self, delivery: Delivery, outcome: Outcome) -> bool:
         """Settle one delivery; called by `Delivery`."""
-        settled = SettleResult()
-        self._settle([delivery], outcome, settled)
-        return not settled.stale
+        del outcome  # that of the row
+        return not self._send_outcomes([Selection(delivery.claim, (delivery.row,))])
 
     def still_owner(self, delivery: Delivery) -> bool:
         """Return True: without ZooKeeper only the lease counts; called by `Delivery`."""
         del delivery
         return True
 
-    def _deduplicated(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
-        """Return deliveries without duplicates; raise `InvalidValueError` for those of another topic or group."""
-        deliveries_ = list(deliveries)
-        if (number := len(deliveries_)) > 1 and len(set(map(id, deliveries_))) < number:
-            deliveries_ = list({id(delivery): delivery for delivery in deliveries_}.values())
-        source = (self.topic.name, self._broker.group)
-        # mostly all are of one type and from here: then nobody looks at each
-        kinds = set(map(type, deliveries_))
-        if kinds == {StreamDelivery}:
-            mixed = {(each.topic.name, each.group) for each in cast("list[StreamDelivery]", deliveries_)} != {source}
-        else:
-            mixed = (
-                source[1] is not None or kinds != {Delivery} or {each.topic.name for each in deliveries_} != {source[0]}
-            )
-        if mixed:
-            for delivery in deliveries_:
-                _refuse_foreign(delivery, *source)
-        return deliveries_
+    def _selected(self, deliveries: Sequence[Delivery]) -> list[Selection]:
+        """Return the rows of deliveries; raise `InvalidValueError` if one is of another topic or group."""
+        for delivery in deliveries:
+            if not isinstance(delivery, Delivery):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise InvalidValueError(f"{delivery!r} is not a delivery")
+        selections, topic, group = select(deliveries), self.topic.name, self._broker.group
+        for claim, rows in selections:
+            if claim.topic.name != topic or claim.rows.group != group:
+                source = f"topic {topic}" + (f", group {group}" if group else "")
+                raise InvalidValueError(f"{claim.delivery(rows[0])!r} was not claimed from {source}")
+        return selections
+
+
+def _among(deliveries: Iterable[Delivery], selections: Sequence[Selection]) -> list[Delivery]:
+    """Return the deliveries of the selected rows, in their order."""
+    selected = set(deliveries_of(selections))
+    return [delivery for delivery in dict.fromkeys(deliveries) if delivery in selected]
 
 
 def checked_poll(most: int, name: str) -> int:
@@ -372,17 +372,3 @@ def checked_poll(most: int, name: str) -> int:
     if type(most) is not int or not 1 <= most <= MAX_POLL:
         raise InvalidValueError(f"{name} is {most!r}; it must be a whole number from 1 to {MAX_POLL}")
     return most
-
-
-def _refuse_foreign(delivery: Delivery, topic: str, group: str | None) -> None:
-    if not isinstance(delivery, Delivery):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidValueError(f"{delivery!r} is not a delivery")
-    if delivery.topic.name != topic or getattr(delivery, "group", None) != group:
-        raise InvalidValueError(
-            f"{delivery!r} was not claimed from topic {topic}" + (f", group {group}" if group else "")
-        )
-
-
-def _mark_lost(deliveries: Iterable[Delivery]) -> None:
-    for delivery in deliveries:
-        delivery.lost = True

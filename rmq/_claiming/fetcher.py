@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
 from itertools import islice
 from typing import Any, NamedTuple
 
 from rmq._broker.claims import CLAIM_BYTES, NO_OUTCOMES, PIGGYBACKED_NACKS, SETTLE_ONLY, ClaimPart, ClaimReplies
 from rmq._claiming.claim_plan import PATIENCE_S, ClaimPlan, ClaimRequest, FetchResult, group_parts, merged_results
 from rmq._claiming.claim_planner import ClaimPlanner
-from rmq._claiming.outcome_batches import batch_outcomes, stale_among
+from rmq._claiming.outcome_batches import batch_outcomes
 from rmq._io.reports import reporter
-from rmq._model.deliveries import RELEASED, Delivery, Holder
-from rmq._model.delivery_columns import number_of, spread
+from rmq._model.claims import Selection, size_of
+from rmq._model.deliveries import Claim, Holder
+from rmq._model.outcomes import RELEASED
 from rmq._model.replies import NO_OWNER, ClaimReply, Owner
 from rmq._model.times import monotonic_s
 from rmq._transport.call import Call
@@ -56,8 +56,8 @@ class _Round:
         self.late = True
         for request in self.requests:
             if request.reply is None:
-                for delivery in request.settled:
-                    delivery.under_way = True
+                for claim, _ in request.settled:
+                    claim.busy = True
 
 
 class _ClaimCall(NamedTuple):
@@ -69,8 +69,8 @@ class _ClaimCall(NamedTuple):
     def drop(self) -> None:
         """Nobody knows whether it is carried out: what is not known to be settled is settled once more."""
         for request in self.requests:
-            for delivery in _ack_individually(request.settled):
-                delivery.under_way = False
+            for claim, _ in _name(request.settled):
+                claim.busy = False
 
 
 class Fetcher:
@@ -79,14 +79,12 @@ class Fetcher:
     Args:
         planner: Plans the claims, and learns from the replies.
         holder: The object through which deliveries are settled.
-        columns: Whether the messages of a claim may arrive as one delivery: see `ClaimColumns`.
 
     Attributes:
         is_ahead: Whether a claim was sent that `collect` has to wait for.
     """
 
-    def __init__(self, planner: ClaimPlanner, holder: Holder, *, columns: bool = False) -> None:
-        self.columns = columns
+    def __init__(self, planner: ClaimPlanner, holder: Holder) -> None:
         self._planner = planner
         self._connections = planner.connections
         self._broker = planner.broker
@@ -109,31 +107,28 @@ class Fetcher:
         """Return the slots whose reply to a claim has not arrived."""
         return {request.slot for call in self._calls.owed() for request in call.requests}
 
-    def claim(
-        self, limit: int, settled: Sequence[Delivery] = (), held: Sequence[Delivery] | None = None
-    ) -> FetchResult:
+    def claim(self, limit: int, settled: Sequence[Selection] = (), held: Sequence[Claim] | None = None) -> FetchResult:
         """Plan a claim of up to `limit` messages, and carry it out; 0 only settles. Raises as `carry_out`."""
         return self.carry_out(self._planner.plan(limit, settled), settled, held)
 
     def carry_out(
         self,
         plan: ClaimPlan,
-        settled: Sequence[Delivery] = (),
-        held: Sequence[Delivery] | None = None,
+        settled: Sequence[Selection] = (),
+        held: Sequence[Claim] | None = None,
         deadline_s: float | None = None,
     ) -> FetchResult:
         """Run the planned claims and send the given outcomes in one round trip.
 
         Args:
             plan: The plan of the claims.
-            settled: Deliveries with outcomes to send.
-            held: All deliveries that the holder has, including the settled ones; only these by default.
+            settled: Rows with outcomes to send.
+            held: All claims of the holder; by default those of the settled rows.
             deadline_s: How long to repeat calls that may be repeated, in seconds; the client's deadline by default.
 
         Returns:
-            The claimed deliveries, and the settled ones whose outcomes certainly did not reach Redis. In a cluster, a
-            reply that takes longer than `PATIENCE_S` is part of a later result; its settled deliveries are `under_way`
-            until then.
+            The new claims, and the rows whose outcomes certainly did not reach Redis. In a cluster, a reply that takes
+            longer than `PATIENCE_S` is part of a later result; the claims that it settles are `busy` until then.
 
         Raises:
             RedisUnavailableError: Redis did not answer until the deadline.
@@ -149,10 +144,8 @@ class Fetcher:
             if result.unused:
                 self._rate_limiter.refund(result.unused)
         except BaseException:
-            _ack_individually(settled)  # some may have been carried out
-            if result is not None:  # the holder sends the outcomes again, and gets the deliveries from the next claim
-                result = FetchResult(result.deliveries, [])
-            self._kept = merged_results(earlier, result)
+            _name(settled)  # some may have been carried out
+            self._kept = merged_results(earlier, result)  # the holder gets it with the next claim
             raise
         if earlier is None:
             return result
@@ -160,19 +153,19 @@ class Fetcher:
         return earlier
 
     def begin(
-        self, plan: ClaimPlan, settled: Sequence[Delivery] = (), held: Sequence[Delivery] | None = None
+        self, plan: ClaimPlan, settled: Sequence[Selection] = (), held: Sequence[Claim] | None = None
     ) -> FetchResult:
         """Send the planned claims and the given outcomes without waiting: `collect` returns the result.
 
-        The settled deliveries are `under_way` until then.
+        The claims of the settled rows are `busy` until then.
 
         Args:
             plan: The plan of the claims.
-            settled: Deliveries with outcomes to send.
-            held: All deliveries that the holder has, including the settled ones; only these by default.
+            settled: Rows with outcomes to send.
+            held: All claims of the holder; by default those of the settled rows.
 
         Returns:
-            A result without claimed deliveries, but with the settled ones that wait for a later call.
+            A result without new claims, but with the settled rows that wait for a later call.
         """
         sent_s = monotonic_s()
         requests, unsent = self._requests(plan, settled, held, sent_s)
@@ -183,7 +176,7 @@ class Fetcher:
             round_.leave()
         if plan.tokens:
             self._rate_limiter.refund(plan.tokens - sum(request.limit for request in requests))
-        return FetchResult([], unsent)
+        return FetchResult(unsent=unsent)
 
     def collect(self, begin_next: Callable[[int, int], object] | None = None) -> FetchResult:
         """Wait for the claims sent by `begin`; return their result and that of earlier ones.
@@ -201,15 +194,21 @@ class Fetcher:
             result, error_ = self._take_earlier()
         finally:
             self._next = None
-        if error_ is not None and not (result.deliveries or result.arrived):
+        if error_ is not None and not (result.claims or result.settled or result.unsent):
             raise error_
         return result
+
+    def free(self, settled: Iterable[Selection]) -> None:
+        """Note that no call with the score of these claims is under way, unless its reply is still missing."""
+        missing = {claim for call in self._calls.owed() for request in call.requests for claim, _ in request.settled}
+        for claim, _ in settled:
+            claim.busy = claim in missing
 
     def _carry_out(
         self,
         plan: ClaimPlan,
-        settled: Sequence[Delivery],
-        held: Sequence[Delivery] | None,
+        settled: Sequence[Selection],
+        held: Sequence[Claim] | None,
         deadline_s: float | None,
     ) -> FetchResult:
         sent_s = monotonic_s()
@@ -228,7 +227,7 @@ class Fetcher:
         if plan.tokens:
             result.unused += plan.tokens - sum(request.limit for request in requests)
         if error_ is not None:
-            if not (result.deliveries or result.arrived or any(request.settlements for request in requests)):
+            if not (result.claims or any(request.settlements for request in requests)):
                 raise error_
             # no reason to forget what was claimed, or to send again what was settled
             self._planner.troubles.warning(log, type(error_), "%s", error_)
@@ -241,48 +240,44 @@ class Fetcher:
         if closed:
             self._planner.open_drained(closed)
 
-    def _overtaking_slots(
-        self, requests: Sequence[ClaimRequest], held: Sequence[Delivery], waiting: Sequence[Delivery]
-    ) -> list[int]:
-        """Return the slots from which a claim would overtake a message that the holder still has.
+    def _returning_slots(self, held: Sequence[Claim], sent: Sequence[Selection]) -> set[int]:
+        """Return the slots of which a message was not begun, and comes back with a later call or with a late reply.
 
-        Such a message was not begun and is released with a later call, or arrives with a late reply. Messages claimed
-        meanwhile would be handled before it.
+        A claim from them in the name of their owner would overtake it.
 
         Args:
-            requests: The planned requests in the names of owners.
-            held: All deliveries that the holder has.
-            waiting: Those of them whose outcome is sent with a later call, in addition to those that are `under_way`.
+            held: All claims of the holder.
+            sent: The rows whose outcomes this round sends.
         """
-
-        @cache
-        def returning() -> set[int]:
-            later = set(map(id, waiting))
-            released = (each for each in held if each.outcome is RELEASED and (each.under_way or id(each) in later))
-            return {each.slot for each in released} | self.pending_slots()
-
-        return [request.slot for request in requests if self._broker.in_order and request.slot in returning()]
+        slots, going = self.pending_slots(), {claim: set(rows) for claim, rows in sent}
+        for claim in held:
+            staying = set(claim.settled_rows()).difference(going.get(claim, ()))
+            if any(claim.outcomes[row] is RELEASED for row in staying):
+                slots.add(claim.slot)
+        return slots
 
     def _requests(
-        self, plan: ClaimPlan, settled: Sequence[Delivery], held: Sequence[Delivery] | None, sent_s: float
-    ) -> tuple[list[ClaimRequest], list[Delivery]]:
-        """Return a plan's requests with outcomes, further requests that only settle, and deliveries that must wait."""
-        waiting: list[Delivery] = []
+        self, plan: ClaimPlan, settled: Sequence[Selection], held: Sequence[Claim] | None, sent_s: float
+    ) -> tuple[list[ClaimRequest], list[Selection]]:
+        """Return a plan's requests with outcomes, further requests that only settle, and rows that must wait."""
+        waiting: list[Selection] = []
+        sending = settled
         if self._connections.unresponsive_nodes:  # outcomes for servers that do not answer are sent once they do
-            silent = {slot for slot in {delivery.slot for delivery in settled} if self._planner.is_unresponsive(slot)}
-            waiting = [delivery for delivery in settled if delivery.slot in silent]
-            settled = [delivery for delivery in settled if delivery.slot not in silent]
-        held = settled if held is None else held
-        batches, later = batch_outcomes(settled, held, sent_s, PIGGYBACKED_NACKS)
+            silent = {slot for slot in {claim.slot for claim, _ in settled} if self._planner.is_unresponsive(slot)}
+            waiting = [part for part in settled if part.claim.slot in silent]
+            sending = [part for part in settled if part.claim.slot not in silent]
+        batches, later = batch_outcomes(sending, sent_s, PIGGYBACKED_NACKS)
         planned = plan.requests
-        owned = [request for request in planned if request.owner != NO_OWNER]
-        if owned and (overtaking := self._overtaking_slots(owned, held, [*waiting, *later])):
+        if self._broker.in_order and any(request.owner != NO_OWNER for request in planned):
+            sent = [part for batch in batches.values() for part in batch.selections]
+            returning = self._returning_slots([claim for claim, _ in settled] if held is None else held, sent)
+            overtaking = [each.slot for each in planned if each.owner != NO_OWNER and each.slot in returning]
             self._planner.postpone(overtaking)
             planned = [request for request in planned if request.slot not in overtaking]
         for request in planned:
             request.settlements = batches.pop((request.slot, request.owner), None)
         settled_only = [
-            ClaimRequest(slot, owner, picked=False, settlements=each) for (slot, owner), each in batches.items()
+            ClaimRequest(slot, owner, picked=False, settlements=batch) for (slot, owner), batch in batches.items()
         ]
         return [*planned, *settled_only], waiting + later
 
@@ -312,7 +307,7 @@ class Fetcher:
     def _part(self, request: ClaimRequest) -> ClaimPart:
         outcomes = NO_OUTCOMES
         if request.settlements is not None:
-            outcomes = request.settlements.outcomes(partial(self._broker.is_whole, request.slot))
+            outcomes = request.settlements.outcomes()
         limit = request.limit if request.picked else SETTLE_ONLY
         return ClaimPart(request.slot, limit, outcomes, request.owner, request.start)
 
@@ -344,32 +339,28 @@ class Fetcher:
             part, failed = self._take_round(round_, answered)
             result = merged_results(result, part)
             error_ = failed if failed is not None and mine in (None, round_) else error_
-        return result or FetchResult([], []), error_
+        return result or FetchResult(), error_
 
     def _take_round(self, round_: _Round, answered: Sequence[ClaimRequest]) -> tuple[FetchResult, RmqError | None]:
         """Process the replies of one round that have arrived; return their result, and the error, if any."""
         self._planner.learn(answered, round_.sent_s, len([request for request in round_.requests if request.limit]))
-        arrived = [delivery for request in answered for delivery in request.settled] if round_.late else []
         try:
             if self._next is not None:
                 self._begin_next(answered)
             result, error_ = self._deliver(answered, round_.sent_s + self._lease_s)
         finally:  # not before: the next claim, which begins in between, would settle them once more
-            for delivery in arrived:
-                delivery.under_way = False
-        result.arrived = arrived
+            self.free([part for request in answered for part in request.settled])
         if round_.late and error_ is not None:
             self._planner.troubles.warning(log, type(error_), "%s", error_)
         if round_.metered:
             limit = sum(request.limit for request in answered if not isinstance(request.reply, ReplyLostError))
-            result.unused = limit - number_of(result.deliveries)
+            result.unused = limit - sum(map(len, result.claims))
         self._open_drained(answered)
         return result, error_
 
     def _deliver(self, answered: Sequence[ClaimRequest], lease_until_s: float) -> tuple[FetchResult, RmqError | None]:
-        """Return the deliveries and the outcomes' results of replies, and an error."""
-        result = FetchResult([], [])
-        make_deliveries = self._broker.columns if self.columns else self._broker.deliveries
+        """Return the claims and the outcomes' results of replies, and an error."""
+        result = FetchResult()
         failed: list[ClaimRequest] = []
         for request in answered:
             reply, slot = request.reply, request.slot
@@ -377,15 +368,14 @@ class Fetcher:
                 failed.append(request)
                 continue
             self._planner.foreign.pop(slot, None)
-            if reply.stale:
-                self._take_stale(request, reply.stale, result)
             if request.settlements is not None:
-                if reply.unmatched:
-                    result.unsent.extend(_ack_individually(request.settlements.of_claims(reply.unmatched)))
-                if reply.nacked is not None:  # the others would have taken the call too long
-                    result.unsent.extend(request.settlements.nacked[reply.nacked :])
+                done = request.settlements.take(reply.stale, reply.unmatched, reply.nacked)
+                result.settled += done.done
+                result.unsent += done.unsent
+                if done.stale:
+                    self._take_stale(slot, done.stale, result)
             owner = request.owner.moved(reply.token_base)
-            result.deliveries += make_deliveries(slot, reply, lease_until_s, self._holder, owner)
+            result.claims += self._broker.claims(slot, reply, lease_until_s, self._holder, owner)
         return result, self._take_failed(failed, result) if failed else None
 
     def _begin_next(self, requests: Iterable[ClaimRequest]) -> None:
@@ -407,43 +397,43 @@ class Fetcher:
             reply = request.reply
             if isinstance(reply, ReplyLostError):
                 lost[id(reply)] = reply  # one for all the slots of a call
-                result.unconfirmed.extend(request.settled)
+                result.unconfirmed += request.settled
             elif isinstance(reply, CoordinationError) and request.owner != NO_OWNER:
                 self._take_fenced(request, reply, result)
             elif isinstance(reply, RmqError):
                 error_ = reply
-                result.unsent.extend(_ack_individually(request.settled))  # refused, or not sent
+                result.unsent += _name(request.settled)  # refused, or not sent
         for error in lost.values():
             log.warning("%s", error)
         if result.unconfirmed:
+            for claim, rows in result.unconfirmed:
+                claim.end(rows)
             log.warning(
                 "topic %s: the reply to %d outcomes was lost; messages whose outcome was not recorded are redelivered",
                 self._topic.name,
-                len(result.unconfirmed),
+                size_of(result.unconfirmed),
             )
         return error_
 
     def _take_fenced(self, request: ClaimRequest, error: CoordinationError, result: FetchResult) -> None:
         """Record that a newer owner has claimed from the slot, so that calls of this one are refused."""
         slot, owner, settled = request.slot, request.owner, request.settled
-        note_lost(settled, result)
+        result.lose(settled)
+        for claim, rows in settled:
+            claim.end(rows)
         logged = self._fenced_logged.get(slot) == owner and not settled
         self._fenced_logged[slot] = owner
         if not logged:  # in every round else: a slot stays fenced until ZooKeeper gives it away
-            log.warning("%s (%d outcomes refused)", error, len(settled))
+            log.warning("%s (%d outcomes refused)", error, size_of(settled))
         if isinstance(error, EnsembleMismatchError):
             self._planner.foreign[slot] = str(error)
         if isinstance(error, FencedError) and self._planner.on_fenced is not None:
             self._planner.on_fenced(error.epoch, owner.ensemble)
 
-    def _take_stale(self, request: ClaimRequest, stale: Sequence[bytes], result: FetchResult) -> None:
-        note_lost(stale_among(request.settled, stale), result)
-        log.warning(
-            "topic %s, slot %d: %d outcomes were ignored, because their leases had been lost",
-            self._topic.name,
-            request.slot,
-            len(stale),
-        )
+    def _take_stale(self, slot: int, stale: Sequence[Selection], result: FetchResult) -> None:
+        result.lose(stale)
+        text = "topic %s, slot %d: %d outcomes were ignored, because their leases had been lost"
+        log.warning(text, self._topic.name, slot, size_of(stale))
 
     def _take_earlier(self) -> tuple[FetchResult, RmqError | None]:
         """Process replies of earlier rounds, waiting for those sent ahead; return their result, and any error."""
@@ -459,16 +449,8 @@ class Fetcher:
         return result, error_
 
 
-def note_lost(deliveries: Iterable[Delivery], result: FetchResult) -> None:
-    """Mark deliveries as lost; add those that were not known to be lost to the result."""
-    for delivery in spread(deliveries):
-        if not delivery.lost:
-            delivery.lost = True
-            result.lost.append(delivery)
-
-
-def _ack_individually(deliveries: Sequence[Delivery]) -> Sequence[Delivery]:
-    """Mark deliveries that cannot be acked as whole claims: some are gone, or have bodies or failures to delete."""
-    for delivery in deliveries:
-        delivery.ack_individually = True
-    return deliveries
+def _name(selections: Sequence[Selection]) -> Sequence[Selection]:
+    """Mark claims that cannot be acked as a whole: some rows are gone, or have bodies or failures to delete."""
+    for claim, _ in selections:
+        claim.named = True
+    return selections

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import copy_context
 from itertools import chain
@@ -10,13 +10,13 @@ from math import inf
 from typing import NamedTuple
 
 from rmq._broker.broker import Broker
-from rmq._broker.claims import RENEWAL_PATIENCE_S, RENEWALS
-from rmq._claiming.chunks import chunks
+from rmq._broker.claims import RENEWAL_PATIENCE_S, Ack
 from rmq._io.backend import THREADS, Background, Runtime
 from rmq._io.reports import passes_over, reporter, traced
-from rmq._model.deliveries import ACKED, Delivery
-from rmq._model.delivery_columns import ClaimColumns, spread_some
+from rmq._model.claims import Selection
+from rmq._model.deliveries import Claim, Delivery
 from rmq._model.handlers import refuse_unfinished
+from rmq._model.outcomes import ACKED
 from rmq._model.replies import ExtendReply, Owner
 from rmq._model.times import monotonic_s
 from rmq._transport.call_queue import CallQueue
@@ -27,87 +27,73 @@ log = reporter("rmq.leases")
 
 
 class InFlight:
-    """The deliveries of one listener thread that are claimed and whose outcome has not reached Redis.
+    """The claims of one listener thread that have rows whose outcome has not reached Redis.
 
     The thread holds `lock` during claims and settlements. The keeper never takes it: a server may delay a claim.
-    Instead `marks` guards which of them sends a delivery's claim score: the thread for deliveries in `settling`, the
-    keeper for those marked `under_way`. So neither sends a score that the other replaces. `marks` is never held
-    during a wait.
+    Instead `marks` guards which of them sends a claim's score: whoever finds a claim that is not `busy` marks it, and
+    the other one leaves it alone until the reply is known. So neither sends a score that the other replaces. `marks` is
+    never held during a wait.
 
-    Acks may wait for the next claim from their slot, which carries them at little cost. Until then they are in
-    `deferred`, by slot, and not in `deliveries`.
+    Acks of whole claims may wait for the next claim from their slot, which carries them at little cost. Until then
+    these claims are in `deferred`, by slot, and not in `claims`.
 
     Args:
         lease_s: The lease of the topic, in seconds.
         runtime: The runtime: threads, or an event loop.
-        columns: Whether some of the deliveries may be `ClaimColumns`.
     """
 
-    def __init__(self, lease_s: float, runtime: Runtime = THREADS, *, columns: bool = False) -> None:
-        self._columns = columns
+    def __init__(self, lease_s: float, runtime: Runtime = THREADS) -> None:
         self._lease_s = lease_s
         self.lock = runtime.lock()
         self.marks = runtime.lock()
-        self.settling: Sequence[Delivery] = ()
-        self.deliveries: list[Delivery] = []
-        self.deferred: dict[int, list[Delivery]] = {}
+        self.claims: list[Claim] = []
+        self.deferred: dict[int, list[Claim]] = {}
 
-    def all(self) -> list[Delivery]:
-        """Return all deliveries. Other threads call it without the lock, so the result may be outdated at once."""
-        return [*self.deliveries, *chain.from_iterable(list(self.deferred.values()))]
+    def all(self) -> list[Claim]:
+        """Return all claims. Other threads call it without the lock, so the result may be outdated at once."""
+        return [*self.claims, *chain.from_iterable(list(self.deferred.values()))]
 
-    def settled(self) -> list[Delivery]:
-        """Return the deliveries with an outcome to send whose claim score is not being renewed."""
-        if self._columns:
-            self.deliveries = list(spread_some(self.deliveries, monotonic_s()))
-        return [each for each in self.deliveries if each.outcome is not None and not each.under_way]
+    def settled(self) -> list[Selection]:
+        """Return the rows with an outcome to send, of claims that are not busy."""
+        return [Selection(claim, rows) for claim in self.claims if not claim.busy and (rows := claim.settled_rows())]
 
-    def to_renew(self, before_s: float) -> list[Delivery]:
-        """Mark and return the deliveries whose lease ends before `before_s` and whose claim score is not in use."""
+    def begin_settling(self) -> list[Selection]:
+        """Return `settled`, and mark the claims as busy."""
         with self.marks:
-            settling = set(map(id, self.settling))
-            due = [
-                each
-                for each in (self._renewable(before_s, settling) if self._columns else self.all())
-                if each.lease_until_s < before_s and not (each.lost or each.under_way or id(each) in settling)
-            ]
-            for each in due:
-                each.under_way = True
+            settled = self.settled()
+            for claim, _ in settled:
+                claim.busy = True
+        return settled
+
+    def begin_renewing(self, before_s: float) -> list[Selection]:
+        """Return the rows to renew of claims whose lease ends before `before_s`, and mark the claims as busy."""
+        due: list[Selection] = []
+        with self.marks:
+            for claim in self.all():
+                if claim.lease_until_s < before_s and not claim.busy and (rows := claim.live_rows()):
+                    claim.busy = True
+                    due.append(Selection(claim, rows))
         return due
 
-    def _renewable(self, before_s: float, settling: set[int]) -> list[Delivery]:
-        """Return all deliveries; split columns whose lease ends before `before_s` into rows with own leases."""
-        found: list[Delivery] = []
-        for each in self.all():
-            if not isinstance(each, ClaimColumns):
-                found.append(each)
-            elif not each.under_way and id(each) not in settling and (each.is_spread or each.lease_until_s < before_s):
-                found += each.each()
-        return found
-
     def defer_acks(self, since_s: float) -> None:
-        """Defer the acks of messages claimed after `since_s`, on the clock of `monotonic_s`."""
-        stay: list[Delivery] = []
-        slot, deferred, until_s = -1, stay, since_s + self._lease_s
-        for delivery in self.deliveries:
-            bound = delivery.ack_individually or delivery.under_way
-            if delivery.outcome is ACKED and delivery.lease_until_s > until_s and not bound:
-                if delivery.slot != slot:  # those of a claim stand side by side
-                    slot, deferred = delivery.slot, self.deferred.setdefault(delivery.slot, [])
-                deferred.append(delivery)
+        """Defer the acks of whole claims that were claimed after `since_s`, on the clock of `monotonic_s`."""
+        stay: list[Claim] = []
+        until_s = since_s + self._lease_s
+        for claim in self.claims:
+            bound = claim.named or claim.busy or claim.lease_until_s <= until_s
+            if bound or claim.outcomes.count(ACKED) < len(claim):
+                stay.append(claim)
             else:
-                stay.append(delivery)
-        self.deliveries = stay
+                self.deferred.setdefault(claim.slot, []).append(claim)
+        self.claims = stay
 
     def deferred_since_s(self) -> float:
         """Return the start of the first deferred ack's lease, on the clock of `monotonic_s`; infinity without one."""
         first = next(iter(self.deferred.values()), None)
         return inf if first is None else first[0].lease_until_s - self._lease_s
 
-    def take_deferred(
-        self, slots: Iterable[int] | None = None, before_s: float = 0.0, most: int | None = None
-    ) -> list[Delivery]:
-        """Move deferred acks to `deliveries`; return them.
+    def take_deferred(self, slots: Iterable[int] | None = None, before_s: float = 0.0, most: int | None = None) -> None:
+        """Move deferred acks to `claims`.
 
         Args:
             slots: Take the acks of these slots; by default of all.
@@ -115,28 +101,31 @@ class InFlight:
             most: Take these old ones from at most this number of slots; by default from all.
         """
         chosen = list(self.deferred) if slots is None else [slot for slot in slots if slot in self.deferred]
-        taken = [delivery for slot in chosen for delivery in self.deferred.pop(slot)]
+        taken = [claim for slot in chosen for claim in self.deferred.pop(slot)]
         left = len(self.deferred) if most is None else most
         while self.deferred and left > 0:
-            slot, batch = next(iter(self.deferred.items()))  # the first one has waited longest
-            if batch[0].lease_until_s > before_s + self._lease_s:
+            slot, claims = next(iter(self.deferred.items()))  # the first one has waited longest
+            if claims[0].lease_until_s > before_s + self._lease_s:
                 break
             taken += self.deferred.pop(slot)
             left -= 1
-        self.deliveries += taken
-        return taken
+        self.claims += taken
+
+    def drop_ended(self) -> None:
+        """Remove the claims of which nothing is held any more."""
+        self.claims = [claim for claim in self.claims if not claim.is_over]
 
 
 class _Renewal(NamedTuple):
     """Leases of one slot that are being renewed, and when the call was made, on the clock of `monotonic_s`."""
 
-    deliveries: Sequence[Delivery]
+    selections: Sequence[Selection]
     started_s: float
 
     def unmark(self) -> None:
-        """Clear `under_way`, so that the threads may settle the deliveries again."""
-        for delivery in self.deliveries:
-            delivery.under_way = False
+        """Clear `busy`, so that the threads may settle the claims again."""
+        for claim, _ in self.selections:
+            claim.busy = False
 
 
 class LeaseKeeper(Background):
@@ -197,48 +186,66 @@ class LeaseKeeper(Background):
     def _begin(self) -> None:
         """Send the renewals of the leases that are due."""
         started_s = monotonic_s()
-        due: dict[tuple[int, Owner], list[Delivery]] = defaultdict(list)
-        for held in self._held:
-            for delivery in held.to_renew(started_s + self._lease_s * 2 / 3):
-                due[delivery.slot, delivery.owner].append(delivery)
-        for (slot, owner), deliveries in due.items():
-            for batch in chunks(deliveries, RENEWALS):
-                leases = [(delivery.name, delivery.claim_score) for delivery in batch]
-                self._calls.submit(self._broker.extend_call(slot, leases, owner), _Renewal(batch, started_s))
+        due = [part for held in self._held for part in held.begin_renewing(started_s + self._lease_s * 2 / 3)]
+        for group in renewal_groups(due, self._broker.most_renewals):
+            slot, owner = group[0].claim.slot, group[0].claim.owner
+            self._calls.submit(self._broker.extend_call(slot, tokens_of(group), owner), _Renewal(group, started_s))
         self._calls.flush(self._lease_s / 6)
 
     def _take(self, patience_s: float) -> None:
         """Process the replies that have arrived; the others are processed in later rounds."""
         completed = self._calls.completions(patience_s)
         now_s = monotonic_s()
-        lost: list[Delivery] = []
+        lost: list[Selection] = []
         for renewal, reply in completed:
-            lost += take_renewal(renewal.deliveries, reply, renewal.started_s)
+            lost += take_renewal(renewal.selections, reply, renewal.started_s)
             renewal.unmark()
             if isinstance(reply, RmqError):
-                self._failed[renewal.deliveries[0].slot] = reply
+                self._failed[renewal.selections[0].claim.slot] = reply
                 fenced = isinstance(reply, CoordinationError)
-                lost += [each for each in renewal.deliveries if fenced or each.lease_until_s < now_s]
+                lost += [part for part in renewal.selections if fenced or part.claim.lease_until_s < now_s]
         for renewal in self._calls.owed():
-            lost += [delivery for delivery in renewal.deliveries if delivery.lease_until_s < now_s]
-        for delivery in lost:
-            if not delivery.lost:
-                delivery.lost = True
+            lost += [part for part in renewal.selections if part.claim.lease_until_s < now_s]
+        for claim, rows in lost:
+            for delivery in claim.deliveries(claim.lose(rows)):
                 log.warning("the lease on %r was lost; another consumer may have it", delivery)
                 self._on_lost(delivery)
 
 
-def take_renewal(deliveries: Sequence[Delivery], reply: ExtendReply | RmqError, started_s: float) -> list[Delivery]:
-    """Record the new claim scores of renewed deliveries; return those whose lease had been lost before."""
-    if not isinstance(reply, ExtendReply):
-        for delivery in deliveries:
-            delivery.ack_individually = True  # renewed or not: its score may no longer be the one we know
-        return []
-    for delivery, claim_score in zip(deliveries, reply.claim_scores, strict=True):
-        if claim_score is not None and delivery.claim_score:  # none: it was taken away meanwhile
-            delivery.claim_score = claim_score
-            delivery.lease_until_s = started_s + delivery.topic.lease_s
-    return [each for each, score in zip(deliveries, reply.claim_scores, strict=True) if score is None]
+def renewal_groups(selections: Iterable[Selection], most: int) -> list[list[Selection]]:
+    """Divide rows into groups of one call each: of one slot and owner, with up to `most` rows."""
+    groups: list[list[Selection]] = []
+    open_groups: dict[tuple[int, Owner], tuple[list[Selection], int]] = {}
+    for claim, all_rows in selections:
+        for first in range(0, len(all_rows), most):
+            rows, place = all_rows[first : first + most], (claim.slot, claim.owner)
+            group, number = open_groups.get(place, (list[Selection](), most))
+            if number + len(rows) > most:
+                group, number = list[Selection](), 0
+                groups.append(group)
+            group.append(Selection(claim, rows))
+            open_groups[place] = group, number + len(rows)
+    return groups
+
+
+def tokens_of(selections: Iterable[Selection]) -> list[Ack]:
+    """Return the names and claim scores of rows."""
+    return [token for claim, rows in selections for token in claim.tokens(rows)]
+
+
+def take_renewal(selections: Sequence[Selection], reply: ExtendReply | RmqError, started_s: float) -> list[Selection]:
+    """Record the new claim scores of renewed rows; return the rows whose lease had been lost before."""
+    lost: list[Selection] = []
+    first, alone = 0, len(selections) == 1
+    for claim, rows in selections:
+        if isinstance(reply, ExtendReply):
+            scores = reply.claim_scores[first : first + len(rows)]
+            if gone := claim.renewed(rows, scores, started_s + claim.topic.lease_s, alone=alone):
+                lost.append(Selection(claim, gone))
+        else:
+            claim.named = True  # renewed or not: its score may no longer be the one we know
+        first += len(rows)
+    return lost
 
 
 class LeaseLostNotifier(Background):

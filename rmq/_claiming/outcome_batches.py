@@ -1,22 +1,26 @@
-"""Packs the outcomes of deliveries into the calls that cost Redis least. Pure."""
+"""Packs the outcomes of claims into the calls that cost Redis least, and reads the replies. Pure."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import attrgetter
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import NamedTuple
 
-from rmq._broker.claims import CLAIM_BYTES, Ack, Nack, Outcomes, WholeClaim
-from rmq._claiming.chunks import FREED_BYTES, bytes_of, chunks
-from rmq._model.deliveries import RELEASED, Delivery, Outcome, Verb
-from rmq._model.delivery_columns import ClaimColumns
-from rmq._model.merging import Collect
-from rmq._model.replies import NO_OWNER, Owner
+from rmq._broker.claims import CLAIM_BYTES, Nack, Outcomes
+from rmq._model.claims import Selection, size_of
+from rmq._model.deliveries import Claim, Delivery
+from rmq._model.outcomes import ACKED, RELEASED, Outcome, Verb
+from rmq._model.replies import Owner
 from rmq._model.retry import draw_jitter
 from rmq._model.topic_types import TopicType
 
 NAMED_ACKS = 2_000
 """Maximum number of acks by name that a round of claims carries: 1,000 cost the server about 1 ms."""
+
+FREED_BYTES = 64 * 1_048_576
+"""Maximum size of the bodies that the acks of one call delete, bytes: the server frees about 12 MiB per ms."""
 
 SPARE = "spare"
 """The scripts' word for a release with a delay."""
@@ -25,152 +29,191 @@ SlotOwner = tuple[int, Owner]
 """A slot, and the owner in whose name calls on it are made."""
 
 
-class OutcomeBatch:
-    """The outcomes of one slot.
+class Settled(NamedTuple):
+    """What came of the outcomes of a call.
 
     Attributes:
-        deliveries: All deliveries to settle.
-        nacked: Deliveries to nack, bury or release.
-        nacks: The nacked deliveries, as arguments of the script.
-        acked: Deliveries to ack, by claim score.
-        named: Claim scores whose acks must name the deliveries, because others of the claim are not settled yet, or its
-        lease may have expired.
+        done: The rows whose outcomes were carried out, or ignored because their leases had been lost.
+        unsent: The rows whose outcomes need another call.
+        stale: The rows whose leases had been lost.
     """
 
-    __slots__ = ("acked", "deliveries", "nacked", "nacks", "named")
+    done: list[Selection]
+    unsent: list[Selection]
+    stale: list[Selection]
+
+
+class OutcomeBatch:
+    """The outcomes of one slot that a call carries.
+
+    Attributes:
+        nacked: Rows to nack, bury or release.
+        acked: Rows to ack by name.
+        whole: Rows to ack as whole claims, without names.
+        freed: Size of the bodies that the acks delete, in bytes.
+    """
+
+    __slots__ = ("acked", "freed", "nacked", "whole")
 
     def __init__(self) -> None:
-        self.deliveries: list[Delivery] = []
-        self.nacked: list[Delivery] = []
-        self.nacks: list[Nack] = []
-        self.acked: dict[int, list[Delivery]] = {}
-        self.named: set[int] = set()
+        self.nacked: list[Selection] = []
+        self.acked: list[Selection] = []
+        self.whole: list[Selection] = []
+        self.freed = 0
 
-    def outcomes(self, is_whole: Callable[[int, int], bool]) -> Outcomes:
-        """Return the outcomes for a claim's script; acks by name of one claim are adjacent.
+    @property
+    def selections(self) -> list[Selection]:
+        """All rows of the batch."""
+        return [*self.nacked, *self.acked, *self.whole]
 
-        A claim is acked as a whole if all of its deliveries are acked; nacked ones are removed from it before. Of a
-        single delivery, naming costs least. `is_whole` may refuse a claim by its score and its number of deliveries.
+    def outcomes(self) -> Outcomes:
+        """Return the outcomes as arguments of a script, which carries out nacks first."""
+        return Outcomes(
+            [token for claim, rows in self.acked for token in claim.tokens(rows)],
+            [nack_of(each, each.outcome or RELEASED) for part in self.nacked for each in part.deliveries()],
+            [(claim.score, len(rows)) for claim, rows in self.whole],
+        )
+
+    def take(self, stale: Sequence[bytes], unmatched: Sequence[int], nacked: int | None) -> Settled:
+        """Record the reply to the call: rows whose outcome was carried out have ended.
+
+        Args:
+            stale: Names of the rows whose leases had been lost.
+            unmatched: Claim scores of whole claims that must be acked by name.
+            nacked: How many of the nacks were carried out, from the first on; `None` for all.
         """
-        named: list[Ack] = []
-        whole: list[WholeClaim] = []
-        for score, part in self.acked.items():
-            if isinstance(part[0], ClaimColumns):  # no others have its score
-                whole.append((score, len(part[0].rows)))
-            elif len(part) == 1 or score in self.named or not is_whole(score, len(part)):
-                named += [(delivery.name, score) for delivery in part]
-            else:
-                whole.append((score, len(part)))
-        return Outcomes(named, self.nacks, whole)
+        settled, unsent = self.selections, list[Selection]()
+        if unmatched or nacked is not None:
+            unsent = [part for part in self.whole if part.claim.score in unmatched]
+            settled = [*self.acked, *[part for part in self.whole if part.claim.score not in unmatched]]
+            for claim, _ in unsent:
+                claim.named = True
+            left = sum([len(rows) for _, rows in self.nacked]) if nacked is None else nacked
+            for claim, rows in self.nacked:
+                settled.append(Selection(claim, rows[:left]))
+                unsent.append(Selection(claim, rows[left:]))
+                left = max(0, left - len(rows))
+        for claim, rows in settled:
+            claim.end(rows)
+        return Settled(settled, unsent, stale_among([*self.nacked, *self.acked], stale) if stale else [])
 
-    def of_claims(self, claim_scores: Iterable[int]) -> list[Delivery]:
-        """Return the acked deliveries of these claims."""
-        return [delivery for score in claim_scores for delivery in self.acked.get(score, ())]
 
-
-def stale_among(deliveries: Sequence[Delivery], names: Sequence[bytes]) -> list[Delivery]:
-    """Return the deliveries that a script reported as stale by their names.
+def stale_among(selections: Iterable[Selection], names: Sequence[bytes]) -> list[Selection]:
+    """Return the rows that a script reported as stale by their names.
 
     Two deliveries of one message may be settled in one call: one whose lease has expired, and the next one. The reply
     has the name once for each stale delivery; if it is only one of the two, it is the one that was claimed first.
     """
-    left = Counter(names)
-    stale: list[Delivery] = []
-    for delivery in sorted(deliveries, key=attrgetter("claim_score")):
-        if left[delivery.name]:
-            left[delivery.name] -= 1
-            stale.append(delivery)
+    left, stale = Counter(names), list[Selection]()
+    for claim, rows in sorted(selections, key=lambda part: part.claim.score):
+        found: list[int] = []
+        for row in rows:
+            if left[name := claim.rows.names[row]]:
+                left[name] -= 1
+                found.append(row)
+        if found:
+            stale.append(Selection(claim, found))
     return stale
 
 
 def batch_outcomes(
-    settled: Sequence[Delivery], held: Iterable[Delivery], now_s: float, most_nacks: int, most_bytes: int = CLAIM_BYTES
-) -> tuple[dict[SlotOwner, OutcomeBatch], list[Delivery]]:
+    selections: Sequence[Selection],
+    now_s: float,
+    most_nacks: int,
+    *,
+    most_named: int = NAMED_ACKS,
+    most_bytes: int = CLAIM_BYTES,
+    may_be_whole: bool = True,
+) -> tuple[dict[SlotOwner, OutcomeBatch], list[Selection]]:
     """Group outcomes by slot and owner.
 
+    A claim is acked as a whole if nothing else is held of it; nacked rows are removed from it before.
+
     Args:
-        settled: Deliveries with outcomes to send.
-        held: All deliveries that this consumer holds, including the settled ones: a claim is acked as a whole, without
-            naming its contents, if all of its deliveries are settled.
-        now_s: Now, on the monotonic clock. Deliveries whose lease may have expired are named: Redis acks a claim as a
-            whole only while its lease runs.
+        selections: The rows with outcomes to send.
+        now_s: Now, on the monotonic clock. Rows whose lease may have expired are named: Redis acks a claim as a whole
+            only while its lease runs.
         most_nacks: Maximum number of nacks in a slot: each costs the server several commands.
+        most_named: Maximum number of acks by name, over all slots.
         most_bytes: Maximum bytes of the names of all nacks; a single name may have more.
+        may_be_whole: Whether claims may be acked as a whole.
 
     Returns:
-        The outcomes to send now, and the deliveries that must wait for a later call: nacks, and acks by name beyond
-        `NAMED_ACKS`, or beyond `FREED_BYTES` of bodies.
+        The outcomes to send now, and the rows that must wait for another call.
     """
     batches: dict[SlotOwner, OutcomeBatch] = {}
-    later: list[Delivery] = []
-    slot, owner, left_bytes, part = -1, NO_OWNER, most_bytes, OutcomeBatch()
-    for delivery in settled:
-        if delivery.slot != slot or delivery.owner is not owner:  # those of a claim stand side by side
-            slot, owner = delivery.slot, delivery.owner
-            part = batches.get((slot, owner)) or OutcomeBatch()
-            batches[slot, owner] = part
-        outcome = delivery.outcome or RELEASED
-        if outcome.verb is Verb.ACK:
-            claim_score = delivery.claim_score
-            if claim_score in part.acked:
-                part.acked[claim_score].append(delivery)
-            else:
-                part.acked[claim_score] = [delivery]
-            if (delivery.ack_individually or delivery.lease_until_s < now_s) and not isinstance(delivery, ClaimColumns):
-                part.named.add(claim_score)
-        else:
-            size_bytes = len(delivery.name)
-            if len(part.nacks) >= most_nacks or left_bytes < min(size_bytes, most_bytes):
-                later.append(delivery)
-                continue
-            left_bytes -= size_bytes
-            part.nacked.append(delivery)
-            part.nacks.append(nack_of(delivery, outcome))
-        part.deliveries.append(delivery)
-    _name_incomplete(batches, (*later, *[each for each in held if each.outcome is None]))
-    if len(settled) > NAMED_ACKS or _may_exceed_freed_bytes(settled):
-        later += _defer_named(batches.values())
-    return {place: each for place, each in batches.items() if each.deliveries}, later
+    later: list[Selection] = []
+    if not selections:
+        return batches, later
+    room = _Room(most_named, most_bytes)
+    for claim, rows in selections:
+        place = claim.slot, claim.owner
+        if (batch := batches.get(place)) is None:
+            batch = batches[place] = OutcomeBatch()
+        acked, nacked = _by_verb(claim, rows)
+        number = 0
+        if nacked:
+            number = room.for_nacks(claim, nacked[: max(0, most_nacks - size_of(batch.nacked))])
+            _divide(claim, nacked, number, batch.nacked, later)
+        if acked and may_be_whole and claim.is_whole(len(acked), number, now_s):
+            batch.whole.append(Selection(claim, acked))
+        elif acked:
+            number, freed = room.for_acks(claim, acked)
+            batch.freed += freed
+            _divide(claim, acked, number, batch.acked, later)
+    if later:
+        batches = {place: batch for place, batch in batches.items() if batch.selections}
+    return batches, later
 
 
-def _name_incomplete(batches: Mapping[SlotOwner, OutcomeBatch], open_: Iterable[Delivery]) -> None:
-    """Add claims with deliveries that are not settled to those whose acks name the deliveries."""
-    slot, owner, score = -1, NO_OWNER, -1
-    for delivery in open_:
-        if delivery.claim_score != score or delivery.slot != slot or delivery.owner is not owner:
-            slot, owner, score = delivery.slot, delivery.owner, delivery.claim_score
-            if part := batches.get((slot, owner)):
-                part.named.add(score)
+class _Room:
+    """How much the outcomes of a round may still take.
+
+    Args:
+        named: Maximum number of acks by name.
+        name_bytes: Maximum bytes of the names of all nacks; a single name may have more.
+    """
+
+    def __init__(self, named: int, name_bytes: int) -> None:
+        self._named, self._freed = named, FREED_BYTES
+        self._name_bytes = self._most_name_bytes = name_bytes
+
+    def for_nacks(self, claim: Claim, rows: Sequence[int]) -> int:
+        """Return how many of the rows may be nacked."""
+        for number, row in enumerate(rows):
+            size = len(claim.rows.names[row])
+            if self._name_bytes < min(size, self._most_name_bytes):
+                return number
+            self._name_bytes -= size
+        return len(rows)
+
+    def for_acks(self, claim: Claim, rows: Sequence[int]) -> tuple[int, int]:
+        """Return how many of the rows may be acked by name, and the size of the bodies that this deletes."""
+        number, freed = min(self._named, len(rows)) if self._freed > 0 else 0, 0
+        if number and claim.rows.bodies and claim.rows.counted:
+            ends = list(accumulate([claim.bytes_of((row,)) for row in rows[:number]]))
+            number = max(1, bisect_right(ends, self._freed))
+            freed = ends[number - 1]
+        self._named -= number
+        self._freed -= freed
+        return number, freed
 
 
-def _may_exceed_freed_bytes(settled: Sequence[Delivery]) -> bool:
-    """Return whether the bodies may be larger than one round may delete; usually their number rules it out."""
-    topic = settled[0].topic if settled else None
-    if topic is None or topic.type is TopicType.STREAM:
-        return False
-    collect = topic.merge.reduce if topic.merge is not None else None
-    largest = collect.max_bytes if isinstance(collect, Collect) else topic.max_body_bytes
-    return len(settled) * largest > FREED_BYTES
+def _divide(claim: Claim, rows: Sequence[int], number: int, taken: list[Selection], later: list[Selection]) -> None:
+    """Add the first rows to those that are taken, and the others to those that must wait."""
+    if number:
+        taken.append(Selection(claim, rows[:number]))
+    if number < len(rows):
+        later.append(Selection(claim, rows[number:]))
 
 
-def _defer_named(parts: Iterable[OutcomeBatch]) -> list[Delivery]:
-    """Remove and return the acks by name beyond the first `NAMED_ACKS`, or beyond `FREED_BYTES` of bodies."""
-    left, left_bytes, deferred = NAMED_ACKS, FREED_BYTES, list[Delivery]()
-    for part in parts:
-        for score, acked in part.acked.items():
-            if (len(acked) == 1 and not isinstance(acked[0], ClaimColumns)) or score in part.named:
-                part.named.add(score)
-                fits = min(left, len(acked))
-                if fits:
-                    fits = len(next(chunks(acked, left, most_freed=left_bytes))) if left_bytes > 0 else 0
-                left_bytes -= bytes_of(acked[:fits])
-                deferred += acked[fits:]
-                del acked[fits:]
-                left -= fits
-        gone = set(map(id, deferred))
-        part.deliveries = [delivery for delivery in part.deliveries if id(delivery) not in gone]
-        part.acked = {score: acked for score, acked in part.acked.items() if acked}
-    return deferred
+def _by_verb(claim: Claim, rows: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
+    """Return the rows to ack, and the others."""
+    outcomes = claim.outcomes
+    if len(rows) == len(outcomes) and outcomes.count(ACKED) == len(outcomes):
+        return rows, ()
+    acked = [row for row in rows if outcomes[row] is ACKED]
+    return acked, [row for row in rows if outcomes[row] is not ACKED] if len(acked) < len(rows) else ()
 
 
 def nack_of(delivery: Delivery, outcome: Outcome) -> Nack:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from rmq._claiming.background_flush import BackgroundFlush
 from rmq._io.backend import Runtime
 from rmq._io.reports import reporter
-from rmq._model.deliveries import Delivery
-from rmq._model.delivery_columns import spread
+from rmq._model.claims import Selection
+from rmq._model.outcomes import RELEASED, Outcome
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic
 
@@ -27,36 +27,35 @@ class ReturnBuffer:
     Args:
         runtime: The runtime: threads, or an event loop.
         topic: The registered definition.
-        release: Function that releases deliveries.
+        release: Function that settles rows with an outcome.
     """
 
-    def __init__(self, runtime: Runtime, topic: Topic, release: Callable[[Sequence[Delivery]], object]) -> None:
+    def __init__(
+        self, runtime: Runtime, topic: Topic, release: Callable[[Sequence[Selection], Outcome], object]
+    ) -> None:
         self._topic = topic
         self._release = release
-        self._deliveries: list[Delivery] = []
+        self._kept: list[Selection] = []
         self._kept_s = 0.0
         self._flush = BackgroundFlush(
-            runtime, f"rmq-leftovers-{topic.name}", lambda: self._deliveries, self._release_stale, LOOK_EVERY_S
+            runtime, f"rmq-leftovers-{topic.name}", lambda: self._kept, self._release_stale, LOOK_EVERY_S
         )
 
-    def take(self) -> list[Delivery]:
-        """Remove and return the kept deliveries whose lease has not expired."""
-        if not self._deliveries:
+    def take(self) -> list[Selection]:
+        """Remove and return the kept messages whose lease has not expired."""
+        if not self._kept:
             return []
         with self._flush.lock:
-            deliveries, self._deliveries = self._deliveries, []
+            kept, self._kept = self._kept, []
         now_s = monotonic_s()
-        return [delivery for delivery in deliveries if now_s < delivery.lease_until_s]
+        return [part for part in kept if now_s < part.claim.lease_until_s]
 
-    def keep(self, deliveries: Sequence[Delivery]) -> None:
-        """Keep deliveries for the next `take`; release them if the buffer is closed.
-
-        Columns are split into single deliveries, since the next poll may not be one for columns.
-        """
-        if not deliveries:
+    def keep(self, selections: Sequence[Selection]) -> None:
+        """Keep messages for the next `take`; release them if the buffer is closed."""
+        if not selections:
             return
         with self._flush.lock:
-            self._deliveries += spread(deliveries)
+            self._kept += selections
             self._kept_s = monotonic_s()
         if self._flush.ending.is_set():
             self._release_stale(True)
@@ -74,8 +73,8 @@ class ReturnBuffer:
         if not all_ and monotonic_s() - self._kept_s <= self._topic.lease_s / 2:
             return
         try:
-            if deliveries := self.take():
-                self._release(deliveries)
+            if kept := self.take():
+                self._release(kept, RELEASED)
         except Exception as error:
             log.warning(
                 "topic %s: prefetched messages are redelivered when their leases expire: %s", self._topic.name, error

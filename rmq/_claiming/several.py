@@ -11,12 +11,11 @@ from contextlib import AbstractContextManager, ExitStack
 from datetime import timedelta
 from typing import cast
 
-from rmq._claiming.chunks import bytes_of
 from rmq._claiming.consumer import LOOK_EVERY_S, POLL_BYTES, Consumer, checked_poll
 from rmq._claiming.wakeups import WakeupSubscriber
 from rmq._io.reports import reporter
+from rmq._model.claims import Selection, bytes_of, cut, deliveries_of, size_of, whole
 from rmq._model.deliveries import Delivery
-from rmq._model.delivery_columns import spread
 from rmq._model.times import monotonic_s, seconds
 from rmq.errors import ClientClosedError, InvalidValueError, RedisUnavailableError
 
@@ -64,17 +63,17 @@ def poll_all(
             if each._connections.forked:
                 each._connections.refuse_misuse()
             turns.enter_context(cast("AbstractContextManager[object]", each._poll_lock))
-            each._claims.columns = False
-        return _poll(random.sample(distinct, len(distinct)), max_messages, timeout_s)  # none is always the first one
+        claimed = _poll(random.sample(distinct, len(distinct)), max_messages, timeout_s)  # none is always the first one
+    return deliveries_of(claimed)
 
 
-def _poll(consumers: Sequence[Consumer], most: int, timeout_s: float) -> list[Delivery]:
+def _poll(consumers: Sequence[Consumer], most: int, timeout_s: float) -> list[Selection]:
     until_s = monotonic_s() + timeout_s
     while True:
         for each in consumers:
             _prepare(each, timeout_s)
-        if deliveries_of := _claim(consumers, most):
-            return deliveries_of
+        if claimed := _claim(consumers, most):
+            return claimed
         left_s = until_s - monotonic_s()
         if left_s <= 0:
             if all(each._planner.all_unresponsive() for each in consumers):
@@ -98,17 +97,17 @@ def _prepare(consumer: Consumer, timeout_s: float) -> None:
     consumer._look_now_and_then(at_all=not timeout_s)
 
 
-def _claim(consumers: Sequence[Consumer], most: int) -> list[Delivery]:
+def _claim(consumers: Sequence[Consumer], most: int) -> list[Selection]:
     """Claim from all consumers with due slots, round by round. An error of one does not lose the messages of others."""
-    deliveries_of: dict[Consumer, list[Delivery]] = {}
+    claimed: dict[Consumer, list[Selection]] = {}
     trouble: Exception | None = None
     number = size_bytes = empty_rounds = 0
     max_empty_rounds = max(each._max_empty_rounds for each in consumers)
     try:
         for each in consumers:
-            deliveries_of[each] = each._return_buffer.take()
-            number += len(deliveries_of[each])
-            size_bytes += bytes_of(deliveries_of[each])
+            claimed[each] = each._return_buffer.take()
+            number += size_of(claimed[each])
+            size_bytes += bytes_of(claimed[each])
         due = list(consumers)
         while number < most and size_bytes < POLL_BYTES and empty_rounds < max_empty_rounds and trouble is None:
             due = [each for each in due if each._planner.wait_s(1) == 0 or each._claims.has_earlier]
@@ -118,23 +117,23 @@ def _claim(consumers: Sequence[Consumer], most: int) -> list[Delivery]:
             empty_rounds += 1
             for each in due:
                 try:
-                    claimed = spread(each._claims.collect().deliveries)
+                    claims = [*map(whole, each._claims.collect().claims)]
                 except Exception as error:
                     trouble = trouble or error
                     continue
-                deliveries_of[each] += claimed
-                number += len(claimed)
-                size_bytes += bytes_of(claimed)
-                empty_rounds = 0 if claimed else empty_rounds
+                claimed[each] += claims
+                number += size_of(claims)
+                size_bytes += bytes_of(claims)
+                empty_rounds = 0 if claims else empty_rounds
     except BaseException:
-        for each, deliveries in deliveries_of.items():
-            each._return_buffer.keep(deliveries)  # for the next poll
+        for each, selections in claimed.items():
+            each._return_buffer.keep(selections)  # for the next poll
         raise
     if trouble is not None:
         if not number:
             raise trouble
         log.warning("%s", trouble)
-    return _first(deliveries_of, most)
+    return _first(claimed, most)
 
 
 def _begin(consumers: Sequence[Consumer], most: int) -> None:
@@ -145,11 +144,11 @@ def _begin(consumers: Sequence[Consumer], most: int) -> None:
             each._claims.begin(each._planner.plan(limit))
 
 
-def _first(deliveries_of: dict[Consumer, list[Delivery]], most: int) -> list[Delivery]:
-    """Return up to `most` deliveries, and keep the rest for the next poll: late replies may add more."""
-    taken: list[Delivery] = []
-    for each, deliveries in deliveries_of.items():
-        room = most - len(taken)
-        taken += deliveries[:room]
-        each._return_buffer.keep(deliveries[room:])
+def _first(claimed: dict[Consumer, list[Selection]], most: int) -> list[Selection]:
+    """Return up to `most` messages, and keep the rest for the next poll: late replies may add more."""
+    taken: list[Selection] = []
+    for each, selections in claimed.items():
+        first, rest = cut(selections, most - size_of(taken))
+        taken += first
+        each._return_buffer.keep(rest)
     return taken

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
+from itertools import starmap
 from typing import Any
 
 from rmq._claiming.prefetch_size import PrefetchSize
@@ -15,9 +16,11 @@ from rmq._io.reports import reporter, traced
 from rmq._listening.arguments import with_arguments
 from rmq._listening.concurrency import ListenerPermits
 from rmq._listening.listener import Listener
-from rmq._model.deliveries import ACKED, RELEASED, Delivery, Outcome, Verb, describe
-from rmq._model.delivery_columns import ClaimColumns, DeliveryColumns, number_of, spread
+from rmq._model.claims import Selection, deliveries_of, select, size_of
+from rmq._model.deliveries import Claim, Delivery
+from rmq._model.delivery_columns import DeliveryColumns
 from rmq._model.handlers import refuse_unfinished
+from rmq._model.outcomes import ACKED, RELEASED, Outcome, Verb, describe
 from rmq._model.retry import retry_after_ms
 from rmq._model.times import monotonic_s
 from rmq._model.typed import Typed
@@ -31,8 +34,8 @@ log = reporter("rmq.worker")
 
 UNWATCHED = nullcontext()
 
-_handled: ContextVar[Sequence[Delivery]] = ContextVar("rmq_handled_here", default=())
-"""The deliveries of the running handler, also in tasks that it created."""
+_handled: ContextVar[Sequence[Selection]] = ContextVar("rmq_handled_here", default=())
+"""The rows of the running handler, also in tasks that it created."""
 
 RESULT_NOT_RECORDED = Outcome(Verb.NACK, None, "", "internal error: the handler's result could not be recorded")
 
@@ -72,7 +75,7 @@ class HandlerInvoker:
         failed: Number of messages whose handler raised.
         prefetch: Decides how many messages to claim at once.
         times: Histogram of the durations of calls.
-        running: Start of each running call, on the clock of `monotonic_s`, and its deliveries.
+        running: Start of each running call, on the clock of `monotonic_s`, and its rows.
         hung: Calls that exceeded their timeout and were abandoned; their results are ignored.
         began_s: Start of the running call, on the clock of `monotonic_s`; `None` if none runs.
         ended_s: End of the last call, on the same clock.
@@ -82,8 +85,8 @@ class HandlerInvoker:
         self.handled = self.failed = 0
         self.prefetch = PrefetchSize()
         self.times = TimesCounter()
-        self.running: dict[int, tuple[float, Sequence[Delivery]]] = {}
-        self.hung: dict[int, tuple[float, Sequence[Delivery]]] = {}
+        self.running: dict[int, tuple[float, Sequence[Selection]]] = {}
+        self.hung: dict[int, tuple[float, Sequence[Selection]]] = {}
         self.began_s: float | None = None
         self.ended_s = float("-inf")
         self._listener = listener = setup.listener
@@ -97,12 +100,17 @@ class HandlerInvoker:
         self._give_back = give_back
         self._forks = signals.forks
 
-    def handle(self, part: Sequence[Delivery]) -> None:
-        """Call the handler. Afterwards each delivery has an outcome, also after an internal error."""
+    def handle(self, part: Sequence[Selection]) -> None:
+        """Call the handler. Afterwards each row has an outcome, also after an internal error."""
         started_s, outcome, error = monotonic_s(), RELEASED, None
-        ready: Sequence[Delivery] = ()
+        ready: Sequence[Selection] = ()
+        deliveries: list[Delivery] = []
         try:
             ready = self._ready(part, started_s)
+            if not self._listener.columns:
+                deliveries = deliveries_of(ready)
+                if self._typed is not None and (decoded := self._decoded(deliveries, self._typed)) is not deliveries:
+                    deliveries, ready = decoded, select(decoded)
             if not ready:
                 return
             self.began_s = started_s
@@ -111,7 +119,7 @@ class HandlerInvoker:
                 self._permits.call_started(id(part))
             outcome = RESULT_NOT_RECORDED
             try:
-                copy_context().run(self._call, part, ready)
+                copy_context().run(self._call, part, ready, deliveries)
                 outcome = ACKED
             except BaseException as caught:  # SystemExit, too, which would end this thread without a log record
                 outcome, error = _outcome_of(caught), caught
@@ -121,28 +129,27 @@ class HandlerInvoker:
             self.began_s, self.ended_s = None, monotonic_s()
             if self.running.pop(id(part), None) is None:
                 self._log_late_end(id(part))
-            for delivery in part:
-                if delivery.outcome is None:
-                    delivery.outcome = outcome
-        self._count(ready, started_s, error)
+            for claim, rows in part:
+                claim.settle_open(outcome, rows)
+        self._count(ready, deliveries, started_s, error)
         error = None  # breaks the reference cycle of the error, its traceback and this frame
 
-    def give_up(self, before_s: float) -> list[Delivery]:
-        """Abandon running calls that started before `before_s`, on the clock of `monotonic_s`; return their deliveries.
+    def give_up(self, before_s: float) -> list[Selection]:
+        """Abandon running calls that started before `before_s`, on the clock of `monotonic_s`; return their rows.
 
         May be called from any thread. A call that ends meanwhile is not abandoned.
         """
-        deliveries: list[Delivery] = []
+        given_up: list[Selection] = []
         for call, (began_s, ready) in list(self.running.items()):
             if began_s < before_s:
                 self.hung[call] = began_s, ready
                 if self.running.pop(call, None) is None:  # it has just ended
                     self.hung.pop(call, None)
                 else:
-                    deliveries += ready
+                    given_up += ready
                     if self._permits is not None:
                         self._permits.give_up(call)
-        return deliveries
+        return given_up
 
     def _log_late_end(self, call: int) -> None:
         """Log the end of a call that was abandoned."""
@@ -153,10 +160,12 @@ class HandlerInvoker:
                 "messages that it had not settled by then are redelivered; its first message: %r",
                 self._listener.topic.name,
                 round(monotonic_s() - began_s, 1),
-                ready[0],
+                ready[0].claim.delivery(ready[0].rows[0]),
             )
 
-    def _count(self, ready: Sequence[Delivery], started_s: float, error: BaseException | None) -> None:
+    def _count(
+        self, ready: Sequence[Selection], deliveries: Iterable[Delivery], started_s: float, error: BaseException | None
+    ) -> None:
         """Count a call and its duration; log a failure or a `RetryAfterError`."""
         if error is not None and (delay_ms := retry_after_ms(error)) is not None:
             delay_s = delay_ms / 1000
@@ -164,15 +173,15 @@ class HandlerInvoker:
             text = "topic %s: a handler raised RetryAfterError; this process claims no messages of it for %g s: %s"
             log.warning(text, self._listener.topic.name, delay_s, describe(error)[1])
             return
-        number = number_of(ready) if self._listener.columns else len(ready)
+        number = size_of(ready)
         self.handled += number
         elapsed_s = self.ended_s - started_s
         self.prefetch.note(number, elapsed_s)
         self.times.note(elapsed_s)
         if error is not None:
             self._note(ready, error)
-        if self._typed is not None:  # payloads kept until the claim is settled would cost garbage collections
-            for delivery in ready:
+        if self._typed is not None:  # payloads of deliveries that a handler keeps would cost garbage collections
+            for delivery in deliveries:
                 delivery.forget_payload()
 
     @property
@@ -186,14 +195,18 @@ class HandlerInvoker:
         """Whether handlers other than the caller are running, not counting abandoned ones."""
         return any(call != id(_handled.get()) for call in list(self.running))
 
-    def _call(self, part: Sequence[Delivery], ready: Sequence[Delivery]) -> None:
+    def _call(self, part: Sequence[Selection], ready: Sequence[Selection], deliveries: list[Delivery]) -> None:
         """Call the handler inside the observers' contexts. Context variables that they set end with the call.
 
         A child process that the handler has forked exits here instead of leaving the handler.
         """
         _handled.set(part)
-        given = self._given(ready)
-        with self._observers.handling(spread(ready)) if self._observers.all else UNWATCHED:
+        if self._listener.columns:
+            given: Any = DeliveryColumns(self._listener.topic, ready)
+        else:
+            given = deliveries if self._listener.batch else deliveries[0]
+        observers = self._observers
+        with observers.handling(deliveries or deliveries_of(ready)) if observers.all else UNWATCHED:
             try:
                 result = self._handler(given)
             except BaseException as error:
@@ -205,18 +218,22 @@ class HandlerInvoker:
             if result is not None:
                 refuse_unfinished(result)
 
-    def _ready(self, part: Sequence[Delivery], now_s: float) -> Sequence[Delivery]:
-        """Return the deliveries whose lease and slot we still hold, with decoded payloads; release the others."""
-        ready = [delivery for delivery in part if not delivery.lost and now_s < delivery.lease_until_s]
-        if self._coordinator is not None or len(ready) < len(part):
-            ready = self._release_others(part, ready)
-        return ready if self._typed is None else self._decoded(ready, self._typed)
-
-    def _given(self, ready: Sequence[Delivery]) -> Any:
-        """Return the argument of the handler."""
-        if self._listener.columns:
-            return DeliveryColumns(self._listener.topic, ready)
-        return list(ready) if self._listener.batch else ready[0]
+    def _ready(self, part: Sequence[Selection], now_s: float) -> Sequence[Selection]:
+        """Return the rows whose lease and slot we still hold; release the others."""
+        ready: list[Selection] = []
+        late: list[Selection] = []
+        for each in part:
+            claim, rows = each
+            if now_s >= claim.lease_until_s:
+                late.append(each)
+            elif 1 in claim.lost and (lost := [row for row in rows if claim.lost[row]]):
+                late.append(Selection(claim, lost))
+                ready.append(Selection(claim, [row for row in rows if row not in lost]))
+            else:
+                ready.append(each)
+        if self._coordinator is not None or late:
+            ready = self._release_others([each for each in ready if each.rows], late)
+        return ready
 
     def _decoded(self, ready: list[Delivery], typed: Typed) -> list[Delivery]:
         """Decode the payloads; return the deliveries that have one. Bury the others, which could never be decoded."""
@@ -238,42 +255,43 @@ class HandlerInvoker:
         try:
             delivery.decode()
         except PayloadError as error:
-            delivery.outcome = Outcome(Verb.BURY, 0, *describe(error))
+            delivery.mark(Outcome(Verb.BURY, 0, *describe(error)))
             log.warning("topic %s: a message went to the dead letters: %s", delivery.topic.name, error)
             return True
         except BaseException as error:
-            delivery.outcome = Outcome(Verb.NACK, None, *describe(error))
+            delivery.mark(Outcome(Verb.NACK, None, *describe(error)))
             log.warning("topic %s: a payload could not be decoded: %s(%r)", delivery.topic.name, *describe(error))
             return True
         return False
 
-    def _release_others(self, part: Sequence[Delivery], ready: list[Delivery]) -> list[Delivery]:
-        """Release deliveries that are not ready or whose slots have other owners; return the rest."""
+    def _release_others(self, ready: list[Selection], late: list[Selection]) -> list[Selection]:
+        """Release rows that are late, and those whose slots have other owners; return the rest."""
         if self._coordinator is not None:
             owned, name = self._coordinator.owned(), self._listener.ownership_name
-            epochs = {delivery.slot: owned.get((name, delivery.slot)) for delivery in ready}
-            ready = [
-                each for each in ready if (owner := epochs[each.slot]) is not None and owner.epoch == each.owner.epoch
+            foreign = [
+                each
+                for each in ready
+                if (owner := owned.get((name, each.claim.slot))) is None or owner.epoch != each.claim.owner.epoch
             ]
-        begun = set(ready)
-        late = [delivery for delivery in part if delivery not in begun]
+            late += foreign
+            ready = [each for each in ready if each not in foreign] if foreign else ready
         if late and self._give_back is not None:  # later messages of the slot must stay behind them
-            slots = {delivery.slot for delivery in late}
-            ready = [delivery for delivery in ready if delivery.slot not in slots]
-            late = [delivery for delivery in part if delivery.slot in slots]
+            slots = {claim.slot for claim, _ in late}
+            late += [each for each in ready if each.claim.slot in slots]
+            ready = [each for each in ready if each.claim.slot not in slots]
             self._give_back(slots)
-        for delivery in late:
-            delivery.outcome = RELEASED
+        for claim, rows in late:
+            claim.settle_open(RELEASED, rows)
         if late:
             text = "topic %s: messages released because their lease or slot was lost before a handler started: %d"
-            log.warning(text, self._listener.topic.name, number_of(late))
+            log.warning(text, self._listener.topic.name, size_of(late))
         return ready
 
     def _note_permits(
         self,
         permits: ListenerPermits,
         call: int,
-        ready: Sequence[Delivery],
+        ready: Sequence[Selection],
         outcome: Outcome,
         error: BaseException | None,
     ) -> None:
@@ -286,27 +304,31 @@ class HandlerInvoker:
                 permits.call_rejected(call)
             return
         try:
-            candidates = ready if outcome is not ACKED else [each for each in ready if _is_marked(each)]
-            failed = [each for each in spread(candidates) if (each.outcome or outcome).verb is Verb.NACK]
-            tried = [(each.name, each.attempt, each.retries_left) for each in failed]
-            delays_ms = permits.call_ended(call, number_of(ready), tried)
-            for delivery, delay_ms in zip(failed, delays_ms, strict=True):
+            failed = [
+                (claim, row)
+                for claim, rows in ready
+                if outcome is not ACKED or len(claim.open_rows(rows)) < len(rows)
+                for row in rows
+                if (claim.outcomes[row] or outcome).verb is Verb.NACK
+            ]
+            tried = [(each.name, each.attempt, each.retries_left) for each in starmap(Claim.delivery, failed)]
+            delays_ms = permits.call_ended(call, size_of(ready), tried)
+            for (claim, row), delay_ms in zip(failed, delays_ms, strict=True):
                 if delay_ms is not None:
-                    nack = delivery.outcome or outcome
+                    nack = claim.outcomes[row] or outcome
                     delay_ms = max(delay_ms, nack.delay_ms or 0)
-                    delivery.outcome = Outcome(Verb.RELEASE, delay_ms, nack.error_type, nack.error_message)
+                    claim.outcomes[row] = Outcome(Verb.RELEASE, delay_ms, nack.error_type, nack.error_message)
         except BaseException:
             log.exception("topic %s: internal error after a handler ended", self._listener.topic.name)
 
-    def _note(self, ready: Sequence[Delivery], error: BaseException) -> None:
+    def _note(self, ready: Sequence[Selection], error: BaseException) -> None:
         """Log a failure. An error here changes no outcome."""
         name = self._listener.topic.name
-        ready = spread(ready)
-        self.failed += len(ready)
+        self.failed += size_of(ready)
         try:
             kind, message = describe(error)
-            seen = traced(error)
-            log.warning("handler of topic %s failed: %s(%r)", name, kind, message, exc_info=seen, extra=about(ready))
+            seen, extra = traced(error), about(deliveries_of(ready))
+            log.warning("handler of topic %s failed: %s(%r)", name, kind, message, exc_info=seen, extra=extra)
         except BaseException:  # SystemExit, too, which a method of the error may raise while it is logged
             log.exception("topic %s: the failure of a handler could not be logged", name)
 
@@ -314,8 +336,3 @@ class HandlerInvoker:
 def _outcome_of(error: BaseException) -> Outcome:
     """Return the outcome of the messages of a call that raised."""
     return Outcome(Verb.NACK, None, *describe(error)) if retry_after_ms(error) is None else RELEASED
-
-
-def _is_marked(delivery: Delivery) -> bool:
-    """Return whether the handler itself has settled the delivery, or a part of it."""
-    return delivery.outcome is not None or (isinstance(delivery, ClaimColumns) and delivery.is_spread)

@@ -20,8 +20,8 @@ from rmq._listening.listener import Listener
 from rmq._listening.listener_thread import ListenerThread
 from rmq._listening.stream_janitor import StreamJanitor
 from rmq._listening.thread_executor import ThreadExecutor
+from rmq._model.claims import size_of
 from rmq._model.deliveries import Delivery
-from rmq._model.delivery_columns import number_of, spread
 from rmq._model.display import shown
 from rmq._model.replies import Owner
 from rmq._model.times import monotonic_s
@@ -176,11 +176,11 @@ class ListenerRunner:
 
     def counts(self) -> ListenerCounts:
         """Return the current figures of the listener."""
-        held = [delivery for thread in self._threads for delivery in thread.held.all()]
+        held = [claim for thread in self._threads for claim in thread.held.all()]
         return ListenerCounts(
             self._slots(),
-            {delivery.slot for delivery in held},
-            len(held),
+            {claim.slot for claim in held},
+            sum([len(claim.held_rows()) for claim in held]),
             sum(thread.calls.handled for thread in self._threads),
             sum(thread.calls.failed for thread in self._threads),
             [sum(counts) for counts in zip(*(thread.calls.times.counts for thread in self._threads), strict=True)],
@@ -202,9 +202,9 @@ class ListenerRunner:
         now_s, columns = monotonic_s(), self.listener.columns
         return tuple(
             RunningHandler(
-                ready[0].slot,
-                "" if columns else shown(ready[0].content, MOST_CONTENT),
-                number_of(ready),
+                ready[0].claim.slot,
+                "" if columns else shown(ready[0].claim.rows.contents[ready[0].rows[0]], MOST_CONTENT),
+                size_of(ready),
                 int((now_s - began_s) * 1000),
                 hung,
             )
@@ -240,7 +240,8 @@ class ListenerRunner:
             self._runtime.job(self._outlast, f"rmq-leases-{self.listener.topic.name}").start()
         else:
             self._stop_keeping()
-        return [each for thread in self._threads if thread.is_alive() for each in spread(thread.held.all())]
+        held = [claim for thread in self._threads if thread.is_alive() for claim in thread.held.all()]
+        return [delivery for claim in held for delivery in claim.deliveries(claim.held_rows())]
 
     def _outlast(self) -> None:
         """Renew leases until all threads have ended."""
@@ -334,7 +335,7 @@ class ListenerRunner:
         """Return the slots of which a thread holds deliveries or runs a handler, including abandoned handlers."""
         thread = self._threads[number]
         held = thread.slots_held()
-        running = {each.slot for _, ready in list(thread.calls.running.values()) for each in ready}
+        running = {claim.slot for _, ready in list(thread.calls.running.values()) for claim, _ in ready}
         return running.union(held) if running else held
 
     def _hanging(self, for_s: float) -> dict[int, int]:
@@ -344,7 +345,7 @@ class ListenerRunner:
         for number, thread in enumerate(self._threads):
             if (thread.calls.began_s or before_s) < before_s:
                 for _, ready in (*thread.calls.running.values(), *thread.calls.hung.values()):
-                    hanging[number] = ready[0].slot
+                    hanging[number] = ready[0].claim.slot
         return hanging
 
     def _kept(self, owners: Mapping[int, Owner], full: Collection[int]) -> dict[int, int]:

@@ -1,8 +1,8 @@
 """A thread of a listener: claims messages, runs the handler, and sends the outcomes with its next claim.
 
-A claimed delivery is in `held.deliveries` until its outcome has reached Redis, so that its lease is renewed. Before its
-handler starts it is also in `waiting`. A delivery with the outcome `RELEASED` goes back to the backlog with the next
-call.
+A claim is in `held` until the outcomes of all its rows have reached Redis, so that its lease is renewed. Rows whose
+handler has not started are also in `waiting`: each by itself, or with columns those of a claim together. A row with the
+outcome `RELEASED` goes back to the backlog with the next call.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING
 from rmq._broker.claims import MAX_BATCH, PIGGYBACKED_NACKS
 from rmq._claiming.claim_plan import ClaimPlan, FetchResult
 from rmq._claiming.claim_planner import IDLE_S, REST_S, ClaimPlanner
-from rmq._claiming.fetcher import PENDING_CHECK_S, Fetcher, note_lost
+from rmq._claiming.fetcher import PENDING_CHECK_S, Fetcher
 from rmq._claiming.leases import InFlight
 from rmq._io.backend import Background
 from rmq._io.reports import reporter
 from rmq._listening.handler_invoker import HandlerInvoker, ListenerSetup
-from rmq._model.deliveries import ACKED, RELEASED, Delivery
-from rmq._model.delivery_columns import number_of, size_of, spread, take_up_to
+from rmq._model.claims import Selection, deliveries_of, size_of, whole
+from rmq._model.deliveries import Claim, Delivery
+from rmq._model.outcomes import ACKED, RELEASED
 from rmq._model.times import monotonic_s
 from rmq._ownership import Ownership
 from rmq._transport.connections import AT_ONCE_S
@@ -51,8 +52,6 @@ MOST_SETTLED = 64
 LEAST_ROOM = PIGGYBACKED_NACKS // 2
 """Maximum number of messages to claim while many must be released; fewer than one call can release."""
 
-_STAYING = (None, ACKED)
-
 TROUBLE_PAUSE_S = 0.2
 
 
@@ -80,17 +79,16 @@ class ListenerThread(Background):
         self.setup = setup
         self.planner = planner
         self._troubles = planner.troubles
-        columns = setup.listener.columns
-        self.claims = Fetcher(planner, self, columns=columns)
-        self.held = InFlight(setup.listener.topic.lease_s, self.runtime, columns=columns)
+        self.claims = Fetcher(planner, self)
+        self.held = InFlight(setup.listener.topic.lease_s, self.runtime)
         self.keeps_order = setup.coordinator is not None and planner.broker.group is not None
         self.calls = HandlerInvoker(setup, self.give_back if self.keeps_order else None)
-        self.waiting: deque[Delivery] = deque()
-        """Claimed deliveries whose handlers have not started."""
+        self.waiting: deque[Selection] = deque()
+        """Claimed rows whose handlers have not started."""
         self._topic = setup.listener.topic
         self._stop_s = inf
         # a claim in columns is acked as a whole, so it is not split
-        self._most_each = min(setup.listener.batch or 1, MAX_BATCH) if columns else MAX_BATCH
+        self._most_each = min(setup.listener.batch or 1, MAX_BATCH) if setup.listener.columns else MAX_BATCH
         self.handlers = handlers(self)
 
     def run(self) -> None:
@@ -131,22 +129,26 @@ class ListenerThread(Background):
         longest_s = min(longest_s, IDLE_S if self.held.deferred else REST_S)
         self.planner.wait(longest_s, lambda: self.setup.stopping.is_set() or unless())
 
-    def take_waiting(self, most: int) -> list[Delivery]:
-        """Remove and return up to `most` waiting deliveries."""
-        if self.setup.listener.columns:
-            return take_up_to(self.waiting, most)
-        taken: list[Delivery] = []
+    def take_waiting(self, most: int) -> list[Selection]:
+        """Remove and return up to `most` waiting rows, or those of one claim in columns, which is not split."""
+        taken: list[Selection] = []
+        number = 0
         try:
-            for _ in range(most):
-                taken.append(self.waiting.popleft())
+            while number < most:
+                part = self.waiting.popleft()
+                if taken and number + len(part.rows) > most:
+                    self.waiting.appendleft(part)
+                    break
+                taken.append(part)
+                number += len(part.rows)
         except IndexError:  # none left; the stopping thread takes from it, too
             pass
         return taken
 
     def stop_starting(self) -> None:
-        """Mark the waiting deliveries to be released with the next call. Does not wait; may be called by any thread."""
-        for delivery in self.take_waiting(sys.maxsize):
-            delivery.outcome = RELEASED
+        """Mark the waiting rows to be released with the next call. Does not wait; may be called by any thread."""
+        for claim, rows in self.take_waiting(sys.maxsize):
+            claim.settle_open(RELEASED, rows)
 
     def release_waiting(self, go_on: Callable[[], bool] = lambda: True) -> None:
         """Release the waiting deliveries; also called from the thread that stops the listener.
@@ -173,7 +175,7 @@ class ListenerThread(Background):
         """Abandon calls of the handler that exceed their timeout; return whether there were any.
 
         Called from the watcher's thread, and from a thread that stops the listener. It does not wait for Redis: if
-        another call has the lock, the next check abandons them. Their unsettled deliveries are no longer held: their
+        another call has the lock, the next check abandons them. Their unsettled rows are no longer held: their
         leases are not renewed and their outcomes not sent. Outcomes that exist already are sent with the next call.
         The slots stay in use here until the handlers end.
         """
@@ -185,13 +187,13 @@ class ListenerThread(Background):
             return False
         try:
             given_up = calls.give_up(now_s - timeout_s)
-            open_ = dict.fromkeys(each for each in given_up if each.outcome is None)
-            lost = [each for each in spread(open_) if each.outcome is None]
-            for delivery in lost:
-                delivery.lost = True
-            held = [part for each in self.held.deliveries for part in (spread((each,)) if each in open_ else (each,))]
-            gone = set(lost)
-            self.held.deliveries = [each for each in held if each not in gone]
+            lost: list[Delivery] = []
+            for claim, rows in given_up:
+                open_rows = claim.open_rows(rows)
+                lost += claim.deliveries(open_rows)
+                claim.lose(open_rows)
+                claim.end(open_rows)
+            self.held.drop_ended()
         finally:
             self.held.lock.release()
         if given_up and not lost:
@@ -228,8 +230,8 @@ class ListenerThread(Background):
         if not self.held.lock.acquire(timeout=TROUBLE_PAUSE_S):
             return range(self._topic.slots)
         try:
-            hung = {each.slot for _, ready in list(self.calls.hung.values()) for each in ready}
-            return {delivery.slot for delivery in self.held.all()} | self.claims.pending_slots() | hung
+            hung = {claim.slot for _, ready in list(self.calls.hung.values()) for claim, _ in ready}
+            return {claim.slot for claim in self.held.all()} | self.claims.pending_slots() | hung
         finally:
             self.held.lock.release()
 
@@ -244,7 +246,9 @@ class ListenerThread(Background):
                 busy = self._carry_out(self._plan(room))
             if self.claims.is_ahead:  # sent by `_collect`, while its reply was decoded
                 pass
-            elif self.handlers.claims_ahead(*size_of(list(self.waiting))):
+            elif self.handlers.claims_ahead(
+                self.number_waiting(), len({part.claim.slot for part in list(self.waiting)})
+            ):
                 self._begin(self._plan(room))
             elif collected:
                 self._carry_out(ClaimPlan([], False))
@@ -258,9 +262,9 @@ class ListenerThread(Background):
         held, since_s = self.held, monotonic_s() - PIGGYBACK_S
         if self._topic.slots > 1:
             held.defer_acks(since_s)
-        plan = self.planner.plan(room, held.deliveries, held.all, self._most_each)
+        plan = self.planner.plan(room, held.settled(), held.all, self._most_each)
         if plan.busy:
-            held.take_deferred([visit.slot for visit in plan.requests], since_s)
+            held.take_deferred([request.slot for request in plan.requests], since_s)
         else:
             # without room the next round may be late; and many slots must not take too many rounds
             most = max(MOST_SETTLED, len(held.deferred) // 16) if room else None
@@ -290,51 +294,57 @@ class ListenerThread(Background):
         held, deadline_s = self.held, None
         if self._stop_s < inf:
             deadline_s = max(AT_ONCE_S, self.gives_up_s - monotonic_s())
-        with held.marks:  # the lease keeper ignores the deliveries in `settling`
-            settled = held.settling = held.settled()
+        settled = held.begin_settling()
         try:
-            round_ = self.claims.carry_out(plan, settled, held.deliveries, deadline_s)
-            held.deliveries += round_.deliveries
-            self.waiting.extend(self._in_turn(round_, settled) if self.keeps_order else round_.deliveries)
-            self._drop(settled, round_)  # last, since it calls observers
+            round_ = self.claims.carry_out(plan, settled, held.all(), deadline_s)
+            self._take(round_)
         finally:
-            held.settling = ()
+            self.claims.free(settled)
+        return bool(round_.claims or round_.settled or round_.unconfirmed)
+
+    def _take(self, round_: FetchResult) -> None:
+        """Take over the claims of a round, and drop the rows that it has settled."""
+        self.held.claims += round_.claims
+        if self.keeps_order and round_.claims:
+            self._release_behind(round_.claims)
+        for claim in round_.claims:
+            if self.setup.listener.columns:
+                self.waiting.append(whole(claim))
+            else:
+                self.waiting += [Selection(claim, (row,)) for row in claim.open_rows()]
+        self._drop(round_)
         for delivery in round_.lost:
             self.setup.on_lost(delivery)
-        # unsent outcomes may belong to an earlier round whose reply arrived with this one
-        return bool(round_.deliveries) or not set(settled).issubset(round_.unsent)
 
-    def _in_turn(self, round_: FetchResult, settled: Sequence[Delivery]) -> list[Delivery]:
-        """Return the claimed deliveries that may start.
-
-        The others are behind a message of their slot that is still to be released, and are released with it.
-        """
-        sent = set(settled).difference(round_.unsent)
-        slots = {each.slot for each in self.held.deliveries if each.outcome is RELEASED and each not in sent}
-        for delivery in round_.deliveries:
-            if delivery.slot in slots:
-                delivery.outcome = RELEASED
-        return [delivery for delivery in round_.deliveries if delivery.outcome is None]
+    def _release_behind(self, claims: Sequence[Claim]) -> None:
+        """Release claims that are behind a message of their slot which is still to be released."""
+        slots = {
+            claim.slot
+            for claim in self.held.all()
+            if any(claim.outcomes[row] is RELEASED for row in claim.settled_rows())
+        }
+        for claim in claims:
+            if claim.slot in slots:
+                claim.settle_open(RELEASED)
 
     def give_back(self, slots: Collection[int]) -> None:
-        """Mark waiting deliveries of these slots to be released. Does not wait; may be called by any thread."""
-        stay: list[Delivery] = []
-        for delivery in self.take_waiting(sys.maxsize):
-            if delivery.slot in slots:
-                delivery.outcome = RELEASED
+        """Mark waiting rows of these slots to be released. Does not wait; may be called by any thread."""
+        stay: list[Selection] = []
+        for part in self.take_waiting(sys.maxsize):
+            if part.claim.slot in slots:
+                part.claim.settle_open(RELEASED, part.rows)
             else:
-                stay.append(delivery)
+                stay.append(part)
         self.waiting.extendleft(reversed(stay))
 
     def _begin(self, plan: ClaimPlan) -> None:
         """Send a claim as planned, with outcomes; the next round collects its reply. The lock is held."""
         held = self.held
-        with held.marks:
-            settled = held.settling = held.settled()
+        settled = held.begin_settling()
         try:
-            self._drop(settled, self.claims.begin(plan, settled, held.deliveries))
+            self._drop(self.claims.begin(plan, settled, held.all()))
         finally:
-            held.settling = ()
+            self.claims.free(settled)
 
     def _collect(self, room: int) -> bool:
         """Collect the reply of the claim in flight; return whether it has messages. The lock is held.
@@ -347,12 +357,12 @@ class ListenerThread(Background):
                 self._begin(self._plan(room))
 
         round_ = self.claims.collect(begin_next)
-        self.held.deliveries += round_.deliveries
-        self.waiting.extend(round_.deliveries)
-        self._drop((), round_)
-        for delivery in round_.lost:
-            self.setup.on_lost(delivery)
-        return bool(round_.deliveries)
+        self._take(round_)
+        return bool(round_.claims)
+
+    def number_waiting(self) -> int:
+        """Return the number of messages whose handlers have not started."""
+        return size_of(list(self.waiting))
 
     def room_beside(self, room: int) -> int:
         """Return `room` reduced by the messages that must still be released, but at least `LEAST_ROOM`.
@@ -371,40 +381,32 @@ class ListenerThread(Background):
 
     def _back_by_slot(self) -> Counter[int]:
         back = Counter[int]()
-        for each in [each for each in self.held.deliveries if each.outcome not in _STAYING and not each.under_way]:
-            back[each.slot] += number_of((each,))
+        for claim, rows in self.held.settled():
+            back[claim.slot] += len([row for row in rows if claim.outcomes[row] is not ACKED])
         return back
 
     def is_unsettled(self) -> bool:
         """Return whether an outcome is still to be sent."""
-        return any(delivery.outcome is not None for delivery in self.held.all())
+        return any(claim.settled_rows() for claim in self.held.all())
 
-    def _drop(self, settled: Sequence[Delivery], round_: FetchResult) -> None:
-        """Drop settled deliveries; keep unsent ones, to be sent again, as long as their leases last.
+    def _drop(self, round_: FetchResult) -> None:
+        """Drop rows that have ended; keep unsent ones, to be sent again, as long as their leases last.
 
-        Deliveries whose outcome may or may not have been executed are dropped, too, without a call of the observers: if
-        it was not, they are redelivered when their leases expire. Deliveries with a pending reply are kept.
+        Rows whose outcome may or may not have been executed have ended, too, without a call of the observers: if it was
+        not, the messages are redelivered when their leases expire. Rows with a pending reply are kept.
         """
-        settled = [delivery for delivery in (*round_.arrived, *settled) if not delivery.under_way]
-        if not settled:
-            return
-        gone = set(settled)
         if round_.unsent:
             now_s = monotonic_s()
-            gone.difference_update([delivery for delivery in round_.unsent if now_s < delivery.lease_until_s])
-        self.held.deliveries = [delivery for delivery in self.held.deliveries if delivery not in gone]
-        if late := [delivery for delivery in round_.unsent if delivery in gone]:
-            log.warning(
-                "topic %s: acks or nacks that did not reach Redis before their leases expired: %d; the messages are "
-                "redelivered",
-                self._topic.name,
-                len(late),
-            )
-            note_lost(late, round_)
-        if self.setup.observers.all:
-            missed = {*round_.unsent, *round_.unconfirmed}
-            if arrived := [delivery for delivery in settled if delivery not in missed]:
-                self.setup.observers.settled(spread(arrived) if self.setup.listener.columns else arrived)
+            late = [part for part in round_.unsent if now_s >= part.claim.lease_until_s]
+            for claim, rows in late:
+                claim.end(rows)
+            if late:
+                text = "topic %s: acks or nacks that did not reach Redis before their leases expired: %d; the messages "
+                log.warning(text + "are redelivered", self._topic.name, size_of(late))
+                round_.lose(late)
+        self.held.drop_ended()
+        if self.setup.observers.all and round_.settled:
+            self.setup.observers.settled(deliveries_of(round_.settled))
 
     def finish(self) -> None:
         """Send the last outcomes, and release messages of pending claims.
@@ -424,11 +426,10 @@ class ListenerThread(Background):
                 if isinstance(error, ClientClosedError):  # the messages are redelivered
                     return
             with self.held.lock:
-                settled = self.held.settled()
-                self._drop(settled, FetchResult([], settled))
+                self._drop(FetchResult(unsent=self.held.settled()))
             if not went and self._is_unfinished():
                 if monotonic_s() >= self.gives_up_s:
-                    number = number_of([each for each in self.held.all() if each.outcome is not None])
+                    number = sum(len(claim.settled_rows()) for claim in self.held.all())
                     outcomes = "outcome" if number == 1 else "outcomes"
                     text = "topic %s: %d %s did not reach Redis before the stop; unacked messages are redelivered"
                     log.warning(text, self._topic.name, number, outcomes)

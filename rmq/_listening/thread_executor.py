@@ -5,7 +5,6 @@ from __future__ import annotations
 from rmq._claiming.prefetch_size import MOST_BATCHED, MOST_PREFETCHED, PREFETCH_S
 from rmq._listening.listener import Listener
 from rmq._listening.listener_thread import LOOK_EVERY_S, PIGGYBACK_S, SETTLE_AFTER_S, ListenerThread
-from rmq._model.delivery_columns import number_of
 from rmq._model.times import monotonic_s
 
 SLOW_S = 0.5
@@ -112,7 +111,7 @@ class ThreadExecutor:
             parallel: Number of handlers that work on them.
         """
         late = monotonic_s() - since_s > 2 * PREFETCH_S
-        return late and self.calls.prefetch.takes_s(number_of(list(self.thread.waiting))) > SLOW_S * parallel
+        return late and self.calls.prefetch.takes_s(self.thread.number_waiting()) > SLOW_S * parallel
 
     def wait(self) -> None:
         """Wait until there may be something to do."""

@@ -1,70 +1,47 @@
-"""Deliveries: claimed messages, and their outcomes."""
+"""Deliveries: claimed messages; and claims: what a consumer holds.
+
+A claim is what one call of the claim script has taken from one slot under one claim score: some rows, each a message
+with its content and body. The claim score is the token that acks, nacks and renewals compare. All rows of a claim have
+the same one, and keep the same one while the claim is renewed as a whole. Redis can therefore ack a claim without its
+names, as long as none of its rows is open or was settled by name. A renewal of some rows only, as a consumer may ask
+for it, gives these rows a score of their own: they are `apart`, and the claim is named from then on.
+
+Handlers, the lease keeper and threads of the user write to a claim at the same time, so each row has cells of its own:
+its outcome, whether its lease is known to be lost, and whether it has ended, that is, whether nothing of it is held any
+more. A cell is stored atomically, and there is no counter beside the cells that could miss a change.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
-from enum import Enum
 from functools import reduce
+from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeAlias
 
+from rmq._model.outcomes import ACKED, RELEASED, Outcome, Verb, describe
 from rmq._model.records import BODIES, ITEMS, NOTHING, Record, read_record, unwrap
-from rmq._model.replies import NO_OWNER, Claimed, Owner, StreamClaimed
+from rmq._model.replies import NO_OWNER, ClaimedRows, Owner
 from rmq._model.scores import ages_for, retries_left_of
 from rmq._model.times import Duration, duration_ms, moment_of, monotonic_s
 from rmq._model.topics import Topic
 from rmq._model.typed import PayloadT, decode_payload
 from rmq._model.whereabouts import body_of, version_of
-from rmq.errors import AlreadySettledError, InvalidValueError, LeaseLostError, ReplyLostError, RmqError
-
-MAX_ERROR_CHARACTERS = 1_000
+from rmq.errors import AlreadySettledError, InvalidValueError, LeaseLostError
 
 Fold: TypeAlias = Callable[[Any, bytes], Any]
 """Function that combines the result so far with an item."""
 
 
-class Verb(Enum):
-    """Outcome of a delivery.
-
-    Examples:
-        >>> Verb.ACK in set(Verb)
-        True
-    """
-
-    ACK = "ack"
-    NACK = "retry"
-    BURY = "bury"
-    RELEASE = "release"
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The outcome of a delivery, and its reason.
-
-    Attributes:
-        verb: The action.
-        delay_ms: For a nack: wait before the retry, ms; `None` for the topic's retry policy. For a release: wait before
-            the redelivery of a message that has failed without using up a retry; `None` if its handler has not begun.
-        error_type: Class of the error, such as `ValueError`.
-        error_message: Text of the error, at most 1,000 characters.
-
-    Examples:
-        >>> Outcome(Verb.NACK, delay_ms=5_000).verb.name
-        'NACK'
-    """
-
-    verb: Verb
-    delay_ms: int | None = None
-    error_type: str = ""
-    error_message: str = ""
-
-
 _NOT_DECODED = object()
 
-ACKED = Outcome(Verb.ACK)
-RELEASED = Outcome(Verb.RELEASE)
+NO_SCORE = 0
+"""Claim score that no message has: settling or renewing with it changes nothing, and reports a lost lease."""
+
+
+_NONE_APART: Mapping[int, tuple[int, float]] = MappingProxyType({})
+"""Claim score and lease of the rows of a claim that are apart, where there are none."""
 
 
 class Holder(Protocol):
@@ -87,19 +64,10 @@ class Delivery(Generic[PayloadT]):
     """A claimed message: ack it when done, nack it to have it retried, or let the lease expire.
 
     Attributes:
-        topic: Its topic's definition.
-        slot: Its slot.
+        claim: The claim that it is a row of.
+        row: Its row there, from 0.
         content: Its content in bytes.
         body: Its body in bytes, or `None`. With the topic's `merge`: a number as text; `None` for items.
-        store_score: Score it had in store: due ms, a priority with its age, or, after a rollback, retries left.
-        claim_score: The token that ack, nack and extend compare.
-        claimed_ms: Redis' time of the claim, epoch ms.
-        lease_until_s: Earliest time at which the lease ends, on the clock of `rmq._model.times.monotonic_s`.
-        owner: Epoch and ensemble under which it was claimed.
-        lost: True once the lease is known to be lost: another consumer may have the message.
-        outcome: How it was settled; `None` until then.
-        ack_individually: Whether its ack must name it, because Redis could not ack its claim as a whole.
-        under_way: Whether a renewal or an ack with its claim score was sent and is not answered yet.
         trace: The W3C traceparent sent with it, empty for none; see `rmq._model.records`.
 
     Examples:
@@ -112,37 +80,59 @@ class Delivery(Generic[PayloadT]):
         True
     """
 
-    __slots__ = (
-        "_holder", "ack_individually", "body", "claim_score", "claimed_ms", "content", "decoded", "lease_until_s",
-        "lost", "outcome", "owner", "slot", "store_score", "topic", "trace", "under_way",
-    )  # fmt: skip
+    __slots__ = ("body", "claim", "content", "decoded", "row", "trace")
 
     _record: Record = NOTHING
     """The result of its sends; without the topic's `merge` that of one send of unknown time."""
 
-    def __init__(
-        self,
-        topic: Topic,
-        slot: int,
-        claimed: Claimed | StreamClaimed,
-        claimed_ms: int,
-        lease_until_s: float,
-        holder: Holder,
-        owner: Owner = NO_OWNER,
-    ) -> None:
-        self.topic = topic
-        self.slot = slot
-        self.content = claimed.content
-        self.body, self.trace = (None, "") if claimed.body is None else unwrap(claimed.body)
-        self.store_score = claimed.store_score
-        self.claim_score = claimed.claim_score
-        self.claimed_ms = claimed_ms
-        self.lease_until_s = lease_until_s
-        self.lost = False
-        self.ack_individually = self.under_way = False
-        self.outcome: Outcome | None = None
-        self.owner = owner
-        self._holder = holder
+    def __init__(self, claim: Claim, row: int, content: bytes, body: bytes | None = None) -> None:
+        self.claim, self.row, self.content = claim, row, content
+        self.body, self.trace = (None, "") if body is None else unwrap(body)
+
+    @property
+    def topic(self) -> Topic:
+        """Its topic's definition."""
+        return self.claim.topic
+
+    @property
+    def slot(self) -> int:
+        """Its slot."""
+        return self.claim.slot
+
+    @property
+    def owner(self) -> Owner:
+        """Epoch and ensemble under which it was claimed."""
+        return self.claim.owner
+
+    @property
+    def store_score(self) -> int:
+        """Score it had in store: due ms, a priority with its age, or, after a rollback, retries left."""
+        return self.claim.rows.scores[self.row]
+
+    @property
+    def claim_score(self) -> int:
+        """The token that ack, nack and extend compare."""
+        return self.claim.score_of(self.row)
+
+    @property
+    def claimed_ms(self) -> int:
+        """Redis' time of the claim, epoch ms."""
+        return self.claim.claimed_ms
+
+    @property
+    def lease_until_s(self) -> float:
+        """Earliest time at which the lease ends, on the clock of `rmq._model.times.monotonic_s`."""
+        return self.claim.lease_of(self.row)
+
+    @property
+    def lost(self) -> bool:
+        """True once the lease is known to be lost: another consumer may have the message."""
+        return bool(self.claim.lost[self.row])
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How it was settled; `None` until then."""
+        return self.claim.outcomes[self.row]
 
     @property
     def text(self) -> str:
@@ -171,14 +161,15 @@ class Delivery(Generic[PayloadT]):
     @property
     def due_ms(self) -> int | None:
         """Due time of the message, epoch ms; `None` on a PRIORITY topic and for a retry."""
-        timed = self.topic.type.timed and self.store_score > self.topic.max_retries
-        return self.store_score if timed else None
+        topic, score = self.topic, self.store_score
+        return score if topic.type.timed and score > topic.max_retries else None
 
     @property
     def priority(self) -> int | None:
         """Priority of the message; `None` on time topics and for a retry."""
-        plain = not self.topic.type.timed and self.store_score > self.topic.max_retries
-        return ages_for(self.topic.max_priority).priority_of(self.store_score) if plain else None
+        topic, score = self.topic, self.store_score
+        plain = not topic.type.timed and score > topic.max_retries
+        return ages_for(topic.max_priority).priority_of(score) if plain else None
 
     @property
     def merged(self) -> int:
@@ -188,9 +179,7 @@ class Delivery(Generic[PayloadT]):
     @property
     def value(self) -> Any:
         """The result of its sends: the body, for `Max`, `Min` and `Sum` a number, for `Collect` the items."""
-        if self._record.kind in BODIES:
-            return self.body
-        return self.items if self._record.kind in ITEMS else self._record.number
+        return value_of(self._record, self.body)
 
     @property
     def payload(self) -> PayloadT:
@@ -300,7 +289,7 @@ class Delivery(Generic[PayloadT]):
         Guarantee: valid by this machine's clock at the time of the call. If the process is paused right afterwards, the
         epoch fences its late ack; for other stores, use `fencing_token`.
         """
-        return not self.lost and monotonic_s() < self.lease_until_s and self._holder.still_owner(self)
+        return not self.lost and monotonic_s() < self.lease_until_s and self.claim.holder.still_owner(self)
 
     def ack(self) -> bool:
         """Acknowledge: the message is done and leaves the queue.
@@ -358,52 +347,37 @@ class Delivery(Generic[PayloadT]):
             AlreadySettledError: The delivery was settled before.
         """
         self.refuse_if_settled()
-        self.outcome = outcome
+        self.claim.outcomes[self.row] = outcome
 
     def refuse_if_settled(self) -> None:
         """Raise `AlreadySettledError` if the delivery was acked, nacked, buried or released before."""
-        if self.outcome is not None:
+        if (outcome := self.outcome) is not None:
             raise AlreadySettledError(
-                f"delivery of {self.content!r:.80} was settled before ({self.outcome.verb.value})",
+                f"delivery of {self.content!r:.80} was settled before ({outcome.verb.value})",
                 topic=self.topic.name,
                 slot=self.slot,
             )
 
     def _end(self, outcome: Outcome) -> bool:
         self.mark(outcome)
-        settle = self._holder.settle
-        if settle is None:
-            return True
-        try:
-            return settle(self, outcome)
-        except RmqError as error:
-            if not isinstance(error, ReplyLostError):
-                self.outcome = None  # it was certainly not carried out, and may be tried again
-            raise
+        settle = self.claim.holder.settle
+        return True if settle is None else settle(self, outcome)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Delivery) and other.claim is self.claim and other.row == self.row
+
+    def __hash__(self) -> int:
+        return hash((id(self.claim), self.row))
 
     def __repr__(self) -> str:
         return f"<Delivery {self.content!r:.80} of {self.topic.name}, slot {self.slot}, attempt {self.attempt}>"
 
 
-def describe(error: BaseException | str) -> tuple[str, str]:
-    """Return the class and the text of an error as they are stored: valid UTF-8, at most 1,000 characters.
-
-    Never raises, even if methods of the error do: otherwise the delivery would get no outcome.
-    """
-    kind = "" if issubclass(type(error), str) else _name_of(error)
-    try:
-        return kind, _kept(str.__str__(str(error)))
-    except BaseException as trouble:  # SystemExit, too
-        return kind, f"(the error's text cannot be read: {_name_of(trouble)})"
-
-
-def _name_of(error: object) -> str:
-    name: str = type.__dict__["__name__"].__get__(type(error))  # a metaclass may have another one
-    return _kept(name)
-
-
-def _kept(text: str) -> str:
-    return text[:MAX_ERROR_CHARACTERS].encode(errors="backslashreplace").decode()[:MAX_ERROR_CHARACTERS]
+def value_of(record: Record, body: bytes | None) -> Any:
+    """Return the result of sends: the body, for `Max`, `Min` and `Sum` a number, for `Collect` the items."""
+    if record.kind in BODIES:
+        return body
+    return record.items if record.kind in ITEMS else record.number
 
 
 class MergedDelivery(Delivery[PayloadT]):
@@ -411,19 +385,9 @@ class MergedDelivery(Delivery[PayloadT]):
 
     __slots__ = ("_items", "_record")
 
-    def __init__(
-        self,
-        topic: Topic,
-        slot: int,
-        claimed: Claimed,
-        claimed_ms: int,
-        lease_until_s: float,
-        holder: Holder,
-        owner: Owner = NO_OWNER,
-    ) -> None:
-        super().__init__(topic, slot, claimed, claimed_ms, lease_until_s, holder, owner)
-        self.ack_individually = True  # its value in flight goes with its ack
-        self._record = read_record(claimed.body) or NOTHING
+    def __init__(self, claim: Claim, row: int, content: bytes, body: bytes | None = None) -> None:
+        self.claim, self.row, self.content = claim, row, content
+        self._record = read_record(body) or NOTHING
         self._items: tuple[bytes, ...] | None = None
         self.body, self.trace = body_of(self._record)
 
@@ -438,3 +402,176 @@ class MergedDelivery(Delivery[PayloadT]):
         if self._items is None:
             self._items = self._record.items
         return self._items
+
+
+class Claim:
+    """A claim of one slot, until its rows are settled or lost.
+
+    Args:
+        topic: The topic's definition.
+        slot: The slot.
+        rows: The claimed messages, all with one claim score.
+        claimed_ms: Redis' time of the claim, epoch ms.
+        lease_until_s: Earliest time at which the lease ends, on the clock of `rmq._model.times.monotonic_s`.
+        holder: Settles the deliveries.
+        owner: Epoch and ensemble under which it was claimed.
+        kind: The class of its deliveries.
+
+    Attributes:
+        score: The claim score of all rows but those that are `apart`.
+        outcomes: The outcome of each row; `None` while it is open.
+        lost: Per row: 1 once its lease is known to be lost.
+        ended: Per row: 1 once its outcome has reached Redis, or no longer can.
+        apart: Rows with a claim score and a lease of their own.
+        named: Whether an ack must name the rows, because Redis could not ack the claim as a whole.
+        busy: Whether a call with its score is under way: one that settles some of its rows, or renews them.
+    """
+
+    __slots__ = (
+        "__weakref__", "apart", "busy", "claimed_ms", "ended", "holder", "kind", "lease_until_s", "lost", "named",
+        "outcomes", "owner", "rows", "score", "slot", "topic",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        topic: Topic,
+        slot: int,
+        rows: ClaimedRows,
+        claimed_ms: int,
+        lease_until_s: float,
+        holder: Holder,
+        owner: Owner = NO_OWNER,
+        kind: type[Delivery] = Delivery,
+    ) -> None:
+        number = len(rows.contents)
+        self.topic, self.slot, self.owner, self.kind = topic, slot, owner, kind
+        self.rows = rows
+        self.score: int = rows.claim_scores[0]
+        self.claimed_ms, self.lease_until_s, self.holder = claimed_ms, lease_until_s, holder
+        self.outcomes: list[Outcome | None] = [None] * number
+        self.lost, self.ended = bytearray(number), bytearray(number)
+        self.apart = _NONE_APART
+        self.named = topic.merge is not None  # the value in flight goes with the ack
+        self.busy = False
+
+    def __len__(self) -> int:
+        return len(self.outcomes)
+
+    def deliveries(self, rows: Iterable[int] | None = None) -> list[Delivery]:
+        """Return deliveries of some rows, by default of all."""
+        kind, contents, bodies = self.kind, self.rows.contents, self.rows.bodies
+        if rows is None and not bodies:
+            return [kind(self, row, content) for row, content in enumerate(contents)]
+        chosen = range(len(contents)) if rows is None else rows
+        return [kind(self, row, contents[row], bodies[row] if bodies else None) for row in chosen]
+
+    def delivery(self, row: int) -> Delivery:
+        """Return the delivery of a row."""
+        bodies = self.rows.bodies
+        return self.kind(self, row, self.rows.contents[row], bodies[row] if bodies else None)
+
+    def open_rows(self, rows: Sequence[int] | None = None) -> Sequence[int]:
+        """Return those of some rows, by default of all, that have no outcome."""
+        outcomes = self.outcomes
+        if outcomes.count(None) == len(outcomes):
+            return range(len(outcomes)) if rows is None else rows
+        return [row for row in (range(len(outcomes)) if rows is None else rows) if outcomes[row] is None]
+
+    def held_rows(self) -> list[int]:
+        """Return the rows that have not ended, settled or not."""
+        return [row for row, ended in enumerate(self.ended) if not ended]
+
+    def live_rows(self) -> list[int]:
+        """Return the rows that have not ended, and whose lease is not known to be lost."""
+        return [row for row, (ended, lost) in enumerate(zip(self.ended, self.lost, strict=True)) if not (ended or lost)]
+
+    def settled_rows(self) -> Sequence[int]:
+        """Return the rows with an outcome that has not reached Redis."""
+        outcomes, ended = self.outcomes, self.ended
+        if None not in outcomes and 1 not in ended:
+            return range(len(outcomes))
+        return [row for row, outcome in enumerate(outcomes) if outcome is not None and not ended[row]]
+
+    @property
+    def is_over(self) -> bool:
+        """True once all rows have ended."""
+        return 0 not in self.ended
+
+    def settle_open(self, outcome: Outcome, rows: Sequence[int] | None = None) -> None:
+        """Give an outcome to those rows, by default all, that have none yet."""
+        for row in self.open_rows(rows):
+            self.outcomes[row] = outcome
+
+    def reopen(self, rows: Iterable[int]) -> None:
+        """Take back the outcomes of rows that were certainly not carried out."""
+        for row in rows:
+            self.outcomes[row] = None
+
+    def end(self, rows: Iterable[int]) -> None:
+        """Note that nothing of some rows is held any more."""
+        for row in rows:
+            self.ended[row] = 1
+
+    def lose(self, rows: Iterable[int]) -> list[int]:
+        """Note that the leases of some rows were lost; return the rows of which that was not known."""
+        new = [row for row in rows if not self.lost[row]]
+        for row in new:
+            self.lost[row] = 1
+        return new
+
+    def score_of(self, row: int) -> int:
+        """Return the claim score of a row."""
+        return self.apart[row][0] if row in self.apart else self.score
+
+    def lease_of(self, row: int) -> float:
+        """Return when the lease of a row ends at the earliest, on the clock of `monotonic_s`."""
+        return self.apart[row][1] if row in self.apart else self.lease_until_s
+
+    def tokens(self, rows: Iterable[int]) -> list[tuple[bytes, int]]:
+        """Return the name and the claim score of some rows."""
+        names, score = self.rows.names, self.score
+        if not self.apart:
+            return [(names[row], score) for row in rows]
+        return [(names[row], self.score_of(row)) for row in rows]
+
+    def renewed(self, rows: Sequence[int], scores: Sequence[int | None], until_s: float, *, alone: bool) -> list[int]:
+        """Record the new claim scores of rows; return the rows whose lease had been lost before.
+
+        Args:
+            rows: The rows whose leases were to be renewed.
+            scores: The new score of each row, the same for all; `None` if its lease had been lost.
+            until_s: When the new lease ends at the earliest, on the clock of `monotonic_s`.
+            alone: Whether the call renewed no other claim, which would have the same score now.
+        """
+        gone = [row for row, score in zip(rows, scores, strict=True) if score is None]
+        score = next((score for score in scores if score is not None), None)
+        if score is None:
+            return gone
+        void = {row for row, place in self.apart.items() if place[0] == NO_SCORE}
+        self.apart = {**self.apart, **dict.fromkeys(set(rows).difference(gone, void), (score, until_s))}
+        places = {self.apart.get(row) for row in set(self.live_rows()).union(rows).difference(gone)}
+        if {place and place[0] for place in places} == {score}:  # all were renewed
+            self.score, self.lease_until_s, self.apart = score, min(place[1] for place in places if place), _NONE_APART
+        self.named = self.named or bool(gone) or (self.rows.counted and not alone)
+        return gone
+
+    def take_away(self, row: int) -> None:
+        """Give a row a claim score that no message has: settling or renewing it changes nothing, and it is lost."""
+        self.apart = {**self.apart, row: (NO_SCORE, self.lease_until_s)}
+
+    def is_whole(self, acked: int, nacked: int, now_s: float) -> bool:
+        """Return whether the ack of so many rows may leave out their names: nothing else is held of the claim.
+
+        Rows that are nacked by the same call are removed before. Naming a single row costs least, and the bodies of
+        a queue are deleted by name.
+        """
+        if acked < 2 or self.named or self.apart or self.lease_until_s < now_s:
+            return False
+        if not self.rows.counted:
+            return acked == len(self)
+        return not self.rows.bodies and acked + nacked == self.ended.count(0)
+
+    def bytes_of(self, rows: Iterable[int]) -> int:
+        """Return the size of rows in bytes: contents, and bodies or items."""
+        contents, bodies = self.rows.contents, self.rows.bodies
+        return sum([len(contents[row]) + (len(bodies[row] or b"") if bodies else 0) for row in rows])

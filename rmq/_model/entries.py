@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import cast
 
-from rmq._model.deliveries import Delivery, Holder
+from rmq._model.deliveries import Delivery
 from rmq._model.messages import BODY, CONTENT
-from rmq._model.replies import NO_OWNER, Flat, Owner, StreamClaimed
+from rmq._model.replies import ClaimedRows, Flat, StreamClaimed
 from rmq._model.times import epoch_number_ms, instant_ms
 from rmq._model.topics import Topic, TopicType
 from rmq._model.typed import PayloadT
@@ -22,9 +23,6 @@ ONLY_GROUP = b"rmq:group"
 
 WAITING = "(waiting)"
 """Name of the consumer that holds a group's entries while they wait for a retry; invalid for other consumers."""
-
-NO_DELIVERY = 0
-"""Delivery number that no entry has: settling or renewing with it changes nothing, and reports a lost lease."""
 
 OWN_MARK = b"#"
 """Separates a consumer's name from a claim's stamp, in the name under which that claim holds its entries."""
@@ -193,6 +191,26 @@ def body_of(flat: Flat) -> bytes | None:
     return fields.get("body") if "content" in fields else None
 
 
+class EntryRows(ClaimedRows):
+    """The entries of a claim for a group, as columns.
+
+    Attributes:
+        entries: The entries as they were claimed.
+        group: The group.
+        by_count: Whether their claim score is the number of their delivery, which other claims have, too.
+    """
+
+    __slots__ = ("by_count", "entries", "group")
+
+    counted = False
+
+    def __init__(self, entries: Sequence[StreamClaimed], group: str) -> None:
+        contents, scores, claim_scores, bodies, names, _ = zip(*entries, strict=True)
+        super().__init__(contents, scores, claim_scores, () if bodies.count(None) == len(bodies) else bodies, True)
+        self.entries, self.group, self.names = entries, group, names
+        self.by_count = claim_scores[0] < _OWN
+
+
 class StreamDelivery(Delivery[PayloadT]):
     """A delivery of a stream topic: acked, nacked and renewed for its `group`.
 
@@ -204,23 +222,16 @@ class StreamDelivery(Delivery[PayloadT]):
         [('page:1', True)]
     """
 
-    __slots__ = ("__weakref__", "_claimed", "group")
+    __slots__ = ()
 
-    def __init__(
-        self,
-        topic: Topic,
-        slot: int,
-        claimed: StreamClaimed,
-        claimed_ms: int,
-        lease_until_s: float,
-        holder: Holder,
-        owner: Owner = NO_OWNER,
-        group: str = "",
-    ) -> None:
-        super().__init__(topic, slot, claimed, claimed_ms, lease_until_s, holder, owner)
-        self.ack_individually = claimed.claim_score < _OWN
-        self._claimed = claimed
-        self.group = group
+    @property
+    def _claimed(self) -> StreamClaimed:
+        return cast("EntryRows", self.claim.rows).entries[self.row]
+
+    @property
+    def group(self) -> str:
+        """The group of consumers for which it was claimed."""
+        return self.claim.rows.group or ""
 
     @property
     def name(self) -> bytes:

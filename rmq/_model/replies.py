@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -157,13 +158,20 @@ class ClaimedRows(Sequence[Claimed]):
 
     Attributes:
         contents: Content of each message.
+        names: Key of each message within its slot: the content; on a stream topic the id.
         scores: Score that each message had in store.
         claim_scores: Claim score of each message.
         bodies: Body of each message; empty if the slot has no bodies.
         alike: Whether all messages have the same claim score.
     """
 
-    __slots__ = ("alike", "bodies", "claim_scores", "contents", "scores")
+    __slots__ = ("alike", "bodies", "claim_scores", "contents", "names", "scores")
+
+    group: str | None = None
+    """The group of a stream topic for which they were claimed."""
+
+    counted = True
+    """Whether Redis compares the number of messages with this claim score when the claim is acked as a whole."""
 
     def __init__(
         self,
@@ -174,13 +182,20 @@ class ClaimedRows(Sequence[Claimed]):
         alike: bool,
     ) -> None:
         self.contents, self.scores, self.claim_scores, self.bodies = contents, scores, claim_scores, bodies
-        self.alike = alike
+        self.names, self.alike = contents, alike
 
-    def of(self, indices: Sequence[int], alike: bool) -> ClaimedRows:
-        """Return the messages at the given indexes."""
+    def by_score(self) -> list[ClaimedRows]:
+        """Return the messages of each claim score: what was rolled back has one by its retries left."""
+        if self.alike:
+            return [self]
+        rows_of: dict[int, list[int]] = defaultdict(list)
+        for row, score in enumerate(self.claim_scores):
+            rows_of[score].append(row)
         columns = (self.contents, self.scores, self.claim_scores, self.bodies)
-        contents, scores, claim_scores, bodies = ([column[index] for index in indices if column] for column in columns)
-        return ClaimedRows(contents, scores, claim_scores, bodies, alike)  # pyright: ignore[reportArgumentType]
+        return [
+            ClaimedRows(*[[column[row] for row in rows] if column else () for column in columns], alike=True)  # pyright: ignore[reportArgumentType]
+            for rows in rows_of.values()
+        ]
 
     def __len__(self) -> int:
         return len(self.contents)

@@ -15,7 +15,8 @@ from rmq.aio.proxy import shielded_method
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from rmq._model.deliveries import Fold, Outcome
+    from rmq._model.deliveries import Fold
+    from rmq._model.outcomes import Outcome
     from rmq._model.replies import Owner
     from rmq._model.topics import Topic
 
@@ -86,10 +87,10 @@ class Delivery(Generic[PayloadT]):
         return getattr(self._plain, name)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Delivery) and other._plain is self._plain
+        return isinstance(other, Delivery) and other._plain == self._plain
 
     def __hash__(self) -> int:
-        return id(self._plain)
+        return hash(self._plain)
 
     def __repr__(self) -> str:
         return repr(self._plain)

@@ -16,8 +16,8 @@ from rmq._listening.concurrency import PermitRequest
 from rmq._listening.listener import Listener
 from rmq._listening.listener_thread import LOOK_EVERY_S, PIGGYBACK_S, ListenerThread
 from rmq._listening.thread_executor import BATCHES_S, SLOW_S, ThreadExecutor
+from rmq._model.claims import Selection, size_of
 from rmq._model.deliveries import Delivery as PlainDelivery
-from rmq._model.delivery_columns import number_of
 from rmq._model.handlers import check_async
 from rmq._model.times import Duration, monotonic_s
 from rmq._model.typed import PayloadT
@@ -170,7 +170,7 @@ class TaskExecutor(ThreadExecutor):
     def _may_begin(self) -> int:
         """Return the number of lanes that would find a message to start, whose slot is in no other lane."""
         waiting = self.thread.waiting
-        return len({delivery.slot for delivery in waiting} - self._busy.keys()) if self._owned else len(waiting)
+        return len({claim.slot for claim, _ in waiting} - self._busy.keys()) if self._owned else len(waiting)
 
     def wait(self) -> None:
         """Wait until a lane is done, or until something may be claimed if there is room for it."""
@@ -250,17 +250,17 @@ class TaskExecutor(ThreadExecutor):
         if parallel is None:
             parallel = self._max_tasks if self._permits is None else self._task_count + len(self._permits_held)
         parallel -= len(self.calls.hung)
-        batch, open_ = self.batch or 1, [each for each in self.thread.held.deliveries if each.outcome is None]
-        most = parallel * batch
+        batch, most = self.batch or 1, parallel * (self.batch or 1)
+        open_ = sum([len(claim.open_rows()) for claim in self.thread.held.claims])
         if self._careful:
             most = min(parallel, 1)
         elif self._held_up:  # what would wait behind a batch that is not full would only go back again
-            most, open_ = (parallel - len(self.calls.running)) * batch, list(self.thread.waiting)
+            most, open_ = (parallel - len(self.calls.running)) * batch, self.thread.number_waiting()
         elif self.batch is None or (self.may_claim_ahead and not self._owned):
             within_s, each = (PREFETCH_S, MOST_PREFETCHED) if self.batch is None else (BATCHES_S, MOST_BATCHED)
             ahead = min(parallel * self.calls.prefetch.messages(within_s), self.thread.planner.nodes * each)
             most = max(most, ahead // batch * batch)
-        return self.thread.room_beside(max(0, most - number_of(open_)))
+        return self.thread.room_beside(max(0, most - open_))
 
     @property
     def _may_not_start(self) -> bool:
@@ -276,7 +276,7 @@ class TaskExecutor(ThreadExecutor):
         task, last_s, permits = asyncio.current_task(), monotonic_s(), self._permits
         try:
             while part := self._take_ready():
-                slots = {delivery.slot for delivery in part} if self._owned else set[int]()
+                slots = {claim.slot for claim, _ in part} if self._owned else set[int]()
                 self._begun_s = monotonic_s()
                 self._busy.update(dict.fromkeys(slots, self._begun_s))
                 try:
@@ -306,7 +306,7 @@ class TaskExecutor(ThreadExecutor):
                 permits.end(permit_s)
             self._note_change()
 
-    def _take_ready(self) -> Sequence[PlainDelivery]:
+    def _take_ready(self) -> Sequence[Selection]:
         """Take the messages that a lane may start now."""
         if self._may_not_start:
             self.thread.stop_starting()
@@ -316,14 +316,14 @@ class TaskExecutor(ThreadExecutor):
             ready = self.thread.take_waiting(most)
             self._waited = len(self.thread.waiting)
             return ready
-        taken: list[PlainDelivery] = []
-        left: deque[PlainDelivery] = deque()
+        taken: list[Selection] = []
+        left: deque[Selection] = deque()
         waiting = self.thread.waiting
-        while waiting and (number := number_of(taken)) < most:
-            if taken and number + number_of([waiting[0]]) > most:  # a claim in columns, which is not cut
+        while waiting and (number := size_of(taken)) < most:
+            if taken and number + len(waiting[0].rows) > most:  # a claim in columns, which is not cut
                 break
-            delivery = waiting.popleft()
-            (left if delivery.slot in self._busy else taken).append(delivery)
+            part = waiting.popleft()
+            (left if part.claim.slot in self._busy else taken).append(part)
         waiting.extendleft(reversed(left))
         self._waited = len(waiting)
         return taken

@@ -14,7 +14,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from rmq._io.observers import Observer
-from rmq._model.deliveries import Delivery, Verb
+from rmq._model.deliveries import Delivery
+from rmq._model.outcomes import Verb
 from rmq._model.times import monotonic_s
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)

@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from rmq._broker.registry import Registry
-from rmq._model.deliveries import describe
+from rmq._model.outcomes import describe
 from rmq._model.times import Duration, duration_ms
 from rmq._model.topics import Topic
 from rmq._transport.call import Call

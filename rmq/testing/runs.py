@@ -15,10 +15,11 @@ from rmq._io.observers import Observers
 from rmq._listening.arguments import with_arguments
 from rmq._listening.handler_invoker import HandlerInvoker, ListenerSetup
 from rmq._listening.listener import Listener
-from rmq._model.deliveries import Delivery, Verb
-from rmq._model.delivery_columns import spread, spread_some
+from rmq._model.claims import deliveries_of
+from rmq._model.deliveries import Delivery
 from rmq._model.handlers import refuse_unfinished
-from rmq._model.times import moment_at, monotonic_s
+from rmq._model.outcomes import Verb
+from rmq._model.times import moment_at
 from rmq._model.topics import Topic
 from rmq._transport.connections import Connections, call_slots
 from rmq.client import RmqClient
@@ -201,23 +202,23 @@ class _Runner(Consumer[Any]):
     def step(self, most: int) -> list[Delivery]:
         """Handle as many due messages as the handler takes at once, and return the settled deliveries."""
         listener = self._listener
-        part = self._claimed(min(listener.batch or 1, most, MAX_POLL), 0.0, listener.columns)
+        part = self._claimed(min(listener.batch or 1, most, MAX_POLL), 0.0)
         if not part:
             return []
         self._calls.handle(part)
-        settled = list(spread_some(part, monotonic_s()))
+        settled = part
         while settled:  # a call may settle fewer
-            round_ = self._claims.claim(0, settled, settled)
-            if len(round_.unsent) == len(settled) or round_.unconfirmed:
+            round_ = self._claims.claim(0, settled)
+            if round_.unconfirmed or not round_.settled:
                 raise RedisUnavailableError(f"could not store outcomes of topic {self.topic.name} in Redis")
             settled = round_.unsent
             for delivery in round_.lost:
                 if listener.on_lost is not None:
                     listener.on_lost(delivery)
-        ended = spread(part)
+        ended = deliveries_of(part)
         if self._observers.all:
             self._observers.settled(ended)
-        return list(ended)
+        return ended
 
     def due_ms(self) -> list[int]:
         """Return the next due times of the slots, epoch ms."""

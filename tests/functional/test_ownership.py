@@ -32,6 +32,7 @@ from tests.support.core import (
     Fetcher,
     Holder,
     redis_identity,
+    select,
 )
 from tests.support.ledger import tell
 from tests.support.link import Link
@@ -273,7 +274,7 @@ def test_a_new_owner_waits_for_what_the_one_before_has_in_flight(
     assert {delivery.fencing_token for delivery in claimed} == {2}
     for delivery in claimed:
         delivery.mark(ACKED)
-    at_work.claim(0, claimed)
+    at_work.claim(0, select(claimed))
     planner.set_owned({})
     planner.set_owned({0: Owner(2, "zk")})
     with RmqClient(redis_url) as client:

@@ -145,7 +145,7 @@ MUTANTS = (
         "whoever only settles brings back a group",
         ("stream_settle", "redis.call('XGROUP', 'DESTROY', slot.store, group)", ""),
     ),
-    _mutant("extend does not compare", ("extend", "content) == claim_score", "content) ~= false")),
+    _mutant("extend does not compare", ("extend", "scores[i] == claim_score", "scores[i] ~= false")),
     _mutant("extend gives no retry back", ("extend", "tonumber(claim_score) % 1000)", "0)")),
     _mutant("ack drops a fresh copy's body", ("drop_bodies", "if not fresh[i] then", "if true then")),
     _mutant("ack leaves the body behind", ("drop_bodies", "if #gone > 0 then", "if false then")),

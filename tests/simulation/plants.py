@@ -36,7 +36,7 @@ CONNECTIONS = "rmq._transport.connections:Connections"
 
 OWNERSHIP = "rmq._ownership"
 
-ACKED = "__import__('rmq._model.deliveries', fromlist=['ACKED']).ACKED"
+ACKED = "__import__('rmq._model.outcomes', fromlist=['ACKED']).ACKED"
 NEW = "__import__('rmq._model.replies', fromlist=['SendResult']).SendResult(1, 0)"
 MINE = "redis.call('ZSCORE', slot.prepare, content)"
 
@@ -53,13 +53,14 @@ PLANTS = (
     ),
     _python(
         "a renewal overtakes the ack of its delivery",
-        (f"{LEASES}:InFlight.to_renew", " or id(each) in settling", ""),
-        (f"{LEASES}:InFlight.to_renew", "each.under_way = True", "pass"),
+        (f"{LEASES}:InFlight.begin_renewing", "and not claim.busy ", ""),
+        (f"{LEASES}:InFlight.begin_renewing", "claim.busy = True", "pass"),
         (f"{LEASES}:LeaseKeeper._begin", "* 2 / 3", "* 0.99"),
     ),
     _python(
         "a delivery whose lease is over is begun",
-        (f"{HANDLERS}._ready", "if not delivery.lost and now_s < delivery.lease_until_s", "if True"),
+        (f"{HANDLERS}._ready", "if now_s >= claim.lease_until_s", "if False"),
+        (f"{HANDLERS}._ready", "elif 1 in claim.lost", "elif False"),
     ),
     _lua(
         "a lease ends at once after a renewal", ("extend", "whole(stamp * 1000 +", "whole((stamp - lease_ms) * 1000 +")

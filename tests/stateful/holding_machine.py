@@ -16,11 +16,20 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from rmq import Delivery, Topic, TopicType
+from rmq import Delivery, Outcome, Topic, TopicType
 from rmq._claiming.claim_planner import ClaimPlanner
 from rmq._claiming.fetcher import Fetcher
 from rmq._listening.listener_thread import ListenerThread
-from tests.support.core import ACKED, RELEASED, Connections, EncodedMessage, QueueBroker, slot_keys
+from tests.support.core import (
+    ACKED,
+    RELEASED,
+    Connections,
+    EncodedMessage,
+    QueueBroker,
+    deliveries_of,
+    select,
+    slot_keys,
+)
 from tests.support.holders import HolderStub
 
 EXAMPLES = {"default": 100, "ci": 100, "mutants": 100, "long": 3_000}
@@ -86,14 +95,15 @@ class HoldingMachine(RuleBasedStateMachine):
         self.others += self.other.claim(limit).deliveries
 
     @rule(number=st.integers(1, 3), outcome=st.sampled_from([ACKED, RELEASED]))
-    def another_settles(self, number: int, outcome: object) -> None:
+    def another_settles(self, number: int, outcome: Outcome) -> None:
         settled, self.others = self.others[:number], self.others[number:]
         for delivery in settled:
-            delivery.outcome = outcome  # pyright: ignore[reportAttributeAccessIssue]
+            delivery.mark(outcome)
             if outcome is ACKED:
                 self.acked_by_other.add(delivery.content)
-        while settled:  # what did not go along, or has to be acked by name, goes with the next call
-            settled = self.other.claim(0, settled, [*settled, *self.others]).unsent
+        waiting = select(settled)
+        while waiting:  # what did not go along, or has to be acked by name, goes with the next call
+            waiting = self.other.claim(0, waiting).unsent
 
     def places(self) -> tuple[Counter[bytes], Counter[bytes], Counter[bytes]]:
         """What is in store, in prepare and in retry, in all slots."""
@@ -105,21 +115,26 @@ class HoldingMachine(RuleBasedStateMachine):
                 counted.update(members)
         return found
 
+    def held(self) -> tuple[set[bytes], set[bytes]]:
+        """What the thread holds, and what of it is being settled."""
+        held = [(each, claim.busy) for claim in self.worker.held.all() for each in claim.deliveries(claim.held_rows())]
+        return {each.content for each, _ in held}, {each.content for each, busy in held if busy and each.outcome}
+
     @invariant()
     def each_is_in_one_place(self) -> None:
         store, prepare, retry = self.places()
         done = set(self.returned) | self.acked_by_other
         assert set(store + prepare + retry) | done == self.sent
         assert not (store + prepare + retry) - Counter(self.sent), "in two places"
-        held = {each.content for each in self.worker.held.all()}
+        held, on_the_way = self.held()
         theirs = {each.content for each in self.others}
         unknown = set(prepare) - held - theirs
         assert not unknown or self.worker.claims.has_earlier
-        on_the_way = {each.content for each in self.worker.held.all() if each.under_way}
         assert (held - on_the_way) | theirs <= set(prepare)
         assert not held & theirs
-        assert {each.content for each in self.worker.waiting} <= held
-        assert all(each.outcome is None for each in self.worker.waiting)
+        waiting = deliveries_of(self.worker.waiting)
+        assert {each.content for each in waiting} <= held
+        assert all(each.outcome is None for each in waiting)
         assert not set(self.returned) & set(store + retry), "what was handled came back"
         assert not self.returned or self.returned.most_common(1)[0][1] == 1, "handled twice"
         assert not set(self.returned) & self.acked_by_other

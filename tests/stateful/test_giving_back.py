@@ -47,7 +47,8 @@ class InTurnMachine(HoldingMachine):
             worker.calls.began_s = monotonic_s() - AGES
             worker.handlers.return_stalled()  # as the watcher does in a thread of its own
             # an ack may go with a later call: of a whole claim in a slot with failures it is asked for by name then
-            left = [each for each in worker.held.all() if each.content not in contents and each.outcome is not ACKED]
+            held = [each for claim in worker.held.all() for each in claim.deliveries(claim.held_rows())]
+            left = [each for each in held if each.content not in contents and each.outcome is not ACKED]
             self.kept_back += [*left, *worker.waiting]  # an error here would be a handler's failure
         if behaviour in (FAILS, FAILS_AFTER):
             self.failed.update(contents)

@@ -24,7 +24,7 @@ from rmq.aio.greenlets import TaskGroup, wait
 from rmq.aio.listener import TaskExecutor
 from tests.stateful.databases import on_database
 from tests.stateful.holding_machine import AGES, HoldingMachine, play
-from tests.support.core import Connections, QueueBroker, ScriptLibrary, monotonic_s, parse_url
+from tests.support.core import Connections, QueueBroker, ScriptLibrary, deliveries_of, monotonic_s, parse_url
 from tests.support.slots import scripts_under_test
 
 # the histories take the place of the event loop's own rounds
@@ -141,7 +141,7 @@ class LanesMachine(HoldingMachine):
     def waits_behind_others(self) -> bool:
         """Return whether no lane may begin what waits: an owner has one lane for a slot."""
         busy = self.in_tasks._busy.keys() if self.owned else set[int]()
-        return len(self.running) == self.lanes or {each.slot for each in self.worker.waiting} <= busy
+        return len(self.running) == self.lanes or {claim.slot for claim, _ in self.worker.waiting} <= busy
 
     def return_stalled(self) -> None:
         """Do what the watcher does, for handlers that began very long ago."""
@@ -203,7 +203,7 @@ class LanesMachine(HoldingMachine):
         for slot in slow:
             self.in_tasks._busy[slot] -= AGES
         self.do(self.look_now)
-        assert not {each.slot for each in self.worker.waiting} & slow
+        assert not {claim.slot for claim, _ in self.worker.waiting} & slow
 
     @rule()
     def all_is_handled(self) -> None:
@@ -273,7 +273,7 @@ def test_what_would_wait_behind_a_hanging_batch_is_not_claimed_again(machine: ty
     history.much_comes([1])
     history.much_comes([1])
     assert [contents for contents, _ in history.running] == [[b"0"]]
-    assert [each.content for each in history.worker.waiting] == [b"1"]
+    assert [each.content for each in deliveries_of(history.worker.waiting)] == [b"1"]
     history.the_watcher_comes_by()
     history.teardown()
 

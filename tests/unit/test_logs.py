@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from typing import Any, cast
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,13 +12,14 @@ from hypothesis import strategies as st
 from rmq import Delivery, JsonFormatter, LogContext, Topic, TopicType
 from rmq._model.replies import Claimed
 from rmq.logs import about
+from tests.support.claims import claim_of
 
 EVIL = b"\x1b[31mred\x1b]0;title\x07 <script>\xff\xfe\r\nforged: line"
 
 
 def delivery_of(content: bytes, body: bytes | None = None) -> Delivery:
     claimed = Claimed(content, 100, 1_790_000_000_016, body)
-    return Delivery(Topic("jobs", TopicType.PRIORITY), 3, claimed, 0, 0.0, cast("Any", None))
+    return claim_of(Topic("jobs", TopicType.PRIORITY), claimed, slot=3).delivery(0)
 
 
 def line_of(message: str, *args: object, deliveries: list[Delivery] | None = None, error: bool = False) -> str:

@@ -14,8 +14,10 @@ from tests.support.core import (
     FEWEST_KEPT,
     NO_OWNER,
     OWN_FROM,
+    Claim,
     ClaimReply,
     Connections,
+    EntryRows,
     ExtendReply,
     Member,
     NewestDeliveries,
@@ -24,6 +26,7 @@ from tests.support.core import (
     group_keys,
     slot_keys,
     take_renewal,
+    whole,
 )
 from tests.support.streams import pending_rows
 
@@ -169,23 +172,23 @@ def claimed(entry: bytes) -> StreamClaimed:
 def test_a_renewal_that_was_under_way_gives_no_token_back(connections: Connections, topic: Topic) -> None:
     source = StreamBroker(connections, topic, Member("g", "me"))
 
-    def delivered() -> Delivery:
-        (delivery,) = source.deliveries(0, ClaimReply(1, 0, 0, 0, (), (claimed(b"1-0"),)), 9e9, HOLDER, NO_OWNER)
-        return delivery
+    def delivered() -> Claim:
+        (claim,) = source.claims(0, ClaimReply(1, 0, 0, 0, (), (claimed(b"1-0"),)), 9e9, HOLDER, NO_OWNER)
+        return claim
 
     first, second = delivered(), delivered()
-    take_renewal([first, second], ExtendReply(1, (1, 1)), 0.0)
-    assert (first.claim_score, second.claim_score) == (0, 1)
+    take_renewal([whole(first), whole(second)], ExtendReply(1, (1, 1)), 0.0)
+    assert (first.score_of(0), second.score_of(0)) == (0, 1)
 
 
 def test_deliveries_that_nobody_has_are_not_kept(topic: Topic) -> None:
     newest = NewestDeliveries()
-    kept: list[StreamDelivery] = []
+    kept: list[Claim] = []
     for number in range(3 * FEWEST_KEPT):
-        delivery = StreamDelivery(topic, 0, claimed(b"%d-0" % number), 1, 9e9, HOLDER)
-        newest.add([delivery])
+        claim = Claim(topic, 0, EntryRows([claimed(b"%d-0" % number)], "g"), 1, 9e9, HOLDER)
+        newest.add(claim)
         if number % 100 == 0:
-            kept.append(delivery)
+            kept.append(claim)
     assert len(kept) < len(newest) <= FEWEST_KEPT
-    newest.add([StreamDelivery(topic, 0, claimed(kept[0].name), 1, 9e9, HOLDER)])
-    assert [delivery.claim_score for delivery in kept[:2]] == [0, 1]
+    newest.add(Claim(topic, 0, EntryRows([claimed(kept[0].rows.names[0])], "g"), 1, 9e9, HOLDER))
+    assert [claim.score_of(0) for claim in kept[:2]] == [0, 1]

@@ -23,7 +23,21 @@ from rmq._listening.thread_executor import ThreadExecutor
 from rmq.errors import ScriptFailedError
 from tests.conftest import MakeTopic
 from tests.support.clients import left_in, stats_of, texts
-from tests.support.core import ACKED, WHOLE_BATCH, Connections, Outcomes, QueueBroker, monotonic_s, parse_url, slot_keys
+from tests.support.core import (
+    ACKED,
+    WHOLE_BATCH,
+    Claim,
+    Connections,
+    Outcomes,
+    QueueBroker,
+    Selection,
+    deliveries_of,
+    monotonic_s,
+    parse_url,
+    select,
+    slot_keys,
+    whole,
+)
 from tests.support.holders import HolderStub
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer
@@ -89,7 +103,7 @@ def test_what_is_claimed_is_shared_out_among_the_slots(connections: Connections,
     assert sorted(texts(found)) == ["s0 m0", "s0 m1", "s1 m0"]
     for delivery in found:
         delivery.mark(ACKED)
-    round_ = claims.claim(10, found)
+    round_ = claims.claim(10, select(found))
     assert sorted(texts(round_.deliveries)) == ["s0 m2", "s1 m1", "s1 m2"]
     assert round_.unsent == []
 
@@ -110,9 +124,11 @@ def test_a_slot_that_fails_neither_hides_the_others_nor_has_outcomes_sent_twice(
     for delivery in found:
         delivery.mark(ACKED)
     with caplog.at_level(logging.WARNING):
-        round_ = claims.claim(0, found)
+        round_ = claims.claim(0, select(found))
     assert round_.deliveries == []
-    assert texts(round_.unsent) == ["s1"]  # to be sent again as long as its lease runs; the other one is done
+    assert texts(deliveries_of(round_.unsent)) == [
+        "s1"
+    ]  # to be sent again as long as its lease runs; the other one is done
     assert "WRONGTYPE" in caplog.text
     assert client.inspect(topic).stats([0]).total("acked") == 1
     # nothing to settle and nothing claimed: raised, and the slot is left alone for a moment
@@ -164,9 +180,9 @@ def test_an_outcome_that_never_got_out_is_handed_back(client: RmqClient, topic: 
         delivery.mark(ACKED)
     proxy.refuse_connections()
     proxy.cut_now()
-    wait_until(lambda: claims.claim(0, found).unsent == found)
+    wait_until(lambda: set(deliveries_of(claims.claim(0, select(found)).unsent)) == set(found))
     proxy.normal()
-    assert claims.claim(0, found).unsent == []
+    assert claims.claim(0, select(found)).unsent == []
     assert left_in(stats_of(client, topic)) == (0, 0, 0, 0)
     connections.close()
 
@@ -203,26 +219,25 @@ def test_outcomes_ride_on_claims_from_their_slot_and_all_go_where_nothing_is_due
 ) -> None:
     planner = ClaimPlanner(connections, topic, [0, 1])
     claims = Fetcher(planner, HOLDER)
-    held = claims.claim(4).deliveries
-    for delivery in held:
-        delivery.mark(ACKED)
+    held = claims.claim(4).claims
+    for claimed in held:
+        claimed.settle_open(ACKED)
     plans: list[ClaimPlan] = []
 
-    def claim(limit: int) -> list[Delivery]:
+    def claim(limit: int) -> list[Claim]:
         """As a listener's thread does."""
         plans.append(plan := planner.plan(limit))
         slots = {visit.slot for visit in plan.requests}
-        settled = [delivery for delivery in held if not plan.busy or delivery.slot in slots]
-        for delivery in settled:
-            held.remove(delivery)
-        return claims.carry_out(plan, settled).deliveries
+        settled = [one for one in held if not plan.busy or one.slot in slots]
+        held[:] = [one for one in held if one not in settled]
+        return claims.carry_out(plan, [*map(whole, settled)]).claims
 
     claim(1)
     assert stats_of(client, topic).total("acked") == 2
     left = claim(10)
     assert (stats_of(client, topic).total("acked"), held) == (4, [])
-    for delivery in left:
-        delivery.mark(ACKED)
+    for claimed in left:
+        claimed.settle_open(ACKED)
     held += left
     claim(10)
     assert (len(plans[0].requests), plans[-1].busy) == (1, False)
@@ -273,7 +288,7 @@ def test_a_message_that_waited_for_its_twin_is_due_once_that_one_is_acked(
     assert claims.claim(10).deliveries == []
     assert planner.wait_s(5.0) == 5.0
     found[0].mark(ACKED)
-    claims.claim(0, found)
+    claims.claim(0, select(found))
     assert texts(claims.claim(10).deliveries) == ["a"]
 
 
@@ -292,7 +307,7 @@ def test_an_outcome_does_not_put_back_the_search_behind_thousands_in_flight(
     planner.expect(0)
     assert claims.claim(1).deliveries == []  # a search ends after about 1,000
     found[0].mark(ACKED)
-    claims.claim(0, found)
+    claims.claim(0, select(found))
     assert texts(claims.claim(1).deliveries) == ["behind"]
 
 
@@ -322,13 +337,12 @@ def test_acks_of_a_claim_that_come_late_are_carried_out_while_nobody_else_has_it
     client.producer(topic).send_many(PriorityMessage(f"m{i}", 100, slot_basis=bases[0]) for i in range(3))
     planner = ClaimPlanner(connections, topic, [0, 1])
     claims = Fetcher(planner, HOLDER)
-    found = claims.claim(10).deliveries
-    for delivery in found:
-        delivery.mark(ACKED)
-        delivery.claim_score -= 100_000
-        delivery.lease_until_s -= 100
-        redis_client.zadd(slot_keys(topic.name, 0).prepare, {delivery.content: delivery.claim_score})
-    assert claims.claim(0, found).unsent == []
+    [found] = claims.claim(10).claims
+    found.settle_open(ACKED)
+    found.score -= 100_000
+    found.lease_until_s -= 100
+    redis_client.zadd(slot_keys(topic.name, 0).prepare, dict.fromkeys(found.rows.contents, found.score))
+    assert claims.claim(0, [whole(found)]).unsent == []
     assert stats_of(client, topic).total("acked") == 3
 
 
@@ -342,13 +356,13 @@ def test_outcomes_that_come_too_late_are_not_given_up_in_silence(
     connections: Connections, topic: Topic, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker = a_worker(connections, topic)
-    found = worker.claims.claim(10).deliveries
-    worker.held.deliveries = list(found)
-    found[0].lease_until_s = 0.0
+    late, other = worker.claims.claim(10).claims
+    worker.held.claims = [late, other]
+    late.lease_until_s = 0.0
     with caplog.at_level(logging.WARNING):
-        worker._drop(found, FetchResult([], found[:2]))  # pyright: ignore[reportPrivateUsage]
-    assert worker.held.deliveries == [found[1]]
-    assert "acks or nacks that did not reach Redis before their leases expired: 1" in caplog.text
+        worker._drop(FetchResult(unsent=[whole(late), whole(other)]))  # pyright: ignore[reportPrivateUsage]
+    assert (worker.held.claims, list(late.lost)) == ([other], [1] * 3)
+    assert "acks or nacks that did not reach Redis before their leases expired: 3" in caplog.text
 
 
 def test_outcomes_with_a_lost_reply_are_not_told_as_carried_out(
@@ -367,7 +381,7 @@ def test_outcomes_with_a_lost_reply_are_not_told_as_carried_out(
     observers.all.append(Watch())
     worker = a_worker(connections, topic, observers)
     found = worker.claims.claim(4).deliveries
-    worker.held.deliveries = list(found)
+    worker.held.claims = [claim for claim, _ in select(found)]
     found[0].mark(ACKED)
     worker.settle_only()
     assert told == found[:1]
@@ -387,7 +401,7 @@ def test_an_ack_does_not_ride_on_beside_a_slow_handler(
 ) -> None:
     worker = a_worker(connections, topic)
     found = worker.claims.claim(1).deliveries
-    worker.held.deliveries = list(found)
+    worker.held.claims = [claim for claim, _ in select(found)]
     found[0].mark(ACKED)
     worker.held.defer_acks(0.0)
     worker.calls.began_s = monotonic_s() + 60
@@ -405,7 +419,7 @@ def test_no_ack_rides_on_when_its_worker_stops_ends_or_hands_over(
 ) -> None:
     worker = a_worker(connections, topic)
     found = worker.claims.claim(4).deliveries
-    worker.held.deliveries = list(found)
+    worker.held.claims = [claim for claim, _ in select(found)]
     for delivery in found:
         delivery.mark(ACKED)
     worker.held.defer_acks(0.0)
@@ -426,21 +440,22 @@ def test_a_worker_ends_after_acks_that_another_thread_just_sends(
     """A stop gives back in a thread of its own, beside the worker that ends."""
     worker = a_worker(connections, topic)
     found = worker.claims.claim(4).deliveries
-    worker.held.deliveries = list(found)
+    worker.held.claims = [claim for claim, _ in select(found)]
     for delivery in found:
         delivery.mark(ACKED)
     worker.held.defer_acks(0.0)
     taking, going_on = threading.Event(), threading.Event()
     take = worker.held.take_deferred
 
-    def take_slowly(*args: Any) -> list[Delivery]:
+    def take_slowly(*args: Any) -> None:
         if taking.is_set():
-            return take(*args)
+            take(*args)
+            return
         deferred, worker.held.deferred = worker.held.deferred, {}
         taking.set()
         going_on.wait(60)
         worker.held.deferred = deferred
-        return take(*args)
+        take(*args)
 
     monkeypatch.setattr(worker.held, "take_deferred", take_slowly)
     stop, end = threading.Thread(target=worker.release_waiting), threading.Thread(target=worker.finish)
@@ -478,18 +493,18 @@ def test_to_give_back_goes_on_beside_what_an_earlier_claim_could_not_settle(
     """Its acks were asked for by name, and counted as if this call's outcomes had not been sent."""
     monkeypatch.setattr("rmq._claiming.fetcher.PIGGYBACKED_NACKS", 1)
     worker = a_worker(connections, topic)
-    earlier, left, *others = sorted(worker.claims.claim(4).deliveries, key=lambda each: each.slot)
-    left.mark(ACKED)
-    worker.claims.claim(0, [left])
-    worker.held.deliveries = [earlier, *others]
-    worker.waiting.extend(others)
-    earlier.mark(ACKED)
-    earlier.under_way = True
-    late = [FetchResult([], [earlier])]
+    first, second = worker.claims.claim(4).claims
+    first.outcomes[0] = ACKED
+    worker.claims.claim(0, [Selection(first, [0])])
+    worker.held.claims = [first, second]
+    worker.waiting.append(whole(second))
+    first.outcomes[1] = ACKED
+    first.busy = True
+    late = [FetchResult(unsent=[Selection(first, [1])])]
     monkeypatch.setattr(worker.claims, "_take_earlier", lambda: (late.pop() if late else None, None))
     monkeypatch.setattr(worker.claims, "_kept", late[0])
     worker.release_waiting()
-    assert (len(others), worker.going_back()) == (2, 0)
+    assert (len(second), worker.going_back()) == (2, 0)
     assert stats_of(client, topic).total("acked") == 1
 
 
@@ -498,23 +513,23 @@ def test_to_give_back_ends_once_the_handler_that_was_slow_has_ended(
 ) -> None:
     """Its thread claims again by then: that must not go back."""
     worker = a_worker(connections, topic)
-    worker.held.deliveries = worker.claims.claim(4).deliveries
-    worker.waiting.extend(worker.held.deliveries)
+    worker.held.claims = worker.claims.claim(4).claims
+    worker.waiting.extend(map(whole, worker.held.claims))
     settle_only, calls = worker.settle_only, list[bool]()
 
     def settle() -> bool:
         calls.append(settle_only())
         worker.calls.began_s = monotonic_s()  # the next handler
-        found = worker.claims.claim(1).deliveries
-        worker.held.deliveries += found
-        worker.waiting.extend(found)
+        found = worker.claims.claim(1).claims
+        worker.held.claims += found
+        worker.waiting.extend(map(whole, found))
         return calls[-1]
 
     monkeypatch.setattr(worker, "settle_only", settle)
     worker.calls.began_s = monotonic_s() - 60
     worker.handlers.return_stalled()
     assert calls == [True]
-    assert [delivery.outcome for delivery in worker.waiting] == [None]
+    assert [claim.outcomes for claim, _ in worker.waiting] == [[None]]
     monkeypatch.undo()
     worker.release_waiting()
 
@@ -552,7 +567,7 @@ def test_an_outcome_that_comes_while_a_claim_is_under_way_is_not_dropped(
         worker = a_worker(connections, topic)
         found = worker.claims.claim(10).deliveries
         assert len(found) == 2
-        worker.held.deliveries = list(found)
+        worker.held.claims = [claim for claim, _ in select(found)]
         proxy.delay_replies(0.3)
         found[0].mark(ACKED)
         before = proxy.commands("EVALSHA")
@@ -561,7 +576,7 @@ def test_an_outcome_that_comes_while_a_claim_is_under_way_is_not_dropped(
         wait_until(lambda: proxy.commands("EVALSHA") > before)
         found[1].mark(ACKED)
         thread.join(10)
-        assert found[1] in worker.held.deliveries
+        assert [bytes(claim.ended) for claim in worker.held.claims] in ([b"\1\0"], [b"\0"])
         worker.finish()
         assert left_in(stats_of(client, topic)) == (0, 0, 0, 0)
         connections.close()

@@ -26,7 +26,7 @@ from rmq import (
 from rmq.errors import AlreadySettledError, InvalidValueError
 from tests.conftest import MakeTopic
 from tests.support.clients import left_in, stats_of
-from tests.support.core import ClaimColumns, Fetcher
+from tests.support.core import Claim, Fetcher
 from tests.support.waiting import wait_until
 
 SOON: dict[TopicType, dict[str, Any]] = {
@@ -67,7 +67,6 @@ def test_columns_are_what_a_poll_would_have_brought(
         while sum(map(len, found)) < 300:
             found.append(consumer.poll_columns(100, timeout=5))
             assert 0 < len(found[-1]) <= 100
-        assert any(isinstance(part, ClaimColumns) for columns in found for part in columns._parts)  # pyright: ignore[reportPrivateUsage]
         for columns in found:
             assert rows_of(columns) == [seen(each) for each in columns.deliveries]
             assert columns.deliveries is not columns.deliveries
@@ -82,15 +81,16 @@ def test_columns_are_what_a_poll_would_have_brought(
     assert left_in(stats_of(client, topic)) == (0, 0, 0, 0)
 
 
-def test_an_ack_of_whole_claims_makes_no_object_for_a_row(client: RmqClient, make_topic: MakeTopic) -> None:
+def test_an_ack_of_whole_claims_makes_no_object_for_a_row(
+    client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic = make_topic(TopicType.PRIORITY, slots=4)
     send(client, topic, 400)
     with client.consumer(topic) as consumer:
         columns = consumer.poll_columns(400)
-        parts: Any = columns._parts  # pyright: ignore[reportPrivateUsage]
+        monkeypatch.setattr(Claim, "deliveries", lambda *args: pytest.fail("a row got an object"))
         assert columns.ack() == []
-        assert [part.is_spread for part in parts] == [len(part.rows) == 1 for part in parts]  # to name one costs least
-        assert not all(part.is_spread for part in parts)
+        monkeypatch.undo()
         with pytest.raises(AlreadySettledError):
             columns.ack([3])
         with pytest.raises(AlreadySettledError):
@@ -236,21 +236,17 @@ def test_leases_of_columns_are_renewed_while_a_handler_runs(client: RmqClient, m
     topic = make_topic(TopicType.PRIORITY, slots=2, lease="1s")
     send(client, topic, 60)
     got: list[list[bytes]] = []
-    parts: list[Any] = []
 
     @client.listener(topic, batch=60, columns=True)
     def handle(columns: DeliveryColumns) -> None:
         got.append(columns.contents)
         if len(got) > 1:
             return
-        parts.extend(columns._parts)  # pyright: ignore[reportPrivateUsage]
-        first = [(part.claim_score, part.lease_until_s) for part in parts]
-        wait_until(lambda: all(part.is_spread for part in parts))
-        renewed = [part.each()[0] for part in parts]
+        first = [(each.claim_score, each.lease_until_s) for each in columns.deliveries]
         wait_until(
             lambda: all(
                 each.claim_score > score and each.lease_until_s > until_s
-                for each, (score, until_s) in zip(renewed, first, strict=True)
+                for each, (score, until_s) in zip(columns.deliveries, first, strict=True)
             )
         )
         columns.nack([0])
@@ -304,7 +300,7 @@ def test_a_consumer_that_closes_gives_back_the_columns_that_no_poll_returned(
     send(client, topic, 20)
     consumer = client.consumer(topic)
     columns = consumer.poll_columns(kept, timeout=5)
-    consumer._return_buffer.keep(columns._parts)  # pyright: ignore[reportPrivateUsage]
+    consumer._return_buffer.keep(columns._selections)  # pyright: ignore[reportPrivateUsage]
     consumer.close()
     stats = stats_of(client, topic)
     assert (stats.backlog, stats.in_flight, stats.total("released"), stats.total("retried")) == (20, 0, kept, 0)

@@ -514,6 +514,7 @@ def test_what_was_settled_before_a_call_failed_stays_settled(
 
     monkeypatch.setattr("rmq._claiming.acknowledger.MAX_BATCH", 256)
     monkeypatch.setattr("rmq._claiming.acknowledger.NACK_BATCH", 256)
+    monkeypatch.setattr("rmq._claiming.acknowledger.MOST_WEIGHT", 256)
     with Consumer(connections, topic) as consumer:
         found = consumer.poll(300)
         settle = getattr(consumer, verb)

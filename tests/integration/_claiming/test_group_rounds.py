@@ -13,7 +13,16 @@ from rmq._claiming.claim_planner import ClaimPlanner
 from rmq._claiming.fetcher import Fetcher
 from tests.conftest import MakeTopic
 from tests.support.clients import texts
-from tests.support.core import ACKED, ClaimPart, Connections, StreamBroker, group_keys, join_group
+from tests.support.core import (
+    ACKED,
+    ClaimPart,
+    Connections,
+    StreamBroker,
+    deliveries_of,
+    group_keys,
+    join_group,
+    select,
+)
 from tests.support.holders import HolderStub
 
 SLOTS = 4
@@ -52,14 +61,14 @@ def test_a_round_claims_and_settles_in_one_call(claims: Fetcher, topic: Topic, r
     deliveries: list[Delivery] = []
     for _ in range(3):
         before = script_calls(redis_client)
-        deliveries = claims.claim(SLOTS, deliveries).deliveries
+        deliveries = claims.claim(SLOTS, select(deliveries)).deliveries
         assert script_calls(redis_client) == before + 1
         assert sorted(delivery.slot for delivery in deliveries) == list(range(SLOTS)), "each slot has its share"
         seen += texts(deliveries)
         for delivery in deliveries:
             delivery.mark(ACKED)
     before = script_calls(redis_client)
-    assert claims.claim(0, deliveries).unsent == []
+    assert claims.claim(0, select(deliveries)).unsent == []
     assert script_calls(redis_client) == before + 1
     assert sorted(seen) == sorted(f"s{slot} m{n}" for slot in range(SLOTS) for n in range(3))
     left: Any = [redis_client.xpending(f"{topic.name}_{slot}", "g") for slot in range(SLOTS)]
@@ -74,8 +83,8 @@ def test_a_slot_that_fails_hides_none_of_the_others(
     for delivery in found:
         delivery.mark(ACKED)
     with caplog.at_level(logging.WARNING):
-        round_ = claims.claim(3, found)
-    assert texts(round_.unsent) == ["s1 m0"]
+        round_ = claims.claim(3, select(found))
+    assert texts(deliveries_of(round_.unsent)) == ["s1 m0"]
     assert "WRONGTYPE" in caplog.text
     assert {delivery.slot for delivery in round_.deliveries} <= {0, 2, 3}
     redis_client.delete(group_keys(topic.name, 1, "g").retry)
@@ -95,7 +104,7 @@ def test_a_reply_that_cannot_be_read_is_that_of_one_slot(
     deliveries: list[Delivery] = []
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            round_ = claims.claim(SLOTS, deliveries)
+            round_ = claims.claim(SLOTS, select(deliveries))
             assert round_.lost == [], "what was acked in the call is not told as lost"
             deliveries = round_.deliveries
             seen += texts(deliveries)

@@ -7,7 +7,7 @@ import redis
 
 from rmq import Delivery, Owner, PriorityMessage, RmqClient, StreamMessage, TopicType
 from tests.conftest import MakeTopic
-from tests.support.core import ACKED, ClaimPlanner, Connections, Fetcher, join_group, rate_key
+from tests.support.core import ACKED, ClaimPlanner, Connections, Fetcher, join_group, rate_key, select
 from tests.support.holders import HolderStub
 from tests.support.waiting import wait_until
 
@@ -39,7 +39,7 @@ def test_what_was_handled_before_is_settled_before_the_new_epoch_fences_the_old_
     planner.set_owned(dict.fromkeys(range(2), NOW))
     for slot in range(2):
         planner.expect(slot)
-    round_ = claims.claim(8, held)
+    round_ = claims.claim(8, select(held))
     assert (round_.lost, round_.unsent, round_.unconfirmed) == ([], [], [])
     client.producer(topic).send(StreamMessage("x") if kind is TopicType.STREAM else PriorityMessage("x", 1_000))
     last: list[Delivery] = []
@@ -53,7 +53,7 @@ def test_what_was_handled_before_is_settled_before_the_new_epoch_fences_the_old_
     wait_until(has_last)
     assert [(delivery.text, delivery.owner.epoch) for delivery in last] == [("x", NOW.epoch)]
     last[0].mark(ACKED)
-    claims.claim(0, last)
+    claims.claim(0, select(last))
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def claim_one(planner: ClaimPlanner, claims: Fetcher, held: list[Delivery]) -> D
 
     def has_one() -> bool:
         planner.expect(0)
-        found.extend(claims.claim(1, held[:]).deliveries)
+        found.extend(claims.claim(1, select(held[:])).deliveries)
         held.clear()  # it was settled
         return bool(found)
 
@@ -87,24 +87,24 @@ def test_nothing_is_claimed_beside_what_is_still_being_handled(at_work: tuple[Cl
     planner.set_owned({0: NOW})
     for _ in range(3):
         planner.expect(0)
-        assert not planner.plan(1, [first]).requests
-        assert not planner.plan(1, [], lambda: [first]).requests
+        assert not planner.plan(1, select([first])).requests
+        assert not planner.plan(1, [], lambda: [first.claim]).requests
     first.mark(ACKED)
     second = claim_one(planner, claims, [first])
     assert (first.lost, second.text != first.text, second.owner.epoch) == (False, True, NOW.epoch)
     assert not planner.regained
     second.mark(ACKED)
-    claims.claim(0, [second])
+    claims.claim(0, select([second]))
 
 
 def test_a_lost_delivery_holds_up_nothing(at_work: tuple[ClaimPlanner, Fetcher]) -> None:
     """Another owner had the slot meanwhile, so that the outcome would be refused anyway."""
     planner, claims = at_work
     first = claim_one(planner, claims, [])
-    first.lost = True
+    first.claim.lose([first.row])
     planner.set_owned({0: NOW})
     planner.expect(0)
-    assert [visit.owner for visit in planner.plan(1, [first]).requests] == [NOW]
+    assert [visit.owner for visit in planner.plan(1, select([first])).requests] == [NOW]
     assert not planner.regained
 
 
@@ -113,12 +113,12 @@ def test_a_slot_that_goes_away_again_is_remembered(at_work: tuple[ClaimPlanner, 
     first = claim_one(planner, claims, [])
     planner.set_owned({0: NOW})
     planner.set_owned({})
-    assert not planner.plan(1, [first]).requests
+    assert not planner.plan(1, select([first])).requests
     planner.set_owned({0: NOW})
     planner.expect(0)
-    assert not planner.plan(1, [first]).requests
+    assert not planner.plan(1, select([first])).requests
     first.mark(ACKED)
-    claims.claim(0, [first])
+    claims.claim(0, select([first]))
 
 
 def test_a_claim_sent_ahead_that_is_put_off_gives_its_tokens_back(
@@ -133,7 +133,7 @@ def test_a_claim_sent_ahead_that_is_put_off_gives_its_tokens_back(
     planner.set_owned({})
     planner.set_owned({0: NOW})
     planner.expect(0)
-    plan = planner.plan(4, [first])
+    plan = planner.plan(4, select([first]))
     assert (plan.requests, plan.tokens) == ([], 4)
     assert claims.begin(plan).deliveries == []
     assert float(redis_client.hget(rate_key(topic.name), "tokens") or 0) == pytest.approx(9, abs=0.1)  # 0.001/s more

@@ -17,7 +17,7 @@ import pytest
 
 from rmq import Consumer, PriorityMessage, RmqClient, StreamMessage, Topic, TopicType
 from rmq.errors import ClientClosedError, RmqError
-from tests.support.core import Fetcher, ReturnBuffer, monotonic_s, slot_keys
+from tests.support.core import Fetcher, ReturnBuffer, monotonic_s, select, slot_keys
 from tests.support.servers import RedisServer
 from tests.support.sides import SIDES, Side
 from tests.support.slots import forget_topic
@@ -150,7 +150,7 @@ def keep_some(consumer: Consumer) -> None:
     """Let a consumer have what no poll has returned, as after a claim that a slow node has answered."""
     found = consumer.poll(SENT)
     assert len(found) == SENT
-    consumer._return_buffer.keep(found)  # pyright: ignore[reportPrivateUsage]
+    consumer._return_buffer.keep(select(found))  # pyright: ignore[reportPrivateUsage]
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_without_more_threads_it_goes_back_at_once(
         found = consumer.poll(SENT)
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", refuse)
-            consumer._return_buffer.keep(found)  # pyright: ignore[reportPrivateUsage]
+            consumer._return_buffer.keep(select(found))  # pyright: ignore[reportPrivateUsage]
         stats = client.inspect(topic).stats()
         assert (stats.backlog, stats.in_flight) == (SENT, 0)
         again = consumer.poll(SENT)
@@ -210,7 +210,7 @@ def test_what_is_kept_when_the_program_ends_goes_back_whenever_that_is(client: R
                     care.ending.set()
 
         care._flush = end_then  # pyright: ignore[reportPrivateUsage]
-        consumer._return_buffer.keep(consumer.poll(SENT))  # pyright: ignore[reportPrivateUsage]
+        consumer._return_buffer.keep(select(consumer.poll(SENT)))  # pyright: ignore[reportPrivateUsage]
         assert looked.wait(60)
         care.finish(monotonic_s() + 60)
         assert client.inspect(topic).stats().in_flight == 0
@@ -223,7 +223,7 @@ def test_an_error_and_an_interruption_leave_it_for_the_next_poll(
     topic = make_topic(TopicType.PRIORITY)
     client.producer(topic).send_many(PriorityMessage(f"m{index}", 100) for index in range(10))
     with client.consumer(topic) as consumer:
-        consumer._return_buffer.keep(consumer.poll(10))  # pyright: ignore[reportPrivateUsage]
+        consumer._return_buffer.keep(select(consumer.poll(10)))  # pyright: ignore[reportPrivateUsage]
 
         def fail(error: BaseException) -> None:
             def claim(*args: object, **options: object) -> None:
@@ -250,15 +250,15 @@ def test_it_goes_back_where_no_poll_comes_and_what_has_lost_its_lease_is_not_ret
     topic = make_topic(TopicType.PRIORITY, lease=timedelta(seconds=10))
     client.producer(topic).send_many(PriorityMessage(f"m{index}", 100) for index in range(10))
     with client.consumer(topic) as idle, client.consumer(topic) as other:
-        idle._return_buffer.keep(idle.poll(10))  # pyright: ignore[reportPrivateUsage]
+        idle._return_buffer.keep(select(idle.poll(10)))  # pyright: ignore[reportPrivateUsage]
         found: list[Any] = []
         wait_until(lambda: found.extend(other.poll(10, 0.1)) or len(found) == 10)
         assert {each.attempt for each in found} == {1}
         assert other.ack(found[1:]) == []
         left = ReturnBuffer(idle._connections.runtime, topic, print)  # pyright: ignore[reportPrivateUsage]
-        found[0].lease_until_s = 0.0
-        left.keep(found[:1])
+        found[0].claim.lease_until_s = 0.0
+        left.keep(select(found[:1]))
         assert left.take() == []
         left.close()
-        found[0].outcome = None
+        found[0].claim.reopen([0])
         assert found[0].ack() is True

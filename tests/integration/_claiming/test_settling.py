@@ -11,7 +11,7 @@ from rmq import Consumer, Delivery, PriorityMessage, RmqClient, StreamMessage, T
 from rmq.errors import AlreadySettledError, InvalidValueError, ScriptFailedError
 from tests.conftest import MakeTopic
 from tests.support.clients import stats_of
-from tests.support.core import ACKED, Acknowledger, Connections, QueueBroker, SettleResult, parse_url
+from tests.support.core import ACKED, Acknowledger, Connections, QueueBroker, SettleResult, parse_url, select
 from tests.support.sides import SIDES
 
 both_sides = pytest.mark.parametrize("side", SIDES, indirect=True)
@@ -97,7 +97,7 @@ def test_what_was_interrupted_while_it_was_sent_is_settled_as_far_as_anybody_kno
                 consumer.ack(found)
         assert all(delivery.outcome is not None for delivery in found)
         for delivery in found:  # whether they were is not known: here they were not
-            delivery.outcome = None
+            delivery.claim.reopen([delivery.row])
         assert consumer.ack(found) == []
 
 
@@ -134,14 +134,18 @@ def test_a_slot_without_rights_keeps_no_other_one_from_being_settled(
         connections = Connections(parse_url(redis_url.replace("unix://", "unix://few:pw@", 1)))
         try:
             settled = SettleResult()
-            Acknowledger(connections, QueueBroker(connections, topic)).settle(found, ACKED, settled)
+            for delivery in found:
+                delivery.mark(ACKED)
+            Acknowledger(connections, QueueBroker(connections, topic)).settle(select(found), settled)
         finally:
             connections.close()
             redis_client.execute_command("ACL", "DELUSER", "few")
-        assert {delivery.slot for delivery in settled.untried} == {closed}
+        assert {claim.slot for claim, _ in settled.untried} == {closed}
         assert isinstance(settled.trouble, ScriptFailedError)
         assert settled.slots == {delivery.slot for delivery in found} - {closed}
-        assert consumer.ack(settled.untried) == []
+        for claim, rows in settled.untried:
+            claim.reopen(rows)
+        assert consumer.ack([delivery for delivery in found if delivery.slot == closed]) == []
 
 
 def interrupted(*_: object) -> Callable[[], None]:

@@ -43,6 +43,8 @@ from tests.support.core import (
     Fetcher,
     ListenerRunner,
     PrefetchSize,
+    deliveries_of,
+    select,
     slot_keys,
 )
 from tests.support.waiting import wait_until
@@ -342,16 +344,16 @@ def test_what_is_settled_ahead_is_under_way_until_it_is_collected(
     for delivery in found:
         delivery.mark(ACKED)
     assert not claims.is_ahead
-    begun = claims.begin(planner.plan(2), found)
+    begun = claims.begin(planner.plan(2), select(found))
     assert (begun.deliveries, begun.unsent) == ([], [])
     assert claims.is_ahead
     assert claims.has_earlier
     assert claims.pending_slots() == {0}
-    assert all(delivery.under_way for delivery in found)
+    assert all(delivery.claim.busy for delivery in found)
     round_ = claims.collect()
     assert texts(round_.deliveries) == ["m2", "m3"]
-    assert round_.arrived == found
-    assert not any(delivery.under_way for delivery in found)
+    assert deliveries_of(round_.settled) == found
+    assert not any(delivery.claim.busy for delivery in found)
     assert not claims.is_ahead
     assert not claims.has_earlier
     assert stats_of(client, topic).total("acked") == 2
@@ -374,12 +376,12 @@ def test_an_error_of_a_claim_ahead_is_raised_and_its_outcomes_are_sent_again(
     for delivery in found:
         delivery.mark(ACKED)
     redis_client.set(keys.retry, "someone else's")
-    claims.begin(planner.plan(2), found)
+    claims.begin(planner.plan(2), select(found))
     round_ = claims.collect()
-    assert round_.unsent == round_.arrived == found
-    assert not any(delivery.under_way for delivery in found)
+    assert (deliveries_of(round_.unsent), round_.settled) == (found, [])
+    assert not any(delivery.claim.busy for delivery in found)
     redis_client.delete(keys.retry)
-    assert claims.claim(0, found).unsent == []
+    assert claims.claim(0, select(found)).unsent == []
     assert stats_of(client, topic).total("acked") == 2
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from rmq import Coordinator, Delivery, Listener, Owner, Ownership, RmqClient, StreamMessage, Topic, TopicType
 from tests.conftest import MakeTopic
+from tests.support.clients import texts
 from tests.support.core import (
     PIGGYBACKED_NACKS,
     POSTPONE_S,
@@ -19,6 +20,7 @@ from tests.support.core import (
     ListenerSetup,
     ListenerThread,
     ThreadExecutor,
+    deliveries_of,
     join_group,
 )
 from tests.support.waiting import wait_until
@@ -62,8 +64,12 @@ def send(client: RmqClient, topic: Topic, number: int) -> None:
 
 def claim(worker: ListenerThread, limit: int) -> list[str]:
     """Claim and settle as a round does; return what may be begun."""
-    worker._carry_out(worker.planner.plan(limit, worker.held.deliveries))
-    return [delivery.text for delivery in worker.waiting]
+    worker._carry_out(worker.planner.plan(limit, worker.held.settled()))
+    return texts_waiting(worker)
+
+
+def texts_waiting(worker: ListenerThread) -> list[str]:
+    return texts(deliveries_of(worker.waiting))
 
 
 def test_nothing_is_read_behind_an_entry_that_cannot_be_given_back_yet(
@@ -74,15 +80,16 @@ def test_nothing_is_read_behind_an_entry_that_cannot_be_given_back_yet(
     worker = an_owner(connections, topic, lambda delivery: None)
     assert claim(worker, 2) == ["m000", "m001"]
     held = worker.take_waiting(2)
-    for delivery in held:
-        delivery.outcome, delivery.under_way = RELEASED, True
+    for claim_, rows in held:
+        claim_.settle_open(RELEASED, rows)
+        claim_.busy = True
     wait_until(lambda: worker.planner.wait_s(POSTPONE_S) == 0)
     assert claim(worker, 2) == []
-    for delivery in held:
-        delivery.under_way = False
+    for claim_, _ in held:
+        claim_.busy = False
     wait_until(lambda: worker.planner.wait_s(POSTPONE_S) == 0)
     assert claim(worker, 3) == ["m000", "m001", "m002"]
-    assert [delivery.attempt for delivery in worker.waiting] == [1, 1, 1]
+    assert [delivery.attempt for delivery in deliveries_of(worker.waiting)] == [1, 1, 1]
 
 
 def test_nothing_is_read_while_more_is_given_back_than_goes_with_a_call(
@@ -96,7 +103,7 @@ def test_nothing_is_read_while_more_is_given_back_than_goes_with_a_call(
     wait_until(lambda: worker.planner.wait_s(POSTPONE_S) == 0)
     assert claim(worker, 1000) == []
     wait_until(lambda: len(claim(worker, 1000)) == number + 1)  # one call takes up to 64 that came back
-    assert [delivery.text for delivery in worker.waiting] == [f"m{i:03}" for i in range(number + 1)]
+    assert texts_waiting(worker) == [f"m{i:03}" for i in range(number + 1)]
 
 
 @pytest.mark.parametrize("batch", [None, 3])
@@ -111,7 +118,7 @@ def test_what_comes_behind_an_entry_that_was_not_begun_in_time_is_not_begun_eith
     send(client, topic, 5)
     worker = an_owner(connections, topic, handle, batch)
     assert len(claim(worker, 4)) == 4
-    worker.waiting[0].lease_until_s = 0.0  # the renewals of others in the slot went in another call
+    worker.waiting[0].claim.lease_until_s = 0.0  # the renewals of others in the slot went in another call
     worker.handlers.run()
     assert handled == []
     wait_until(lambda: worker.planner.wait_s(POSTPONE_S) == 0)

@@ -15,12 +15,14 @@ from rmq._broker.broker import QueueBroker
 from rmq._broker.claims import Ack
 from rmq._claiming.leases import InFlight, LeaseKeeper, LeaseLostNotifier
 from rmq._io.backend import THREADS
-from rmq._model.deliveries import ACKED, RELEASED
+from rmq._model.claims import whole
+from rmq._model.deliveries import Claim
+from rmq._model.outcomes import ACKED, RELEASED
 from rmq._model.replies import Claimed, ExtendReply, Owner
 from rmq._model.times import monotonic_s
 from rmq._transport.connections import Connections
 from rmq.errors import FencedError, RedisUnavailableError, RmqError
-from tests.support.holders import HolderStub
+from tests.support.claims import claim_of
 from tests.support.waiting import wait_until
 
 LEASE_S = 9.0
@@ -33,6 +35,7 @@ class WriterStub:
     """The slots, and the calls under way there: extends as told, with an error or the new claim scores."""
 
     topic = TOPIC
+    most_renewals = 1_000
 
     def __init__(self, *answers: Any) -> None:
         self.answers = list(answers)
@@ -89,7 +92,7 @@ def held_for(share: float) -> InFlight:
     """One delivery of whose lease this share is left."""
     held = InFlight(LEASE_S)
     until_s = monotonic_s() + share * LEASE_S
-    held.deliveries.append(Delivery(TOPIC, 0, Claimed(b"a", 100, SCORE, None), 0, until_s, HolderStub()))
+    held.claims.append(claim_of(TOPIC, Claimed(b"a", 100, SCORE, None), lease_until_s=until_s))
     return held
 
 
@@ -110,8 +113,8 @@ def test_renewed_once_a_third_has_passed() -> None:
     assert writer.asked == 0
     keeper(writer, old)[0].renew()
     assert writer.asked == 1
-    assert old.deliveries[0].claim_score == SCORE + 1_000
-    assert old.deliveries[0].lease_until_s > monotonic_s() + 0.7 * LEASE_S
+    assert old.claims[0].score == SCORE + 1_000
+    assert old.claims[0].lease_until_s > monotonic_s() + 0.7 * LEASE_S
 
 
 def test_refused_is_lost_and_told_once() -> None:
@@ -119,8 +122,8 @@ def test_refused_is_lost_and_told_once() -> None:
     at_work, lost = keeper(writer, held)
     at_work.renew()
     at_work.renew()
-    assert lost == held.deliveries
-    assert held.deliveries[0].lost
+    assert lost == held.claims[0].deliveries()
+    assert lost[0].lost
     assert writer.asked == 1
 
 
@@ -136,7 +139,8 @@ def test_without_an_answer_it_is_lost_when_the_lease_has_passed(error: Exception
     held = held_for(left)
     at_work, lost = keeper(WriterStub(error), held)
     at_work.renew()
-    assert (lost == held.deliveries) == held.deliveries[0].lost == is_lost
+    (delivery,) = held.claims[0].deliveries()
+    assert (lost == [delivery]) == delivery.lost == is_lost
 
 
 def test_a_worker_that_waits_for_redis_does_not_hold_up_the_keeper() -> None:
@@ -149,10 +153,10 @@ def test_a_worker_that_waits_for_redis_does_not_hold_up_the_keeper() -> None:
 def test_what_the_worker_is_just_settling_is_left_alone() -> None:
     # pitfall 3: neither sends a score that the other is replacing
     writer, held = WriterStub(SCORE), held_for(0.5)
-    held.deliveries[0].outcome = ACKED
-    held.settling = held.settled()
+    held.claims[0].settle_open(ACKED)
+    assert held.begin_settling() == [whole(held.claims[0])]
     keeper(writer, held)[0].renew()
-    assert (writer.asked, held.settled()) == (0, held.deliveries)
+    assert (writer.asked, held.begin_settling()) == (0, [])
 
 
 def test_leases_of_all_workers_are_renewed_in_one_round() -> None:
@@ -160,7 +164,7 @@ def test_leases_of_all_workers_are_renewed_in_one_round() -> None:
     held = [held_for(0.5) for _ in range(16)]
     keeper_of(writer, held, list[Delivery]().append).renew()
     assert writer.asked == 1
-    assert {each.deliveries[0].claim_score for each in held} == {SCORE + 1}
+    assert {each.claims[0].score for each in held} == {SCORE + 1}
 
 
 @pytest.mark.parametrize("left", [0.5, -0.1])
@@ -169,15 +173,15 @@ def test_a_reply_that_is_owed_is_taken_later(left: float) -> None:
     writer, held = WriterStub(OWED), held_for(left)
     at_work, lost = keeper(writer, held)
     at_work.renew()
-    (delivery,) = held.deliveries
-    delivery.outcome = ACKED
-    assert (held.settled(), lost) == ([], [delivery] if left < 0 else [])
+    (claim,) = held.claims
+    claim.settle_open(ACKED)
+    assert (held.settled(), lost) == ([], claim.deliveries() if left < 0 else [])
     at_work.renew()
     assert writer.asked == 1  # nothing is sent twice
     writer.answers = [SCORE + 1]
     at_work.renew()
-    assert (held.settled(), delivery.claim_score) == ([delivery], SCORE + 1)
-    assert delivery.lost == (left < 0)
+    assert (held.settled(), claim.score) == ([whole(claim)], SCORE + 1)
+    assert claim.delivery(0).lost == (left < 0)
     assert len(lost) == (left < 0)
 
 
@@ -194,75 +198,107 @@ def test_on_lost_that_takes_long_holds_up_nothing_and_none_is_left_out() -> None
     held = [held_for(0.5) for _ in range(3)]
     at_work = keeper_of(WriterStub(None), held, calls.notify)
     at_work.renew()  # returns
-    assert all(each.deliveries[0].lost for each in held)
+    assert all(each.claims[0].lost[0] for each in held)
     calls.stop()
     going_on.set()
     calls.join(60)
-    assert called == [each.deliveries[0] for each in held]
+    assert called == [each.claims[0].delivery(0) for each in held]
 
 
 def test_no_error_ends_the_keeper() -> None:
     writer, held = WriterStub(ZeroDivisionError("a bug"), SCORE), held_for(0.5)
     at_work, lost = keeper(writer, held)
     at_work.start()
-    wait_until(lambda: writer.asked >= 2 and held.deliveries[0].lease_until_s > monotonic_s() + 0.5 * LEASE_S)
+    wait_until(lambda: writer.asked >= 2 and held.claims[0].lease_until_s > monotonic_s() + 0.5 * LEASE_S)
     at_work.stop()
     at_work.join(60)
     assert lost == []
     assert not at_work.is_alive()
 
 
-def delivered(slot: int, content: bytes, claimed_s: float, outcome: Outcome | None = ACKED) -> Delivery:
+def test_a_claim_is_renewed_as_a_whole_and_one_that_was_renewed_beside_others_is_named() -> None:
+    """Two claims with one score could be mistaken for each other."""
+    held, scores = InFlight(LEASE_S), list[int]()
+
+    class Writer(WriterStub):
+        def extend_call(self, slot: int, claims: Sequence[Ack], owner: Owner) -> Any:
+            scores.extend(score for _, score in claims)
+            return super().extend_call(slot, claims, owner)
+
+    def claim(slot: int, number: int) -> Claim:
+        rows = [Claimed(b"%d" % row, 100, SCORE, None) for row in range(number)]
+        return claim_of(TOPIC, *rows, slot=slot, lease_until_s=monotonic_s() + 0.5 * LEASE_S)
+
+    held.claims = [claim(0, 600), claim(0, 500), claim(0, 300), claim(1, 1_000)]
+    held.claims[3].end([7])
+    held.claims[3].lose([8])
+    keeper(Writer(SCORE + 1_000), held)[0].renew()
+    assert scores == [SCORE] * (600 + 500 + 300 + 998)
+    assert {claim.score for claim in held.claims} == {SCORE + 1_000}
+    assert [claim.named for claim in held.claims] == [False, True, True, False]
+    assert not any(claim.apart or claim.busy for claim in held.claims)
+
+
+def claimed(slot: int, content: bytes, claimed_s: float, *outcomes: Outcome | None) -> Claim:
     topic = Topic("t", TopicType.PRIORITY, slots=8, lease=timedelta(seconds=1))
-    delivery = Delivery(topic, slot, Claimed(content, 100, SCORE, None), 0, claimed_s + 1.0, HolderStub())
-    delivery.outcome = outcome
-    return delivery
+    rows = [Claimed(b"%s%d" % (content, row), 100, SCORE, None) for row in range(len(outcomes) or 1)]
+    claim = claim_of(topic, *rows, slot=slot, lease_until_s=claimed_s + 1.0)
+    claim.outcomes[:] = outcomes or [ACKED]
+    return claim
 
 
 def test_acks_wait_for_a_ride_and_nothing_else_does() -> None:
     held = InFlight(1.0)
-    named = delivered(3, b"named", 10.0)
-    named.ack_individually = True
+    named, busy = claimed(3, b"named", 10.0), claimed(3, b"busy", 10.0)
+    named.named = busy.busy = True
     stays = [
-        delivered(1, b"open", 10.0, None),
-        delivered(1, b"nacked", 10.0, Outcome(Verb.NACK)),
-        delivered(1, b"released", 10.0, RELEASED),
-        delivered(1, b"old", 9.0),
+        claimed(1, b"open", 10.0, None),
+        claimed(1, b"in part", 10.0, ACKED, None),
+        claimed(1, b"nacked", 10.0, Outcome(Verb.NACK)),
+        claimed(1, b"released", 10.0, RELEASED),
+        claimed(1, b"old", 9.0),
         named,
+        busy,
     ]
-    rides = [delivered(2, b"a", 10.0), delivered(4, b"b", 10.0), delivered(2, b"c", 10.1)]
-    held.deliveries = [*stays, *rides]
+    rides = [claimed(2, b"a", 10.0), claimed(4, b"b", 10.0, ACKED, ACKED), claimed(2, b"c", 10.1)]
+    held.claims = [*stays, *rides]
     held.defer_acks(9.5)
-    assert held.deliveries == stays
+    assert held.claims == stays
     assert held.deferred == {2: [rides[0], rides[2]], 4: [rides[1]]}
-    assert sorted(each.content for each in held.all()) == sorted(each.content for each in (*stays, *rides))
+    assert held.all() == [*stays, rides[0], rides[2], rides[1]]
+
+
+def taken(held: InFlight, *args: Any, **named: Any) -> list[int]:
+    before = len(held.claims)
+    held.take_deferred(*args, **named)
+    return [claim.slot for claim in held.claims[before:]]
 
 
 def test_a_ride_ends_with_a_claim_from_the_slot_after_a_while_or_for_all() -> None:
     held = InFlight(1.0)
-    held.deliveries = [delivered(slot, b"%d" % slot, 10.0 + slot) for slot in range(5)]
+    held.claims = [claimed(slot, b"%d" % slot, 10.0 + slot) for slot in range(5)]
     held.defer_acks(0.0)
-    assert [each.slot for each in held.take_deferred([3, 7])] == [3]
-    assert [each.slot for each in held.take_deferred([], before_s=11.0)] == [0, 1]  # those claimed by then
-    assert [each.slot for each in held.deliveries] == [3, 0, 1]
-    assert [each.slot for each in held.take_deferred([4], before_s=inf, most=0)] == [4]
-    assert [each.slot for each in held.take_deferred()] == [2]
-    assert (held.deferred, held.take_deferred()) == ({}, [])
+    assert taken(held, [3, 7]) == [3]
+    assert taken(held, [], before_s=11.0) == [0, 1]  # those claimed by then
+    assert [claim.slot for claim in held.claims] == [3, 0, 1]
+    assert taken(held, [4], before_s=inf, most=0) == [4]
+    assert taken(held) == [2]
+    assert (held.deferred, taken(held)) == ({}, [])
 
 
 def test_of_what_has_waited_long_the_oldest_goes_first_and_only_so_much_at_a_time() -> None:
     held = InFlight(1.0)
-    held.deliveries = [delivered(slot, b"%d" % slot, 10.0 + slot) for slot in (3, 1, 4, 0)]
+    held.claims = [claimed(slot, b"%d" % slot, 10.0 + slot) for slot in (3, 1, 4, 0)]
     held.defer_acks(0.0)
-    assert [each.slot for each in held.take_deferred([4], before_s=inf, most=2)] == [4, 3, 1]
-    assert [each.slot for each in held.take_deferred([], before_s=inf, most=2)] == [0]
+    assert taken(held, [4], before_s=inf, most=2) == [4, 3, 1]
+    assert taken(held, [], before_s=inf, most=2) == [0]
 
 
 def test_the_lease_of_what_waits_for_a_ride_is_renewed() -> None:
     held = held_for(0.5)
-    held.deliveries[0].outcome = ACKED
+    held.claims[0].settle_open(ACKED)
     held.defer_acks(0.0)
-    assert held.deliveries == []
+    assert held.claims == []
     leases, lost = keeper(WriterStub(SCORE + 1000), held)
     leases.renew()
-    assert (held.all()[0].claim_score, lost) == (SCORE + 1000, [])
+    assert (held.all()[0].score, lost) == (SCORE + 1000, [])

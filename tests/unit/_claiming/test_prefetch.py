@@ -9,9 +9,9 @@ from typing import Any, cast
 from rmq import Consumer, Delivery, Topic, TopicType
 from rmq._claiming.prefetch import Prefetch
 from rmq._io.backend import THREADS
-from rmq._model.deliveries import Holder
 from rmq._model.replies import Claimed
 from rmq._model.times import monotonic_s
+from tests.support.claims import claim_of
 
 TOPIC = Topic("t", TopicType.FIXED_TIME, lease=timedelta(seconds=3600))
 SCORE = 1_790_000_000_000_016
@@ -46,7 +46,7 @@ class Nobody:
 
 def delivery(content: bytes, left_s: float) -> Delivery:
     claimed = Claimed(content, 100, SCORE, None)
-    return Delivery(TOPIC, 0, claimed, 0, monotonic_s() + left_s, cast("Holder", Nobody()))
+    return claim_of(TOPIC, claimed, lease_until_s=monotonic_s() + left_s, holder=Nobody()).delivery(0)
 
 
 def test_what_a_poll_brings_after_its_lease_is_not_handed_out():

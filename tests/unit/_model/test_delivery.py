@@ -8,10 +8,11 @@ from datetime import timedelta
 import pytest
 
 from rmq import Delivery, Outcome, Owner, Ties, Topic, TopicType, Verb
-from rmq._model.deliveries import ACKED, RELEASED, describe
+from rmq._model.outcomes import ACKED, RELEASED, describe
 from rmq._model.replies import Claimed
 from rmq._model.times import monotonic_s
 from rmq.errors import AlreadySettledError, InvalidValueError, LeaseLostError
+from tests.support.claims import claim_of
 
 SECOND = 1_790_000_000
 
@@ -40,7 +41,9 @@ def make(
 ) -> Delivery:
     claimed = Claimed(b"item:1", store_score, SECOND * 1000 + left, b"body")
     topic = Topic("t", type, slots=4, ties=Ties.ANY if type is TopicType.PRIORITY else None)
-    return Delivery(topic, 3, claimed, SECOND * 1000 + 7, lease_until_s, holder or HolderStub(), Owner(9, "z"))
+    claim = claim_of(topic, claimed, slot=3, lease_until_s=lease_until_s, holder=holder or HolderStub())
+    claim.owner, claim.claimed_ms = Owner(9, "z"), SECOND * 1000 + 7
+    return claim.delivery(0)
 
 
 def test_what_it_is() -> None:
@@ -105,7 +108,7 @@ def test_a_bad_delay_leaves_it_open() -> None:
 def test_a_lost_lease_is_told() -> None:
     delivery = make()
     delivery.raise_if_lost()
-    delivery.lost = True
+    delivery.claim.lose([0])
     with pytest.raises(LeaseLostError, match="item:1"):
         delivery.raise_if_lost()
 
@@ -116,7 +119,7 @@ def test_still_owner_asks_lease_and_holder() -> None:
     assert not make(lease_until_s=later_s, holder=HolderStub(answer=False)).still_owner()
     assert not make(lease_until_s=monotonic_s()).still_owner()
     lost = make(lease_until_s=later_s)
-    lost.lost = True
+    lost.claim.lose([0])
     assert not lost.still_owner()
 
 

@@ -12,6 +12,7 @@ from rmq import Delivery, Merge, Topic, TopicType, json_merge_patch
 from rmq._model.deliveries import MergedDelivery
 from rmq._model.records import TRACE_MARK, Record, framed, wanting, wrap, write_record
 from rmq._model.replies import Claimed
+from tests.support.claims import claim_of
 from tests.unit._model.test_delivery import HolderStub
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -20,7 +21,7 @@ TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 def deliver(stored: Record | bytes | None, kind: type[Delivery] = MergedDelivery) -> Delivery:
     body = write_record(stored) if isinstance(stored, Record) else stored
     topic = Topic("t", TopicType.RANGE_MERGE, merge=Merge())
-    return kind(topic, 0, Claimed(b"a", 1_000, 2_000, body), 7, 9.0, HolderStub())
+    return claim_of(topic, Claimed(b"a", 1_000, 2_000, body), holder=HolderStub(), kind=kind).delivery(0)
 
 
 def test_a_topic_without_merge_counts_nothing() -> None:
