@@ -7,11 +7,9 @@ the backlog, too: what RMQ adds is the ratio. So does a native ZADD of the small
 from __future__ import annotations
 
 import argparse
-import math
 import time
 from collections.abc import Iterator
 from itertools import count, islice
-from pathlib import Path
 from typing import Any
 
 import redis
@@ -19,10 +17,9 @@ import redis
 from benchmarks.support import loads, rendering
 from benchmarks.support.harness import Benchmark, Document, Row, say
 from benchmarks.support.meters import Meter, medians, rounded
-from benchmarks.support.servers import Servers, clusters_supported, some
+from benchmarks.support.servers import Servers, some
 from rmq import PriorityMessage, RmqClient, Topic, TopicType
-from rmq._model.messages import Message
-from rmq._model.scores import ages_for
+from tests.support.core import Message, ages_for
 
 SLOTS = 64
 SAMPLE = 50_000
@@ -36,7 +33,7 @@ _sample_starts = count(0, SAMPLE)
 def measure(options: argparse.Namespace) -> Document:
     """Fill a backlog decade by decade; at each, measure a sample of sends, of claims with acks, and the memory."""
     largest = 8 if options.full else 6 if options.quick else 7
-    nodes = FULL_NODES if options.full and clusters_supported() else 1
+    nodes = FULL_NODES if options.full else 1
     topic = Topic("bench-backlog", TopicType.PRIORITY, slots=SLOTS)
     rows: list[Row] = []
     with some(nodes) as servers, RmqClient(servers.url, timeout_s=60.0) as client:
@@ -64,11 +61,9 @@ def measure(options: argparse.Namespace) -> Document:
             )
         say(f"backlog: draining {filled:,}")
         drained = _drain(servers, client, topic, filled)
-        version = servers.version
         allocator = str(servers.connect().info("memory")["mem_allocator"])
     return {
         **({"benchmark": "backlog_full"} if options.full else {}),
-        "redis": version,
         "allocator": allocator,
         "settings": {"slots": SLOTS, "sample": SAMPLE, "nodes": nodes, "content_bytes": 20, "type": "PRIORITY"},
         "native_bytes_per_message": rounded(native_bytes),
@@ -188,49 +183,31 @@ def _memory(servers: Servers) -> int:
 
 
 def tables(document: Document) -> str:
-    """Render growth and drain; a result from before the native commands ran beside it goes without them."""
-    rows = document["rows"]
-    measured_natively = "native_bytes_per_message" in document
-    columns = ["backlog", "filled, 1/s", "send, µs", "claim + ack, µs", "life, µs", "life against the smallest"]
-    columns += ["native life against the smallest", "life against native"] if measured_natively else []
-    columns += ["send, 1/s", "claim + ack, 1/s", "bytes a message"]
-    lines = [_line(row, rows[0], measured_natively) for row in rows]
-    drain, settings = document["drain"], document["settings"]
-    text = (
+    """Render growth and drain."""
+    rows, drain, settings = document["rows"], document["drain"], document["settings"]
+    least = rows[0]
+    lines = rendering.listed(
+        rows,
+        ("backlog", "{backlog:,}"),
+        ("filled, 1/s", "{fill_rate_per_s:,.0f}"),
+        ("send, µs", "{send_server_cpu_us:,.2f}"),
+        ("claim + ack, µs", "{claim_ack_server_cpu_us:,.2f}"),
+        ("life, µs", lambda row: rendering.number(_life(row), 2)),
+        ("life against the smallest", lambda row: rendering.ratio(_life(row) / _life(least))),
+        ("native life against the smallest", lambda row: rendering.ratio(_native_life(row) / _native_life(least))),
+        ("life against native", lambda row: rendering.ratio(_life(row) / _native_life(row))),
+        ("send, 1/s", "{send_rate_per_s:,.0f}"),
+        ("claim + ack, 1/s", "{claim_ack_rate_per_s:,.0f}"),
+        ("bytes a message", "{bytes_per_message:,.1f}"),
+    )
+    return (
         f"{settings['type']}, {settings['content_bytes']}-byte contents and priorities in random order, "
         f"{settings['slots']} slots, {settings['nodes']} Redis, allocator {document['allocator']}; samples of "
         f"{settings['sample']:,} messages at each size, by pull. µs are the CPU time of Redis, of all nodes together: "
-        f"where these share cores, a command's own time has the waits for a core in it.\n\n"
-        f"{rendering.table(columns, lines)}\n\n"
-        f"Draining all {rows[-1]['backlog']:,} by one process took "
-        f"{drain['took_s']:,} s ({drain['claim_ack_rate_per_s']:,.0f}/s); left: {drain['left']}."
-    )
-    if measured_natively:
-        text += (
-            f" Natively, {rows[0]['backlog']:,} such members of sorted sets take "
-            f"{document['native_bytes_per_message']:.1f} bytes each."
-        )
-    return text
-
-
-def _line(row: Row, least: Row, measured_natively: bool) -> tuple[str, ...]:
-    native: tuple[str, ...] = ()
-    if measured_natively:
-        native = (
-            rendering.ratio(_native_life(row) / _native_life(least)),
-            rendering.ratio(_life(row) / _native_life(row)),
-        )
-    return (
-        f"{row['backlog']:,}",
-        rendering.number(row["fill_rate_per_s"]),
-        rendering.number(row["send_server_cpu_us"], 2),
-        rendering.number(row["claim_ack_server_cpu_us"], 2),
-        rendering.number(_life(row), 2),
-        rendering.ratio(_life(row) / _life(least)),
-        *native,
-        rendering.number(row["send_rate_per_s"]),
-        rendering.number(row["claim_ack_rate_per_s"]),
-        rendering.number(row["bytes_per_message"], 1),
+        "where these share cores, a command's own time has the waits for a core in it.\n\n"
+        f"{lines}\n\nDraining all {rows[-1]['backlog']:,} by one process took "
+        f"{drain['took_s']:,} s ({drain['claim_ack_rate_per_s']:,.0f}/s); left: {drain['left']}. Natively, "
+        f"{least['backlog']:,} such members of sorted sets take {document['native_bytes_per_message']:.1f} bytes each."
     )
 
 
@@ -242,29 +219,24 @@ def _native_life(row: Row) -> float:
     return float(row["native_send_server_cpu_us"] + row["native_claim_ack_server_cpu_us"])
 
 
-def plot(document: Document, path: Path) -> None:
-    """Draw cost and bytes over the backlog."""
-    made, (left, right) = rendering.figure(2, "Growth with the backlog")
-    rows = document["rows"]
-    sizes = [row["backlog"] for row in rows]
-    for index, (key, label) in enumerate((("send_server_cpu_us", "send"), ("claim_ack_server_cpu_us", "claim + ack"))):
-        left.plot(sizes, [row[key] for row in rows], "o-", color=rendering.COLOURS[index], label=label)
-    left.plot(sizes, [_life(row) for row in rows], "o-", color=rendering.COLOURS[2], label="life")
-    native = [_native_life(row) for row in rows]
-    left.plot(sizes, native, "s--", color=rendering.COLOURS[3], label="life in native commands")
-    left.set(xscale="log", xlabel="messages in the backlog", ylabel="Redis' CPU, µs per message", ylim=(0, None))
-    left.legend(fontsize=8, frameon=False)
-    names = [f"$10^{round(math.log10(size))}$" for size in sizes]
-    rendering.bars(right, names, {"bytes": [row["bytes_per_message"] for row in rows]}, "bytes per message", 0)
-    right.set_xlabel("messages in the backlog")
-    rendering.save(made, path)
+LIVES = {
+    "send": "send_server_cpu_us",
+    "claim + ack": "claim_ack_server_cpu_us",
+    "life": _life,
+    "life in native commands": _native_life,
+}
+PLOT = rendering.picture(
+    "Growth with the backlog",
+    rendering.Panel("Redis' CPU, µs per message", "{backlog:,.0e}", LIVES),
+    rendering.Panel("bytes per message", "{backlog:,.0e}", {"bytes": "bytes_per_message"}, digits=0),
+)
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--full", action="store_true", help=f"up to 10^8, on a cluster of {FULL_NODES}; takes 16 GB")
 
 
-BENCHMARK = Benchmark("backlog", measure, tables, plot, _arguments)
+BENCHMARK = Benchmark("backlog", measure, tables, PLOT, _arguments)
 main = BENCHMARK.main
 
 if __name__ == "__main__":

@@ -12,12 +12,13 @@ import argparse
 from typing import Any
 
 from benchmarks.support import rendering
-from benchmarks.support.bounds_cases import CASES, MIB, Case, Place
+from benchmarks.support.bounds_cases import CASES
 from benchmarks.support.bounds_merged import MERGED
+from benchmarks.support.bounds_place import MIB, Case, Place
 from benchmarks.support.harness import Benchmark, Document, Row, say
 from benchmarks.support.servers import Servers, standalone
 from rmq import Topic
-from rmq._transport.script_library import default_scripts
+from tests.support.core import default_scripts
 
 BOUND_MS = {0: 5.0, MIB: 50.0}
 """Bytes of a body -> how much a call may cost."""
@@ -39,7 +40,7 @@ def measure(options: argparse.Namespace) -> Document:
             for body_bytes in (0, MIB) if case.sizes else (0,):
                 say(f"bounds: {case.script}, {case.what}, {body_bytes:,}")
                 rows.append(_measured(servers, case, body_bytes, options.repeats))
-        return {"redis": servers.version, "settings": {"content_bytes": 20, "large_bytes": MIB}, "rows": rows}
+        return {"settings": {"content_bytes": 20, "large_bytes": MIB}, "rows": rows}
 
 
 def _measured(servers: Servers, case: Case, body_bytes: int, repeats: int) -> Row:
@@ -72,23 +73,31 @@ def _cpu_s(client: Any) -> float:
 
 def tables(document: Document) -> str:
     """Render the figures, and say of each whether it is under its bound: the least that was measured counts."""
-    lines: list[list[str]] = []
-    over: list[str] = []
-    for row in document["rows"]:
-        bound = row["bound_ms"]
-        under = row["cpu_min_ms"] < bound
-        name, size = f"{row['script']}: {row['what']}", "1 MiB" if row["body_bytes"] else "20 bytes"
-        verdict = f"under {bound:g} ms: {'yes' if under else '**no**'}"
-        figures = (row["cpu_min_ms"], row["cpu_max_ms"], row["script_min_ms"], row["script_max_ms"])
-        lines.append([name, size, verdict, *(f"{figure:.2f}" for figure in figures)])
-        over += [] if under else [f"{name}, {size}"]
-    columns = ["script at its bound", "size", "verdict", "CPU, ms", "most", "script, ms", "most"]
-    verdict = f"Over their bound: {'; '.join(over)}" if over else f"All {len(lines)} calls are under their bound"
+    rows = [row | {"under": row["cpu_min_ms"] < row["bound_ms"]} for row in document["rows"]]
+    lines = rendering.listed(
+        rows,
+        ("script at its bound", _NAME),
+        ("size", _size),
+        ("verdict", lambda row: f"under {row['bound_ms']:g} ms: {'yes' if row['under'] else '**no**'}"),
+        ("CPU, ms", "{cpu_min_ms:.2f}"),
+        ("most", "{cpu_max_ms:.2f}"),
+        ("script, ms", "{script_min_ms:.2f}"),
+        ("most", "{script_max_ms:.2f}"),
+    )
+    over = [f"{rendering.shown(row, _NAME)}, {_size(row)}" for row in rows if not row["under"]]
+    verdict = f"Over their bound: {'; '.join(over)}" if over else f"All {len(rows)} calls are under their bound"
     return (
         f"Redis {document['redis']}, {document['repeats']} repeats; `CPU`: of the server's main thread for one call, "
         f"least and most; `script`: how long it ran, by `INFO commandstats`.\n\n"
-        f"{rendering.table(columns, lines)}\n\n{verdict}."
+        f"{lines}\n\n{verdict}."
     )
+
+
+_NAME = "{script}: {what}"
+
+
+def _size(row: Row) -> str:
+    return "1 MiB" if row["body_bytes"] else "20 bytes"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
+from itertools import product
 
 from benchmarks.support import lives, loads, rendering
 from benchmarks.support.harness import Benchmark, Document, Row, say
-from benchmarks.support.lives import LIFE, LISTEN, PULL, SEND, Figures
+from benchmarks.support.lives import LIFE, LISTEN, PULL, SEND
 from benchmarks.support.samples import Sample, ratio, sample, summary
 from benchmarks.support.servers import standalone
 from rmq import TopicType
@@ -28,25 +28,21 @@ def measure(options: argparse.Namespace) -> Document:
     samples: list[Sample] = []
     with standalone() as servers:
         lives.warm_up(servers)
-        for repeat in range(options.repeats):
-            for slots in options.slots:
-                for kind in loads.TYPES:
-                    say(f"cost: repeat {repeat + 1} of {options.repeats}, {slots} slots, {kind.value}")
-                    load = lives.native_life(kind, contents, slots)
-                    for who, lists in FLOORS.items():
-                        samples += _samples(kind, slots, who, repeat, lives.floor(servers, load, lists=lists))
-                    topic = loads.topic(kind, slots)
-                    samples += _samples(kind, slots, RMQ, repeat, lives.by_rmq(servers, topic, contents))
-                    if slots == SLOTS:
-                        pulled = lives.by_rmq(servers, topic, contents, PULL)
-                        samples += _samples(kind, slots, RMQ, repeat, {PULL: pulled[PULL]})
-        version = servers.version
+        for repeat, slots, kind in product(range(options.repeats), options.slots, loads.TYPES):
+            say(f"cost: repeat {repeat + 1} of {options.repeats}, {slots} slots, {kind.value}")
+            load = lives.native_life(kind, contents, slots)
+            found = {who: lives.floor(servers, load, lists=lists) for who, lists in FLOORS.items()}
+            topic = loads.topic(kind, slots)
+            found[RMQ] = lives.by_rmq(servers, topic, contents)
+            if slots == SLOTS:
+                found[RMQ][PULL] = lives.by_rmq(servers, topic, contents, PULL)[PULL]
+            samples += [
+                sample(_case(kind, slots, who, what), repeat, figures)
+                for who, life in found.items()
+                for what, figures in life.items()
+            ]
     settings = {"messages": number, "content_bytes": 20, "batch": loads.BATCH}
-    return {"redis": version, "settings": settings, "samples": samples}
-
-
-def _samples(kind: TopicType, slots: int, who: str, repeat: int, figures: Figures) -> list[Sample]:
-    return [sample(_case(kind, slots, who, what), repeat, each) for what, each in figures.items()]
+    return {"settings": settings, "samples": samples}
 
 
 def _case(kind: TopicType, slots: int, who: str, what: str) -> str:
@@ -74,50 +70,44 @@ def summarize(document: Document) -> Document:
 
 def tables(document: Document) -> str:
     """Render the comparison."""
-    columns = ["per message", "slots", "floor, µs", "RMQ, µs", "ratio", "with lists: floor, µs", "ratio"]
-    columns += ["floor CPU, µs", "RMQ CPU, µs", "ratio", "client CPU, µs", "RMQ, 1/s"]
+    lines = rendering.listed(
+        document["rows"],
+        ("per message", "{type}, {what}"),
+        ("slots", "{slots}"),
+        ("floor, µs", "{floor[server_us]:,.2f}"),
+        ("RMQ, µs", "{RMQ[server_us]:,.2f}"),
+        ("ratio", "{floor[over][server_us]:×}"),
+        ("with lists: floor, µs", "{floor with lists[server_us]:,.2f}"),
+        ("ratio", "{floor with lists[over][server_us]:×}"),
+        ("floor CPU, µs", "{floor[server_cpu_us]:,.2f}"),
+        ("RMQ CPU, µs", "{RMQ[server_cpu_us]:,.2f}"),
+        ("ratio", "{floor[over][server_cpu_us]:×}"),
+        ("client CPU, µs", "{RMQ[client_cpu_us]:,.2f}"),
+        ("RMQ, 1/s", "{RMQ[rate_per_s]:,.0f}"),
+    )
     settings = document["settings"]
     return (
         f"{settings['messages']:,} messages of {settings['content_bytes']} bytes, batches of {settings['batch']}, "
         f"Redis {document['redis']}. `µs`: execution time by `INFO commandstats`; `CPU`: all of the server's CPU time, "
         "with reading, parsing and writing. The floor works on as many sets as there are slots; it has neither leases, "
         "retries, fencing, compare-and-set nor counts. It ran with `zset-max-listpack-entries 0`, as sends "
-        "and claims of batches make no lists, and once more with 128, the default (`with lists`).\n\n"
-        + rendering.table(columns, [_line(row) for row in document["rows"]])
+        f"and claims of batches make no lists, and once more with 128, the default (`with lists`).\n\n{lines}"
     )
 
 
-def _line(row: Row) -> list[Any]:
-    ours, bare, listed = row[RMQ], row["floor"], row["floor with lists"]
-    return [
-        f"{row['type']}, {row['what']}",
-        row["slots"],
-        *(rendering.number(each["server_us"], 2) for each in (bare, ours)),
-        rendering.ratio(bare["over"]["server_us"]),
-        rendering.number(listed["server_us"], 2),
-        rendering.ratio(listed["over"]["server_us"]),
-        *(rendering.number(each["server_cpu_us"], 2) for each in (bare, ours)),
-        rendering.ratio(bare["over"]["server_cpu_us"]),
-        rendering.number(ours["client_cpu_us"], 2),
-        rendering.number(ours["rate_per_s"]),
-    ]
+def _panel(slots: int) -> rendering.Panel:
+    def chosen(row: Row) -> bool:
+        return row["slots"] == slots and row["what"] in (SEND, LISTEN)
+
+    def of(who: str) -> Callable[[Row], float]:
+        return lambda row: row[who]["server_us"]
+
+    name = f"{{type}}\n{{what}}, {slots}"
+    return rendering.Panel("µs per message, executing", name, {who: of(who) for who in (*FLOORS, RMQ)}, where=chosen)
 
 
-def plot(document: Document, path: Path) -> None:
-    """Draw server time per message beside the floors, for each number of slots."""
-    shown = [slots for slots in lives.ALL_SLOTS if any(row["slots"] == slots for row in document["rows"])]
-    made, axes = rendering.figure(len(shown), "Server time per message")
-    for axis, slots in zip(axes, shown, strict=True):
-        rows = [row for row in document["rows"] if row["slots"] == slots and row["what"] in (SEND, LISTEN)]
-        names = [f"{row['type'].replace('_', ' ').lower()}\n{row['what']}" for row in rows]
-        series = {who: [row[who]["server_us"] for row in rows] for who in (*FLOORS, RMQ)}
-        rendering.bars(axis, names, series, "µs per message, executing")
-        axis.tick_params(axis="x", labelsize=7)
-        axis.set_title(f"{slots} slots", fontsize=9)
-    rendering.save(made, path)
-
-
-BENCHMARK = Benchmark("cost", measure, tables, plot, lives.add_arguments, summarize)
+PLOT = rendering.picture("Server time per message", *map(_panel, lives.ALL_SLOTS))
+BENCHMARK = Benchmark("cost", measure, tables, PLOT, lives.add_arguments, summarize)
 main = BENCHMARK.main
 
 if __name__ == "__main__":

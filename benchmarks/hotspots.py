@@ -12,13 +12,12 @@ import cProfile
 import io
 import pstats
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.support import loads
 from benchmarks.support.servers import standalone
 from rmq import RmqClient
-from rmq._listening.listener_thread import ListenerThread
 
 SHOWN = 22
 
@@ -31,27 +30,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     topic = loads.topic(loads.TYPES[1], slots=8)
     contents, priorities = loads.contents(number), loads.priorities(number)
     with standalone() as servers, RmqClient(servers.url) as client:
+        profiler = cProfile.Profile()
         producer = client.producer(topic)
-        print_profile("send_many", number, lambda: producer.send_many(loads.priority_messages(contents, priorities)))
+        profiler.runcall(lambda: producer.send_many(loads.priority_messages(contents, priorities)))
+        _print("send_many", number, profiler)
         finished, seen = threading.Event(), 0
+        profiler = cProfile.Profile()
 
         def handle(deliveries: list[Any]) -> None:
             nonlocal seen
+            if not seen:
+                profiler.enable()  # the thread of the handler is the one to watch
             seen += len(deliveries)
             if seen >= number:
+                profiler.disable()
                 finished.set()
 
-        profiler = cProfile.Profile()
-        run = ListenerThread.run
-
-        def profiled(worker: ListenerThread) -> None:
-            profiler.enable()
-            try:
-                run(worker)
-            finally:
-                profiler.disable()
-
-        ListenerThread.run = profiled  # the worker's own thread is the one to watch
         client.listener(topic, batch=loads.BATCH)(handle)
         client.start()
         finished.wait(300)
@@ -60,17 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def print_profile(what: str, number: int, work: Callable[[], Any]) -> None:
-    """Profile a call and print the functions that took longest."""
-    profiler = cProfile.Profile()
-    profiler.runcall(work)
-    _print(what, number, profiler)
-
-
 def _print(what: str, number: int, profiler: cProfile.Profile) -> None:
     out = io.StringIO()
-    stats = pstats.Stats(profiler, stream=out).strip_dirs().sort_stats("tottime")
-    stats.print_stats(SHOWN)
+    pstats.Stats(profiler, stream=out).strip_dirs().sort_stats("tottime").print_stats(SHOWN)
     print(f"== {what}, {number:,} messages\n{out.getvalue()}")
 
 

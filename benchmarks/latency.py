@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from itertools import pairwise, product
-from pathlib import Path
 from typing import Any
 
 import redis
@@ -63,7 +62,6 @@ def measure(options: argparse.Namespace) -> Document:
             else:
                 rows.append({"type": kind, "rate_per_s": rate, "slots": slots, "beside": beside, **found})
     return {
-        "redis": servers.version,
         "settings": {
             "seconds": seconds,
             "ahead_s": AHEAD_S,
@@ -254,17 +252,13 @@ def _merged(samples: Sequence[dict[str, float]]) -> Row:
 def tables(document: Document) -> str:
     """Render the percentiles."""
     settings = document["settings"]
-    rows = [
-        (
-            f"{row['type']}, {row['rate_per_s']:,}/s, {row['slots']:,} slots, {row['beside']}",
-            *(rendering.number(row[key], 2) for key in ("p50", "p99", "p999", "max")),
-            *(rendering.number(row[f"{name}_cpu_us"], 0) for name in ("sender", "consumer", "server")),
-            f"{row['delivered'] / (row['rate_per_s'] * settings['seconds']):.1%}",
-        )
-        for row in document["rows"]
-    ]
-    columns = ["late by, ms", "p50", "p99", "p99.9", "max", "sender CPU, µs", "consumer CPU, µs", "server CPU, µs"]
-    columns.append("delivered")
+    lines = rendering.listed(
+        document["rows"],
+        ("late by, ms", "{type}, {rate_per_s:,}/s, {slots:,} slots, {beside}"),
+        *((head, f"{{{key}:,.2f}}") for head, key in PERCENTILES),
+        *((f"{who} CPU, µs", f"{{{who}_cpu_us:,.0f}}") for who in ("sender", "consumer", "server")),
+        ("delivered", lambda row: f"{row['delivered'] / (row['rate_per_s'] * settings['seconds']):.1%}"),
+    )
     floor = document["floor"]
     early = sum(row["early"] for row in document["rows"])
     return (
@@ -279,26 +273,8 @@ def tables(document: Document) -> str:
         f"{document['repeats']} equal windows of each case's time; the maximum is over all. The floor, from before "
         "RPUSH in one process to BLPOP's answer in another with nothing else going on: "
         + ", ".join(f"{name} {floor[key]:.2f} ms" for name, key in PERCENTILES)
-        + ".\n\n"
-        + rendering.table(columns, rows)
+        + f".\n\n{lines}"
     )
-
-
-def plot(document: Document, path: Path) -> None:
-    """Draw p50, p99 and p99.9 per case."""
-    made, axes = rendering.figure(len(TYPES), "Lateness of deliveries", height=4.6)
-    for axis, topic_type in zip(axes, TYPES, strict=True):
-        rows = [row for row in document["rows"] if row["type"] == topic_type.value]
-        names = [f"{row['rate_per_s'] // 1000}k/s\n{row['slots']:,} sl.\n{row['beside']}" for row in rows]
-        series: dict[str, Sequence[float]] = {
-            name: [row[key] for row in rows] for name, key in (("p50", "p50"), ("p99", "p99"), ("p99.9", "p999"))
-        }
-        rendering.bars(axis, names, series, "ms, log scale")
-        axis.set_yscale("log")
-        axis.axhline(2, color="#c00000", linewidth=0.8, linestyle="--")
-        axis.set_title(topic_type.value.replace("_", " ").lower(), fontsize=10)
-        axis.tick_params(axis="x", labelsize=6.5)
-    rendering.save(made, path)
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -306,7 +282,13 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--chunk-s", type=float, help="so much load a bulk send of the time topics holds, seconds (1)")
 
 
-BENCHMARK = Benchmark("latency", measure, tables, plot, _arguments)
+def _panel(kind: TopicType) -> rendering.Panel:
+    name, series = "{rate_per_s:,}/s\n{slots:,} sl.\n{beside}", {"p50": "p50", "p99": "p99", "p99.9": "p999"}
+    return rendering.Panel(f"{kind.value}: ms", name, series, where=lambda row: row["type"] == kind.value, log=True)
+
+
+PLOT = rendering.picture("Lateness of deliveries", *map(_panel, TYPES), height=4.6)
+BENCHMARK = Benchmark("latency", measure, tables, PLOT, _arguments)
 main = BENCHMARK.main
 
 if __name__ == "__main__":

@@ -1,28 +1,21 @@
 """A million messages through `send_many` and a batch listener, in one process each: rates, and memory that stays flat.
 
-    python -m benchmarks.million [--messages 1000000] [--slots 8] [--batch 1000] [--url URL]
-
-Without a URL it starts an embedded Redis. The result goes to benchmarks/results/million.json.
+python -m benchmarks.million [--messages 1000000] [--slots 8] [--batch 1000]
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import multiprocessing
-import os
-import platform
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.support.harness import results_folder
+from benchmarks.support.children import Child, Line
+from benchmarks.support.harness import Benchmark, Document
+from benchmarks.support.servers import standalone
 from rmq import Delivery, RangeMergeMessage, RmqClient, Topic, TopicType
-from rmq._processes.frozen_objects import freeze_objects
 
 LIMIT_MB = 150
 _LONGEST_S = 600.0
@@ -54,7 +47,7 @@ class Memory:
         }
 
 
-def send(url: str, topic: Topic, number: int, started: Any) -> dict[str, Any]:
+def _send(line: Line, url: str, topic: Topic, number: int) -> dict[str, Any]:
     """Send all messages in one stream."""
     memory = Memory(number)
 
@@ -65,14 +58,14 @@ def send(url: str, topic: Topic, number: int, started: Any) -> dict[str, Any]:
 
     with RmqClient(url) as client:
         producer = client.producer(topic)
-        started.wait()
+        line.ready()
         start_s = time.monotonic()
         result = producer.send_many(messages())
         took_s = time.monotonic() - start_s
     return {"new": result.new, "merged": result.merged, "took_s": round(took_s, 2), **memory.figures()}
 
 
-def consume(url: str, topic: Topic, number: int, batch: int, started: Any) -> dict[str, Any]:
+def _consume(line: Line, url: str, topic: Topic, number: int, batch: int) -> dict[str, Any]:
     """Consume until each message was handled once."""
     memory = Memory(number)
     done = threading.Event()
@@ -89,7 +82,7 @@ def consume(url: str, topic: Topic, number: int, batch: int, started: Any) -> di
             if handled >= number:
                 done.set()
 
-        started.wait()
+        line.ready()
         start_s = time.monotonic()
         client.start()
         done.wait(_LONGEST_S)
@@ -98,43 +91,24 @@ def consume(url: str, topic: Topic, number: int, batch: int, started: Any) -> di
     return {"handled": handled, "batches": batches, "took_s": round(took_s, 2), **memory.figures()}
 
 
-def measure(number: int, slots: int = 8, batch: int = 1_000, url: str | None = None) -> dict[str, Any]:
-    """Run sender and listener at the same time, each in a process of its own.
+def play(number: int, slots: int = 8, batch: int = 1_000) -> dict[str, Any]:
+    """Run sender and listener at the same time; return the figures of both, and what is left in the topic.
 
     Args:
         number: How many messages.
         slots: Slots of the topic.
         batch: Most messages handed to the handler at once.
-        url: Where Redis is; an embedded one by default.
-
-    Returns:
-        The figures of both, and what is left in the topic.
     """
-    context = multiprocessing.get_context("spawn")
-    with RmqClient(url or "embedded://") as client:
-        topic = Topic(f"million-{os.getpid()}", TopicType.RANGE_MERGE, slots=slots)
+    topic = Topic("million", TopicType.RANGE_MERGE, slots=slots)
+    with standalone() as servers, RmqClient(servers.url) as client:
         client.producer(topic)
-        started = context.Event()
-        pipes: list[Any] = []
-        processes: list[Any] = []
-        for work in ((send, client.url, topic, number, started), (consume, client.url, topic, number, batch, started)):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_report, args=(theirs, *work), daemon=True)
-            process.start()
-            theirs.close()
-            pipes.append(ours)
-            processes.append(process)
-        started.set()
-        sent, consumed = (pipe.recv() if pipe.poll(_LONGEST_S) else {} for pipe in pipes)
-        for process in processes:
-            process.join(30)
-            process.kill()
-            process.join()
-            process.close()
-        for pipe in pipes:
-            pipe.close()
+        children = Child(_send, client.url, topic, number), Child(_consume, client.url, topic, number, batch)
+        for child in children:
+            child.wait_ready()
+        for child in children:
+            child.go()
+        sent, consumed = (child.result(_LONGEST_S) for child in children)
         stats = client.inspect(topic).stats()
-    left = {"store": stats.backlog, "in_flight": stats.in_flight, "waiting": stats.waiting, "dead": stats.dead}
     return {
         "messages": number,
         "slots": slots,
@@ -143,47 +117,34 @@ def measure(number: int, slots: int = 8, batch: int = 1_000, url: str | None = N
         "consumed_per_s": round(number / consumed["took_s"]),
         "sender": sent,
         "consumer": consumed,
-        "left": left,
+        "left": {name: getattr(stats, name) for name in ("backlog", "in_flight", "waiting", "dead")},
         "unaccounted": stats.unaccounted,
         "acked": stats.total("acked"),
     }
 
 
-def main() -> int:
-    """Measure, print and save; return 1 where memory was not flat or a message is missing."""
-    parser = argparse.ArgumentParser(description=measure.__doc__)
+def measure(options: argparse.Namespace) -> Document:
+    """Send and consume; end with an error where memory was not flat or a message is missing."""
+    number = options.messages or (100_000 if options.quick else 1_000_000)
+    found = play(number, options.slots, options.batch)
+    peak_mb = max(found["sender"]["peak_mb"], found["consumer"]["peak_mb"])
+    if peak_mb >= LIMIT_MB or found["acked"] != number or found["unaccounted"] or any(found["left"].values()):
+        raise SystemExit(f"{peak_mb} MB at most, {found['acked']} acked, left: {found['left']}")
+    return found
+
+
+def tables(document: Document) -> str:
+    """Render the rates and the memory."""
+    return "\n".join(
+        f"{what} {document[f'{what}_per_s']:,}/s, peak {document[who]['peak_mb']:.0f} MB"
+        for what, who in (("sent", "sender"), ("consumed", "consumer"))
+    )
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--messages", type=int, help="1,000,000; quick: 100,000")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the messages")
     parser.add_argument("--slots", type=int, default=8)
     parser.add_argument("--batch", type=int, default=1_000)
-    parser.add_argument("--url")
-    parser.add_argument("--results", type=Path, help="where the JSON goes")
-    options = parser.parse_args()
-    number = options.messages or (100_000 if options.quick else 1_000_000)
-    figures = measure(number, options.slots, options.batch, options.url)
-    document = {
-        "benchmark": "million",
-        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "system": platform.system()},
-        **figures,
-    }
-    folder: Path = options.results or results_folder(first_look=options.quick)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "million.json").write_text(json.dumps(document, indent=1) + "\n", "utf-8")
-    sent, consumed = figures["sender"], figures["consumer"]
-    print(f"{number:,} messages, {options.slots} slots, sent and consumed at the same time")
-    print(f"sent      {figures['sent_per_s']:>9,} a second  peak {sent['peak_mb']:.0f} MB")
-    print(f"consumed  {figures['consumed_per_s']:>9,} a second  peak {consumed['peak_mb']:.0f} MB")
-    print(f"left: {figures['left']}, acked {figures['acked']:,}, unaccounted {figures['unaccounted']}")
-    whole = figures["acked"] == number and not any(figures["left"].values()) and not figures["unaccounted"]
-    return 0 if whole and max(sent["peak_mb"], consumed["peak_mb"]) < LIMIT_MB else 1
-
-
-def _report(pipe: Any, function: Callable[..., dict[str, Any]], *args: Any) -> None:
-    """The main function of both processes."""
-    freeze_objects()  # as `client.run` does
-    pipe.send(function(*args))
-    pipe.close()
 
 
 def _status_mb(name: str) -> float:
@@ -193,5 +154,8 @@ def _status_mb(name: str) -> float:
     return 0.0
 
 
+BENCHMARK = Benchmark("million", measure, tables, None, _arguments, repeats=1)
+main = BENCHMARK.main
+
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

@@ -9,15 +9,15 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
+from itertools import count
 from typing import Any
 
 from benchmarks.support import loads, rendering
 from benchmarks.support.children import Child, Line
-from benchmarks.support.fleet import BUSY, Costs, Fleet, bounds, modelled
-from benchmarks.support.harness import Benchmark, Document, Row, say
-from benchmarks.support.meters import Meter, cpu_s, rounded
-from benchmarks.support.samples import Sample, ratio, sample, summary
+from benchmarks.support.harness import Benchmark, Document, Row
+from benchmarks.support.meters import Figures, Meter, cpu_s
+from benchmarks.support.samples import in_turns, ratio, summary
 from benchmarks.support.servers import Servers, replicated, some
 from rmq import Coordinator, RmqClient, Topic, TopicType
 from tests.support.zookeeper import ZooKeeperEnsemble
@@ -38,8 +38,6 @@ WARM_UP = 4_000
 LIMIT_S = 300.0
 COUNT, END = "count", "end"
 """Words to a worker: what comes now counts; all is handled."""
-FLEETS = ((1, 2, 1), (1, 2, 3), (3, 2, 3), (3, 8, 3), (16, 8, 16), (130, 2, 16), (130, 8, 130))
-"""Machines, cores of each, Redis nodes among them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +66,19 @@ CASES = [case for part in PARTS.values() for case in part]
 def measure(options: argparse.Namespace) -> Document:
     """Send PRIORITY messages in one process and consume them in others at the same time, in each setup in turn."""
     number = options.number or (20_000 if options.quick else 100_000)
-    samples: list[Sample] = []
+    places = count()
     with ZooKeeperEnsemble() as zookeeper:
-        for repeat in range(options.repeats):
-            for case in (each for part in options.parts for each in PARTS[part]):
-                say(f"real: repeat {repeat + 1} of {options.repeats}, {case.name}")
-                traits = SETUPS[case.setup]
-                with site(case.nodes, traits) as servers:
-                    version = servers.version
-                    place = (zookeeper.hosts, f"/real-{len(samples)}") if "owned" in traits else None
-                    samples.append(sample(case.name, repeat, run(servers, case, place, number)))
+
+        def measured(case: Case) -> Figures:
+            traits = SETUPS[case.setup]
+            with site(case.nodes, traits) as servers:
+                place = (zookeeper.hosts, f"/real-{next(places)}") if "owned" in traits else None
+                return run(servers, case, place, number)
+
+        cases = {each.name: partial(measured, each) for part in options.parts for each in PARTS[part]}
+        samples = in_turns("real", options.repeats, cases)
     settings = {"messages": number, "type": "PRIORITY", "content_bytes": 20, "batch": loads.BATCH, "threads": THREADS}
-    return {"redis": version, "settings": settings, "cores": os.cpu_count(), "samples": samples}
+    return {"settings": settings, "cores": os.cpu_count(), "samples": samples}
 
 
 @contextlib.contextmanager
@@ -200,7 +199,7 @@ def _topic(case: Case) -> Topic:
 
 
 def summarize(document: Document) -> Document:
-    """Work out medians, what each setup costs beside the bare one of the same repeat, and the model of a fleet."""
+    """Work out medians, and what each setup costs beside the bare one of the same repeat."""
     samples, found = document["samples"], summary(document["samples"])
     rows: list[Row] = []
     for case in CASES:
@@ -210,85 +209,26 @@ def summarize(document: Document) -> Document:
             cost = ratio(samples, case.name, bare.name, "server_cpu_us")
             names = {"setup": case.setup, "slots": case.slots, "workers": case.workers, "nodes": case.nodes}
             rows.append({**names, **found[case.name], "of_bare": share, "cost_of_bare": cost})
-    return {"rows": rows, "model": _model(rows, document["cores"])}
-
-
-def _model(rows: list[Row], cores: int) -> Document:
-    """Hold the model, from the cost with one worker and node, against all that was seen; then ask it for fleets."""
-    base = {(row["setup"], row["slots"]): costs_of(row) for row in rows if (row["workers"], row["nodes"]) == (1, 1)}
-    checks: list[Row] = []
-    fleets: list[Row] = []
-    for row in rows:
-        costs = base.get((row["setup"], row["slots"]))
-        if row["setup"] in (BARE, ALL) and costs:
-            fleet = Fleet(cores, row["nodes"], 1, row["workers"])
-            rate, bound = modelled(costs, fleet)
-            shape = {key: row[key] for key in ("setup", "slots", "workers", "nodes")}
-            seen = {"modelled": rounded(rate), "bound": bound, "seen": row["rate_per_s"]}
-            checks.append({**shape, **seen, "nodes_alone": rounded(BUSY * bounds(costs, fleet)["Redis nodes"])})
-    for setup in (BARE, ALL):
-        if costs := base.get((setup, MORE_SLOTS)):
-            for machines, each, nodes in FLEETS:
-                rate, bound = modelled(costs, Fleet(machines * each, nodes))
-                fleets.append(
-                    {
-                        "setup": setup,
-                        "machines": machines,
-                        "cores": each,
-                        "nodes": nodes,
-                        "rate": rounded(rate),
-                        "bound": bound,
-                    }
-                )
-    checks.sort(key=lambda row: (row["setup"] != BARE, row["slots"]))
-    return {"cores": cores, "busy": BUSY, "checks": checks, "fleets": fleets}
-
-
-def costs_of(row: Row) -> Costs:
-    """Return what a message cost in one row."""
-    return Costs(row["server_cpu_us"], row["sender_cpu_us"], row["worker_cpu_us"], row["replica_cpu_us"])
+    return {"rows": rows}
 
 
 def tables(document: Document) -> str:
-    """Render the rates, and the model beside them and beyond."""
-    settings, model, rows = document["settings"], document["model"], document["rows"]
-    columns = ["setup", "slots", "workers", "Redis nodes", "end to end, 1/s", "of bare", "EVALSHA, µs", "Redis CPU, µs"]
-    columns += ["of bare", "replica CPU, µs", "sender CPU, µs", "worker CPU, µs"]
-    first = rendering.table(
-        columns,
-        [
-            (
-                *(row[key] for key in ("setup", "slots", "workers", "nodes")),
-                rendering.number(row["rate_per_s"]),
-                rendering.ratio(row["of_bare"]),
-                *(rendering.number(row[key], 2) for key in ("server_us", "server_cpu_us")),
-                rendering.ratio(row["cost_of_bare"]),
-                *(rendering.number(row[f"{key}_cpu_us"], 2) for key in ("replica", "sender", "worker")),
-            )
-            for row in rows
-        ],
-    )
-    check_columns = ["setup", "slots", "workers", "Redis nodes", "modelled, 1/s", "bound", "seen, 1/s"]
-    checks = rendering.table(
-        [*check_columns, "seen of modelled", "nodes alone, 1/s"],
-        [
-            (
-                *(row[key] for key in ("setup", "slots", "workers", "nodes")),
-                rendering.number(row["modelled"]),
-                row["bound"],
-                rendering.number(row["seen"]),
-                rendering.ratio(row["seen"] / row["modelled"]),
-                rendering.number(row["nodes_alone"]),
-            )
-            for row in model["checks"]
-        ],
-    )
-    fleets = rendering.table(
-        ["setup", "machines", "cores each", "Redis nodes", "sent and consumed, 1/s", "bound"],
-        [
-            (row["setup"], row["machines"], row["cores"], row["nodes"], rendering.number(row["rate"]), row["bound"])
-            for row in model["fleets"]
-        ],
+    """Render the rates."""
+    settings = document["settings"]
+    rates = rendering.listed(
+        document["rows"],
+        ("setup", "{setup}"),
+        ("slots", "{slots}"),
+        ("workers", "{workers}"),
+        ("Redis nodes", "{nodes}"),
+        ("end to end, 1/s", "{rate_per_s:,.0f}"),
+        ("of bare", "{of_bare:×}"),
+        ("EVALSHA, µs", "{server_us:,.2f}"),
+        ("Redis CPU, µs", "{server_cpu_us:,.2f}"),
+        ("of bare", "{cost_of_bare:×}"),
+        ("replica CPU, µs", "{replica_cpu_us:,.2f}"),
+        ("sender CPU, µs", "{sender_cpu_us:,.2f}"),
+        ("worker CPU, µs", "{worker_cpu_us:,.2f}"),
     )
     return (
         f"{settings['messages']:,} {settings['type']} messages of {settings['content_bytes']} bytes, batches of "
@@ -296,28 +236,8 @@ def tables(document: Document) -> str:
         f"threads each, consume. Redis {document['redis']}, ZooKeeper and all processes share {document['cores']} "
         "cores. `end to end`: from the first send to the last delivery. `EVALSHA`: its time in `INFO commandstats`. "
         "`of bare`: medians of the ratios to the bare Redis with as many slots, workers and nodes in the same repeat."
-        f"\n\n{first}\n\nThe model, from the cost of a message with as many slots, one worker and one node, on "
-        f"{model['cores']} cores; bounds are used to {model['busy']:.0%}. `nodes alone`: what it says if cores are no "
-        f"bound.\n\n{checks}\n\nWhat it says of fleets with {MORE_SLOTS} slots, and as many Python processes as fit on "
-        f"the cores:\n\n{fleets}"
+        f"\n\n{rates}"
     )
-
-
-def plot(document: Document, path: Path) -> None:
-    """Draw the rates, and what was modelled beside what was seen."""
-    made, (left, right) = rendering.figure(2, "End to end as a site runs it")
-    slots = [row for row in document["rows"] if (row["workers"], row["nodes"]) == (1, 1)]
-    series = {
-        f"{count} slots": [row["rate_per_s"] / 1000 for row in slots if row["slots"] == count]
-        for count in (SLOTS, MORE_SLOTS)
-    }
-    rendering.bars(left, [name.replace(" ", "\n", 1) for name in SETUPS], series, "thousand messages per second", 0)
-    checks = document["model"]["checks"]
-    names = [f"{row['workers']} w, {row['nodes']} n\n{row['slots']} slots\n{row['setup']}" for row in checks]
-    both = {key: [row[key] / 1000 for row in checks] for key in ("modelled", "seen")}
-    rendering.bars(right, names, both, "thousand messages per second", 0)
-    right.tick_params(axis="x", labelsize=6)
-    rendering.save(made, path)
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -325,7 +245,18 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what is varied; all by default")
 
 
-BENCHMARK = Benchmark("real", measure, tables, plot, _arguments, summarize)
+PLOT = rendering.picture(
+    "End to end as a site runs it",
+    rendering.Panel(
+        "thousand messages per second",
+        "{setup}\n{slots} slots",
+        {"": "rate_per_s"},
+        where=lambda row: (row["workers"], row["nodes"]) == (1, 1),
+        each=1_000,
+        digits=0,
+    ),
+)
+BENCHMARK = Benchmark("real", measure, tables, PLOT, _arguments, summarize)
 main = BENCHMARK.main
 
 if __name__ == "__main__":

@@ -17,14 +17,12 @@ from benchmarks.support.harness import LOAD, RESULTS, ROOT, Document
 
 PAGES = (
     ROOT / "docs" / "internals" / "performance.md",
-    *(ROOT / "docs" / "guide" / f"{name}.md" for name in ("merging_rivals", "streams", "delayed")),
+    *(ROOT / "docs" / "guide" / f"{name}.md" for name in ("merging_rivals", "streams")),
 )
 MODULES = {
     "cost": "benchmarks.cost",
-    "batches": "benchmarks.batches",
     "throughput": "benchmarks.throughput",
     "real": "benchmarks.real",
-    "servers": "benchmarks.servers",
     "peers": "benchmarks.peers.comparison",
     "latency": "benchmarks.latency",
     "backlog": "benchmarks.backlog",
@@ -34,7 +32,6 @@ MODULES = {
     "aio": "benchmarks.aio",
     "streams": "benchmarks.streams",
     "consuming": "benchmarks.consuming",
-    "delayed": "benchmarks.delayed",
     "spark": "benchmarks.spark",
     "spark_source": "benchmarks.spark_source",
 }

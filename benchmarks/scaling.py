@@ -5,19 +5,18 @@ from __future__ import annotations
 import argparse
 import threading
 import time
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from benchmarks.support import loads, rendering
 from benchmarks.support.children import Child, Line
-from benchmarks.support.harness import Benchmark, Document, Row, say
-from benchmarks.support.meters import CLIENT_SIDE, Meter, cpu_s, medians
-from benchmarks.support.servers import Servers, clusters_supported, some, standalone
+from benchmarks.support.harness import Benchmark, Document
+from benchmarks.support.meters import CLIENT_SIDE, Figures, Meter, cpu_s
+from benchmarks.support.samples import in_turns, summary
+from benchmarks.support.servers import Servers, some, standalone
 from rmq import RmqClient, Topic, TopicType
 
-WORKERS = (1, 2, 4)
-NODES = (1, 3)
-SLOTS = (1, 8, 64, 512, 4_096)
+VARIED = {"workers": (1, 2, 4), "nodes": (1, 3), "slots": (1, 8, 64, 512, 4_096)}
 IDLE_SLOTS = (1, 64, 1_024, 4_096)
 WORKER_SLOTS = 64
 LIMIT_S = 900.0
@@ -27,37 +26,28 @@ def measure(options: argparse.Namespace) -> Document:
     """Vary one thing at a time: worker processes, Redis nodes, slots; then watch an idle worker."""
     number = options.number or (50_000 if options.quick else 100_000)
     idle_s = 2.0 if options.quick else 5.0
-    nodes = NODES if clusters_supported() else (1,)
-    samples: dict[tuple[str, int], list[dict[str, float]]] = {}
-    for repeat in range(options.repeats):
-        for what, counts in (("workers", WORKERS), ("nodes", nodes), ("slots", SLOTS)):
-            for count in counts:
-                say(f"scaling: repeat {repeat + 1} of {options.repeats}, {count} {what}")
-                case = {"workers": 1, "nodes": 1, "slots": WORKER_SLOTS} | {what: count}
-                with some(case["nodes"]) as servers:
-                    row = fill_and_drain(servers, case["workers"], case["slots"], number)
-                samples.setdefault((what, count), []).append(row)
-    rows: list[Row] = [{"varied": what, "count": count, **medians(each)} for (what, count), each in samples.items()]
-    idle: list[Row] = []
-    with standalone() as servers:
-        version = servers.version
-        for slots in IDLE_SLOTS:
-            say(f"scaling: an idle worker with {slots} slots")
-            idle.append(
-                {"slots": slots, **medians([idling(servers, slots, idle_s) for _ in range(min(options.repeats, 3))])}
-            )
+
+    def vary(what: str, count: int) -> Figures:
+        case = {"workers": 1, "nodes": 1, "slots": WORKER_SLOTS} | {what: count}
+        with some(case["nodes"]) as servers:
+            return fill_and_drain(servers, case["workers"], case["slots"], number)
+
+    def idle(slots: int) -> Figures:
+        with standalone() as servers:
+            return idling(servers, slots, idle_s)
+
+    cases = {f"{count} {what}": partial(vary, what, count) for what, counts in VARIED.items() for count in counts}
+    varied = summary(in_turns("scaling", options.repeats, cases))
+    idlers = {f"{slots}": partial(idle, slots) for slots in IDLE_SLOTS}
+    idling_rows = summary(in_turns("scaling, idle slots", min(options.repeats, 3), idlers))
+    settings = {"messages": number, "slots": WORKER_SLOTS, "idle_s": idle_s, "batch": loads.BATCH, "type": "PRIORITY"}
     return {
-        "redis": version,
-        "settings": {
-            "messages": number,
-            "slots": WORKER_SLOTS,
-            "idle_s": idle_s,
-            "batch": loads.BATCH,
-            "type": "PRIORITY",
-        },
-        "clusters": "measured" if len(nodes) > 1 else "this RMQ does not know redis+cluster:// yet",
-        "rows": rows,
-        "idle": idle,
+        "settings": settings,
+        "rows": [
+            {"varied": case.partition(" ")[2], "count": int(case.partition(" ")[0]), **row}
+            for case, row in varied.items()
+        ],
+        "idle": [{"slots": int(slots), **row} for slots, row in idling_rows.items()],
     }
 
 
@@ -154,63 +144,48 @@ def _idle(line: Line, url: str, slots: int) -> float:
 def tables(document: Document) -> str:
     """Render cost and idling."""
     settings = document["settings"]
-    lines = [
-        (
-            f"{row['count']:,} {row['varied']}",
-            *(rendering.number(row[f"send_{key}"], 2) for key in ("server_us", "server_cpu_us", "client_cpu_us")),
-            *(rendering.number(row[f"work_{key}"], 2) for key in ("server_us", "server_cpu_us", "client_cpu_us")),
-            rendering.number(row["send_rate_per_s"]),
-            rendering.number(row["work_rate_per_s"]),
-            rendering.number(row["work_calls_per_1000"], 1),
-        )
-        for row in document["rows"]
-    ]
-    columns = ["varied", "send, µs", "server CPU, µs", "client CPU, µs", "claim + ack, µs", "server CPU, µs"]
-    columns += ["client CPU, µs", "send, 1/s", "claim + ack, 1/s", "calls per 1,000"]
-    idle = [
-        (
-            f"{row['slots']:,}",
-            rendering.number(row["calls_per_s"], 1),
-            rendering.number(row["commands_per_s"], 0),
-            f"{row['worker_cpu_share']:.2%}",
-            f"{row['server_cpu_share']:.2%}",
-        )
-        for row in document["idle"]
-    ]
-    idle_columns = ["slots of an idle worker", "calls to Redis a second", "commands in scripts too", "worker's CPU"]
+    lines = rendering.listed(
+        document["rows"],
+        ("varied", "{count:,} {varied}"),
+        ("send, µs", "{send_server_us:,.2f}"),
+        ("server CPU, µs", "{send_server_cpu_us:,.2f}"),
+        ("client CPU, µs", "{send_client_cpu_us:,.2f}"),
+        ("claim + ack, µs", "{work_server_us:,.2f}"),
+        ("server CPU, µs", "{work_server_cpu_us:,.2f}"),
+        ("client CPU, µs", "{work_client_cpu_us:,.2f}"),
+        ("send, 1/s", "{send_rate_per_s:,.0f}"),
+        ("claim + ack, 1/s", "{work_rate_per_s:,.0f}"),
+        ("calls per 1,000", "{work_calls_per_1000:,.1f}"),
+    )
+    idle = rendering.listed(
+        document["idle"],
+        ("slots of an idle worker", "{slots:,}"),
+        ("calls to Redis a second", "{calls_per_s:,.1f}"),
+        ("commands in scripts too", "{commands_per_s:,.0f}"),
+        ("worker's CPU", "{worker_cpu_share:.2%}"),
+        ("server CPU", "{server_cpu_share:.2%}"),
+    )
     return (
         f"{settings['messages']:,} {settings['type']} messages, batches of {settings['batch']}; where not varied: "
-        f"1 worker process, 1 Redis, {settings['slots']} slots. Clusters: {document['clusters']}.\n\n"
-        f"{rendering.table(columns, lines)}\n\n{rendering.table([*idle_columns, 'server CPU'], idle)}"
+        f"1 worker process, 1 Redis, {settings['slots']} slots.\n\n{lines}\n\n{idle}"
     )
-
-
-def plot(document: Document, path: Path) -> None:
-    """Draw the cost over slots, the rate over workers and nodes, and idle calls."""
-    made, (left, middle, right) = rendering.figure(3, "Scaling")
-    slots = [row for row in document["rows"] if row["varied"] == "slots"]
-    for index, (key, label) in enumerate((("send_server_cpu_us", "send"), ("work_server_cpu_us", "claim + ack"))):
-        values = [row[key] for row in slots]
-        left.plot([row["count"] for row in slots], values, "o-", color=rendering.COLOURS[index], label=label)
-    left.set(xscale="log", xlabel="slots", ylabel="server CPU, µs per message", ylim=(0, None))
-    left.legend(fontsize=8, frameon=False)
-    others = [row for row in document["rows"] if row["varied"] != "slots"]
-    names = [f"{row['count']} {row['varied']}" for row in others]
-    rates = {"claimed and acked": [row["work_rate_per_s"] / 1000 for row in others]}
-    rendering.bars(middle, names, rates, "thousand messages per second")
-    idle = document["idle"]
-    names = [f"{row['slots']:,}" for row in idle]
-    calls = {"calls": [row["calls_per_s"] for row in idle]}
-    rendering.bars(right, names, calls, "idle worker: calls to Redis a second")
-    right.set_xlabel("slots")
-    rendering.save(made, path)
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--number", type=int, help="messages (100,000; quick: 50,000)")
 
 
-BENCHMARK = Benchmark("scaling", measure, tables, plot, _arguments)
+CPU = {"send": "send_server_cpu_us", "claim + ack": "work_server_cpu_us"}
+RATE = {"claimed and acked": "work_rate_per_s"}
+PLOT = rendering.picture(
+    "Scaling",
+    rendering.Panel("server CPU, µs per message", "{count:,} slots", CPU, where=lambda row: row["varied"] == "slots"),
+    rendering.Panel(
+        "thousand messages per second", "{count} {varied}", RATE, where=lambda row: row["varied"] != "slots", each=1_000
+    ),
+    rendering.Panel("idle worker: calls to Redis a second", "{slots:,}", {"calls": "calls_per_s"}, "idle"),
+)
+BENCHMARK = Benchmark("scaling", measure, tables, PLOT, _arguments)
 main = BENCHMARK.main
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import redis
@@ -12,10 +12,11 @@ from pyspark.sql import DataFrame
 
 from benchmarks.support import loads, rendering
 from benchmarks.support.children import Child, Line
-from benchmarks.support.harness import Benchmark, Document, Row, say
-from benchmarks.support.meters import Meter, cpu_s, medians
+from benchmarks.support.harness import Benchmark, Document, Row
+from benchmarks.support.meters import Figures, Meter, cpu_s
+from benchmarks.support.samples import in_turns
 from benchmarks.support.servers import Servers, standalone
-from benchmarks.support.spark_work import SLOTS, contents, spark_cpu_s, spark_session
+from benchmarks.support.spark_work import SLOTS, contents, rows_by_tasks, spark_cpu_s, spark_session
 from rmq import RmqClient, TopicType
 from rmq.spark import with_slot
 
@@ -28,46 +29,40 @@ def measure(options: argparse.Namespace) -> Document:
     """Write a generated frame with the sink, and send the same with the core, in turns; with 1 and 2 tasks."""
     number = options.number or (200_000 if options.quick else 1_000_000)
     singles = number // 25
-    samples: dict[tuple[str, int], list[dict[str, float]]] = {}
     with standalone() as servers, spark_session(2) as session:
 
-        def turn(what: str, tasks: int, rows: int, work: Callable[[], float | None]) -> None:
+        def turn(rows: int, work: Callable[[], float | None]) -> Figures:
             spark_before_s = spark_cpu_s(session)
             with Meter(servers) as meter:
                 other_cpu_s = work()
             spark_s = spark_cpu_s(session) - spark_before_s
-            row = meter.cost.row(rows) | {"client_cpu_us": (other_cpu_s or spark_s) * 1e6 / rows}
             servers.flush()
-            samples.setdefault((what, tasks), []).append(row)
-            say(f"spark: {what}, {tasks} at once: {row['rate_per_s']:,.0f}/s")
+            return meter.cost.row(rows) | {"client_cpu_us": (other_cpu_s or spark_s) * 1e6 / rows}
+
+        def core(tasks: int) -> Figures:
+            senders = _senders(servers, number, tasks)
+            return turn(number, lambda: _core(senders))
 
         _sink(servers, contents(session, 50_000, 2))  # starts the Python workers
         servers.flush()
-        for repeat in range(options.repeats):
-            say(f"spark: repeat {repeat + 1} of {options.repeats}")
-            for tasks in (1, 2):
-                frame = contents(session, number, tasks)
-                few = contents(session, singles, tasks)
-                turn("generate", tasks, number, lambda f=frame: _nowhere(f, "noop"))
-                turn("to Python", tasks, number, lambda f=frame: _nowhere(f, "nothing"))
-                turn("sink", tasks, number, lambda f=frame: _sink(servers, f))
-                turn("sink, merge=none", tasks, number, lambda f=frame: _sink(servers, f, merge="none"))
-                turn("sink, with_slot", tasks, number, lambda f=frame: _sink(servers, with_slot(f, SLOTS)))
-                senders = _senders(servers, number, tasks)
-                turn("send_many", tasks, number, lambda children=senders: _core(children))
-                turn("one command a row", tasks, singles, lambda f=few: _one_by_one(servers, f))
-        version = servers.version
+        cases: dict[str, Callable[[], Figures]] = {}
+        for tasks in (1, 2):
+            frame, few = contents(session, number, tasks), contents(session, singles, tasks)
+            works: dict[str, Callable[[], None]] = {
+                "generate": partial(_nowhere, frame, "noop"),
+                "to Python": partial(_nowhere, frame, "nothing"),
+                "sink": partial(_sink, servers, frame),
+                "sink, merge=none": partial(_sink, servers, frame, merge="none"),
+                "sink, with_slot": partial(_sink, servers, with_slot(frame, SLOTS)),
+            }
+            cases |= {f"{what}; {tasks}": partial(turn, number, work) for what, work in works.items()}
+            cases[f"send_many; {tasks}"] = partial(core, tasks)
+            cases[f"one command a row; {tasks}"] = partial(turn, singles, partial(_one_by_one, servers, few))
+        samples = in_turns("spark", options.repeats, cases)
         spark_version = session.version
-    rows: list[Row] = []
-    for (what, tasks), each in samples.items():
-        row: Row = {"what": what, "tasks": tasks, **medians(each)}
-        others = {"of_send_many": ("send_many", tasks), "of_singles": ("one command a row", tasks), "of_one": (what, 1)}
-        for name, other in others.items():
-            pairs = zip(each, samples[other], strict=True)
-            row |= medians([{name: a["rate_per_s"] / b["rate_per_s"]} for a, b in pairs])
-        rows.append(row)
+    others = {"of_send_many": "send_many; {}", "of_singles": "one command a row; {}"}
     settings = {"rows": number, "single_rows": singles, "content_bytes": 20, "slots": SLOTS, "type": KIND.name}
-    return {"redis": version, "spark": spark_version, "settings": settings, "rows": rows}
+    return {"spark": spark_version, "settings": settings, "rows": rows_by_tasks(samples, others)}
 
 
 def _nowhere(frame: DataFrame, name: str) -> None:
@@ -126,47 +121,41 @@ def _one_by_one(servers: Servers, frame: DataFrame) -> None:
 def tables(document: Document) -> str:
     """Render the rates and their ratios."""
     settings = document["settings"]
-    rows = [
-        (
-            row["what"],
-            row["tasks"],
-            rendering.number(row["rate_per_s"]),
-            rendering.ratio(row["of_send_many"]),
-            rendering.ratio(row["of_singles"]),
-            "" if row["tasks"] == 1 else rendering.ratio(row["of_one"]),
-            rendering.number(row["client_cpu_us"], 2),
-            rendering.number(row["server_cpu_us"], 2),
-        )
-        for row in document["rows"]
-    ]
-    columns = ["", "tasks", "rows/s", "of send_many", "of one command a row", "of one task", "client CPU, µs"]
+    lines = rendering.listed(
+        document["rows"],
+        ("", "{what}"),
+        ("tasks", "{tasks}"),
+        ("rows/s", "{rate_per_s:,.0f}"),
+        ("of send_many", "{of_send_many:×}"),
+        ("of one command a row", "{of_singles:×}"),
+        ("of one task", lambda row: "" if row["tasks"] == 1 else rendering.ratio(row["of_one"])),
+        ("client CPU, µs", "{client_cpu_us:,.2f}"),
+        ("server CPU, µs", "{server_cpu_us:,.2f}"),
+    )
     return (
         f"{settings['rows']:,} rows of {settings['content_bytes']} bytes, generated by Spark {document['spark']}, "
         f"{settings['type']}, {settings['slots']} slots, Redis {document['redis']}, `local[2]`; `send_many` in as many "
         "processes as tasks. `generate`: Spark makes the rows and drops them; `to Python`: a sink of Spark that "
         "only counts. `one command a row`: a ZADD for each row in `foreachPartition`, "
         f"{settings['single_rows']:,} rows. Client CPU is that of Spark with its Python workers, or of the senders.\n\n"
-        + rendering.table([*columns, "server CPU, µs"], rows)
+        + lines
     )
-
-
-def plot(document: Document, path: Path) -> None:
-    """Draw the rates."""
-    figure, (left, right) = rendering.figure(2, "Spark's sink")
-    rows = {(row["what"], row["tasks"]): row for row in document["rows"]}
-    names = [what for what, tasks in rows if tasks == 1 and what not in ("generate", "one command a row")]
-    for axis, key, unit, digits in ((left, "rate_per_s", "rows/s", 0), (right, "of_send_many", "of send_many", 2)):
-        series = {f"{tasks} at once": [rows[name, tasks][key] for name in names] for tasks in (1, 2)}
-        rendering.bars(axis, [name.replace(", ", ",\n") for name in names], series, unit, digits)
-    rendering.thousands(left)
-    rendering.save(figure, path)
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--number", type=int, help="rows (1,000,000; quick: 200,000)")
 
 
-BENCHMARK = Benchmark("spark", measure, tables, plot, _arguments)
+def _drawn(row: Row) -> bool:
+    return row["what"] not in ("generate", "one command a row")
+
+
+PLOT = rendering.picture(
+    "Spark's sink",
+    rendering.Panel("rows/s", "{what}\n{tasks} at once", {"": "rate_per_s"}, where=_drawn, digits=0),
+    rendering.Panel("of send_many", "{what}\n{tasks} at once", {"": "of_send_many"}, where=_drawn, digits=2),
+)
+BENCHMARK = Benchmark("spark", measure, tables, PLOT, _arguments)
 main = BENCHMARK.main
 
 if __name__ == "__main__":

@@ -6,17 +6,19 @@ import argparse
 import tempfile
 import threading
 import time
-from pathlib import Path
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.support import loads, rendering
 from benchmarks.support.children import Child, Line
-from benchmarks.support.harness import Benchmark, Document, Row, say
-from benchmarks.support.meters import Cost, Meter, cpu_s, medians, rounded
+from benchmarks.support.harness import Benchmark, Document
+from benchmarks.support.meters import Cost, Figures, Meter, cpu_s
+from benchmarks.support.samples import in_turns
 from benchmarks.support.servers import Servers, standalone
-from benchmarks.support.spark_work import SLOTS, batch_seconds, spark_cpu_s, spark_session
+from benchmarks.support.spark_work import SLOTS, batch_seconds, rows_by_tasks, spark_cpu_s, spark_session
 from rmq import RmqClient, TopicType
 
 KIND = TopicType.PRIORITY
@@ -29,29 +31,19 @@ def measure(options: argparse.Namespace) -> Document:
     """Drain a backlog with a streaming query, and with the core's batch listener, in turns; with 1 and 2 tasks."""
     number = options.number or (100_000 if options.quick else 600_000)
     batch = options.batch or number // 2
-    samples: dict[tuple[str, int], list[dict[str, float]]] = {}
     with standalone() as servers, spark_session(2) as session:
         _fill(servers, TINY)
         drain(_source(session, servers, 2, batch))  # starts the Python workers
-        for repeat in range(options.repeats):
-            for tasks in (1, 2):
-                say(f"spark_source: repeat {repeat + 1} of {options.repeats}, {tasks} at once")
-                listened = _listen(servers, number, tasks)
-                drained = _query(session, servers, number, tasks, batch)
-                nothing = _nothing(session, number, tasks)
-                for what, row in (("listener", listened), ("source", drained), ("from Python", nothing)):
-                    samples.setdefault((what, tasks), []).append(row)
-                    say(f"spark_source: {what}: {row['rate_per_s']:,.0f}/s")
-        version, spark_version = servers.version, session.version
-    rows: list[Row] = []
-    for (what, tasks), each in samples.items():
-        row: Row = {"what": what, "tasks": tasks, **medians(each)}
-        for name, other in {"of_listener": ("listener", tasks), "of_one": (what, 1)}.items():
-            pairs = zip(each, samples[other], strict=True)
-            row |= medians([{name: a["rate_per_s"] / b["rate_per_s"]} for a, b in pairs])
-        rows.append(row)
+        cases: dict[str, Callable[[], Figures]] = {}
+        for tasks in (1, 2):
+            cases[f"listener; {tasks}"] = partial(_listen, servers, number, tasks)
+            cases[f"source; {tasks}"] = partial(_query, session, servers, number, tasks, batch)
+            cases[f"from Python; {tasks}"] = partial(_nothing, session, number, tasks)
+        samples = in_turns("spark_source", options.repeats, cases)
+        spark_version = session.version
     settings = {"messages": number, "batch": batch, "content_bytes": 20, "slots": SLOTS, "type": KIND.name}
-    return {"redis": version, "spark": spark_version, "settings": settings | {"tiny": TINY}, "rows": rows}
+    rows = rows_by_tasks(samples, {"of_listener": "listener; {}"})
+    return {"spark": spark_version, "settings": settings | {"tiny": TINY}, "rows": rows}
 
 
 def _fill(servers: Servers, number: int) -> None:
@@ -164,25 +156,22 @@ def _row(cost: Cost, number: int, client_s: float) -> dict[str, float]:
 def tables(document: Document) -> str:
     """Render the rates and their ratios."""
     settings = document["settings"]
-    rows = [
-        (
-            row["what"],
-            row["tasks"],
-            rendering.number(row["rate_per_s"]),
-            rendering.ratio(row["of_listener"]),
-            "" if row["tasks"] == 1 else rendering.ratio(row["of_one"]),
-            rendering.number(row.get("batch_rate_per_s")),
-            rendering.number(row.get("whole_rate_per_s")),
-            rendering.number(row.get("start_s"), 1),
-            rendering.number(row.get("tiny_batch_s"), 2),
-            rendering.number(row["client_cpu_us"], 2),
-            rendering.number(row["server_cpu_us"], 2),
-            rendering.number(row.get("server_us"), 2),
-        )
-        for row in document["rows"]
-    ]
-    costs = ["start and end, s", "tiny batch, s", "client CPU, µs", "server CPU, µs", "of it EVALSHA, µs"]
-    columns = ["", "tasks", "messages/s", "of listener", "of one task", "best batch, 1/s", "with start and end, 1/s"]
+    absent = dict.fromkeys(("batch_rate_per_s", "whole_rate_per_s", "start_s", "tiny_batch_s"))
+    lines = rendering.listed(
+        [absent | row for row in document["rows"]],
+        ("", "{what}"),
+        ("tasks", "{tasks}"),
+        ("messages/s", "{rate_per_s:,.0f}"),
+        ("of listener", "{of_listener:×}"),
+        ("of one task", lambda row: "" if row["tasks"] == 1 else rendering.ratio(row["of_one"])),
+        ("best batch, 1/s", "{batch_rate_per_s:,.0f}"),
+        ("with start and end, 1/s", "{whole_rate_per_s:,.0f}"),
+        ("start and end, s", "{start_s:,.1f}"),
+        ("tiny batch, s", "{tiny_batch_s:,.2f}"),
+        ("client CPU, µs", "{client_cpu_us:,.2f}"),
+        ("server CPU, µs", "{server_cpu_us:,.2f}"),
+        ("of it EVALSHA, µs", "{server_us:,.2f}"),
+    )
     return (
         f"{settings['messages']:,} messages of {settings['content_bytes']} bytes, {settings['type']}, "
         f"{settings['slots']} slots, in batches of {settings['batch']:,}, read by Spark {document['spark']} on "
@@ -190,22 +179,8 @@ def tables(document: Document) -> str:
         f"{loads.BATCH} and as many processes as tasks. `messages/s` is without the start and the end of a "
         f"query, which one of {settings['tiny']:,} messages shows. `from Python`: Spark takes rows of the same "
         "columns out of Python's memory. Client CPU is that of Spark with its Python processes, or of the "
-        "listeners.\n\n" + rendering.table([*columns, *costs], rows)
+        f"listeners.\n\n{lines}"
     )
-
-
-def plot(document: Document, path: Path) -> None:
-    """Draw the rates."""
-    figure, (left, right) = rendering.figure(2, "Spark's streaming source")
-    rows = {(row["what"], row["tasks"]): row for row in document["rows"]}
-    names = ["listener", "source", "from Python"]
-    rates = {f"{tasks} at once": [rows[name, tasks]["rate_per_s"] for name in names] for tasks in (1, 2)}
-    rendering.bars(left, names, rates, "messages/s", 0)
-    rendering.thousands(left)
-    costs = {f"{side}, {tasks} at once": [rounded(rows[name, tasks][key]) for name in names[:2]] for tasks in (1, 2)
-             for side, key in (("client", "client_cpu_us"), ("server", "server_cpu_us"))}  # fmt: skip
-    rendering.bars(right, names[:2], costs, "CPU, µs a message")
-    rendering.save(figure, path)
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -213,7 +188,13 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", type=int, help="messages of a micro-batch (half of all)")
 
 
-BENCHMARK = Benchmark("spark_source", measure, tables, plot, _arguments)
+COSTS = {"client": "client_cpu_us", "server": "server_cpu_us"}
+PLOT = rendering.picture(
+    "Spark's streaming source",
+    rendering.Panel("messages/s", "{what}\n{tasks} at once", {"": "rate_per_s"}, digits=0),
+    rendering.Panel("CPU, µs a message", "{what}\n{tasks} at once", COSTS),
+)
+BENCHMARK = Benchmark("spark_source", measure, tables, PLOT, _arguments)
 main = BENCHMARK.main
 
 if __name__ == "__main__":

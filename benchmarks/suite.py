@@ -16,17 +16,14 @@ from benchmarks.support.harness import FIRST_LOOKS, ROOT, say
 
 NAMES = (
     "cost",
-    "batches",
     "throughput",
     "real",
-    "servers",
     "latency",
     "backlog",
     "scaling",
     "aio",
     "streams",
     "consuming",
-    "delayed",
     "spark",
     "spark_source",
 )

@@ -6,20 +6,19 @@ import argparse
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import redis
 
 from benchmarks.support import loads, rendering
 from benchmarks.support.children import Child, Line
-from benchmarks.support.harness import Benchmark, Document, Row, say
-from benchmarks.support.meters import Meter, cpu_s
-from benchmarks.support.samples import Sample, ratio, sample, summary
+from benchmarks.support.harness import Benchmark, Document, Row
+from benchmarks.support.meters import Figures, Meter, cpu_s
+from benchmarks.support.samples import Sample, in_turns, ratio, summary
 from benchmarks.support.servers import Servers, some, standalone
 from rmq import Producer, RmqClient, TopicType
-from rmq._model.messages import Message
 from rmq.errors import FixedTimePassedError
 
 SLOTS = 8
@@ -50,20 +49,22 @@ Progress = list[tuple[float, int]]
 def measure(options: argparse.Namespace) -> Document:
     """Send in one process and consume in another at the same time; per topic type, and through Redis Streams."""
     number = options.number or (100_000 if options.quick else 400_000)
-    samples: list[Sample] = []
-    for repeat in range(options.repeats):
-        for count in options.nodes:
-            for kind in options.only:
-                if kind == STREAMS and count > 1:
-                    continue  # a stream is one key, and so in one node
-                say(f"throughput: repeat {repeat + 1} of {options.repeats}, {count} Redis, {kind}")
-                with some(count) as servers:
-                    version = servers.version
-                    samples.append(sample(_case(kind, count), repeat, both_at_once(servers, kind, number)))
+
+    def run(kind: str, count: int) -> Figures:
+        with some(count) as servers:
+            return both_at_once(servers, kind, number)
+
+    cases = {
+        _case(kind, count): partial(run, kind, count)
+        for count in options.nodes
+        for kind in options.only
+        if kind != STREAMS or count == 1  # a stream is one key, and so in one node
+    }
+    samples = in_turns("throughput", options.repeats, cases)
     if options.singles:
         samples += singles(2_000 if options.quick else 10_000, options.repeats)
     settings = {"messages": number, "content_bytes": 20, "batch": loads.BATCH, "slots": SLOTS, "delay_ms": DELAY_MS}
-    return {"redis": version, "settings": settings, "samples": samples}
+    return {"settings": settings, "samples": samples}
 
 
 def _case(kind: str, nodes: int) -> str:
@@ -170,7 +171,7 @@ def _consume(line: Line, url: str, kind: str, number: int) -> dict[str, Any]:
     progress: Progress = []
     done = 0
 
-    def handle(deliveries: list[Any]) -> None:
+    def handle(deliveries: Any) -> None:
         nonlocal done
         with counting:
             done += len(deliveries)
@@ -236,24 +237,26 @@ def _consumed(progress: Progress, used_s: float) -> dict[str, Any]:
 def singles(number: int, repeats: int) -> list[Sample]:
     """Send one message a call, and call a bare redis-py ZADD as often."""
     contents = loads.contents(number)
-    samples: list[Sample] = []
     with standalone() as servers, servers.connect() as bare:
-        for repeat in range(repeats):
-            say(f"throughput: single sends, repeat {repeat + 1} of {repeats}")
+
+        def add() -> Figures:
             servers.flush()
             with Meter(servers) as meter:
                 for content in contents:
                     bare.zadd("bare", {content: 1_800_000_000_000})
-            samples.append(sample(ZADD, repeat, meter.cost.row(number, "zadd")))
-            for topic_type in loads.TYPES:
-                with RmqClient(servers.url) as client:
-                    producer = client.producer(loads.topic(topic_type))
-                    messages: list[Message] = list(loads.soon(topic_type, contents, [1_000, 5_000], 600_000))
-                    with Meter(servers) as meter:
-                        for message in messages:
-                            producer.send(message)
-                samples.append(sample(SINGLE + topic_type.value, repeat, meter.cost.row(number, "evalsha")))
-    return samples
+            return meter.cost.row(number, "zadd")
+
+        def send(kind: TopicType) -> Figures:
+            with RmqClient(servers.url) as client:
+                producer = client.producer(loads.topic(kind))
+                messages = list(loads.soon(kind, contents, [1_000, 5_000], 600_000))
+                with Meter(servers) as meter:
+                    for message in messages:
+                        producer.send(message)
+            return meter.cost.row(number, "evalsha")
+
+        ours = {SINGLE + kind.value: partial(send, kind) for kind in loads.TYPES}
+        return in_turns("throughput", repeats, {ZADD: add, **ours})
 
 
 def summarize(document: Document) -> Document:
@@ -277,40 +280,28 @@ def summarize(document: Document) -> Document:
 
 def tables(document: Document) -> str:
     """Render both parts."""
-    columns = ["at the same time", "Redis", "sent, 1/s", "of Streams", "consumed, 1/s", "of Streams"]
-    columns += ["share of all sends", "end to end, 1/s", "sender CPU, µs", "consumer CPU, µs", "server CPU, µs"]
-    first = rendering.table(
-        [*columns, "server busy"],
-        [
-            (
-                _name(row["type"]),
-                row["nodes"],
-                rendering.number(row["sent_meanwhile_per_s"]),
-                rendering.ratio(row["sent_of_streams"]),
-                rendering.number(row["consumed_meanwhile_per_s"]),
-                rendering.ratio(row["consumed_of_streams"]),
-                f"{row['meanwhile_share']:.0%}",
-                rendering.number(row["both_rate_per_s"]),
-                rendering.number(row["sender_cpu_us"], 2),
-                rendering.number(row["consumer_cpu_us"], 2),
-                rendering.number(row["server_cpu_us"], 2),
-                f"{row['server_busy_share']:.0%}",
-            )
-            for row in document["rows"]
-        ],
+    first = rendering.listed(
+        document["rows"],
+        ("at the same time", lambda row: _name(row["type"])),
+        ("Redis", "{nodes}"),
+        ("sent, 1/s", "{sent_meanwhile_per_s:,.0f}"),
+        ("of Streams", "{sent_of_streams:×}"),
+        ("consumed, 1/s", "{consumed_meanwhile_per_s:,.0f}"),
+        ("of Streams", "{consumed_of_streams:×}"),
+        ("share of all sends", "{meanwhile_share:.0%}"),
+        ("end to end, 1/s", "{both_rate_per_s:,.0f}"),
+        ("sender CPU, µs", "{sender_cpu_us:,.2f}"),
+        ("consumer CPU, µs", "{consumer_cpu_us:,.2f}"),
+        ("server CPU, µs", "{server_cpu_us:,.2f}"),
+        ("server busy", "{server_busy_share:.0%}"),
     )
-    second = rendering.table(
-        ["one message a call", "1/s", "of bare ZADD", "client CPU, µs", "server CPU, µs"],
-        [
-            (
-                row["what"],
-                rendering.number(row["rate_per_s"]),
-                rendering.ratio(row["ratio"]),
-                rendering.number(row["client_cpu_us"], 1),
-                rendering.number(row["server_cpu_us"], 1),
-            )
-            for row in document["singles"]
-        ],
+    second = rendering.listed(
+        document["singles"],
+        ("one message a call", "{what}"),
+        ("1/s", "{rate_per_s:,.0f}"),
+        ("of bare ZADD", "{ratio:×}"),
+        ("client CPU, µs", "{client_cpu_us:,.1f}"),
+        ("server CPU, µs", "{server_cpu_us:,.1f}"),
     )
     settings = document["settings"]
     return (
@@ -321,22 +312,6 @@ def tables(document: Document) -> str:
         "are at work; `share of all sends` is how many fall into it. `of Streams`: medians of the ratios to Redis "
         f"Streams in the same repeat. `end to end`: from the first send to the last delivery.\n\n{first}\n\n{second}"
     )
-
-
-def plot(document: Document, path: Path) -> None:
-    """Draw the rates of both directions."""
-    made, (left, right) = rendering.figure(2, "One process sends while another one consumes")
-    names = [f"{_name(row['type'])}\n{row['nodes']} Redis".replace(" ", "\n", 1) for row in document["rows"]]
-    series = {
-        label: [row[key] / 1000 for row in document["rows"]]
-        for key, label in (("sent_meanwhile_per_s", "sent"), ("consumed_meanwhile_per_s", "consumed"))
-    }
-    rendering.bars(left, names, series, "thousand messages per second")
-    left.tick_params(axis="x", labelsize=7)
-    rates = [row["rate_per_s"] / 1000 for row in document["singles"]]
-    names = [_name(row["what"]) for row in document["singles"]]
-    rendering.bars(right, names, {"one message a call": rates}, "thousand calls per second")
-    rendering.save(made, path)
 
 
 def _name(kind: str) -> str:
@@ -354,7 +329,13 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-BENCHMARK = Benchmark("throughput", measure, tables, plot, _arguments, summarize)
+BOTH = {"sent": "sent_meanwhile_per_s", "consumed": "consumed_meanwhile_per_s"}
+PLOT = rendering.picture(
+    "One process sends while another one consumes",
+    rendering.Panel("thousand messages per second", "{type}\n{nodes} Redis", BOTH, each=1_000),
+    rendering.Panel("thousand calls per second", "{what}", {"one a call": "rate_per_s"}, "singles", each=1_000),
+)
+BENCHMARK = Benchmark("throughput", measure, tables, PLOT, _arguments, summarize)
 main = BENCHMARK.main
 
 if __name__ == "__main__":

@@ -9,14 +9,17 @@ import io
 import math
 import random
 import shutil
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import uvicorn
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
-from benchmarks.dashboard import serving
 from benchmarks.support.servers import standalone
 from rmq import (
     Collect,
@@ -31,6 +34,7 @@ from rmq import (
     Topic,
     TopicType,
 )
+from rmq.dashboard.app import make_app
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "guide" / "dashboard"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
@@ -38,6 +42,19 @@ PRICES = Topic("price-image", TopicType.PRIORITY, slots=64, max_retries=0, retry
 VIEWS = Topic("page-view", TopicType.RANGE_MERGE, slots=8)
 EVENTS = Topic("events", TopicType.STREAM, slots=2)
 CARTS = Topic("carts", TopicType.RANGE_MERGE, slots=4, merge=Merge(Collect(), window=Sliding("10m", max_wait="1h")))
+
+
+@contextmanager
+def serving(client: RmqClient) -> Iterator[str]:
+    """Serve the dashboard in a thread; give its address."""
+    server = uvicorn.Server(uvicorn.Config(make_app(client), host="127.0.0.1", port=0, log_level="warning"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.05)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    thread.join()
 
 
 def yesterday(client: RmqClient) -> None:

@@ -20,170 +20,112 @@ GO_FOLDER = "/usr/local/go/bin"
 
 
 @dataclass(frozen=True, slots=True)
-class System:
+class Program:
+    """A queue with a way to merge.
+
+    Attributes:
+        environment: Where it runs.
+        packages: What is installed there; versions of the first two are shown.
+        program: File in `programs/`.
+        left: Redis commands whose sum is what is not done yet, in flight included.
+        recovery_s: How long after a killed worker its work may come again.
+    """
+
+    environment: str
+    packages: tuple[str, ...]
+    program: str
+    left: tuple[tuple[str, ...], ...]
+    recovery_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class System(Program):
     """A way of merging with a queue.
 
     Attributes:
         name: As on the command line.
         label: As in tables, without versions.
-        environment: Where it runs; several systems may share one.
-        packages: What is installed there; versions of the first two are shown.
-        program: File in `programs/`.
         variant: Which way of using it; its program knows.
         how: That way, in words.
-        left: Redis commands whose sum is what is not done yet, in flight included.
-        recovery_s: How long after a killed worker its work may come again.
     """
 
     name: str
     label: str
-    environment: str
-    packages: tuple[str, ...]
-    program: str
     variant: str
     how: str
-    left: tuple[tuple[str, ...], ...]
-    recovery_s: float
 
 
-RMQ_LEFT = (("ZCARD", "rival_0"), ("ZCARD", "prepare{rival_0}"), ("ZCARD", "retry{rival_0}"))
-RMQ_RECOVERY_S = 60
-"""The lease of rmq_rival.py."""
-BULLMQ_LEFT = (("LLEN", "bull:rival:wait"), ("LLEN", "bull:rival:active"), ("ZCARD", "bull:rival:delayed"))
-BULLMQ_RECOVERY_S = 150
-"""A lock of 30 s; a look for stalled jobs every 30 s, of which the first marks and the next one moves."""
-ASYNQ_LEFT = (
-    ("SCARD", "asynq:{default}:groups"),
-    ("ZCARD", "asynq:{default}:aggregation_sets"),
-    ("LLEN", "asynq:{default}:pending"),
-    ("LLEN", "asynq:{default}:active"),
-    ("ZCARD", "asynq:{default}:retry"),
-)
-ASYNQ_RECOVERY_S = 200
-"""Sets that are being aggregated come back after 2 minutes, looked for every minute; a lease counts 30 s + 30 s."""
 CELERY_LEFT = (("LLEN", "celery"), ("HLEN", "unacked"))
-CELERY_RECOVERY_S = 60
-"""The visibility timeout and locks of celery_tasks.py, looked at now and then."""
-DEBOUNCE_RECOVERY_S = 260
-DOCKET_LEFT = (("XLEN", "rival:stream"), ("ZCARD", "rival:queue"))
-DOCKET_RECOVERY_S = 60
-"""The redelivery timeout of docket_rival.py."""
+RMQ = Program(
+    "rmq",
+    ("rmq",),
+    "rmq_rival.py",
+    (("ZCARD", "rival_0"), ("ZCARD", "prepare{rival_0}"), ("ZCARD", "retry{rival_0}")),
+    60,  # the lease of rmq_rival.py
+)
+BULLMQ = Program(
+    "rivals_bullmq",
+    ("bullmq",),
+    "bullmq_rival.mjs",
+    (("LLEN", "bull:rival:wait"), ("LLEN", "bull:rival:active"), ("ZCARD", "bull:rival:delayed")),
+    150,  # a lock of 30 s; a look for stalled jobs every 30 s, of which the first marks and the next one moves
+)
+ASYNQ = Program(
+    "rivals_asynq",
+    ("github.com/hibiken/asynq",),
+    "asynq",
+    (
+        ("SCARD", "asynq:{default}:groups"),
+        ("ZCARD", "asynq:{default}:aggregation_sets"),
+        ("LLEN", "asynq:{default}:pending"),
+        ("LLEN", "asynq:{default}:active"),
+        ("ZCARD", "asynq:{default}:retry"),
+    ),
+    200,  # sets that are aggregated come back after 2 minutes, looked for every minute; a lease counts 30 s + 30 s
+)
+DOCKET = Program(
+    "rivals_docket",
+    ("pydocket",),
+    "docket_rival.py",
+    (("XLEN", "rival:stream"), ("ZCARD", "rival:queue")),
+    60,  # the redelivery timeout of docket_rival.py
+)
 
-SINGLETON = ("celery[redis]", "celery-singleton")
-ONCE = ("celery[redis]", "celery-once")
-DEBOUNCE = ("celery[redis]", "celery-debounce", "kombu[redis]")
 
-SYSTEMS = (
-    System(
-        "rmq",
-        "RMQ",
-        "rmq",
-        ("rmq",),
-        "rmq_rival.py",
-        "merge",
-        "`RANGE_MERGE` with `Sliding(quiet, max_wait)`; `Newest()`, `Sum()`, and `Collect()` for the others",
-        RMQ_LEFT,
-        RMQ_RECOVERY_S,
-    ),
-    System(
-        "bullmq",
-        "BullMQ, debounce",
-        "rivals_bullmq",
-        ("bullmq",),
-        "bullmq_rival.mjs",
-        "debounce",
-        "`delay` with `deduplication: {id, ttl, extend: true, replace: true}`",
-        BULLMQ_LEFT,
-        BULLMQ_RECOVERY_S,
-    ),
-    System(
-        "bullmq_continuous",
-        "BullMQ, continuous debounce",
-        "rivals_bullmq",
-        ("bullmq",),
-        "bullmq_rival.mjs",
-        "continuous",
-        "`delay` with `deduplication: {id, keepLastIfActive: true, replace: true}`",
-        BULLMQ_LEFT,
-        BULLMQ_RECOVERY_S,
-    ),
-    System(
-        "bullmq_none",
-        "BullMQ, nothing merged",
-        "rivals_bullmq",
-        ("bullmq",),
-        "bullmq_rival.mjs",
-        "none",
-        "no `deduplication`: what it costs to lose nothing",
-        BULLMQ_LEFT,
-        BULLMQ_RECOVERY_S,
-    ),
-    System(
-        "asynq",
-        "Asynq, groups",
-        "rivals_asynq",
-        ("github.com/hibiken/asynq",),
-        "asynq",
-        "group",
-        "a group for each key, `GroupGracePeriod`, `GroupMaxDelay`, an aggregator that keeps all payloads",
-        ASYNQ_LEFT,
-        ASYNQ_RECOVERY_S,
-    ),
-    System(
-        "celery_singleton",
-        "Celery, celery-singleton",
-        "rivals_celery_singleton",
-        SINGLETON,
-        "celery_rival.py",
-        "singleton",
-        '`unique_on=["key"]`, `lock_expiry`, a countdown of one window',
-        CELERY_LEFT,
-        CELERY_RECOVERY_S,
-    ),
-    System(
-        "celery_once",
-        "Celery, celery-once",
-        "rivals_celery_once",
-        ONCE,
-        "celery_rival.py",
-        "once",
-        '`once={"keys": ["key"]}`, a countdown of one window',
-        CELERY_LEFT,
-        CELERY_RECOVERY_S,
-    ),
-    System(
-        "celery_once_unlocked",
-        "Celery, celery-once, unlocked",
-        "rivals_celery_once",
-        ONCE,
-        "celery_rival.py",
-        "once_unlocked",
-        "the same with `unlock_before_run`",
-        CELERY_LEFT,
-        CELERY_RECOVERY_S,
-    ),
-    System(
-        "celery_debounce",
-        "Celery, celery-debounce",
-        "rivals_celery_debounce",
-        DEBOUNCE,
-        "celery_rival.py",
-        "debounce",
-        "`task.debounce(key, value=..., countdown=...)`: what it compares are the positional arguments",
-        CELERY_LEFT,
-        DEBOUNCE_RECOVERY_S,
-    ),
-    System(
-        "docket",
-        "Docket, Debounce",
-        "rivals_docket",
-        ("pydocket",),
-        "docket_rival.py",
-        "debounce",
-        "`Annotated[str, Debounce(...), ConcurrencyLimit(1)]`, `Retry`",
-        DOCKET_LEFT,
-        DOCKET_RECOVERY_S,
-    ),
+def _celery(name: str, *packages: str, recovery_s: float = 60) -> Program:
+    """The visibility timeout and locks of celery_tasks.py, looked at now and then, say how soon work comes again."""
+    needed = ("celery[redis]", f"celery-{name}", *packages)
+    return Program(f"rivals_celery_{name}", needed, "celery_rival.py", CELERY_LEFT, recovery_s)
+
+
+SINGLETON, ONCE = _celery("singleton"), _celery("once")
+DEBOUNCE = _celery("debounce", "kombu[redis]", recovery_s=260)
+
+_WAYS = (
+    (RMQ, "rmq", "RMQ", "merge",
+     "`RANGE_MERGE` with `Sliding(quiet, max_wait)`; `Newest()`, `Sum()`, and `Collect()` for the others"),
+    (BULLMQ, "bullmq", "BullMQ, debounce", "debounce",
+     "`delay` with `deduplication: {id, ttl, extend: true, replace: true}`"),
+    (BULLMQ, "bullmq_continuous", "BullMQ, continuous debounce", "continuous",
+     "`delay` with `deduplication: {id, keepLastIfActive: true, replace: true}`"),
+    (BULLMQ, "bullmq_none", "BullMQ, nothing merged", "none",
+     "no `deduplication`: what it costs to lose nothing"),
+    (ASYNQ, "asynq", "Asynq, groups", "group",
+     "a group for each key, `GroupGracePeriod`, `GroupMaxDelay`, an aggregator that keeps all payloads"),
+    (SINGLETON, "celery_singleton", "Celery, celery-singleton", "singleton",
+     '`unique_on=["key"]`, `lock_expiry`, a countdown of one window'),
+    (ONCE, "celery_once", "Celery, celery-once", "once",
+     '`once={"keys": ["key"]}`, a countdown of one window'),
+    (ONCE, "celery_once_unlocked", "Celery, celery-once, unlocked", "once_unlocked",
+     "the same with `unlock_before_run`"),
+    (DEBOUNCE, "celery_debounce", "Celery, celery-debounce", "debounce",
+     "`task.debounce(key, value=..., countdown=...)`: what it compares are the positional arguments"),
+    (DOCKET, "docket", "Docket, Debounce", "debounce",
+     "`Annotated[str, Debounce(...), ConcurrencyLimit(1)]`, `Retry`"),
+)  # fmt: skip
+SYSTEMS = tuple(
+    System(program.environment, program.packages, program.program, program.left, program.recovery_s, *way)
+    for program, *way in _WAYS
 )
 NAMES = tuple(system.name for system in SYSTEMS)
 

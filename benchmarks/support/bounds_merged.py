@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from benchmarks.support.bounds_cases import DRIVER, FAILURE, FAR, Case, P, Place, R, part_call, run
+from benchmarks.support.bounds_cases import AGAIN, MARK, REFUSAL, SETTLE, P, R, chunk, nacks, part_call
+from benchmarks.support.bounds_place import FAILURE, FAR, Case, Make, Place, of, on, run, then
 from rmq import Collect, Fixed, Merge, TopicType
-from rmq._broker import claims as claiming
-from rmq._broker import control as steering
-from rmq._broker import dead as dead_
-from rmq._broker.claims import MAX_BATCH, NACK_BATCH, PIGGYBACKED_NACKS, SWEEP_LIMIT, ClaimPart, Nack, Outcomes
-from rmq._broker.keys import slot_keys
-from rmq._model.batches import EncodedMessage
-from rmq._model.merging import MAX_UNIQUE_ITEMS
-from rmq._model.records import Record, framed, new_record, write_record
-from rmq._sending.batch_sender import batch_size
-from rmq._transport.call import Call
-from rmq.spark import calls as spark_calls
-from rmq.spark.calls import Driver, Reading
-from rmq.spark.marks import Mark, send_once
+from rmq.spark.marks import send_once
 from rmq.spark.refusal_calls import How, refuse_contents
+from tests.support.core import (
+    MAX_UNIQUE_ITEMS,
+    PIGGYBACKED_NACKS,
+    Call,
+    ClaimPart,
+    EncodedMessage,
+    Outcomes,
+    Record,
+    batch_size,
+    claims,
+    control,
+    dead,
+    framed,
+    new_record,
+    write_record,
+)
 from tests.support.one_slot import claim_slot, settle_slot
 
+MAX_BATCH, NACK_BATCH, SWEEP_LIMIT = claims.MAX_BATCH, claims.NACK_BATCH, claims.SWEEP_LIMIT
 FOLDED = 100
 """Most messages that a slot is filled with: more than a call may fold, of any shape."""
 
@@ -75,26 +81,7 @@ SHAPES = (
     Shape("1 MiB, each once", Collect(MAX_UNIQUE_ITEMS, MOST_BYTES, unique=True), MAX_UNIQUE_ITEMS, 209, 50.0, 24),
 )  # fmt: skip
 
-MERGED: list[Case] = []
-
-Fill = Callable[[Place, Shape], Call[Any]]
-
-
-def merged(script: str, what: str, kind: TopicType = R, **settings: Any) -> Callable[[Fill], Fill]:
-    """Note a case of each shape."""
-
-    def note(fill: Fill) -> Fill:
-        for shape in SHAPES:
-            merge = Merge(shape.collect, window=Fixed("5s")) if kind is R else Merge(shape.collect)
-
-            def build(place: Place, shape: Shape = shape) -> Call[Any]:
-                return fill(place, shape)
-
-            settings_ = {"merge": merge, **settings}
-            MERGED.append(Case(script, f"{what}, {shape.what}", build, kind, settings_, 0, False, shape.bound_ms))
-        return fill
-
-    return note
+Fill = Callable[[Place, Shape], Any]
 
 
 def _names(shape: Shape, number: int = FOLDED) -> list[bytes]:
@@ -106,10 +93,11 @@ def _put(place: Place, key: str, names: Sequence[bytes], record: bytes) -> None:
         place.client.hset(key, name, record)
 
 
-def _fresh(place: Place, shape: Shape, names: Sequence[bytes], score: int | None = None) -> None:
+def _fresh(place: Place, shape: Shape, names: Sequence[bytes], score: int | None = None) -> list[bytes]:
     """Put messages into the backlog."""
     place.zset(place.keys.store, names, place.now_ms - 1_000 if score is None else score, 0)
     _put(place, place.keys.body, names, shape.record("f"))
+    return list(names)
 
 
 def _held(
@@ -135,10 +123,6 @@ def _dead(place: Place, shape: Shape, names: Sequence[bytes]) -> None:
     _put(place, place.keys.dead_body, names, shape.record("d"))
 
 
-def _nacks(held: Sequence[tuple[bytes, int]], verb: str, number: int = 0) -> list[Nack]:
-    return [Nack(name, score, verb, number, "ValueError", "no" * 200) for name, score in held[:NACK_BATCH]]
-
-
 # --- sending
 
 
@@ -146,155 +130,90 @@ def _sends(shape: Shape, names: Sequence[bytes], items: int) -> list[EncodedMess
     return [EncodedMessage(0, name, 5_000, new_record(shape.kind, shape.value("s", items), items)) for name in names]
 
 
-@merged("send_merged", "one item to each of nearly full ones")
-def _send(place: Place, shape: Shape) -> Call[Any]:
+def _one_each(place: Place, shape: Shape) -> list[EncodedMessage]:
     names = _names(shape, batch_size(place.topic))
-    short = Shape(shape.what, shape.collect, shape.items - 1, shape.item_bytes, 0)
-    _fresh(place, short, names, FAR)
-    return part_call(place, _sends(shape, names, 1))
+    _fresh(place, replace(shape, items=shape.items - 1), names, FAR)
+    return _sends(shape, names, 1)
 
 
-@merged("send_merged", "as many items as it holds to a half full one")
-def _send_much(place: Place, shape: Shape) -> Call[Any]:
+def _to_half(place: Place, shape: Shape) -> list[EncodedMessage]:
     names = _names(shape, 1)
-    half = Shape(shape.what, shape.collect, shape.items // 2, shape.item_bytes, 0)
-    _fresh(place, half, names, FAR)
-    return part_call(place, _sends(shape, names, shape.items // 2))
+    _fresh(place, replace(shape, items=shape.items // 2), names, FAR)
+    return _sends(shape, names, shape.items // 2)
 
 
-@merged("send_merged", "many to a nearly full one")
-def _send_again(place: Place, shape: Shape) -> Call[Any]:
+def _to_one(place: Place, shape: Shape) -> list[EncodedMessage]:
     number = batch_size(place.topic)
-    rest = Shape(shape.what, shape.collect, max(1, shape.items - number), shape.item_bytes, 0)
     names = _names(shape, 1)
-    _fresh(place, rest, names, FAR)
+    _fresh(place, replace(shape, items=max(1, shape.items - number)), names, FAR)
     each = [new_record(shape.kind, framed([f"s{i:0{shape.item_bytes - 5}}".encode()]), 1) for i in range(number)]
-    return part_call(place, [EncodedMessage(0, names[0], 5_000, record) for record in each])
+    return [EncodedMessage(0, names[0], 5_000, record) for record in each]
 
 
-@merged("send_merged", "one item to each of nearly full ones, a chunk of Spark")
-def _spark_send(place: Place, shape: Shape) -> Call[Any]:
-    names = _names(shape, batch_size(place.topic))
-    short = Shape(shape.what, shape.collect, shape.items - 1, shape.item_bytes, 0)
-    _fresh(place, short, names, FAR)
-    return send_once(place.topic, 0, _sends(shape, names, 1), Mark("q", 1, 0, 1_000, 0, "d"))
-
-
-# --- Spark's reads
-
-
-def _chunk(place: Place, driver: Driver = DRIVER, max_replays: int = 10) -> Call[Any]:
-    reading = Reading(driver, 1, spark_calls.CHUNK, max_replays, True)
-    return spark_calls.read(place.topic, reading, 0, 0, spark_calls.CHUNK)
+# --- what a query of Spark has read
 
 
 def _read(place: Place, shape: Shape) -> list[bytes]:
     """Let a query read a chunk; return its contents."""
     _fresh(place, shape, _names(shape, MAX_BATCH))
-    return run(place.client, _chunk(place)).contents
+    return run(place.client, chunk()(place, None)).contents
 
 
-@merged("spark_read", "a chunk")
-def _spark_read(place: Place, shape: Shape) -> Call[Any]:
-    _fresh(place, shape, _names(shape, MAX_BATCH))
-    return _chunk(place)
-
-
-@merged("spark_read", "a replay")
-def _spark_replay(place: Place, shape: Shape) -> Call[Any]:
-    _read(place, shape)
-    return _chunk(place, Driver("q", 2))
-
-
-@merged("spark_read", "a replay that puts half back beside fresh copies")
-def _spark_halved(place: Place, shape: Shape) -> Call[Any]:
+def _read_and_fresh(place: Place, shape: Shape) -> None:
     _fresh(place, shape, _read(place, shape), FAR)
-    return _chunk(place, Driver("q", 2), 0)
 
 
-@merged("spark_settle", "an ack")
-def _spark_ack(place: Place, shape: Shape) -> Call[Any]:
-    _read(place, shape)
-    return spark_calls.settle(place.topic, 0, DRIVER, 1, 0, "ack")
-
-
-@merged("spark_read", "a replay that buries all again", max_retries=0)
-def _spark_dying(place: Place, shape: Shape) -> Call[Any]:
+def _read_and_dead(place: Place, shape: Shape) -> None:
     _dead(place, shape, _read(place, shape))
-    return _chunk(place, Driver("q", 2))
 
 
 def _refused(place: Place, shape: Shape, delay_ms: int | None) -> list[bytes]:
     """Let a query read a chunk and refuse all of it; return its contents."""
     names, how = _read(place, shape), How(delay_ms, "ValueError", "bad")
-    run(place.client, refuse_contents(place.topic, 0, spark_calls.Claim(DRIVER, 1, 0), how, names))
+    run(place.client, refuse_contents(place.topic, 0, REFUSAL[0], how, names))
     return names
 
 
-@merged("spark_settle", "an ack of what was refused beside fresh copies")
-def _spark_refused(place: Place, shape: Shape) -> Call[Any]:
+def _refused_and_fresh(place: Place, shape: Shape) -> None:
     _fresh(place, shape, _refused(place, shape, 5_000), FAR)
-    return spark_calls.settle(place.topic, 0, DRIVER, 1, 0, "ack")
 
 
-@merged("spark_settle", "an ack that buries what was refused again")
-def _spark_buried(place: Place, shape: Shape) -> Call[Any]:
+def _refused_and_dead(place: Place, shape: Shape) -> None:
     _dead(place, shape, _refused(place, shape, None))
-    return spark_calls.settle(place.topic, 0, DRIVER, 1, 0, "ack")
 
 
-# --- claiming
+# --- claiming, settling, steering
 
 
-@merged("claim", "due")
-def _claim(place: Place, shape: Shape) -> Call[Any]:
+def _due(place: Place, shape: Shape) -> None:
     _fresh(place, shape, _names(shape, MAX_BATCH))
-    return claim_slot(place.topic, 0, MAX_BATCH)
 
 
-@merged("claim", "due, which waited for a retry, too")
-def _claim_waiting(place: Place, shape: Shape) -> Call[Any]:
-    names = _names(shape)
-    _fresh(place, shape, names)
-    _waiting(place, shape, names, 60)
-    return claim_slot(place.topic, 0, MAX_BATCH)
+def _due_and_waiting(place: Place, shape: Shape) -> None:
+    _waiting(place, shape, _fresh(place, shape, _names(shape)), 60)
 
 
-@merged("claim", "expired claims that fold back")
-def _sweep(place: Place, shape: Shape) -> Call[Any]:
-    names = _names(shape, SWEEP_LIMIT)
-    _held(place, shape, names, 5, 10**8)
-    _fresh(place, shape, names, FAR)
-    return claim_slot(place.topic, 0, MAX_BATCH)
+def _expired(place: Place, shape: Shape) -> None:
+    _held(place, shape, _fresh(place, shape, _names(shape, SWEEP_LIMIT), FAR), 5, 10**8)
 
 
-@merged("claim", "expired claims that die again")
-def _sweep_dying(place: Place, shape: Shape) -> Call[Any]:
+def _dying(place: Place, shape: Shape) -> None:
     names = _names(shape, SWEEP_LIMIT)
     _held(place, shape, names, 0, 10**8)
     _dead(place, shape, names)
-    return claim_slot(place.topic, 0, MAX_BATCH)
 
 
-@merged("claim", "retries that are due beside fresh copies")
-def _retries(place: Place, shape: Shape) -> Call[Any]:
-    names = _names(shape, SWEEP_LIMIT)
-    _waiting(place, shape, names, -60)
-    _fresh(place, shape, names, FAR)
-    return claim_slot(place.topic, 0, MAX_BATCH)
+def _retries(place: Place, shape: Shape) -> None:
+    _waiting(place, shape, _fresh(place, shape, _names(shape, SWEEP_LIMIT), FAR), -60)
 
 
-@merged("claim", "messages that outlived their time to live and die again", P, ttl="1s", ties="any")
-def _expire(place: Place, shape: Shape) -> Call[Any]:
-    names = _names(shape, SWEEP_LIMIT)
-    _fresh(place, shape, names, 1_000_000)
+def _outlived(place: Place, shape: Shape) -> None:
+    names = _fresh(place, shape, _names(shape, SWEEP_LIMIT), 1_000_000)
     place.zset(place.keys.born, names, place.now_ms - 10**6, 0)
     _dead(place, shape, names)
-    return claim_slot(place.topic, 0, MAX_BATCH)
 
 
-@merged("claim", "everything at once")
-def _everything(place: Place, shape: Shape) -> Call[Any]:
+def _everything(place: Place, shape: Shape) -> Outcomes:
     names = _names(shape)
     part = len(names) // 4
     parts = [names[first : first + part] for first in range(0, len(names), part)]
@@ -304,68 +223,109 @@ def _everything(place: Place, shape: Shape) -> Call[Any]:
     for each in parts[:3]:
         _fresh(place, shape, each, FAR)
     _fresh(place, shape, parts[3])
-    return claim_slot(place.topic, 0, MAX_BATCH, Outcomes(nacks=_nacks(nacked, "release", 5)))
+    return Outcomes(nacks=nacks(nacked, "release", 5))
 
 
-@merged("claim", "slots in which claims have expired", slots=64)
-def _claim_slots(place: Place, shape: Shape) -> Call[Any]:
-    names, slots = _names(shape, 6), 16
-    for slot in range(slots):
-        place.__dict__["keys"] = slot_keys(place.topic.name, slot)
+_SLOTS = 16
+
+
+def _slots(place: Place, shape: Shape) -> None:
+    names = _names(shape, 6)
+    for slot in range(_SLOTS):
+        place.go_to(slot)
         _held(place, shape, names[:3], 5, 10**8)
         _fresh(place, shape, names[:3], FAR)
         _fresh(place, shape, names[3:])
-    return claiming.queue_claims(place.topic)([ClaimPart(slot, 10) for slot in range(slots)])
 
 
-# --- settling
+def _claim_slots(place: Place, _: Any) -> Call[Any]:
+    return claims.queue_claims(place.topic)([ClaimPart(slot, 10) for slot in range(_SLOTS)])
 
 
-for _verb in ("release", "retry"):
+def _to(verb: str, *, at_once: bool = False) -> Fill:
+    """Return what lets claims be nacked beside fresh copies."""
 
-    @merged("settle", f"to {_verb} beside fresh copies")
-    def _nack(place: Place, shape: Shape, verb: str = _verb) -> Call[Any]:
-        names = _names(shape, NACK_BATCH)
-        held = _held(place, shape, names)
-        _fresh(place, shape, names, FAR)
-        return settle_slot(place.topic, 0, Outcomes(nacks=_nacks(held, verb, place.now_ms if verb == "release" else 0)))
+    def fill(place: Place, shape: Shape) -> Outcomes:
+        held = _held(place, shape, _fresh(place, shape, _names(shape, NACK_BATCH), FAR))
+        return Outcomes(nacks=nacks(held, verb, place.now_ms if at_once else 0))
+
+    return fill
 
 
-@merged("settle", "to bury again")
-def _bury(place: Place, shape: Shape) -> Call[Any]:
+def _bury(place: Place, shape: Shape) -> Outcomes:
     names = _names(shape, NACK_BATCH)
     held = _held(place, shape, names)
     _dead(place, shape, names)
-    return settle_slot(place.topic, 0, Outcomes(nacks=_nacks(held, "bury")))
+    return Outcomes(nacks=nacks(held, "bury", 0))
 
 
-@merged("settle", "1,000 acks")
-def _ack(place: Place, shape: Shape) -> Call[Any]:
-    return settle_slot(place.topic, 0, Outcomes(_held(place, shape, _names(shape, MAX_BATCH))))
+def _acks(place: Place, shape: Shape) -> Outcomes:
+    return Outcomes(_held(place, shape, _names(shape, MAX_BATCH)))
 
 
-# --- steering
-
-
-@merged("redrive", "into fresh copies")
-def _redrive(place: Place, shape: Shape) -> Call[Any]:
+def _dead_and_fresh(place: Place, shape: Shape) -> list[bytes]:
     names = _names(shape, NACK_BATCH)
     _dead(place, shape, names)
-    _fresh(place, shape, names, FAR)
-    return dead_.redrive(place.topic, 0, ("after", 5_000), overwrite=True, contents=names, actor="me")
+    return _fresh(place, shape, names, FAR)
 
 
-@merged("reschedule", "what waits beside fresh copies")
-def _reschedule(place: Place, shape: Shape) -> Call[Any]:
-    names = _names(shape, claiming.CONTROL_BATCH)
+def _waiting_and_fresh(place: Place, shape: Shape) -> list[bytes]:
+    names = _names(shape, claims.CONTROL_BATCH)
     _waiting(place, shape, names, 60)
-    _fresh(place, shape, names, FAR)
-    return steering.reschedule(place.topic, 0, names, ("after", 5_000), "me")
+    return _fresh(place, shape, names, FAR)
 
 
-@merged("promote", "what waits beside fresh copies")
-def _promote(place: Place, shape: Shape) -> Call[Any]:
-    names = _names(shape, claiming.CONTROL_BATCH)
-    _waiting(place, shape, names, 60)
-    _fresh(place, shape, names, FAR)
-    return steering.promote(place.topic, 0, names, "me")
+def _redrive(place: Place, names: list[bytes]) -> Call[Any]:
+    return dead.redrive(place.topic, 0, ("after", 5_000), overwrite=True, contents=names, actor="me")
+
+
+def merged(script: str, what: str, fill: Fill, make: Make, kind: TopicType = R, **settings: Any) -> list[Case]:
+    """Return a case of each shape."""
+
+    def shaped(shape: Shape) -> Case:
+        merge = Merge(shape.collect, window=Fixed("5s")) if kind is R else Merge(shape.collect)
+        settings_, title = {"merge": merge, **settings}, f"{what}, {shape.what}"
+        return Case(script, title, lambda place: fill(place, shape), make, kind, 0, False, shape.bound_ms, settings_)
+
+    return [shaped(shape) for shape in SHAPES]
+
+
+CLAIM, SETTLED = on(claim_slot, MAX_BATCH), then(settle_slot)
+ONE_EACH = "one item to each of nearly full ones"
+OUTLIVED = "messages that outlived their time to live and die again"
+BESIDE = "what waits beside fresh copies"
+TTL = {"ttl": "1s", "ties": "any"}
+
+MERGED = [
+    *merged("send_merged", ONE_EACH, _one_each, part_call),
+    *merged("send_merged", "as many items as it holds to a half full one", _to_half, part_call),
+    *merged("send_merged", "many to a nearly full one", _to_one, part_call),
+    *merged("send_merged", f"{ONE_EACH}, a chunk of Spark", _one_each, of(send_once, MARK)),
+    *merged("spark_read", "a chunk", _due, chunk()),
+    *merged("spark_read", "a replay", _read, chunk(AGAIN)),
+    *merged("spark_read", "a replay that puts half back beside fresh copies", _read_and_fresh, chunk(AGAIN, 0)),
+    *merged("spark_settle", "an ack", _read, SETTLE["ack"]),
+    *merged("spark_read", "a replay that buries all again", _read_and_dead, chunk(AGAIN), max_retries=0),
+    *merged("spark_settle", "an ack of what was refused beside fresh copies", _refused_and_fresh, SETTLE["ack"]),
+    *merged("spark_settle", "an ack that buries what was refused again", _refused_and_dead, SETTLE["ack"]),
+    *merged("claim", "due", _due, CLAIM),
+    *merged("claim", "due, which waited for a retry, too", _due_and_waiting, CLAIM),
+    *merged("claim", "expired claims that fold back", _expired, CLAIM),
+    *merged("claim", "expired claims that die again", _dying, CLAIM),
+    *merged("claim", "retries that are due beside fresh copies", _retries, CLAIM),
+    *merged("claim", OUTLIVED, _outlived, CLAIM, P, **TTL),
+    *merged("claim", "everything at once", _everything, then(claim_slot, MAX_BATCH)),
+    *merged("claim", "slots in which claims have expired", _slots, _claim_slots, slots=64),
+    *merged("settle", "to release beside fresh copies", _to("release", at_once=True), SETTLED),
+    *merged("settle", "to retry beside fresh copies", _to("retry"), SETTLED),
+    *merged("settle", "to bury again", _bury, SETTLED),
+    *merged("settle", "1,000 acks", _acks, SETTLED),
+    *merged("redrive", "into fresh copies", _dead_and_fresh, _redrive),
+    *merged(
+        "reschedule",
+        "what waits beside fresh copies",
+        _waiting_and_fresh,
+        of(control.reschedule, ("after", 5_000), "me"),
+    ),
+    *merged("promote", BESIDE, _waiting_and_fresh, of(control.promote, "me")),
+]

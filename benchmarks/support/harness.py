@@ -8,7 +8,6 @@ import os
 import platform
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.support.samples import cases, joined
+from benchmarks.support.samples import say as say
+from benchmarks.support.servers import server_version
 from rmq._processes.frozen_objects import freeze_objects
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,7 +76,7 @@ class Benchmark:
         freeze_objects()  # as `client.run` does
         started_s = time.monotonic()
         document: Document = {"benchmark": self.name, "quick": options.quick, "machine": machine()}
-        document["repeats"] = options.repeats
+        document |= {"redis": server_version(), "repeats": options.repeats}
         document |= self.measure(options)
         document["took_s"] = round(time.monotonic() - started_s, 1)
         document["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
@@ -131,11 +132,6 @@ def machine() -> dict[str, Any]:
         "commit": _commit(),
         LOAD: round(os.getloadavg()[0], 2),
     }
-
-
-def say(text: str) -> None:
-    """Report progress beside the result."""
-    print(f"  {text}", file=sys.stderr, flush=True)
 
 
 def _end_in_order() -> None:

@@ -8,12 +8,15 @@ import statistics
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from benchmarks.support.servers import Servers
 
 CLIENT_SIDE = ("evalsha", "eval", "script|load", "subscribe", "ssubscribe", "unsubscribe", "ping", "hgetall")
 """Commands that RMQ sends itself; all others are called by its scripts, and evalsha's time includes them."""
+
+
+Figures = dict[str, float]
+"""Name -> figure, of one case in one repeat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,35 +101,6 @@ class Meter:
             cpu_used_s += cpu["used_cpu_user"] + cpu["used_cpu_sys"]
             memory += client.info("memory")["used_memory"]
         return stats, cpu_used_s, memory
-
-
-class LongestCalls:
-    """Notes how long the server was busy with one call, since others wait meanwhile; a context manager.
-
-    Args:
-        client: The server's redis-py client.
-        from_us: Calls below are not noted.
-    """
-
-    longest_us: int
-    over_5_ms: int
-
-    def __init__(self, client: Any, from_us: int = 100) -> None:
-        self._client = client
-        self._from_us = from_us
-
-    def __enter__(self) -> LongestCalls:
-        self._client.config_set("slowlog-log-slower-than", self._from_us)
-        self._client.config_set("slowlog-max-len", 100_000)
-        self._client.slowlog_reset()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._client.config_set("slowlog-log-slower-than", -1)
-        times = [entry["duration"] for entry in self._client.slowlog_get(100_000)]
-        self._client.slowlog_reset()
-        self.longest_us = max(times, default=0)
-        self.over_5_ms = sum(time_us > 5_000 for time_us in times)
 
 
 def cpu_s() -> float:

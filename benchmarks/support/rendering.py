@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from string import Formatter
 from typing import Any
+
+Column = tuple[str, str | Callable[[Any], Any]]
+"""A heading, and what stands below it for a row: a format of the row's figures, or what a function makes of the row."""
 
 COLOURS = ("#1f5f99", "#d9822b", "#3a8f5c", "#a03c5f", "#6b5ca5", "#777777")
 
@@ -16,6 +21,28 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return "\n".join(lines)
 
 
+class _Figures(Formatter):
+    """Formats figures; none is a dash, and `×` marks a ratio."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if value is None:
+            return "–"
+        return ratio(value) if format_spec == "×" else format(value, format_spec)
+
+
+_figures = _Figures()
+
+
+def shown(row: Mapping[str, Any], form: str | Callable[[Any], Any]) -> str:
+    """Return a cell: `{send_us:,.2f}`, `{floor[server_us]:×}`."""
+    return _figures.vformat(form, (), row) if isinstance(form, str) else str(form(row))
+
+
+def listed(rows: Iterable[Mapping[str, Any]], *columns: Column) -> str:
+    """Return a Markdown table with a line for each row."""
+    return table([head for head, _ in columns], [[shown(row, form) for _, form in columns] for row in rows])
+
+
 def number(value: float | None, digits: int = 0) -> str:
     """Return a number with thousands set apart; a dash for none."""
     return "–" if value is None else f"{value:,.{digits}f}"
@@ -24,6 +51,50 @@ def number(value: float | None, digits: int = 0) -> str:
 def ratio(value: float | None) -> str:
     """Return a ratio as `1.15 ×`."""
     return "–" if value is None else f"{value:.2f} ×"
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Bars side by side in a picture.
+
+    Attributes:
+        unit: What the bars show.
+        name: A row's name, as a format of its figures.
+        series: Label -> the figure of a row, by its name or by a function.
+        rows: Which part of a document has the rows.
+        where: Which of them are drawn.
+        each: What a bar of height 1 stands for.
+        digits: Digits behind the point.
+        log: Whether the scale is a logarithmic one.
+    """
+
+    unit: str
+    name: str
+    series: Mapping[str, str | Callable[[Any], float]]
+    rows: str = "rows"
+    where: Callable[[Any], bool] = lambda row: True
+    each: float = 1.0
+    digits: int = 1
+    log: bool = False
+
+
+def picture(title: str, *panels: Panel, height: float = 4.2) -> Callable[[Mapping[str, Any], Path], None]:
+    """Return what draws a document."""
+
+    def draw(document: Mapping[str, Any], path: Path) -> None:
+        made, axes = figure(len(panels), title, height=height)
+        for axis, panel in zip(axes, panels, strict=True):
+            rows = [row for row in document.get(panel.rows, ()) if panel.where(row)]
+            heights = {
+                label: [(row[key] if isinstance(key, str) else key(row)) / panel.each for row in rows]
+                for label, key in panel.series.items()
+            }
+            bars(axis, [shown(row, panel.name) for row in rows], heights, panel.unit, panel.digits)
+            if panel.log:
+                axis.set_yscale("log")
+        save(made, path)
+
+    return draw
 
 
 def figure(panels: int, title: str, *, height: float = 4.2) -> tuple[Any, list[Any]]:
@@ -51,16 +122,11 @@ def bars(axis: Any, labels: Sequence[str], series: Mapping[str, Sequence[float]]
         drawn = axis.bar(places, values, width * 0.94, label=name, color=COLOURS[index % len(COLOURS)])
         shown = [f"{value:,.{digits}f}" for value in values]
         axis.bar_label(drawn, labels=shown, fontsize=7, padding=2, rotation=turned)
-    axis.set_xticks(range(len(labels)), labels, fontsize=8)
+    axis.set_xticks(range(len(labels)), labels, fontsize=8 if len(labels) * len(series) < 12 else 6.5)
     axis.set_ylabel(unit)
     axis.margins(y=0.22 if turned else 0.14)
     if len(series) > 1:
         axis.legend(fontsize=8, frameon=False)
-
-
-def thousands(axis: Any) -> None:
-    """Let the y axis set thousands apart."""
-    axis.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
 
 def save(made: Any, path: Path) -> None:

@@ -5,17 +5,71 @@ A repeat measures its cases one right after the other. Ratios are taken between 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from benchmarks.support.meters import medians, rounded
+from benchmarks.support.meters import Figures, Meter, medians, rounded
+from benchmarks.support.servers import Servers
 
 Sample = dict[str, Any]
 """One case in one repeat: `case`, `repeat` and `figures`, a dict of numbers."""
 
 
-def sample(case: str, repeat: int, figures: dict[str, float]) -> Sample:
+Work = Callable[[int], object]
+"""Does so many messages' worth of work."""
+
+
+def say(text: str) -> None:
+    """Report progress beside the result."""
+    print(f"  {text}", file=sys.stderr, flush=True)
+
+
+def in_turns(name: str, repeats: int, cases: Mapping[str, Callable[[], Figures]]) -> list[Sample]:
+    """Measure all cases, one right after the other, as often as is asked for."""
+    found: list[Sample] = []
+    for repeat in range(repeats):
+        for case, run in cases.items():
+            say(f"{name}: repeat {repeat + 1} of {repeats}, {case}")
+            found.append(sample(case, repeat, run()))
+    return found
+
+
+def side_by_side(
+    servers: Servers, name: str, repeats: int, number: int, sides: Mapping[str, tuple[Work, Work]]
+) -> dict[str, Any]:
+    """Fill and do the same work in two ways, in turns; return the medians of each, and the shares of neighbours.
+
+    Args:
+        servers: What is looked at.
+        name: Of the work, for progress.
+        repeats: How often it counts; once more beforehand, to warm up.
+        number: How many messages.
+        sides: Name -> what fills a topic, and the work; ours, then what it is held against.
+    """
+    found: dict[str, list[Figures]] = {side: [] for side in sides}
+    for repeat in range(repeats + 1):
+        say(f"{name}, repeat {repeat} of {repeats}")
+        for side, (fill, work) in sorted(sides.items(), reverse=repeat % 2 == 0):
+            fill(number)
+            with Meter(servers) as meter:
+                work(number)
+            if repeat:
+                found[side].append(meter.cost.row(number))
+    pairs = list(zip(*found.values(), strict=True))
+    return {
+        **{side: medians(each) for side, each in found.items()},
+        "rate_share": rounded(median(ours["rate_per_s"] / theirs["rate_per_s"] for ours, theirs in pairs)),
+        "cpu_share": rounded(median(_cpu_us(ours) / _cpu_us(theirs) for ours, theirs in pairs)),
+    }
+
+
+def _cpu_us(row: Figures) -> float:
+    return row["server_cpu_us"] + row["client_cpu_us"]
+
+
+def sample(case: str, repeat: int, figures: Figures) -> Sample:
     """Return the figures of a case in a repeat."""
     return {"case": case, "repeat": repeat, "figures": {name: rounded(value) for name, value in figures.items()}}
 

@@ -7,7 +7,6 @@ would run: `RMQ_REDIS_SERVER`, the PATH, or a wheel's.
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import signal
 import socket
@@ -22,9 +21,7 @@ from typing import Any
 
 import redis
 
-from rmq._processes.server_programs import SERVER_VARIABLE, find_redis_server
-from rmq._transport.urls import parse_url
-from rmq.errors import InvalidUrlError
+from tests.support.core import find_redis_server
 
 DEFAULT_ENTRIES = 128
 """`zset-max-listpack-entries` as Redis and Valkey ship it."""
@@ -102,27 +99,10 @@ def cluster(nodes: int, *config: str) -> Iterator[Servers]:
         yield found
 
 
-@contextmanager
-def program(path: Path) -> Iterator[None]:
-    """Let the servers that are started meanwhile be this program."""
-    before = os.environ.get(SERVER_VARIABLE)
-    os.environ[SERVER_VARIABLE] = str(path)
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[SERVER_VARIABLE]
-        else:
-            os.environ[SERVER_VARIABLE] = before
-
-
-def clusters_supported() -> bool:
-    """Return whether this RMQ knows `redis+cluster://`."""
-    try:
-        parse_url("redis+cluster://127.0.0.1:7000")
-    except InvalidUrlError:
-        return False
-    return True
+def server_version() -> str:
+    """Return the version of the servers that are started."""
+    with standalone() as servers:
+        return servers.version
 
 
 @contextmanager

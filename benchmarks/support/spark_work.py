@@ -21,7 +21,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from benchmarks.support.harness import ROOT
+from benchmarks.support.harness import ROOT, Row
+from benchmarks.support.samples import Sample, ratio, summary
 from rmq import Topic, TopicType
 from rmq.spark import open_session
 from rmq.spark.calls import CHUNK, Chunk
@@ -70,6 +71,22 @@ def spark_cpu_s(session: SparkSession) -> float:
             continue
         used_s += times.user + times.system + times.children_user + times.children_system
     return used_s
+
+
+def rows_by_tasks(samples: list[Sample], beside: Mapping[str, str]) -> list[Row]:
+    """Return the medians of cases that are named `WHAT; TASKS`, and their rates beside others and beside one task.
+
+    Args:
+        samples: Of all cases.
+        beside: Name of a ratio -> the case that it is taken to, with `{}` for the number of tasks.
+    """
+    rows: list[Row] = []
+    for case, figures in summary(samples).items():
+        what, _, tasks = case.partition("; ")
+        others = {name: other.format(tasks) for name, other in beside.items()} | {"of_one": f"{what}; 1"}
+        over = {name: ratio(samples, case, other, "rate_per_s") for name, other in others.items()}
+        rows.append({"what": what, "tasks": int(tasks), **figures, **over})
+    return rows
 
 
 class NothingSource(DataSource):

@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from benchmarks.million import LIMIT_MB, measure
+from benchmarks.million import LIMIT_MB, play
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_fifty_thousand_messages_in_flat_memory() -> None:
-    figures = measure(50_000, slots=8, batch=500)
+    figures = play(50_000, slots=8, batch=500)
     sent, consumed = figures["sender"], figures["consumer"]
     print(f"{figures['sent_per_s']} sent, {figures['consumed_per_s']} consumed a second", sent, consumed)
     assert (sent["new"], sent["merged"], consumed["handled"], figures["acked"]) == (50_000, 0, 50_000, 50_000)

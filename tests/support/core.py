@@ -3,11 +3,14 @@
 Whoever moves or renames one of these changes this file, and no test. Unit tests of a private module import that module.
 """
 
+from rmq._admin import history as history
+from rmq._admin import search as search
 from rmq._admin.adopt import adopt as adopt
 from rmq._admin.history import LONGEST_WAIT_S as LONGEST_WAIT_S
 from rmq._admin.history import MINUTES as MINUTES
 from rmq._admin.history import sum_of as sum_of
 from rmq._admin.inspection import read_workers as read_workers
+from rmq._admin.notices import AT_ONCE as AT_ONCE
 from rmq._admin.notices import DeadNotifier as DeadNotifier
 from rmq._admin.spark_queries import KEEP_S as KEEP_S
 from rmq._admin.spark_queries import MOST_QUERIES as MOST_QUERIES
@@ -41,6 +44,7 @@ from rmq._broker.keys import REDIS_KEY as REDIS_KEY
 from rmq._broker.keys import TOPICS_KEY as TOPICS_KEY
 from rmq._broker.keys import WORKER_INFOS_KEY as WORKER_INFOS_KEY
 from rmq._broker.keys import WORKERS_KEY as WORKERS_KEY
+from rmq._broker.keys import GroupKeys as GroupKeys
 from rmq._broker.keys import QueryKeys as QueryKeys
 from rmq._broker.keys import SlotKeys as SlotKeys
 from rmq._broker.keys import group_keys as group_keys
@@ -68,6 +72,8 @@ from rmq._broker.streams import Member as Member
 from rmq._broker.viewing import stats as stats
 from rmq._claiming.acknowledger import Acknowledger as Acknowledger
 from rmq._claiming.acknowledger import SettleResult as SettleResult
+from rmq._claiming.claim_plan import CLAIM_WEIGHT as CLAIM_WEIGHT
+from rmq._claiming.claim_plan import MOST_WEIGHT as MOST_WEIGHT
 from rmq._claiming.claim_plan import ClaimPlan as ClaimPlan
 from rmq._claiming.claim_plan import ClaimRequest as ClaimRequest
 from rmq._claiming.claim_plan import FetchResult as FetchResult
@@ -78,6 +84,7 @@ from rmq._claiming.consumer import EMPTY_ROUNDS as EMPTY_ROUNDS
 from rmq._claiming.consumer import POLL_BYTES as POLL_BYTES
 from rmq._claiming.fetcher import Fetcher as Fetcher
 from rmq._claiming.leases import take_renewal as take_renewal
+from rmq._claiming.outcome_batches import FREED_BYTES as FREED_BYTES
 from rmq._claiming.prefetch_size import MOST_BATCHED as MOST_BATCHED
 from rmq._claiming.prefetch_size import MOST_PREFETCHED as MOST_PREFETCHED
 from rmq._claiming.prefetch_size import PrefetchSize as PrefetchSize
@@ -116,6 +123,7 @@ from rmq._model.entries import OWN_MARK as OWN_MARK
 from rmq._model.entries import EntryRows as EntryRows
 from rmq._model.entries import id_key as id_key
 from rmq._model.entries import own_score as own_score
+from rmq._model.merging import MAX_UNIQUE_ITEMS as MAX_UNIQUE_ITEMS
 from rmq._model.merging import Reducer as Reducer
 from rmq._model.messages import Message as Message
 from rmq._model.outcomes import ACKED as ACKED
@@ -126,6 +134,7 @@ from rmq._model.records import NUMBERS as NUMBERS
 from rmq._model.records import Record as Record
 from rmq._model.records import fold as fold
 from rmq._model.records import framed as framed
+from rmq._model.records import new_record as new_record
 from rmq._model.records import read_record as read_record
 from rmq._model.records import wanting as wanting
 from rmq._model.records import wrap as wrap
@@ -161,6 +170,8 @@ from rmq._sending.batch_sender import BUFFERED as BUFFERED
 from rmq._sending.batch_sender import CHUNK as CHUNK
 from rmq._sending.batch_sender import batch_size as batch_size
 from rmq._sending.pipeline import BATCH_BYTES as BATCH_BYTES
+from rmq._sending.pipeline import JOINED_MESSAGES as JOINED_MESSAGES
+from rmq._sending.pipeline import JOINED_SLOTS as JOINED_SLOTS
 from rmq._transport import connections as connections
 from rmq._transport.call import PUBLISH as PUBLISH
 from rmq._transport.call import Call as Call

@@ -1,4 +1,4 @@
-"""What benchmarks share: where results go, figures of several runs, the native floor, and the model of a fleet."""
+"""What benchmarks share: where results go, figures of several runs, and the native floor."""
 
 from __future__ import annotations
 
@@ -11,12 +11,9 @@ from typing import Any
 import hiredis
 import pytest
 
-from benchmarks import real, report, suite, throughput
+from benchmarks import report, suite, throughput
 from benchmarks.support import harness, native
-from benchmarks.support.fleet import BUSY, Costs, Fleet, modelled
 from benchmarks.support.samples import joined, ratio, sample, summary
-
-COSTS = Costs(server_us=4.0, sender_us=2.0, worker_us=3.0, beside_us=1.0)
 
 
 @pytest.fixture
@@ -139,39 +136,6 @@ def commands(requests: list[bytes]) -> list[list[bytes]]:
     while (command := reader.gets()) is not False:
         found.append(command)
     return found
-
-
-@pytest.mark.parametrize(
-    ("fleet", "rate", "bound"),
-    [
-        (Fleet(cores=2, nodes=1), 200_000, "cores"),
-        (Fleet(cores=2, nodes=3), 200_000, "cores"),  # more nodes on the same cores are no more cores
-        (Fleet(cores=20, nodes=1), 250_000, "Redis nodes"),
-        (Fleet(cores=20, nodes=3), 750_000, "Redis nodes"),
-        (Fleet(cores=20, nodes=3, senders=1), 500_000, "senders"),
-        (Fleet(cores=20, nodes=3, senders=2, workers=1), 333_333, "workers"),
-    ],
-)
-def test_the_narrowest_bound_sets_the_rate(fleet: Fleet, rate: int, bound: str) -> None:
-    found, name = modelled(COSTS, fleet)
-    assert (round(found / BUSY), name) == (rate, bound)
-
-
-def test_the_model_is_held_against_each_case_that_was_measured() -> None:
-    figures = {
-        "server_cpu_us": 4.0, "sender_cpu_us": 2.0, "worker_cpu_us": 3.0, "replica_cpu_us": 1.0,
-        "server_us": 3.0, "send_rate_per_s": 1.0,
-    }  # fmt: skip
-    alone, spread = real.Case(real.BARE, real.MORE_SLOTS), real.Case(real.BARE, real.MORE_SLOTS, nodes=3)
-    cases = {alone.name: 160_000.0, spread.name: 80_000.0}
-    samples = [sample(case, 0, {**figures, "rate_per_s": rate}) for case, rate in cases.items()]
-    found = real.summarize({"samples": samples, "cores": 2})
-    assert [(row["nodes"], row["modelled"], row["seen"]) for row in found["model"]["checks"]] == [
-        (1, 160_000.0, 160_000.0),
-        (3, 160_000.0, 80_000.0),
-    ]
-    assert [round(row["nodes_alone"]) for row in found["model"]["checks"]] == [200_000, 600_000]
-    assert {row["setup"] for row in found["model"]["fleets"]} == {real.BARE}
 
 
 @pytest.mark.parametrize("name", report.MODULES)
