@@ -363,8 +363,8 @@ class RmqClient:
         """Change the registered settings of a topic. Running processes keep the old settings until they restart.
 
         Args:
-            topic: The result of `Topic.changed`, of which only the changed settings are stored. Of any other definition
-                all settings are stored.
+            topic: The result of `Topic.changed`, of which only the changed settings are stored; or another definition,
+                which is stored as a whole.
 
         Returns:
             The definition that is now registered.

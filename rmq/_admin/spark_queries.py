@@ -118,7 +118,7 @@ class SparkQuery:
 def _seconds(value: Any) -> float:
     seconds = float(value)
     if not math.isfinite(seconds):
-        raise ValueError(f"a number of seconds is {seconds}; it must be finite")
+        raise ValueError(f"a duration is {seconds} s; it must be finite")
     return seconds
 
 

@@ -169,7 +169,7 @@ def group_rate_key(topic: str, group: str) -> str:
 
 
 def write_rate_key(topic: str, name: str) -> str:
-    """Return the key of the HASH of one Spark write's rate limit: as `rate_key`, with the number sent; it expires."""
+    """Return the key of the HASH of a Spark write's rate limit, with the number of messages sent; it expires."""
     return f"{rate_key(topic)}:{name}"
 
 

@@ -113,7 +113,7 @@ class Member:
 
 
 def sends(topic: Topic) -> Callable[..., Call[SendResult]]:
-    """Return the builder of a stream topic's sends, see `SendCall`: of up to `MAX_BATCH` entries, in their order."""
+    """Return a function that builds calls to send up to `MAX_BATCH` entries in order; see `SendCall`."""
     args_of = _SEND.args_with(**_SEND.settings_of(topic))
 
     def send(

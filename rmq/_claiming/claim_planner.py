@@ -174,7 +174,7 @@ class ClaimPlanner:
 
     @property
     def slot_count(self) -> int:
-        """Number of these slots."""
+        """Number of slots that are claimed from."""
         return len(self._owners)
 
     def take_wakeups(self, hints: Wakeups) -> None:

@@ -352,7 +352,7 @@ class Consumer(Generic[PayloadT]):
         """Return the rows of deliveries; raise `InvalidValueError` if one is of another topic or group."""
         for delivery in deliveries:
             if not isinstance(delivery, Delivery):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise InvalidValueError(f"{delivery!r} is not a delivery")
+                raise InvalidValueError(f"{delivery!r} is not a delivery; pass deliveries that poll returned")
         selections, topic, group = select(deliveries), self.topic.name, self._broker.group
         for claim, rows in selections:
             if claim.topic.name != topic or claim.rows.group != group:

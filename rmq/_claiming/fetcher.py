@@ -327,7 +327,7 @@ class Fetcher:
         """Process replies that have arrived.
 
         Returns:
-            Their result, and the error, if any: that of the round `mine` or, by default, of any round.
+            The result of the replies, and an error of the round `mine`, or by default of any round; `None` without one.
         """
         rounds: defaultdict[_Round, list[ClaimRequest]] = defaultdict(list)
         for call, reply in completed:

@@ -109,4 +109,4 @@ def _harmless(watching: Callable[[], AbstractContextManager[T]], otherwise: T) -
 def _report(error: BaseException) -> None:
     if not passes_over(error):
         raise error
-    log.error("an observer of sends and handlers raised an error", exc_info=traced(error))
+    log.error("an observer of sends and handlers raised an error, which is ignored", exc_info=traced(error))

@@ -71,7 +71,7 @@ class Watcher(Background):
         self._hints.close()
 
     def _pause_s(self) -> float:
-        """Return the seconds that it may wait for hints."""
+        """Return the seconds that the watcher may wait for hints."""
         check_s = max(0.0, self._check_s - monotonic_s())
         return min(check_s, self._slots.wait_s(), self._hints.max_wait_s())
 

@@ -52,7 +52,9 @@ class EventLoop:
                 _, jobs = await asyncio.wait(jobs, timeout=patience_s)
             give_up()
         if jobs:
-            log.warning("%s after being cancelled twice", counted(len(jobs), "task still runs", "tasks still run"))
+            log.warning(
+                "%s running after being cancelled twice", counted(len(jobs), "task is still", "tasks are still")
+            )
 
     def sleep(self, seconds: float) -> None:
         """Suspend the caller for a number of seconds."""

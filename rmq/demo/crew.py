@@ -62,7 +62,7 @@ class Crew:
         """
         for worker, log in zip(self._workers, self._logs, strict=True):
             if worker.stdout is None or worker.stdout.readline() != "ready\n":
-                raise _failed("did not start", log)
+                raise _failed("a worker of the demo did not start", log)
 
     def check(self) -> None:
         """Check that no worker has failed or exited early.
@@ -72,7 +72,7 @@ class Crew:
         """
         for worker, log in zip(self._workers, self._logs, strict=True):
             if worker.poll() is not None and (worker.returncode or worker.stdin is not None):
-                raise _failed(f"ended with code {worker.returncode}", log)
+                raise _failed(f"a worker of the demo ended with code {worker.returncode}", log)
 
     def dismiss(self) -> list[Handled]:
         """Let all workers finish, and return their records.
@@ -83,7 +83,7 @@ class Crew:
         written = self._end()
         for text, log in zip(written, self._logs, strict=True):
             if text is None:
-                raise _failed(f"did not end in {_STOP_LIMIT_S:g} s", log)
+                raise _failed(f"a worker of the demo did not end in {_STOP_LIMIT_S:g} s", log)
         self.check()
         return [Handled.from_json(line) for text in written for line in (text or "").splitlines()]
 
@@ -113,7 +113,7 @@ def _last_output(worker: subprocess.Popen[str]) -> str | None:
         return None
 
 
-def _failed(how: str, log: IO[str]) -> RmqError:
+def _failed(text: str, log: IO[str]) -> RmqError:
     log.seek(0)
     lines = log.read().splitlines()[-_LOG_LINES:]
-    return RmqError(f"a worker of the demo {how}" + "; the end of its log:\n" * bool(lines) + "\n".join(lines))
+    return RmqError(text + "; the end of its log:\n" * bool(lines) + "\n".join(lines))

@@ -228,7 +228,7 @@ def test_what_is_typed_wrongly(
 def test_a_second_run_is_told_that_one_is_at_work(spark_client: RmqClient, log: Topic, archive: Archive) -> None:
     turn = Turn(spark_client._connections, log, "archive")
     with turn.held(archive_stream.nothing):
-        with pytest.raises(DriverReplacedError, match="another run of archive group archive"):
+        with pytest.raises(DriverReplacedError, match="archive group archive: another run"):
             archive()
         turn.check()
     assert archive().archived == OLD

@@ -59,7 +59,7 @@ class Turn:
             DriverReplacedError: Another run has the lock, for example after a pause longer than its lifetime.
         """
         if self._ask(HOLD_MS, keep=True).holder != self._holder:
-            raise self._at_work("was started while this one was paused")
+            raise self._at_work("another run was started while this one was paused")
 
     def _take(self, say: Say) -> None:
         before: Lock | None = None
@@ -70,7 +70,7 @@ class Turn:
             if before is None:
                 say(f"waiting for run {found.holder} to end")
             elif found[:2] != before[:2]:  # it was renewed, so that its holder is alive
-                raise self._at_work(f"({found.holder}) is active")
+                raise self._at_work(f"another run ({found.holder}) is active")
             before = found
             time.sleep(_LOOK_S)
 
@@ -82,6 +82,6 @@ class Turn:
 
     def _at_work(self, what: str) -> DriverReplacedError:
         return DriverReplacedError(
-            f"topic {self._topic.name}: another run of archive group {self._group} {what}; only one run may be active",
+            f"topic {self._topic.name}, archive group {self._group}: {what}; only one run may be active",
             topic=self._topic.name,
         )

@@ -1,4 +1,4 @@
-"""`rmq spark audience`: assigns customers to segments, again for each customer that changed."""
+"""`rmq spark audience`: assigns customers to segments, and reassigns those that change."""
 
 from __future__ import annotations
 
