@@ -1,6 +1,7 @@
 -- Bodies: a hash content -> body, of what is in store, prepare or retry; where the topic merges, what is in flight or
--- waits for a retry has its value in `held`. Invariant: a body is deleted with the last place where its content stands;
--- a crash between two writes may leave one alone, which the next send replaces.
+-- waits for a retry has its value in `held`, and `body` is that of store alone. What dies takes its body to `dead_body`.
+-- Invariant: a body is deleted when its content leaves the last of these places; a crash between two writes may leave
+-- one alone, which the next send replaces, or folds into.
 -- @include room
 
 -- Whether a stored body is that of a message without one: a trace context in front of nothing. `at`: where the body

@@ -1,11 +1,13 @@
 -- The clock of a slot, and the stamps of its claims: where a lease begins and ends. A claim or a renewal has a stamp,
 -- ms: the larger of Redis' time plus the clock's lead and the last stamp plus 1. A claim score is the stamp x 1,000
--- plus the retries left. The lease ends when the longest lease in force has passed since the stamp, by the slot's clock
--- (lease_end). meta keeps `stamp` and `lease`. Invariant: stamps only grow, and no lease ends early when Redis' clock
--- is set back.
+-- plus the retries left. The lease is over when the longest lease in force has passed since the stamp, by the slot's
+-- clock, which is Redis' time plus a skew. The next claim that sweeps ends it (find_expired, called by sweep in claims);
+-- until then an ack or a renewal still counts. lease_end only says when that can be, by Redis' time. Deliveries of a
+-- group have no stamp: see scan_pending in stream_claims. meta keeps `stamp` and `lease`. Invariant: stamps only grow,
+-- and no lease ends early when Redis' clock is set back.
 -- @include redis
 
--- Redis' time, which alone decides: epoch milliseconds, and the whole second.
+-- Redis' time, not a client's: epoch milliseconds, and the whole second.
 -- Before effects replication became the only way, a script had to ask for it before it read the time and then wrote.
 local function read_clock()
   if redis.replicate_commands then

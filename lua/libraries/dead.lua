@@ -1,5 +1,5 @@
--- Dead messages: `dead` content -> time of death, `reason` and `dead_body`. Claims keep them within number and age, at
--- most 250 a call (trim_dead). Who tells of the dead takes turns: turn_to_tell.
+-- Dead messages: `dead` content -> time of death, `reason` and `dead_body`. Claims, and settlements with nacks,
+-- keep them within number and age, at most 250 a slot (trim_dead). Who tells of the dead takes turns: turn_to_tell.
 -- @include fence, totals, redis, failures
 
 -- A message enters `dead`, at `now` (text), with its `reason` and its body, false for none. One of its content that is

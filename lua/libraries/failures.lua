@@ -1,5 +1,5 @@
--- The last failure of a content: JSON in the hash `error`, moved to `reason` when it dies. Invariant: it stays until
--- the content is acked, dies, expires, is dropped, or leaves the backlog by hand.
+-- The last failure of a content: JSON in the hash `error`; in `reason` when it dies. Invariant: it stays until the
+-- content is acked, dies, expires, is dropped, or leaves the backlog by hand.
 -- @include totals
 
 -- What is known of a failure, as a table; empty where there is none, or no failure's JSON: a value that can't be read

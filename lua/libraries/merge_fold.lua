@@ -1,5 +1,8 @@
--- Folds: two values of one content become one, by the rule of the topic. Invariant: each accepted send is counted in
--- exactly one record: in `body` (store), in `held` (in flight, or waiting for a retry) or in `dead_body`.
+-- Folds: two values of one content become one, by the rule of the topic. A value moves from `body` to `held` when its
+-- message is claimed (hold), and back when the message returns to store: after a nack or a release, when its lease has
+-- ended, or when its retry is due (fold_back; for the content itself see return_to_store and roll_back in settlements).
+-- Invariant: a send that is stored is counted in one record, until that is acked or leaves the backlog by hand: in
+-- `body` (store), in `held` (in flight, or waiting for a retry) or in `dead_body`.
 -- @include redis, bodies, merge_record
 
 -- Whether the value of a record of kind `K`, `R` or `N` has no body.

@@ -1,5 +1,10 @@
--- What ends a delivery: acks, nacks, releases and whole claims, by compare-and-set on the claim score. Invariant: until
--- its ack a content is in one or several of store, prepare, retry and dead; a move writes the new place first.
+-- What ends a delivery: acks, nacks, releases and whole claims, by compare-and-set on the claim score. An ack removes
+-- the content from `prepare`, its failure from `error`, and its value from `held` or its body from `body`, the body not
+-- where a fresh copy is in store. A whole claim is in `prepare` alone, or is named by its contents. Failures are written
+-- to `error` (failures); what was counted goes to `meta` at the end of the script (write_totals). The same stands in
+-- write_brief_acks for a claim of few messages, in settle_entries for a group, in ack_chunk for a query of Spark.
+-- Invariant: until it is acked or leaves the backlog by hand, a content is in one or several of store, prepare, retry
+-- and dead; a move writes the new place first.
 -- @include totals, redis, failures, bodies
 
 -- The lease of a worker is over that had taken what a query of Spark has committed: that is done, and counts as acked.

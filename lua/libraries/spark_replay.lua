@@ -79,7 +79,8 @@ local function roll_back_replayed(slot, items, lefts, now_ms, totals)
   local contents = contents_of(items)
   local twins = redis.call('ZMSCORE', slot.store, unpack(contents))
   local failures = redis.call('HMGET', slot.error, unpack(contents))
-  local back, gone, forgotten, waiting = {}, {}, {}, {}
+  -- @include failures
+  local back, merged, forgotten, waiting = {}, 0, {}, {}
   for n = 1, #contents do
     local content = contents[n]
     if slot.held and twins[n] and slot.budget.bytes <= 0 then
@@ -89,7 +90,10 @@ local function roll_back_replayed(slot, items, lefts, now_ms, totals)
       slot.budget.bytes = slot.budget.bytes - fold_back(slot, content, twins[n], now_ms)
     end
     if twins[n] then
-      gone[#gone + 1] = content
+      merged = merged + 1
+      if failures[n] then
+        keep_failure(slot, content)
+      end
     else
       -- in JSON this is no part of a value: there a quote has a backslash before it
       if failures[n] and string.find(failures[n], '"committed":"1"', 1, true) then
@@ -98,7 +102,7 @@ local function roll_back_replayed(slot, items, lefts, now_ms, totals)
       back[#back + 1], back[#back + 2] = items[2 * n], content
     end
   end
-  tally(totals, 'merged', #gone - #waiting / 2)
+  tally(totals, 'merged', merged - #waiting / 2)
   tally(totals, 'retried', #back / 2 + #waiting / 2)
   if #waiting > 0 then
     redis.call('ZADD', slot.retry, unpack(waiting))
@@ -106,10 +110,8 @@ local function roll_back_replayed(slot, items, lefts, now_ms, totals)
   if #back > 0 then
     redis.call('ZADD', slot.store, unpack(back))
   end
-  for _, names in ipairs({ gone, forgotten }) do
-    if #names > 0 then
-      redis.call('HDEL', slot.error, unpack(names))
-    end
+  if #forgotten > 0 then
+    redis.call('HDEL', slot.error, unpack(forgotten))
   end
   redis.call('ZREM', slot.prepare, unpack(contents))
 end
@@ -128,8 +130,9 @@ local function bury_replayed(slot, contents, attempts, first_delivery, failure, 
   if #contents == 0 then
     return 0
   end
+  -- @include failures
   if slot.held then
-    -- @include dead, failures
+    -- @include dead
     for n, content in ipairs(contents) do
       if slot.budget.bytes <= 0 then
         return n - 1
@@ -141,7 +144,10 @@ local function bury_replayed(slot, contents, attempts, first_delivery, failure, 
   end
   local twins, names, nth = redis.call('ZMSCORE', slot.store, unpack(contents)), {}, {}
   for n, content in ipairs(contents) do
-    if not twins[n] then
+    if twins[n] then
+      local kind, message = failure.type, failure.message
+      record_failure(slot, content, failure_of(slot, content, first_delivery[n], now_ms, kind, message, totals))
+    else
       names[#names + 1], nth[#nth + 1] = content, n
     end
   end
@@ -180,7 +186,9 @@ local function bury_replayed(slot, contents, attempts, first_delivery, failure, 
   if #bare > 0 then
     redis.call('HDEL', slot.dead_body, unpack(bare))
   end
-  redis.call('HDEL', slot.error, unpack(contents))
+  if number > 0 then
+    redis.call('HDEL', slot.error, unpack(names))
+  end
   redis.call('ZREM', slot.prepare, unpack(contents))
   return #contents
 end

@@ -1,4 +1,5 @@
--- What ends a delivery of a group: acks, nacks and whole reads, by compare-and-set on holder and delivery count.
+-- What ends a delivery of a group: acks and nacks, by compare-and-set on holder and delivery count; and whole claims, if
+-- nothing was taken from any since their stamp.
 -- @include totals, redis, stream_ids, stream_groups
 
 -- An entry was trimmed or deleted while a group still had it: nothing is left to deliver. It goes out of the pending

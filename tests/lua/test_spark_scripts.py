@@ -374,6 +374,7 @@ def test_a_halved_batch_goes_through_without_its_second_half(make_slot: MakeSlot
     for chunk in (0, 1):
         read(slot, chunk=chunk, limit=4)
     slot.send((b"m006", 7_000))
+    slot.client.hset(slot.keys.error, b"m006", b'{"type":"ValueError","last_ms":"1","claim":"7"}')
 
     def halve(driver: Driver, number: int) -> Chunk:
         call = spark_calls.read(slot.topic, Reading(driver, 1, 8, 0, True), 0, number, 4, 4 * number)
@@ -382,6 +383,7 @@ def test_a_halved_batch_goes_through_without_its_second_half(make_slot: MakeSlot
     assert contents(halve(SECOND, 0)) == [b"m000", b"m001", b"m002", b"m003"]
     assert contents(halve(SECOND, 1)) == []
     assert slot.state().store[b"m006"] == 7_000, "a fresh copy stands"
+    assert slot.state().error == {b"m006": {"type": "ValueError", "last_ms": "1"}}, "and the failure stays with it"
     assert [ack(slot, SECOND, chunk=chunk) for chunk in (0, 1)] == [Settled(4, 0, 0), Settled(0, 0, 4)]
     assert set(slot.state().store) == {b"m004", b"m005", b"m006", b"m007"}
 
@@ -433,6 +435,7 @@ def test_beside_a_fresh_copy_nothing_is_buried(make_slot: MakeSlot) -> None:
     assert read(slot, SECOND, max_replays=0).buried == 1
     state = slot.state()
     assert (state.store, state.dead) == ({b"m000": 7_000}, {})
+    assert state.error[b"m000"]["type"] == "ReplaysUsedUp", "the failure stays with the content"
 
 
 def test_an_older_driver_is_refused(make_slot: MakeSlot) -> None:
