@@ -36,7 +36,7 @@ class Broker(Protocol):
             owner's name must wait until the holder has released those of the slot that it returns; the script waits
             until nothing of an earlier owner is in flight, for which a claim from a queue has to wait itself.
         upkeep_s: Interval of the clean-up of a slot, in seconds; `None` for never.
-        most_renewals: Most leases that one call renews.
+        most_renewals: Maximum number of leases that one call renews.
     """
 
     topic: Topic

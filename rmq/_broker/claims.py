@@ -112,7 +112,7 @@ class Outcomes(NamedTuple):
 
     @property
     def weight(self) -> int:
-        """What they cost the server, in acks by name: a nack takes several commands."""
+        """Cost of the outcomes for the server, where an ack by name costs 1; a nack takes several commands."""
         return len(self.acks) + 6 * len(self.nacks) + 2 * len(self.whole)
 
     def args(self) -> list[Argument]:

@@ -27,7 +27,7 @@ class SettleResult:
     """The result of sending outcomes.
 
     Attributes:
-        untried: Rows whose outcome did not reach Redis, for certain.
+        untried: Rows whose outcome certainly did not reach Redis.
         stale: Rows whose lease had been lost before.
         slots: The slots in which at least one outcome was recorded.
         trouble: The first error, if there was one.
@@ -47,7 +47,7 @@ class _SettleCall(NamedTuple):
     batch: OutcomeBatch
 
     def weight(self) -> int:
-        """Return its share of `MOST_WEIGHT`."""
+        """Return the weight of the call; those that one script carries out have at most `MOST_WEIGHT` together."""
         return CLAIM_WEIGHT + max(self.outcomes.weight, MOST_WEIGHT * self.batch.freed // FREED_BYTES)
 
 
@@ -121,7 +121,7 @@ class Acknowledger:
         return batches
 
     def _replies(self, parts: Sequence[_SettleCall]) -> Sequence[SettleReply | RmqError]:
-        """Run the calls of several slots, in few calls if one script may touch them all; return each one's reply."""
+        """Run the calls of several slots, combined if one script may touch all slots; return the reply to each."""
         if len(parts) < 2 or self._connections.multi_node:
             return self._results([part.call for part in parts])
         groups = group_by_weight(parts, _SettleCall.weight, MOST_WEIGHT)

@@ -30,7 +30,7 @@ SlotOwner = tuple[int, Owner]
 
 
 class Settled(NamedTuple):
-    """What came of the outcomes of a call.
+    """The results of the outcomes that a call carried.
 
     Attributes:
         done: The rows whose outcomes were carried out, or ignored because their leases had been lost.
@@ -80,7 +80,7 @@ class OutcomeBatch:
         Args:
             stale: Names of the rows whose leases had been lost.
             unmatched: Claim scores of whole claims that must be acked by name.
-            nacked: How many of the nacks were carried out, from the first on; `None` for all.
+            nacked: Number of nacks that were carried out, from the first on; `None` for all.
         """
         settled, unsent = self.selections, list[Selection]()
         if unmatched or nacked is not None:
@@ -167,7 +167,7 @@ def batch_outcomes(
 
 
 class _Room:
-    """How much the outcomes of a round may still take.
+    """What the limits of a round leave for further outcomes.
 
     Args:
         named: Maximum number of acks by name.
@@ -208,7 +208,7 @@ def _divide(claim: Claim, rows: Sequence[int], number: int, taken: list[Selectio
 
 
 def _by_verb(claim: Claim, rows: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
-    """Return the rows to ack, and the others."""
+    """Divide rows into those to ack and those with other outcomes."""
     outcomes = claim.outcomes
     if len(rows) == len(outcomes) and outcomes.count(ACKED) == len(outcomes):
         return rows, ()

@@ -41,7 +41,7 @@ NO_SCORE = 0
 
 
 _NONE_APART: Mapping[int, tuple[int, float]] = MappingProxyType({})
-"""Claim score and lease of the rows of a claim that are apart, where there are none."""
+"""The `apart` of a claim whose rows all have the claim's score and lease."""
 
 
 class Holder(Protocol):
@@ -65,7 +65,7 @@ class Delivery(Generic[PayloadT]):
 
     Attributes:
         claim: The claim that it is a row of.
-        row: Its row there, from 0.
+        row: Its row in the claim, from 0.
         content: Its content in bytes.
         body: Its body in bytes, or `None`. With the topic's `merge`: a number as text; `None` for items.
         trace: The W3C traceparent sent with it, empty for none; see `rmq._model.records`.
@@ -91,12 +91,12 @@ class Delivery(Generic[PayloadT]):
 
     @property
     def topic(self) -> Topic:
-        """Its topic's definition."""
+        """The definition of the message's topic."""
         return self.claim.topic
 
     @property
     def slot(self) -> int:
-        """Its slot."""
+        """The message's slot."""
         return self.claim.slot
 
     @property
@@ -106,7 +106,7 @@ class Delivery(Generic[PayloadT]):
 
     @property
     def store_score(self) -> int:
-        """Score it had in store: due ms, a priority with its age, or, after a rollback, retries left."""
+        """The score before the claim: due ms, a priority with its age, or, after a rollback, retries left."""
         return self.claim.rows.scores[self.row]
 
     @property
@@ -471,7 +471,7 @@ class Claim:
         return self.kind(self, row, self.rows.contents[row], bodies[row] if bodies else None)
 
     def open_rows(self, rows: Sequence[int] | None = None) -> Sequence[int]:
-        """Return those of some rows, by default of all, that have no outcome."""
+        """Return the rows that have no outcome yet, of the given rows or by default of all."""
         outcomes = self.outcomes
         if outcomes.count(None) == len(outcomes):
             return range(len(outcomes)) if rows is None else rows
@@ -508,7 +508,7 @@ class Claim:
             self.outcomes[row] = None
 
     def end(self, rows: Iterable[int]) -> None:
-        """Note that nothing of some rows is held any more."""
+        """Record that rows have ended: their outcome has reached Redis, or no longer can."""
         for row in rows:
             self.ended[row] = 1
 
@@ -560,7 +560,7 @@ class Claim:
         self.apart = {**self.apart, row: (NO_SCORE, self.lease_until_s)}
 
     def is_whole(self, acked: int, nacked: int, now_s: float) -> bool:
-        """Return whether the ack of so many rows may leave out their names: nothing else is held of the claim.
+        """Return whether an ack of this many rows needs no names, since nothing else is held of the claim.
 
         Rows that are nacked by the same call are removed before. Naming a single row costs least, and the bodies of
         a queue are deleted by name.
