@@ -185,15 +185,19 @@ def measure(options: argparse.Namespace) -> Document:
             )
             if options.trace:
                 say(f"{name}:\n{usual.tree()}\n")
-        return {"redis": servers.version, "rows": rows}
+    return {"rows": rows}
 
 
 def tables(document: Document) -> str:
     """Render the counts."""
-    columns = ["call", "modules", "at most", "frames", "at most"]
-    figures = ("modules", "modules_goal", "frames", "frames_goal")
-    lines = [(row["case"], *(rendering.number(row[name]) for name in figures)) for row in document["rows"]]
-    return rendering.table(columns, lines)
+    return rendering.listed(
+        document["rows"],
+        ("call", "{case}"),
+        ("modules", "{modules:,}"),
+        ("at most", "{modules_goal:,}"),
+        ("frames", "{frames:,}"),
+        ("at most", "{frames_goal:,}"),
+    )
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,11 +14,10 @@ import redis
 from benchmarks.support import rendering
 from benchmarks.support.children import Child, Line
 from benchmarks.support.harness import Benchmark, Document, Row, say
-from benchmarks.support.loads import TYPES
+from benchmarks.support.loads import TYPES, Message
 from benchmarks.support.meters import Meter, cpu_s, medians, percentiles, rounded
 from benchmarks.support.servers import Servers, standalone
 from rmq import Delivery, FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, Topic, TopicType
-from rmq._model.messages import Message
 
 RATES_PER_S = (1_000, 10_000)
 SLOTS = (1, 1_024)

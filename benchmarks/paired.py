@@ -140,9 +140,8 @@ def measure(options: argparse.Namespace) -> Document:
                 f"calls {counts[0]:.1f} -> {counts[1]:.1f}, server {row['server_cpu_us_ratio']:.2f}, "
                 f"scripts {row['scripts_us_ratio']:.2f}, commands {row['commands_base']:.3f} -> {row['commands']:.3f}"
             )
-        version = servers.version
     settings = {"base": _commit(options.base), "load_1min_at_end": round(os.getloadavg()[0], 2)}
-    return {"redis": version, "settings": settings, "rows": rows}
+    return {"settings": settings, "rows": rows}
 
 
 def _ratios(pairs: list[list[dict[str, float]]], counts: list[float]) -> Row:
@@ -166,22 +165,23 @@ def _commit(folder: Path) -> str:
 
 def tables(document: Document) -> str:
     """Render the ratios."""
-    columns = ["load", "client CPU", "of the least", "calls before", "calls now", "server CPU", "scripts", "commands"]
-    lines = [
-        (
-            row["case"],
-            *(rendering.ratio(row[name]) for name in ("client_cpu_us_ratio", "client_cpu_us_least")),
-            *(rendering.number(row[name], 1) for name in ("python_calls_base", "python_calls")),
-            *(rendering.ratio(row[f"{name}_ratio"]) for name in ("server_cpu_us", "scripts_us", "commands")),
-        )
-        for row in document["rows"]
-    ]
+    lines = rendering.listed(
+        document["rows"],
+        ("load", "{case}"),
+        ("client CPU", "{client_cpu_us_ratio:×}"),
+        ("of the least", "{client_cpu_us_least:×}"),
+        ("calls before", "{python_calls_base:,.1f}"),
+        ("calls now", "{python_calls:,.1f}"),
+        ("server CPU", "{server_cpu_us_ratio:×}"),
+        ("scripts", "{scripts_us_ratio:×}"),
+        ("commands", "{commands_ratio:×}"),
+    )
     machine, settings = document["machine"], document["settings"]
     return (
         f"Cost per message of {machine['commit']} over {settings['base']}, {document['repeats']} pairs, Redis "
         f"{document['redis']}, load {machine['load_1min_at_start']} to {settings['load_1min_at_end']}. `of the least`: "
         "the least of one side over that of the other. `calls`: of functions, Python's and C's. `scripts`: execution "
-        f"time by `INFO commandstats`; `commands`: those within scripts.\n\n{rendering.table(columns, lines)}"
+        f"time by `INFO commandstats`; `commands`: those within scripts.\n\n{lines}"
     )
 
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from statistics import median
 
+from benchmarks.support import rendering
 from benchmarks.support.harness import Benchmark, Document, Row, say
 from rmq._ownership.assignment import Owners, Share, assign
 
@@ -82,14 +83,17 @@ def _times_ms(work: Callable[[], object], repeats: int) -> list[float]:
 
 def tables(document: Document) -> str:
     """Render the rows as Markdown."""
-    lines = ["| topics × slots | workers | change | moved | ms |", "|---|---:|---|---:|---:|"]
-    for row in document["rows"]:
-        shape = f"{row['topics']} × {row['slots']:,}"
-        lines.append(f"| {shape} | {row['workers']:,} | {row['change']} | {row['moved']:,} | {row['ms']:g} |")
+    lines = rendering.listed(
+        document["rows"],
+        ("topics × slots", "{topics} × {slots:,}"),
+        ("workers", "{workers:,}"),
+        ("change", "{change}"),
+        ("moved", "{moved:,}"),
+        ("ms", "{ms:g}"),
+    )
     worst, promised = document["settings"]["worst_ms"], document["settings"]["promised_ms"]
     verdict = "kept" if worst < promised else "broken"
-    lines += ["", f"1,024 slots over 64 workers: {worst:g} ms; promised: under {promised:g} ms: {verdict}"]
-    return "\n".join(lines)
+    return f"{lines}\n\n1,024 slots over 64 workers: {worst:g} ms; promised: under {promised:g} ms: {verdict}"
 
 
 BENCHMARK = Benchmark("rebalance", measure, tables)

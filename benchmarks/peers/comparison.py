@@ -19,6 +19,9 @@ BROKERS = (*run.OURS, "streams")
 queues: the best of the others in Python is what RMQ's rates are held against."""
 
 
+RATES = ("enqueue_per_s", "process_per_s")
+
+
 def measure(options: argparse.Namespace) -> Document:
     """Enqueue and process with each peer and each of its settings; medians of interleaved repeats."""
     number = options.number or (2_000 if options.quick else 20_000)
@@ -94,7 +97,7 @@ def _against_best(rows: list[Row]) -> dict[str, dict[str, float]]:
     queues = [row for row in rows if row["peer"] not in BROKERS and not row["peer"].endswith("_node")]
     if not queues:
         return {}
-    best = {key: max(row[key] for row in queues) for key in ("enqueue_per_s", "process_per_s")}
+    best = {key: max(row[key] for row in queues) for key in RATES}
     return {
         row["name"]: {key: rounded(row[key] / rate) for key, rate in best.items()}
         for row in rows
@@ -106,19 +109,15 @@ def tables(document: Document) -> str:
     """Render both rates and the settings."""
     rows = sorted(document["rows"], key=lambda row: -row["process_per_s"])
     ours = next((row for row in rows if row["peer"] == "rmq"), None)
-    lines = [
-        (
-            f"{row['name']} {row['version']}",
-            rendering.number(row["enqueue_per_s"]),
-            rendering.ratio(ours["enqueue_per_s"] / row["enqueue_per_s"] if ours else None),
-            rendering.number(row["process_per_s"]),
-            rendering.ratio(ours["process_per_s"] / row["process_per_s"] if ours else None),
-            f"{row['enqueue_how']}; {row['process_how']}",
-        )
-        for row in rows
-    ]
-    columns = ["", "enqueued, 1/s", "RMQ against it", "processed, 1/s", "RMQ against it", "settings"]
-    text = rendering.table(columns, lines)
+    text = rendering.listed(
+        [{**row, "of": {key: ours[key] / row[key] if ours else None for key in RATES}} for row in rows],
+        ("", "{name} {version}"),
+        ("enqueued, 1/s", "{enqueue_per_s:,.0f}"),
+        ("RMQ against it", "{of[enqueue_per_s]:×}"),
+        ("processed, 1/s", "{process_per_s:,.0f}"),
+        ("RMQ against it", "{of[process_per_s]:×}"),
+        ("settings", "{enqueue_how}; {process_how}"),
+    )
     for name, found in document["against_best_task_queue"].items():
         text += (
             f"\n\n{name} against the best Python task queue in each direction: enqueue {found['enqueue_per_s']:.1f} ×, "
@@ -139,7 +138,7 @@ def plot(document: Document, path: Path) -> None:
     """Draw both rates on a log scale."""
     rows = sorted(document["rows"], key=lambda row: row["process_per_s"])
     made, axes = rendering.figure(2, "No-op jobs on the same Redis", height=0.8 + 0.38 * len(rows))
-    for axis, key, label in zip(axes, ("enqueue_per_s", "process_per_s"), ("enqueued", "processed"), strict=True):
+    for axis, key, label in zip(axes, RATES, ("enqueued", "processed"), strict=True):
         colours = [rendering.COLOURS[1 if row["peer"] in run.OURS else 0] for row in rows]
         drawn = axis.barh([row["name"] for row in rows], [row[key] for row in rows], color=colours)
         axis.bar_label(drawn, labels=[f"{row[key]:,.0f}" for row in rows], fontsize=7, padding=2)

@@ -13,7 +13,6 @@ from benchmarks.support import loads, native
 from benchmarks.support.meters import Cost, Meter
 from benchmarks.support.servers import DEFAULT_ENTRIES, Servers
 from rmq import RmqClient, Topic, TopicType
-from rmq._model.messages import Message
 
 MERGE_RANGE_MS = 500
 FIXED_SPREAD_MS = 500
@@ -126,7 +125,7 @@ def _pull(servers: Servers, client: RmqClient, topic: Topic, number: int) -> Cos
     return meter.cost
 
 
-def _messages(topic_type: TopicType, contents: Sequence[bytes]) -> tuple[Iterator[Message], Callable[[], float]]:
+def _messages(topic_type: TopicType, contents: Sequence[bytes]) -> tuple[Iterator[loads.Message], Callable[[], float]]:
     """Return the messages, and when all of them are due (epoch seconds, asked after the send)."""
     number = len(contents)
     if topic_type is TopicType.PRIORITY:

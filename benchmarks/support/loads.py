@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from rmq import FixedTimeMessage, PriorityMessage, RangeMergeMessage, Topic, TopicType
-from rmq._model.messages import Message
 
+Message = PriorityMessage | RangeMergeMessage | FixedTimeMessage
 TYPES = (TopicType.RANGE_MERGE, TopicType.PRIORITY, TopicType.FIXED_TIME)
 BATCH = 500
 """Messages per native command, and handed to a batch handler: what RMQ's producer sends per call."""

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
+from functools import partial
 from itertools import count, cycle
 from typing import Any
 
@@ -124,29 +125,19 @@ def messages(
     return [PriorityMessage(content, 1_000 + index * 7 % 900, body=payload) for index, content in enumerate(contents)]
 
 
-def send(url: str, meter: Meter, number: int, options: dict[str, Any]) -> None:
-    """Send one message after the other."""
-    kind, slots = options.get("kind", "PRIORITY"), options.get("slots", 1)
+def send(url: str, meter: Meter, number: int, options: dict[str, Any], *, many: bool = False) -> None:
+    """Send messages that were made beforehand, one after the other or at once."""
+    kind, slots, merge = options.get("kind", "PRIORITY"), options.get("slots", 1), options.get("merge")
     with RmqClient(url) as client:
-        merge = options.get("merge")
         producer = client.producer(topic_of(kind, slots, merge))
         each = messages(kind, number + 1, options.get("body", False), merge=merge, sends=2 if merge else 1)
         producer.send(each.pop())
         with meter.on():
+            if many:
+                producer.send_many(each)
+                return
             for message in each:
                 producer.send(message)
-
-
-def send_many(url: str, meter: Meter, number: int, options: dict[str, Any]) -> None:
-    """Send many at once, made beforehand."""
-    kind, slots = options.get("kind", "PRIORITY"), options.get("slots", 1)
-    with RmqClient(url) as client:
-        merge = options.get("merge")
-        producer = client.producer(topic_of(kind, slots, merge))
-        each = messages(kind, number + 1, options.get("body", False), merge=merge, sends=2 if merge else 1)
-        producer.send(each.pop())
-        with meter.on():
-            producer.send_many(each)
 
 
 def send_made(url: str, meter: Meter, number: int, options: dict[str, Any]) -> None:
@@ -249,7 +240,7 @@ async def _listen_aio(url: str, meter: Meter, number: int, options: dict[str, An
 
 LOADS: dict[str, Load] = {
     "send": send,
-    "send_many": send_many,
+    "send_many": partial(send, many=True),
     "send_made": send_made,
     "poll": poll,
     "claim": claim,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ import hiredis
 import pytest
 
 from benchmarks import report, suite, throughput
-from benchmarks.support import harness, native
-from benchmarks.support.samples import joined, ratio, sample, summary
+from benchmarks.support import harness, native, rendering
+from benchmarks.support.samples import in_turns, joined, ratio, sample, summary
 
 
 @pytest.fixture
@@ -85,6 +86,29 @@ def test_a_ratio_is_taken_within_repeats_that_have_both() -> None:
     assert ratio(samples, "a", "b", "x") == 3
     assert ratio(samples, "a", "c", "x") is None
     assert [each["repeat"] for each in joined(samples, samples)] == [0, 0, 1, 2, 3, 3, 4, 5]
+
+
+def test_cases_are_measured_in_turns() -> None:
+    seen: list[str] = []
+
+    def run(case: str) -> dict[str, float]:
+        seen.append(case)
+        return {"x": float(len(seen))}
+
+    samples = in_turns("toy", 2, {case: partial(run, case) for case in ("a", "b")})
+    assert seen == ["a", "b", "a", "b"]
+    assert summary(samples) == {"a": {"x": 2.0, "repeats": 2}, "b": {"x": 3.0, "repeats": 2}}
+
+
+def test_a_table_formats_the_figures_of_each_row() -> None:
+    rows = [{"case": "a", "RMQ": {"rate": 1234.5}, "over": 1.239}, {"case": "b", "RMQ": {"rate": 9.0}, "over": None}]
+    columns: list[rendering.Column] = [("", "{case}"), ("1/s", "{RMQ[rate]:,.1f}"), ("over", "{over:×}"), ("n", len)]
+    assert rendering.listed(rows, *columns).splitlines() == [
+        "|  | 1/s | over | n |",
+        "|---|---:|---:|---:|",
+        "| a | 1,234.5 | 1.24 × | 3 |",
+        "| b | 9.0 | – | 3 |",
+    ]
 
 
 def test_a_page_names_all_commits_of_its_runs() -> None:
