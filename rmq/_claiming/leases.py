@@ -81,7 +81,7 @@ class InFlight:
         until_s = since_s + self._lease_s
         for claim in self.claims:
             bound = claim.named or claim.busy or claim.lease_until_s <= until_s
-            if bound or claim.outcomes.count(ACKED) < len(claim):
+            if bound or any([outcome is not ACKED for outcome in claim.outcomes]):
                 stay.append(claim)
             else:
                 self.deferred.setdefault(claim.slot, []).append(claim)

@@ -190,10 +190,12 @@ class _Room:
     def for_acks(self, claim: Claim, rows: Sequence[int]) -> tuple[int, int]:
         """Return how many of the rows may be acked by name, and the size of the bodies that this deletes."""
         number, freed = min(self._named, len(rows)) if self._freed > 0 else 0, 0
-        if number and claim.rows.bodies and claim.rows.counted:
-            ends = list(accumulate([claim.bytes_of((row,)) for row in rows[:number]]))
-            number = max(1, bisect_right(ends, self._freed))
-            freed = ends[number - 1]
+        if claim.rows.bodies and claim.rows.counted:
+            freed = claim.bytes_of(rows[:number])
+            if freed > self._freed:
+                ends = list(accumulate([claim.bytes_of((row,)) for row in rows[:number]]))
+                number = max(1, bisect_right(ends, self._freed))
+                freed = ends[number - 1]
         self._named -= number
         self._freed -= freed
         return number, freed
@@ -210,8 +212,6 @@ def _divide(claim: Claim, rows: Sequence[int], number: int, taken: list[Selectio
 def _by_verb(claim: Claim, rows: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
     """Divide rows into those to ack and those with other outcomes."""
     outcomes = claim.outcomes
-    if len(rows) == len(outcomes) and outcomes.count(ACKED) == len(outcomes):
-        return rows, ()
     acked = [row for row in rows if outcomes[row] is ACKED]
     return acked, [row for row in rows if outcomes[row] is not ACKED] if len(acked) < len(rows) else ()
 

@@ -16,7 +16,7 @@ from rmq._io.reports import reporter, traced
 from rmq._listening.arguments import with_arguments
 from rmq._listening.concurrency import ListenerPermits
 from rmq._listening.listener import Listener
-from rmq._model.claims import Selection, deliveries_of, select, size_of
+from rmq._model.claims import Selection, deliveries_of, select, settle_open, size_of
 from rmq._model.deliveries import Claim, Delivery
 from rmq._model.delivery_columns import DeliveryColumns
 from rmq._model.handlers import refuse_unfinished
@@ -129,8 +129,7 @@ class HandlerInvoker:
             self.began_s, self.ended_s = None, monotonic_s()
             if self.running.pop(id(part), None) is None:
                 self._log_late_end(id(part))
-            for claim, rows in part:
-                claim.settle_open(outcome, rows)
+            settle_open(part, outcome)
         self._count(ready, deliveries, started_s, error)
         error = None  # breaks the reference cycle of the error, its traceback and this frame
 
@@ -222,6 +221,9 @@ class HandlerInvoker:
         """Return the rows whose lease and slot we still hold; release the others."""
         ready: list[Selection] = []
         late: list[Selection] = []
+        claims = {claim for claim, _ in part}
+        if self._coordinator is None and all(now_s < claim.lease_until_s and 1 not in claim.lost for claim in claims):
+            return part
         for each in part:
             claim, rows = each
             if now_s >= claim.lease_until_s:
@@ -280,8 +282,7 @@ class HandlerInvoker:
             late += [each for each in ready if each.claim.slot in slots]
             ready = [each for each in ready if each.claim.slot not in slots]
             self._give_back(slots)
-        for claim, rows in late:
-            claim.settle_open(RELEASED, rows)
+        settle_open(late, RELEASED)
         if late:
             text = "topic %s: messages released because their lease or slot was lost before a handler started: %d"
             log.warning(text, self._listener.topic.name, size_of(late))

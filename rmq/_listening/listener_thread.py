@@ -21,7 +21,7 @@ from rmq._claiming.leases import InFlight
 from rmq._io.backend import Background
 from rmq._io.reports import reporter
 from rmq._listening.handler_invoker import HandlerInvoker, ListenerSetup
-from rmq._model.claims import Selection, deliveries_of, size_of, whole
+from rmq._model.claims import Selection, deliveries_of, settle_open, size_of, whole
 from rmq._model.deliveries import Claim, Delivery
 from rmq._model.outcomes import ACKED, RELEASED
 from rmq._model.times import monotonic_s
@@ -147,8 +147,7 @@ class ListenerThread(Background):
 
     def stop_starting(self) -> None:
         """Mark the waiting rows to be released with the next call. Does not wait; may be called by any thread."""
-        for claim, rows in self.take_waiting(sys.maxsize):
-            claim.settle_open(RELEASED, rows)
+        settle_open(self.take_waiting(sys.maxsize), RELEASED)
 
     def release_waiting(self, go_on: Callable[[], bool] = lambda: True) -> None:
         """Release the waiting deliveries; also called from the thread that stops the listener.

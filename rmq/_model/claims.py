@@ -44,9 +44,22 @@ def mark(selections: Sequence[Selection], outcome: Outcome) -> None:
             claim.outcomes[row] = outcome
 
 
+def settle_open(selections: Iterable[Selection], outcome: Outcome) -> None:
+    """Give an outcome to those rows that have none yet."""
+    for claim, rows in selections:
+        outcomes = claim.outcomes
+        for row in rows:
+            if outcomes[row] is None:
+                outcomes[row] = outcome
+
+
 def deliveries_of(selections: Iterable[Selection]) -> list[Delivery]:
     """Return the deliveries of the selected rows."""
-    return [delivery for claim, rows in selections for delivery in claim.deliveries(rows)]
+    return [
+        claim.kind(claim, row, claim.rows.contents[row], claim.rows.bodies[row] if claim.rows.bodies else None)
+        for claim, rows in selections
+        for row in rows
+    ]
 
 
 def whole(claim: Claim) -> Selection:

@@ -3,8 +3,8 @@
 A claim is what one call of the claim script has taken from one slot under one claim score: some rows, each a message
 with its content and body. The claim score is the token that acks, nacks and renewals compare. All rows of a claim have
 the same one, and keep the same one while the claim is renewed as a whole. Redis can therefore ack a claim without its
-names, as long as none of its rows is open or was settled by name. A renewal of some rows only, as a consumer may ask
-for it, gives these rows a score of their own: they are `apart`, and the claim is named from then on.
+names, once nothing of it is open: it compares the number of messages with this score. A renewal of some rows only, as a
+consumer may ask for it, gives these rows a score of their own: they are `apart`, and the claim is named from then on.
 
 Handlers, the lease keeper and threads of the user write to a claim at the same time, so each row has cells of its own:
 its outcome, whether its lease is known to be lost, and whether it has ended, that is, whether nothing of it is held any
@@ -473,8 +473,6 @@ class Claim:
     def open_rows(self, rows: Sequence[int] | None = None) -> Sequence[int]:
         """Return the rows that have no outcome yet, of the given rows or by default of all."""
         outcomes = self.outcomes
-        if outcomes.count(None) == len(outcomes):
-            return range(len(outcomes)) if rows is None else rows
         return [row for row in (range(len(outcomes)) if rows is None else rows) if outcomes[row] is None]
 
     def held_rows(self) -> list[int]:
@@ -487,10 +485,8 @@ class Claim:
 
     def settled_rows(self) -> Sequence[int]:
         """Return the rows with an outcome that has not reached Redis."""
-        outcomes, ended = self.outcomes, self.ended
-        if None not in outcomes and 1 not in ended:
-            return range(len(outcomes))
-        return [row for row, outcome in enumerate(outcomes) if outcome is not None and not ended[row]]
+        ended = self.ended
+        return [row for row, outcome in enumerate(self.outcomes) if outcome is not None and not ended[row]]
 
     @property
     def is_over(self) -> bool:
@@ -499,8 +495,10 @@ class Claim:
 
     def settle_open(self, outcome: Outcome, rows: Sequence[int] | None = None) -> None:
         """Give an outcome to those rows, by default all, that have none yet."""
-        for row in self.open_rows(rows):
-            self.outcomes[row] = outcome
+        outcomes = self.outcomes
+        for row in range(len(outcomes)) if rows is None else rows:
+            if outcomes[row] is None:
+                outcomes[row] = outcome
 
     def reopen(self, rows: Iterable[int]) -> None:
         """Take back the outcomes of rows that were certainly not carried out."""

@@ -59,8 +59,7 @@ PLANTS = (
     ),
     _python(
         "a delivery whose lease is over is begun",
-        (f"{HANDLERS}._ready", "if now_s >= claim.lease_until_s", "if False"),
-        (f"{HANDLERS}._ready", "elif 1 in claim.lost", "elif False"),
+        (f"{HANDLERS}._ready", "now_s < claim.lease_until_s and 1 not in claim.lost", "True"),
     ),
     _lua(
         "a lease ends at once after a renewal", ("extend", "whole(stamp * 1000 +", "whole((stamp - lease_ms) * 1000 +")
