@@ -12,7 +12,7 @@ from datetime import timedelta
 import pytest
 
 from rmq import Coordinator, PriorityMessage, Topic, TopicType
-from rmq.aio import Delivery, RmqClient
+from rmq.aio import Delivery, DeliveryColumns, RmqClient
 from rmq.aio.listener import TaskExecutor
 from rmq.errors import CoordinationError
 from tests.conftest import MakeTopic
@@ -87,6 +87,27 @@ async def test_shared_handlers_keep_a_slot_in_one_hand_too(
         await worker.stop()
         assert (watched.most_in_a_slot, watched.most) == (1, 3)
         assert set(watched.handled.values()) == {1}
+
+
+@in_a_loop
+async def test_no_lane_of_an_owner_gets_more_columns_than_a_batch(
+    zookeeper: ZooKeeperEnsemble, redis_url: str, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=4)
+    chroot = f"/aio-{os.getpid()}-{random.randrange(10**9)}"
+    async with RmqClient(redis_url, zookeeper=Coordinator(zookeeper.hosts, chroot=chroot)) as worker:
+        sizes: list[int] = []
+
+        @worker.listener(topic, batch=20, columns=True, concurrency=3)
+        async def handle(columns: DeliveryColumns) -> None:
+            sizes.append(len(columns))
+            await asyncio.sleep(0)
+
+        await (await worker.producer(topic)).send_many(PriorityMessage(f"m{i}", 100) for i in range(300))
+        await worker.start()
+        await until(lambda: sum(sizes) == 300, 60)
+        await worker.stop()
+    assert max(sizes) <= 20
 
 
 @pytest.mark.parametrize("handlers", [None, 4])
