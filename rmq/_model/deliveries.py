@@ -542,11 +542,11 @@ class Claim:
             alone: Whether the call renewed no other claim, which would have the same score now.
         """
         gone = [row for row, score in zip(rows, scores, strict=True) if score is None]
-        score = next((score for score in scores if score is not None), None)
-        if score is None:
+        kept = [row for row in set(rows).difference(gone) if self.score_of(row) != NO_SCORE]
+        if not kept:
             return gone
-        void = {row for row, place in self.apart.items() if place[0] == NO_SCORE}
-        self.apart = {**self.apart, **dict.fromkeys(set(rows).difference(gone, void), (score, until_s))}
+        score = max(each or 0 for each in scores)
+        self.apart = {**self.apart, **dict.fromkeys(kept, (score, until_s))}
         places = {self.apart.get(row) for row in set(self.live_rows()).union(rows).difference(gone)}
         if {place and place[0] for place in places} == {score}:  # all were renewed
             self.score, self.lease_until_s, self.apart = score, min(place[1] for place in places if place), _NONE_APART
