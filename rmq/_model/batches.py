@@ -5,7 +5,7 @@ call; `Rows` holds messages of any slots in the order given, before they are sor
 columns, so that operations on all messages cost little per message. In a batch, the columns of bodies and of fields
 end with the last message that has any.
 
-Messages of one content are folded before they are sent, with the result of merging their sends; see `fold_messages`.
+Messages of one content are folded before they are sent, with the result of merging their sends; see `fold_pair`.
 """
 
 from __future__ import annotations
@@ -199,8 +199,8 @@ class Batch(Sequence[EncodedMessage]):
         return EncodedMessage(self.slot, content, value, body, fields)
 
 
-class Rows(Sequence[EncodedMessage]):
-    """Messages of any slots in the given order: a sequence of `EncodedMessage`, stored as columns.
+class Rows:
+    """Messages of any slots in the given order, stored as columns. Iterating yields an `EncodedMessage` for each.
 
     Args:
         slots: Slot of each message.
@@ -225,8 +225,6 @@ class Rows(Sequence[EncodedMessage]):
     @classmethod
     def of(cls, messages: Sequence[EncodedMessage]) -> Rows:
         """Return messages as columns."""
-        if isinstance(messages, Rows):
-            return messages
         return cls(*map(list, zip(*messages, strict=True))) if messages else cls((), (), ())
 
     def without(self, left_out: Collection[int]) -> Rows:
@@ -268,15 +266,8 @@ class Rows(Sequence[EncodedMessage]):
         bodies, fields = self.bodies or repeat(None), self.fields or repeat(())
         return _messages(self.slots, self.contents, self.values, bodies, fields)
 
-    @overload
-    def __getitem__(self, index: int) -> EncodedMessage: ...
-    @overload
-    def __getitem__(self, index: slice) -> Rows: ...
-    def __getitem__(self, index: int | slice) -> EncodedMessage | Rows:
-        if isinstance(index, slice):
-            return Rows(*[column[index] for column in self._columns])
-        body, fields = self.bodies[index] if self.bodies else None, self.fields[index] if self.fields else ()
-        return EncodedMessage(self.slots[index], self.contents[index], self.values[index], body, fields)
+    def __getitem__(self, part: slice) -> Rows:
+        return Rows(*[column[part] for column in self._columns])
 
     @property
     def _columns(self) -> tuple[Sequence[Any], ...]:
@@ -306,31 +297,15 @@ def _size_of(contents: Iterable[bytes], bodies: Iterable[bytes | None]) -> int:
     return sum(map(len, contents)) + sum([len(body) for body in bodies if body is not None])
 
 
-def fold_messages(topic: Topic, encoded: Iterable[EncodedMessage]) -> list[EncodedMessage]:
-    """Fold the messages of each content into one; return them in the order of the first message of each content.
-
-    A message is not folded if the result would exceed the bounds of a `Collect` or the range of a `Sum`, or might
-    differ from that of separate sends. It then follows as another message of its content.
-
-    Guarantee: sending the result has the same effect as sending all messages one by one at the same instant, unless
-        a bound of `Collect` refuses or drops items or a FIXED_TIME is in the past.
-    """
-    folded: list[EncodedMessage] = []
-    places: dict[tuple[int, bytes], int] = {}
-    for message in encoded:
-        name = message.slot, message.content
-        place = places.get(name)
-        together = None if place is None else fold_pair(topic, folded[place], message)
-        if place is None or together is None:
-            places[name] = len(folded)
-            folded.append(message)
-        else:
-            folded[place] = together
-    return folded
-
-
 def fold_pair(topic: Topic, older: EncodedMessage, newer: EncodedMessage) -> EncodedMessage | None:
-    """Fold two messages of one content into one; return `None` if they must not be folded: see `fold_messages`."""
+    """Fold two messages of one content into one; return `None` if they must not be folded.
+
+    They are not if the result would exceed the bounds of a `Collect` or the range of a `Sum`, or might differ from that
+    of separate sends: the newer one then follows as another message of its content.
+
+    Guarantee: sending the result has the same effect as sending both messages one by one at the same instant, unless a
+        bound of `Collect` refuses or drops items or a FIXED_TIME is in the past.
+    """
     merge, first, second = cast("Merge", topic.merge), _record_of(older), _record_of(newer)
     together = _together(merge, first, second)
     if together is None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from functools import partial
 from itertools import repeat
 from math import isfinite
 from numbers import Number
@@ -25,13 +24,11 @@ from rmq._model.messages import (
     ID,
     MESSAGE_TYPES,
     Body,
-    FixedTimeMessage,
     JoinMessage,
     Message,
     Payload,
     PlainMessage,
     PriorityMessage,
-    RangeMergeMessage,
     StreamMessage,
     payload_bytes,
 )
@@ -47,11 +44,23 @@ VALUE_COLUMNS: dict[TopicType, str] = {
 }
 """Topic type -> the column of Spark's frames with the due time or priority of messages."""
 
-_FIELDS = {"time_range": "time_range_ms", "priority": "priority", "fixed_time": "fixed_time_ms"}
-"""Spark column -> the attribute of a message that holds the number."""
+_NUMBERS = {
+    TopicType.RANGE_MERGE: "time_range_ms",
+    TopicType.PRIORITY: "priority",
+    TopicType.FIXED_TIME: "fixed_time_ms",
+}
+"""Topic type -> the attribute of a message that holds the number."""
 
-_PARAMETERS = {"time_range": ("time_range",), "priority": ("priorities",), "fixed_time": ("fixed_times", "delays")}
-"""Spark column -> the parameters of `send_columns`, of which a call has one."""
+_PARAMETERS: dict[TopicType, tuple[str, ...]] = {
+    TopicType.RANGE_MERGE: ("time_range",),
+    TopicType.PRIORITY: ("priorities",),
+    TopicType.FIXED_TIME: ("fixed_times", "delays"),
+    TopicType.STREAM: (),
+}
+"""Topic type -> the parameters of `send_columns`, of which a call has one."""
+
+_ARGUMENTS = {"time_range": "time_range", "priorities": "priority", "fixed_times": "fixed_time", "delays": "delay"}
+"""Parameter of `send_columns` -> the argument of a message."""
 
 _TOPIC_TYPES: dict[type[Message], TopicType] = {kind: topic_type for topic_type, kind in MESSAGE_TYPES.items()}
 """Message class -> topic type: a class hashes faster than an enum member."""
@@ -115,7 +124,7 @@ class Encoder:
         """Return a function equivalent to `_checked` that takes half the time for plain messages."""
         topic, checked = self.topic, self._checked
         kind: Any = MESSAGE_TYPES[topic.type]
-        value_of = attrgetter(_FIELDS[VALUE_COLUMNS[topic.type]])
+        value_of = attrgetter(_NUMBERS[topic.type])
         lowest, highest = self.bounds
         if topic.type is TopicType.FIXED_TIME:
             lowest = -MAX_DURATION_MS  # a delay, negated
@@ -154,10 +163,7 @@ class Encoder:
                 topic=topic.name,
             )
         if isinstance(message, PriorityMessage):
-            value = int(message.priority)
-            lowest, highest = self.bounds
-            if not lowest <= value <= highest:
-                raise InvalidMessageError(_wrong_priority(topic, value), topic=topic.name)
+            value = checked_priority(topic, message.priority)
         else:
             value = message.score_ms() or self._default_range_ms()
         basis = content if message.slot_basis is None else payload_bytes(message.slot_basis, "slot_basis")
@@ -352,7 +358,7 @@ class Encoder:
     def _value_of(self, values: Mapping[str, Any], number: int) -> tuple[str, Any]:
         """Return the parameter for the topic's type, and its column as a list, or its one value for all rows."""
         topic = self.topic
-        taken = _PARAMETERS.get(VALUE_COLUMNS.get(topic.type, ""), ())
+        taken = _PARAMETERS[topic.type]
         given = {name: value for name, value in values.items() if value is not None}
         if wrong := [name for name in given if name not in taken] or list(given)[1:]:
             takes = f"{'either ' * (len(taken) > 1)}{' or '.join(taken)}" or "no such column"
@@ -414,37 +420,31 @@ class Encoder:
     def _each(
         self, contents: Sequence[Any], name: str, value: Any, bodies: Sequence[Any] | None, bases: Sequence[Any] | None
     ) -> Iterator[EncodedMessage]:
-        """Check each row as a message, and yield it encoded."""
-        message_of = self._message_maker(name)
+        """Check each row as a message, and yield it encoded; `name` is the parameter that has the values."""
+        merge, kind = self.topic.merge, cast("Callable[..., Message]", MESSAGE_TYPES[self.topic.type])
+        if merge is not None and (merge.joins or merge.kind == "N"):
+            needs = "takes JoinMessage" if merge.joins else "merges by Newest and needs a version"
+            raise InvalidValueError(f"topic {self.topic.name} {needs}, for which there is no column; use send_many")
         values = value if _is_column(value) else repeat(value)
         rows = zip(contents, values, bases or repeat(None), bodies or repeat(None), strict=False)
-        for number, row in enumerate(rows):
+        for number, (content, value, basis, body) in enumerate(rows):
             try:
-                yield self.one(message_of(*row))
+                yield self.one(kind(content, slot_basis=basis, body=body, **self._argument(name, value)))
             except InvalidValueError as error:
                 raise InvalidBatchError(f"row {number} of send_columns: {error}", topic=self.topic.name) from error
 
-    def _message_maker(self, name: str) -> Callable[[Any, Any, Any, Any], Message]:
-        """Return a function that creates a message from a content, a value, a slot basis and a body.
-
-        Args:
-            name: The parameter that has the values.
-        """
-        topic = self.topic
-        kind: Any = MESSAGE_TYPES[topic.type]
-        if topic.merge is not None and topic.merge.joins:
-            raise InvalidValueError(
-                f"topic {topic.name} takes JoinMessage, for which there are no columns; use send_many"
-            )
-        if topic.merge is not None and topic.merge.kind == "N":
-            raise InvalidValueError(
-                f"topic {topic.name} merges by Newest and needs a version, for which there is no column; use send_many"
-            )
-        if topic.type is TopicType.STREAM:
-            return lambda content, value, basis, body: kind(content, basis, body)
-        if topic.type is TopicType.PRIORITY:
-            return partial(_priority_message, topic)
-        return _delayed_message if name == "delays" else partial(_timed_message, kind)
+    def _argument(self, name: str, value: Any) -> dict[str, Any]:
+        """Return the value of a row as the argument of its message; numbers in columns of times are milliseconds."""
+        argument = _ARGUMENTS.get(name)
+        if argument is None:
+            return {}
+        if argument == "priority":
+            return {argument: checked_priority(self.topic, value)}
+        if not isinstance(value, Number):
+            return {argument: value}
+        if argument == "delay":
+            return {argument: timedelta(milliseconds=number_ms(cast("float", value), argument))}
+        return {f"{argument}_ms": value}
 
 
 def _plain_bytes(payload: Any, most: int) -> bytes:
@@ -459,21 +459,17 @@ def checked_priority(topic: Topic, priority: object) -> int:
     """Return a priority if it is valid for a message of this topic.
 
     Raises:
-        InvalidValueError: The priority is not a whole number, or is out of the topic's bounds.
+        InvalidMessageError: The priority is not a whole number, or is out of the topic's bounds.
     """
     lowest, highest = topic.priorities
-    if type(priority) is not int or not lowest <= priority <= highest:
-        raise InvalidValueError(_wrong_priority(topic, priority))
-    return priority
-
-
-def _wrong_priority(topic: Topic, priority: object) -> str:
-    lowest, highest = topic.priorities
+    if isinstance(priority, int) and not isinstance(priority, bool) and lowest <= priority <= highest:
+        return int(priority)
+    rule = f"from {lowest} to max_priority, which is {highest}"
     if topic.max_priority is None:
         rule = f"above max_retries, which is {topic.max_retries}, and below 2^53"
-    else:
-        rule = f"from {lowest} to max_priority, which is {highest}"
-    return f"priority is {priority!r}; on topic {topic.name} it must be a whole number {rule}"
+    raise InvalidMessageError(
+        f"priority is {priority!r}; on topic {topic.name} it must be a whole number {rule}", topic=topic.name
+    )
 
 
 def list_of(name: str, column: Column, number: int | None = None) -> Sequence[Any]:
@@ -523,32 +519,3 @@ def _is_several(value: object) -> bool:
 
 def _is_column(value: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:
     return isinstance(value, list | tuple)
-
-
-def _priority_message(topic: Topic, content: Any, priority: Any, basis: Any, body: Any) -> Message:
-    """Return the message of a row; an error about its priority states the topic's bounds, unknown to the message."""
-    try:
-        return PriorityMessage(content, priority, basis, body)
-    except InvalidMessageError as error:
-        try:
-            checked_priority(topic, priority)
-        except InvalidValueError as known:
-            raise InvalidMessageError(str(known)) from None
-        raise error
-
-
-def _timed_message(
-    kind: type[RangeMergeMessage] | type[FixedTimeMessage], content: Any, value: Any, basis: Any, body: Any
-) -> Message:
-    """Return the message of a row; numbers in the column are milliseconds."""
-    if not isinstance(value, Number):
-        return kind(content, value, basis, body)
-    if kind is RangeMergeMessage:
-        return RangeMergeMessage(content, None, basis, body, time_range_ms=cast("float", value))
-    return FixedTimeMessage(content, None, basis, body, fixed_time_ms=cast("float", value))
-
-
-def _delayed_message(content: Any, value: Any, basis: Any, body: Any) -> Message:
-    """Return the message of a row with a delay; numbers in the column are milliseconds."""
-    delay = timedelta(milliseconds=number_ms(cast("float", value), "delay")) if isinstance(value, Number) else value
-    return FixedTimeMessage(content, None, basis, body, delay=delay)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import lru_cache
 from numbers import Number
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from rmq._model.display import brief
 from rmq._model.records import setters_of
@@ -65,8 +65,24 @@ def payload_bytes(value: Body, name: str) -> bytes:
     raise InvalidMessageError(f"{name} is {value!r:.80}; it must be str or bytes")
 
 
+class _Ranged:
+    """A message that is due a time range after the first send."""
+
+    __slots__ = ()
+    time_range_ms: int | None
+
+    @property
+    def time_range(self) -> timedelta | None:
+        """The time range; `None` for the window of the topic's `merge`."""
+        return None if self.time_range_ms is None else timedelta(milliseconds=self.time_range_ms)
+
+    def score_ms(self) -> int:
+        """Return the time range in ms; 0 if the topic's default applies."""
+        return self.time_range_ms or 0
+
+
 @dataclass(frozen=True, slots=True, init=False)
-class RangeMergeMessage:
+class RangeMergeMessage(_Ranged):
     """Due `time_range` after the first send of this content; sends until it is claimed merge into it.
 
     Args:
@@ -117,21 +133,12 @@ class RangeMergeMessage:
         set_version(self, version)
         set_weight(self, weight)
 
-    @property
-    def time_range(self) -> timedelta | None:
-        """The merge window; `None` for that of the topic's `merge`."""
-        return _span_of(self.time_range_ms)
-
-    def score_ms(self) -> int:
-        """Return the time range in ms; 0 if the topic's default applies."""
-        return self.time_range_ms or 0
-
 
 _RANGE_MERGE = setters_of(RangeMergeMessage)
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class JoinMessage:
+class JoinMessage(_Ranged):
     """A part of a whole, for topics with `max_count=PER_MESSAGE`: due when all parts have arrived, or at its time.
 
     Args:
@@ -179,33 +186,26 @@ class JoinMessage:
         for name, value in zip(("content", "part", "of", "time_range_ms", "slot_basis"), values, strict=True):
             object.__setattr__(self, name, value)
 
-    @property
-    def time_range(self) -> timedelta | None:
-        """Time that the whole waits for its parts; `None` for the window of the topic's `merge`."""
-        return _span_of(self.time_range_ms)
-
-    def score_ms(self) -> int:
-        """Return the time range in ms; 0 if the topic's default applies."""
-        return self.time_range_ms or 0
-
 
 def _range_ms(time_range: Duration | None, time_range_ms: float | None) -> int | None:
     """Return the time range of a message, ms, from whichever of the two arguments is given, if any."""
-    name, value = "time_range", time_range
-    if time_range is None:
-        if time_range_ms is None:
-            return None
-        name, value = "time_range_ms", time_range_ms
-    elif time_range_ms is not None:
-        raise InvalidMessageError(f"time_range is {time_range!r} and time_range_ms is {time_range_ms!r}; give only one")
-    range_ms = _checked_ms(duration_ms if time_range_ms is None else number_ms, value, name)
+    name, value = _only_one(time_range=time_range, time_range_ms=time_range_ms)
+    if not name:
+        return None
+    range_ms = _checked_ms(duration_ms if name == "time_range" else number_ms, value, name)
     if range_ms == 0:
         raise InvalidMessageError(f"{name} is {value!r}; it must be more than 0")
     return range_ms
 
 
-def _span_of(time_range_ms: int | None) -> timedelta | None:
-    return None if time_range_ms is None else timedelta(milliseconds=time_range_ms)
+def _only_one(**given: Any) -> tuple[str, Any]:
+    """Return the name and the value of the argument that is given; an empty name for none."""
+    known = [(name, value) for name, value in given.items() if value is not None]
+    if len(known) > 1:
+        raise InvalidMessageError(
+            " and ".join(f"{name} is {brief(value)}" for name, value in known) + "; give only one"
+        )
+    return known[0] if known else ("", None)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -320,12 +320,10 @@ class FixedTimeMessage:
         version: int | None = None,
         weight: int = 1,
     ) -> None:
-        if delay is not None:
-            if fixed_time is not None or fixed_time_ms is not None or type(delay) not in (timedelta, str):
-                delay = _only_delay(delay, fixed_time, fixed_time_ms)
-            delay = _delay(delay)[0]
-        elif fixed_time is not None or type(fixed_time_ms) is not int or not 0 < fixed_time_ms <= MAX_DUE_MS:
-            fixed_time_ms = _time_ms(fixed_time, fixed_time_ms)
+        if delay is not None or fixed_time is not None or type(fixed_time_ms) is not int:
+            fixed_time_ms, delay = _due(fixed_time, fixed_time_ms, delay)
+        elif not 0 < fixed_time_ms <= MAX_DUE_MS:
+            fixed_time_ms = _checked_ms(due_number_ms, fixed_time_ms, "fixed_time_ms")
         set_content, set_fixed_time, set_basis, set_body, set_delay, set_version, set_weight = _FIXED_TIME
         set_content(self, content)
         set_fixed_time(self, fixed_time_ms)
@@ -348,31 +346,26 @@ class FixedTimeMessage:
 _FIXED_TIME = setters_of(FixedTimeMessage)
 
 
-def _time_ms(fixed_time: Instant | None, fixed_time_ms: float | None) -> int:
-    """Return the due time of a message, epoch ms, from whichever of the two arguments is given."""
-    if fixed_time is None and fixed_time_ms is None:
+def _due(
+    fixed_time: Instant | None, fixed_time_ms: float | None, delay: Duration | None
+) -> tuple[int | None, timedelta | None]:
+    """Return the due time of a message, epoch ms, or its delay, from whichever of the three arguments is given."""
+    if type(delay) in (timedelta, str) and fixed_time is None and fixed_time_ms is None:
+        return None, _delay(cast("Duration", delay))[0]
+    name, value = _only_one(fixed_time=fixed_time, fixed_time_ms=fixed_time_ms, delay=delay)
+    if not name:
         raise InvalidMessageError(
             "fixed_time and delay are None; give one of them: an aware datetime (or fixed_time_ms), or a duration such "
             "as '10s'"
         )
-    if fixed_time is not None and fixed_time_ms is not None:
-        raise InvalidMessageError(f"fixed_time is {fixed_time!r} and fixed_time_ms is {fixed_time_ms!r}; give only one")
-    if fixed_time is None:
-        return _checked_ms(due_number_ms, fixed_time_ms, "fixed_time_ms")
-    if isinstance(fixed_time, Number):
+    if name == "delay":  # of a subclass, whose hash and equality may be its own
+        return None, timedelta(milliseconds=_checked_ms(duration_ms, value, name))
+    if name == "fixed_time" and isinstance(value, Number):
         raise InvalidMessageError(
-            f"fixed_time is {brief(fixed_time)}; it must be an aware datetime. Milliseconds since 1970 are passed as "
+            f"fixed_time is {brief(value)}; it must be an aware datetime. Milliseconds since 1970 are passed as "
             "fixed_time_ms"
         )
-    return _checked_ms(due_ms, fixed_time, "fixed_time")
-
-
-def _only_delay(delay: Duration, fixed_time: Instant | None, fixed_time_ms: float | None) -> timedelta:
-    """Return the delay of a message; raise an error if it has a fixed time, too."""
-    for name, value in (("fixed_time", fixed_time), ("fixed_time_ms", fixed_time_ms)):
-        if value is not None:
-            raise InvalidMessageError(f"{name} is {brief(value)} and delay is {brief(delay)}; give only one")
-    return timedelta(milliseconds=_checked_ms(duration_ms, delay, "delay"))
+    return _checked_ms(due_ms if name == "fixed_time" else due_number_ms, value, name), None
 
 
 @lru_cache(maxsize=4_096)

@@ -3,6 +3,8 @@
 Whoever moves or renames one of these changes this file, and no test. Unit tests of a private module import that module.
 """
 
+from collections.abc import Iterable
+
 from rmq._admin import history as history
 from rmq._admin import search as search
 from rmq._admin.adopt import adopt as adopt
@@ -110,7 +112,6 @@ from rmq._model import times as times
 from rmq._model.batches import Batch as Batch
 from rmq._model.batches import EncodedMessage as EncodedMessage
 from rmq._model.batches import Rows as Rows
-from rmq._model.batches import fold_messages as fold_messages
 from rmq._model.claims import Selection as Selection
 from rmq._model.claims import deliveries_of as deliveries_of
 from rmq._model.claims import select as select
@@ -202,3 +203,12 @@ from rmq.aio.greenlets import GreenletTask as GreenletTask
 def encode(topic: Topic, message: Message) -> EncodedMessage:
     """Check a message, and return what is sent of it."""
     return Encoder(topic).one(message)
+
+
+def fold_messages(topic: Topic, messages: Iterable[EncodedMessage]) -> list[EncodedMessage]:
+    """Fold messages of one slot as a producer does with `fold=True`."""
+    batch = Batch(0)
+    for message in messages:
+        if batch.fold(topic, message, None) is None:
+            batch.add(message)
+    return list(batch)

@@ -30,9 +30,9 @@ from rmq import (
     Topic,
     TopicType,
 )
-from rmq._model.batches import EncodedMessage, fold_messages
+from rmq._model.batches import EncodedMessage
 from rmq._model.records import Record, fold, read_record
-from tests.support.core import encode
+from tests.support.core import encode, fold_messages
 
 HIGHEST = 100
 REDUCERS = [Keep(), Replace(), Newest(), Max(), Min(), Sum(), Collect(), Collect(unique=True)]
@@ -41,7 +41,7 @@ JOIN = Merge(Collect(unique=True), Sliding(max_wait="50ms"), PER_MESSAGE)
 
 
 def made(merge: Merge, type: TopicType = TopicType.RANGE_MERGE, **settings: Any) -> Topic:
-    return Topic("t", type, slots=4, merge=merge, **settings)
+    return Topic("t", type, merge=merge, **settings)
 
 
 TOPICS = [

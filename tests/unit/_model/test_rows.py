@@ -220,7 +220,7 @@ def test_columns_of_a_topic_that_merges_are_what_its_reducer_takes() -> None:
                 TopicType.RANGE_MERGE, merge=Merge(Collect(unique=True), window=Fixed("9ms"), max_count=PER_MESSAGE)
             ),
             {"values": {}},
-            "topic t takes JoinMessage, for which there are no columns; use send_many",
+            "topic t takes JoinMessage, for which there is no column; use send_many",
         ),
     ],
 )
