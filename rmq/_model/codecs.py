@@ -379,7 +379,7 @@ def _reader(kind: Any, known: _Known) -> _Reader:
     if origin in (Union, UnionType):
         return _union([_reader(each, known) for each in args])
     if origin is Literal:
-        return _one_of(args)
+        return _converted(partial(_one_of, args), "value")
     if plain in (NoneType, bool, int, str, float):
         return _plain(plain)
     if plain in _TEXTS:
@@ -393,10 +393,17 @@ def _composed(kind: Any, plain: Any, args: tuple[Any, ...], known: _Known) -> _R
     if is_dataclass(plain):
         return _dataclass(cast("type", plain), known)
     if isinstance(plain, type) and issubclass(plain, Enum):
-        return _enum(plain)
+        return _converted(plain, "enum value")
     if plain in (dict, Mapping) and args[:1] in ((), (str,)):
         return _object(_reader(args[1] if args else Any, known))
     raise TypeError(f"type {kind} cannot be read without the package msgspec: pip install 'rmq[msgspec]'")
+
+
+def _checked(value: Any, kind: type, path: str) -> Any:
+    """Return a JSON value if it is of this type."""
+    if type(value) is not kind:
+        raise _wrong(_NAMES[kind], value, path)
+    return value
 
 
 def _wrong(wanted: str, value: object, path: str) -> ValueError:
@@ -404,47 +411,39 @@ def _wrong(wanted: str, value: object, path: str) -> ValueError:
 
 
 def _plain(kind: type) -> _Reader:
+    if kind is float:
+        return lambda value, path: float(value) if type(value) is int else _checked(value, float, path)
+    return lambda value, path: _checked(value, kind, path)
+
+
+def _converted(convert: Callable[[Any], Any], what: str) -> _Reader:
+    """Return a reader of values that a function converts, or refuses by a `ValueError`."""
+
     def read(value: Any, path: str) -> Any:
-        if type(value) is kind:
-            return value
-        if kind is float and type(value) is int:
-            return float(value)
-        raise _wrong(_NAMES[kind], value, path)
+        try:
+            return convert(value)
+        except (ValueError, InvalidOperation):
+            raise ValueError(f"Invalid {what} {value!r:.80} - at `{path}`") from None
 
     return read
 
 
 def _text(kind: type) -> _Reader:
-    convert = _TEXTS[kind]
+    convert = _converted(lambda value: _TEXTS[kind](str(value)), kind.__name__)
 
     def read(value: Any, path: str) -> Any:
         if type(value) is not str and not (kind is Decimal and type(value) in (int, float)):
             raise _wrong(kind.__name__, value, path)
-        try:
-            return convert(str(value))
-        except (ValueError, InvalidOperation):
-            raise ValueError(f"Invalid {kind.__name__} {value!r:.80} - at `{path}`") from None
+        return convert(value, path)
 
     return read
 
 
-def _enum(kind: type[Enum]) -> _Reader:
-    def read(value: Any, path: str) -> Any:
-        try:
-            return kind(value)
-        except ValueError:
-            raise ValueError(f"Invalid enum value {value!r:.80} - at `{path}`") from None
-
-    return read
-
-
-def _one_of(values: tuple[Any, ...]) -> _Reader:
-    def read(value: Any, path: str) -> Any:
-        if any(type(value) is type(each) and value == each for each in values):
-            return value
-        raise ValueError(f"Invalid value {value!r:.80} - at `{path}`")
-
-    return read
+def _one_of(values: tuple[Any, ...], value: object) -> Any:
+    """Return the value if it is one of a `Literal`; 1 is not True."""
+    if any(type(value) is type(each) and value == each for each in values):
+        return value
+    raise ValueError
 
 
 def _union(readers: list[_Reader]) -> _Reader:
@@ -465,9 +464,7 @@ def _array(kind: type, args: tuple[Any, ...], known: _Known) -> _Reader:
     item = _reader(args[0] if args else Any, known)
 
     def read(value: Any, path: str) -> Any:
-        if type(value) is not list:
-            raise _wrong("array", value, path)
-        values = cast("list[Any]", value)
+        values: list[Any] = _checked(value, list, path)
         if fixed and len(fixed) != len(values):
             raise ValueError(f"Expected `array` of length {len(fixed)}, got {len(values)} - at `{path}`")
         readers = fixed or [item] * len(values)
@@ -480,12 +477,9 @@ def _array(kind: type, args: tuple[Any, ...], known: _Known) -> _Reader:
 
 
 def _object(reader: _Reader) -> _Reader:
-    def read(value: Any, path: str) -> Any:
-        if type(value) is not dict:
-            raise _wrong("object", value, path)
-        return {name: reader(found, f"{path}[...]") for name, found in cast("dict[str, Any]", value).items()}
-
-    return read
+    return lambda value, path: {
+        name: reader(found, f"{path}[...]") for name, found in _checked(value, dict, path).items()
+    }
 
 
 def _dataclass(kind: type, known: _Known) -> _Reader:
@@ -498,9 +492,7 @@ def _dataclass(kind: type, known: _Known) -> _Reader:
     readers = known[kind]
 
     def read(value: Any, path: str) -> Any:
-        if type(value) is not dict:
-            raise _wrong("object", value, path)
-        given = cast("dict[str, Any]", value)
+        given: dict[str, Any] = _checked(value, dict, path)
         found = {name: readers[name](each, f"{path}.{name}") for name, each in given.items() if name in readers}
         for name in needed:
             if name not in found:

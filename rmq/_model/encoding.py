@@ -12,7 +12,7 @@ from itertools import repeat
 from math import isfinite
 from numbers import Number
 from operator import attrgetter
-from typing import Any, NoReturn, Protocol, TypeAlias, TypeGuard, cast, runtime_checkable
+from typing import Any, Protocol, TypeAlias, TypeGuard, cast, runtime_checkable
 from zlib import crc32
 
 from rmq._model.batches import EncodedMessage, Row, Rows, slots_of
@@ -157,11 +157,7 @@ class Encoder:
             return self._entry(message)
         content = message.content if type(message.content) is bytes else payload_bytes(message.content, "content")
         if not 0 < len(content) <= topic.max_content_bytes:
-            raise InvalidMessageError(
-                f"content {content!r:.80} has {len(content)} bytes; on topic {topic.name} it must have 1 to "
-                f"{topic.max_content_bytes}",
-                topic=topic.name,
-            )
+            raise self._wrong_length("content", content, topic.max_content_bytes)
         if isinstance(message, PriorityMessage):
             value = checked_priority(topic, message.priority)
         else:
@@ -171,7 +167,8 @@ class Encoder:
             plain: PlainMessage = message  # pyright: ignore[reportAssignmentType] - the type of the topic was checked
             body = self._body(content, plain.body)
             if plain.weight != 1 or plain.version is not None:
-                self._refuse_extras(content, plain.version, plain.weight)
+                name, extra = ("weight", plain.weight) if plain.version is None else ("version", plain.version)
+                raise self._wrong(name, content, extra, f", but topic {topic.name} has no merge=; omit the {name}")
         elif isinstance(message, JoinMessage):
             body = self.join(content, message.part, message.of)
         else:
@@ -185,10 +182,7 @@ class Encoder:
         content = b"".join(fields) if fields else payload_bytes(cast("Payload", message.content), "content")
         most, what = (topic.max_body_bytes, "entry") if fields else (topic.max_content_bytes, "content")
         if not 0 < len(content) <= most:
-            raise InvalidMessageError(
-                f"{what} {content!r:.80} has {len(content)} bytes; on topic {topic.name} it must have 1 to {most}",
-                topic=topic.name,
-            )
+            raise self._wrong_length(what, content, most)
         basis = content if message.slot_basis is None else payload_bytes(message.slot_basis, "slot_basis")
         body = self._body(content, message.body)
         if message.id is not None:
@@ -203,24 +197,25 @@ class Encoder:
         taken = JoinMessage if joins else MESSAGE_TYPES[topic.type]
         if kind is not taken:
             what = "joins parts" if joins else f"is {topic.type.name}"
-            raise InvalidMessageError(
-                f"topic {topic.name} {what} and takes {taken.__name__}, not {kind.__name__}", topic=topic.name
-            )
+            raise self._error(f"topic {topic.name} {what} and takes {taken.__name__}, not {kind.__name__}")
 
     def _default_range_ms(self) -> int:
         if self.topic.default_range_ms is not None:
             return self.topic.default_range_ms
-        raise InvalidMessageError(
-            f"time_range is None, and topic {self.topic.name} has no default window; give the message a time_range",
-            topic=self.topic.name,
+        raise self._error(
+            f"time_range is None, and topic {self.topic.name} has no default window; give the message a time_range"
         )
 
-    def _refuse_extras(self, content: bytes, version: int | None, weight: int) -> NoReturn:
-        """Raise `InvalidMessageError` for a version or a weight on a topic without `merge`."""
-        name, value = ("weight", weight) if version is None else ("version", version)
-        raise InvalidMessageError(
-            f"{name} of {content!r:.80} is {value!r}, but topic {self.topic.name} has no merge=; omit the {name}",
-            topic=self.topic.name,
+    def _error(self, text: str) -> InvalidMessageError:
+        return InvalidMessageError(text, topic=self.topic.name)
+
+    def _wrong(self, name: str, content: bytes, value: object, rule: str) -> InvalidMessageError:
+        """Return the error about a part of the message of a content, with the rule that it breaks."""
+        return self._error(f"{name} of {content!r:.80} is {value!r:.80}{rule}")
+
+    def _wrong_length(self, what: str, content: bytes, most: int) -> InvalidMessageError:
+        return self._error(
+            f"{what} {content!r:.80} has {len(content)} bytes; on topic {self.topic.name} it must have 1 to {most}"
         )
 
     def traced(self, encoded: EncodedMessage, trace: str) -> EncodedMessage:
@@ -242,11 +237,8 @@ class Encoder:
         """Return a body, or one of its items, in bytes."""
         stored, topic = payload_bytes(payload, name), self.topic
         if len(stored) > topic.max_body_bytes:
-            raise InvalidMessageError(
-                f"{name} of {content!r:.80} has {len(stored)} bytes; on topic {topic.name} it must have at most "
-                f"{topic.max_body_bytes}",
-                topic=topic.name,
-            )
+            rule = f"on topic {topic.name} it must have at most {topic.max_body_bytes}"
+            raise self._error(f"{name} of {content!r:.80} has {len(stored)} bytes; {rule}")
         return stored
 
     def record(self, content: bytes, body: Body, version: int | None, weight: int) -> bytes:
@@ -256,10 +248,7 @@ class Encoder:
             InvalidMessageError: The topic's reducer does not take this version, weight or body.
         """
         if type(weight) is not int or not 1 <= weight <= MAX_COUNT:
-            raise InvalidMessageError(
-                f"weight of {content!r:.80} is {weight!r}; it must be a whole number from 1 to {MAX_COUNT}",
-                topic=self.topic.name,
-            )
+            raise self._wrong("weight", content, weight, f"; it must be a whole number from 1 to {MAX_COUNT}")
         kind = self._merge.kind
         number = 0 if version is None and kind != "N" else self._version(content, version, kind)
         if kind in BODIES:
@@ -276,11 +265,8 @@ class Encoder:
         """Return the record of one part of a join, without times; raises as `record`."""
         most = cast("Collect", self._merge.reduce).max_items
         if of > most:
-            raise InvalidMessageError(
-                f"of= for {content!r:.80} is {of}; on topic {self.topic.name} it must be at most max_items, which is "
-                f"{most}",
-                topic=self.topic.name,
-            )
+            rule = f"on topic {self.topic.name} it must be at most max_items, which is {most}"
+            raise self._error(f"of= for {content!r:.80} is {of}; {rule}")
         number, value = self._collected(content, (part,))
         return new_record("J", wanting(of) + value, number)
 
@@ -291,7 +277,7 @@ class Encoder:
             return version
         else:
             rule = f"on topic {self.topic.name} it must be a whole number from 0 to 2^53 - 1"
-        raise InvalidMessageError(f"version of {content!r:.80} is {version!r}; {rule}", topic=self.topic.name)
+        raise self._wrong("version", content, version, f"; {rule}")
 
     def _number(self, content: bytes, body: Body, kind: str) -> int | float:
         if type(body) is int and -MAX_WHOLE <= body <= MAX_WHOLE:
@@ -300,30 +286,23 @@ class Encoder:
             if abs(body) <= MAX_WHOLE or (isinstance(body, float) and kind != "S" and isfinite(body)):
                 return body
         most = "from -(2^53 - 1) to 2^53 - 1" + ("" if kind == "S" else ", or any finite float")
-        raise InvalidMessageError(
-            f"body of {content!r:.80} is {body!r:.80}; on topic {self.topic.name} it must be a number {most}",
-            topic=self.topic.name,
-        )
+        raise self._wrong("body", content, body, f"; on topic {self.topic.name} it must be a number {most}")
 
     def _collected(self, content: bytes, items: Sequence[Body]) -> tuple[int, bytes]:
         """Return the number of items, and the items in the form of a record's value."""
         bounds = cast("Collect", self._merge.reduce)
         if not items or None in items:
-            raise InvalidMessageError(
-                f"body of {content!r:.80} is {tuple(items)!r:.80}; "
-                f"topic {self.topic.name} collects items: it must be an item or a tuple of items",
-                topic=self.topic.name,
-            )
+            rule = f"topic {self.topic.name} collects items: it must be an item or a tuple of items"
+            raise self._wrong("body", content, tuple(items), f"; {rule}")
         name = "part" if self._merge.joins else "item"
         stored = [self._payload(content, item, name) for item in items]
         if bounds.unique:
             stored = list(dict.fromkeys(stored))
         value = framed(stored)
         if len(stored) > bounds.max_items or len(value) > bounds.max_bytes:
-            raise InvalidMessageError(
+            raise self._error(
                 f"body of {content!r:.80} has {counted(len(stored), 'item')}, {len(value)} bytes including 4 per item; "
-                f"topic {self.topic.name} collects up to max_items={bounds.max_items}, max_bytes={bounds.max_bytes}",
-                topic=self.topic.name,
+                f"topic {self.topic.name} collects up to max_items={bounds.max_items}, max_bytes={bounds.max_bytes}"
             )
         return len(stored), value
 
@@ -388,19 +367,9 @@ class Encoder:
         """Return the rows if a check of whole columns shows that they are valid, else `None`."""
         topic = self.topic
         payloads = _payloads(contents, 1, topic.max_content_bytes)
-        if payloads is None:
+        stored, keys = _present(bodies, topic.max_body_bytes, marked=True), _present(bases, 2**62)
+        if payloads is None or stored is None or keys is None:
             return None
-        rest: list[Sequence[bytes | None]] = [(), ()]
-        for index, column in enumerate((bodies, bases)):
-            if column is not None and column.count(None) < len(column):
-                most = 2**62 if index else topic.max_body_bytes
-                present = _payloads([part for part in column if part is not None], 0, most, marked=index == 0)
-                if present is None:
-                    return None
-                again = iter(present)
-                whole = len(present) == len(column)
-                rest[index] = present if whole else [None if part is None else next(again) for part in column]
-        stored, keys = rest
         keys = [c if basis is None else basis for c, basis in zip(payloads, keys, strict=True)] if keys else payloads
         slots = slots_of(keys, topic.slots) if topic.slots > 1 else [0] * len(payloads)
         return Rows(slots, payloads, values, stored)
@@ -510,6 +479,17 @@ def _payloads(values: Sequence[Any], least: int, most: int, marked: bool = False
     lengths = list(map(len, values))
     fits = not lengths or (min(lengths) >= least and max(lengths) <= most)
     return values if fits and not (marked and any([body.startswith(TRACE_MARK) for body in values])) else None
+
+
+def _present(values: Sequence[Any] | None, most: int, marked: bool = False) -> Sequence[bytes | None] | None:
+    """Return payloads of rows as `_payloads` does, `None` for a row without one; empty if no row has one."""
+    if values is None or values.count(None) == len(values):
+        return ()
+    present = _payloads([value for value in values if value is not None], 0, most, marked)
+    if present is None or len(present) == len(values):
+        return present
+    following = iter(present)
+    return [None if value is None else next(following) for value in values]
 
 
 def _is_several(value: object) -> bool:

@@ -13,7 +13,7 @@ from rmq._model.deliveries import Delivery
 from rmq._model.messages import BODY, CONTENT
 from rmq._model.replies import ClaimedRows, Flat, StreamClaimed
 from rmq._model.times import epoch_number_ms, instant_ms
-from rmq._model.topics import Topic, TopicType
+from rmq._model.topics import Topic, TopicType, is_name
 from rmq._model.typed import PayloadT
 from rmq._model.whereabouts import DeadMessage
 from rmq.errors import InvalidValueError
@@ -32,7 +32,6 @@ _OWN = 10**9
 the number of the delivery."""
 
 _NAME = re.compile(r"[A-Za-z0-9._:@-]{1,128}")
-_GROUP = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _ID = re.compile(r"([0-9]{1,20})(?:-([0-9]{1,20}))?")
 _LAST = 2**64 - 1
 
@@ -58,7 +57,7 @@ Position = str | int | datetime
 
 def checked_group(name: str) -> str:
     """Return a group's name; raises `InvalidValueError` if it is invalid."""
-    if not isinstance(name, str) or not _GROUP.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not is_name(name):
         raise InvalidValueError(f"group is {name!r}; it must be 1 to 128 characters of A-Z a-z 0-9 . _ -")
     return name
 

@@ -320,7 +320,9 @@ class FixedTimeMessage:
         version: int | None = None,
         weight: int = 1,
     ) -> None:
-        if delay is not None or fixed_time is not None or type(fixed_time_ms) is not int:
+        if type(delay) in (timedelta, str) and fixed_time is None and fixed_time_ms is None:
+            delay = _delay(cast("Duration", delay))[0]
+        elif delay is not None or fixed_time is not None or type(fixed_time_ms) is not int:
             fixed_time_ms, delay = _due(fixed_time, fixed_time_ms, delay)
         elif not 0 < fixed_time_ms <= MAX_DUE_MS:
             fixed_time_ms = _checked_ms(due_number_ms, fixed_time_ms, "fixed_time_ms")
@@ -350,8 +352,6 @@ def _due(
     fixed_time: Instant | None, fixed_time_ms: float | None, delay: Duration | None
 ) -> tuple[int | None, timedelta | None]:
     """Return the due time of a message, epoch ms, or its delay, from whichever of the three arguments is given."""
-    if type(delay) in (timedelta, str) and fixed_time is None and fixed_time_ms is None:
-        return None, _delay(cast("Duration", delay))[0]
     name, value = _only_one(fixed_time=fixed_time, fixed_time_ms=fixed_time_ms, delay=delay)
     if not name:
         raise InvalidMessageError(

@@ -231,16 +231,18 @@ def _union(older: Record, newer: Record) -> tuple[int | float, bytes]:
 
 def traced(stored: bytes, trace: str) -> bytes:
     """Return a stored record with a trace context before its body; numbers and items have none."""
-    record = read_record(stored) or NOTHING
-    if record.kind not in BODIES:
-        return stored
-    return write_record(replace(record, value=b"=" + wrap(unwrap(record.body)[0], trace)))
+    return _with_body(stored, lambda body: wrap(body, trace))
 
 
 def untraced(stored: bytes) -> bytes:
     """Return a stored record without its trace context, which differs between repeats."""
+    return _with_body(stored, lambda body: body)
+
+
+def _with_body(stored: bytes, change: Callable[[bytes | None], bytes | None]) -> bytes:
+    """Return a stored record with its body, without a trace context, changed."""
     record = read_record(stored) or NOTHING
-    if record.kind not in BODIES or record.body is None:
+    if record.kind not in BODIES:
         return stored
-    body = unwrap(record.body)[0]
+    body = change(unwrap(record.body)[0])
     return write_record(replace(record, value=b"" if body is None else b"=" + body))

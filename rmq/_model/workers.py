@@ -7,8 +7,8 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from rmq._model.display import shown
@@ -272,7 +272,7 @@ class WorkerInfo:
         """
         value = read_document(text, f"the report of worker {name}").fields
         try:
-            listeners = tuple(map(_listener, value["listeners"]))
+            listeners: tuple[ListenerInfo, ...] = tuple(_read(ListenerInfo, each) for each in value["listeners"])
             host, pid, started_ms = str(value["host"]), int(value["pid"]), int(value["started_ms"])
             beat_s = float(value.get("beat_s", BEAT_S))
             if not 0 < beat_s <= MOST_BEAT_S:
@@ -306,31 +306,32 @@ def from_ranges(text: str) -> tuple[int, ...]:
     return tuple(slots)
 
 
-def _listener(value: dict[str, Any]) -> ListenerInfo:
-    group = value["group"]
-    return ListenerInfo(
-        str(value["topic"]),
-        None if group is None else str(group),
-        int(value["threads"]),
-        from_ranges(value["slots"]),
-        from_ranges(value["busy_slots"]),
-        *(int(value[name]) for name in ("in_flight", "handled", "failed")),
-        *(_rate(value[name]) for name in ("handled_per_s", "failed_per_s")),
-        times=HandlerTimes.from_json(value.get("times", {})),
-        running=tuple(map(_running, value.get("running", [])[:MOST_RUNNING])),
-        limit=None if (limit := value.get("limit")) is None else int(limit),
-        paused_ms=int(value.get("paused_ms", 0)),
-        throttled=bool(value.get("throttled", False)),
-    )
-
-
-def _running(value: dict[str, Any]) -> RunningHandler:
-    slot, messages, running_ms = (int(value[name]) for name in ("slot", "messages", "running_ms"))
-    return RunningHandler(slot, str(value["content"])[:MOST_CONTENT], messages, running_ms, bool(value.get("hung")))
-
-
 def _rate(value: Any) -> float:
     rate = float(value)
     if not math.isfinite(rate):
         raise ValueError(f"rate is {rate}; it must be finite")
     return rate
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "str": str,
+    "str | None": lambda value: None if value is None else str(value),
+    "int": int,
+    "int | None": lambda value: None if value is None else int(value),
+    "float": _rate,
+    "bool": bool,
+    "tuple[int, ...]": from_ranges,
+    "HandlerTimes": HandlerTimes.from_json,
+    "tuple[RunningHandler, ...]": lambda value: tuple(map(_running, value[:MOST_RUNNING])),
+}
+"""Type of a reported figure -> the function that reads it."""
+
+
+def _running(value: Mapping[str, Any]) -> RunningHandler:
+    return _read(RunningHandler, {**value, "content": str(value["content"])[:MOST_CONTENT]})
+
+
+def _read(kind: Any, value: Mapping[str, Any]) -> Any:
+    """Return a part of a report; figures that were added later may be missing."""
+    known = [each for each in fields(kind) if each.name in value]
+    return kind(**{each.name: _READERS[str(each.type)](value[each.name]) for each in known})
