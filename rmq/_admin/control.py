@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from rmq._admin.dead_letters import new_score
-from rmq._admin.view import locate
+from rmq._admin.view import locate, most
 from rmq._broker import control, dead, viewing
 from rmq._broker.claims import MAX_BATCH
 from rmq._broker.control import Audit, confirm_all
 from rmq._model.display import counted
 from rmq._model.messages import Payload
 from rmq._model.replies import ControlResult, Redriven
-from rmq._model.times import Duration, Instant, most
+from rmq._model.times import Duration, Instant
 from rmq._model.topics import Topic, checked_slots
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections, call_slots

@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import Generic, TypeVar
 
 from rmq._admin.notices import DeadNotices, DeadNotifier
+from rmq._admin.view import most
 from rmq._broker import dead as dead_
 from rmq._broker import streams, viewing
 from rmq._broker.claims import NACK_BATCH
@@ -22,7 +23,7 @@ from rmq._model.encoding import checked_priority
 from rmq._model.entries import DeadEntry, checked_group
 from rmq._model.handlers import check_plain, check_takes_one
 from rmq._model.replies import Redriven
-from rmq._model.times import MAX_SCORE, Duration, Instant, due_ms, duration_ms, instant_ms, monotonic_s, most
+from rmq._model.times import MAX_SCORE, Duration, Instant, due_ms, duration_ms, instant_ms, monotonic_s
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import DeadMessage
 from rmq._transport.call import Call

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import islice
 
 from rmq._admin.search import literal, search
-from rmq._admin.view import View, locate
+from rmq._admin.view import View, locate, most
 from rmq._broker import dead as dead_
 from rmq._broker import shared, viewing
 from rmq._broker.claims import MAX_BATCH
@@ -16,7 +16,6 @@ from rmq._model.display import brief
 from rmq._model.figures import TopicStats
 from rmq._model.messages import Payload, payload_bytes
 from rmq._model.settings import check_whole
-from rmq._model.times import most
 from rmq._model.topics import checked_slots
 from rmq._model.whereabouts import (
     SECTIONS,

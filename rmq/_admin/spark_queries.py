@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rmq._broker.keys import spark_queries_key
+from rmq._io.reports import PassedOver
 from rmq._model.display import shown
-from rmq._model.schema import PassedOver, new_document, read_document
+from rmq._model.schema import new_document, read_document
 from rmq._transport.call import plain
 from rmq._transport.connections import Connections
 from rmq.errors import UnreadableDocumentError

@@ -7,7 +7,7 @@ from datetime import timedelta
 from heapq import merge
 from itertools import islice
 
-from rmq._admin.view import View
+from rmq._admin.view import View, most
 from rmq._broker import streams
 from rmq._broker.claims import MAX_BATCH
 from rmq._model.entries import (
@@ -22,7 +22,7 @@ from rmq._model.entries import (
     position,
 )
 from rmq._model.figures import ConsumerStats, GroupStats, StreamStats
-from rmq._model.times import most, seconds
+from rmq._model.times import seconds
 from rmq._model.topics import Topic, TopicType, checked_slots
 from rmq._transport.connections import Connections, call_slots
 from rmq.errors import InvalidValueError

@@ -10,10 +10,12 @@ from rmq._broker import viewing
 from rmq._broker.claims import MAX_BATCH
 from rmq._model.messages import Payload, payload_bytes
 from rmq._model.settings import check_whole
+from rmq._model.times import MAX_SCORE
 from rmq._model.topics import Topic, checked_slots
 from rmq._model.whereabouts import AuditLine
 from rmq._transport.call import Call, T
 from rmq._transport.connections import Connections, call_slots
+from rmq.errors import InvalidValueError
 
 
 class View:
@@ -41,3 +43,12 @@ def locate(topic: Topic, content: Payload, slot_basis: Payload | None) -> tuple[
     """Return a content in bytes, and its slot."""
     name = payload_bytes(content, "content")
     return name, topic.slot_of(name if slot_basis is None else payload_bytes(slot_basis, "slot_basis"))
+
+
+def most(value: int | None, name: str) -> int:
+    """Return an upper bound, at most 2^53 - 1, which is also the bound for `None`."""
+    if value is None:
+        return MAX_SCORE
+    if type(value) is not int or value < 0:
+        raise InvalidValueError(f"{name} is {value!r}; it must be a whole number of 0 or more, or None")
+    return min(value, MAX_SCORE)

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 from rmq._broker.binding import SAFE_AGAIN, BoundScript
 from rmq._broker.control import Audit
 from rmq._broker.keys import TOPICS_KEY, rate_key
-from rmq._io.reports import reporter
+from rmq._io.reports import MOST_TOLD, PassedOver, reporter
 from rmq._io.wire import NOTHING
 from rmq._model.display import brief, shown, span
 from rmq._model.merging import same_merging
-from rmq._model.schema import MOST_TOLD, Document, PassedOver, new_document, read_document
+from rmq._model.schema import Document, new_document, read_document
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic, TopicType, is_name
 from rmq._model.typed import PayloadT

@@ -8,8 +8,9 @@ from typing import Any, Literal, NamedTuple
 
 from rmq._broker.binding import BoundScript
 from rmq._broker.keys import WORKER_INFOS_KEY, WORKERS_KEY, group_rate_key, history_key, rate_key
+from rmq._io.reports import PassedOver
 from rmq._model.display import shown
-from rmq._model.schema import MAX_DOCUMENT_BYTES, PassedOver
+from rmq._model.schema import MAX_DOCUMENT_BYTES
 from rmq._model.topics import Topic
 from rmq._model.workers import WorkerInfo
 from rmq._transport.call import Call, is_one, plain

@@ -1,4 +1,4 @@
-"""Loggers that never raise, whatever the logging configuration of the program does.
+"""Loggers that never raise, whatever the logging configuration of the program does, or that say each thing once.
 
 A filter or a handler that a program adds may raise. That would end a thread that renews leases, or lose messages that
 were just claimed. So the library logs only through `reporter`.
@@ -17,6 +17,9 @@ from rmq._model.times import monotonic_s
 
 REPEAT_S = 10.0
 """Interval in which further warnings of the same kind are left out, in seconds."""
+
+MOST_TOLD = 1_000
+"""Maximum number of names that a `PassedOver` remembers, as foreign documents may be unlimited in number."""
 
 _TRACEBACK: Any = BaseException.__dict__["__traceback__"]
 
@@ -111,6 +114,24 @@ class Sparing:
         if left_out:
             text, args = f"{text} (the same %d times more in the %.0f s before)", (*args, left_out, now_s - logged_s)
         log.warning(text, *args, exc_info=exc_info, stacklevel=2)
+
+
+class PassedOver:
+    """Logs once for each document why it is ignored, and again if the reason changes."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._told: dict[str, str] = {}
+
+    def tell(self, name: str, error: Exception) -> None:
+        """Log a warning, unless this document was ignored for the same reason before."""
+        reason = str(error)
+        if self._told.get(name) == reason or (name not in self._told and len(self._told) >= MOST_TOLD):
+            return
+        self._told[name] = reason
+        self._log.warning("ignored: %s", reason)
+        if len(self._told) == MOST_TOLD:
+            self._log.warning("%d documents are ignored; further ones are not logged", MOST_TOLD)
 
 
 def passes_over(error: BaseException) -> bool:

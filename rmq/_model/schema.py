@@ -8,7 +8,6 @@ document anew. Any other reader ignores that document only, and logs it once.
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -23,9 +22,6 @@ SCHEMA_VERSION = 4
 
 MAX_DOCUMENT_BYTES = 1_000_000
 """A longer document is not read. Source: ZooKeeper refuses nodes over 1 MiB; a definition takes less than 1 kB."""
-
-MOST_TOLD = 1_000
-"""Maximum number of names that a `PassedOver` remembers, as foreign documents may be unlimited in number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,21 +102,3 @@ def read_document(data: str | bytes, what: str, reader: int = SCHEMA_VERSION) ->
             min_reader=min_reader,
         )
     return Document(fields, version, min_reader)
-
-
-class PassedOver:
-    """Logs once for each document why it is ignored, and again if the reason changes."""
-
-    def __init__(self, log: logging.Logger) -> None:
-        self._log = log
-        self._told: dict[str, str] = {}
-
-    def tell(self, name: str, error: Exception) -> None:
-        """Log a warning, unless this document was ignored for the same reason before."""
-        reason = str(error)
-        if self._told.get(name) == reason or (name not in self._told and len(self._told) >= MOST_TOLD):
-            return
-        self._told[name] = reason
-        self._log.warning("ignored: %s", reason)
-        if len(self._told) == MOST_TOLD:
-            self._log.warning("%d documents are ignored; further ones are not logged", MOST_TOLD)

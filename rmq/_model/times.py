@@ -194,15 +194,6 @@ def number_ms(value: float, name: str) -> int:
     return milliseconds
 
 
-def most(value: int | None, name: str) -> int:
-    """Return an upper bound, at most 2^53 - 1, which is also the bound for `None`."""
-    if value is None:
-        return MAX_SCORE
-    if type(value) is not int or value < 0:
-        raise InvalidValueError(f"{name} is {value!r}; it must be a whole number of 0 or more, or None")
-    return min(value, MAX_SCORE)
-
-
 def instant_ms(value: Instant, name: str) -> int:
     """Turn a point in time into milliseconds since 1970-01-01 UTC, rounded up.
 

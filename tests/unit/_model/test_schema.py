@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rmq._io.reports import MOST_TOLD, PassedOver
 from rmq._model.schema import (
     MAX_DOCUMENT_BYTES,
-    MOST_TOLD,
     SCHEMA_VERSION,
     Document,
-    PassedOver,
     new_document,
     read_document,
 )
