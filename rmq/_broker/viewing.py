@@ -19,7 +19,6 @@ from rmq._model.whereabouts import (
     FoundMessage,
     PeekedMessage,
     Place,
-    Sends,
     Whereabouts,
     meaning_of,
     priority_of,
@@ -83,7 +82,7 @@ def search(topic: Topic, slot: int, pattern: bytes, count: int, cursors: Sequenc
     return _SEARCH.call(topic, slot, parse, pattern=pattern, count=count, most_body=MOST_BODY_BYTES, **args)
 
 
-def _beginning(topic: Topic, size: int, read: bytes) -> tuple[bytes | None, int, Sends]:
+def _beginning(topic: Topic, size: int, read: bytes) -> tuple[bytes | None, int, dict[str, Any]]:
     """Return the beginning of a body, the length of the body, and the figures about its sends.
 
     Args:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, Literal, cast
 
 from rmq._model.records import BODIES, ITEMS, NOTHING, Record, read_record, unwrap
 from rmq._model.scores import ages_for, lease_end_ms, retries_left_of, second_of
@@ -382,22 +382,10 @@ def _whole(value: object, otherwise: int) -> int:
     return number if 0 <= number < _MOST_WHOLE else otherwise
 
 
-class Sends(TypedDict, total=False):
-    """Figures about a message's sends, as arguments of `_InSlot`; empty without the topic's `merge`."""
+def told(topic: Topic, stored: bytes | None) -> tuple[bytes | None, dict[str, Any]]:
+    """Return the body in a stored value, without its trace context, and the figures about its sends by name.
 
-    number: int | float | None
-    items: tuple[bytes, ...]
-    item_count: int
-    merged: int
-    first_sent_ms: int | None
-    last_sent_ms: int | None
-    wanted: int
-    version: int | None
-
-
-def told(topic: Topic, stored: bytes | None) -> tuple[bytes | None, Sends]:
-    """Return the body in a stored value, without its trace context, and the figures about its sends.
-
+    The names are those of a message's attributes; there are no figures without the topic's `merge`.
     The body of a number is its text; items have none. The value may be truncated after its head.
     """
     if topic.merge is None:

@@ -272,12 +272,10 @@ class WorkerInfo:
         """
         value = read_document(text, f"the report of worker {name}").fields
         try:
-            listeners: tuple[ListenerInfo, ...] = tuple(_read(ListenerInfo, each) for each in value["listeners"])
-            host, pid, started_ms = str(value["host"]), int(value["pid"]), int(value["started_ms"])
-            beat_s = float(value.get("beat_s", BEAT_S))
-            if not 0 < beat_s <= MOST_BEAT_S:
-                raise ValueError(f"beat_s is {beat_s:g}; it must be above 0 and at most {MOST_BEAT_S:g}")
-            return cls(name, host, pid, started_ms, seen_ms, now_ms, bool(value["zookeeper"]), listeners, beat_s)
+            worker: WorkerInfo = _read(cls, {**value, "name": name, "seen_ms": seen_ms, "now_ms": now_ms})
+            if not 0 < worker.beat_s <= MOST_BEAT_S:
+                raise ValueError(f"beat_s is {worker.beat_s:g}; it must be above 0 and at most {MOST_BEAT_S:g}")
+            return worker
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise UnreadableDocumentError(
                 f"the report of worker {name} cannot be read: {type(error).__name__}: {error!s:.200}"
@@ -322,6 +320,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "bool": bool,
     "tuple[int, ...]": from_ranges,
     "HandlerTimes": HandlerTimes.from_json,
+    "tuple[ListenerInfo, ...]": lambda value: tuple(_read(ListenerInfo, each) for each in value),
     "tuple[RunningHandler, ...]": lambda value: tuple(map(_running, value[:MOST_RUNNING])),
 }
 """Type of a reported figure -> the function that reads it."""
