@@ -37,13 +37,6 @@ from rmq._model.times import MAX_DUE_MS, MAX_DURATION_MS, due_ms, duration_ms, n
 from rmq._model.topics import Topic, TopicType, slot_of
 from rmq.errors import InvalidBatchError, InvalidMessageError, InvalidValueError
 
-VALUE_COLUMNS: dict[TopicType, str] = {
-    TopicType.RANGE_MERGE: "time_range",
-    TopicType.PRIORITY: "priority",
-    TopicType.FIXED_TIME: "fixed_time",
-}
-"""Topic type -> the column of Spark's frames with the due time or priority of messages."""
-
 _NUMBERS = {
     TopicType.RANGE_MERGE: "time_range_ms",
     TopicType.PRIORITY: "priority",

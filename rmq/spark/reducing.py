@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from rmq._model.encoding import VALUE_COLUMNS
 from rmq._model.merging import Merge, PriorityRule, Sliding
 from rmq._model.records import ITEMS, NUMBERS
 from rmq._model.topics import Topic, TopicType
 from rmq.errors import InvalidValueError
+from rmq.spark.sink.columns import VALUE_COLUMNS
 
 
 def reduced(frame: DataFrame, topic: Topic, merge: Merge, keys: Sequence[Column], order: Column | None) -> DataFrame:

@@ -17,13 +17,20 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from rmq._model.encoding import VALUE_COLUMNS, Encoder
+from rmq._model.encoding import Encoder
 from rmq._model.topics import Topic, TopicType
 from rmq.errors import InvalidValueError
 from rmq.spark.option_kinds import quoted
 from rmq.spark.options import Options
 from rmq.spark.schema import of_reads
 from rmq.spark.sink.merge_columns import OF_MERGING, TEXT, WHOLE, MergeColumns, Types, merge_columns
+
+VALUE_COLUMNS: dict[TopicType, str] = {
+    TopicType.RANGE_MERGE: "time_range",
+    TopicType.PRIORITY: "priority",
+    TopicType.FIXED_TIME: "fixed_time",
+}
+"""Topic type -> the column of Spark's frames with the due time or priority of messages."""
 
 log = logging.getLogger("rmq.spark")
 

@@ -7,14 +7,13 @@ from typing import Any
 
 from pyspark.sql.types import StringType, StructType
 
-from rmq._model.encoding import VALUE_COLUMNS
 from rmq._model.topics import Topic, TopicType, is_name
 from rmq.errors import InvalidMessageError, InvalidValueError
 from rmq.spark.arrow import pc
 from rmq.spark.option_kinds import quoted
 from rmq.spark.options import Options
 from rmq.spark.schema import of_reads
-from rmq.spark.sink.columns import ANY, VALUES, check_type
+from rmq.spark.sink.columns import ANY, VALUE_COLUMNS, VALUES, check_type
 
 COLUMN = "topic"
 
