@@ -20,6 +20,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Protocol, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
 from uuid import UUID
 
+from rmq._model.settings import check_whole
 from rmq.errors import InvalidValueError
 
 Encoder: TypeAlias = Callable[[Any], bytes]
@@ -150,8 +151,7 @@ class ZstdCodec:
 
     def __post_init__(self) -> None:
         _needed("zstandard", "ZstdCodec", "zstd")
-        if type(self.level) is not int or not 1 <= self.level <= 22:
-            raise InvalidValueError(f"level is {self.level!r}; it must be a whole number from 1 to 22")
+        check_whole("level", self.level, 22)
 
     def encoder(self, kind: type) -> Encoder:
         """Return a function that encodes and compresses a payload."""

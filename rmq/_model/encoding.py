@@ -33,6 +33,7 @@ from rmq._model.messages import (
     payload_bytes,
 )
 from rmq._model.records import BODIES, ITEMS, MAX_WHOLE, TRACE_MARK, framed, new_record, traced, unwrap, wanting, wrap
+from rmq._model.settings import is_number
 from rmq._model.times import MAX_DUE_MS, MAX_DURATION_MS, due_ms, duration_ms, number_ms
 from rmq._model.topics import Topic, TopicType, slot_of
 from rmq.errors import InvalidBatchError, InvalidMessageError, InvalidValueError
@@ -275,7 +276,7 @@ class Encoder:
     def _number(self, content: bytes, body: Body, kind: str) -> int | float:
         if type(body) is int and -MAX_WHOLE <= body <= MAX_WHOLE:
             return body
-        if isinstance(body, int | float) and not isinstance(body, bool):
+        if is_number(body):
             if abs(body) <= MAX_WHOLE or (isinstance(body, float) and kind != "S" and isfinite(body)):
                 return body
         most = "from -(2^53 - 1) to 2^53 - 1" + ("" if kind == "S" else ", or any finite float")

@@ -13,7 +13,7 @@ from dataclasses import fields
 from datetime import timedelta
 from enum import Enum
 from inspect import signature
-from typing import Any, TypeVar, cast
+from typing import Any, TypeGuard, TypeVar, cast
 
 from rmq._model.display import brief
 from rmq._model.times import duration_ms
@@ -38,7 +38,7 @@ def check_flag(what: str, value: object) -> None:
         raise InvalidValueError(f"{what} is {brief(value)}; it must be True or False")
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[int | float]:
     """Return whether a value is an int or a float, but not a bool."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 

@@ -18,7 +18,7 @@ from rmq._model.messages import Message
 from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy, retry_from_json
 from rmq._model.schema import SCHEMA_VERSION, Document, new_document, read_document
 from rmq._model.scores import MAX_AGED_PRIORITY, MAX_SCORE, STAMP, Ties
-from rmq._model.settings import check_flag, json_of, set_duration, settings_of
+from rmq._model.settings import check_flag, is_number, json_of, set_duration, settings_of
 from rmq._model.times import MAX_DURATION_MS, Duration, duration_ms
 from rmq._model.topic_types import TopicType, WhenFull
 from rmq._model.typed import MessageOptions, OtherT, PayloadClass, PayloadT, Typed
@@ -277,8 +277,7 @@ class Topic(Generic[PayloadT]):
 
     def _check_rate(self) -> None:
         rate = self.max_rate
-        number = isinstance(rate, int | float) and not isinstance(rate, bool)
-        if rate is not None and not (number and 0 < rate <= 10**6):
+        if rate is not None and not (is_number(rate) and 0 < rate <= 10**6):
             raise InvalidTopicError(f"max_rate of topic {self.name} is {rate!r}; it must be above 0, up to 1,000,000")
         if self.max_burst is not None:
             self._check_range("max_burst", self.max_burst, 1, 10**6)
