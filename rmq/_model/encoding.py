@@ -53,8 +53,8 @@ _PARAMETERS: dict[TopicType, tuple[str, ...]] = {
 }
 """Topic type -> the parameters of `send_columns`, of which a call has one."""
 
-_ARGUMENTS = {"time_range": "time_range", "priorities": "priority", "fixed_times": "fixed_time", "delays": "delay"}
-"""Parameter of `send_columns` -> the argument of a message."""
+_KEYWORDS = {"time_range": "time_range_ms", "fixed_times": "fixed_time_ms"}
+"""Parameter of `send_columns` -> the argument of a message for its numbers; others are the second argument."""
 
 _TOPIC_TYPES: dict[type[Message], TopicType] = {kind: topic_type for topic_type, kind in MESSAGE_TYPES.items()}
 """Message class -> topic type: a class hashes faster than an enum member."""
@@ -153,7 +153,10 @@ class Encoder:
         if not 0 < len(content) <= topic.max_content_bytes:
             raise self._wrong_length("content", content, topic.max_content_bytes)
         if isinstance(message, PriorityMessage):
-            value = checked_priority(topic, message.priority)
+            value = int(message.priority)
+            lowest, highest = self.bounds
+            if not lowest <= value <= highest:
+                checked_priority(topic, value)
         else:
             value = message.score_ms() or self._default_range_ms()
         basis = content if message.slot_basis is None else payload_bytes(message.slot_basis, "slot_basis")
@@ -384,30 +387,31 @@ class Encoder:
         self, contents: Sequence[Any], name: str, value: Any, bodies: Sequence[Any] | None, bases: Sequence[Any] | None
     ) -> Iterator[EncodedMessage]:
         """Check each row as a message, and yield it encoded; `name` is the parameter that has the values."""
-        merge, kind = self.topic.merge, cast("Callable[..., Message]", MESSAGE_TYPES[self.topic.type])
+        merge = self.topic.merge
+        kind = cast("Any", MESSAGE_TYPES[self.topic.type])
         if merge is not None and (merge.joins or merge.kind == "N"):
             needs = "takes JoinMessage" if merge.joins else "merges by Newest and needs a version"
             raise InvalidValueError(f"topic {self.topic.name} {needs}, for which there is no column; use send_many")
+        keyword = _KEYWORDS.get(name)
         values = value if _is_column(value) else repeat(value)
         rows = zip(contents, values, bases or repeat(None), bodies or repeat(None), strict=False)
         for number, (content, value, basis, body) in enumerate(rows):
             try:
-                yield self.one(kind(content, slot_basis=basis, body=body, **self._argument(name, value)))
+                numeric = type(value) is int or isinstance(value, Number)
+                if name == "delays":
+                    delay = timedelta(milliseconds=number_ms(cast("float", value), "delay")) if numeric else value
+                    message = kind(content, None, basis, body, delay=delay)
+                elif numeric and keyword is not None:
+                    message = kind(content, None, basis, body, **{keyword: value})
+                elif self.topic.type is not TopicType.STREAM:
+                    message = kind(content, value, basis, body)
+                else:
+                    message = kind(content, slot_basis=basis, body=body)
+                yield self.one(message)
             except InvalidValueError as error:
+                if name == "priorities":
+                    error = _error_of_priority(self.topic, value) or error
                 raise InvalidBatchError(f"row {number} of send_columns: {error}", topic=self.topic.name) from error
-
-    def _argument(self, name: str, value: Any) -> dict[str, Any]:
-        """Return the value of a row as the argument of its message; numbers in columns of times are milliseconds."""
-        argument = _ARGUMENTS.get(name)
-        if argument is None:
-            return {}
-        if argument == "priority":
-            return {argument: checked_priority(self.topic, value)}
-        if not isinstance(value, Number):
-            return {argument: value}
-        if argument == "delay":
-            return {argument: timedelta(milliseconds=number_ms(cast("float", value), argument))}
-        return {f"{argument}_ms": value}
 
 
 def _plain_bytes(payload: Any, most: int) -> bytes:
@@ -424,13 +428,19 @@ def checked_priority(topic: Topic, priority: object) -> int:
     Raises:
         InvalidMessageError: The priority is not a whole number, or is out of the topic's bounds.
     """
+    if error := _error_of_priority(topic, priority):
+        raise error
+    return int(cast("int", priority))
+
+
+def _error_of_priority(topic: Topic, priority: object) -> InvalidMessageError | None:
     lowest, highest = topic.priorities
     if isinstance(priority, int) and not isinstance(priority, bool) and lowest <= priority <= highest:
-        return int(priority)
+        return None
     rule = f"from {lowest} to max_priority, which is {highest}"
     if topic.max_priority is None:
         rule = f"above max_retries, which is {topic.max_retries}, and below 2^53"
-    raise InvalidMessageError(
+    return InvalidMessageError(
         f"priority is {priority!r}; on topic {topic.name} it must be a whole number {rule}", topic=topic.name
     )
 

@@ -189,23 +189,25 @@ class JoinMessage(_Ranged):
 
 def _range_ms(time_range: Duration | None, time_range_ms: float | None) -> int | None:
     """Return the time range of a message, ms, from whichever of the two arguments is given, if any."""
-    name, value = _only_one(time_range=time_range, time_range_ms=time_range_ms)
-    if not name:
+    name, value = "time_range", time_range
+    if time_range_ms is not None:
+        name, value = _only_one(time_range=time_range, time_range_ms=time_range_ms)
+    elif time_range is None:
         return None
-    range_ms = _checked_ms(duration_ms if name == "time_range" else number_ms, value, name)
+    range_ms = _checked_ms(duration_ms if time_range_ms is None else number_ms, value, name)
     if range_ms == 0:
         raise InvalidMessageError(f"{name} is {value!r}; it must be more than 0")
     return range_ms
 
 
 def _only_one(**given: Any) -> tuple[str, Any]:
-    """Return the name and the value of the argument that is given; an empty name for none."""
+    """Return the name and the value of the argument that is given: at least one is."""
     known = [(name, value) for name, value in given.items() if value is not None]
     if len(known) > 1:
         raise InvalidMessageError(
             " and ".join(f"{name} is {brief(value)}" for name, value in known) + "; give only one"
         )
-    return known[0] if known else ("", None)
+    return known[0]
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -320,12 +322,13 @@ class FixedTimeMessage:
         version: int | None = None,
         weight: int = 1,
     ) -> None:
-        if type(delay) in (timedelta, str) and fixed_time is None and fixed_time_ms is None:
+        if delay is None and fixed_time is None and type(fixed_time_ms) is int:
+            if not 0 < fixed_time_ms <= MAX_DUE_MS:
+                fixed_time_ms = _checked_ms(due_number_ms, fixed_time_ms, "fixed_time_ms")
+        elif fixed_time is None and fixed_time_ms is None and type(delay) in (timedelta, str):
             delay = _delay(cast("Duration", delay))[0]
-        elif delay is not None or fixed_time is not None or type(fixed_time_ms) is not int:
+        else:
             fixed_time_ms, delay = _due(fixed_time, fixed_time_ms, delay)
-        elif not 0 < fixed_time_ms <= MAX_DUE_MS:
-            fixed_time_ms = _checked_ms(due_number_ms, fixed_time_ms, "fixed_time_ms")
         set_content, set_fixed_time, set_basis, set_body, set_delay, set_version, set_weight = _FIXED_TIME
         set_content(self, content)
         set_fixed_time(self, fixed_time_ms)
@@ -352,8 +355,10 @@ def _due(
     fixed_time: Instant | None, fixed_time_ms: float | None, delay: Duration | None
 ) -> tuple[int | None, timedelta | None]:
     """Return the due time of a message, epoch ms, or its delay, from whichever of the three arguments is given."""
-    name, value = _only_one(fixed_time=fixed_time, fixed_time_ms=fixed_time_ms, delay=delay)
-    if not name:
+    name, value = "fixed_time", fixed_time
+    if delay is not None or fixed_time_ms is not None:
+        name, value = _only_one(fixed_time=fixed_time, fixed_time_ms=fixed_time_ms, delay=delay)
+    elif fixed_time is None:
         raise InvalidMessageError(
             "fixed_time and delay are None; give one of them: an aware datetime (or fixed_time_ms), or a duration such "
             "as '10s'"

@@ -40,8 +40,6 @@ _PLAIN_NUMBER = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 MAX_SCORE = 2**53 - 1
 """The largest whole number a ZSET score holds exactly (an IEEE 754 double)."""
 
-_DURATION_RULE = 0, MAX_DURATION_MS, "it must lie between 0 and 100 years"
-_EPOCH_RULE = 1, MAX_SCORE, "epoch milliseconds must lie between 1 and 2^53 - 1"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ONE_MS = timedelta(milliseconds=1)
 _LAST_MS = 253_402_300_799_999
@@ -72,8 +70,8 @@ def duration_ms(value: Duration, name: str) -> int:
         milliseconds = _known_ms(str.__str__(value))
     if milliseconds is None:
         raise InvalidValueError(_no_duration(value, name))
-    if not 0 <= milliseconds <= MAX_DURATION_MS:  # before a call, which would cost more than the rest
-        _within(milliseconds, value, name, _DURATION_RULE)
+    if not 0 <= milliseconds <= MAX_DURATION_MS:
+        raise InvalidValueError(f"{name} is {brief(value)}; it must lie between 0 and 100 years")
     return milliseconds
 
 
@@ -162,7 +160,10 @@ def due_ms(value: Instant, name: str) -> int:
     Raises:
         InvalidValueError: As `instant_ms`, or more than 100 years ahead of the time at which this process began.
     """
-    return _within(instant_ms(value, name), value, name, (0, MAX_DUE_MS, "it must be at most 100 years ahead"))
+    milliseconds = instant_ms(value, name)
+    if milliseconds > MAX_DUE_MS:
+        raise InvalidValueError(f"{name} is {brief(value)}; it must be at most 100 years ahead")
+    return milliseconds
 
 
 def due_number_ms(value: float, name: str) -> int:
@@ -179,12 +180,18 @@ def due_number_ms(value: float, name: str) -> int:
 
 def epoch_number_ms(value: float, name: str) -> int:
     """Round a number of milliseconds since 1970-01-01 UTC up to a whole number. Raises as `instant_ms`."""
-    return _within(_whole(value, name, "a number of milliseconds since 1970"), value, name, _EPOCH_RULE)
+    milliseconds = _whole(value, name, "a number of milliseconds since 1970")
+    if not 0 < milliseconds <= MAX_SCORE:
+        raise InvalidValueError(f"{name} is {brief(value)}; epoch milliseconds must lie between 1 and 2^53 - 1")
+    return milliseconds
 
 
 def number_ms(value: float, name: str) -> int:
     """Round a number of milliseconds up to a whole number. Raises as `duration_ms`."""
-    return _within(_whole(value, name, "a number of milliseconds"), value, name, _DURATION_RULE)
+    milliseconds = _whole(value, name, "a number of milliseconds")
+    if not 0 <= milliseconds <= MAX_DURATION_MS:
+        raise InvalidValueError(f"{name} is {brief(value)}; it must lie between 0 and 100 years")
+    return milliseconds
 
 
 def instant_ms(value: Instant, name: str) -> int:
@@ -193,12 +200,15 @@ def instant_ms(value: Instant, name: str) -> int:
     Raises:
         InvalidValueError: The value is not an aware `datetime`, or is not after 1970-01-01 UTC.
     """
-    if not isinstance(value, datetime):  # pyright: ignore[reportUnnecessaryIsInstance] - of callers it is not known yet
+    if isinstance(value, datetime):  # pyright: ignore[reportUnnecessaryIsInstance] - of callers it is not known yet
+        if datetime.utcoffset(value) is None:
+            raise InvalidValueError(f"{name} is {value!r}, which has no time zone; use an aware datetime")
+        milliseconds = _ms(datetime.__sub__(value, _EPOCH))  # not `-`, which a subclass may have redefined
+    else:
         raise InvalidValueError(f"{name} is {brief(value)}; it must be an aware datetime")
-    if datetime.utcoffset(value) is None:
-        raise InvalidValueError(f"{name} is {value!r}, which has no time zone; use an aware datetime")
-    milliseconds = _ms(datetime.__sub__(value, _EPOCH))  # not `-`, which a subclass may have redefined
-    return _within(milliseconds, value, name, _EPOCH_RULE)
+    if not 0 < milliseconds <= MAX_SCORE:
+        raise InvalidValueError(f"{name} is {brief(value)}; epoch milliseconds must lie between 1 and 2^53 - 1")
+    return milliseconds
 
 
 def moment_of(epoch_ms: int | None) -> datetime | None:
@@ -209,14 +219,6 @@ def moment_of(epoch_ms: int | None) -> datetime | None:
 def moment_at(epoch_ms: int) -> datetime:
     """Return a time as an aware `datetime`; later times than `datetime` can represent become the last one."""
     return _EPOCH + timedelta(milliseconds=min(epoch_ms, _LAST_MS))
-
-
-def _within(milliseconds: int, value: object, name: str, rule: tuple[int, int, str]) -> int:
-    """Return milliseconds that lie within the two bounds of a rule; errors show the value that they came from."""
-    lowest, highest, text = rule
-    if not lowest <= milliseconds <= highest:
-        raise InvalidValueError(f"{name} is {brief(value)}; {text}")
-    return milliseconds
 
 
 def _whole(value: object, name: str, expected: str) -> int:
