@@ -248,44 +248,45 @@ def take_renewal(selections: Sequence[Selection], reply: ExtendReply | RmqError,
     return lost
 
 
-class LeaseLostNotifier(Background):
-    """Calls `on_lost` in a thread of its own, so that a slow call does not delay renewals.
+class LeaseLostNotifier:
+    """Calls `on_lost` of all listeners in a job of its own, so that a slow call does not delay renewals.
+
+    The job runs while there are calls to make, one after the other.
 
     Args:
-        topic: Name of the topic.
-        on_lost: Called with each delivery whose lease was lost, one after the other.
         runtime: The runtime: threads, or an event loop.
     """
 
-    def __init__(self, topic: str, on_lost: Callable[[Delivery], object], runtime: Runtime = THREADS) -> None:
-        super().__init__(runtime, f"rmq-lost-{topic}")
-        self._topic = topic
-        self._call = on_lost
-        self._waiting: deque[Delivery] = deque()
-        self._notified = runtime.event()
-        self._stop_requested = False
+    def __init__(self, runtime: Runtime = THREADS) -> None:
+        self._runtime = runtime
+        self._waiting: deque[tuple[Callable[[Delivery], object], Delivery]] = deque()
+        self._changing = runtime.lock()
+        self._runs = False
 
-    def notify(self, delivery: Delivery) -> None:
-        """Queue a call of `on_lost` with a delivery; does not wait."""
-        self._waiting.append(delivery)
-        self._notified.set()
+    def notify(self, on_lost: Callable[[Delivery], object], delivery: Delivery) -> None:
+        """Queue a call of `on_lost` with a delivery whose lease was lost; does not wait."""
+        self._waiting.append((on_lost, delivery))
+        with self._changing:
+            starts, self._runs = not self._runs, True
+        if starts:
+            try:
+                self._runtime.job(self._run, "rmq-lost").start()
+            except RuntimeError as error:  # no thread can be started; the next loss tries again
+                self._runs = False
+                log.warning("on_lost of a listener on topic %s was not called: %s", delivery.topic.name, error)
 
-    def stop(self) -> None:
-        """Stop once the queued calls are done."""
-        self._stop_requested = True
-        self._notified.set()
-
-    def run(self) -> None:
-        """Call `on_lost` until `stop`."""
+    def _run(self) -> None:
         while True:
-            self._notified.wait()
-            self._notified.clear()
-            while self._waiting:
-                try:
-                    refuse_unfinished(copy_context().run(self._call, self._waiting.popleft()))
-                except BaseException as error:  # else the other deliveries would get no call
-                    if not passes_over(error):
-                        raise
-                    log.error("on_lost of a listener on topic %s raised an error", self._topic, exc_info=traced(error))
-            if self._stop_requested:
-                return
+            with self._changing:
+                if not self._waiting:
+                    self._runs = False
+                    return
+                on_lost, delivery = self._waiting.popleft()
+            try:
+                refuse_unfinished(copy_context().run(on_lost, delivery))
+            except BaseException as error:  # else the other deliveries would get no call
+                if not passes_over(error):
+                    self._runs = False
+                    raise
+                name = delivery.topic.name
+                log.error("on_lost of a listener on topic %s raised an error", name, exc_info=traced(error))

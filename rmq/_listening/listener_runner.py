@@ -18,7 +18,7 @@ from rmq._listening.handler_invoker import ListenerSetup
 from rmq._listening.idle_policy import NORMAL, IdlePolicy
 from rmq._listening.listener import Listener
 from rmq._listening.listener_thread import ListenerThread
-from rmq._listening.stream_janitor import StreamJanitor
+from rmq._listening.stream_janitor import StreamUpkeep
 from rmq._listening.thread_executor import ThreadExecutor
 from rmq._model.claims import size_of
 from rmq._model.deliveries import Delivery
@@ -81,6 +81,7 @@ class ListenerRunner:
         coordinator: This process as a worker in ZooKeeper; `None` without ZooKeeper.
         pool: Limits the number of parallel handlers of this process.
         observers: Observers of the handlers.
+        lost_calls: Calls `on_lost` of the listeners of this process.
         handlers: The class that runs the handlers.
         pace: Pauses between calls to Redis while no message is due.
     """
@@ -92,6 +93,7 @@ class ListenerRunner:
         coordinator: Coordinator | None,
         pool: ConcurrencyLimiter,
         observers: Observers,
+        lost_calls: LeaseLostNotifier,
         handlers: type[ThreadExecutor] = ThreadExecutor,
         pace: IdlePolicy = NORMAL,
     ) -> None:
@@ -100,20 +102,18 @@ class ListenerRunner:
         self.listener = listener
         self.stopping = runtime.event()
         self._coordinator = coordinator
-        self._janitor: StreamJanitor | None = None
+        self.upkeep: StreamUpkeep | None = None
         source: Broker
         if listener.group is None:
             source = QueueBroker(connections, topic)
         else:
             source = join_group(connections, topic, listener.group, listener.start, resume_as=listener.resume_as)
         if source.upkeep_s is not None:
-            self._janitor = StreamJanitor(source, source.upkeep_s, self._slots, self.stopping, runtime)
-            if pace.tidy_s:
-                self._janitor.rest(pace.tidy_s, self.finished)
-        self._lost_calls = LeaseLostNotifier(topic.name, listener.on_lost or (lambda delivery: None), runtime)
+            self.upkeep = StreamUpkeep(source, source.upkeep_s, self._slots, self.finished, pace.tidy_s)
+        self._lost_calls = lost_calls
         self._permits = self._new_permits(pool)
         setup = ListenerSetup(
-            listener, self.stopping, coordinator, self._permits, observers, self._lost_calls.notify, self._hold_back
+            listener, self.stopping, coordinator, self._permits, observers, self._on_lost, self._hold_back
         )
         threads = handlers.threads_of(listener)
         if coordinator is None:
@@ -129,17 +129,20 @@ class ListenerRunner:
         self._moved_from: set[int] = set()  # threads with a hanging handler that slots have left
         self._said: dict[str, str] = {}  # troubles that the coordinator was told
         held = [thread.held for thread in self._threads]
-        self._keeper = LeaseKeeper(connections, source, held, self._lost_calls.notify)
+        self._keeper = LeaseKeeper(connections, source, held, self._on_lost)
         self._releaser = runtime.job(self._release, f"rmq-release-{topic.name}")
         self._troubles = Sparing()
         self._stop_s = self._watchful_until_s = 0.0
 
     def start(self) -> None:
         """Start the threads of the listener."""
-        for thread in (self._keeper, self._lost_calls, *self._threads):
+        for thread in (self._keeper, *self._threads):
             thread.start()
-        if self._janitor is not None:
-            self._janitor.start()
+
+    def _on_lost(self, delivery: Delivery) -> None:
+        """Call `on_lost` of the listener in another job; does not wait."""
+        if self.listener.on_lost is not None:
+            self._lost_calls.notify(self.listener.on_lost, delivery)
 
     def _hold_back(self, delay_s: float) -> None:
         """Claim no messages for `delay_s` seconds."""
@@ -233,9 +236,6 @@ class ListenerRunner:
         """
         for thread in (self._releaser, *self._threads):
             self._join(thread, until_s)
-        until_s = min(until_s, self._stop_s + WATCHER_S)
-        if self._janitor is not None:
-            self._join(self._janitor, until_s)
         if self.runs_here:  # the lease of the caller is renewed until it returns
             self._runtime.job(self._outlast, f"rmq-leases-{self.listener.topic.name}").start()
         else:
@@ -251,7 +251,6 @@ class ListenerRunner:
 
     def _stop_keeping(self) -> None:
         self._keeper.stop()
-        self._lost_calls.stop()
 
     def _join(self, thread: Job, until_s: float) -> None:
         """Wait for a thread, but not for calls of the handler that were abandoned, or that called this method.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from rmq._broker.registry import LOOK_S, KnownTopics
+from rmq._claiming.leases import LeaseLostNotifier
 from rmq._io.observers import Observers
 from rmq._io.reports import reporter
 from rmq._listening.concurrency import ConcurrencyLimiter
@@ -14,6 +14,7 @@ from rmq._listening.idle_policy import NORMAL, idle_policy
 from rmq._listening.listener import Listener, check_shared
 from rmq._listening.listener_runner import WATCHER_S, ListenerRunner
 from rmq._listening.ownership import OwnershipFollower
+from rmq._listening.stream_janitor import StreamJanitor
 from rmq._listening.thread_executor import ThreadExecutor
 from rmq._listening.watcher import Watcher
 from rmq._model.deliveries import Delivery
@@ -57,7 +58,8 @@ class ListenerSet:
         self._handlers = handlers
         self._follower: OwnershipFollower | None = None
         self._heartbeat: Heartbeat | None = None
-        self._watcher: Watcher | None = None
+        self._watchers: list[Watcher | StreamJanitor] = []
+        """Jobs that only look after Redis."""
 
     @property
     def ensemble(self) -> str | None:
@@ -111,8 +113,9 @@ class ListenerSet:
         pace = self.pace = idle_policy(idle, listeners, multi_node=self._connections.multi_node)
         self._known.look_s = max(LOOK_S, pace.identify_s)
         self._connections.look_seldom(pace.identify_s)  # a report that is refused tells sooner
+        lost_calls, shared = LeaseLostNotifier(runtime), (self._handlers, pace)
         runners = [
-            ListenerRunner(self._connections, listener, coordinator, pool, self._observers, self._handlers, pace)
+            ListenerRunner(self._connections, listener, coordinator, pool, self._observers, lost_calls, *shared)
             for listener in listeners
         ]
         if coordinator is not None:
@@ -121,9 +124,12 @@ class ListenerSet:
             self._follower = follower
         self.runners, self.stopped = runners, False
         self._heartbeat = Heartbeat(self._connections, runners, coordinator is not None, pace)
-        self._watcher = Watcher(self._connections, runners, pace)
+        upkeeps = [runner.upkeep for runner in runners if runner.upkeep is not None]
+        watchers = [StreamJanitor(upkeeps, runtime)] if upkeeps else []
+        self._watchers = [Watcher(self._connections, runners, pace), *watchers]
         self._heartbeat.start()  # before the first handler, which may stop this client
-        self._watcher.start()
+        for watcher in self._watchers:
+            watcher.start()
         for runner in runners:
             runner.start()
 
@@ -139,15 +145,16 @@ class ListenerSet:
             self._follower = None
         self.leaving = awaited = [*self.leaving, *runners]
         self.runners, self.pace = [], NORMAL
-        watcher, self._watcher = self._watcher, None
-        watcher_until_s = min(until_s, monotonic_s() + WATCHER_S)
-        _request_stop(runners, watcher)
+        watchers, self._watchers = self._watchers, []
+        watchers_until_s = min(until_s, monotonic_s() + WATCHER_S)
+        for job in (*runners, *watchers):
+            job.request_stop()
         if follower is not None:
             follower.leave(drain_s)
         left = [delivery for runner in (runners if runs_here else awaited) for delivery in runner.join(until_s)]
         late = left and monotonic_s() >= until_s  # a handler that stops its client leaves itself, but is not late
-        if watcher is not None:
-            watcher.join(max(0.0, watcher_until_s - monotonic_s()))
+        for watcher in watchers:
+            watcher.join(max(0.0, watchers_until_s - monotonic_s()))
         heartbeat, self._heartbeat = self._heartbeat, None
         if heartbeat is not None:
             heartbeat.request_stop()
@@ -162,13 +169,6 @@ class ListenerSet:
         if late:
             _warn_left(len(left), drain_s)
         return left
-
-
-def _request_stop(runners: Sequence[ListenerRunner], watcher: Watcher | None) -> None:
-    for runner in runners:
-        runner.request_stop()
-    if watcher is not None:
-        watcher.request_stop()
 
 
 def _warn_left(number: int, drain_s: float) -> None:

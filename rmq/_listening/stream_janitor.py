@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 
 from rmq._broker.broker import Broker
 from rmq._io.backend import Background, Event, Runtime
@@ -14,15 +14,15 @@ from rmq.errors import RmqError
 log = reporter("rmq.upkeep")
 
 
-class StreamJanitor(Background):
-    """Cleans up the slots of a stream topic while listeners run; see `Broker.look_after`.
+class StreamUpkeep:
+    """The clean-up of the slots that a listener serves; see `Broker.look_after`.
 
     Args:
         source: The broker of the topic.
         every_s: Interval between clean-ups, in seconds.
         slots: Returns the slots to clean up.
-        stopping: Set when the listener stops.
-        runtime: Provides locks and waits, for threads or an event loop.
+        finished: Returns the number of entries handled so far.
+        rest_s: If not 0: while no entry is handled, only one slot, in turn, is cleaned up in so many seconds.
     """
 
     def __init__(
@@ -30,39 +30,26 @@ class StreamJanitor(Background):
         source: Broker,
         every_s: float,
         slots: Callable[[], Collection[int]],
-        stopping: Event,
-        runtime: Runtime,
+        finished: Callable[[], int],
+        rest_s: float,
     ) -> None:
-        super().__init__(runtime, f"rmq-upkeep-{source.topic.name}")
         self._source = source
-        self._slots = slots
-        self._stopping = stopping
-        self._pause_s = every_s
-        self._rest_s = self._next_s = 0.0
-        self._finished: Callable[[], int] = lambda: 0
+        self._slots, self._finished = slots, finished
+        self._pause_s = every_s * (0.5 + random.random() / 2)  # noqa: S311 - so that the processes do not all ask at once
+        self._rest_s, self._rest_until_s = rest_s, 0.0
         self._before = self._turn = 0
+        self.next_s = monotonic_s() + self._pause_s
+        """Time of the next clean-up, on the clock of `monotonic_s`."""
 
-    def rest(self, rest_s: float, finished: Callable[[], int]) -> None:
-        """While no entry is handled, clean up only one slot, in turn, every `rest_s` seconds.
-
-        Args:
-            rest_s: Seconds between two slots.
-            finished: Returns the number of entries handled so far.
-        """
-        self._rest_s, self._finished = rest_s, finished
-
-    def run(self) -> None:
-        """Clean up the slots until the listener stops. Errors are logged, and the clean-up is repeated."""
-        spread = random.random()  # noqa: S311 - so that the processes do not all ask at once
-        while not self._stopping.wait(self._pause_s * (0.5 + spread / 2)):
-            for slot in self._slots_in_turn():
-                if self._stopping.is_set():
-                    return
-                try:
-                    while self._source.look_after(slot) and not self._stopping.is_set():
-                        pass
-                except RmqError as error:
-                    log.warning("slot %d of topic %s could not be cleaned up: %s", slot, self._source.topic.name, error)
+    def clean_up(self, stopping: Event) -> None:
+        """Clean up the slots whose turn it is. Errors are logged, and the clean-up is repeated."""
+        for slot in self._slots_in_turn():
+            try:
+                while not stopping.is_set() and self._source.look_after(slot):
+                    pass
+            except RmqError as error:
+                log.warning("slot %d of topic %s could not be cleaned up: %s", slot, self._source.topic.name, error)
+        self.next_s = monotonic_s() + self._pause_s
 
     def _slots_in_turn(self) -> Collection[int]:
         slots = self._slots()
@@ -70,8 +57,34 @@ class StreamJanitor(Background):
         self._before = finished
         if not self._rest_s or finished != before or not slots:
             return slots
-        if monotonic_s() < self._next_s:
+        if monotonic_s() < self._rest_until_s:
             return ()
-        self._next_s = monotonic_s() + self._rest_s
+        self._rest_until_s = monotonic_s() + self._rest_s
         self._turn += 1
         return [sorted(slots)[self._turn % len(slots)]]
+
+
+class StreamJanitor(Background):
+    """Cleans up the slots of all stream topics of a client while listeners run.
+
+    Args:
+        upkeeps: The clean-ups, at least one.
+        runtime: Provides locks and waits, for threads or an event loop.
+    """
+
+    def __init__(self, upkeeps: Sequence[StreamUpkeep], runtime: Runtime) -> None:
+        super().__init__(runtime, "rmq-upkeep")
+        self._upkeeps = upkeeps
+        self._stopping = runtime.event()
+
+    def request_stop(self) -> None:
+        """Stop; does not wait."""
+        self._stopping.set()
+
+    def run(self) -> None:
+        """Clean up until `request_stop`."""
+        while True:
+            upkeep = min(self._upkeeps, key=lambda each: each.next_s)
+            if self._stopping.wait(max(0.0, upkeep.next_s - monotonic_s())):
+                return
+            upkeep.clean_up(self._stopping)

@@ -29,6 +29,9 @@ CONNECT_S = 2.0
 FIRST_TRY_S, LONGEST_TRY_S = 0.05, 1.0
 """First and longest pause between attempts to reach an unresponsive server, in seconds: pauses double."""
 
+UNUSED_S = 20.0
+"""After so many seconds a connection is closed that nobody has needed: many threads may have called at once."""
+
 T = TypeVar("T")
 Check = Callable[[Wire], None]
 
@@ -71,7 +74,8 @@ class Node:
         self._new_wire = new_wire
         self._check = check
         self._greet = greet
-        self._idle: deque[Wire] = deque()
+        self._idle: deque[tuple[float, Wire]] = deque()
+        """Idle connections, and when each was last used; the one used last is taken first."""
         self._closed = False
 
     def checkout(self, patience_s: float | None = None) -> Wire:
@@ -95,7 +99,7 @@ class Node:
         """Return an idle connection that is still open, as `checkout` does; `None` if there is none."""
         while True:
             try:
-                wire = self._idle.pop()
+                _, wire = self._idle.pop()
             except IndexError:
                 return None
             try:
@@ -174,8 +178,12 @@ class Node:
             )
 
     def give_back(self, wire: Wire) -> None:
-        """Return a connection to the pool. All its replies must have been read."""
-        self._idle.append(wire)
+        """Return a connection to the pool, and close one that was not used for long. All its replies were read."""
+        now_s = monotonic_s()
+        self._idle.append((now_s, wire))
+        with suppress(IndexError):  # another thread has taken it
+            if self._idle[0][0] < now_s - UNUSED_S:
+                self._idle.popleft()[1].close()
         if self._closed:  # while this connection was in use
             self.close()
 
@@ -184,7 +192,7 @@ class Node:
         self._closed = True
         with suppress(IndexError):  # the pool is empty
             while True:
-                self._idle.pop().close()
+                self._idle.pop()[1].close()
 
     def _fit_wire(self) -> Wire:
         """Return a new connection after checking the server."""

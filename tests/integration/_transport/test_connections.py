@@ -321,3 +321,23 @@ def test_what_rmq_relies_on_stands_whatever_a_url_says(redis_server: RedisServer
     connections = Connections(parse_url(f"{redis_server.url}?{option}"))
     assert connections.command("HGETALL", "nothing") == []  # a map where the protocol is 3
     connections.close()
+
+
+def test_a_connection_that_nobody_has_needed_for_long_is_closed(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many threads may have called at once."""
+    with server.connect() as plain, contextlib.closing(Connections(parse_url(server.url))) as connections:
+        node = connections.wakeup_node("channel")
+        wires = [node.checkout() for _ in range(5)]
+        open_before = len(plain.client_list())
+        for wire in wires:
+            node.give_back(wire)
+        monkeypatch.setattr("rmq._transport.node.UNUSED_S", 0.05)
+
+        def only_one_is_left() -> bool:
+            time.sleep(0.01)
+            connections.command("GET", "key")
+            return len(plain.client_list()) == open_before - 4
+
+        wait_until(only_one_is_left)
