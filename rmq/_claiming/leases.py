@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import copy_context
-from itertools import chain
+from itertools import chain, groupby
 from math import inf
+from operator import itemgetter
 from typing import NamedTuple
 
 from rmq._broker.broker import Broker
@@ -24,6 +25,9 @@ from rmq._transport.connections import Connections
 from rmq.errors import CoordinationError, RmqError
 
 log = reporter("rmq.leases")
+
+OUTLASTING_S = 0.2
+"""How often a stopped keeper looks whether the handler has ended that has stopped its client, in seconds."""
 
 
 class InFlight:
@@ -116,9 +120,31 @@ class InFlight:
         self.claims = [claim for claim in self.claims if not claim.is_over]
 
 
+class LeaseHolder(NamedTuple):
+    """A listener whose leases are renewed.
+
+    Attributes:
+        broker: The broker of the topic's slots.
+        held: The claims, one object per listener thread.
+        on_lost: Called once with each delivery whose lease was lost. It must not block; see `LeaseLostNotifier`.
+        in_use: Returns whether a thread of the listener still runs.
+    """
+
+    broker: Broker
+    held: Sequence[InFlight]
+    on_lost: Callable[[Delivery], None]
+    in_use: Callable[[], bool]
+
+    @property
+    def lease_s(self) -> float:
+        """The lease of the topic, in seconds."""
+        return self.broker.topic.lease_s
+
+
 class _Renewal(NamedTuple):
     """Leases of one slot that are being renewed, and when the call was made, on the clock of `monotonic_s`."""
 
+    holder: LeaseHolder
     selections: Sequence[Selection]
     started_s: float
 
@@ -129,44 +155,46 @@ class _Renewal(NamedTuple):
 
 
 class LeaseKeeper(Background):
-    """Renews leases once a third of the lease has passed: all leases that are due in one round.
+    """Renews leases of all listeners of a client once a third of a lease has passed: all that are due in one round.
 
     A server that does not answer does not delay the others: its replies are processed in later rounds.
 
     Args:
-        connections: The connections to the topic's servers.
-        broker: The broker of the topic's slots.
-        held: The deliveries, one object per listener thread.
-        on_lost: Called once with each delivery whose lease was lost. It must not block; see `LeaseLostNotifier`.
+        connections: The connections to the servers of the topics.
+        holders: The listeners, at least one.
     """
 
-    def __init__(
-        self,
-        connections: Connections,
-        broker: Broker,
-        held: Sequence[InFlight],
-        on_lost: Callable[[Delivery], None],
-    ) -> None:
-        super().__init__(connections.runtime, f"rmq-leases-{broker.topic.name}")
+    def __init__(self, connections: Connections, holders: Sequence[LeaseHolder]) -> None:
+        super().__init__(connections.runtime, "rmq-leases")
         self._calls = CallQueue[_Renewal](connections, _Renewal.unmark)
-        self._broker = broker
-        self._held = held
-        self._on_lost = on_lost
+        self._runtime = connections.runtime
+        self._holders = holders
+        self._shortest_s = min(holder.lease_s for holder in holders)
         self._stop_requested = connections.runtime.event()
-        self._lease_s = broker.topic.lease_s
-        self._failed: dict[int, RmqError] = {}
+        self._failed: dict[tuple[str, int], RmqError] = {}
 
     def run(self) -> None:
         """Renew leases until `stop`."""
-        while not self._stop_requested.wait(self._pause_s()):
+        while self._wait():
             try:
                 self.renew()
             except Exception:  # whatever it is, the next round comes
-                log.exception("leases of topic %s were not renewed", self._broker.topic.name)
+                log.exception("leases were not renewed")
 
-    def stop(self) -> None:
-        """End the thread; leases are no longer renewed."""
+    def stop(self, outlasting: Sequence[LeaseHolder] = ()) -> None:
+        """Stop renewing leases, but for the given listeners only once their threads have ended. Does not wait."""
+        self._holders = outlasting
         self._stop_requested.set()
+
+    def _wait(self) -> bool:
+        """Wait for the next round; return False after `stop`."""
+        pause_s = self._pause_s()
+        if not self._stop_requested.wait(pause_s):
+            return True
+        self._holders = [holder for holder in self._holders if holder.in_use()]
+        if self._holders:
+            self._runtime.sleep(min(pause_s, OUTLASTING_S))
+        return bool(self._holders)
 
     def renew(self) -> None:
         """Renew the leases that are due, and process late replies of earlier rounds."""
@@ -174,42 +202,49 @@ class LeaseKeeper(Background):
         self._take(0.0)
         self._begin()
         self._take(RENEWAL_PATIENCE_S)
-        if new := self._failed.keys() - before.keys():
-            slots, error = ", ".join(map(str, sorted(new))), self._failed[min(new)]
-            log.warning("leases in slots %s of topic %s were not renewed: %s", slots, self._broker.topic.name, error)
+        new = sorted(self._failed.keys() - before.keys())
+        for topic, group in groupby(new, key=itemgetter(0)):
+            places = list(group)
+            slots = ", ".join(str(slot) for _, slot in places)
+            log.warning("leases in slots %s of topic %s were not renewed: %s", slots, topic, self._failed[places[0]])
 
     def _pause_s(self) -> float:
         """Return the pause in seconds; shorter after a failure, as the server may answer before leases expire."""
         troubled = self._failed or self._calls.owed()
-        return min(self._lease_s / 30, 1.0) if troubled else min(self._lease_s / 6, 5.0)
+        return min(self._shortest_s / 30, 1.0) if troubled else min(self._shortest_s / 6, 5.0)
 
     def _begin(self) -> None:
         """Send the renewals of the leases that are due."""
-        started_s = monotonic_s()
-        due = [part for held in self._held for part in held.begin_renewing(started_s + self._lease_s * 2 / 3)]
-        for group in renewal_groups(due, self._broker.most_renewals):
-            slot, owner = group[0].claim.slot, group[0].claim.owner
-            self._calls.submit(self._broker.extend_call(slot, tokens_of(group), owner), _Renewal(group, started_s))
-        self._calls.flush(self._lease_s / 6)
+        for holder in self._holders:
+            started_s = monotonic_s()
+            due = [part for held in holder.held for part in held.begin_renewing(started_s + holder.lease_s * 2 / 3)]
+            for group in renewal_groups(due, holder.broker.most_renewals):
+                call = holder.broker.extend_call(group[0].claim.slot, tokens_of(group), group[0].claim.owner)
+                self._calls.submit(call, _Renewal(holder, group, started_s))
+        self._calls.flush(self._shortest_s / 6)
 
     def _take(self, patience_s: float) -> None:
         """Process the replies that have arrived; the others are processed in later rounds."""
         completed = self._calls.completions(patience_s)
         now_s = monotonic_s()
-        lost: list[Selection] = []
         for renewal, reply in completed:
-            lost += take_renewal(renewal.selections, reply, renewal.started_s)
+            lost = take_renewal(renewal.selections, reply, renewal.started_s)
             renewal.unmark()
             if isinstance(reply, RmqError):
-                self._failed[renewal.selections[0].claim.slot] = reply
+                self._failed[renewal.holder.broker.topic.name, renewal.selections[0].claim.slot] = reply
                 fenced = isinstance(reply, CoordinationError)
                 lost += [part for part in renewal.selections if fenced or part.claim.lease_until_s < now_s]
+            _report_lost(renewal.holder, lost)
         for renewal in self._calls.owed():
-            lost += [part for part in renewal.selections if part.claim.lease_until_s < now_s]
-        for claim, rows in lost:
-            for delivery in claim.deliveries(claim.lose(rows)):
-                log.warning("the lease on %r was lost; another consumer may have it", delivery)
-                self._on_lost(delivery)
+            late = [part for part in renewal.selections if part.claim.lease_until_s < now_s]
+            _report_lost(renewal.holder, late)
+
+
+def _report_lost(holder: LeaseHolder, lost: Iterable[Selection]) -> None:
+    for claim, rows in lost:
+        for delivery in claim.deliveries(claim.lose(rows)):
+            log.warning("the lease on %r was lost; another consumer may have it", delivery)
+            holder.on_lost(delivery)
 
 
 def renewal_groups(selections: Iterable[Selection], most: int) -> list[list[Selection]]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from rmq._broker.broker import Broker, QueueBroker
 from rmq._broker.stream_broker import join_group
 from rmq._claiming.claim_planner import REST_S, ClaimPlanner
-from rmq._claiming.leases import LeaseKeeper, LeaseLostNotifier
+from rmq._claiming.leases import LeaseHolder, LeaseLostNotifier
 from rmq._claiming.wakeups import Wakeups
 from rmq._io.backend import Job
 from rmq._io.observers import Observers
@@ -69,7 +69,7 @@ class ListenerCounts(NamedTuple):
 
 
 class ListenerRunner:
-    """A running listener: its threads, and a keeper of leases. A `Watcher` watches over all listeners of a client.
+    """A running listener: its threads. A `Watcher` and a `LeaseKeeper` serve all listeners of a client.
 
     Without ZooKeeper the threads share all slots. With it, they share the slots that this process owns, each slot in
     one thread: its messages run one after the other. A slot moves to another thread only if a handler of another slot
@@ -129,14 +129,14 @@ class ListenerRunner:
         self._moved_from: set[int] = set()  # threads with a hanging handler that slots have left
         self._said: dict[str, str] = {}  # troubles that the coordinator was told
         held = [thread.held for thread in self._threads]
-        self._keeper = LeaseKeeper(connections, source, held, self._on_lost)
+        self.leases = LeaseHolder(source, held, self._on_lost, self._is_alive)
         self._releaser = runtime.job(self._release, f"rmq-release-{topic.name}")
         self._troubles = Sparing()
         self._stop_s = self._watchful_until_s = 0.0
 
     def start(self) -> None:
         """Start the threads of the listener."""
-        for thread in (self._keeper, *self._threads):
+        for thread in self._threads:
             thread.start()
 
     def _on_lost(self, delivery: Delivery) -> None:
@@ -236,21 +236,11 @@ class ListenerRunner:
         """
         for thread in (self._releaser, *self._threads):
             self._join(thread, until_s)
-        if self.runs_here:  # the lease of the caller is renewed until it returns
-            self._runtime.job(self._outlast, f"rmq-leases-{self.listener.topic.name}").start()
-        else:
-            self._stop_keeping()
         held = [claim for thread in self._threads if thread.is_alive() for claim in thread.held.all()]
         return [delivery for claim in held for delivery in claim.deliveries(claim.held_rows())]
 
-    def _outlast(self) -> None:
-        """Renew leases until all threads have ended."""
-        while any(thread.is_alive() for thread in self._threads):
-            self._runtime.sleep(JOIN_S)
-        self._stop_keeping()
-
-    def _stop_keeping(self) -> None:
-        self._keeper.stop()
+    def _is_alive(self) -> bool:
+        return any(thread.is_alive() for thread in self._threads)
 
     def _join(self, thread: Job, until_s: float) -> None:
         """Wait for a thread, but not for calls of the handler that were abandoned, or that called this method.

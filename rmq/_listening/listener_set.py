@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from rmq._broker.registry import LOOK_S, KnownTopics
-from rmq._claiming.leases import LeaseLostNotifier
+from rmq._claiming.leases import LeaseKeeper, LeaseLostNotifier
+from rmq._io.backend import Background
 from rmq._io.observers import Observers
 from rmq._io.reports import reporter
 from rmq._listening.concurrency import ConcurrencyLimiter
@@ -58,6 +60,7 @@ class ListenerSet:
         self._handlers = handlers
         self._follower: OwnershipFollower | None = None
         self._heartbeat: Heartbeat | None = None
+        self._keeper: LeaseKeeper | None = None
         self._watchers: list[Watcher | StreamJanitor] = []
         """Jobs that only look after Redis."""
 
@@ -127,9 +130,10 @@ class ListenerSet:
         upkeeps = [runner.upkeep for runner in runners if runner.upkeep is not None]
         watchers = [StreamJanitor(upkeeps, runtime)] if upkeeps else []
         self._watchers = [Watcher(self._connections, runners, pace), *watchers]
+        self._keeper = LeaseKeeper(self._connections, [runner.leases for runner in runners])
         self._heartbeat.start()  # before the first handler, which may stop this client
-        for watcher in self._watchers:
-            watcher.start()
+        for job in (self._keeper, *self._watchers):
+            job.start()
         for runner in runners:
             runner.start()
 
@@ -146,6 +150,7 @@ class ListenerSet:
         self.leaving = awaited = [*self.leaving, *runners]
         self.runners, self.pace = [], NORMAL
         watchers, self._watchers = self._watchers, []
+        keeper, self._keeper = self._keeper, None
         watchers_until_s = min(until_s, monotonic_s() + WATCHER_S)
         for job in (*runners, *watchers):
             job.request_stop()
@@ -153,8 +158,9 @@ class ListenerSet:
             follower.leave(drain_s)
         left = [delivery for runner in (runners if runs_here else awaited) for delivery in runner.join(until_s)]
         late = left and monotonic_s() >= until_s  # a handler that stops its client leaves itself, but is not late
-        for watcher in watchers:
-            watcher.join(max(0.0, watchers_until_s - monotonic_s()))
+        if keeper is not None:  # the lease of a handler that has called this is renewed until it returns
+            keeper.stop([runner.leases for runner in runners if runner.runs_here])
+        _join(watchers, watchers_until_s)
         heartbeat, self._heartbeat = self._heartbeat, None
         if heartbeat is not None:
             heartbeat.request_stop()
@@ -162,13 +168,18 @@ class ListenerSet:
         if follower is not None and not runs_here:
             follower.stop(PATIENCE_S)
         if heartbeat is not None:
-            heartbeat.join(max(0.0, until_s - monotonic_s()))
+            _join([heartbeat], until_s)
         if not runs_here:
             self.leaving = [runner for runner in self.leaving if runner not in awaited]
         self.stopped = self.stopped or bool(awaited)
         if late:
             _warn_left(len(left), drain_s)
         return left
+
+
+def _join(jobs: Sequence[Background], until_s: float) -> None:
+    for job in jobs:
+        job.join(max(0.0, until_s - monotonic_s()))
 
 
 def _warn_left(number: int, drain_s: float) -> None:

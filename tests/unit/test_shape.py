@@ -21,7 +21,6 @@ CIRCLES = ({"thread_executor", "listener_thread"},)
 """Circles of files that are still there, by the last parts of their names."""
 
 SMALL_FILES = {
-    "rmq._listening.stream_janitor",
     "rmq.adapters.django.handlers",
     "rmq.dashboard.app",
     "rmq.dashboard.finding",

@@ -14,7 +14,7 @@ import pytest
 from rmq import Delivery, Outcome, Topic, TopicType, Verb
 from rmq._broker.broker import QueueBroker
 from rmq._broker.claims import Ack
-from rmq._claiming.leases import InFlight, LeaseKeeper, LeaseLostNotifier
+from rmq._claiming.leases import InFlight, LeaseHolder, LeaseKeeper, LeaseLostNotifier
 from rmq._io.backend import THREADS
 from rmq._model.deliveries import Claim
 from rmq._model.outcomes import ACKED, RELEASED
@@ -102,7 +102,8 @@ def keeper(writer: WriterStub, held: InFlight) -> tuple[LeaseKeeper, list[Delive
 
 
 def keeper_of(writer: WriterStub, held: list[InFlight], on_lost: Callable[[Delivery], None]) -> LeaseKeeper:
-    at_work = LeaseKeeper(cast("Connections", ConnectionsStub()), cast("QueueBroker", writer), held, on_lost)
+    holder = LeaseHolder(cast("QueueBroker", writer), held, on_lost, lambda: True)
+    at_work = LeaseKeeper(cast("Connections", ConnectionsStub()), [holder])
     at_work._calls = cast("Any", writer)  # pyright: ignore[reportPrivateUsage]
     return at_work
 
