@@ -24,7 +24,7 @@ PLANTED = {
     "nack does not compare": "RANGE_MERGE",
     "a lease ends a millisecond early": "FIXED_TIME",
     "a rollback overwrites a fresh copy": "FIXED_TIME",
-    "a retry overwrites a fresh copy": "PRIORITY-any",
+    "retries are not counted": "PRIORITY-any",
     "a delayed retry comes early": "PRIORITY-oldest",
     "two claims have one stamp": "RANGE_MERGE",
     "prepare is not written": "RANGE_MERGE",

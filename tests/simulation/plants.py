@@ -64,17 +64,17 @@ PLANTS = (
     _lua(
         "a lease ends at once after a renewal", ("extend", "whole(stamp * 1000 +", "whole((stamp - lease_ms) * 1000 +")
     ),
-    _lua("a lease is renewed after its loss", ("extend", f"{MINE} == claim_score", MINE)),
+    _lua("a lease is renewed after its loss", ("extend", "scores[i] == claim_score", "scores[i]")),
     # outcomes
     _python(
         "a delivery is acked when it is claimed",
         (
             f"{THREAD}._carry_out",
-            "self._drop(settled, round_)",
-            f"[setattr(x, 'outcome', {ACKED}) for x in round_.deliveries]; self._drop(settled, round_)",
+            "self._take(round_)",
+            f"[claim.settle_open({ACKED}) for claim in round_.claims]; self._take(round_)",
         ),
     ),
-    _python("what was not begun is acked at the stop", (f"{THREAD}.stop_starting", "= RELEASED", f"= {ACKED}")),
+    _python("what was not begun is acked at the stop", (f"{THREAD}.stop_starting", "RELEASED", ACKED)),
     _lua(
         "a stranger's ack counts",
         ("settle_acks", "scores[i] ~= claim_score then", "not scores[i] then"),

@@ -112,7 +112,7 @@ def test_a_batch_that_goes_on_elsewhere_counts_each_row_once(
     for partitions, more, words in (
         (2, {}, "and is now run with 2 partitions, mergeRows=5 and chunkSize=4"),
         (3, {"mergeRows": "6"}, "was started with 3 partitions, mergeRows=5 and chunkSize=4"),
-        (3, {"chunkSize": "5"}, r"write rmq.spark.keyed\(frame, partitions=3\) with the same options"),
+        (3, {"chunkSize": "5"}, r"write rmq.spark.keyed\(frame, partitions=3\) with the options of the first attempt"),
     ):
         with pytest.raises(BatchChangedError, match=words):
             write(rows_of(topic, partitions), names, 10, partitions, **{**options, **more})
