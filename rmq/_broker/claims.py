@@ -174,7 +174,7 @@ class Claims(Generic[M]):
         topic: The registered definition.
         group: The group, on a stream topic.
         parse: Function that parses the reply of one slot.
-        ending: Values behind the outcomes of each slot.
+        ending: Values that follow the outcomes in the arguments of each slot.
         known: Other arguments that all claims have in common.
     """
 

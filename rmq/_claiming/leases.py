@@ -62,7 +62,7 @@ class InFlight:
         return [Selection(claim, rows) for claim in self.claims if not claim.busy and (rows := claim.settled_rows())]
 
     def begin_settling(self) -> list[Selection]:
-        """Return `settled`, and mark the claims as busy."""
+        """Mark the claims of `settled` rows as busy, and return these rows."""
         with self.marks:
             settled = self.settled()
             for claim, _ in settled:

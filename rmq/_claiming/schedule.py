@@ -110,7 +110,7 @@ class Schedule:
             self._set(slot, max(1, int(self._advance(monotonic_s) + pause_s * 1000)))
 
     def due(self, monotonic_s: float, most: int) -> list[int]:
-        """Return up to `most` slots to claim from now, those claimed from longest ago first."""
+        """Return up to `most` slots to claim from now, the longest unclaimed ones first."""
         self._advance(monotonic_s)
         queue, entries = self._queue, list[tuple[int, int]]()
         while queue and len(entries) < most:

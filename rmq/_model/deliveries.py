@@ -68,7 +68,6 @@ class Delivery(Generic[PayloadT]):
         row: Its row in the claim, from 0.
         content: Its content in bytes.
         body: Its body in bytes, or `None`. With the topic's `merge`: a number as text; `None` for items.
-        trace: The W3C traceparent sent with it, empty for none; see `rmq._model.records`.
 
     Examples:
         >>> jobs = Topic("jobs", TopicType.PRIORITY)
@@ -80,14 +79,23 @@ class Delivery(Generic[PayloadT]):
         True
     """
 
-    __slots__ = ("body", "claim", "content", "decoded", "row", "trace")
+    __slots__ = ("_sent_trace", "body", "claim", "content", "decoded", "row")
 
     _record: Record = NOTHING
     """The result of its sends; without the topic's `merge` that of one send of unknown time."""
 
     def __init__(self, claim: Claim, row: int, content: bytes, body: bytes | None = None) -> None:
         self.claim, self.row, self.content = claim, row, content
-        self.body, self.trace = (None, "") if body is None else unwrap(body)
+        self.body, self._sent_trace = (None, "") if body is None else unwrap(body)
+
+    @property
+    def trace(self) -> str:
+        """The W3C traceparent sent with it, or the one that an observer has set since; empty for none."""
+        return self.claim.traces.get(self.row, self._sent_trace)
+
+    @trace.setter
+    def trace(self, trace: str) -> None:
+        self.claim.traces[self.row] = trace
 
     @property
     def topic(self) -> Topic:
@@ -389,7 +397,7 @@ class MergedDelivery(Delivery[PayloadT]):
         self.claim, self.row, self.content = claim, row, content
         self._record = read_record(body) or NOTHING
         self._items: tuple[bytes, ...] | None = None
-        self.body, self.trace = body_of(self._record)
+        self.body, self._sent_trace = body_of(self._record)
 
     @property
     def record(self) -> Record:
@@ -425,11 +433,12 @@ class Claim:
         apart: Rows with a claim score and a lease of their own.
         named: Whether an ack must name the rows, because Redis could not ack the claim as a whole.
         busy: Whether a call with its score is under way: one that settles some of its rows, or renews them.
+        traces: The W3C traceparents that observers have set, by row.
     """
 
     __slots__ = (
         "__weakref__", "apart", "busy", "claimed_ms", "ended", "holder", "kind", "lease_until_s", "lost", "named",
-        "outcomes", "owner", "rows", "score", "slot", "topic",
+        "outcomes", "owner", "rows", "score", "slot", "topic", "traces",
     )  # fmt: skip
 
     def __init__(
@@ -453,6 +462,7 @@ class Claim:
         self.apart = _NONE_APART
         self.named = topic.merge is not None  # the value in flight goes with the ack
         self.busy = False
+        self.traces: dict[int, str] = {}
 
     def __len__(self) -> int:
         return len(self.outcomes)

@@ -175,7 +175,7 @@ def framed(items: Iterable[bytes]) -> bytes:
 
 
 def wanting(parts: int) -> bytes:
-    """Return the beginning of a join's value: the number of parts that it waits for."""
+    """Return the head of a stored join: the number of parts that its message waits for."""
     return _WANTED.pack(parts)
 
 

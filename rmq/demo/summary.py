@@ -37,7 +37,7 @@ class Account:
 
     @classmethod
     def between(cls, before: TopicStats, now: TopicStats) -> Account:
-        """Return the counts of the time between two readings."""
+        """Return the account of the time between two readings of the figures."""
         names = ("accepted", "merged", "delivered", "retried", "acked", "cancelled", "purged", "trimmed")
         grown = {name: now.total(name) - before.total(name) for name in names}
         # dead messages that were removed meanwhile died as well
