@@ -427,6 +427,8 @@ class Topic(Generic[PayloadT]):
         """Return the definition as JSON values, without the version of the document."""
         stored = json_of(self) | {"lease_s": self.lease_s, "max_backlog": self.max_backlog}
         del stored["lease_ms"]
+        if self.max_rate is not None:
+            stored["max_burst"] = self.max_burst
         return stored
 
     def to_json(self) -> str:
