@@ -155,6 +155,20 @@ def test_a_look_at_a_broken_slot_does_not_hide_what_is_due_in_the_others(
     assert texts(claims.claim(10).deliveries) == ["quiet"]
 
 
+def test_a_round_with_nothing_to_send_waits_for_no_server(
+    connections: Connections, topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It used to read the topology, which waits for a server that stands still; handlers waited with it."""
+
+    def dispatch(*_: object) -> None:
+        raise AssertionError("something was sent")
+
+    claims = Fetcher(ClaimPlanner(connections, topic, [0, 1]), HOLDER)
+    monkeypatch.setattr(Connections, "dispatch", dispatch)
+    round_ = claims.carry_out(ClaimPlan([], False))
+    assert (round_.deliveries, round_.unsent) == ([], [])
+
+
 def test_a_lost_reply_is_not_asked_for_again_at_once(client: RmqClient, topic: Topic, proxy: Proxy) -> None:
     """Pitfall 1: each such claim may strand messages until their lease ends."""
     connections = Connections(parse_url(proxy.url))
