@@ -195,7 +195,7 @@ def test_as_it_is_typed(spark: SparkSession, spark_client: RmqClient, log: Topic
         (("{topic}", "--out", "{out}", "--older-than", "soon"), 2, "--older-than is 'soon'"),
         (("{topic}", "--out", "", "--older-than", "1h"), 2, "out is empty"),
         (("{topic}", "--out", "{out}", "--older-than", "1h", "--batch", "0"), 2, "batch is 0"),
-        (("{topic}", "--out", "{out}", "--older-than", "1h", "--group", "a:b"), 2, "group 'a:b' must be"),
+        (("{topic}", "--out", "{out}", "--older-than", "1h", "--group", "a:b"), 2, "group is 'a:b'; it must be"),
         (("{topic}", "--out", "{out}", "--older-than", "1h", "--no-trim", "--trim-after", "1h"), 2, "--no-trim"),
         (("{topic}", "--out", "/dev/null/x", "--older-than", "1h"), 1, "/dev/null"),
         (("{topic}", "--out", "nowhere://x", "--older-than", "1h"), 2, "nowhere"),
