@@ -6,7 +6,6 @@ it by Redis' clock.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
 from secrets import token_hex
@@ -19,6 +18,7 @@ from rmq._broker.registry import Registry, check_name
 from rmq._io.backend import Background
 from rmq._io.reports import reporter
 from rmq._model.figures import GroupStats, StreamStats, TopicStats
+from rmq._model.retry import draw_jitter
 from rmq._model.settings import check_whole
 from rmq._model.times import MAX_SCORE
 from rmq._model.topics import Topic, TopicType
@@ -244,4 +244,4 @@ class Recorder(Background):
 
     @staticmethod
     def _spread(most_s: float) -> float:
-        return random.random() * most_s  # noqa: S311 - so that processes do not all send requests at once
+        return draw_jitter() * most_s  # so that processes do not all send requests at once

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from datetime import timedelta
@@ -16,6 +15,7 @@ from rmq._claiming.wakeups import WakeupSubscriber
 from rmq._io.reports import reporter
 from rmq._model.claims import Selection, bytes_of, cut, deliveries_of, size_of, whole
 from rmq._model.deliveries import Delivery
+from rmq._model.retry import CHANCE
 from rmq._model.times import monotonic_s, seconds
 from rmq.errors import ClientClosedError, InvalidValueError, RedisUnavailableError
 
@@ -63,7 +63,7 @@ def poll_all(
             if each._connections.forked:
                 each._connections.refuse_misuse()
             turns.enter_context(cast("AbstractContextManager[object]", each._poll_lock))
-        claimed = _poll(random.sample(distinct, len(distinct)), max_messages, timeout_s)  # none is always the first one
+        claimed = _poll(CHANCE.sample(distinct, len(distinct)), max_messages, timeout_s)  # none is always the first one
     return deliveries_of(claimed)
 
 

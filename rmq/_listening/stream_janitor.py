@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Collection, Sequence
 
 from rmq._broker.broker import Broker
 from rmq._io.backend import Background, Event, Runtime
 from rmq._io.reports import reporter
+from rmq._model.retry import draw_jitter
 from rmq._model.times import monotonic_s
 from rmq.errors import RmqError
 
@@ -35,7 +35,7 @@ class StreamUpkeep:
     ) -> None:
         self._source = source
         self._slots, self._finished = slots, finished
-        self._pause_s = every_s * (0.5 + random.random() / 2)  # noqa: S311 - so that the processes do not all ask at once
+        self._pause_s = every_s * (0.5 + draw_jitter() / 2)  # so that the processes do not all ask at once
         self._rest_s, self._rest_until_s = rest_s, 0.0
         self._before = self._turn = 0
         self.next_s = monotonic_s() + self._pause_s

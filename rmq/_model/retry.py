@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -147,9 +148,14 @@ def retry_from_json(value: dict[str, Any]) -> RetryPolicy:
     return kind_of(POLICIES, value, "retry policy", "policy")
 
 
+CHANCE = random.Random()  # noqa: S311 - spreads load, keeps no secret
+"""The library's own generator: it draws in threads, and would disturb a program that seeds the global one."""
+os.register_at_fork(after_in_child=CHANCE.seed)
+
+
 def draw_jitter() -> float:
     """Return a random number in [0, 1) for `RetryPolicy.delay_ms`."""
-    return random.random()  # noqa: S311 - spreads load, keeps no secret
+    return CHANCE.random()
 
 
 LONGEST_MS = 24 * 3600 * 1000

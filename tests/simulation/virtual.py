@@ -22,7 +22,7 @@ from unittest import mock
 import rmq
 from tests.simulation.stream_clock import SimulatedScripts
 from tests.simulation.world import EPOCH_MS, START_S, World
-from tests.support.core import ScriptLibrary, connections, stream_broker, times
+from tests.support.core import CHANCE, ScriptLibrary, connections, stream_broker, times
 from tests.support.slots import READ_FAKE_CLOCK, scripts_under_test
 
 OWN_FROM = 2
@@ -97,14 +97,16 @@ def virtual(scripts: ScriptLibrary | None = None) -> Iterator[None]:
 def inhabit(world: World, seed: int) -> Iterator[None]:
     """Let this world's time and randomness rule."""
     global _world
-    state = random.getstate()
+    state, states = random.getstate(), CHANCE.getstate()
     random.seed(f"library {seed}")
+    CHANCE.seed(f"library {seed}")
     _world = world
     try:
         yield
     finally:
         _world = None
         random.setstate(state)
+        CHANCE.setstate(states)
 
 
 def _users_of_the_clock() -> list[ModuleType]:

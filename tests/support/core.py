@@ -150,6 +150,7 @@ from rmq._model.replies import MovedOwner as MovedOwner
 from rmq._model.replies import PartlySent as PartlySent
 from rmq._model.replies import SettleReply as SettleReply
 from rmq._model.replies import StreamClaimed as StreamClaimed
+from rmq._model.retry import CHANCE as CHANCE
 from rmq._model.schema import SCHEMA_VERSION as SCHEMA_VERSION
 from rmq._model.scores import MAX_SCORE as MAX_SCORE
 from rmq._model.scores import ages_for as ages_for

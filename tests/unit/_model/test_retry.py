@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import random
 from datetime import timedelta
 from typing import Any
 
@@ -93,3 +95,21 @@ def test_an_unknown_policy_is_refused() -> None:
 
 def test_jitter_is_drawn_from_0_to_1() -> None:
     assert all(0 <= draw_jitter() < 1 for _ in range(100))
+
+
+def test_the_generator_of_the_program_is_left_alone() -> None:
+    random.seed(7)
+    before = random.getstate()
+    assert len({draw_jitter() for _ in range(10)}) == 10
+    assert random.getstate() == before
+
+
+def test_a_child_does_not_draw_what_its_parent_draws() -> None:
+    read, write = os.pipe()
+    if (child := os.fork()) == 0:
+        os.write(write, repr(draw_jitter()).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(write)
+    with os.fdopen(read) as told:
+        assert told.read() != repr(draw_jitter())
