@@ -66,7 +66,7 @@ class ClaimPlan:
     tokens: int = 0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)  # its lists are of one type
 class FetchResult:
     """The result of a round of claims, and of earlier rounds whose replies have arrived with it.
 

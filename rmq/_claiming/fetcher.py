@@ -214,7 +214,7 @@ class Fetcher:
         sent_s = monotonic_s()
         requests, unsent = self._requests(plan, settled, held, sent_s)
         if not requests:
-            return FetchResult([], unsent, unused=plan.tokens)
+            return FetchResult(unsent=unsent, unused=plan.tokens)
         round_ = _Round(requests, sent_s, metered=plan.tokens > 0)
         if self._connections.multi_node:
             self._post(round_, CLAIM_BYTES, deadline_s)

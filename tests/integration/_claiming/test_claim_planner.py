@@ -156,17 +156,22 @@ def test_a_look_at_a_broken_slot_does_not_hide_what_is_due_in_the_others(
 
 
 def test_a_round_with_nothing_to_send_waits_for_no_server(
-    connections: Connections, topic: Topic, monkeypatch: pytest.MonkeyPatch
+    client: RmqClient, connections: Connections, topic: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It used to read the topology, which waits for a server that stands still; handlers waited with it."""
 
     def dispatch(*_: object) -> None:
         raise AssertionError("something was sent")
 
-    claims = Fetcher(ClaimPlanner(connections, topic, [0, 1]), HOLDER)
+    client.producer(topic).send(PriorityMessage("a", 100))
+    claims = Fetcher(ClaimPlanner(connections, topic, range(topic.slots)), HOLDER)
+    [claim] = claims.claim(1).claims
+    claim.settle_open(ACKED)
     monkeypatch.setattr(Connections, "dispatch", dispatch)
-    round_ = claims.carry_out(ClaimPlan([], False))
-    assert (round_.deliveries, round_.unsent) == ([], [])
+    monkeypatch.setattr(connections, "unresponsive_nodes", {1})
+    monkeypatch.setattr(ClaimPlanner, "is_unresponsive", lambda *_: True)
+    round_ = claims.carry_out(ClaimPlan([], False), [whole(claim)])
+    assert (round_.claims, round_.settled, round_.unsent) == ([], [], [whole(claim)]), "its server is silent"
 
 
 def test_a_lost_reply_is_not_asked_for_again_at_once(client: RmqClient, topic: Topic, proxy: Proxy) -> None:
