@@ -167,17 +167,16 @@ def test_a_claim_whose_reply_is_lost_is_not_repeated_its_messages_come_back(
 
         def poll() -> bool:
             deliveries = consumer.poll(100, timeout=0.1)
-            assert consumer.ack(deliveries) == []
-            found.extend(deliveries)
+            late = consumer.ack(deliveries)  # on a busy machine the lease may end before: they come once more
+            found.extend(delivery for delivery in deliveries if delivery not in late)
             return len({delivery.content for delivery in found}) == 10
 
         wait_until(poll)
     assert Counter(texts([first, *found])) == Counter({f"m{i}": 1 for i in range(11)})
     stats = stats_of(direct, topic)
     assert left_in(stats) == (0, 0, 0, 0)
-    # none was claimed again before its lease had ended: each loss cost one attempt
-    assert all(delivery.attempt <= 2 for delivery in found)
-    assert stats.total("expired") == sum(delivery.attempt == 2 for delivery in found) > 0
+    # none was claimed again before its lease had ended: each further attempt is a lease that has
+    assert stats.total("expired") == sum(delivery.attempt - 1 for delivery in found) > 0
 
 
 @each_fault
