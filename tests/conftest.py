@@ -28,7 +28,9 @@ settings.register_profile("default", **_quiet)
 settings.register_profile("ci", derandomize=True, **_quiet)
 settings.register_profile("long", max_examples=5_000, **_quiet)
 # for planted bugs: the first failure is enough
-settings.register_profile("mutants", phases=(Phase.generate,), derandomize=True, report_multiple_bugs=False, **_quiet)
+settings.register_profile(
+    "mutants", phases=(Phase.explicit, Phase.generate), derandomize=True, report_multiple_bugs=False, **_quiet
+)
 settings.load_profile(os.environ.get(PROFILE_VARIABLE) or "default")
 
 os.environ.setdefault("SPARK_SUBMIT_OPTS", jvm_options())
