@@ -1,13 +1,13 @@
-"""Files and lists of parameters stay small enough to be read; how large the whole is, is printed for information."""
+"""Files and lists of parameters stay small enough to be read, and a package that outgrows its ceiling is named."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+from tests.support.code_lines import CEILINGS, over
 
 ROOT = Path(__file__).parents[2]
 MOST_LINES = 600
@@ -77,9 +77,10 @@ def test_no_function_has_too_many_parameters() -> None:
     assert many == MANY_PARAMETERS.keys()
 
 
-@pytest.mark.parametrize("suffix", [".py", ".lua"])
-def test_how_large_the_whole_is(suffix: str, record_property: Callable[[str, object], None]) -> None:
-    lines = sum(len(path.read_text("utf-8").splitlines()) for path in sources(suffix))
-    record_property(f"lines{suffix}", lines)
-    print(f"{lines:,} lines in *{suffix}")
-    assert lines
+def test_a_package_beyond_its_ceiling_is_named() -> None:
+    ceiling = CEILINGS["rmq/_model"]
+    assert over({"rmq/_model": ceiling, "lua: scripts": 1}) == []
+    assert over({"rmq/_model": ceiling + 1, "rmq/_other": 1}) == [
+        f"rmq/_model has {ceiling + 1:,} lines of code; its ceiling is {ceiling:,}",
+        "rmq/_other has 1 lines of code; its ceiling is 0",
+    ]
