@@ -10,10 +10,11 @@ import json
 import logging
 import sys
 import traceback
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Annotated, Any, Concatenate, ParamSpec, TextIO, TypeVar, cast, get_args
+from operator import attrgetter, methodcaller
+from typing import Annotated, Any, Concatenate, ParamSpec, TextIO, TypeAlias, TypeVar, cast, get_args
 
 import typer
 from rich.console import Console, RenderableType
@@ -41,6 +42,9 @@ DEADLINE_S = 5.0
 _MOST_ERROR_CHARACTERS = 2_000
 P = ParamSpec("P")
 T = TypeVar("T")
+
+Columns: TypeAlias = Mapping[str, Callable[[T], str | Text]]
+"""Columns of a table: name, as for `new_table` -> the function that returns the escaped cell of a value."""
 
 Url = Annotated[
     str | None,
@@ -138,8 +142,7 @@ class Session:
         self,
         found: Iterable[T],
         document: Callable[[T], object],
-        columns: Sequence[str],
-        cells: Callable[[T], Iterable[str | Text]],
+        columns: Columns[T],
         empty: str,
         limit: int = 0,
     ) -> None:
@@ -148,21 +151,18 @@ class Session:
         Args:
             found: The values to print.
             document: Returns the JSON document of a value.
-            columns: Columns of the table; see `new_table`.
-            cells: Returns the escaped cells of a value's row.
+            columns: Columns of the table.
             empty: Note to print instead of a table without rows.
             limit: Maximum number of values to print, 0 for all. If there are more, a note is printed.
         """
-        table, values = new_table(*columns), iter(found)
-        for value in itertools.islice(values, limit or None):
-            if self.json:
+        values = iter(found)
+        first = itertools.islice(values, limit or None)
+        if self.json:
+            for value in first:
                 self.document(document(value))
-            else:
-                table.add_row(*cells(value))
-        if not self.json and table.row_count:
-            self.out.print(table)
-        elif not self.json:
-            self.note(empty)
+        else:
+            table = table_of(columns, first)
+            self.overview(None, table if table.row_count else None, empty)
         if limit and next(values, None) is not None:
             self.note(f"only the first {limit:,} are shown; --limit N shows more, --limit 0 shows all")
 
@@ -366,6 +366,33 @@ def new_table(*columns: str, title: str | None = None) -> Table:
         else:
             table.add_column(name, overflow="fold")
     return table
+
+
+def table_of(
+    columns: Columns[T],
+    values: Iterable[T],
+    title: str | None = None,
+    style: Callable[[T], str | None] = lambda value: None,
+) -> Table:
+    """Return a table with a row for each value. `style` returns the style of a value's row."""
+    table = new_table(*columns, title=title)
+    for value in values:
+        table.add_row(*(cell(value) for cell in columns.values()), style=style(value))
+    return table
+
+
+def numbers(names: str) -> Columns[Any]:
+    """Return the columns of whole numbers that are attributes of the values; `names` are separated by spaces."""
+    return {f">{name.replace('_', ' ')}": _formatted(attrgetter(name)) for name in names.split()}
+
+
+def totals(names: Iterable[str]) -> Columns[Any]:
+    """Return the columns of counters, which the method `total` of the values returns."""
+    return {f">{name}": _formatted(methodcaller("total", name)) for name in names}
+
+
+def _formatted(read: Callable[[Any], int]) -> Callable[[Any], str]:
+    return lambda value: f"{read(value):,}"
 
 
 def cut(value: str | bytes) -> Text:

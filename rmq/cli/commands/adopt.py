@@ -10,7 +10,7 @@ import typer
 from rmq._model.display import shown
 from rmq._ownership import Coordinator
 from rmq._ownership.logins import encryption, login
-from rmq.cli.console import DEADLINE_S, Session, new_table
+from rmq.cli.console import DEADLINE_S, Columns, Session, table_of
 from rmq.cli.options import TopicName, ZooKeeperCa, ZooKeeperCert, ZooKeeperKey, ZooKeeperUser
 from rmq.client import RmqClient
 from rmq.errors import InvalidValueError
@@ -53,9 +53,11 @@ def adopt(
         moved = f"{adoption.moved:,} of {sum(adoption.stored.values()):,} slots moved to {there}"
         session.result(asdict(adoption), moved)
         return
-    table = new_table("ensemble", ">slots")
-    for ensemble, slots in sorted(adoption.stored.items()):
-        table.add_row(shown(ensemble) or "none", f"{slots:,}")
+    columns: Columns[tuple[str, int]] = {
+        "ensemble": lambda owned: shown(owned[0]) or "none",
+        ">slots": lambda owned: f"{owned[1]:,}",
+    }
+    table = table_of(columns, sorted(adoption.stored.items()))
     session.overview(asdict(adoption), table, "")
     if zookeeper is None or session.json:
         return

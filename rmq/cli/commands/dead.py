@@ -13,11 +13,12 @@ from rich.text import Text
 from rmq._admin.dead_letters import DeadFilter, DeadLetters, GroupDead
 from rmq._model.display import counted, from_now, shown
 from rmq._model.entries import check_group
-from rmq._model.merge_words import sent, value_words
+from rmq._model.merge_words import sent
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import DeadMessage
 from rmq.cli import documents
-from rmq.cli.console import Session, cut, cut_words, reason, redis_now_ms
+from rmq.cli.commands.find import value_columns
+from rmq.cli.console import Columns, Session, cut, reason, redis_now_ms
 from rmq.cli.options import DueIn, Group, Limit, NewPriority, TopicName, Yes, payload, span_of
 from rmq.cli.parsing import parse_past
 from rmq.client import RmqClient
@@ -79,21 +80,20 @@ def list_dead(
     with session.opened(topic) as (client, definition):
         now_ms = redis_now_ms(client, definition)
 
-        merges = definition.merge is not None
+        def error(message: DeadMessage) -> Text:
+            text = Text(shown(reason(message), _MOST_ERROR_CHARACTERS))
+            return text if definition.merge is None else text.append(f"\nsent {sent(message, now_ms)}", "dim")
 
-        def cells(message: DeadMessage) -> tuple[str | Text, ...]:
-            error = Text(shown(reason(message), _MOST_ERROR_CHARACTERS))
-            died = from_now(message.died_ms, now_ms)
-            rest = str(message.attempts), str(message.slot), died
-            if merges:
-                error.append(f"\nsent {sent(message, now_ms)}", "dim")
-                return cut(message.content), cut_words(value_words(message)), f"{message.merged:,}", error, *rest
-            return cut(message.content), error, *rest
-
+        columns: Columns[DeadMessage] = {
+            "~content": lambda message: cut(message.content),
+            **value_columns(definition, ()),
+            "error": error,
+            ">attempts": lambda message: str(message.attempts),
+            ">slot": lambda message: str(message.slot),
+            ">died": lambda message: from_now(message.died_ms, now_ms),
+        }
         found = _dead(client, definition, group).list(chosen.filter(now_ms), limit + 1 if limit else None)
-        values = ("~value", ">sends") if merges else ()
-        columns = "~content", *values, "error", ">attempts", ">slot", ">died"
-        session.rows(found, partial(documents.dead_message, definition), columns, cells, "no dead messages", limit)
+        session.rows(found, partial(documents.dead_message, definition), columns, "no dead messages", limit)
 
 
 def redrive(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import Annotated, overload
 
@@ -15,7 +16,7 @@ from rmq._model.display import shown, when
 from rmq._model.entries import Position, StreamEntry
 from rmq._model.topics import Topic
 from rmq.cli import documents
-from rmq.cli.console import FAILED, Session, cut, redis_now_ms
+from rmq.cli.console import FAILED, Columns, Session, cut, redis_now_ms
 from rmq.cli.options import Slots, StreamName, duration, span_of
 from rmq.cli.parsing import parse_past_ms
 from rmq.errors import InvalidValueError
@@ -146,14 +147,13 @@ def trim(
 
 def print_entries(session: Session, topic: Topic, entries: Iterable[StreamEntry], limit: int) -> None:
     """Print entries as a table, or with --json as one line of JSON each."""
-    session.rows(
-        entries,
-        lambda entry: documents.entry(topic, entry),
-        ("id", "~content", ">slot", ">sent"),
-        lambda entry: (entry.id, cut(entry.content), str(entry.slot), when(entry.time_ms)),
-        f"no entries found in topic {topic.name}",
-        limit,
-    )
+    columns: Columns[StreamEntry] = {
+        "id": lambda entry: entry.id,
+        "~content": lambda entry: cut(entry.content),
+        ">slot": lambda entry: str(entry.slot),
+        ">sent": lambda entry: when(entry.time_ms),
+    }
+    session.rows(entries, partial(documents.entry, topic), columns, f"no entries found in topic {topic.name}", limit)
 
 
 @overload

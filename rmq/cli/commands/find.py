@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
-from rich.text import Text
 
 from rmq._model.display import counted, from_now, shown, span
 from rmq._model.merge_words import Carrier, carried, sends_words, sent, value_words
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import AnyPlace, FoundMessage, PeekedMessage, Whereabouts
 from rmq.cli import documents
-from rmq.cli.console import FAILED, Session, cut, cut_words, reason
+from rmq.cli.console import FAILED, Columns, Session, cut, cut_words, reason
 from rmq.cli.documents import Place
 from rmq.cli.options import Content, SlotBasis, Slots, TopicName, payload
 
@@ -142,7 +142,7 @@ def search(
     """
     with session.client() as client:
         definition = client.topic(topic)
-        view, merges = client.inspect(definition), definition.merge is not None
+        view = client.inspect(definition)
         wanted = cast("list[AnyPlace]", [place.name for place in places or Place])
         found: list[FoundMessage] = []
         looked_at, ended = 0, False
@@ -151,19 +151,16 @@ def search(
             found += page.messages
             looked_at, cursor = looked_at + page.looked_at, page.cursor
             ended = cursor is None or len(found) >= limit or looked_at >= budget
-    with_bodies = not merges and any(message.body is not None for message in found)
-
-    def cells(message: FoundMessage) -> list[str | Text]:
-        body = [cut(message.body or b"")] if with_bodies else []
-        if merges:
-            body = [cut_words(value_words(message)), f"{message.merged:,}" if message.merged else "-"]
-        where = [Place[message.place].value, str(message.slot), _when(message)]
-        return [cut(message.content), *body, *where, cut(reason(message))]
-
-    values = ["~body"] if with_bodies else ["~value", ">sends"] if merges else []
-    columns = ["~content", *values, "place", ">slot", ">when", "~why"]
+    columns: Columns[FoundMessage] = {
+        "~content": lambda message: cut(message.content),
+        **value_columns(definition, found),
+        "place": lambda message: Place[message.place].value,
+        ">slot": lambda message: str(message.slot),
+        ">when": _when,
+        "~why": lambda message: cut(reason(message)),
+    }
     none = f"no message of topic {topic} matches" if cursor is None else "no message matches so far"
-    session.rows(found, partial(documents.message, definition), columns, cells, none)
+    session.rows(found, partial(documents.message, definition), columns, none)
     if cursor is not None:
         session.note(f"examined about {looked_at:,} entries; continue with --cursor '{cursor}'")
     if not found:
@@ -174,3 +171,14 @@ def _when(message: FoundMessage) -> str:
     if message.due_ms is not None:
         return from_now(message.due_ms, message.now_ms)
     return "retry" if message.retries_left is not None else f"{message.priority:,}"
+
+
+def value_columns(topic: Topic, found: Sequence[PeekedMessage | FoundMessage]) -> Columns[Any]:
+    """Return the columns of the messages' bodies, if any; on a topic with a merge, of their values and sends."""
+    if topic.merge is not None:
+        return {
+            "~value": lambda message: cut_words(value_words(message)),
+            ">sends": lambda message: f"{message.merged:,}" if message.merged else "-",
+        }
+    has_bodies = any(message.body is not None for message in found)
+    return {"~body": lambda message: cut(message.body or b"")} if has_bodies else {}

@@ -14,15 +14,16 @@ from rmq._admin.control import Control
 from rmq._admin.stream_topic import StreamTopic
 from rmq._model.display import from_now, json_payload, shown, span
 from rmq._model.entries import check_group
-from rmq._model.merge_words import sent, value_words
+from rmq._model.merge_words import sent
 from rmq._model.replies import ControlResult
 from rmq._model.times import moment_at
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import PeekedMessage, Place
 from rmq.cli import documents
 from rmq.cli.commands.entries import print_entries
+from rmq.cli.commands.find import value_columns
 from rmq.cli.commands.streams import print_pending
-from rmq.cli.console import FAILED, Session, cut, cut_words
+from rmq.cli.console import FAILED, Columns, Session, cut
 from rmq.cli.options import Content, Group, SlotBasis, Slots, TopicName, duration, instant, span_of
 
 Where = Literal["store", "in-flight", "retry"]
@@ -45,37 +46,34 @@ def peek(
             return
         found = client.inspect(definition).peek(cast("Place", documents.Place(place).name), limit, slots)
         found = sorted(found, key=lambda message: _next_first(definition, message))[:limit]
-        prioritised = not definition.type.timed and place == "store"
-        merges = definition.merge is not None
-        with_bodies = not merges and any(message.body is not None for message in found)
-        with_retries = not merges or any(message.retries_left is not None for message in found)
-
-        handled = any(message.handled_by is not None for message in found)
-
-        def cells(message: PeekedMessage) -> list[str | Text]:
-            fresh = message.retries_left is None
-            when = "now" if message.due_ms is None else from_now(message.due_ms, message.now_ms)
-            if prioritised:
-                when = str(message.priority) if fresh else "retry"
-            body = [cut(message.body or b"")] if with_bodies else []
-            if merges:
-                body = [cut_words(value_words(message)), f"{message.merged:,}", sent(message, message.now_ms)]
-            retries = ["all" if fresh else str(message.retries_left)] if with_retries else []
-            handler: list[str | Text] = []
-            if handled:
-                since = "" if message.handled_by is None else f"{span(message.handled_ms or 0)} by {message.handled_by}"
-                handler = [cut(since)]
-            return [cut(message.content), *body, str(message.slot), when, *retries, *handler]
-
-        columns = [
-            "~content",
-            *(["~body"] if with_bodies else ["~value", ">sends", ">sent"] if merges else []),
-            ">slot",
-        ]
-        columns += [">priority" if prioritised else f">{_DUE[place]}", *([">retries left"] if with_retries else [])]
-        columns += ["~handled for"] if handled else []
+        columns: Columns[PeekedMessage] = {
+            "~content": lambda message: cut(message.content),
+            **value_columns(definition, found),
+            **({} if definition.merge is None else {">sent": lambda message: sent(message, message.now_ms)}),
+            ">slot": lambda message: str(message.slot),
+        }
+        if definition.type.timed or place != "store":
+            columns |= {f">{_DUE[place]}": _due_words}
+        else:
+            columns |= {">priority": lambda message: str(message.priority) if _is_new(message) else "retry"}
+        if definition.merge is None or not all(map(_is_new, found)):
+            columns |= {">retries left": lambda message: "all" if _is_new(message) else str(message.retries_left)}
+        if any(message.handled_by is not None for message in found):
+            columns |= {"~handled for": _handler_words}
         document = partial(documents.message, definition)
-        session.rows(found, document, columns, cells, f"topic {topic} has no messages with --place {place}")
+        session.rows(found, document, columns, f"topic {topic} has no messages with --place {place}")
+
+
+def _is_new(message: PeekedMessage) -> bool:
+    return message.retries_left is None
+
+
+def _due_words(message: PeekedMessage) -> str:
+    return "now" if message.due_ms is None else from_now(message.due_ms, message.now_ms)
+
+
+def _handler_words(message: PeekedMessage) -> Text:
+    return cut("" if message.handled_by is None else f"{span(message.handled_ms or 0)} by {message.handled_by}")
 
 
 def _peek_group(

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Group, RenderableType
@@ -17,19 +17,24 @@ from rich.text import Text
 from rmq._broker.registry import UnreadableTopic
 from rmq._model.display import counted, span, when
 from rmq._model.entries import check_group, id_key
-from rmq._model.figures import ConsumerStats, GroupStats, StreamStats, TopicStats
+from rmq._model.figures import ConsumerStats, GroupSlot, GroupStats, StreamStats, TopicStats
 from rmq._model.merge_words import merge_name
 from rmq._model.topics import Topic, TopicType
 from rmq.cli import documents
-from rmq.cli.commands.streams import consumers_table, group_tables
+from rmq.cli.commands.streams import consumers_table, group_tables, lag_words
 from rmq.cli.commands.topics import show_topics
-from rmq.cli.console import Session, new_table
+from rmq.cli.console import Columns, Session, numbers, table_of, totals
 from rmq.client import RmqClient
 from rmq.errors import InvalidValueError, RedisUnavailableError, RmqError
 
 _TOTALS = ("accepted", "merged", "delivered", "acked", "retried", "buried")
 _RARE = [name for name in documents.SLOT_TOTALS if name not in _TOTALS]
-_SIZES = (">backlog", ">due now", ">late", ">in flight", ">waiting", ">dead")
+_SIZES: Columns[TopicStats] = {
+    **numbers("backlog due_now"),
+    ">late": lambda each: span(each.lateness_ms) if each.lateness_ms else "-",
+    **numbers("in_flight waiting"),
+    ">dead": lambda each: Text(f"{each.dead:,}", style="red" if each.dead else ""),
+}
 _RED = "bold red"
 
 
@@ -130,27 +135,14 @@ def _watch(session: Session, read: Callable[[], _Found], slots: bool, every_s: f
 
 def _view(found: _Found, slots: bool) -> RenderableType:
     plain = [each for each in found.figures if isinstance(each, TopicStats)]
-    now = new_table("topic", *_SIZES, title="Now")
-    since = new_table("topic", *(f">{name}" for name in _TOTALS), title="Since the topic began")
-    for each in plain:
-        now.add_row(each.topic.name, *_sizes(each))
-        since.add_row(each.topic.name, *(f"{each.total(name):,}" for name in _TOTALS))
+    name: Columns[TopicStats] = {"topic": lambda each: each.topic.name}
+    now = table_of({**name, **_SIZES}, plain, "Now")
+    since = table_of({**name, **totals(_TOTALS)}, plain, "Since the topic began")
     parts: list[RenderableType] = [now, since, Group(*_remarks(plain))] if plain else []
     if slots:
         parts += map(_slot_table, plain)
     parts += _stream_parts([each for each in found.figures if isinstance(each, StreamFigures)], slots)
     return Group(*(Padding(part, (0, 0, 1, 0), expand=False) for part in parts))
-
-
-def _sizes(each: TopicStats) -> list[Text]:
-    return [
-        Text(f"{each.backlog:,}"),
-        Text(f"{each.due_now:,}"),
-        Text(span(each.lateness_ms) if each.lateness_ms else "-"),
-        Text(f"{each.in_flight:,}"),
-        Text(f"{each.waiting:,}"),
-        Text(f"{each.dead:,}", style="red" if each.dead else ""),
-    ]
 
 
 def _remarks(found: Sequence[TopicStats]) -> Iterable[Text]:
@@ -163,34 +155,37 @@ def _remarks(found: Sequence[TopicStats]) -> Iterable[Text]:
             yield Text(f"{each.topic.name}: also {', '.join(rare)}", style="dim")
         if paused := [slot.slot for slot in each.slots if slot.paused]:
             yield Text(f"{each.topic.name}: {len(paused):,} of {len(each.slots):,} slots are paused", style="yellow")
-        if each.unaccounted:
-            yield Text(f"{each.topic.name}: {counted(each.unaccounted, 'message')} unaccounted for", style=_RED)
+        yield from _unaccounted(each.topic.name, each.unaccounted, "message")
 
 
 def _slot_table(found: TopicStats) -> RenderableType:
-    table = new_table(">slot", *_SIZES, ">acked", title=found.topic.name)
     used = [slot for slot in found.slots if any(slot.totals.values()) or slot.unaccounted]
-    for slot in used:
-        style = _RED if slot.unaccounted else "yellow" if slot.paused else None
-        alone = TopicStats(found.topic, (slot,))
-        table.add_row(str(slot.slot), *_sizes(alone), f"{alone.total('acked'):,}", style=style)
-    parts: list[RenderableType] = [table]
+    columns: Columns[TopicStats] = {">slot": lambda each: str(each.slots[0].slot), **_SIZES, **totals(["acked"])}
+    parts: list[RenderableType] = [
+        table_of(columns, [TopicStats(found.topic, (slot,)) for slot in used], found.topic.name, _slot_style)
+    ]
     if unused := len(found.slots) - len(used):
         parts.append(Text(f"{unused:,} of {len(found.slots):,} slots were never used", style="dim"))
-    wrong = ((slot.slot, slot.unaccounted) for slot in used if slot.unaccounted)
-    parts += [Text(f"slot {slot}: {counted(number, 'message')} unaccounted for", style=_RED) for slot, number in wrong]
-    return Group(*parts)
+    return Group(
+        *parts, *(text for slot in used for text in _unaccounted(f"slot {slot.slot}", slot.unaccounted, "message"))
+    )
+
+
+def _slot_style(stats: TopicStats) -> str | None:
+    return _RED if stats.unaccounted else "yellow" if stats.slots[0].paused else None
 
 
 def _stream_parts(found: Sequence[StreamFigures], slots: bool) -> Iterable[RenderableType]:
     if not found:
         return
-    table = new_table("topic", ">length", "oldest", "newest", ">accepted", ">trimmed", ">deleted", title="Streams")
-    for each in found:
-        totals = (f"{each.stats.total(name):,}" for name in ("accepted", "trimmed", "deleted"))
-        ends = (_sent(each.stats.first_id), _sent(each.stats.last_id))
-        table.add_row(each.stats.topic.name, f"{each.stats.length:,}", *ends, *totals)
-    yield table
+    columns: Columns[StreamStats] = {
+        "topic": lambda each: each.topic.name,
+        **numbers("length"),
+        "oldest": lambda each: _sent(each.first_id),
+        "newest": lambda each: _sent(each.last_id),
+        **totals(["accepted", "trimmed", "deleted"]),
+    }
+    yield table_of(columns, [each.stats for each in found], "Streams")
     rows = [(each.stats.topic.name, group) for each in found for group in each.groups]
     if rows:
         yield group_tables(rows)
@@ -207,34 +202,38 @@ def _sent(entry_id: str) -> str:
 
 
 def _stream_slot_table(found: StreamFigures) -> RenderableType:
-    table = new_table(
-        ">slot", ">length", "group", ">lag", ">in flight", ">waiting", ">dead", ">epoch", ">oldest unacked",
-        title=found.stats.topic.name,
-    )  # fmt: skip
-    for slot in found.stats.slots:
-        here = [group.slots[slot.slot] for group in found.groups]
-        for each in here:
-            lag = "unknown" if each.lag is None else f"{each.lag:,}"
-            sizes = (f"{size:,}" for size in (each.in_flight, each.waiting, each.dead, each.epoch))
-            style = "yellow" if each.paused else None
-            age = span(max(0, slot.now_ms - id_key(each.oldest_id)[0])) if each.oldest_id else "-"
-            table.add_row(str(slot.slot), f"{slot.length:,}", each.group, lag, *sizes, age, style=style)
-        if not here:
-            table.add_row(str(slot.slot), f"{slot.length:,}")
-    return table
+    slots = {slot.slot: slot for slot in found.stats.slots}
+
+    def age(each: GroupSlot) -> str:
+        return span(max(0, slots[each.slot].now_ms - id_key(each.oldest_id)[0])) if each.oldest_id else "-"
+
+    of_group: Columns[GroupSlot] = {
+        "group": lambda each: each.group,
+        ">lag": lag_words,
+        **numbers("in_flight waiting dead epoch"),
+        ">oldest unacked": age,
+    }
+    rows: Sequence[Any] = [group.slots[number] for number in slots for group in found.groups]
+    columns: Columns[Any] = {
+        ">slot": lambda each: str(each.slot),
+        ">length": lambda each: f"{slots[each.slot].length:,}",
+        **(of_group if rows else dict.fromkeys(of_group, lambda _: "")),
+    }
+    title = found.stats.topic.name
+    return table_of(columns, rows or found.stats.slots, title, lambda each: "yellow" if rows and each.paused else None)
 
 
 def _stream_remarks(found: StreamFigures) -> Iterable[Text]:
     name = found.stats.topic.name
-    if found.stats.unaccounted:
-        yield Text(f"{name}: {counted(found.stats.unaccounted, 'entry', 'entries')} unaccounted for", style=_RED)
+    yield from _unaccounted(name, found.stats.unaccounted, "entry", "entries")
     for group in found.groups:
-        if group.unaccounted:
-            yield Text(
-                f"{name}, group {group.group}: {counted(group.unaccounted, 'entry', 'entries')} unaccounted for",
-                style=_RED,
-            )
+        yield from _unaccounted(f"{name}, group {group.group}", group.unaccounted, "entry", "entries")
         if paused := sum(slot.paused for slot in group.slots):
             yield Text(f"{name}, group {group.group}: {counted(paused, 'slot is', 'slots are')} paused", style="yellow")
         if not any(slot.last_id for slot in group.slots):
             yield Text(f"topic {name} has no group {group.group}", style="yellow")
+
+
+def _unaccounted(where: str, number: int, what: str, more: str = "") -> Iterable[Text]:
+    if number:
+        yield Text(f"{where}: {counted(number, what, more)} unaccounted for", style=_RED)

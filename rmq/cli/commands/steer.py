@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Literal
 
 import typer
 
 from rmq._model.display import counted, from_now, milliseconds, shown, span, when
 from rmq._model.topics import TopicType
+from rmq._model.whereabouts import AuditLine
 from rmq._model.workers import ListenerInfo
 from rmq.cli import documents
 from rmq.cli.commands.messages import steer
-from rmq.cli.console import Session, cut, new_table
+from rmq.cli.console import Columns, Session, cut, new_table, numbers
 from rmq.cli.options import Content, Group, Limit, SlotBasis, Slots, TopicName, Yes
 from rmq.errors import InvalidValueError
 
@@ -101,16 +103,15 @@ def audit(
             lines = client.stream(definition).audit(limit)
         else:
             lines = client.inspect(definition).audit(limit, slots)
-    session.rows(
-        lines,
-        lambda line: documents.picked(line, "topic slot time_ms actor action content detail outcome"),
-        ("when", "~who", "what", "~on", "~outcome"),
-        lambda line: (
-            when(line.time_ms)[:19], cut(line.actor), shown(line.action),
-            cut(" ".join(map(shown, filter(None, (line.content, line.detail))))), cut(line.outcome),
-        ),
-        f"the audit log of topic {topic} is empty",
-    )  # fmt: skip
+    columns: Columns[AuditLine] = {
+        "when": lambda line: when(line.time_ms)[:19],
+        "~who": lambda line: cut(line.actor),
+        "what": lambda line: shown(line.action),
+        "~on": lambda line: cut(" ".join(map(shown, filter(None, (line.content, line.detail))))),
+        "~outcome": lambda line: cut(line.outcome),
+    }
+    document = partial(documents.picked, names="topic slot time_ms actor action content detail outcome")
+    session.rows(lines, document, columns, f"the audit log of topic {topic} is empty")
 
 
 ALL_COLUMNS = 100
@@ -127,26 +128,23 @@ def workers(session: Session) -> None:
     """
     with session.client() as client:
         found = client.workers()
-    narrow = session.out.width < ALL_COLUMNS
-    if narrow:
-        names = ">in flight", ">handled/s", ">failed/s", ">p99", ">longest, seen"
-    else:
-        names = ">slots", ">handlers", ">in flight", ">handled/s", ">failed/s", ">p99", ">longest", ">seen"
-    table = new_table("~worker, topics", *names)
+    wide = session.out.width >= ALL_COLUMNS
+    figures: Columns[ListenerInfo] = {
+        **({">slots": lambda each: f"{len(each.slots):,}", ">handlers": _allowed} if wide else {}),
+        **numbers("in_flight"),
+        ">handled/s": lambda each: f"{each.handled_per_s:,.1f}",
+        ">failed/s": lambda each: f"{each.failed_per_s:,.1f}",
+        ">p99": lambda each: milliseconds(each.times.quantile_ms(0.99)),
+        ">longest" if wide else ">longest, seen": _longest,
+    }
+    table = new_table("~worker, topics", *figures, *([">seen"] if wide else []))
     for worker in found:
         style = "yellow" if worker.stale else None
-        seen = from_now(worker.seen_ms, worker.now_ms)
-        table.add_row(cut(worker.name), *[""] * (len(names) - 1), seen, style=style)
+        blank = [""] * (len(table.columns) - 2)
+        table.add_row(cut(worker.name), *blank, from_now(worker.seen_ms, worker.now_ms), style=style)
         for each in worker.listeners:
             name = each.topic if each.group is None else f"{each.topic}@{each.group}"
-            rates = (
-                f"{each.handled_per_s:,.1f}",
-                f"{each.failed_per_s:,.1f}",
-                milliseconds(each.times.quantile_ms(0.99)),
-                _longest(each),
-            )
-            load = [f"{len(each.slots):,}", _allowed(each), f"{each.in_flight:,}", *rates, ""]
-            table.add_row(cut(f"  {name}"), *(load[2:-1] if narrow else load), style=style)
+            table.add_row(cut(f"  {name}"), *(cell(each) for cell in figures.values()), style=style)
     document = {"workers": [documents.worker(each) for each in found]}
     session.overview(document, table if found else None, "no process with running listeners has reported")
     stale = [worker for worker in found if worker.stale]

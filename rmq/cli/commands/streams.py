@@ -11,10 +11,10 @@ from rich.console import Group, RenderableType
 
 from rmq._model.display import counted, span
 from rmq._model.entries import PendingEntry
-from rmq._model.figures import ConsumerStats, GroupStats
+from rmq._model.figures import ConsumerStats, GroupSlot, GroupStats
 from rmq.cli import documents
 from rmq.cli.commands.entries import BOUND, bound_of, position_of
-from rmq.cli.console import FAILED, Session, new_table, redis_now_ms
+from rmq.cli.console import FAILED, Columns, Session, numbers, redis_now_ms, table_of, totals
 from rmq.cli.options import GroupName, Slots, Start, StreamName, duration
 from rmq.errors import InvalidValueError
 
@@ -145,33 +145,37 @@ def pending(
 
 def print_pending(session: Session, topic: str, group: str, rows: Iterable[PendingEntry], limit: int) -> None:
     """Print entries that are in flight or wait for a retry."""
-    session.rows(
-        rows,
-        lambda row: {"topic": topic, "group": group, **asdict(row)},
-        ("id", ">slot", "held by", ">idle", ">deliveries"),
-        lambda row: (
-            row.id, str(row.slot), row.consumer or "waits for a retry", span(row.idle_ms), str(row.deliveries)
-        ),
-        f"group {group} of topic {topic} has no pending entries",
-        limit,
-    )  # fmt: skip
+    columns: Columns[PendingEntry] = {
+        "id": lambda row: row.id,
+        ">slot": lambda row: str(row.slot),
+        "held by": lambda row: row.consumer or "waits for a retry",
+        ">idle": lambda row: span(row.idle_ms),
+        ">deliveries": lambda row: str(row.deliveries),
+    }
+    empty = f"group {group} of topic {topic} has no pending entries"
+    session.rows(rows, lambda row: {"topic": topic, "group": group, **asdict(row)}, columns, empty, limit)
+
+
+def lag_words(stats: GroupStats | GroupSlot) -> str:
+    """Return the number of entries that a group has not read."""
+    return "unknown" if stats.lag is None else f"{stats.lag:,}"
 
 
 def group_tables(found: list[tuple[str, GroupStats]]) -> Group:
     """Return two tables of groups with their topics: the present figures, and the totals."""
-    now = new_table("topic", "group", ">lag", ">in flight", ">waiting", ">dead", title="Groups now")
-    since = new_table("topic", "group", *(f">{name}" for name in GROUP_COUNTS), title="Since the group began")
-    for topic, group in found:
-        lag = "unknown" if group.lag is None else f"{group.lag:,}"
-        now.add_row(topic, group.group, lag, *(f"{size:,}" for size in (group.in_flight, group.waiting, group.dead)))
-        since.add_row(topic, group.group, *(f"{group.total(name):,}" for name in GROUP_COUNTS))
-    return Group(now, "", since)
+    topics = {id(group): topic for topic, group in found}
+    name: Columns[GroupStats] = {"topic": lambda each: topics[id(each)], "group": lambda each: each.group}
+    groups = [group for _, group in found]
+    now = table_of({**name, ">lag": lag_words, **numbers("in_flight waiting dead")}, groups, "Groups now")
+    return Group(now, "", table_of({**name, **totals(GROUP_COUNTS)}, groups, "Since the group began"))
 
 
 def consumers_table(found: list[ConsumerStats], title: str | None = None) -> RenderableType:
     """Return a table of a group's consumers."""
-    table = new_table("consumer", ">pending", ">idle", "state", title=title)
-    for each in found:
-        state = "gone" if each.gone else "at work"
-        table.add_row(each.name, f"{each.pending:,}", span(each.idle_ms), state, style="yellow" if each.gone else None)
-    return table
+    columns: Columns[ConsumerStats] = {
+        "consumer": lambda each: each.name,
+        **numbers("pending"),
+        ">idle": lambda each: span(each.idle_ms),
+        "state": lambda each: "gone" if each.gone else "at work",
+    }
+    return table_of(columns, found, title, lambda each: "yellow" if each.gone else None)

@@ -18,7 +18,7 @@ from rmq._model.merge_words import merge_name, merge_words
 from rmq._model.retry import ExponentialRetry, LadderRetry, RetryPolicy
 from rmq._model.scores import Ties
 from rmq._model.topics import Retention, Topic, TopicType, WhenFull
-from rmq.cli.console import Session, new_table
+from rmq.cli.console import Columns, Session, table_of
 from rmq.cli.merging import MergeBounds, MergeKind, changed_merge, new_merge
 from rmq.cli.options import TopicName, typed
 from rmq.cli.parsing import parse_count_or_none, parse_duration, parse_retry, parse_ties, parse_type, parse_when_full
@@ -84,14 +84,17 @@ def list_topics(session: Session) -> None:
     with session.client() as client:
         found = client.definitions()
     merging = any(topic.merge for topic in found.topics)
-    table = new_table("topic", "type", *(["merge"] if merging else []), ">slots", ">max retries", ">lease", "retry")
-    for topic in found.topics:
-        retry = topic.retry.to_json()["policy"]
-        lease = span(topic.lease_s * 1000)
-        merge = [merge_name(topic.merge)] if merging else []
-        table.add_row(topic.name, dashed(topic.type), *merge, str(topic.slots), str(topic.max_retries), lease, retry)
+    columns: Columns[Topic] = {
+        "topic": lambda topic: topic.name,
+        "type": lambda topic: dashed(topic.type),
+        **({"merge": lambda topic: merge_name(topic.merge)} if merging else {}),
+        ">slots": lambda topic: str(topic.slots),
+        ">max retries": lambda topic: str(topic.max_retries),
+        ">lease": lambda topic: span(topic.lease_s * 1000),
+        "retry": lambda topic: topic.retry.to_json()["policy"],
+    }
     topics = [json.loads(topic.to_json()) for topic in found.topics]
-    show_topics(session, topics, table, found.unreadable)
+    show_topics(session, topics, table_of(columns, found.topics), found.unreadable)
 
 
 def show_topics(
