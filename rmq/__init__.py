@@ -16,8 +16,7 @@ from rmq._admin.stream_topic import StreamTopic
 from rmq._admin.tailing import tail_all
 from rmq._admin.webhook import Webhook
 from rmq._broker.registry import Definitions, UnreadableTopic
-from rmq._claiming.consumer import Consumer
-from rmq._claiming.several import poll_all
+from rmq._claiming.consumer import Consumer, poll_all
 from rmq._io.observers import Observer, Observers
 from rmq._listening.adaptive_limit import Adaptive
 from rmq._listening.discovery import listener, scan

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
-from typing import Generic, Self
+from typing import Generic, Self, cast
 
 from rmq._broker.broker import Broker, QueueBroker
 from rmq._broker.keys import slot_keys
 from rmq._claiming.acknowledger import Acknowledger, SettleResult
 from rmq._claiming.background_flush import CLOSE_S, held
+from rmq._claiming.claim_plan import FetchResult
 from rmq._claiming.claim_planner import ClaimPlanner
 from rmq._claiming.fetcher import PENDING_CHECK_S, Fetcher
 from rmq._claiming.return_buffer import ReturnBuffer
@@ -20,7 +23,7 @@ from rmq._model.claims import Selection, bytes_of, cut, deliveries_of, mark, sel
 from rmq._model.deliveries import Delivery
 from rmq._model.delivery_columns import DeliveryColumns
 from rmq._model.outcomes import ACKED, RELEASED, Outcome
-from rmq._model.retry import draw_jitter
+from rmq._model.retry import CHANCE, draw_jitter
 from rmq._model.times import monotonic_s, seconds
 from rmq._model.topics import Topic, TopicType, checked_slots
 from rmq._model.typed import PayloadT
@@ -78,7 +81,6 @@ class Consumer(Generic[PayloadT]):
     ) -> None:
         self.topic = topic
         self.slots = checked_slots(topic, slots)
-        self._max_empty_rounds = EMPTY_ROUNDS + len(self.slots)
         self._broker: Broker = source or QueueBroker(connections, topic)
         self._acknowledger = Acknowledger(connections, self._broker)
         self._planner = ClaimPlanner(connections, topic, self.slots, source=self._broker)
@@ -110,7 +112,7 @@ class Consumer(Generic[PayloadT]):
         """
         if self.topic.type is TopicType.STREAM:
             raise InvalidValueError(f"topic {self.topic.name} is STREAM, which cannot be polled as columns; use poll")
-        return DeliveryColumns(self.topic, self._claimed(max_messages, timeout), self._settle_rows)
+        return DeliveryColumns(self.topic, self._claimed((self,), max_messages, timeout), self._settle_rows)
 
     def poll(self, max_messages: int = 100, timeout: float | timedelta = 0.0) -> list[Delivery[PayloadT]]:
         """Claim due messages; wait for the first one if there is none.
@@ -131,15 +133,24 @@ class Consumer(Generic[PayloadT]):
         Guarantee: returns as soon as there is a message, without busy polling. If the reply to a claim is lost, its
         messages are redelivered when their lease expires.
         """
-        return deliveries_of(self._claimed(max_messages, timeout))
+        return deliveries_of(self._claimed((self,), max_messages, timeout))
 
-    def _claimed(self, max_messages: int, timeout: float | timedelta) -> list[Selection]:
+    @staticmethod
+    def _claimed(consumers: Sequence[Consumer], max_messages: int, timeout: float | timedelta) -> list[Selection]:
+        """Claim due messages of some consumers, which one thread at a time may poll."""
         timeout_s = seconds(timeout, "timeout")
         checked_poll(max_messages, "max_messages")
-        if self._connections.forked:
-            self._connections.refuse_misuse()
-        with self._poll_lock:
-            return self._poll(max_messages, timeout_s)
+        for each in consumers:
+            if each._connections.forked:
+                each._connections.refuse_misuse()
+        if len(consumers) == 1:
+            with consumers[0]._poll_lock:
+                return Consumer._read(consumers, max_messages, timeout_s)
+        with ExitStack() as turns:
+            for each in sorted(consumers, key=id):  # in one order, whichever thread reads them
+                turns.enter_context(cast("AbstractContextManager[object]", each._poll_lock))
+            mixed = CHANCE.sample(consumers, len(consumers))  # none is always the first one
+            return Consumer._read(mixed, max_messages, timeout_s)
 
     def ack(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
         """Ack several deliveries, in few calls. Duplicates are acked once.
@@ -222,7 +233,7 @@ class Consumer(Generic[PayloadT]):
         try:
             with held(self._poll_lock, CLOSE_S) as alone:  # a poll may just read such a reply itself
                 if alone:
-                    self._return_buffer.keep(self._claim_late())
+                    self._return_buffer.keep([*map(whole, self._claims.claim(0).claims)])
         except Exception as error:
             log.warning(
                 "topic %s: messages of a late reply are redelivered when their leases expire: %s",
@@ -239,40 +250,56 @@ class Consumer(Generic[PayloadT]):
     ) -> None:
         self.close()
 
-    def _poll(self, max_messages: int, timeout_s: float) -> list[Selection]:
+    @staticmethod
+    def _read(consumers: Sequence[Consumer], most: int, timeout_s: float) -> list[Selection]:
+        """Claim due messages of some consumers, whose `_poll_lock` is held; wait for the first one if there is none."""
         started_s = monotonic_s()
-        deadline_s = started_s + timeout_s
         if not timeout_s:
-            self._next_look_s = 0.0  # without a wait there are no hints
+            for each in consumers:
+                each._next_look_s = 0.0  # without a wait there are no hints
         while True:
-            if self._closed:
-                raise ClientClosedError(f"this consumer of topic {self.topic.name} is closed", topic=self.topic.name)
-            if timeout_s:
-                self._listen(0)
-            # also while some slots keep us busy: the hint of another one may be lost
-            self._look_now_and_then(at_all=not timeout_s)
-            if claimed := self._claim_due(max_messages):
+            for each in consumers:
+                each._prepare(waits=timeout_s > 0)
+            if claimed := Consumer._claim(consumers, most):
                 return claimed
-            pending = bool(self._claims.pending_slots())
-            left_s = deadline_s - monotonic_s()
+            pending = [each for each in consumers if each._claims.pending_slots()]
+            left_s = started_s + timeout_s - monotonic_s()
             if left_s <= 0:
-                if not (self._planner.all_unresponsive() or (pending and not timeout_s)):
+                answered = [each for each in consumers if timeout_s or each not in pending]
+                if not all([each._planner.all_unresponsive() for each in answered]):
                     return []
-                left_s = started_s + self._connections.deadline_s - monotonic_s()
+                left_s = started_s + max(each._connections.deadline_s for each in consumers) - monotonic_s()
                 if left_s <= 0:
-                    raise RedisUnavailableError(f"no answer from Redis for topic {self.topic.name}")
-            self._listen(self._planner.wait_s(min(left_s, PENDING_CHECK_S if pending else LOOK_EVERY_S)))
+                    names = ", ".join(each.topic.name for each in consumers)
+                    raise RedisUnavailableError(f"no answer from Redis for topic{'s' * (len(consumers) > 1)} {names}")
+            longest_s = min(left_s, PENDING_CHECK_S if pending else LOOK_EVERY_S)
+            wait_s = min([each._planner.wait_s(longest_s) for each in consumers])
+            if wait_s > 0:
+                WakeupSubscriber.wait_for_any([each._hints for each in consumers], wait_s)
 
-    def _look_now_and_then(self, at_all: bool) -> None:
-        if monotonic_s() >= self._next_look_s:
-            self._next_look_s = monotonic_s() + LOOK_EVERY_S
-            try:
-                self._planner.look(at_all=at_all)
-            except ScriptFailedError as error:
-                log.warning("%s", error)  # a claim there raises it, once the other slots have nothing to give
-            if self._looked:  # the first poll begins with what is there
-                self._do_upkeep()
-            self._looked = True
+    def _prepare(self, waits: bool) -> None:
+        """Update the due times of the slots from hints, and by a look if one is due.
+
+        A look is due while some slots keep us busy, too: the hint of another one may be lost.
+        """
+        if self._closed:
+            self._hints.close()
+            raise ClientClosedError(f"this consumer of topic {self.topic.name} is closed", topic=self.topic.name)
+        if waits:
+            hints = self._hints.read(0)
+            self._planner.take_wakeups(hints)
+            if hints.missed:
+                self._next_look_s = 0.0
+        if monotonic_s() < self._next_look_s:
+            return
+        self._next_look_s = monotonic_s() + LOOK_EVERY_S
+        try:
+            self._planner.look(at_all=not waits)
+        except ScriptFailedError as error:
+            log.warning("%s", error)  # a claim there raises it, once the other slots have nothing to give
+        if self._looked:  # the first poll begins with what is there
+            self._do_upkeep()
+        self._looked = True
 
     def _do_upkeep(self) -> None:
         """Clean up the next slot in turn, as listeners do: a topic may have no listeners."""
@@ -290,53 +317,74 @@ class Consumer(Generic[PayloadT]):
             self._next_upkeep_s = monotonic_s() + upkeep_s
             log.warning("upkeep of slot %d of topic %s failed: %s", slot, self.topic.name, error)
 
-    def _claim_due(self, most: int) -> list[Selection]:
-        claimed: list[Selection] = []
+    @staticmethod
+    def _claim(consumers: Sequence[Consumer], most: int) -> list[Selection]:
+        """Claim from the consumers with due slots; keep for the next poll what exceeds `most`.
+
+        An error is raised if there are no messages. Otherwise it is logged, since it comes again with the next poll,
+        and the messages must not get lost over it.
+        """
+        claimed: dict[Consumer, list[Selection]] = {}
         try:
-            claimed += self._return_buffer.take()
-            self._claim_up_to(most, claimed)
+            for each in consumers:
+                claimed[each] = each._return_buffer.take()
+            trouble = Consumer._fill(claimed, most)
         except BaseException:
-            self._return_buffer.keep(claimed)  # for the next poll
+            for each, parts in claimed.items():
+                each._return_buffer.keep(parts)
             raise
-        if size_of(claimed) <= most:
-            return claimed
-        claimed, rest = cut(claimed, most)
-        self._return_buffer.keep(rest)
-        return claimed
+        taken: list[Selection] = []
+        for each, parts in claimed.items():
+            if (number := size_of(parts)) > most:
+                parts, rest = cut(parts, most)
+                each._return_buffer.keep(rest)
+            taken += parts
+            most -= number
+        if trouble is not None:
+            if not taken:
+                raise trouble
+            log.warning("%s", trouble)
+        return taken
 
-    def _claim_up_to(self, most: int, claimed: list[Selection]) -> None:
-        """Add messages of late replies, then of new claims, to those found so far; raise only if there are none."""
-        try:
-            if self._claims.has_earlier:
-                claimed += self._claim_late()
-            number = size_of(claimed)
-            measured = size_bytes = empty_rounds = 0
-            while number < most and empty_rounds < self._max_empty_rounds and self._planner.wait_s(1) == 0:
-                if claimed:  # mostly the first claim brings all
-                    size_bytes += bytes_of(claimed[measured:])
-                    measured = len(claimed)
-                    if size_bytes >= POLL_BYTES:
-                        break
-                claims = [*map(whole, self._claims.claim(most - number).claims)]
-                empty_rounds = 0 if claims else empty_rounds + 1
-                number += size_of(claims)
-                claimed += claims
-        except Exception as error:
-            if not claimed:
-                raise
-            log.warning("%s", error)  # it comes again with the next poll; what is claimed must not get lost over it
+    @staticmethod
+    def _fill(claimed: dict[Consumer, list[Selection]], most: int) -> Exception | None:
+        """Add messages of late replies, then of new claims, up to `most` in all; stop at an error, and return it."""
+        due, size_bytes, empty_rounds = [*claimed], 0, 0
+        new = [part for parts in claimed.values() for part in parts]
+        number = size_of(new) if new else 0
+        fetches = [(each, partial(each._claims.claim, 0)) for each in due if each._claims.has_earlier]
+        most_empty_rounds = EMPTY_ROUNDS + max([len(each.slots) for each in due])
+        while True:
+            trouble = None
+            for each, fetch in fetches:
+                try:
+                    claims = [*map(whole, fetch().claims)]
+                except Exception as error:
+                    trouble = trouble or error
+                else:
+                    claimed[each] += claims
+                    new += claims
+                    number += size_of(claims)
+            if trouble is not None or number >= most:
+                return trouble
+            if new:  # mostly the first claim brings all
+                size_bytes, empty_rounds, new = size_bytes + bytes_of(new), 0, []
+            due = [each for each in due if each._planner.wait_s(1) == 0]
+            if not due or size_bytes >= POLL_BYTES or empty_rounds >= most_empty_rounds:
+                return None
+            fetches = Consumer._begin(due, most - number)
+            empty_rounds += 1
 
-    def _claim_late(self) -> list[Selection]:
-        """Return the messages of late replies to earlier claims, without a new claim."""
-        return [*map(whole, self._claims.claim(0).claims)]
-
-    def _listen(self, timeout_s: float) -> None:
-        hints = self._hints.read(timeout_s)
-        self._planner.take_wakeups(hints)
-        if hints.missed:
-            self._next_look_s = 0.0
-        elif timeout_s and not self._hints.connected and not self._closed:
-            self._planner.wait(timeout_s)
+    @staticmethod
+    def _begin(consumers: Sequence[Consumer], most: int) -> list[tuple[Consumer, Callable[[], FetchResult]]]:
+        """Send the claims of all consumers, in equal shares; return the functions that collect their results."""
+        if len(consumers) == 1:
+            return [(consumers[0], partial(consumers[0]._claims.claim, most))]
+        share, extra = divmod(most, len(consumers))
+        for index, each in enumerate(consumers):
+            if limit := share + (index < extra):
+                each._claims.begin(each._planner.plan(limit))
+        return [(each, each._claims.collect) for each in consumers]
 
     def settle(self, delivery: Delivery, outcome: Outcome) -> bool:
         """Settle one delivery; called by `Delivery`."""
@@ -359,6 +407,44 @@ class Consumer(Generic[PayloadT]):
                 source = f"topic {topic}" + (f", group {group}" if group else "")
                 raise InvalidValueError(f"{claim.delivery(rows[0])!r} was not claimed from {source}")
         return selections
+
+
+def poll_all(
+    consumers: Iterable[Consumer], max_messages: int = 100, timeout: float | timedelta = 0.0
+) -> list[Delivery]:
+    """Claim due messages of several topics, or of several groups of a stream topic, in one read.
+
+    All consumers claim at the same time, which takes one round trip however many there are. Those with messages get
+    equal shares, or take turns if there are fewer messages than consumers. `delivery.topic` is the topic of a delivery;
+    `delivery.ack()` and `Consumer.ack` settle it.
+
+    Args:
+        consumers: Consumers of any topics, of one client or several; at least one.
+        max_messages: Maximum number of messages in total, 1 to 10,000; fewer if they exceed 16 MiB.
+        timeout: How long to wait for the first message, in seconds or as a `timedelta`; 0 does not wait.
+
+    Returns:
+        The deliveries, consumer by consumer; empty if no message became due in time.
+
+    Raises:
+        InvalidValueError: There are no consumers, or `max_messages` or `timeout` is out of range.
+        RmqError: As `Consumer.poll`. It is logged instead if other consumers have returned messages.
+        ClientClosedError: A consumer is closed, or another thread has closed it in the meantime.
+
+    Guarantee: as `Consumer.poll`.
+
+    Examples:
+        >>> pictures, films = Topic("pictures", TopicType.PRIORITY), Topic("films", TopicType.PRIORITY)
+        >>> _ = client.producer(films).send(PriorityMessage("film:1", 5))
+        >>> with client.consumer(pictures) as first, client.consumer(films) as second:
+        ...     for delivery in poll_all([first, second], timeout=5):
+        ...         print(delivery.topic.name, delivery.text, delivery.ack())
+        films film:1 True
+    """
+    distinct = list(dict.fromkeys(consumers))
+    if not distinct:
+        raise InvalidValueError("consumers is empty; give at least one")
+    return deliveries_of(Consumer._claimed(distinct, max_messages, timeout))  # pyright: ignore[reportPrivateUsage]
 
 
 def _among(deliveries: Iterable[Delivery], selections: Sequence[Selection]) -> list[Delivery]:

@@ -89,6 +89,7 @@ class Fetcher:
         self._connections = planner.connections
         self._broker = planner.broker
         self._calls: CallQueue[_ClaimCall] = CallQueue(planner.connections, _ClaimCall.drop)
+        self._owed = self._calls.owed()
         self.is_ahead = False
         self._rate_limiter = planner.rate_limiter
         self._topic = planner.topic
@@ -101,11 +102,11 @@ class Fetcher:
     @property
     def has_earlier(self) -> bool:
         """True if earlier claims may have deliveries that the holder has not received."""
-        return bool(self._calls.owed()) or self._kept is not None
+        return bool(self._owed) or self._kept is not None
 
     def pending_slots(self) -> set[int]:
         """Return the slots whose reply to a claim has not arrived."""
-        return {request.slot for call in self._calls.owed() for request in call.requests}
+        return {request.slot for call in self._owed for request in call.requests}
 
     def claim(self, limit: int, settled: Sequence[Selection] = (), held: Sequence[Claim] | None = None) -> FetchResult:
         """Plan a claim of up to `limit` messages, and carry it out; 0 only settles. Raises as `carry_out`."""
@@ -200,7 +201,7 @@ class Fetcher:
 
     def free(self, settled: Iterable[Selection]) -> None:
         """Note that no call with the score of these claims is under way, unless its reply is still missing."""
-        missing = {claim for call in self._calls.owed() for request in call.requests for claim, _ in request.settled}
+        missing = {claim for call in self._owed for request in call.requests for claim, _ in request.settled}
         for claim, _ in settled:
             claim.busy = claim in missing
 

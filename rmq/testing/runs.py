@@ -202,7 +202,7 @@ class _Runner(Consumer[Any]):
     def step(self, most: int) -> list[Delivery]:
         """Handle as many due messages as the handler takes at once, and return the settled deliveries."""
         listener = self._listener
-        part = self._claimed(min(listener.batch or 1, most, MAX_POLL), 0.0)
+        part = self._claimed((self,), min(listener.batch or 1, most, MAX_POLL), 0.0)
         if not part:
             return []
         self._calls.handle(part)

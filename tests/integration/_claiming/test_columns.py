@@ -273,7 +273,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
 
 
 @pytest.mark.parametrize("reads", ["poll_all", "poll", "poll_columns"])
-@pytest.mark.parametrize(("owner", "name"), [(Fetcher, "claim"), (Consumer, "_claim_up_to")])
+@pytest.mark.parametrize(("owner", "name"), [(Fetcher, "claim"), (Consumer, "_fill")])
 def test_what_an_interrupted_poll_of_columns_has_claimed_comes_with_the_next_read(
     client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch, reads: str, owner: type, name: str
 ) -> None:

@@ -12,7 +12,6 @@ import pytest
 
 from rmq import Consumer, PriorityMessage, RmqClient, StreamMessage, Topic, TopicType, poll_all
 from rmq._claiming import consumer as consumers_module
-from rmq._claiming import several
 from rmq.errors import ClientClosedError, InvalidValueError, ScriptFailedError
 from tests.conftest import MakeTopic
 from tests.support.core import slot_keys
@@ -59,8 +58,7 @@ def test_all_topics_get_equal_shares_and_the_rest_is_filled(client: RmqClient, m
 
 
 def test_a_message_of_any_topic_ends_the_wait(client: RmqClient, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (consumers_module, several):
-        monkeypatch.setattr(module, "LOOK_EVERY_S", 1_000.0)  # nothing but a hint tells of it
+    monkeypatch.setattr(consumers_module, "LOOK_EVERY_S", 1_000.0)  # nothing but a hint tells of it
     wanted = [make(TopicType.PRIORITY), make(TopicType.STREAM), make(TopicType.STREAM)]
     assert poll_all(wanted, 10, 0.2) == []
     for each in wanted:
