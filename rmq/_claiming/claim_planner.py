@@ -1,27 +1,37 @@
-"""Plans claims from a topic's slots, fairly and only where something is due. Shared by consumers and listeners."""
+"""Plans claims from a topic's slots, fairly and only where something is due. Shared by consumers and listeners.
+
+A planner learns from the replies of claims and from wake hints when each of its slots is due. Either may get lost, and
+a lease that expires announces itself to nobody. So `look` reads due times from Redis, for one planner or for several.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
+from rmq._broker import viewing
 from rmq._broker.broker import Broker, QueueBroker
-from rmq._broker.claims import MAX_BATCH
+from rmq._broker.claims import MAX_BATCH, joined_looks
 from rmq._broker.keys import slot_keys
-from rmq._claiming.claim_plan import ClaimPlan, ClaimRequest
-from rmq._claiming.due_poller import look
-from rmq._claiming.fetch_size import FEWEST_SLOTS, FetchSize
-from rmq._claiming.handover_gate import HandoverGate
+from rmq._claiming.claim_plan import FEWEST_SLOTS, PATIENCE_S, ClaimPlan, ClaimRequest, FetchSize
+from rmq._claiming.outcome_batches import SlotOwner
 from rmq._claiming.rate_limit import RateLimiter
 from rmq._claiming.schedule import Schedule
 from rmq._claiming.wakeups import Wakeups
-from rmq._io.reports import Sparing
+from rmq._io.reports import Sparing, reporter
 from rmq._model.claims import Selection
 from rmq._model.deliveries import Claim
+from rmq._model.figures import SlotStats
 from rmq._model.replies import NO_OWNER, ClaimReply, Owner
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic
+from rmq._transport.call import Call
 from rmq._transport.connections import Connections
+from rmq.errors import RedisUnavailableError, RmqError, ScriptFailedError
+
+log = reporter("rmq.claimer")
 
 TROUBLE_PAUSE_S = 0.2
 """Seconds without claims from a slot after a failed one, so that it does not delay other slots, and fewer messages wait
@@ -41,6 +51,9 @@ ROTATED_SLOTS = 8
 
 IDLE_S = 0.02
 """A holder with nothing to claim for this long is idle: its acks do not wait for a claim."""
+
+LOOK_SLOTS = 256
+"""Maximum number of slots whose due times one script call reads."""
 
 REST_S = 30.0
 """Longest wait of an idle thread, in seconds. Events wake it earlier: this only bounds the delay after a missed one."""
@@ -208,7 +221,13 @@ class ClaimPlanner:
         return [*slots[first:], *slots[:first]][:most]
 
     def learn_due(self, times: Sequence[tuple[int, int]], now_ms: int, asked_s: float) -> None:
-        """Update the due times of slots that were read; see `SlotWatch`."""
+        """Update the due times of slots that were read.
+
+        Args:
+            times: Slots with their due times, 0 for never.
+            now_ms: Redis' time.
+            asked_s: Time at which the call was sent, on the clock of `monotonic_s`.
+        """
         received_s, late_s = monotonic_s(), MISSED_WAKEUP_MS / 1000
         with self.changed:
             if self._unannounced is not None and received_s - self._unannounced[1] > late_s:
@@ -390,3 +409,120 @@ class ClaimPlanner:
             return True
         self.schedule.postpone(slot, monotonic_s(), TROUBLE_PAUSE_S)  # until we are told whose it is
         return False
+
+
+Places = Sequence[tuple[ClaimPlanner, int]]
+"""Slots of one topic or several, each with its planner."""
+
+
+def look(connections: Connections, places: Places) -> None:
+    """Read the due times of slots, up to `LOOK_SLOTS` in a call of each script; in a cluster with one call per slot.
+
+    Args:
+        connections: The connections to the servers of the topics.
+        places: The slots; those of one topic are adjacent.
+
+    Raises:
+        RedisUnavailableError: Redis did not answer until the deadline. In a cluster, no server answered.
+        ScriptFailedError: A slot's data cannot be read; the other slots were checked.
+    """
+    failed: list[RmqError] = []
+    for first in range(0, len(places), LOOK_SLOTS):
+        failed += _look(connections, places[first : first + LOOK_SLOTS])
+    if failed:
+        raise failed[0]
+
+
+def _look(connections: Connections, places: Places) -> list[RmqError]:
+    """Read the due times of slots; return the errors."""
+    if connections.multi_node:
+        return _look_one_by_one(connections, places)
+    try:
+        _look_joined(connections, places)
+    except ScriptFailedError:  # one broken slot must not hide the others
+        topics = [list(group) for _, group in groupby(places, key=itemgetter(0))]
+        if len(topics) == 1:
+            return _look_one_by_one(connections, places)
+        return [error for each in topics for error in _look(connections, each)]
+    return []
+
+
+def _look_joined(connections: Connections, places: Places) -> None:
+    by_script: dict[str, list[tuple[ClaimPlanner, list[int], Call[tuple[int, list[int]]]]]] = {}
+    for planner, group in groupby(places, key=itemgetter(0)):
+        slots = [slot for _, slot in group]
+        call = planner.broker.look_call(slots)
+        by_script.setdefault(call.script, []).append((planner, slots, call))
+    for parts in by_script.values():
+        asked_s = monotonic_s()
+        calls = [call for _, _, call in parts]
+        now_ms, times = connections.run(joined_looks(calls) if len(calls) > 1 else calls[0])
+        due = iter(times)
+        for planner, slots, _ in parts:
+            planner.learn_due([(slot, next(due)) for slot in slots], now_ms, asked_s)
+
+
+def _look_one_by_one(connections: Connections, places: Places) -> list[RmqError]:
+    """Read the due times of slots with one call each; return the errors if no node answers.
+
+    Slots of an unresponsive node are omitted until it answers.
+    """
+    failed: list[RmqError] = []
+    if connections.unresponsive_nodes:
+        answering = [(planner, slot) for planner, slot in places if not planner.is_unresponsive(slot)]
+        for planner, _ in set(places).difference(answering):
+            planner.missed = True
+        places = answering
+    asked_s = monotonic_s()
+    calls = [planner.broker.look_call([slot]) for planner, slot in places]
+    answers: list[Any] = connections.run_many(calls, PATIENCE_S)
+    for (planner, slot), answer in zip(places, answers, strict=True):
+        if isinstance(answer, RmqError):
+            failed.append(answer)
+            planner.missed = True
+        else:
+            now_ms, [due_ms] = answer
+            planner.learn_due([(slot, due_ms)], now_ms, asked_s)
+    some = len(failed) < len(places) and all(isinstance(error, RedisUnavailableError) for error in failed)
+    return [] if some else failed
+
+
+class HandoverGate:
+    """The slots that a planner may claim from after a handover.
+
+    Args:
+        connections: The connections to the topic's servers.
+        topic: The registered definition.
+    """
+
+    def __init__(self, connections: Connections, topic: Topic) -> None:
+        self._connections = connections
+        self._topic = topic
+        self._open: dict[int, int] = {}  # slot -> epoch in which it was taken over
+        self._logged: dict[int, int] = {}  # slot -> epoch for which the log says that we wait
+
+    def is_open(self, slot: int, owner: Owner) -> bool:
+        """Return whether a slot was opened for this owner's epoch."""
+        return self._open.get(slot) == owner.epoch
+
+    def open_drained(self, slots: Sequence[SlotOwner]) -> None:
+        """Open the slots in which nothing of an earlier owner is in flight.
+
+        The earlier owner's handler may still run: paused, disconnected, or slower than the drain timeout. The new epoch
+        fences its calls to Redis, but not the handler. So nothing is claimed until each of its messages is settled or
+        its lease has expired. As long as leases hold, the messages of a slot are handled one after the other.
+        """
+        sizes = self._connections.run_many([viewing.stats(self._topic, slot) for slot, _ in slots], PATIENCE_S)
+        for (slot, owner), size in zip(slots, sizes, strict=True):
+            if not isinstance(size, SlotStats):
+                continue
+            if not size.in_flight:
+                self._open[slot] = owner.epoch
+            elif self._logged.get(slot) != owner.epoch:
+                self._logged[slot] = owner.epoch
+                log.info(
+                    "slot %d of topic %s waits for %d messages of an earlier owner to be settled or to expire",
+                    slot,
+                    self._topic.name,
+                    size.in_flight,
+                )

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count
 
-from rmq._claiming.claim_planner import ROTATED_SLOTS, ClaimPlanner
-from rmq._claiming.due_poller import LOOK_SLOTS, look
+from rmq._claiming.claim_planner import LOOK_SLOTS, ROTATED_SLOTS, ClaimPlanner, look
 from rmq._claiming.wakeups import WakeupSubscriber
 from rmq._io.reports import reporter
 from rmq._listening.idle_policy import IdlePolicy
@@ -87,7 +86,7 @@ class SlotPoller:
             missed: Whether hints may have been missed, so that all slots must be checked.
 
         Raises:
-            RmqError: As `rmq._claiming.due_poller.look`.
+            RmqError: As `rmq._claiming.claim_planner.look`.
         """
         proven = self._hints.probe(self._pace.probe_s)
         if missed or proven is not self._proven:

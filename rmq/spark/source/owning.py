@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from rmq._broker import viewing
-from rmq._claiming.handover_gate import HandoverGate
+from rmq._claiming.claim_planner import HandoverGate
 from rmq._listening.ownership import OwnershipFollower
 from rmq._model.figures import SlotStats
 from rmq._model.replies import Owner

@@ -13,8 +13,7 @@ import redis
 
 from rmq import Delivery, Listener, Observer, Observers, PriorityMessage, RmqClient, Topic, TopicType
 from rmq._claiming.claim_plan import ClaimPlan, FetchResult
-from rmq._claiming.claim_planner import TROUBLE_PAUSE_S, ClaimPlanner
-from rmq._claiming.due_poller import look
+from rmq._claiming.claim_planner import TROUBLE_PAUSE_S, ClaimPlanner, look
 from rmq._claiming.fetcher import Fetcher
 from rmq._claiming.wakeups import Wakeups
 from rmq._listening.handler_invoker import ListenerSetup
