@@ -7,9 +7,7 @@ import os
 import threading
 from collections.abc import Callable
 
-from rmq._model.topics import Topic
-from rmq._sending.producer import Producer
-from rmq.client import RmqClient
+from rmq import Producer, RmqClient, Topic
 
 
 class ProcessClient:

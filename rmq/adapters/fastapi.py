@@ -7,16 +7,12 @@ from contextlib import asynccontextmanager
 from types import ModuleType
 from typing import Any, Unpack
 
-from rmq._listening.discovery import scan
-from rmq._listening.listener import Listener, decorator
-from rmq._model.handlers import check_async
-from rmq._model.topics import Topic
-from rmq._model.typed import PayloadT
-from rmq._transport.urls import chosen_url
+from rmq import Listener, Topic, scan
 from rmq.aio import HandlerDecorator, Producer, RmqClient
 from rmq.aio.listener import ListenerOptions, plain_options
 from rmq.client import DRAIN_S
 from rmq.errors import RmqError
+from rmq.spi import PayloadT, check_async, chosen_url, decorator
 
 __all__ = ["Rmq"]
 

@@ -15,15 +15,11 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("rmq.adapters.flask needs the package flask: pip install 'rmq[flask]'") from error
 
-from rmq._listening.discovery import scan
-from rmq._listening.listener import HandlerDecorator, Listener, ListenerOptions, decorator
-from rmq._model.topics import Topic
-from rmq._model.typed import PayloadT
-from rmq._sending.producer import Producer
-from rmq._transport.urls import chosen_url
+from rmq import HandlerDecorator, Listener, ListenerOptions, Producer, RmqClient, Topic, scan
 from rmq.adapters._process import ProcessClient
-from rmq.client import DRAIN_S, RmqClient
+from rmq.client import DRAIN_S
 from rmq.errors import InvalidValueError, RmqError
+from rmq.spi import PayloadT, chosen_url, decorator
 
 __all__ = ["Rmq"]
 

@@ -12,16 +12,13 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from rmq._admin.control import Control
-from rmq._admin.dead_letters import DeadFilter, DeadLetters, GroupDead
-from rmq._model.display import shown
-from rmq._model.replies import ControlResult, Redriven
-from rmq._model.topics import Topic, TopicType
+from rmq import Control, ControlResult, DeadFilter, DeadLetters, GroupDead, Redriven, Topic, TopicType
 from rmq.dashboard.background import Jobs
 from rmq.dashboard.pages import from_hex, slot_basis, whole_number
 from rmq.dashboard.queries import Reader
 from rmq.dashboard.rendering import Pages
 from rmq.errors import InvalidValueError, RmqError
+from rmq.spi import shown
 
 Form = Mapping[str, str]
 Done = tuple[str, str]

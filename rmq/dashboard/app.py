@@ -10,7 +10,7 @@ from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from rmq.client import RmqClient
+from rmq import RmqClient
 from rmq.dashboard.actions import Actions
 from rmq.dashboard.background import Jobs
 from rmq.dashboard.pages import Views

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from rmq._model.times import monotonic_s
+from rmq.spi import monotonic_s
 
 log = logging.getLogger("rmq.dashboard")
 T = TypeVar("T")

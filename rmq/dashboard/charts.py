@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rmq._model.display import span
+from rmq.spi import span
 
 WIDTH, HEIGHT = 600, 120
 MOST_POINTS = 360

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 from urllib.parse import quote
 
-from rmq._model.topics import TopicType
+from rmq import TopicType
 from rmq.dashboard.queries import Reader
 from rmq.dashboard.rendering import link
 from rmq.errors import RedisUnavailableError, RmqError

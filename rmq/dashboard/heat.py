@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rmq._model.entries import id_key
-from rmq._model.figures import GroupSlot, GroupStats, SlotStats, StreamStats, TopicStats
+from rmq import GroupSlot, GroupStats, SlotStats, StreamStats, TopicStats
+from rmq.spi import id_key
 
 METRICS = {
     "backlog": ("backlog", "backlog"),

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from rmq._model.topics import Topic, TopicType, checked_slots
-from rmq._model.whereabouts import SECTIONS, AnyPlace
+from rmq import Topic, TopicType
 from rmq.dashboard.background import Jobs
 from rmq.dashboard.finding import results_of
 from rmq.dashboard.heat import GROUP_METRICS, METRICS, by_group_metric, by_metric, heat, heat_of_group
 from rmq.dashboard.queries import PERIODS, RANGES, Reader, TopicNow, basis_for, digest
 from rmq.dashboard.rendering import Pages
 from rmq.errors import InvalidValueError
+from rmq.spi import AnyPlace, checked_slots
 
 PAGE = 50
+SECTIONS: tuple[AnyPlace, ...] = get_args(AnyPlace)
 BUDGET = 5_000
 """Maximum number of messages that one search examines."""
 
@@ -281,7 +282,7 @@ def slot_basis(topic: Topic, content: bytes, slot: str, basis: str) -> bytes | N
     if not slot:
         return None
     [number] = checked_slots(topic, [whole_number(slot, "slot")])
-    return None if topic.slot_of(content) == number else basis_for(topic.slots, number)
+    return None if topic.slot_of(content) == number else basis_for(topic, number)
 
 
 def from_hex(text: str) -> bytes:

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from hashlib import sha256
-from itertools import pairwise
 from typing import TypeVar
 
-from rmq._admin.history import Minute, minute_of, minute_of_stream, sum_of
-from rmq._admin.spark_queries import SparkQuery
-from rmq._broker.registry import Definitions, UnreadableTopic
-from rmq._model.display import span
-from rmq._model.figures import ConsumerStats, GroupStats, StreamStats, TopicStats
-from rmq._model.topics import Topic, TopicType, slot_of
-from rmq._model.whereabouts import AuditLine, DeadReasons
-from rmq._model.workers import HandlerTimes, ListenerInfo, WorkerInfo
-from rmq.client import RmqClient
+from rmq import (
+    AuditLine,
+    ConsumerStats,
+    DeadReasons,
+    Definitions,
+    GroupStats,
+    HandlerTimes,
+    ListenerInfo,
+    Minute,
+    RmqClient,
+    SparkQuery,
+    StreamStats,
+    Topic,
+    TopicStats,
+    TopicType,
+    UnreadableTopic,
+    WorkerInfo,
+)
 from rmq.dashboard.cache import Cache
 from rmq.dashboard.charts import Chart, Line, draw, short
 from rmq.errors import RedisUnavailableError, RmqError
+from rmq.spi import minute_of, minute_of_stream, span, sum_of
 
 log = logging.getLogger("rmq.dashboard")
 T = TypeVar("T")
@@ -261,10 +270,9 @@ def _read_or_nothing(name: str, read: Callable[[], Sequence[T]]) -> Sequence[T]:
         return ()
 
 
-@lru_cache(maxsize=1_024)
-def basis_for(slots: int, slot: int) -> bytes:
-    """Return a slot basis that maps to a slot, found by trial."""
-    return next(basis for basis in map(b"%d".__mod__, range(64 * slots + 4_096)) if slot_of(basis, slots) == slot)
+def basis_for(topic: Topic, slot: int) -> bytes:
+    """Return a slot basis that maps to a slot, found by trial: on average after as many as the topic has slots."""
+    return next(basis for basis in map(b"%d".__mod__, itertools.count()) if topic.slot_of(basis) == slot)
 
 
 def digest(content: bytes) -> str:
@@ -287,7 +295,7 @@ def _throughput(points: Sequence[Sample], first_ms: int, last_ms: int) -> Chart:
     lines: list[Line] = []
     for names, label in ((("accepted",), "sent"), (("acked",), "done"), (("retried", "buried"), "failed")):
         rates: list[tuple[int, float]] = []
-        for before, after in pairwise(points):
+        for before, after in itertools.pairwise(points):
             seconds = (after.time_ms - before.time_ms) / 1_000
             if 1 <= seconds <= 180:
                 change = sum(getattr(after.figures, name) - getattr(before.figures, name) for name in names)

@@ -12,13 +12,25 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from rmq import __version__
-from rmq._model.display import dashed, from_now, milliseconds, safe_lines, shown, span, when
-from rmq._model.merge_words import count_words, items_words, merge_name, merge_words, sends_words
 from rmq.dashboard.charts import short
 from rmq.dashboard.queries import Reader, digest
 from rmq.dashboard.security import NOTE_COOKIE, Forms
 from rmq.dashboard.settings import Settings
 from rmq.errors import InvalidValueError, RedisUnavailableError, RmqError, UnknownTopicError
+from rmq.spi import (
+    count_words,
+    dashed,
+    from_now,
+    items_words,
+    merge_name,
+    merge_words,
+    milliseconds,
+    safe_lines,
+    sends_words,
+    shown,
+    span,
+    when,
+)
 
 FAILURES: dict[type[RmqError], tuple[int, str]] = {
     UnknownTopicError: (404, "Not found"),

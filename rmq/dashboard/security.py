@@ -15,9 +15,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rmq._io.hosts import is_loopback, network_of
-from rmq._model.times import monotonic_s
 from rmq.dashboard.settings import Credentials, Settings
+from rmq.spi import is_loopback, monotonic_s, network_of
 
 log = logging.getLogger("rmq.dashboard")
 

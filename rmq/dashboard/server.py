@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import uvicorn
 
-from rmq.client import RmqClient
+from rmq import RmqClient
 from rmq.dashboard.app import make_app
 from rmq.dashboard.settings import Settings
 from rmq.errors import InvalidValueError

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rmq._io.hosts import is_local_name, is_loopback, named_host
 from rmq.errors import InvalidValueError
+from rmq.spi import allows_host, is_loopback
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 8642
 
@@ -57,6 +57,5 @@ class Settings:
             )
 
     def allows(self, host_header: str) -> bool:
-        """Return whether a request with this host header is accepted; see `rmq._io.hosts`."""
-        name = named_host(host_header)
-        return name in self.names or is_local_name(name)
+        """Return whether a request with this host header is accepted; see `rmq.spi.allows_host`."""
+        return allows_host(host_header, self.names)

@@ -11,13 +11,9 @@ from typing import Any, TypeVar
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from rmq._admin.spark_queries import SparkQuery
-from rmq._model.figures import TOTALS, TopicStats
-from rmq._model.times import monotonic_s
-from rmq._model.topics import Topic, TopicType
-from rmq._model.workers import ListenerInfo, WorkerInfo
-from rmq.client import RmqClient
+from rmq import ListenerInfo, RmqClient, SparkQuery, Topic, TopicStats, TopicType, WorkerInfo
 from rmq.errors import RedisUnavailableError, RmqError
+from rmq.spi import TOTALS, monotonic_s
 
 T = TypeVar("T")
 log = logging.getLogger("rmq.metrics")

@@ -13,10 +13,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from rmq._io.observers import Observer
-from rmq._model.deliveries import Delivery
-from rmq._model.outcomes import Verb
-from rmq._model.times import monotonic_s
+from rmq import Delivery, Observer, Verb
+from rmq.spi import monotonic_s
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 SENDS_BUCKETS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 10_000, 100_000)

@@ -9,11 +9,9 @@ from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from typing import Any
 
-from rmq._model.figures import GroupStats, TopicStats
-from rmq._model.times import monotonic_s
-from rmq._model.topics import Topic, TopicType
-from rmq.client import RmqClient
+from rmq import GroupStats, RmqClient, Topic, TopicStats, TopicType
 from rmq.errors import InvalidValueError, RedisUnavailableError, RmqError, UnknownTopicError
+from rmq.spi import monotonic_s
 
 KEEP_S = 2.0
 """Time within which requests share one reading of Redis, seconds."""

@@ -12,12 +12,12 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, exposition
 
-from rmq._io.hosts import is_local_name, is_loopback, named_host
-from rmq.client import RmqClient
+from rmq import RmqClient
 from rmq.errors import InvalidValueError
 from rmq.metrics.collector import TopicsCollector
 from rmq.metrics.handlers import Handlers
 from rmq.metrics.scale import PATH, ScalePages
+from rmq.spi import allows_host, is_loopback
 
 PORT = 9_460
 TRIED_PORTS = 64
@@ -103,7 +103,7 @@ def _refusal(environ: Mapping[str, Any], host: str) -> str | None:
     """Return the error status for a refused request, or `None`. Host names are checked on loopback addresses only."""
     if environ.get("REQUEST_METHOD") != "GET":
         return "405 Method Not Allowed"
-    if is_loopback(host) and not is_local_name(named_host(environ.get("HTTP_HOST") or "localhost")):
+    if is_loopback(host) and not allows_host(environ.get("HTTP_HOST") or "localhost"):
         return "421 Misdirected Request"
     return None
 

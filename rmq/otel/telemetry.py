@@ -11,10 +11,8 @@ from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TracerProvider
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from rmq._io.observers import Observer
-from rmq._model.deliveries import Delivery
-from rmq._model.times import monotonic_s
-from rmq._model.topics import Topic
+from rmq import Delivery, Observer, Topic
+from rmq.spi import monotonic_s
 
 _HEADER = "traceparent"
 

@@ -10,12 +10,10 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("rmq.adapters.django needs the package django: pip install 'rmq[django]'") from error
 
-from rmq._model.messages import Message
-from rmq._model.topics import Topic
-from rmq._sending.producer import Producer
+from rmq import Producer, RmqClient, Topic
 from rmq.adapters._process import ProcessClient
 from rmq.adapters.django.settings import new_client
-from rmq.client import RmqClient
+from rmq.spi import Message
 
 __all__ = ["client", "producer", "send_on_commit"]
 

@@ -6,9 +6,9 @@ from django.apps import AppConfig
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 
-from rmq._transport.urls import chosen_url
 from rmq.adapters.django.settings import client_options
 from rmq.errors import InvalidUrlError
+from rmq.spi import chosen_url
 
 
 class RmqConfig(AppConfig):

@@ -11,8 +11,7 @@ from django.apps import apps
 from django.db import close_old_connections
 from django.utils.module_loading import module_has_submodule
 
-from rmq._listening.discovery import scan
-from rmq._listening.listener import Listener
+from rmq import Listener, scan
 
 MODULE = "rmq_handlers"
 """Module or package of an app that has functions decorated with `rmq.listener`."""

@@ -7,8 +7,8 @@ from typing import Any, cast
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
-from rmq._transport.urls import chosen_url
-from rmq.client import RmqClient
+from rmq import RmqClient
+from rmq.spi import chosen_url
 
 OPTIONS = ("URL", "ZOOKEEPER", "DURABILITY", "REPLICAS", "TIMEOUT_S", "DEADLINE_S")
 

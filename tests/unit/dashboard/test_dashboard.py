@@ -122,7 +122,7 @@ def test_the_heat_map_of_a_group() -> None:
 @pytest.mark.parametrize("slots", [1, 2, 64, 1_024])
 def test_a_slot_basis_leads_to_each_slot(slots: int) -> None:
     topic = Topic("t", TopicType.PRIORITY, slots=slots)
-    assert [topic.slot_of(basis_for(slots, slot)) for slot in range(slots)] == list(range(slots))
+    assert [topic.slot_of(basis_for(topic, slot)) for slot in range(slots)] == list(range(slots))
 
 
 def test_the_slot_basis_of_a_message() -> None:

@@ -10,12 +10,11 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from rmq._processes.reloading import RELOADED, run_reloading
-from rmq._processes.supervisor import end_with_parent
 from rmq.adapters.django.handlers import MODULE, discovered
 from rmq.adapters.django.settings import new_client
 from rmq.client import DRAIN_S
 from rmq.errors import RmqError
+from rmq.spi import RELOADED, end_with_parent, run_reloading
 
 
 class Command(BaseCommand):

@@ -1,0 +1,93 @@
+"""What extensions of RMQ are built on, beside the public names of `rmq` and `rmq.aio`.
+
+The command line, the dashboard, the metrics and the adapters import nothing else of the core; a contract in
+`make layers` holds them to it. So the core can change behind these names, and an extension of your own can be written
+with them. They are outside the promise of the first release: a release may change them, and its changelog says so.
+
+Each name is documented where it is defined. In short:
+
+Texts for terminals and pages, safe with hostile payloads, which they escape:
+    `shown` (a payload or text on one line, cut), `safe_lines` (a text of several lines), `counted` (a number with its
+    noun), `dashed` (the name of a setting), `when` (a time), `from_now` (a time relative to another), `span` and
+    `milliseconds` (lengths of time).
+Texts about merges:
+    `merge_name`, `merge_words` (the settings of a topic), `sends_words`, `count_words` and `items_words` (the sends
+    that a message combines).
+Topics, messages and their places:
+    `Message`, `PayloadT`, `AnyPlace` (the states of a message), `checked_slots` and `check_async` (which raise
+    `InvalidValueError` for slots that a topic does not have, and for handlers that are not coroutine functions),
+    `id_key` (an id of a stream as numbers that order it), `TOTALS` (the counters of a slot).
+Figures of a minute, as `History` records them:
+    `minute_of`, `minute_of_stream`, `sum_of`.
+Requests to web servers:
+    `allows_host`, `is_loopback` and `network_of`, which keep pages of other sites away from a server on this machine.
+Processes:
+    `chosen_url` (the URL of Redis that a program or its environment names), `decorator` (what makes a function a
+    listener), `run_reloading` and `RELOADED` (restart at a change of a file), `end_with_parent`, `monotonic_s` (a clock
+    that never jumps).
+"""
+
+import ipaddress
+from collections.abc import Set as AbstractSet
+
+from rmq._admin.history import minute_of, minute_of_stream, sum_of
+from rmq._listening.listener import decorator
+from rmq._model.display import counted, dashed, from_now, milliseconds, safe_lines, shown, span, when
+from rmq._model.entries import id_key
+from rmq._model.figures import TOTALS
+from rmq._model.handlers import check_async
+from rmq._model.merge_words import count_words, items_words, merge_name, merge_words, sends_words
+from rmq._model.messages import Message
+from rmq._model.times import monotonic_s
+from rmq._model.topics import checked_slots
+from rmq._model.typed import PayloadT
+from rmq._model.whereabouts import AnyPlace
+from rmq._processes.reloading import RELOADED, run_reloading
+from rmq._processes.supervisor import end_with_parent
+from rmq._transport.urls import chosen_url
+
+# fmt: off
+__all__ = [
+    "RELOADED", "TOTALS", "AnyPlace", "Message", "PayloadT", "allows_host", "check_async", "checked_slots",
+    "chosen_url", "count_words", "counted", "dashed", "decorator", "end_with_parent", "from_now", "id_key",
+    "is_loopback", "items_words", "merge_name", "merge_words", "milliseconds", "minute_of", "minute_of_stream",
+    "monotonic_s", "network_of", "run_reloading", "safe_lines", "sends_words", "shown", "span", "sum_of", "when",
+]
+# fmt: on
+
+
+def allows_host(host_header: str, names: AbstractSet[str] = frozenset()) -> bool:
+    """Return whether a request with this `Host` header may be answered: it names `localhost`, an address, or `names`.
+
+    A web page can make its own host name resolve to an address of this machine (DNS rebinding), so that a browser sends
+    requests to servers that only this machine can reach. With an address this is impossible. `names` are lower case.
+    """
+    name = host_header.lower()
+    host = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0].rstrip(".")
+    return host in names or host == "localhost" or _address(host) is not None
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is `localhost` or a loopback address."""
+    address = _address(host)
+    return host == "localhost" if address is None else address.is_loopback
+
+
+def network_of(host: str) -> str:
+    """Return the network by which failed logins are counted.
+
+    That is an IPv4 address, or the /64 network of an IPv6 address, since a client can choose the lower 64 bits. A host
+    name is returned unchanged.
+    """
+    address = _address(host.partition("%")[0])
+    if address is None:
+        return host
+    return str(address if address.version == 4 else ipaddress.ip_network((address, 64), strict=False))
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
