@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from rmq._broker.claims import CLAIM_BYTES, ClaimPart
 from rmq._claiming.outcome_batches import OutcomeBatch
@@ -12,8 +12,6 @@ from rmq._model.claims import Selection
 from rmq._model.deliveries import Claim, Delivery
 from rmq._model.replies import ClaimedRows, ClaimReply, Owner
 from rmq.errors import RmqError
-
-P = TypeVar("P")
 
 CLAIM_WEIGHT, MOST_WEIGHT = 25, 1_000
 """Weight of a slot in a script call that claims from several, in addition to its limit and its settled values; and the
@@ -125,22 +123,22 @@ def merged_results(first: FetchResult | None, second: FetchResult | None) -> Fet
     return first
 
 
-def group_parts(parts: Sequence[ClaimPart]) -> list[list[ClaimPart]]:
-    """Divide claims into groups of one script call each."""
-    return group_by_weight(parts, lambda part: CLAIM_WEIGHT + max(0, part.limit) + part.outcomes.weight, MOST_WEIGHT)
+def group_parts(parts: Sequence[ClaimPart], joins: bool) -> list[list[ClaimPart]]:
+    """Divide the parts of slots into groups of one script call each. A script blocks all other clients.
 
-
-def group_by_weight(parts: Iterable[P], weight: Callable[[P], float], most: float) -> list[list[P]]:
-    """Divide the parts of slots into groups of one script call each. A script blocks all other clients."""
-    groups: list[list[P]] = []
-    room = 0.0
+    Args:
+        parts: The parts.
+        joins: Whether slots may share a call.
+    """
+    groups: list[list[ClaimPart]] = []
+    room = 0
     for part in parts:
-        needed = weight(part)
-        if not groups or needed > room:
+        weight = CLAIM_WEIGHT + max(0, part.limit) + part.outcomes.weight
+        if weight > room or not joins:
             groups.append([])
-            room = most
+            room = MOST_WEIGHT
         groups[-1].append(part)
-        room -= needed
+        room -= weight
     return groups
 
 

@@ -7,15 +7,17 @@ from contextlib import AbstractContextManager, ExitStack
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import Generic, Self, cast
+from typing import Any, Generic, Self, cast
 
 from rmq._broker.broker import Broker, QueueBroker
+from rmq._broker.claims import MAX_BATCH, NACK_BATCH, SETTLE_ONLY, ClaimPart
 from rmq._broker.keys import slot_keys
-from rmq._claiming.acknowledger import Acknowledger, SettleResult
 from rmq._claiming.background_flush import CLOSE_S, held
-from rmq._claiming.claim_plan import FetchResult
+from rmq._claiming.claim_plan import PATIENCE_S, FetchResult, group_parts
 from rmq._claiming.claim_planner import ClaimPlanner
 from rmq._claiming.fetcher import PENDING_CHECK_S, Fetcher
+from rmq._claiming.leases import renewal_groups, take_renewal, tokens_of
+from rmq._claiming.outcome_batches import OutcomeBatch, batch_outcomes
 from rmq._claiming.return_buffer import ReturnBuffer
 from rmq._claiming.wakeups import WakeupSubscriber
 from rmq._io.reports import reporter
@@ -23,15 +25,18 @@ from rmq._model.claims import Selection, bytes_of, cut, deliveries_of, mark, sel
 from rmq._model.deliveries import Delivery
 from rmq._model.delivery_columns import DeliveryColumns
 from rmq._model.outcomes import ACKED, RELEASED, Outcome
+from rmq._model.replies import SettleReply
 from rmq._model.retry import CHANCE, draw_jitter
 from rmq._model.times import monotonic_s, seconds
 from rmq._model.topics import Topic, TopicType, checked_slots
 from rmq._model.typed import PayloadT
+from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq.errors import (
     ClientClosedError,
     InvalidValueError,
     RedisUnavailableError,
+    ReplyLostError,
     RmqError,
     ScriptFailedError,
 )
@@ -46,6 +51,9 @@ POLL_BYTES = 16 * 1_048_576
 
 MAX_POLL = 10_000
 """Maximum number of messages in one poll."""
+
+NAMED_ACK_S = 1.0
+"""After Redis has refused to ack a claim as a whole, all acks name their messages for this many seconds."""
 
 EMPTY_ROUNDS = 16
 """A poll without messages makes this many claims more than it has slots: a slot may first have to bury messages that
@@ -82,7 +90,8 @@ class Consumer(Generic[PayloadT]):
         self.topic = topic
         self.slots = checked_slots(topic, slots)
         self._broker: Broker = source or QueueBroker(connections, topic)
-        self._acknowledger = Acknowledger(connections, self._broker)
+        self._patience_s = max(PATIENCE_S, self._broker.topic.lease_s / 6)
+        self._by_name_until_s = 0.0
         self._planner = ClaimPlanner(connections, topic, self.slots, source=self._broker)
         self._claims = Fetcher(self._planner, self)
         self._hints = WakeupSubscriber(connections, topic.name, self.slots)
@@ -185,21 +194,81 @@ class Consumer(Generic[PayloadT]):
         return self._send_outcomes(selections)
 
     def _send_outcomes(self, selections: Sequence[Selection]) -> list[Selection]:
-        """Send outcomes; return the rows whose lease was lost. Rows that certainly were not settled are open again."""
-        settled = SettleResult()
-        try:
-            self._acknowledger.settle(selections, settled)
-            for slot in settled.slots:
-                self._planner.expect(slot)
-            for claim, rows in settled.stale:
-                claim.lose(rows)
-            if settled.trouble is not None:
-                raise settled.trouble
-        finally:
-            for claim, rows in settled.untried:
-                claim.reopen(rows)
+        """Send outcomes: all slots in one round trip. Return the rows whose lease was lost before.
+
+        Rows that certainly were not settled are open again. A server that does not answer does not delay outcomes on
+        other servers. It delays the caller by at most a sixth of a lease, since the caller's other deliveries wait.
+        """
+        stale: list[Selection] = []
+        trouble: RmqError | None = None
+        while selections:
+            try:
+                batches, groups = self._settlements(selections)
+            except BaseException:
+                _reopen(selections)
+                raise
+            replies, selections = self._replies(groups), list[Selection]()  # interrupted from here on, nobody knows
+            for batch, reply in zip(batches, replies, strict=True):
+                if isinstance(reply, RmqError):
+                    trouble = trouble or reply
+                    if not isinstance(reply, ReplyLostError):
+                        _reopen(batch.selections)
+                    continue
+                settled = batch.take(
+                    reply.stale, reply.unmatched, size_of(batch.nacked) - reply.left if reply.left else None
+                )
+                stale += settled.stale
+                selections += settled.unsent
+                self._planner.expect(batch.slot)
+                if reply.unmatched:
+                    self._by_name_until_s = monotonic_s() + NAMED_ACK_S
+        for claim, rows in stale:
+            claim.lose(rows)
+        if trouble is not None:
+            raise trouble
         self._do_upkeep()
-        return settled.stale
+        return stale
+
+    def _settlements(self, selections: Sequence[Selection]) -> tuple[list[OutcomeBatch], list[list[Call[SettleReply]]]]:
+        """Pack outcomes into batches; also return the call of each, grouped by what one script may carry out."""
+        batches: list[OutcomeBatch] = []
+        groups: list[list[Call[SettleReply]]] = []
+        now_s, settle = monotonic_s(), self._broker.settle_call
+        may_be_whole = now_s >= self._by_name_until_s
+        while selections:
+            packed, selections = batch_outcomes(
+                selections, now_s, NACK_BATCH, most_named=MAX_BATCH, may_be_whole=may_be_whole
+            )
+            parts = [ClaimPart(batch.slot, SETTLE_ONLY, batch.outcomes()) for batch in packed.values()]
+            groups += [
+                [settle(part.slot, part.outcomes) for part in group]
+                for group in group_parts(parts, self._planner.joins)
+            ]
+            batches += packed.values()
+        return batches, groups
+
+    def _replies(self, groups: Sequence[Sequence[Call[SettleReply]]]) -> Sequence[SettleReply | RmqError]:
+        """Run settlements, those of a group as one call; return the reply to each."""
+        calls = [group[0] if len(group) == 1 else self._broker.settle_many_call(group) for group in groups]
+        replies: list[SettleReply | RmqError] = []
+        for group, reply in zip(groups, self._results(calls), strict=True):
+            if len(group) == 1:
+                replies.append(reply)
+            elif isinstance(reply, ScriptFailedError):
+                # refused as a whole, before anything was done: no right to one of the slots, for one
+                replies += self._connections.run_many(group, self._patience_s)
+            else:
+                replies += [reply] * len(group) if isinstance(reply, RmqError) else reply
+        return replies
+
+    def _results(self, calls: Sequence[Call[Any]]) -> Sequence[Any]:
+        """Run calls; return the reply or the error of each."""
+        try:
+            if len(calls) == 1:
+                return [self._connections.run(calls[0])]
+            return self._connections.run_many(calls, self._patience_s) if calls else ()
+        except RmqError as error:
+            return [error] * len(calls)
 
     def extend(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
         """Renew the leases of several deliveries, so that they start again now.
@@ -212,11 +281,18 @@ class Consumer(Generic[PayloadT]):
             RmqError: A slot did not answer, or refused the call; leases in other slots are renewed.
         """
         deliveries = list(deliveries)
-        lost, trouble = self._acknowledger.extend(self._selected(deliveries))
+        groups = renewal_groups(self._selected(deliveries), self._broker.most_renewals)
+        calls = [self._broker.extend_call(group[0].claim.slot, tokens_of(group)) for group in groups]
+        started_s = monotonic_s()
+        lost: list[Selection] = []
+        replies = self._results(calls)
+        for group, reply in zip(groups, replies, strict=True):
+            lost += take_renewal(group, reply, started_s)
         for claim, rows in lost:
             claim.lose(rows)
-        if trouble is not None:
-            raise trouble
+        for reply in replies:
+            if isinstance(reply, RmqError):
+                raise reply
         return _among(deliveries, lost) if lost else []
 
     def close(self) -> None:
@@ -445,6 +521,12 @@ def poll_all(
     if not distinct:
         raise InvalidValueError("consumers is empty; give at least one")
     return deliveries_of(Consumer._claimed(distinct, max_messages, timeout))  # pyright: ignore[reportPrivateUsage]
+
+
+def _reopen(selections: Iterable[Selection]) -> None:
+    """Take back the outcomes of rows that were certainly not carried out."""
+    for claim, rows in selections:
+        claim.reopen(rows)
 
 
 def _among(deliveries: Iterable[Delivery], selections: Sequence[Selection]) -> list[Delivery]:

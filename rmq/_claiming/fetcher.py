@@ -280,7 +280,7 @@ class Fetcher:
         for request in planned:
             request.settlements = batches.pop((request.slot, request.owner), None)
         settled_only = [
-            ClaimRequest(slot, owner, picked=False, settlements=batch) for (slot, owner), batch in batches.items()
+            ClaimRequest(batch.slot, batch.owner, picked=False, settlements=batch) for batch in batches.values()
         ]
         return [*planned, *settled_only], waiting + later
 
@@ -298,7 +298,7 @@ class Fetcher:
             most_bytes: Maximum bytes of contents and bodies in all replies; the first message may be larger.
         """
         parts = [self._part(request) for request in round_.requests]
-        groups = group_parts(parts) if self._planner.joins and len(parts) > 1 else [[part] for part in parts]
+        groups = group_parts(parts, self._planner.joins)
         claiming = groups if self._planner.joins else [part for part in parts if part.limit > 0]
         most_bytes //= len(claiming) or 1  # a node carries out one call after the other
         requests = iter(round_.requests)

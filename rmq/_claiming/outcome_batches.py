@@ -47,19 +47,20 @@ class OutcomeBatch:
     """The outcomes of one slot that a call carries.
 
     Attributes:
+        slot: The slot.
+        owner: The owner in whose name they are sent.
         nacked: Rows to nack, bury or release.
         acked: Rows to ack by name.
         whole: Rows to ack as whole claims, without names.
-        freed: Size of the bodies that the acks delete, in bytes.
     """
 
-    __slots__ = ("acked", "freed", "nacked", "whole")
+    __slots__ = ("acked", "nacked", "owner", "slot", "whole")
 
-    def __init__(self) -> None:
+    def __init__(self, slot: int, owner: Owner) -> None:
+        self.slot, self.owner = slot, owner
         self.nacked: list[Selection] = []
         self.acked: list[Selection] = []
         self.whole: list[Selection] = []
-        self.freed = 0
 
     @property
     def selections(self) -> list[Selection]:
@@ -149,7 +150,7 @@ def batch_outcomes(
     for claim, rows in selections:
         place = claim.slot, claim.owner
         if (batch := batches.get(place)) is None:
-            batch = batches[place] = OutcomeBatch()
+            batch = batches[place] = OutcomeBatch(*place)
         acked, nacked = _by_verb(claim, rows)
         number = 0
         if nacked:
@@ -158,8 +159,7 @@ def batch_outcomes(
         if acked and may_be_whole and claim.is_whole(len(acked), number, now_s):
             batch.whole.append(Selection(claim, acked))
         elif acked:
-            number, freed = room.for_acks(claim, acked)
-            batch.freed += freed
+            number = room.for_acks(claim, acked)
             _divide(claim, acked, number, batch.acked, later)
     if later:
         batches = {place: batch for place, batch in batches.items() if batch.selections}
@@ -187,8 +187,8 @@ class _Room:
             self._name_bytes -= size
         return len(rows)
 
-    def for_acks(self, claim: Claim, rows: Sequence[int]) -> tuple[int, int]:
-        """Return how many of the rows may be acked by name, and the size of the bodies that this deletes."""
+    def for_acks(self, claim: Claim, rows: Sequence[int]) -> int:
+        """Return how many of the rows may be acked by name."""
         number, freed = min(self._named, len(rows)) if self._freed > 0 else 0, 0
         if claim.rows.bodies and claim.rows.counted:
             freed = claim.bytes_of(rows[:number])
@@ -198,7 +198,7 @@ class _Room:
                 freed = ends[number - 1]
         self._named -= number
         self._freed -= freed
-        return number, freed
+        return number
 
 
 def _divide(claim: Claim, rows: Sequence[int], number: int, taken: list[Selection], later: list[Selection]) -> None:

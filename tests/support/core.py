@@ -72,8 +72,6 @@ from rmq._broker.stream_broker import StreamBroker as StreamBroker
 from rmq._broker.stream_broker import join_group as join_group
 from rmq._broker.streams import Member as Member
 from rmq._broker.viewing import stats as stats
-from rmq._claiming.acknowledger import Acknowledger as Acknowledger
-from rmq._claiming.acknowledger import SettleResult as SettleResult
 from rmq._claiming.claim_plan import CLAIM_WEIGHT as CLAIM_WEIGHT
 from rmq._claiming.claim_plan import MOST_WEIGHT as MOST_WEIGHT
 from rmq._claiming.claim_plan import ClaimPlan as ClaimPlan

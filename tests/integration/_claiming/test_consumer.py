@@ -512,9 +512,8 @@ def test_what_was_settled_before_a_call_failed_stays_settled(
     def fail_from_the_second_on(calls: Sequence[Call[Any]], patience_s: float) -> list[Any]:
         return run_many(calls[:1], patience_s) + [RedisUnavailableError("cut off")] * (len(calls) - 1)
 
-    monkeypatch.setattr("rmq._claiming.acknowledger.MAX_BATCH", 256)
-    monkeypatch.setattr("rmq._claiming.acknowledger.NACK_BATCH", 256)
-    monkeypatch.setattr("rmq._claiming.acknowledger.MOST_WEIGHT", 256)
+    monkeypatch.setattr("rmq._claiming.consumer.MAX_BATCH", 256)
+    monkeypatch.setattr("rmq._claiming.consumer.NACK_BATCH", 256)
     with Consumer(connections, topic) as consumer:
         found = consumer.poll(300)
         settle = getattr(consumer, verb)

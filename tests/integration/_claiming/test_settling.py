@@ -11,7 +11,7 @@ from rmq import Consumer, Delivery, PriorityMessage, RmqClient, StreamMessage, T
 from rmq.errors import AlreadySettledError, InvalidValueError, ScriptFailedError
 from tests.conftest import MakeTopic
 from tests.support.clients import stats_of
-from tests.support.core import ACKED, Acknowledger, Connections, QueueBroker, SettleResult, parse_url, select
+from tests.support.core import Connections, SettleReply, parse_url
 from tests.support.sides import SIDES
 
 both_sides = pytest.mark.parametrize("side", SIDES, indirect=True)
@@ -133,19 +133,37 @@ def test_a_slot_without_rights_keeps_no_other_one_from_being_settled(
         redis_client.execute_command("ACL", "SETUSER", "few", "reset", "on", ">pw", "+@all", "&*", *keys, *stores)
         connections = Connections(parse_url(redis_url.replace("unix://", "unix://few:pw@", 1)))
         try:
-            settled = SettleResult()
-            for delivery in found:
-                delivery.mark(ACKED)
-            Acknowledger(connections, QueueBroker(connections, topic)).settle(select(found), settled)
+            with pytest.raises(ScriptFailedError):
+                Consumer(connections, topic).ack(found)
         finally:
             connections.close()
             redis_client.execute_command("ACL", "DELUSER", "few")
-        assert {claim.slot for claim, _ in settled.untried} == {closed}
-        assert isinstance(settled.trouble, ScriptFailedError)
-        assert settled.slots == {delivery.slot for delivery in found} - {closed}
-        for claim, rows in settled.untried:
-            claim.reopen(rows)
+        assert {delivery.slot for delivery in found if delivery.outcome is None} == {closed}
+        assert stats_of(client, topic).total("acked") == len([each for each in found if each.slot != closed])
         assert consumer.ack([delivery for delivery in found if delivery.slot == closed]) == []
+
+
+def test_a_refused_slot_is_open_again_although_another_one_takes_a_second_call(
+    client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=2)
+    with client.consumer(topic) as consumer:
+        found = claimed(client, consumer)
+        refused, other = dict.fromkeys(delivery.slot for delivery in found)
+        with monkeypatch.context() as patched:
+
+            def refuse(groups: object) -> list[object]:
+                patched.undo()
+                score = next(delivery.claim_score for delivery in found if delivery.slot == other)
+                return [ScriptFailedError("no right"), SettleReply(unmatched=(score,))]
+
+            patched.setattr(consumer, "_replies", refuse)
+            with pytest.raises(ScriptFailedError):
+                consumer.ack(found)
+        left = [delivery for delivery in found if delivery.outcome is None]
+        assert {delivery.slot for delivery in left} == {refused}
+        assert consumer.ack(left) == []
+    assert stats_of(client, topic).total("acked") == 8
 
 
 def interrupted(*_: object) -> Callable[[], None]:
