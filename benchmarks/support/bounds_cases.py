@@ -311,7 +311,7 @@ def write_history(place: Place, _: Any) -> Call[Any]:
     """Write a minute into a full ring from a clock that was ahead."""
     minute, key = place.now_ms // 60_000, history_key("t")
     place.client.rpush(key, *(f"{minute + 10 + index} {'1 ' * 100}" for index in range(MINUTES)))
-    return plain("history_write", key, minute, f"{minute} {'1 ' * 100}", MINUTES, history.KEEP_S)
+    return plain("history_write", key, f"{minute} {'1 ' * 100}", minute, MINUTES, history.KEEP_S)
 
 
 def read_definitions(place: Place, _: Any) -> Call[Any]:

@@ -6,13 +6,13 @@ it by Redis' clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
+from itertools import islice
 from secrets import token_hex
 
-from rmq._admin.inspection import Inspection
 from rmq._admin.stream_view import StreamView
-from rmq._broker import shared
+from rmq._broker import shared, viewing
 from rmq._broker.keys import HISTORY_LOCK_KEY, history_key
 from rmq._broker.registry import Registry, check_name
 from rmq._io.backend import Background
@@ -22,7 +22,8 @@ from rmq._model.retry import draw_jitter
 from rmq._model.settings import check_whole
 from rmq._model.times import MAX_SCORE
 from rmq._model.topics import Topic, TopicType
-from rmq._transport.connections import Connections
+from rmq._transport.connections import Connections, run_slots
+from rmq._transport.exchange import results_of
 from rmq.errors import RmqError
 
 log = reporter("rmq.history")
@@ -145,25 +146,33 @@ class History:
         Guarantee: a minute that has been recorded already is not changed.
         """
         check_whole("minute", minute, MAX_SCORE)
-        minutes: list[Minute] = []
-        for topic in self._registry.definitions().topics:
-            try:
-                record = self._read(topic, minute)
-                minutes.append(record)
-                self.append(topic.name, record)
-            except RmqError as error:  # an error of one topic must not prevent the others' records
-                log.debug("cannot record the history of topic %s: %s", topic.name, error)
-        self.append(None, sum_of(minute, minutes))
+        records = {topic.name: record for topic, record in self._read(self._registry.definitions().topics, minute)}
+        minutes = [*records.values()]
+        written = [*records.items(), (None, sum_of(minute, minutes))]
+        calls = (shared.append_history(name, minute, record.to_bytes(), MINUTES, KEEP_S) for name, record in written)
+        for reply in run_slots(self._connections, calls, shared.joined_history):
+            if isinstance(reply, RmqError):  # an error of one topic must not prevent the others' records
+                log.debug("cannot record the history: %s", reply)
         return minutes
-
-    def _read(self, topic: Topic, minute: int) -> Minute:
-        if topic.type is TopicType.STREAM:
-            return minute_of_stream(*StreamView(self._connections, topic).with_groups(), minute)
-        return minute_of(Inspection(self._connections, topic).stats(), minute)
 
     def append(self, topic: str | None, record: Minute) -> bool:
         """Append a record; return whether its minute was new. Atomic; safe to repeat."""
         return self._connections.run(shared.append_history(topic, record.minute, record.to_bytes(), MINUTES, KEEP_S))
+
+    def _read(self, topics: Sequence[Topic], minute: int) -> Iterator[tuple[Topic, Minute]]:
+        """Yield the figures of topics: those of all slots that one script may access are read together."""
+        queues = (topic for topic in topics if topic.type is not TopicType.STREAM)
+        calls = (viewing.stats(topic, slot) for topic in queues for slot in range(topic.slots))
+        figures = run_slots(self._connections, calls, viewing.joined_stats)
+        for topic in topics:
+            slots = [] if topic.type is TopicType.STREAM else [*islice(figures, topic.slots)]
+            try:
+                if topic.type is TopicType.STREAM:
+                    yield topic, minute_of_stream(*StreamView(self._connections, topic).with_groups(), minute)
+                else:
+                    yield topic, minute_of(TopicStats(topic, tuple(results_of(slots))), minute)
+            except RmqError as error:
+                log.debug("cannot record the history of topic %s: %s", topic.name, error)
 
 
 class Recording:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 
 from rmq._admin.search import literal, search
@@ -51,7 +52,8 @@ class Inspection(View):
         Raises:
             InvalidValueError: The topic does not have one of the slots.
         """
-        return TopicStats(self.topic, tuple(self._per_slot(lambda slot: viewing.stats(self.topic, slot), slots)))
+        figures = self._per_slot(partial(viewing.stats, self.topic), slots, viewing.joined_stats)
+        return TopicStats(self.topic, tuple(figures))
 
     def peek(self, place: Place = "store", limit: int = 10, slots: Sequence[int] | None = None) -> list[PeekedMessage]:
         """Return up to `limit` messages per slot (1 to 1,000) in order of delivery, without claiming them.

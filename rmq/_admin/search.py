@@ -10,7 +10,7 @@ from rmq._broker import viewing
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import SECTIONS, AnyPlace, FoundMessage, SearchPage
 from rmq._transport.connections import Connections
-from rmq._transport.exchange import raise_first
+from rmq._transport.exchange import results_of
 from rmq.errors import InvalidValueError
 
 _FEWEST, MOST = 10, 250
@@ -49,8 +49,8 @@ def search(
         at += len(new)
         part = [begun.popleft() for _ in range(min(width, len(begun)))]
         before = len(matches)
-        replies = connections.run_many([viewing.search(topic, slot, pattern, count, old) for slot, old in part])
-        raise_first(replies)
+        calls = [viewing.search(topic, slot, pattern, count, old) for slot, old in part]
+        replies = results_of(connections.run_many(calls))
         for (slot, old), (cursors, messages) in zip(part, replies, strict=True):
             matches += messages
             # a state that is done after one call is small

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
+from functools import partial
 from heapq import merge
 from itertools import islice
 
@@ -24,6 +25,7 @@ from rmq._model.entries import (
 from rmq._model.figures import ConsumerStats, GroupStats, StreamStats
 from rmq._model.times import seconds
 from rmq._model.topics import Topic, TopicType, checked_slots
+from rmq._transport.call import joined
 from rmq._transport.connections import Connections, call_slots
 from rmq.errors import InvalidValueError
 
@@ -85,7 +87,7 @@ class StreamView(View):
 
     def stats(self, slots: Iterable[int] | None = None) -> StreamStats:
         """Return length, first and last id, and groups."""
-        return StreamStats(self.topic, tuple(self._per_slot(lambda slot: streams.stats(self.topic, slot), slots)))
+        return StreamStats(self.topic, tuple(self._per_slot(partial(streams.stats, self.topic), slots, joined)))
 
     def groups(self) -> list[GroupStats]:
         """Return the figures of all groups."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 
 from rmq._admin.spark_queries import SparkQueries, SparkQuery
@@ -14,7 +14,8 @@ from rmq._model.times import MAX_SCORE
 from rmq._model.topics import Topic, checked_slots
 from rmq._model.whereabouts import AuditLine
 from rmq._transport.call import Call, T
-from rmq._transport.connections import Connections, call_slots
+from rmq._transport.connections import Connections, run_slots
+from rmq._transport.exchange import results_of
 from rmq.errors import InvalidValueError
 
 
@@ -29,8 +30,13 @@ class View:
         """Return the reports of Spark queries on the topic in the last day, sources first."""
         return SparkQueries(self._connections, self.topic.name).read()
 
-    def _per_slot(self, build: Callable[[int], Call[T]], slots: Iterable[int] | None = None) -> list[T]:
-        return call_slots(self._connections, checked_slots(self.topic, slots), build)
+    def _per_slot(
+        self,
+        build: Callable[[int], Call[T]],
+        slots: Iterable[int] | None = None,
+        join: Callable[[Sequence[Call[T]]], Call[list[T]]] | None = None,
+    ) -> list[T]:
+        return results_of(run_slots(self._connections, map(build, checked_slots(self.topic, slots)), join))
 
     def _audit_lines(self, limit: int, slots: Iterable[int] | None) -> list[AuditLine]:
         """Return the last entries of the audit log, newest first."""

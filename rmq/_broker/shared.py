@@ -13,7 +13,7 @@ from rmq._model.display import shown
 from rmq._model.schema import MAX_DOCUMENT_BYTES
 from rmq._model.topics import Topic
 from rmq._model.workers import WorkerInfo
-from rmq._transport.call import Call, is_one, plain
+from rmq._transport.call import Call, is_one, joined, plain
 from rmq.errors import UnreadableDocumentError
 
 _BEAT, _WORKERS = BoundScript("worker_beat"), BoundScript("workers")
@@ -125,5 +125,14 @@ def take_lock(
 
 def append_history(topic: str | None, minute: int, record: bytes, most: int, keep_s: int) -> Call[bool]:
     """Return a call that appends a record to a list of the last `most` records; its result is whether it was new."""
-    args: dict[str, Any] = {"minute": minute, "record": record, "most": most, "keep_s": keep_s}
-    return _WRITE.call_on(topic or "", is_one, {"ring": history_key(topic)}, **args)
+    args = _WRITE.args(records=(record, minute, most, keep_s))
+    return Call(_WRITE.name, (history_key(topic),), args, _first_is_one, True, topic or "", 0)
+
+
+def _first_is_one(reply: Sequence[bytes]) -> bool:
+    return is_one(reply[0])
+
+
+def joined_history(calls: Sequence[Call[bool]]) -> Call[list[bool]]:
+    """Return one call in place of several calls of `append_history`, of lists that one script may access."""
+    return joined(calls, per_slot=1)

@@ -19,7 +19,7 @@ from rmq._broker.claims import (
     renewal_args,
     rest_of,
 )
-from rmq._broker.keys import group_keys
+from rmq._broker.keys import group_keys, slot_keys
 from rmq._io.wire import Argument
 from rmq._model.batches import EncodedMessage, Messages
 from rmq._model.entries import (
@@ -236,13 +236,15 @@ def read_range(topic: Topic, slot: int, first: str, last: str, limit: int, *, do
 def stats(topic: Topic, slot: int) -> Call[StreamSlot]:
     """Return a call that reads a slot's length, first and last id, groups and totals."""
 
-    def parse(reply: list[Any]) -> StreamSlot:
-        now_ms, length, first, last, totals, groups = reply
+    def parse(reply: list[list[Any]]) -> StreamSlot:
+        [(now_ms, length, first, last, totals, groups)] = reply
         names = tuple(sorted(found[1].decode() for found in groups))
         numbers = read_totals(STREAM_TOTALS, totals)
         return StreamSlot(topic.name, slot, int(now_ms), int(length), first.decode(), last.decode(), names, numbers)
 
-    return _STATS.call(topic, slot, parse, totals=STREAM_TOTALS)
+    keys = slot_keys(topic.name, slot)
+    args = _STATS.args(totals=STREAM_TOTALS)
+    return Call(_STATS.name, (keys.store, keys.meta), args, parse, True, topic.name, slot)
 
 
 def group_stats(topic: Topic, slot: int, group: str) -> Call[GroupSlot]:

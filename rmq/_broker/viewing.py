@@ -25,7 +25,7 @@ from rmq._model.whereabouts import (
     read_failure,
     told,
 )
-from rmq._transport.call import Call, is_one, read_totals
+from rmq._transport.call import Call, is_one, joined, read_totals
 
 _FIND, _SEARCH, _PEEK, _STATS = BoundScript("find"), BoundScript("search"), BoundScript("peek"), BoundScript("stats")
 _RANGE = BoundScript("stream_range")
@@ -145,15 +145,24 @@ def _peeked(
 def stats(topic: Topic, slot: int) -> Call[SlotStats]:
     """Return a call that reads a slot's sizes and totals."""
 
-    def parse(reply: list[Any]) -> SlotStats:
-        now_ms, backlog, due_now, in_flight, waiting, dead, lowest, next_due_ms, epoch = map(_whole, reply[:9])
+    def parse(reply: list[list[Any]]) -> SlotStats:
+        [figures] = reply
+        now_ms, backlog, due_now, in_flight, waiting, dead, lowest, next_due_ms, epoch = map(_whole, figures[:9])
         oldest = None
         if backlog:
             oldest = lowest if topic.type.timed and lowest > topic.max_retries else now_ms
-        sizes, totals = (backlog, due_now, in_flight, waiting, dead), read_totals(TOTALS, reply[10])
-        return SlotStats(topic.name, slot, now_ms, *sizes, oldest, next_due_ms, epoch, is_one(reply[9]), totals)
+        sizes, totals = (backlog, due_now, in_flight, waiting, dead), read_totals(TOTALS, figures[10])
+        return SlotStats(topic.name, slot, now_ms, *sizes, oldest, next_due_ms, epoch, is_one(figures[9]), totals)
 
-    return _STATS.call(topic, slot, parse, totals=TOTALS)
+    keys = slot_keys(topic.name, slot)
+    args = _STATS.args(kinds=(order_of(topic), topic.lease_ms, *TOTALS))
+    names = (keys.store, keys.prepare, keys.retry, keys.dead, keys.meta)
+    return Call(_STATS.name, names, args, parse, True, topic.name, slot)
+
+
+def joined_stats(calls: Sequence[Call[SlotStats]]) -> Call[list[SlotStats]]:
+    """Return one call in place of several calls of `stats`, in slots that one script may access."""
+    return joined(calls, per_slot=2)
 
 
 def _whole(text: bytes) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
@@ -70,6 +71,22 @@ class Call(NamedTuple, Generic[T]):
             return step(self.parse(reply))
 
         return cast("Call[S]", self._replace(parse=parse))
+
+
+def joined(calls: Sequence[Call[T]], per_slot: int = 0) -> Call[list[T]]:
+    """Return one call in place of several calls of a script over slots; its result is that of each slot.
+
+    Args:
+        calls: The calls, of one slot each, which one script may access.
+        per_slot: Number of arguments, the first ones, that the script takes for each slot.
+    """
+    keys = tuple(chain.from_iterable(call.keys for call in calls))
+    args = [*chain.from_iterable(call.args[:per_slot] for call in calls), *calls[0].args[per_slot:]]
+
+    def parse(reply: Sequence[Any]) -> list[T]:
+        return [call.parse([answer]) for call, answer in zip(calls, reply, strict=True)]
+
+    return cast("Call[list[T]]", calls[0]._replace(keys=keys, args=args, parse=parse))
 
 
 def plain(*args: Argument, key: str | bytes | None = None) -> Call[Any]:

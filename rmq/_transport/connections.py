@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from itertools import islice
 from math import inf
 from typing import Any, Protocol, TypeVar, cast
 from weakref import WeakSet
@@ -16,14 +17,14 @@ from rmq._model.times import monotonic_s
 from rmq._transport.call import Call, plain
 from rmq._transport.dispatch import FIRST_PAUSE_S, LONGEST_PAUSE_S, Dispatch
 from rmq._transport.durability import Durability
-from rmq._transport.exchange import DurabilityBarrier, Exchange, not_executed, raise_first
+from rmq._transport.exchange import DurabilityBarrier, Exchange, not_executed, results_of
 from rmq._transport.node import Node
 from rmq._transport.refusals import UNREADABLE, error_of, unreadable
 from rmq._transport.router import make_router
 from rmq._transport.rpc_ids import RpcIdAllocator
 from rmq._transport.script_library import ScriptLibrary, default_scripts
 from rmq._transport.urls import Address, RedisUrl
-from rmq.errors import ClientClosedError, ForkedClientError, RedisUnavailableError, RmqError
+from rmq.errors import ClientClosedError, ForkedClientError, RedisUnavailableError, RmqError, ScriptFailedError
 
 P = TypeVar("P")
 T = TypeVar("T")
@@ -441,10 +442,35 @@ def _only(results: list[Any]) -> Any:
     return results[0]
 
 
+def run_slots(
+    connections: Connections,
+    calls: Iterable[Call[T]],
+    join: Callable[[Sequence[Call[T]]], Call[list[T]]] | None = None,
+) -> Iterator[T | RmqError]:
+    """Run calls on slots, up to `ROUND_TRIP_SLOTS` in one round trip; yield the result or the error of each, in order.
+
+    Args:
+        connections: The connections to Redis.
+        calls: The calls; read as they are run.
+        join: Returns one call in place of several, which it may repeat, where one script may access several slots. A
+            joined call that the server refuses is repeated slot by slot: errors name slots, and the others are called.
+
+    Raises:
+        RedisUnavailableError: No server answered a joined call before the deadline.
+    """
+    remaining = iter(calls)
+    while part := list(islice(remaining, ROUND_TRIP_SLOTS)):
+        replies: Sequence[T | RmqError] | None = None
+        if join is not None and len(part) > 1 and not connections.multi_node:
+            with suppress(ScriptFailedError):
+                replies = connections.run(join(part))
+        yield from connections.run_many(part) if replies is None else replies
+
+
 def call_slots(
     connections: Connections, places: Sequence[P], build: Callable[[P], Call[T]], *, finish_all: bool = False
 ) -> list[T]:
-    """Run a call on each slot, up to `ROUND_TRIP_SLOTS` in one round trip; return the replies in the slots' order.
+    """Run a call on each slot, see `run_slots`; return the replies in the slots' order.
 
     Args:
         connections: The connections to Redis.
@@ -455,14 +481,8 @@ def call_slots(
     Raises:
         RmqError: The first error. The other slots of the same round trip were called.
     """
-    answers: list[Any] = []
-    for first in range(0, len(places), ROUND_TRIP_SLOTS):
-        replies = connections.run_many([build(place) for place in places[first : first + ROUND_TRIP_SLOTS]])
-        if not finish_all:
-            raise_first(replies)
-        answers += replies
-    raise_first(answers)
-    return answers
+    replies = run_slots(connections, map(build, places))
+    return results_of([*replies] if finish_all else replies)
 
 
 def call_in_parts(connections: Connections, build: Callable[[int], Call[list[T]]], number: int) -> list[T]:

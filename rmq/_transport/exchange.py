@@ -8,14 +8,14 @@ a nack is repeated only if the server certainly did not execute it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from rmq._io.wire import pack
 from rmq._model.replies import PartlySent
 from rmq._model.times import monotonic_s
-from rmq._transport.call import Call
+from rmq._transport.call import Call, T
 from rmq._transport.cluster_map import Redirect, hash_slot, parse_redirect
 from rmq._transport.refusals import AOF_TROUBLE, error_of, parsed, reply_lost
 from rmq._transport.script_library import ScriptLibrary
@@ -364,8 +364,11 @@ def _refused_again(call: Call[Any], error: RmqError) -> RmqError:
     return reply_lost(call, f"sent again, it was refused: {error}")
 
 
-def raise_first(results: Sequence[Any]) -> None:
-    """Raise the first error among the results, if there is one."""
-    for result in results:
-        if isinstance(result, RmqError):
-            raise result
+def results_of(replies: Iterable[T | RmqError]) -> list[T]:
+    """Return the results of calls; raise the first error, if there is one."""
+    results: list[T] = []
+    for reply in replies:
+        if isinstance(reply, RmqError):
+            raise reply
+        results.append(reply)
+    return results

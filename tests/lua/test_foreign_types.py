@@ -12,7 +12,7 @@ import redis
 from rmq.errors import ScriptFailedError
 from tests.conftest import MakeSlot
 from tests.lua.cases import FULL, LIMITS, READERS, WRITERS, script_of
-from tests.support.core import Call, raise_first
+from tests.support.core import Call, results_of
 from tests.support.slots import SlotState, SlotUnderTest, scripts_with_fake_clock
 
 WRITES = {"XADD", "ZADD", "ZREM", "ZREMRANGEBYRANK", "HSET", "HDEL", "HINCRBY"}
@@ -26,7 +26,7 @@ def commands_of(script: str) -> set[str]:
 def carry_out(slot: SlotUnderTest, call: Call[Any]) -> None:
     """Carry out a call; raise the error of a slot, where it has several."""
     found = slot.run(call)
-    raise_first(found if isinstance(found, list) else ())  # pyright: ignore[reportUnknownArgumentType]
+    results_of(found if isinstance(found, list) else ())  # pyright: ignore[reportUnknownArgumentType]
 
 
 @pytest.mark.parametrize("script", WRITERS)

@@ -62,7 +62,7 @@ def test_records_of_minutes_that_lie_ahead_make_room(server: redis.Redis) -> Non
 
 def write(server: redis.Redis, minute: int, most: int = 3, now: int | None = None) -> bool:
     server.set(CLOCK_KEY, 60_000 * (minute if now is None else now))
-    return run(server, "history_write", RING, minute, f"{minute} 1 2", most, KEEP_S) == b"1"
+    return run(server, "history_write", RING, f"{minute} 1 2", minute, most, KEEP_S) == [b"1"]
 
 
 def test_a_minute_is_written_once_and_old_ones_go(server: redis.Redis) -> None:
@@ -85,7 +85,7 @@ def test_a_full_ring_stays_within_its_bound(server: redis.Redis) -> None:
 
 @pytest.mark.parametrize(
     ("script", "key", "args"),
-    [("take_lock", LOCK, ["minute", "a", "10", "period"]), ("history_write", RING, ["5", "5 1", "3", "10"])],
+    [("take_lock", LOCK, ["minute", "a", "10", "period"]), ("history_write", RING, ["5 1", "5", "3", "10"])],
 )
 def test_only_the_declared_key_is_touched(server: redis.Redis, script: str, key: str, args: list[str]) -> None:
     # pitfall 18

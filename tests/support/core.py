@@ -184,7 +184,7 @@ from rmq._transport.dispatch import Dispatch as Dispatch
 from rmq._transport.durability import Durability as Durability
 from rmq._transport.durability import parse_durability as parse_durability
 from rmq._transport.exchange import not_executed as not_executed
-from rmq._transport.exchange import raise_first as raise_first
+from rmq._transport.exchange import results_of as results_of
 from rmq._transport.refusals import AOF_TROUBLE as AOF_TROUBLE
 from rmq._transport.refusals import error_of as error_of
 from rmq._transport.router import make_router as make_router

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from rmq import Minute, PriorityMessage, RmqClient, StreamMessage, TopicType
+from rmq import FixedTimeMessage, Minute, PriorityMessage, RmqClient, StreamMessage, TopicType
+from rmq.errors import ScriptFailedError
 from tests.conftest import MakeTopic
 from tests.support.cli import bury
-from tests.support.core import HISTORY_LOCK_KEY, LONGEST_WAIT_S, MINUTES, TOPICS_KEY, history_key, sum_of
+from tests.support.core import HISTORY_LOCK_KEY, LONGEST_WAIT_S, MINUTES, TOPICS_KEY, history_key, slot_keys, sum_of
 from tests.support.waiting import wait_until
 
 
@@ -61,6 +62,41 @@ def test_a_stream_is_recorded_by_what_its_groups_have_before_them(client: RmqCli
     client.history().record(29_000_000)
     [minute] = client.history().last(topic.name)
     assert (minute.backlog, minute.accepted, minute.dead) == (4, 4, 0)
+
+
+def test_the_slots_of_all_topics_are_read_and_written_in_few_calls(
+    client: RmqClient, make_topic: MakeTopic, redis_client: redis.Redis
+) -> None:
+    topics = [make_topic(kind, slots=32) for kind in (TopicType.PRIORITY, TopicType.FIXED_TIME)]
+    streams = make_topic(TopicType.STREAM, slots=32, checked=False)
+    client.producer(topics[0]).send_many(PriorityMessage(f"m{i}", 100) for i in range(100))
+    client.producer(topics[1]).send_many(FixedTimeMessage(f"m{i}", delay="1h") for i in range(50))
+    client.producer(streams).send_many(StreamMessage(f"m{i}") for i in range(10))
+
+    def calls() -> int:
+        return redis_client.info("commandstats")["cmdstat_evalsha"]["calls"]
+
+    client.history().record(29_000_000)  # scripts loaded
+    before = calls()
+    client.history().record(29_000_001)
+    assert calls() - before <= 8
+    assert [client.history().last(topic.name)[-1].accepted for topic in (*topics, streams)] == [100, 50, 10]
+
+
+def test_a_slot_that_cannot_be_read_is_named_and_costs_no_other_topic_its_record(
+    client: RmqClient, make_topic: MakeTopic, redis_client: redis.Redis
+) -> None:
+    good, bad = (make_topic(TopicType.PRIORITY, slots=4, checked=False) for _ in range(2))
+    for topic in (good, bad):
+        client.producer(topic).send_many(PriorityMessage(f"m{i}", 100) for i in range(10))
+    redis_client.delete(slot_keys(bad.name, 2).store)
+    redis_client.set(slot_keys(bad.name, 2).store, "of another type")
+    with pytest.raises(ScriptFailedError, match=f"slot 2 of topic {bad.name}"):
+        client.inspect(bad).stats()
+    client.history().record(29_000_000)
+    assert [minute.backlog for minute in client.history().last(good.name)] == [10]
+    assert client.history().last(bad.name) == []
+    assert client.history().last()[-1].backlog >= 10
 
 
 def test_of_many_at_once_one_gets_the_turn(client: RmqClient) -> None:

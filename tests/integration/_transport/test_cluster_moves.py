@@ -32,7 +32,7 @@ from tests.support.core import (
     in_wheel,
     parse_url,
     query_keys,
-    raise_first,
+    results_of,
     slot_keys,
 )
 from tests.support.servers import redis_binary
@@ -161,7 +161,7 @@ class Stage:
 
     def carry_out(self) -> None:
         found = self.connections.run(self.call)
-        raise_first(found if isinstance(found, list) else ())  # pyright: ignore[reportUnknownArgumentType]
+        results_of(found if isinstance(found, list) else ())  # pyright: ignore[reportUnknownArgumentType]
 
     def is_carried_out(self) -> bool:
         """Carry it out, unless TRYAGAIN refuses it."""

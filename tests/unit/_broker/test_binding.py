@@ -128,7 +128,7 @@ def test_what_a_call_does_not_say_is_an_error() -> None:
 
 def test_a_call_takes_what_the_topic_says_from_there() -> None:
     topic = Topic("t", TopicType.PRIORITY, slots=2, max_retries=3, lease="9s", max_backlog=11)
-    assert BoundScript("stats").settings_of(topic) == {"order": "high", "lease_ms": 9_000}
+    assert BoundScript("peek").settings_of(topic) == {"order": "high"}
     assert BoundScript("send").settings_of(topic) == {"max_backlog": 6}
     assert BoundScript("stream_consumers").settings_of(topic, "g") == {"group": "g"}
     assert BoundScript("stream_list_dead").settings_of(topic, "g") == {}
