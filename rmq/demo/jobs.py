@@ -44,6 +44,7 @@ CUSTOMER_PICTURE = _topic("demo.customer-picture", TopicType.PRIORITY, slots=4)
 CLOSE_ORDER = _topic("demo.close-order", TopicType.FIXED_TIME, slots=2)
 TAKINGS = _topic("demo.takings", TopicType.RANGE_MERGE, slots=4, merge=Merge(Sum()))
 TOPICS = (PRICE_PICTURE, CUSTOMER_PICTURE, CLOSE_ORDER, TAKINGS)
+PICTURE_TOPICS = (PRICE_PICTURE.name, CUSTOMER_PICTURE.name)
 
 
 class Tier(Enum):

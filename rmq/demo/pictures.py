@@ -1,9 +1,16 @@
-"""Draws the demo's pictures with Pillow: a motif with an item's name and current price. Needs `rmq[demo]`."""
+"""The demo's pictures, drawn with Pillow: a motif with an item's name and current price. Needs `rmq[demo]`.
+
+`PriceList` has the prices that a `Renderer` draws; a `Gallery` is the folder of the pictures, which is cleared at the
+start, and read and put on a contact sheet at the end.
+"""
 
 from __future__ import annotations
 
+import sqlite3
 import threading
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
@@ -14,8 +21,48 @@ from zlib import crc32
 
 from PIL import Image, ImageColor, ImageDraw, ImageFont, PngImagePlugin
 
-from rmq.demo.jobs import Tier, parts_of
-from rmq.demo.shop import PriceList
+from rmq.demo.jobs import Minute, Tier, newest_prices, opening_prices, parts_of
+from rmq.demo.orders import OrderLine
+from rmq.demo.summary import Drawn, Handled
+from rmq.errors import RmqError
+
+
+class PriceList:
+    """The newest price of each item, in pence, in an SQLite file that several processes may open.
+
+    Args:
+        path: The file, created if missing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._lock = threading.Lock()
+        self._connection = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        self._connection.execute("PRAGMA synchronous = OFF")
+        self._connection.execute("CREATE TABLE IF NOT EXISTS prices (item TEXT PRIMARY KEY, pence INTEGER NOT NULL)")
+
+    def write(self, prices: Mapping[str, int]) -> None:
+        """Store new prices. All renderers see them when it returns."""
+        with self._lock, self._connection:
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._connection.executemany("INSERT OR REPLACE INTO prices VALUES (?, ?)", prices.items())
+
+    def of(self, item: str) -> int:
+        """Return the current price of an item.
+
+        Raises:
+            LookupError: The price list has no price of the item.
+        """
+        with self._lock, closing(self._connection.execute("SELECT pence FROM prices WHERE item = ?", (item,))) as rows:
+            row = rows.fetchone()
+        if row is None:
+            raise LookupError(f"the price list has no item {item!r}")
+        return row[0]
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
 
 PRICE_LIST = "prices.sqlite"
 """Name of the price list in the folder of the pictures."""
@@ -158,3 +205,72 @@ def contact_sheet(folder: Path, rows: Iterable[Row], path: Path) -> None:
             pen.text((left, first + HEIGHT + 2), words, font=_font(12), fill=_PALE)
     path.parent.mkdir(parents=True, exist_ok=True)
     sheet.quantize(128, dither=Image.Dither.NONE).save(path, optimize=True)
+
+
+SHEET = "contact-sheet.png"
+COLUMNS = 6
+ITEM_ROWS = 3
+
+
+class Gallery:
+    """The pictures of a run.
+
+    Args:
+        folder: Folder of the contact sheet, with the pictures in a subfolder.
+
+    Attributes:
+        pictures: Folder of the pictures.
+        prices: The price list that the renderers read.
+        sheet: The contact sheet.
+
+    Raises:
+        RmqError: The folder cannot be written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.sheet = folder / SHEET
+        self.pictures = folder / "pictures"
+        try:
+            self.pictures.mkdir(parents=True, exist_ok=True)
+            clear(self.pictures)
+        except OSError as error:
+            raise RmqError(f"cannot write pictures to folder {str(folder)!r}: {error}") from error
+        self.prices = PriceList(self.pictures / PRICE_LIST)
+
+    def open_shop(self, orders: Sequence[OrderLine]) -> None:
+        """Write the opening prices."""
+        self.prices.write(opening_prices(orders))
+
+    def close(self) -> None:
+        """Close the price list."""
+        self.prices.close()
+
+    def finish(self, orders: Sequence[OrderLine], day: Sequence[Minute], records: Sequence[Handled]) -> Drawn:
+        """Read the pictures, and write the contact sheet."""
+        asked: Counter[str] = Counter(f"item:{item}" for minute in day for item in minute.repriced)
+        asked.update(picture.content for minute in day for picture in minute.pictures)
+        names = {line.item: line.name for line in orders if line.name}
+        prices = read_prices(self.pictures)
+        drawn = Drawn(self.pictures, self.sheet, prices, newest_prices(orders), asked, names)
+        renders = Counter(record.content for record in records if record.pictured)
+        contact_sheet(self.pictures, self._rows(drawn, records, renders), self.sheet)
+        return drawn
+
+    def _rows(self, drawn: Drawn, records: Sequence[Handled], renders: Counter[str]) -> list[Row]:
+        def row(heading: str, contents: Sequence[str]) -> Row:
+            cells = tuple((each, f"{drawn.asked[each]} new prices, drawn {renders[each]} times") for each in contents)
+            return Row(heading, cells)
+
+        items = drawn.most_asked(records, ITEM_ROWS * COLUMNS)
+        rows = [
+            row(
+                "" if start else "Items with the most price changes: each shows the newest price",
+                items[start : start + COLUMNS],
+            )
+            for start in range(0, len(items), COLUMNS)
+        ]
+        for tier in reversed(Tier):
+            count = sum(each.pictured for each in records if each.tier == tier.name)
+            heading = f"For {tier.name.lower()} customers, priority {tier.value:,}: {count:,} pictures drawn"
+            rows.append(row(heading, drawn.most_asked(records, COLUMNS, tier)))
+        return rows

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from rmq import ControlResult, FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient
 from rmq.demo.jobs import (
@@ -19,8 +20,10 @@ from rmq.demo.jobs import (
     TOPICS,
     Minute,
 )
-from rmq.demo.shop import PriceList
 from rmq.errors import FixedTimePassedError
+
+WritePrices: TypeAlias = Callable[[Mapping[str, int]], None]
+"""A function that stores new prices: item -> pence."""
 
 LEAST_AHEAD_MS = 250
 """Minimum delay until an order is closed, ms, for short demos: the time must be in the future when the message
@@ -69,7 +72,7 @@ class Player(threading.Thread):
         client: The client to use.
         plan: The minutes of the day.
         pace: Speed of order time.
-        prices: Price list of the renderers; `None` without pictures.
+        write_prices: Stores new prices for the renderers; `None` without pictures.
 
     Attributes:
         lines: Number of order lines replayed so far.
@@ -79,9 +82,11 @@ class Player(threading.Thread):
         error: Error that ended the replay early.
     """
 
-    def __init__(self, client: RmqClient, plan: Sequence[Minute], pace: Pace, prices: PriceList | None = None) -> None:
+    def __init__(
+        self, client: RmqClient, plan: Sequence[Minute], pace: Pace, write_prices: WritePrices | None = None
+    ) -> None:
         super().__init__(name="rmq-demo-player", daemon=True)
-        self._plan, self._pace, self._price_list = plan, pace, prices
+        self._plan, self._pace, self._write_prices = plan, pace, write_prices
         self._now_ms = redis_clock(client)
         self._prices, self._pictures, self._closings, self._takings = map(client.producer, TOPICS)
         self._control = client.control(CLOSE_ORDER)
@@ -116,8 +121,8 @@ class Player(threading.Thread):
             self.error = error
 
     def _play(self, minute: Minute) -> None:
-        if self._price_list is not None and minute.prices:
-            self._price_list.write(minute.prices)  # before the messages, so that every later delivery draws this price
+        if self._write_prices is not None and minute.prices:
+            self._write_prices(minute.prices)  # before the messages, so that every later delivery draws this price
         self._note(PRICE_PICTURE.name, [f"item:{item}" for item in minute.repriced])
         window_ms = self._pace.ms_of(MERGE_WINDOW_MIN)
         # the message has no price: it may merge with an earlier one, and the worker looks up the price

@@ -19,10 +19,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from rmq import RangeMergeMessage, RmqClient
-from rmq.demo.spark.access import ZooKeeperAccess
-from rmq.demo.spark.audience import AudienceSettings, current_segments, run
-from rmq.demo.spark.audience_rules import DEFAULT_RULES, FIGURES, check_rules, read_rules
-from rmq.demo.spark.evaluating import Evaluator
+from rmq.demo.spark.audience import AudienceSettings, ZooKeeperAccess, current_segments, run
+from rmq.demo.spark.customers import DEFAULT_RULES, FIGURES, Evaluator, check_rules, read_rules
 from rmq.demo.spark.order_lines import COLUMNS, read_lines, slice_path
 from rmq.demo.spark.serial import Disorder, Held, disorder
 from rmq.errors import InvalidValueError, RmqError

@@ -33,7 +33,7 @@ CEILINGS = {
     "rmq/aio": 1_640,
     "rmq/cli": 3_890,
     "rmq/dashboard": 1_330,
-    "rmq/demo": 2_040,
+    "rmq/demo": 2_000,
     "rmq/metrics": 440,
     "rmq/otel": 80,
     "rmq/spark": 6_840,

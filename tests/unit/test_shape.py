@@ -26,7 +26,6 @@ SMALL_FILES = {
     "rmq.dashboard.finding",
     "rmq.dashboard.server",
     "rmq.demo.cluster",
-    "rmq.demo.spark.evaluating",
     "rmq.spark.jobs.records",
     "rmq.spark.saving",
     "rmq.spark.sink.reporting",

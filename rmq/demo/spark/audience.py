@@ -25,11 +25,10 @@ from rmq._admin.adopt import adopt
 from rmq._admin.inspection import Inspection
 from rmq._broker.registry import Registry
 from rmq._model.topics import Topic, TopicType
+from rmq._ownership import Coordinator
+from rmq._ownership.logins import encryption, login
 from rmq.client import RmqClient
-from rmq.demo.spark.access import ZooKeeperAccess
-from rmq.demo.spark.audience_rules import DEFAULT_RULES, check_names, check_rules
-from rmq.demo.spark.customers import SOURCES, changes, latest
-from rmq.demo.spark.evaluating import Evaluator
+from rmq.demo.spark.customers import DEFAULT_RULES, SOURCES, Evaluator, changes, check_names, check_rules, latest
 from rmq.demo.spark.order_lines import check_file, read_lines
 from rmq.demo.spark.serial import Disorder, OwningRival, Rival, disorder
 from rmq.errors import EnsembleMismatchError, FencedError, InvalidValueError, UnknownTopicError
@@ -381,3 +380,78 @@ class _Job:
         counts = current.select(F.explode("segments").alias("segment")).groupBy("segment").count().collect()
         members = {row["segment"]: row["count"] for row in counts}
         return current.count(), {name: members.get(name, 0) for name in self._settings.rules}
+
+
+NODES = "/rmq"
+"""Default parent path of RMQ's nodes in ZooKeeper."""
+
+
+@dataclass(frozen=True)
+class ZooKeeperAccess:
+    """Servers of ZooKeeper, with login and certificates.
+
+    Passwords come from the environment variables `RMQ_ZOOKEEPER_PASSWORD` and `RMQ_ZOOKEEPER_KEY_PASSWORD`.
+
+    Attributes:
+        hosts: Servers as `host:port`, separated by commas.
+        chroot: Parent path of RMQ's nodes.
+        user: User of the `digest` scheme.
+        ca: File with the certificates of the servers' authority, or `system`.
+        cert: File with the client certificate.
+        key: File with its private key.
+    """
+
+    hosts: str
+    chroot: str = NODES
+    user: str | None = None
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+
+    def __post_init__(self) -> None:
+        kinds.hosts(self.hosts, "zookeeper")
+        kinds.chroot(self.chroot, "chroot")
+        self.coordinator()
+
+    def coordinator(self) -> Coordinator:
+        """Return a new coordinator, not started.
+
+        Raises:
+            InvalidValueError: A password, a file or the key of a certificate is missing.
+        """
+        files = {"zookeeper_ca": self.ca, "zookeeper_cert": self.cert, "zookeeper_key": self.key}
+        auth = login(self.user, "zookeeper_user")
+        return Coordinator(self.hosts, chroot=self.chroot, auth=auth, tls=encryption(files))
+
+    def options(self) -> dict[str, str]:
+        """Return the options of a stream that owns slots."""
+        said = {
+            "zookeeper": self.hosts, "zookeeperChroot": self.chroot, "zookeeperUser": self.user,
+            "zookeeperCa": self.ca, "zookeeperCert": self.cert, "zookeeperKey": self.key,
+        }  # fmt: skip
+        return {name: value for name, value in said.items() if value is not None}
+
+
+def access_of(
+    hosts: str | None = None,
+    chroot: str = NODES,
+    user: str | None = None,
+    ca: str | None = None,
+    cert: str | None = None,
+    key: str | None = None,
+) -> ZooKeeperAccess | None:
+    """Return the access to ZooKeeper; `None` without servers.
+
+    Raises:
+        InvalidValueError: Other arguments are given without servers; or as `ZooKeeperAccess`.
+    """
+    if hosts is not None:
+        return ZooKeeperAccess(hosts, chroot, user, ca, cert, key)
+    rest = {"chroot": None if chroot == NODES else chroot, "zookeeper_user": user, "zookeeper_ca": ca,
+            "zookeeper_cert": cert, "zookeeper_key": key}  # fmt: skip
+    for name, value in rest.items():
+        if value is not None:
+            raise InvalidValueError(
+                f"{name} is {value!r}, but zookeeper is not set; set it to ZooKeeper's servers, such as zk1:2181"
+            )
+    return None

@@ -15,8 +15,7 @@ import pytest
 from rmq import Coordinator, DigestAuth, PriorityMessage, RmqClient, Tls, TopicType
 from rmq._ownership.logins import PASSWORD as PASSWORD_VARIABLE
 from rmq._processes.zookeeper import ZooKeeperServer
-from rmq.demo.spark.access import ZooKeeperAccess
-from rmq.demo.spark.audience import AudienceSettings, check
+from rmq.demo.spark.audience import AudienceSettings, ZooKeeperAccess, check
 from rmq.demo.spark.order_lines import slice_path
 from rmq.errors import CoordinationError, FencedError, InvalidValueError
 from tests.conftest import MakeTopic

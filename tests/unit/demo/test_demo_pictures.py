@@ -13,14 +13,11 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from rmq.demo import pictures, report
-from rmq.demo.drawn import Drawn, claims_by_tier, out_of_turn, saving
-from rmq.demo.gallery import COLUMNS, ITEM_ROWS, Gallery
-from rmq.demo.handled import Handled
+from rmq.demo import pictures, show
 from rmq.demo.jobs import CUSTOMER_PICTURE, PRICE_PICTURE, Tier, newest_prices, opening_prices, parts_of, plan
 from rmq.demo.orders import OrderLine, read_orders
-from rmq.demo.shop import PriceList
-from rmq.demo.summary import Account, Run
+from rmq.demo.pictures import COLUMNS, ITEM_ROWS, Gallery, PriceList
+from rmq.demo.summary import Account, Drawn, Handled, Run, claims_by_tier, out_of_turn, saving
 from rmq.errors import RmqError
 
 ITEM, CUSTOMERS = "item:1", "item:1 customer:2"
@@ -138,7 +135,7 @@ def test_without_pillow_the_error_names_the_extra(tmp_path: Path, monkeypatch: p
     monkeypatch.delitem(sys.modules, "rmq.demo.pictures")
     monkeypatch.delattr("rmq.demo.pictures")
     with pytest.raises(RmqError, match=r"pip install 'rmq\[demo\]'"):
-        Gallery(tmp_path)
+        show.run(pictures=tmp_path)
 
 
 def test_a_folder_that_is_a_file_is_named(tmp_path: Path) -> None:
@@ -203,7 +200,7 @@ def test_a_smaller_customer_before_a_larger_one_of_the_same_claim_is_seen() -> N
 
 def test_the_summary_shows_prices_savings_and_the_contact_sheet() -> None:
     console = Console(width=80, record=True, file=io.StringIO())
-    console.print(report.summary(RUN))
+    console.print(show.summary(RUN))
     text = console.export_text()
     assert "GBP 1.99" in text
     assert "after 4 new prices" in text

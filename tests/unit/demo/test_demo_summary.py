@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from rmq import DeadMessage
-from rmq.demo import report
-from rmq.demo.handled import Handled
+from rmq.demo import show
 from rmq.demo.jobs import CUSTOMER_PICTURE, PRICE_PICTURE, TAKINGS, Tier
 from rmq.demo.orders import read_orders
-from rmq.demo.summary import Account, Run, booked, outdated, overlaps, spread, total
+from rmq.demo.summary import Account, Handled, Run, booked, outdated, overlaps, spread, total
 
 RECORD = Handled(PRICE_PICTURE.name, "item:1", True, 10.0, 11.0, 5, False, None)
 GOLD = Handled(CUSTOMER_PICTURE.name, "item:1 customer:2", True, 12.0, 13.0, 70, False, "GOLD")
@@ -89,7 +88,7 @@ def test_a_value_that_comes_back_stands_in_the_place_of_what_was_booked() -> Non
 def test_sums_are_not_judged_where_an_earlier_run_had_left_some() -> None:
     left = replace(RUN, accounts=(ACCOUNT, replace(ALSO, found=1, acked=6)), takings={})
     assert broken(left) == set()
-    assert "not compared" in shown(report.summary(left))
+    assert "not compared" in shown(show.summary(left))
 
 
 def test_records_travel_as_json() -> None:
@@ -110,11 +109,11 @@ def test_accounts_add_up() -> None:
 
 
 def test_the_summary_says_in_words_how_it_went() -> None:
-    text = shown(report.summary(RUN))
+    text = shown(show.summary(RUN))
     assert "Nothing was lost" in text
     assert "no photo" in text
     assert text.count("GBP 6.15") == 2
-    wrong = shown(report.summary(replace(RUN, accounts=(replace(ACCOUNT, acked=4),), dead=())))
+    wrong = shown(show.summary(replace(RUN, accounts=(replace(ACCOUNT, acked=4),), dead=())))
     assert "BROKEN" in wrong
     assert "Some checks failed" in wrong
     assert "Dead letters" not in wrong
@@ -125,10 +124,10 @@ def test_the_live_view_fits_a_small_terminal() -> None:
     busy = [replace(ACCOUNT, topic=topic, accepted=2_429, waiting=2) for topic in ("demo.customer-picture", "demo.x")]
     orders = read_orders()
     for lines in (10, len(orders)):
-        text = shown(report.live_view(orders[0].at, lines, len(orders), busy))
+        text = shown(show.live_view(orders[0].at, lines, len(orders), busy))
         assert "customer-picture" in text
         assert "2,429" in text
         assert "…" not in text
         assert len(text.splitlines()) == 7
-    assert "sent 4,858" in report.live_line(orders[0].at, 10, len(orders), busy)
-    assert "in 20 seconds" in shown(report.opening(orders, 20, "unix:///tmp/redis.sock"))
+    assert "sent 4,858" in show.live_line(orders[0].at, 10, len(orders), busy)
+    assert "in 20 seconds" in shown(show.opening(orders, 20, "unix:///tmp/redis.sock"))

@@ -15,8 +15,7 @@ import rmq.spark
 from rmq.cli.commands.spark.audience import show_audience
 from rmq.cli.console import GlobalOptions, Session
 from rmq.demo.spark import audience
-from rmq.demo.spark.access import access_of
-from rmq.demo.spark.audience import AudienceReport, AudienceSettings
+from rmq.demo.spark.audience import AudienceReport, AudienceSettings, access_of
 from rmq.demo.spark.serial import Disorder
 from rmq.errors import InvalidValueError, RmqError
 from rmq.spark.jobs.dead_audit import DeadReport

@@ -63,9 +63,8 @@ def audience(
         raise InvalidValueError(f"--no-send cannot be combined with --source {sources[0]}")
     window_ms = typed_duration_ms(window, "--window")
     with needs_spark():
-        from rmq.demo.spark.access import access_of
-        from rmq.demo.spark.audience import SOURCES, AudienceSettings, check, run
-        from rmq.demo.spark.audience_rules import DEFAULT_RULES, read_rules
+        from rmq.demo.spark.audience import SOURCES, AudienceSettings, access_of, check, run
+        from rmq.demo.spark.customers import DEFAULT_RULES, read_rules
     chosen = DEFAULT_RULES if rules is None else read_rules(rules)
     sent = () if no_send else tuple(sources or SOURCES)
     access = access_of(zookeeper, chroot, zookeeper_user, zookeeper_ca, zookeeper_cert, zookeeper_key)
