@@ -100,27 +100,10 @@ class FetchResult:
         """The deliveries of the new claims."""
         return [delivery for claim in self.claims for delivery in claim.deliveries()]
 
-    def add(self, other: FetchResult) -> None:
-        """Add the result of another round."""
-        self.claims += other.claims
-        self.settled += other.settled
-        self.unsent += other.unsent
-        self.unconfirmed += other.unconfirmed
-        self.unused += other.unused
-        self.lost += other.lost
-
     def lose(self, selections: Iterable[Selection]) -> None:
         """Note that the leases of rows were lost; add those that were not known to be lost to `lost`."""
         for claim, rows in selections:
             self.lost += claim.deliveries(claim.lose(rows))
-
-
-def merged_results(first: FetchResult | None, second: FetchResult | None) -> FetchResult | None:
-    """Combine the results of two rounds; either may be `None`."""
-    if first is None or second is None:
-        return first or second
-    first.add(second)
-    return first
 
 
 def group_parts(parts: Sequence[ClaimPart], joins: bool) -> list[list[ClaimPart]]:

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from rmq._broker.claims import CLAIM_BYTES, NO_OUTCOMES, PIGGYBACKED_NACKS, SETTLE_ONLY, ClaimPart, ClaimReplies
-from rmq._claiming.claim_plan import PATIENCE_S, ClaimPlan, ClaimRequest, FetchResult, group_parts, merged_results
+from rmq._claiming.claim_plan import PATIENCE_S, ClaimPlan, ClaimRequest, FetchResult, group_parts
 from rmq._claiming.claim_planner import ClaimPlanner
 from rmq._claiming.outcome_batches import batch_outcomes
 from rmq._io.reports import reporter
@@ -95,7 +95,7 @@ class Fetcher:
         self._topic = planner.topic
         self._lease_s = planner.topic.lease_s
         self._holder = holder
-        self._kept: FetchResult | None = None  # what came late, when the claim after it failed
+        self._kept: FetchResult | None = None  # until it is returned
         self._next: Callable[[int, int], object] | None = None
         self._fenced_logged: dict[int, Owner] = {}
 
@@ -138,20 +138,26 @@ class Fetcher:
         An error is raised only if nothing was settled and nothing claimed; otherwise it is logged, so that the results
         of the other slots are not lost.
         """
-        earlier = self._take_earlier()[0] if self.has_earlier else None
-        result: FetchResult | None = None
-        try:
-            result = self._carry_out(plan, settled, held, deadline_s)
-            if result.unused:
-                self._rate_limiter.refund(result.unused)
-        except BaseException:
-            _name(settled)  # some may have been carried out
-            self._kept = merged_results(earlier, result)  # the holder gets it with the next claim
-            raise
-        if earlier is None:
-            return result
-        earlier.add(result)
-        return earlier
+        result = self._unreturned()
+        if self._owed:
+            self._take_owed(result)
+        sent_s = monotonic_s()
+        requests, unsent = self._requests(plan, settled, held, sent_s)
+        result.unsent += unsent
+        if plan.tokens:
+            result.unused += plan.tokens - sum(request.limit for request in requests)
+        if requests:
+            try:
+                error_ = self._run(_Round(requests, sent_s, metered=plan.tokens > 0), result, deadline_s)
+            except BaseException:
+                _name(settled)  # some may have been carried out
+                raise
+            if error_ is not None:
+                if not (result.claims or any(request.settlements for request in requests)):
+                    raise error_
+                # no reason to forget what was claimed, or to send again what was settled
+                self._planner.troubles.warning(log, type(error_), "%s", error_)
+        return self._returned(result)
 
     def begin(
         self, plan: ClaimPlan, settled: Sequence[Selection] = (), held: Sequence[Claim] | None = None
@@ -190,14 +196,14 @@ class Fetcher:
         Raises:
             RedisUnavailableError: Nothing was carried out, because no server answered until the deadline.
         """
-        self._next = begin_next
+        result, self._next = self._unreturned(), begin_next
         try:
-            result, error_ = self._take_earlier()
+            error_ = self._take_owed(result)
         finally:
             self._next = None
         if error_ is not None and not (result.claims or result.settled or result.unsent):
             raise error_
-        return result
+        return self._returned(result)
 
     def free(self, settled: Iterable[Selection]) -> None:
         """Note that no call with the score of these claims is under way, unless its reply is still missing."""
@@ -205,43 +211,30 @@ class Fetcher:
         for claim, _ in settled:
             claim.busy = claim in missing
 
-    def _carry_out(
-        self,
-        plan: ClaimPlan,
-        settled: Sequence[Selection],
-        held: Sequence[Claim] | None,
-        deadline_s: float | None,
-    ) -> FetchResult:
-        sent_s = monotonic_s()
-        requests, unsent = self._requests(plan, settled, held, sent_s)
-        if not requests:
-            return FetchResult(unsent=unsent, unused=plan.tokens)
-        round_ = _Round(requests, sent_s, metered=plan.tokens > 0)
-        if self._connections.multi_node:
-            self._post(round_, CLAIM_BYTES, deadline_s)
-            completed = self._calls.completions(PATIENCE_S)
-        else:  # nothing goes on while the only server is silent
-            calls = self._build(round_, CLAIM_BYTES)
-            replies = self._connections.run_many([call for call, _ in calls], PATIENCE_S, deadline_s)
-            completed = [(tag, reply) for (_, tag), reply in zip(calls, replies, strict=True)]
-        result, error_ = self._take(completed, round_)
-        if self._connections.multi_node:
-            round_.leave()
-        if plan.tokens:
-            result.unused += plan.tokens - sum(request.limit for request in requests)
-        if error_ is not None:
-            if not (result.claims or any(request.settlements for request in requests)):
-                raise error_
-            # no reason to forget what was claimed, or to send again what was settled
-            self._planner.troubles.warning(log, type(error_), "%s", error_)
-        result.unsent += unsent
+    def _unreturned(self) -> FetchResult:
+        """Return the result to complete: a new one, or that of a call that has raised an error or was interrupted."""
+        result = self._kept = self._kept or FetchResult()
+        result.unsent = []  # of the holder's rows, which may have been sent since
         return result
 
-    def _open_drained(self, requests: Iterable[ClaimRequest]) -> None:
-        """Check whether slots taken over from an earlier owner may be claimed from now."""
-        closed = [each for each in requests if each.picked and not each.limit and isinstance(each.reply, ClaimReply)]
-        if closed:
-            self._planner.open_drained(closed)
+    def _returned(self, result: FetchResult) -> FetchResult:
+        """Refund unused tokens, and return the result, which the holder gets now."""
+        if unused := result.unused:
+            result.unused = 0
+            self._rate_limiter.refund(unused)
+        self._kept = None
+        return result
+
+    def _run(self, round_: _Round, result: FetchResult, deadline_s: float | None) -> RmqError | None:
+        """Send a round, wait for replies, and add them to `result`; return the error of the round."""
+        if self._connections.multi_node:
+            self._post(round_, CLAIM_BYTES, deadline_s)
+            error_ = self._take(self._calls.completions(PATIENCE_S), result, round_)
+            round_.leave()
+            return error_
+        calls = self._build(round_, CLAIM_BYTES)  # nothing goes on while the only server is silent
+        replies = self._connections.run_many([call for call, _ in calls], PATIENCE_S, deadline_s)
+        return self._take([(tag, reply) for (_, tag), reply in zip(calls, replies, strict=True)], result, round_)
 
     def _returning_slots(self, held: Sequence[Claim], sent: Sequence[Selection]) -> set[int]:
         """Return the slots of which a message was not begun, and comes back with a later call or with a late reply.
@@ -325,51 +318,49 @@ class Fetcher:
         return [reply] * len(requests) if isinstance(reply, RmqError) else reply
 
     def _take(
-        self, completed: Sequence[tuple[_ClaimCall, Any]], mine: _Round | None = None
-    ) -> tuple[FetchResult, RmqError | None]:
-        """Process replies that have arrived.
-
-        Returns:
-            The result of the replies, and an error of the round `mine`, or by default of any round; `None` without one.
-        """
+        self, completed: Sequence[tuple[_ClaimCall, Any]], result: FetchResult, mine: _Round | None = None
+    ) -> RmqError | None:
+        """Add replies that have arrived to `result`; return an error of the round `mine`, or by default of any."""
         rounds: defaultdict[_Round, list[ClaimRequest]] = defaultdict(list)
         for call, reply in completed:
             for request, answer in zip(call.requests, self._replies(call.requests, reply), strict=True):
                 request.reply = answer
                 rounds[call.round].append(request)
-        result, error_ = None, None
+        error_ = None
         for round_, answered in rounds.items():
-            part, failed = self._take_round(round_, answered)
-            result = merged_results(result, part)
+            failed = self._take_round(round_, answered, result)
             error_ = failed if failed is not None and mine in (None, round_) else error_
-        return result or FetchResult(), error_
+        return error_
 
-    def _take_round(self, round_: _Round, answered: Sequence[ClaimRequest]) -> tuple[FetchResult, RmqError | None]:
-        """Process the replies of one round that have arrived; return their result, and the error, if any."""
+    def _take_round(self, round_: _Round, answered: Sequence[ClaimRequest], result: FetchResult) -> RmqError | None:
+        """Add the replies of one round that have arrived to `result`; return the error, if any."""
         self._planner.learn(answered, round_.sent_s, len([request for request in round_.requests if request.limit]))
         try:
             if self._next is not None:
                 self._begin_next(answered)
-            result, error_ = self._deliver(answered, round_.sent_s + self._lease_s)
+            error_ = self._deliver(answered, round_, result)
         finally:  # not before: the next claim, which begins in between, would settle them once more
             self.free([part for request in answered for part in request.settled])
         if round_.late and error_ is not None:
             self._planner.troubles.warning(log, type(error_), "%s", error_)
-        if round_.metered:
-            limit = sum(request.limit for request in answered if not isinstance(request.reply, ReplyLostError))
-            result.unused = limit - sum(map(len, result.claims))
-        self._open_drained(answered)
-        return result, error_
+        closed = [each for each in answered if each.picked and not each.limit and isinstance(each.reply, ClaimReply)]
+        if closed:  # slots taken over from an earlier owner
+            self._planner.open_drained(closed)
+        return error_
 
-    def _deliver(self, answered: Sequence[ClaimRequest], lease_until_s: float) -> tuple[FetchResult, RmqError | None]:
-        """Return the claims and the outcomes' results of replies, and an error."""
-        result = FetchResult()
+    def _deliver(self, answered: Sequence[ClaimRequest], round_: _Round, result: FetchResult) -> RmqError | None:
+        """Add the claims and the outcomes' results of replies to `result`; return an error."""
+        lease_until_s = round_.sent_s + self._lease_s
         failed: list[ClaimRequest] = []
         for request in answered:
             reply, slot = request.reply, request.slot
+            if round_.metered and not isinstance(reply, ReplyLostError):
+                result.unused += request.limit
             if not isinstance(reply, ClaimReply):
                 failed.append(request)
                 continue
+            if round_.metered:
+                result.unused -= len(reply.messages)
             self._planner.foreign.pop(slot, None)
             if request.settlements is not None:
                 done = request.settlements.take(reply.stale, reply.unmatched, reply.nacked)
@@ -379,7 +370,7 @@ class Fetcher:
                     self._take_stale(slot, done.stale, result)
             owner = request.owner.moved(reply.token_base)
             result.claims += self._broker.claims(slot, reply, lease_until_s, self._holder, owner)
-        return result, self._take_failed(failed, result) if failed else None
+        return self._take_failed(failed, result) if failed else None
 
     def _begin_next(self, requests: Iterable[ClaimRequest]) -> None:
         """Begin the next claim. If that fails, the result of the present requests is kept."""
@@ -438,18 +429,10 @@ class Fetcher:
         text = "topic %s, slot %d: %d outcomes were ignored, because their leases had been lost"
         log.warning(text, self._topic.name, slot, size_of(stale))
 
-    def _take_earlier(self) -> tuple[FetchResult, RmqError | None]:
-        """Process replies of earlier rounds, waiting for those sent ahead; return their result, and any error."""
+    def _take_owed(self, result: FetchResult) -> RmqError | None:
+        """Add replies of earlier rounds to `result`, waiting for those sent ahead; return an error."""
         patience_s, self.is_ahead = PATIENCE_S if self.is_ahead else 0.0, False
-        result, error_ = self._take(self._calls.completions(patience_s))
-        if self._kept is not None:
-            self._kept.add(result)
-            result = self._kept
-        self._kept = result  # until it is returned
-        unused, result.unused = result.unused, 0
-        self._rate_limiter.refund(unused)
-        self._kept = None
-        return result, error_
+        return self._take(self._calls.completions(patience_s), result)
 
 
 def _name(selections: Sequence[Selection]) -> Sequence[Selection]:

@@ -518,9 +518,7 @@ def test_to_give_back_goes_on_beside_what_an_earlier_claim_could_not_settle(
     worker.waiting.append(whole(second))
     first.outcomes[1] = ACKED
     first.busy = True
-    late = [FetchResult(unsent=[Selection(first, [1])])]
-    monkeypatch.setattr(worker.claims, "_take_earlier", lambda: (late.pop() if late else None, None))
-    monkeypatch.setattr(worker.claims, "_kept", late[0])
+    monkeypatch.setattr(worker.claims, "_kept", FetchResult(unsent=[Selection(first, [1])]))
     worker.release_waiting()
     assert (len(second), worker.going_back()) == (2, 0)
     assert stats_of(client, topic).total("acked") == 1
