@@ -256,7 +256,7 @@ MERGING = (
         ("plan_sends", "if cool and cool - value == before then", "if false then"),
         ("first_score", "return now_ms, nil --", "return now_ms, cool + value --"),
     ),
-    mutant("merging: a claim does not weigh what waits for a retry", ("fits", "if slot.retried then", "if false then")),
+    mutant("merging: a claim does not weigh what waits for a retry", ("fits", "if waiting then", "if false then")),
     mutant(
         "merging: what a flight has filled takes all that a call brings",
         ("plan_sends", "record.number <= 3 * max_items and bytes <= 3 * rules.max_bytes", "true"),
