@@ -17,9 +17,9 @@ from rmq._listening.concurrency import ConcurrencyLimiter, LimitState, ListenerP
 from rmq._listening.handler_invoker import ListenerSetup
 from rmq._listening.idle_policy import NORMAL, IdlePolicy
 from rmq._listening.listener import Listener
-from rmq._listening.listener_thread import ListenerThread
 from rmq._listening.stream_janitor import StreamUpkeep
 from rmq._listening.thread_executor import ThreadExecutor
+from rmq._listening.worker import Worker
 from rmq._model.claims import size_of
 from rmq._model.deliveries import Delivery
 from rmq._model.display import shown
@@ -124,7 +124,7 @@ class ListenerRunner:
                 ClaimPlanner(connections, topic, (), self._may_claim, source, coordinator.fenced)
                 for _ in range(threads)
             ]
-        self._threads = [ListenerThread(setup, planner, number, handlers) for number, planner in enumerate(shared)]
+        self._threads = [Worker(setup, planner, number, handlers) for number, planner in enumerate(shared)]
         self._spread: dict[int, int] = {}
         self._moved_from: set[int] = set()  # threads with a hanging handler that slots have left
         self._said: dict[str, str] = {}  # troubles that the coordinator was told
@@ -250,10 +250,10 @@ class ListenerRunner:
         hangs = False
         while thread.is_alive() and (left_s := until_s - monotonic_s()) > 0 and not hangs:
             thread.join(min(left_s, JOIN_S))
-            if isinstance(thread, ListenerThread):
+            if isinstance(thread, Worker):
                 thread.give_up_hung()
                 hangs = thread.hangs
-        if hangs and isinstance(thread, ListenerThread):
+        if hangs and isinstance(thread, Worker):
             last = thread.runtime.job(thread.try_to_settle, f"rmq-settle-{self.listener.topic.name}")
             last.start()
             last.join(max(0.0, until_s - monotonic_s()))
@@ -422,7 +422,7 @@ class ListenerRunner:
         return due_s if self._coordinator is None else min(due_s, OWNED_LOOK_S)  # slots of others may come
 
 
-def _is_at_work(thread: ListenerThread) -> bool:
+def _is_at_work(thread: Worker) -> bool:
     """Return whether a thread claims or holds deliveries: a claim in flight is in neither the schedule nor `held`."""
     if not thread.held.lock.acquire(blocking=False):
         return True

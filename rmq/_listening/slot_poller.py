@@ -16,7 +16,7 @@ from rmq._claiming.claim_planner import LOOK_SLOTS, ROTATED_SLOTS, ClaimPlanner,
 from rmq._claiming.wakeups import WakeupSubscriber
 from rmq._io.reports import reporter
 from rmq._listening.idle_policy import IdlePolicy
-from rmq._listening.listener_thread import LOOK_EVERY_S
+from rmq._listening.worker import LOOK_EVERY_S
 from rmq._model.times import monotonic_s
 from rmq._transport.connections import Connections
 

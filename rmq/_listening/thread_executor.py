@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rmq._claiming.prefetch_size import MOST_BATCHED, MOST_PREFETCHED, PREFETCH_S
 from rmq._listening.listener import Listener
-from rmq._listening.listener_thread import LOOK_EVERY_S, PIGGYBACK_S, SETTLE_AFTER_S, ListenerThread
+from rmq._listening.worker import LOOK_EVERY_S, PIGGYBACK_S, SETTLE_AFTER_S, Worker
 from rmq._model.times import monotonic_s
 
 SLOW_S = 0.5
@@ -33,7 +33,7 @@ class ThreadExecutor:
     grace_s = 0.0
     """Time between the timeout of a call and its abandonment; 0, since a thread cannot be interrupted."""
 
-    def __init__(self, thread: ListenerThread) -> None:
+    def __init__(self, thread: Worker) -> None:
         self.thread = thread
         self.calls = thread.calls
         self.batch = thread.setup.listener.batch

@@ -10,8 +10,8 @@ from rmq._io.backend import Background
 from rmq._io.reports import Sparing, reporter
 from rmq._listening.idle_policy import IdlePolicy
 from rmq._listening.listener_runner import ListenerRunner
-from rmq._listening.listener_thread import TROUBLE_PAUSE_S
 from rmq._listening.slot_poller import SlotPoller
+from rmq._listening.worker import TROUBLE_PAUSE_S
 from rmq._model.times import monotonic_s
 from rmq._transport.connections import Connections
 

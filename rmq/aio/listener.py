@@ -14,8 +14,8 @@ from rmq._listening.adaptive_limit import Adaptive
 from rmq._listening.arguments import with_arguments
 from rmq._listening.concurrency import PermitRequest
 from rmq._listening.listener import Listener
-from rmq._listening.listener_thread import LOOK_EVERY_S, PIGGYBACK_S, ListenerThread
 from rmq._listening.thread_executor import BATCHES_S, SLOW_S, ThreadExecutor
+from rmq._listening.worker import LOOK_EVERY_S, PIGGYBACK_S, Worker
 from rmq._model.claims import Selection, size_of
 from rmq._model.deliveries import Delivery as PlainDelivery
 from rmq._model.handlers import check_async
@@ -98,7 +98,7 @@ class TaskExecutor(ThreadExecutor):
     survived = Exception
     grace_s = CANCEL_S
 
-    def __init__(self, thread: ListenerThread) -> None:
+    def __init__(self, thread: Worker) -> None:
         super().__init__(thread)
         self._owned = thread.setup.coordinator is not None
         self._stopping = thread.setup.stopping

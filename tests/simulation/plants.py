@@ -31,7 +31,7 @@ def _lua(name: str, *edits: Edit) -> Plant:
 
 
 LEASES, HANDLERS = "rmq._claiming.leases", "rmq._listening.handler_invoker:HandlerInvoker"
-THREAD, EXCHANGE = "rmq._listening.listener_thread:ListenerThread", "rmq._transport.exchange:Exchange"
+THREAD, EXCHANGE = "rmq._listening.worker:Worker", "rmq._transport.exchange:Exchange"
 CONNECTIONS = "rmq._transport.connections:Connections"
 
 OWNERSHIP = "rmq._ownership"

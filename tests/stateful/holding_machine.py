@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from rmq import Delivery, Outcome, Topic, TopicType
 from rmq._claiming.claim_planner import ClaimPlanner
 from rmq._claiming.fetcher import Fetcher
-from rmq._listening.listener_thread import ListenerThread
+from rmq._listening.worker import Worker
 from tests.support.core import (
     ACKED,
     RELEASED,
@@ -45,7 +45,7 @@ class HoldingMachine(RuleBasedStateMachine):
 
     connections: Connections
     client: redis.Redis
-    worker: ListenerThread
+    worker: Worker
     """The subclass makes it, and says when it does a round."""
 
     def begin(self, slots: int) -> None:
@@ -151,9 +151,9 @@ class HoldingMachine(RuleBasedStateMachine):
 def play(machine: type[HoldingMachine], monkeypatch: pytest.MonkeyPatch) -> None:
     """Play random histories, with bounds so low that they are met."""
     monkeypatch.setattr("rmq._claiming.fetcher.PIGGYBACKED_NACKS", GO_ALONG)
-    monkeypatch.setattr("rmq._listening.listener_thread.PIGGYBACKED_NACKS", GO_ALONG)
-    monkeypatch.setattr("rmq._listening.listener_thread.LEAST_ROOM", 1)
-    monkeypatch.setattr("rmq._listening.listener_thread.MOST_SETTLED", 1)
+    monkeypatch.setattr("rmq._listening.worker.PIGGYBACKED_NACKS", GO_ALONG)
+    monkeypatch.setattr("rmq._listening.worker.LEAST_ROOM", 1)
+    monkeypatch.setattr("rmq._listening.worker.MOST_SETTLED", 1)
     profile = os.environ.get("RMQ_HYPOTHESIS_PROFILE") or "default"
     bounds = settings(max_examples=EXAMPLES[profile], stateful_step_count=STEPS)
     run_state_machine_as_test(machine, settings=bounds)

@@ -18,7 +18,7 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 from rmq import Delivery, Listener
 from rmq._claiming.claim_planner import ClaimPlanner
 from rmq._listening.handler_invoker import ListenerSetup
-from rmq._listening.listener_thread import PIGGYBACK_S, ListenerThread
+from rmq._listening.worker import PIGGYBACK_S, Worker
 from rmq.aio.backend import EventLoop, call_semaphore
 from rmq.aio.greenlets import TaskGroup, wait
 from rmq.aio.listener import TaskExecutor
@@ -73,7 +73,7 @@ class LanesMachine(HoldingMachine):
         planner = ClaimPlanner(
             connections, self.topic, range(self.topic.slots), source=QueueBroker(connections, self.topic)
         )
-        self.worker = ListenerThread(ListenerSetup(listener, runtime.event()), planner, 0, TaskExecutor)
+        self.worker = Worker(ListenerSetup(listener, runtime.event()), planner, 0, TaskExecutor)
         self.in_tasks = cast("TaskExecutor", self.worker.handlers)
         self.in_tasks._owned = self.owned
         prefetch = self.worker.calls.prefetch
@@ -333,7 +333,7 @@ def test_an_ack_waits_for_a_quarter_of_a_second_in_all(
     machine: type[LanesMachine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     history, waits = machine(), list[float]()
-    monkeypatch.setattr("rmq._listening.listener_thread.PIGGYBACK_S", AGES)  # however slow this machine is
+    monkeypatch.setattr("rmq._listening.worker.PIGGYBACK_S", AGES)  # however slow this machine is
     history.begin_lanes(slots=2, batch=None, lanes=1, known=False)
     history.much_comes([1, 1])
     history.a_handler_ends(place=0, end=SLOWLY)

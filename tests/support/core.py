@@ -100,11 +100,11 @@ from rmq._listening.idle_policy import LONG_LOOK_S as LONG_LOOK_S
 from rmq._listening.idle_policy import LOOK_S as LOOK_S
 from rmq._listening.idle_policy import PROBE_S as PROBE_S
 from rmq._listening.listener_runner import ListenerRunner as ListenerRunner
-from rmq._listening.listener_thread import PIGGYBACK_S as PIGGYBACK_S
-from rmq._listening.listener_thread import ListenerThread as ListenerThread
 from rmq._listening.redis_identity import EpochFloors as EpochFloors
 from rmq._listening.thread_executor import BATCHES_S as BATCHES_S
 from rmq._listening.thread_executor import ThreadExecutor as ThreadExecutor
+from rmq._listening.worker import PIGGYBACK_S as PIGGYBACK_S
+from rmq._listening.worker import Worker as Worker
 from rmq._model import figures as figures
 from rmq._model import times as times
 from rmq._model.batches import Batch as Batch

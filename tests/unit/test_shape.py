@@ -17,7 +17,7 @@ SMALL = 80
 MOST_PRIVATE = 120
 """Test files that import private modules of rmq; `tests/support/core.py` is there for that, and does not count."""
 
-CIRCLES = ({"thread_executor", "listener_thread"},)
+CIRCLES = ({"thread_executor", "worker"},)
 """Circles of files that are still there, by the last parts of their names."""
 
 SMALL_FILES = {

@@ -17,8 +17,8 @@ from rmq._claiming.claim_planner import TROUBLE_PAUSE_S, ClaimPlanner, look
 from rmq._claiming.fetcher import Fetcher
 from rmq._claiming.wakeups import Wakeups
 from rmq._listening.handler_invoker import ListenerSetup
-from rmq._listening.listener_thread import PIGGYBACK_S, ListenerThread
 from rmq._listening.thread_executor import ThreadExecutor
+from rmq._listening.worker import PIGGYBACK_S, Worker
 from rmq.errors import ScriptFailedError
 from tests.conftest import MakeTopic
 from tests.support.clients import left_in, stats_of, texts
@@ -271,8 +271,8 @@ def test_an_idle_worker_settles_a_few_slots_at_a_time_but_all_where_it_has_no_ro
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """To settle 900 of 1,024 slots in one round kept messages waiting for 30 to 60 ms that became due meanwhile."""
-    monkeypatch.setattr("rmq._listening.listener_thread.MOST_SETTLED", 2)
-    monkeypatch.setattr("rmq._listening.listener_thread.PIGGYBACK_S", 60.0)
+    monkeypatch.setattr("rmq._listening.worker.MOST_SETTLED", 2)
+    monkeypatch.setattr("rmq._listening.worker.PIGGYBACK_S", 60.0)
     monkeypatch.setattr(ThreadExecutor, "claims_ahead", lambda *args: False)
     topic = make_topic(TopicType.PRIORITY, slots=8)
     bases = {topic.slot_of(f"{i}".encode()): f"{i}" for i in range(1_000)}
@@ -364,10 +364,10 @@ def test_acks_of_a_claim_that_come_late_are_carried_out_while_nobody_else_has_it
     assert stats_of(client, topic).total("acked") == 3
 
 
-def a_worker(connections: Connections, topic: Topic, observers: Observers | None = None) -> ListenerThread:
+def a_worker(connections: Connections, topic: Topic, observers: Observers | None = None) -> Worker:
     planner = ClaimPlanner(connections, topic, range(topic.slots))
     setup = ListenerSetup(Listener(topic, lambda delivery: None), threading.Event(), observers=observers or Observers())
-    return ListenerThread(setup, planner, 0, ThreadExecutor)
+    return Worker(setup, planner, 0, ThreadExecutor)
 
 
 def test_outcomes_that_come_too_late_are_not_given_up_in_silence(

@@ -361,19 +361,19 @@ def test_work_that_an_async_handler_returns_is_nacked(redis_url: str, client: Rm
 def test_no_message_is_begun_after_a_stop_whoever_waits_for_redis(
     client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rmq._listening.listener_thread import ListenerThread
     from rmq._listening.thread_executor import ThreadExecutor
+    from rmq._listening.worker import Worker
 
     topic, begun = make_topic(TopicType.PRIORITY), list[str]()
     both, go_on, redis_answers = threading.Barrier(3), threading.Event(), threading.Event()
-    settle_only = ListenerThread.settle_only
+    settle_only = Worker.settle_only
 
-    def slow(self: ListenerThread) -> None:
+    def slow(self: Worker) -> None:
         if threading.current_thread().name.startswith("rmq-release"):
             redis_answers.wait(20)
         settle_only(self)
 
-    monkeypatch.setattr(ListenerThread, "settle_only", slow)
+    monkeypatch.setattr(Worker, "settle_only", slow)
     monkeypatch.setattr("rmq._listening.thread_executor.SLOW_S", 60.0)
 
     @client.listener(topic, threads=2, batch=3)

@@ -18,8 +18,8 @@ from tests.support.core import (
     ClaimPlanner,
     Connections,
     ListenerSetup,
-    ListenerThread,
     ThreadExecutor,
+    Worker,
     deliveries_of,
     join_group,
 )
@@ -48,27 +48,27 @@ def topic(client: RmqClient, make_topic: MakeTopic) -> Topic:
 
 def an_owner(
     connections: Connections, topic: Topic, handler: Callable[[Any], object], batch: int | None = None
-) -> ListenerThread:
+) -> Worker:
     """A thread of a listener that owns the slot; nothing of it runs by itself."""
     source = join_group(connections, topic, "g", "all")
     planner = ClaimPlanner(connections, topic, [0], source=source)
     planner.set_owned({0: OWNER})
     listener = Listener(topic, handler, group="g", start="all", batch=batch)
     coordinator = cast("Coordinator", CoordinatorStub(listener.ownership_name))
-    return ListenerThread(ListenerSetup(listener, threading.Event(), coordinator), planner, 0, ThreadExecutor)
+    return Worker(ListenerSetup(listener, threading.Event(), coordinator), planner, 0, ThreadExecutor)
 
 
 def send(client: RmqClient, topic: Topic, number: int) -> None:
     client.producer(topic).send_many(StreamMessage(f"m{i:03}") for i in range(number))
 
 
-def claim(worker: ListenerThread, limit: int) -> list[str]:
+def claim(worker: Worker, limit: int) -> list[str]:
     """Claim and settle as a round does; return what may be begun."""
     worker._carry_out(worker.planner.plan(limit, worker.held.settled()))
     return texts_waiting(worker)
 
 
-def texts_waiting(worker: ListenerThread) -> list[str]:
+def texts_waiting(worker: Worker) -> list[str]:
     return texts(deliveries_of(worker.waiting))
 
 

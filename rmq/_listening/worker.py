@@ -55,7 +55,7 @@ LEAST_ROOM = PIGGYBACKED_NACKS // 2
 TROUBLE_PAUSE_S = 0.2
 
 
-class ListenerThread(Background):
+class Worker(Background):
     """Claims messages, and holds them until their outcomes have reached Redis.
 
     Args:
