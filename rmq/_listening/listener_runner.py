@@ -29,13 +29,11 @@ from rmq._model.topics import Topic
 from rmq._model.workers import MOST_CONTENT, MOST_RUNNING, RunningHandler
 from rmq._ownership import Coordinator
 from rmq._ownership.assignment import spread_slots
+from rmq._ownership.follower import OWNED_LOOK_S
 from rmq._ownership.values import Ownership, SlotKey
 from rmq._transport.connections import Connections
 
 log = reporter("rmq.runtime")
-
-OWNED_LOOK_S = 5.0
-"""Seconds between checks of the owned slots without a reported change."""
 
 JOIN_S = 0.2
 """Seconds between checks of a stop whether only hung handlers are left."""

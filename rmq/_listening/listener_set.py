@@ -15,7 +15,6 @@ from rmq._listening.heartbeat import Heartbeat
 from rmq._listening.idle_policy import NORMAL, idle_policy
 from rmq._listening.listener import Listener, check_shared
 from rmq._listening.listener_runner import WATCHER_S, ListenerRunner
-from rmq._listening.ownership import OwnershipFollower
 from rmq._listening.stream_janitor import StreamJanitor
 from rmq._listening.thread_executor import ThreadExecutor
 from rmq._listening.watcher import Watcher
@@ -23,6 +22,7 @@ from rmq._model.deliveries import Delivery
 from rmq._model.handlers import check_plain
 from rmq._model.times import monotonic_s, seconds
 from rmq._ownership import Coordinator
+from rmq._ownership.follower import OwnershipFollower
 from rmq._transport.connections import Connections
 from rmq.errors import RmqError
 
@@ -122,7 +122,7 @@ class ListenerSet:
             for listener in listeners
         ]
         if coordinator is not None:
-            follower = OwnershipFollower(coordinator, runners, self._connections, drain_s, pace)
+            follower = OwnershipFollower(coordinator, runners, self._connections, drain_s, pace.identify_s)
             follower.start()
             self._follower = follower
         self.runners, self.stopped = runners, False

@@ -1,6 +1,6 @@
 """Detects a ZooKeeper that was restored from a backup, which would issue the same czxids a second time.
 
-Redis stores the highest epoch of each ensemble (`_listening/redis_identity.py`). Before a worker acquires slots over a
+Redis stores the highest epoch of each ensemble (`_ownership/redis_identity.py`). Before a worker acquires slots over a
 new connection, it gets that epoch from Redis. If ZooKeeper's transaction id is lower, the ensemble gets a new identity:
 Redis then refuses its epochs until an operator moves the topics over. So no czxid is the epoch of two owners.
 """

@@ -92,7 +92,6 @@ from rmq._claiming.rate_limit import RateLimiter as RateLimiter
 from rmq._claiming.return_buffer import ReturnBuffer as ReturnBuffer
 from rmq._claiming.wakeups import PROOF_S as PROOF_S
 from rmq._claiming.wakeups import Wakeups as Wakeups
-from rmq._listening import redis_identity as redis_identity
 from rmq._listening import thread_executor as thread_executor
 from rmq._listening.handler_invoker import ListenerSetup as ListenerSetup
 from rmq._listening.heartbeat import Heartbeat as Heartbeat
@@ -100,7 +99,6 @@ from rmq._listening.idle_policy import LONG_LOOK_S as LONG_LOOK_S
 from rmq._listening.idle_policy import LOOK_S as LOOK_S
 from rmq._listening.idle_policy import PROBE_S as PROBE_S
 from rmq._listening.listener_runner import ListenerRunner as ListenerRunner
-from rmq._listening.redis_identity import EpochFloors as EpochFloors
 from rmq._listening.thread_executor import BATCHES_S as BATCHES_S
 from rmq._listening.thread_executor import ThreadExecutor as ThreadExecutor
 from rmq._listening.worker import PIGGYBACK_S as PIGGYBACK_S
@@ -157,7 +155,9 @@ from rmq._model.times import moment_at as moment_at
 from rmq._model.times import monotonic_s as monotonic_s
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import AnyPlace as AnyPlace
+from rmq._ownership import redis_identity as redis_identity
 from rmq._ownership.logins import PASSWORD as PASSWORD
+from rmq._ownership.redis_identity import EpochFloors as EpochFloors
 from rmq._processes.redis_cluster import create_cluster as create_cluster
 from rmq._processes.server_programs import SERVER_WHEELS as SERVER_WHEELS
 from rmq._processes.server_programs import find_redis_server as find_redis_server

@@ -17,12 +17,12 @@ from typing import Any, Literal
 
 from rmq._broker import viewing
 from rmq._claiming.claim_planner import HandoverGate
-from rmq._listening.ownership import OwnershipFollower
 from rmq._model.figures import SlotStats
 from rmq._model.replies import Owner
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic
 from rmq._ownership import Coordinator
+from rmq._ownership.follower import OwnershipFollower
 from rmq._ownership.values import Ownership, SlotKey
 from rmq._processes.signals import ignore
 from rmq._transport.connections import Connections

@@ -47,7 +47,7 @@ def test_slots_leave_a_thread_in_which_a_handler_of_another_slot_hangs(
     timeout: timedelta | None,
 ) -> None:
     monkeypatch.setattr("rmq._listening.listener_runner.HANGS_S", 1.0)
-    monkeypatch.setattr("rmq._listening.ownership.OWNED_LOOK_S", 0.5)
+    monkeypatch.setattr("rmq._ownership.follower.OWNED_LOOK_S", 0.5)
     topic = make_topic(TopicType.PRIORITY, slots=8)
     release, lock = threading.Event(), threading.Lock()
     done: list[str] = []

@@ -21,7 +21,7 @@ SESSION_S = 600
 
 PROGRAM = f"""
 import os, signal, sys
-from rmq._listening.ownership import OwnershipFollower
+from rmq._ownership.follower import OwnershipFollower
 from rmq.spark.options import parse_options
 from rmq.spark.source.reader import RmqStreamReader
 

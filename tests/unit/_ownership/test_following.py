@@ -9,8 +9,8 @@ import pytest
 
 from rmq import Ownership, Topic, TopicType
 from rmq._io.backend import Background
-from rmq._listening.ownership import SLOTLESS_S, OwnershipFollower
-from rmq._listening.redis_identity import RedisIdentityCheck
+from rmq._ownership.follower import SLOTLESS_S, OwnershipFollower
+from rmq._ownership.redis_identity import RedisIdentityCheck
 from rmq._ownership.values import SlotKey
 from rmq._transport.connections import Connections
 from rmq._transport.urls import parse_url

@@ -7,16 +7,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from rmq._io.backend import Background
-from rmq._listening.idle_policy import NORMAL, IdlePolicy
-from rmq._listening.listener_runner import OWNED_LOOK_S, log
-from rmq._listening.redis_identity import PATIENCE_S, RedisIdentityCheck
+from rmq._io.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic
-from rmq._ownership import Coordinator
+from rmq._ownership.coordinator import Coordinator
+from rmq._ownership.redis_identity import PATIENCE_S, RedisIdentityCheck
 from rmq._ownership.requests import RefusedError
 from rmq._ownership.values import Ownership, SlotKey
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError, TopicMismatchError
+
+log = reporter("rmq.runtime")
+
+OWNED_LOOK_S = 5.0
+"""Seconds between checks of the owned slots without a reported change."""
 
 DRAINING_S, SLOTLESS_S = 0.2, 1.0
 """Seconds between checks of the ownership without a reported change: while slots wait for running handlers, which is
@@ -56,7 +60,7 @@ class OwnershipFollower(Background):
         users: Users of its slots.
         connections: Connections to Redis.
         drain_s: Seconds that a revoked slot may wait for its running handler.
-        pace: Pauses between calls to Redis while no message is due.
+        identify_s: Least seconds between two reads of the identity of Redis; 0 for the usual pause.
 
     Level-triggered: it compares the state at every change that the coordinator reports, and also at intervals.
     """
@@ -67,7 +71,7 @@ class OwnershipFollower(Background):
         users: Sequence[SlotUser],
         connections: Connections,
         drain_s: float,
-        pace: IdlePolicy = NORMAL,
+        identify_s: float = 0.0,
     ) -> None:
         runtime = connections.runtime
         super().__init__(runtime, "rmq-ownership")
@@ -76,7 +80,7 @@ class OwnershipFollower(Background):
         self._coordinator = coordinator
         self._users = list(users)
         places = {user.place for user in users}
-        self._identity_check = RedisIdentityCheck(connections, coordinator, places, pace.identify_s)
+        self._identity_check = RedisIdentityCheck(connections, coordinator, places, identify_s)
         self._changed = runtime.event()
         self._stop_requested = runtime.event()
         self._told: Callable[[], None] | None = None  # whom the coordinator would tell without us

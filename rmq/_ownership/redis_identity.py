@@ -16,7 +16,7 @@ from rmq._broker.keys import ENSEMBLES_KEY, REDIS_KEY
 from rmq._io.backend import Background
 from rmq._io.reports import reporter
 from rmq._model.times import monotonic_s
-from rmq._ownership import Coordinator
+from rmq._ownership.coordinator import Coordinator
 from rmq._ownership.requests import RefusedError
 from rmq._transport.connections import Connections
 from rmq.errors import CoordinationError, MemoryFullError, RmqError, ScriptFailedError
