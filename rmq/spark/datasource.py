@@ -85,9 +85,8 @@ class RmqDataSource(DataSource):
         """
         from rmq.spark.batch_reader import check_columns
         from rmq.spark.selection import check_chosen
-        from rmq.spark.source.log_reader import LogStreamReader
         from rmq.spark.source.many import ManyStreamReader
-        from rmq.spark.source.reader import RmqStreamReader
+        from rmq.spark.source.reader import LogStreamReader, RmqStreamReader
         from rmq.spark.subscription import topics_of
 
         check_schema(self._parsed.queue, schema)

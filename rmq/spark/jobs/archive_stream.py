@@ -33,7 +33,7 @@ from rmq.spark.jobs.turns import Turn
 from rmq.spark.option_kinds import MOST_MESSAGES
 from rmq.spark.options import parse_options
 from rmq.spark.schema import ENTRIES
-from rmq.spark.source.log_batches import LogBatch
+from rmq.spark.source.batches import LogBatch
 from rmq.spark.source.log_driver import LogDriver
 
 DAY_MS = 86_400_000

@@ -1,20 +1,50 @@
-"""The batch of a streaming query: its offset, its quota for each slot, and its division into partitions. Pure."""
+"""The batches of streaming queries: their offsets, and their division into partitions. Pure.
+
+The end offset of a batch describes it, and Spark keeps it in the checkpoint: after a crash the batch is read again from
+its offset alone. A `Batch` of messages has a quota for each slot, the number of messages that it may claim there. A
+`LogBatch` of a STREAM topic has the ids between which its entries lie.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from rmq._broker.claims import CLAIM_BYTES
 from rmq.errors import InvalidValueError
 from rmq.spark.calls import CHUNK
 
+T = TypeVar("T")
+
 VERSION = 1
+"""Version of the offsets' form."""
 
 Part = tuple[int, int, int, int]
 """Slot, number of the chunk in the slot from 0, maximum number of messages in it, and in the batch's earlier chunks."""
+
+
+def parsed(offset: Mapping[str, Any], parse: Callable[[Mapping[str, Any]], T], written_by: str, advice: str = "") -> T:
+    """Return what a logged offset describes.
+
+    Args:
+        offset: The offset.
+        parse: Builds the value; it may fail with any error of a wrong form.
+        written_by: The sources that write such offsets, for the error.
+        advice: What to do, for the error.
+
+    Raises:
+        InvalidValueError: The offset was written by another source, or by a later version of RMQ.
+    """
+    try:
+        if offset["v"] != VERSION:
+            raise ValueError(f"version {offset['v']}")
+        return parse(offset)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InvalidValueError(
+            f"the checkpoint's offset {offset!r:.200} was not written by {written_by}: {error!r}{advice}"
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +80,13 @@ class Batch:
         Raises:
             InvalidValueError: The offset was written by another source, or by a later version of RMQ.
         """
-        try:
-            if offset["v"] != VERSION:
-                raise ValueError(f"version {offset['v']}")
+
+        def parse(offset: Mapping[str, Any]) -> Batch:
             quotas = {int(slot): int(quota) for slot, quota in offset["q"].items()}
             wary, topic = bool(offset.get("wary")), offset.get("topic")
             return cls(str(offset["qid"]), int(offset["seq"]), quotas, wary, None if topic is None else str(topic))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise InvalidValueError(
-                f"the checkpoint's offset {offset!r:.200} was not written by RMQ: {error!r}"
-            ) from error
+
+        return parsed(offset, parse, "RMQ")
 
     def next(self, quotas: Mapping[int, int], *, wary: bool = False) -> Batch:
         """Return the batch that follows this one."""
@@ -103,6 +130,87 @@ class Batch:
         return ((slot, chunk) for slot, chunk, _, _ in self.parts())
 
 
+class Span(NamedTuple):
+    """The entries of one slot in a batch.
+
+    Attributes:
+        after: Id of the entry before the first one.
+        number: Number of entries up to the batch's end.
+        missing: Number of entries trimmed or deleted before they were read.
+    """
+
+    after: str
+    number: int
+    missing: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LogBatch:
+    """One batch of a query on a STREAM topic, as its end offset describes it.
+
+    Attributes:
+        query: Identity of the query, created with its first offset and stored in its checkpoint.
+        topic: Name of the topic.
+        group: Name of its group.
+        seq: Number of the batch, from 1; 0 before the first.
+        ends: Slot -> id of the last entry of this batch or an earlier one; empty before the first.
+        reads: The same slots -> number of entries that the group has read or skipped by then.
+        spans: Slot -> its entries in the batch, for slots with entries only.
+    """
+
+    query: str
+    topic: str
+    group: str
+    seq: int = 0
+    ends: Mapping[int, str] = field(default_factory=dict[int, str])
+    reads: Mapping[int, int] = field(default_factory=dict[int, int])
+    spans: Mapping[int, Span] = field(default_factory=dict[int, Span])
+
+    def to_offset(self) -> dict[str, Any]:
+        """Return the offset in the form that Spark stores in the checkpoint."""
+        ends = {str(slot): [end, self.reads[slot]] for slot, end in sorted(self.ends.items())}
+        spans = {str(slot): list(span) for slot, span in sorted(self.spans.items())}
+        named = {"v": VERSION, "qid": self.query, "topic": self.topic, "group": self.group, "seq": self.seq}
+        return named | {"ends": ends, "spans": spans}
+
+    @classmethod
+    def from_offset(cls, offset: Mapping[str, Any]) -> LogBatch:
+        """Rebuild a batch from a logged offset.
+
+        Raises:
+            InvalidValueError: The offset was written by a query on a topic of another type, or by a later version of
+                RMQ.
+        """
+
+        def parse(offset: Mapping[str, Any]) -> LogBatch:
+            ends = {int(slot): str(end) for slot, (end, _) in offset["ends"].items()}
+            reads = {int(slot): int(read) for slot, (_, read) in offset["ends"].items()}
+            spans = {
+                int(slot): Span(str(after), int(number), int(missing))
+                for slot, (after, number, missing) in offset["spans"].items()
+            }
+            query, topic, group = (str(offset[name]) for name in ("qid", "topic", "group"))
+            return cls(query, topic, group, int(offset["seq"]), ends, reads, spans)
+
+        return parsed(offset, parse, "RMQ for a STREAM topic")
+
+    def next(
+        self, before: Mapping[int, tuple[str, int]], ends: Mapping[int, str], spans: Mapping[int, Span]
+    ) -> LogBatch:
+        """Return the batch that follows this one.
+
+        Args:
+            before: Slot -> position of the group before the batch (id and number of entries read), for all slots.
+            ends: Slot -> id of the last entry in the batch, for slots with entries only.
+            spans: The same slots -> their entries in the batch.
+        """
+        reads = {slot: read for slot, (_, read) in before.items()}
+        for slot, span in spans.items():
+            reads[slot] += span.number + span.missing
+        stays = {slot: end for slot, (end, _) in before.items()}
+        return replace(self, seq=self.seq + 1, ends={**stays, **ends}, reads=reads, spans=spans)
+
+
 def share(due: Mapping[int, int], limit: int | None) -> dict[int, int]:
     """Divide a read limit among the slots in proportion to their due messages.
 
@@ -125,6 +233,13 @@ def share(due: Mapping[int, int], limit: int | None) -> dict[int, int]:
     return {slot: quota for slot, quota in quotas.items() if quota}
 
 
+def shares(slots: Sequence[int], left: int) -> dict[int, int]:
+    """Return the number of entries that each slot may contribute to the next batch: about equal, and at least one."""
+    if left < len(slots):
+        return dict.fromkeys(slots[:left], 1)
+    return dict.fromkeys(slots, left // len(slots))
+
+
 def cut(batch: Batch, least: int = 1, most: int = 200) -> list[tuple[Part, ...]]:
     """Divide a batch into partitions: groups of whole slots if that yields `least` of them, otherwise runs of chunks.
 
@@ -144,13 +259,36 @@ def cut(batch: Batch, least: int = 1, most: int = 200) -> list[tuple[Part, ...]]
     if wanted > len(batch.quotas):
         bounds = [round(number * len(parts) / wanted) for number in range(wanted + 1)]
         return [tuple(parts[low:high]) for low, high in pairwise(bounds)]
-    bins: list[list[Part]] = [[] for _ in range(wanted)]
-    load = [0] * wanted
-    for slot in sorted(batch.quotas, key=lambda slot: (-batch.quotas[slot], slot)):
-        lightest = load.index(min(load))
-        bins[lightest] += [part for part in parts if part[0] == slot]
-        load[lightest] += batch.quotas[slot]
-    return [tuple(found) for found in bins]
+    return [
+        tuple(part for slot in slots for part in parts if part[0] == slot) for slots in _balanced(batch.quotas, wanted)
+    ]
+
+
+def cut_slots(batch: LogBatch, least: int, most: int) -> list[list[int]]:
+    """Divide the slots of a batch among partitions with about the same number of entries.
+
+    Args:
+        batch: The batch.
+        least: Minimum number of partitions; there are at most as many as slots.
+        most: Maximum number of partitions; in between, one for each `CHUNK` entries.
+
+    Returns:
+        The slots of each partition.
+    """
+    numbers = {slot: span.number for slot, span in batch.spans.items()}
+    wanted = max(-(-sum(numbers.values()) // CHUNK), least, 1)
+    return _balanced(numbers, min(wanted, max(most, least), len(numbers)))
+
+
+def _balanced(sizes: Mapping[int, int], number: int) -> list[list[int]]:
+    """Divide slots into a number of groups of about the same size: the largest slots first, to the smallest group."""
+    groups: list[list[int]] = [[] for _ in range(number)]
+    loads = [0] * number
+    for slot in sorted(sizes, key=lambda slot: (-sizes[slot], slot)):
+        smallest = loads.index(min(loads))
+        groups[smallest].append(slot)
+        loads[smallest] += sizes[slot]
+    return groups
 
 
 def default_replays(max_retries: int) -> int:

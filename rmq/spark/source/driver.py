@@ -1,25 +1,34 @@
-"""The driver of a streaming query: plans batches, renews their leases, and acks them."""
+"""The driver of a streaming query: plans batches, renews their leases, and acks them.
+
+Spark runs one driver for a query, in a process of its own. `StreamDriver` has what every driver does: it hears of
+commits, reports its metrics, and acks a batch once. `QueryDriver` claims messages; `LogDriver` (`log_driver.py`) moves
+the consumer group of a STREAM topic.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 from rmq._admin.inspection import Inspection
+from rmq._admin.spark_queries import SparkQuery
 from rmq._broker.keys import query_keys
 from rmq._broker.registry import Registry
 from rmq._model.merging import same_merging
 from rmq._model.replies import Owner
 from rmq._model.times import monotonic_s
+from rmq._model.topics import Topic
 from rmq._transport.connections import Connections
 from rmq._transport.urls import parse_url
 from rmq.errors import (
     BatchAckedError,
     BatchError,
+    BatchLostError,
     FencedError,
     RedisUnavailableError,
     ReplyLostError,
@@ -30,9 +39,9 @@ from rmq.errors import (
 from rmq.spark.calls import Driver, enter
 from rmq.spark.options import TRIGGER_DELAY_MS, Options
 from rmq.spark.slots import PIECE, Pace, QuerySlots, SettledBatch, queue_topic
-from rmq.spark.source.batches import Batch, share
+from rmq.spark.source.batches import Batch, LogBatch, share
 from rmq.spark.source.commits import CommitReceiver
-from rmq.spark.source.figures import QueryFigures, Reporter
+from rmq.spark.source.figures import Figures, QueryFigures, Reporter
 from rmq.spark.source.gathering import Gathering
 from rmq.spark.source.owning import MARKING, OwnedSlots, unnamed
 from rmq.spark.source.waiting import IDLE_S, Waiting
@@ -49,6 +58,96 @@ NO_CHUNK = ((0, -1),)
 """The slot where a query stores the number of its last acked batch, even if the batch had no messages there."""
 
 
+B = TypeVar("B", Batch, LogBatch)
+F = TypeVar("F", bound=Figures)
+
+
+def data_lost(options: Options, text: str, topic: str, *, slot: int | None = None) -> None:
+    """Warn that Redis has lost data of a query.
+
+    Raises:
+        BatchError: Unless `failOnDataLoss` is false; a `BatchLostError` for messages of a slot that a batch has lost.
+    """
+    if options.fail_on_data_loss:
+        kind = BatchError if slot is None else BatchLostError
+        raise kind(f"{text}; set failOnDataLoss to false to continue", topic=topic, slot=slot)
+    log.warning("%s; continuing, since failOnDataLoss is false", text)
+
+
+class StreamDriver(ABC, Generic[B, F]):
+    """What the drivers of all queries do.
+
+    Args:
+        options: The options of the query.
+        topic: The registered definition.
+        connections: Connections to Redis, which `close` closes.
+        waiting: Waits for messages of the topic.
+        figures: The metrics of the query.
+    """
+
+    def __init__(self, options: Options, topic: Topic, connections: Connections, waiting: Waiting, figures: F) -> None:
+        self._options, self.topic, self.figures = options, topic, figures
+        self._connections, self._waiting = connections, waiting
+        self._acked: int = 0
+        self._open: B | None = None
+        self._lock = threading.Lock()
+        self._acking = threading.RLock()
+        self._commits: CommitReceiver | None = None
+        self._reporter: Reporter | None = None
+
+    def ack(self, batch: B) -> None:
+        """Ack a batch that Spark has committed. Safe to repeat.
+
+        Raises:
+            BatchAckedError: A later batch is already acked: this checkpoint is an old copy.
+            FencedError: The topic now has owners, which receive the batch again; the options name no ZooKeeper.
+            DriverReplacedError: Another driver runs the query, or reads the STREAM topic with its group.
+        """
+        with self._acking, self.figures.time.counted():
+            self._ack(batch)
+
+    @abstractmethod
+    def _ack(self, batch: B) -> None: ...
+
+    def committed(self, batch: B) -> None:
+        """Ack a batch, unless it is acked: a notification may be late, or repeated after a restart."""
+        if batch.seq > self._acked:
+            self.ack(batch)
+
+    def _committed(self, seq: int) -> None:
+        """Ack the open batch after a commit notification; the next trigger repeats a failed ack."""
+        with self._lock:
+            batch = self._open
+        if batch is None or batch.seq != seq:
+            return
+        try:
+            self.ack(batch)
+        except RmqError as error:
+            log.info("batch %d of topic %s will be acked at the next trigger: %s", seq, self.topic.name, error)
+
+    def _hear_commits(self, query: str) -> None:
+        if self._commits is None:
+            self._commits = CommitReceiver(query, self._committed)
+
+    def _publish(self, report: Callable[[], SparkQuery]) -> None:
+        """Keep the metrics in Redis up to date from now on."""
+        if self._reporter is None:
+            self._reporter = Reporter(self._options.url, self.topic.name, report)
+
+    def close(self) -> None:
+        """Stop listening for commits, and release owned slots. Messages and positions wait for the next driver."""
+        if self._commits is not None:
+            self._commits.close()
+        self._leave()
+        self._waiting.close()
+        if self._reporter is not None:
+            self._reporter.close()
+        self._connections.close()
+
+    def _leave(self) -> None:
+        """Release what other workers wait for."""
+
+
 class Opened(NamedTuple):
     """An open batch, without the slots of other owners; `owners` is empty for a query without ZooKeeper."""
 
@@ -57,51 +156,39 @@ class Opened(NamedTuple):
     owners: Mapping[int, Owner]
 
 
-class QueryDriver:
+class QueryDriver(StreamDriver[Batch, QueryFigures]):
     """Plans and acks the batches of one query. A thread of this process renews the leases.
 
     Args:
         options: The options of the query.
-
-    Attributes:
-        figures: The metrics of the query.
     """
 
     def __init__(self, options: Options) -> None:
-        self._options, self._url = options, options.url
         self._owning: OwnedSlots | None = None
-        self._connections, name = options.connections(), options.needed_topic()
+        connections, name = options.connections(), options.needed_topic()
         with ExitStack() as undo:
-            undo.callback(self._connections.close)  # the caller cannot close this driver
+            undo.callback(connections.close)  # the caller cannot close this driver
             try:
-                self.topic = queue_topic(self._connections, name, "internal error: LogStreamReader reads STREAM topics")
+                topic = queue_topic(connections, name, "internal error: LogStreamReader reads STREAM topics")
             except UnknownTopicError as error:
                 raise UnknownTopicError(f"{error} (a query needs a registered topic)", topic=name) from None
             undo.pop_all()
+        super().__init__(options, topic, connections, Waiting(connections, topic), QueryFigures(topic))
         self._slots = QuerySlots(self._connections, self.topic)
         timeout_s = min(5.0, max(1.0, self.topic.lease_s / 6))
         self._renewing = Connections(parse_url(options.url), timeout_s=timeout_s, deadline_s=RENEW_DEADLINE_S)
         self._renewals = QuerySlots(self._renewing, self.topic)
-        self._waiting = Waiting(self._connections, self.topic)
         self._inspection = Inspection(self._connections, self.topic)
         delay_ms = TRIGGER_DELAY_MS if options.max_delay_ms is None else options.max_delay_ms
         self._gathering = Gathering(options.min_messages, delay_ms / 1_000, self.topic.slots)
-        self._fail_on_data_loss = options.fail_on_data_loss
         self._driver: Driver | None = None
-        self._acked: int = 0
         self._settled = self._warned = 0
         self._check_s = monotonic_s() + CHECK_S
         self._accepted: dict[int, int] = {}
         self._target: dict[int, int] | None = None
         self._suspects: dict[int, int] = {}
-        self._open: Batch | None = None
-        self._lock = threading.Lock()
-        self._acking = threading.RLock()
-        self._commits: CommitReceiver | None = None
         self._stopping = threading.Event()
         self._keeper: threading.Thread | None = None
-        self.figures = QueryFigures(self.topic)
-        self._reporter: Reporter | None = None
 
     def join(self, query: str) -> None:
         """Join the cluster as a worker, if the options name a ZooKeeper. The first call waits for slots.
@@ -128,33 +215,21 @@ class QueryDriver:
         if self._driver is not None and self._driver.query == batch.query:
             return self._driver
         self.join(batch.query)
-        entered = self._connections.run(enter(self.topic, batch.query, needed=known and self._fail_on_data_loss))
+        entered = self._connections.run(
+            enter(self.topic, batch.query, needed=known and self._options.fail_on_data_loss)
+        )
         if known and not entered.known:
             text = (
                 f"Redis has no record of query {batch.query} on topic {self.topic.name}, whose checkpoint is "
                 f"at batch {batch.seq}: Redis was emptied or replaced, or the query did not run for more than "
                 "30 days"
             )
-            if self._fail_on_data_loss:
-                raise BatchError(f"{text}; set failOnDataLoss to false to continue", topic=self.topic.name)
-            log.warning("%s; continuing, since failOnDataLoss is false", text)
+            data_lost(self._options, text, self.topic.name)
         self._driver = Driver(batch.query, entered.generation)
         self._acked = entered.acked
-        if self._reporter is None:
-            query = batch.query
-            self._reporter = Reporter(self._url, self.topic.name, lambda: self.figures.report(query))
+        query = batch.query
+        self._publish(lambda: self.figures.report(query))
         return self._driver
-
-    def ack(self, batch: Batch) -> None:
-        """Ack a batch that Spark has committed. Safe to repeat.
-
-        Raises:
-            BatchAckedError: A later batch is already acked: this checkpoint is an old copy.
-            FencedError: The topic now has owners, which receive the batch again; the options name no ZooKeeper.
-            DriverReplacedError: Another driver runs the query.
-        """
-        with self._acking, self.figures.time.counted():
-            self._ack(batch)
 
     def _ack(self, batch: Batch) -> None:
         self.join(batch.query)
@@ -210,9 +285,7 @@ class QueryDriver:
             f"Redis lost data of a running query on topic {self.topic.name}, as it was emptied or restored from an "
             f"older copy: {what}"
         )
-        if self._fail_on_data_loss:
-            raise BatchError(f"{text}; set failOnDataLoss to false to continue", topic=self.topic.name)
-        log.warning("%s; continuing, since failOnDataLoss is false", text)
+        data_lost(self._options, text, self.topic.name)
         self._driver, self._accepted = None, {}
 
     def _check(self) -> None:
@@ -242,37 +315,22 @@ class QueryDriver:
         if self._driver is not None and self._forgotten(self._driver):
             self._lost(f"the record of query {self._driver.query} is gone")
 
-    def committed(self, batch: Batch) -> None:
-        """Ack a batch, unless it is acked: a notification may be late, or repeated after a restart."""
-        if self._driver is None or batch.seq > self._acked:
-            self.ack(batch)
-
-    def _committed(self, seq: int) -> None:
-        """Ack the open batch after a commit notification; the next trigger repeats a failed ack."""
-        with self._lock:
-            batch = self._open
-        if batch is None or batch.seq != seq:
-            return
-        try:
-            self.ack(batch)
-        except RmqError as error:
-            log.info("batch %d of topic %s will be acked at the next trigger: %s", seq, self.topic.name, error)
-
-    def plan(self, limit: int | None) -> dict[int, int]:
-        """Return the quotas of the next batch, of up to `limit` messages; empty if no or too few messages are due.
+    def plan(self, last: Batch, limit: int | None) -> Batch | None:
+        """Return the batch after `last`, of up to `limit` messages; `None` if no or too few messages are due.
 
         Raises:
             FencedError: The topic has owners, and the options name no ZooKeeper.
         """
         free = self._target is None
         if free and not self._gathering.is_over(IDLE_S, self.sleep):
-            return {}
+            return None
         due = self.look(IDLE_S)
         while not any(due.values()) and self.awaits_leases():
             due = self.look(IDLE_S)
         if free and not self.wary and self._gathering.holds(sum(due.values())):
-            return {}
-        return self.take(due, limit)
+            return None
+        quotas = self.take(due, limit)
+        return last.next(quotas, wary=self.wary) if quotas else None
 
     def look(self, patience_s: float) -> dict[int, int]:
         """Return the number of due messages in each slot, for a plan with `take`.
@@ -387,8 +445,7 @@ class QueryDriver:
             if self._keeper is None:
                 self._keeper = threading.Thread(target=self._keep, name="rmq-spark-leases", daemon=True)
                 self._keeper.start()
-            if self._commits is None:
-                self._commits = CommitReceiver(batch.query, self._committed)
+            self._hear_commits(batch.query)
         if self._owning is not None:
             quotas = {slot: quota for slot, quota in batch.quotas.items() if slot in owners}
             batch = replace(batch, quotas=quotas)
@@ -397,15 +454,12 @@ class QueryDriver:
     def close(self) -> None:
         """Stop renewing leases and release owned slots. Claimed messages wait for the next driver or their leases."""
         self._stopping.set()
-        if self._commits is not None:
-            self._commits.close()
+        super().close()
+        self._renewing.close()
+
+    def _leave(self) -> None:
         if self._owning is not None:
             self._owning.close()
-        self._waiting.close()
-        if self._reporter is not None:
-            self._reporter.close()
-        self._connections.close()
-        self._renewing.close()
 
     def _suspect(self, batch: Batch, put_back: dict[int, int]) -> None:
         """Plan the messages that the last replay of a batch returned as batches of their own."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -16,7 +17,7 @@ from rmq._transport.urls import parse_url
 from rmq.errors import RmqError
 from rmq.spark.redis_time import RedisTime
 from rmq.spark.slots import SettledBatch
-from rmq.spark.source.log_batches import LogBatch
+from rmq.spark.source.batches import LogBatch
 
 log = logging.getLogger("rmq.spark")
 
@@ -27,7 +28,7 @@ REPORT_DEADLINE_S = 1.0
 """Timeout of a report, seconds: the next one follows soon."""
 
 
-class Figures:
+class Figures(ABC):
     """The metrics of a driver since its start.
 
     Attributes:
@@ -43,6 +44,10 @@ class Figures:
         self.totals: dict[str, int] = {"acked": 0, "refused": 0, "redelivered": 0, "lost": 0}
         self._open = 0
         self._planned = self._again = False
+
+    @abstractmethod
+    def progress(self) -> dict[str, Any]:
+        """Return the metrics for Spark's progress report."""
 
     def planned(self) -> None:
         """Record that the next batch was planned by this driver."""
@@ -112,7 +117,25 @@ class QueryFigures(Figures):
 
 
 class LogFigures(Figures):
-    """The metrics of a query on a STREAM topic, which has no leases and cannot refuse messages."""
+    """The metrics of a query on a STREAM topic, which has no leases and cannot refuse messages.
+
+    Args:
+        topic: Name of the topic.
+        group: Name of its group.
+
+    Attributes:
+        lag: Slot -> number of entries after the planned batches; `None` if unknown.
+    """
+
+    def __init__(self, topic: str, group: str) -> None:
+        super().__init__()
+        self._topic, self._group = topic, group
+        self.lag: dict[int, int | None] = {}
+
+    @property
+    def _behind(self) -> int | None:
+        lags = list(self.lag.values())
+        return None if None in lags else sum(lag or 0 for lag in lags)
 
     def committed(self, batch: LogBatch) -> None:
         """Count a committed batch, once."""
@@ -123,11 +146,12 @@ class LogFigures(Figures):
     def progress(self) -> dict[str, Any]:
         """Return the metrics for Spark's progress report."""
         own = {event: number for event, number in self.totals.items() if event != "refused"}
-        return {**own, "redis_s": round(self.time.seconds, 3)}
+        named = {"topic": self._topic, "group": self._group, "behind": self._behind}
+        return {**named, **own, "redis_s": round(self.time.seconds, 3)}
 
-    def report(self, group: str, behind: int | None) -> SparkQuery:
+    def report(self) -> SparkQuery:
         """Return the metrics in the form that is stored in Redis."""
-        return SparkQuery(ROLE, group, self.batch, 0, 0, self.totals, self.time.seconds, behind)
+        return SparkQuery(ROLE, self._group, self.batch, 0, 0, self.totals, self.time.seconds, self._behind)
 
 
 def report_task(connections: Connections, topic: str, query: str, time: RedisTime) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from math import inf
@@ -14,50 +12,33 @@ from rmq._model.entries import id_key
 from rmq._model.topics import Topic
 from rmq._transport.call import Call
 from rmq._transport.connections import call_slots
-from rmq.errors import BatchAckedError, BatchError, RmqError
+from rmq.errors import BatchAckedError, BatchError
 from rmq.spark.options import Options
 from rmq.spark.slots import PIECE
 from rmq.spark.source import log_calls
-from rmq.spark.source.commits import CommitReceiver
-from rmq.spark.source.figures import LogFigures, Reporter
-from rmq.spark.source.log_batches import LogBatch, Span, shares
+from rmq.spark.source.batches import LogBatch, Span, shares
+from rmq.spark.source.driver import StreamDriver, data_lost
+from rmq.spark.source.figures import LogFigures
 from rmq.spark.source.log_calls import Reach, Standing, Walked
 from rmq.spark.source.waiting import IDLE_S, Waiting
 
-log = logging.getLogger("rmq.spark")
 
-
-class LogDriver:
+class LogDriver(StreamDriver[LogBatch, LogFigures]):
     """Plans and commits the batches of one query on a STREAM topic.
 
     Args:
         options: The options of the query, with a group.
         topic: The registered definition.
-
-    Attributes:
-        figures: The metrics of the query.
     """
 
     def __init__(self, options: Options, topic: Topic) -> None:
-        self.topic, self.group = topic, options.needed_group(topic)
-        self._connections, self._options = options.connections(), options
-        self._waiting = Waiting(self._connections, topic, lambda slots: streams.look(topic, slots, self.group))
+        self.group = options.needed_group(topic)
+        connections = options.connections()
+        waiting = Waiting(connections, topic, lambda slots: streams.look(topic, slots, self.group))
+        super().__init__(options, topic, connections, waiting, LogFigures(topic.name, self.group))
         self._token = uuid.uuid4().hex
         self._standing: dict[int, Standing] = {}
         self._target: dict[int, Standing] | None = None
-        self._lag: dict[int, int | None] = {}
-        self._acked = 0
-        self._open: LogBatch | None = None
-        self._lock = threading.RLock()
-        self.figures = LogFigures()
-        self._reporter: Reporter | None = None
-        self._commits: CommitReceiver | None = None
-
-    @property
-    def behind(self) -> int | None:
-        """Number of entries after the planned batches; `None` if unknown."""
-        lags = list(self._lag.values())
-        return None if None in lags else sum(lag or 0 for lag in lags)
 
     def begin(self, batch: LogBatch) -> None:
         """Take over or create the group in all slots; earlier drivers can then no longer commit.
@@ -83,10 +64,7 @@ class LogDriver:
             if id_key(standing[slot].position) > id_key(end):
                 raise self._ahead(slot, standing[slot].position, end)
         self._standing, self._acked = standing, 0
-        if self._reporter is None:
-            self._reporter = Reporter(
-                self._options.url, self.topic.name, lambda: self.figures.report(self.group, self.behind)
-            )
+        self._publish(self.figures.report)
 
     def _check_checkpoint(self, batch: LogBatch) -> None:
         if (batch.topic, batch.group) != (self.topic.name, self.group):
@@ -111,38 +89,24 @@ class LogDriver:
             slot=slot,
         )
 
-    def ack(self, batch: LogBatch) -> None:
-        """Move the group to the end of a batch that Spark has committed. Safe to repeat.
+    def _ack(self, batch: LogBatch) -> None:
+        """Move the group to the end of the batch."""
+        self.begin(batch)
+        if batch.seq <= self._acked:
+            return
 
-        Raises:
-            DriverReplacedError: Another driver reads the topic with this group.
-        """
-        with self._lock, self.figures.time.counted():
-            self.begin(batch)
-            if batch.seq <= self._acked:
-                return
+        def build(slot: int) -> Call[bool]:
+            missing = batch.spans[slot].missing if slot in batch.spans else 0
+            end, read = batch.ends[slot], batch.reads[slot]
+            return log_calls.advance(self.topic, slot, self.group, self._token, end, read, missing)
 
-            def build(slot: int) -> Call[bool]:
-                missing = batch.spans[slot].missing if slot in batch.spans else 0
-                end, read = batch.ends[slot], batch.reads[slot]
-                return log_calls.advance(self.topic, slot, self.group, self._token, end, read, missing)
-
-            # the first time, all slots: a failover may have moved some back
-            call_slots(self._connections, list(batch.ends if self._acked == 0 else batch.spans), build)
-            self._acked = batch.seq
-            self.figures.committed(batch)
+        # the first time, all slots: a failover may have moved some back
+        call_slots(self._connections, list(batch.ends if self._acked == 0 else batch.spans), build)
+        self._acked = batch.seq
+        self.figures.committed(batch)
+        with self._lock:
             if self._open is not None and self._open.seq <= batch.seq:
                 self._open = None
-
-    def _committed(self, seq: int) -> None:
-        with self._lock:
-            batch = self._open
-            if batch is None or batch.seq != seq:
-                return
-            try:
-                self.ack(batch)
-            except RmqError as error:
-                log.info("batch %d of topic %s will be committed at the next trigger: %s", seq, self.topic.name, error)
 
     def plan(self, last: LogBatch, limit: int | None) -> LogBatch | None:
         """Return the batch after `last`, of up to `limit` entries; `None` if there are none.
@@ -173,12 +137,12 @@ class LogDriver:
 
     def open(self, batch: LogBatch) -> None:
         """Record the running batch, to which a commit notification refers."""
-        with self._lock:
+        with self._acking:
             self.begin(batch)
+        with self._lock:
             self.figures.opened(batch.seq)
             self._open = batch
-            if self._commits is None:
-                self._commits = CommitReceiver(batch.query, self._committed)
+            self._hear_commits(batch.query)
 
     def trim(self, ends: Mapping[int, str], say: Callable[[str], None]) -> tuple[int, int]:
         """Drop the committed entries of each slot up to an id that no other group needs.
@@ -208,15 +172,6 @@ class LogDriver:
                     slots.append(slot)
             say(f"trimmed {dropped:,} entries")
         return dropped, len(held)
-
-    def close(self) -> None:
-        """Stop listening for commits. The group keeps its position."""
-        if self._commits is not None:
-            self._commits.close()
-        self._waiting.close()
-        if self._reporter is not None:
-            self._reporter.close()
-        self._connections.close()
 
     def _enter(self, slots: Iterable[int]) -> dict[int, Standing]:
         named = list(slots)
@@ -289,15 +244,12 @@ class LogDriver:
         if self._options.last is not None:
             sent = None  # the number of entries up to there is unknown
         behind = None if sent is None else max(0, sent - read - number)
-        self._lag[slot] = behind
+        self.figures.lag[slot] = behind
         if found.more or not behind:
             return 0
         self._lost(f"{behind} entries of slot {slot} were trimmed or deleted before group {self.group} read them")
-        self._lag[slot] = 0
+        self.figures.lag[slot] = 0
         return behind
 
     def _lost(self, what: str) -> None:
-        text = f"topic {self.topic.name}: {what}"
-        if self._options.fail_on_data_loss:
-            raise BatchError(f"{text}; set failOnDataLoss to false to continue", topic=self.topic.name)
-        log.warning("%s; continuing, since failOnDataLoss is false", text)
+        data_lost(self._options, f"topic {self.topic.name}: {what}", self.topic.name)

@@ -9,7 +9,7 @@ from contextlib import closing
 from typing import Any
 
 from pyspark.sql.datasource import InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
 from rmq._broker.registry import Registry
@@ -19,16 +19,14 @@ from rmq.errors import InvalidValueError, RedisUnavailableError, ReplyLostError,
 from rmq.spark.option_checks import check_replays, check_topic
 from rmq.spark.options import TRIGGER_DELAY_MS, Options
 from rmq.spark.schema import check_payload
-from rmq.spark.source.batches import Batch, share
+from rmq.spark.source.batches import VERSION, Batch, parsed, share
 from rmq.spark.source.driver import QueryDriver
 from rmq.spark.source.gathering import Gathering
-from rmq.spark.source.reader import RmqStreamReader
+from rmq.spark.source.reader import RmqStreamReader, rows_of
 from rmq.spark.source.waiting import IDLE_S
 from rmq.spark.subscription import check_room, check_several, fitting, for_one
 
 log = logging.getLogger("rmq.spark")
-
-VERSION = 1
 
 FIND_S = 30.0
 """Interval at which a query looks for new topics that match its pattern, seconds."""
@@ -48,15 +46,11 @@ def from_offset(offset: Mapping[str, Any]) -> dict[str, Batch]:
     Raises:
         InvalidValueError: The offset was not written by a read of several topics.
     """
-    try:
-        if offset["v"] != VERSION:
-            raise ValueError(f"version {offset['v']}")
+
+    def parse(offset: Mapping[str, Any]) -> dict[str, Batch]:
         return {str(name): Batch.from_offset(each) for name, each in offset["topics"].items()}
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InvalidValueError(
-            f"the checkpoint's offset {offset!r:.200} was not written by a read of several topics: "
-            f"{error!r}; use a new checkpoint"
-        ) from error
+
+    return parsed(offset, parse, "a read of several topics", "; use a new checkpoint")
 
 
 class ManyStreamReader(RmqStreamReader):
@@ -94,7 +88,7 @@ class ManyStreamReader(RmqStreamReader):
         for name in self._names:
             if name not in last:
                 self._driver_of(name).join(self._begun(name).query)
-        quotas = self._plan(limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        quotas = self._plan(rows_of(limit))
         if not quotas:
             return dict(start)
         following = {name: batch for name, batch in last.items() if name in self._names}

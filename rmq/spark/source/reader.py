@@ -1,38 +1,43 @@
 """The streaming source: reads a topic in batches that are identical after a crash, and acks committed batches.
 
-The driver's process plans batches, renews their leases and acks them (`driver.py`). Tasks claim their part of a batch
-when they first read it, and read the same messages at every later attempt.
+The driver's process plans batches and acks them (`driver.py`, `log_driver.py`). `RmqStreamReader` reads queues: tasks
+claim their part of a batch when they first read it, and read the same messages at every later attempt.
+`LogStreamReader` reads a STREAM topic with a group: offsets are ids, and a batch is a range of ids.
 """
 
 from __future__ import annotations
 
 import uuid
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import chain
 from math import ceil
-from typing import Any, cast
+from typing import Any, Generic, TypeVar, cast
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from rmq._model.entries import StreamEntry
 from rmq._model.scores import ages_for
 from rmq._model.topics import Topic
 from rmq._transport.connections import Connections
 from rmq._transport.dispatch import Dispatch
+from rmq.spark import entries
 from rmq.spark.arrow import pa, pc, spark_types
 from rmq.spark.calls import Chunk, Reading, read
-from rmq.spark.option_checks import check_source
+from rmq.spark.option_checks import check_log_source, check_source
 from rmq.spark.options import Options
 from rmq.spark.redis_time import RedisTime
-from rmq.spark.schema import MORE
+from rmq.spark.schema import MORE, check_topic_has, entry_columns
 from rmq.spark.selection import more_of, parts_of
 from rmq.spark.sends import sends_of
-from rmq.spark.source.batches import Batch, Part, cut, default_replays
-from rmq.spark.source.driver import QueryDriver
+from rmq.spark.source.batches import Batch, LogBatch, Part, cut, cut_slots, default_replays
+from rmq.spark.source.driver import QueryDriver, data_lost
 from rmq.spark.source.figures import report_task
+from rmq.spark.source.log_driver import LogDriver
 
 TOGETHER, BATCH_BYTES = 4, 8 << 20
 """Number of chunks combined in one record batch, and size in bytes above which it gets no more chunks."""
@@ -50,21 +55,25 @@ class BatchPartition(InputPartition):
         super().__init__(self.parts)
 
 
-class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a topic for Structured Streaming.
+@dataclass
+class SpansPartition(InputPartition):
+    """Part of a batch that one task reads: for each slot its range of ids and its number of entries."""
 
-    Guarantee: a batch that is run again has the same rows. Messages are acked only after Spark has committed their
-    batch, and not if other workers have claimed them meanwhile.
-    """
+    spans: tuple[tuple[int, str, str, int], ...]
+
+    def __post_init__(self) -> None:
+        super().__init__(self.spans)
+
+
+D = TypeVar("D", QueryDriver, LogDriver)
+
+
+class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow, Generic[D]):
+    """The steps of a query on one topic in the order in which Spark asks for them."""
 
     def __init__(self, schema: StructType, options: Options) -> None:
-        check_source(options)
         self._schema, self._options = schema, options
-        self._driver: QueryDriver | None = None
-
-    def initialOffset(self) -> dict[str, Any]:
-        """Return the first offset of a new query, with a new query id."""
-        return Batch(uuid.uuid4().hex, topic=self._options.needed_topic()).to_offset()
+        self._driver: D | None = None
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the limit that `maxMessagesPerTrigger` sets."""
@@ -74,23 +83,68 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Ack the batch that ends at `start`, which Spark has committed, and plan the next one, without claiming."""
         last, driver = self._batch(start), self._query()
         driver.ack(last)
-        quotas = driver.plan(limit.max_rows if isinstance(limit, ReadMaxRows) else None)
-        return last.next(quotas, wary=driver.wary).to_offset() if quotas else dict(start)
+        batch = driver.plan(last, rows_of(limit))
+        return dict(start) if batch is None else batch.to_offset()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Limit the query to the messages that are due now."""
+        """Limit the query to the messages that are due now, or the entries that exist now."""
         self._query().freeze()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the topic, metrics and numbers of remaining messages of the query, for Spark's progress report."""
+        """Return topic, metrics and number of remaining messages of the query, for Spark's progress report."""
         return None if self._driver is None else self._driver.figures.progress()
 
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> Sequence[InputPartition]:
-        """Return the partitions of the batch that ends at `end`, and start renewing its leases."""
+        """Return the partitions of the batch that ends at `end`, and keep it for its tasks."""
         batch, query = self._batch(end), self._query()
-        if batch.seq == Batch.from_offset(start).seq:
-            return []
-        return self._parts(query, batch)
+        return [] if batch.seq == self._batch(start).seq else self._parts(query, batch)
+
+    def commit(self, end: Mapping[str, Any]) -> None:
+        """Ack a committed batch, unless `latestOffset` has already done so."""
+        self._query().committed(self._batch(end))
+
+    def stop(self) -> None:
+        """Close the driver. Messages stay claimed and a group keeps its position, since the batch may be run again."""
+        if self._driver is not None:
+            self._driver.close()
+
+    def _query(self) -> D:
+        if self._driver is None:
+            self._driver = self._new_driver()
+        return self._driver
+
+    @abstractmethod
+    def _new_driver(self) -> D: ...
+
+    @abstractmethod
+    def _batch(self, offset: Mapping[str, Any]) -> Any:
+        """Return the batch that ends at a logged offset."""
+
+    @abstractmethod
+    def _parts(self, query: D, batch: Any) -> list[InputPartition]:
+        """Open a batch, and return its partitions."""
+
+
+class RmqStreamReader(_StreamReader[QueryDriver]):
+    """Reads a topic for Structured Streaming.
+
+    Guarantee: a batch that is run again has the same rows. Messages are acked only after Spark has committed their
+    batch, and not if other workers have claimed them meanwhile.
+    """
+
+    def __init__(self, schema: StructType, options: Options) -> None:
+        check_source(options)
+        super().__init__(schema, options)
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return the first offset of a new query, with a new query id."""
+        return Batch(uuid.uuid4().hex, topic=self._options.needed_topic()).to_offset()
+
+    def _new_driver(self) -> QueryDriver:
+        return QueryDriver(self._options)
+
+    def _batch(self, offset: Mapping[str, Any]) -> Batch:
+        return Batch.from_offset(offset).of(self._options.needed_topic())
 
     def _parts(self, query: QueryDriver, batch: Batch, part: float = 1.0) -> list[InputPartition]:
         """Open a batch, and return its partitions; `part` is its share of the query's tasks and bytes."""
@@ -127,22 +181,75 @@ class RmqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     yield batch
             report_task(connections, partition.topic.name, partition.reading.driver.query, time)
 
-    def commit(self, end: Mapping[str, Any]) -> None:
-        """Ack a committed batch, unless `latestOffset` has already done so."""
-        self._query().committed(self._batch(end))
 
-    def stop(self) -> None:
-        """Stop renewing leases, and release owned slots. Messages stay claimed, since the batch may be run again."""
-        if self._driver is not None:
-            self._driver.close()
+class LogStreamReader(_StreamReader[LogDriver]):
+    """Reads a STREAM topic for Structured Streaming.
 
-    def _batch(self, offset: Mapping[str, Any]) -> Batch:
-        return Batch.from_offset(offset).of(self._options.needed_topic())
+    Guarantee: a batch that is run again has the same rows. By default, retention keeps entries that Spark has not
+        committed.
 
-    def _query(self) -> QueryDriver:
-        if self._driver is None:
-            self._driver = QueryDriver(self._options)
-        return self._driver
+    Raises:
+        InvalidValueError: Option `group` is missing, or an option has no effect on this source.
+    """
+
+    def __init__(self, schema: StructType, options: Options, topic: Topic) -> None:
+        check_log_source(topic, options)
+        check_topic_has(topic.name, entry_columns(grouped=False), schema)
+        super().__init__(schema, options)
+        self._topic = topic
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return the first offset of a new query; its group is created with the first batch."""
+        return LogBatch(uuid.uuid4().hex, self._topic.name, self._options.needed_group(self._topic)).to_offset()
+
+    def _new_driver(self) -> LogDriver:
+        return LogDriver(self._options, self._topic)
+
+    def _batch(self, offset: Mapping[str, Any]) -> LogBatch:
+        return LogBatch.from_offset(offset)
+
+    def _parts(self, query: LogDriver, batch: LogBatch) -> list[InputPartition]:
+        query.open(batch)
+        found: list[InputPartition] = []
+        for slots in cut_slots(batch, *self._options.task_numbers):
+            spans = [(slot, batch.spans[slot].after, batch.ends[slot], batch.spans[slot].number) for slot in slots]
+            found.append(SpansPartition(tuple(spans)))
+        return found
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Read one partition of a batch, a page at a time."""
+        group = self._options.needed_group(self._topic)
+        time = RedisTime()
+        with closing(self._options.connections()) as connections:
+            for slot, after, end, number in cast(SpansPartition, partition).spans:
+                found = 0
+                pages = entries.pages(connections, self._topic, slot, f"({after}", end)
+                while page := _next(pages, time):
+                    found += len(page)
+                    own = entries.for_group(page, group)
+                    if own:
+                        yield entries.to_arrow(self._schema, own)
+                if found < number:
+                    self._lost(slot, number - found, after, end)
+            report_task(connections, self._topic.name, group, time)
+
+    def _lost(self, slot: int, number: int, after: str, end: str) -> None:
+        text = (
+            f"topic {self._topic.name}: {number} entries of slot {slot} between {after} and {end} were "
+            "trimmed or deleted after this batch was planned"
+        )
+        data_lost(self._options, text, self._topic.name, slot=slot)
+
+
+def _next(pages: Iterator[list[StreamEntry]], time: RedisTime) -> list[StreamEntry]:
+    """Return the next page, empty at the end."""
+    with time.counted():
+        return next(pages, list[StreamEntry]())
+
+
+def rows_of(limit: ReadLimit) -> int | None:
+    """Return the number of messages of a read limit; `None` for no limit."""
+    return limit.max_rows if isinstance(limit, ReadMaxRows) else None
 
 
 def _chunks(connections: Connections, partition: BatchPartition, time: RedisTime) -> Iterator[list[tuple[int, Chunk]]]:

@@ -17,7 +17,7 @@ from rmq.errors import BatchAckedError, BatchError, BatchLostError, DriverReplac
 from rmq.spark.options import parse_options
 from rmq.spark.schema import ENTRIES
 from rmq.spark.source.commits import tell
-from rmq.spark.source.log_reader import LogStreamReader
+from rmq.spark.source.reader import LogStreamReader
 from tests.conftest import MakeTopic
 from tests.support.waiting import wait_until
 

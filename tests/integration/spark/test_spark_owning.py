@@ -288,12 +288,12 @@ def test_an_owed_ack_is_sent_until_redis_answers(
     view.own(topic, 7, [0])
     told(query)
     failed = fail_once(monkeypatch, "settle", error)
-    query.driver.plan(None)
+    query.driver.plan(query.batch, None)
     assert failed
     assert sender.inspect(topic).stats().total("acked") == 0
 
     def acked() -> bool:
-        assert query.driver.plan(None) == {}, "committed: they do not come again"
+        assert query.driver.plan(query.batch, None) is None, "committed: they do not come again"
         return sender.inspect(topic).stats().total("acked") == 3
 
     wait_until(acked, LIMIT_S)
