@@ -159,6 +159,10 @@ class Batch(Sequence[EncodedMessage]):
         self.size_bytes += added
         return added
 
+    def folds(self, content: bytes) -> bool:
+        """Return whether `fold` has a message of this content, into which it may fold another one."""
+        return content in self._places
+
     @property
     def taken(self) -> int:
         """Number of the caller's messages in the batch, including folded ones."""

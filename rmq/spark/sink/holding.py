@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple, TypeVar, cast
 
-from rmq._model.batches import Batch, EncodedMessage, Rows, fold_pair, gathered
+from rmq._model.batches import Batch, EncodedMessage, Rows, gathered
 from rmq._model.merging import Collect, Merge, Overflow
 from rmq._model.records import ITEMS, Record, read_record
 from rmq._model.topics import Topic, TopicType
@@ -136,36 +136,23 @@ class FoldedRows(HeldRows):
     their rows. If the rows are sorted, all rows of a content are folded before it is sent.
     """
 
-    def __init__(self, topic: Topic, most: int, most_bytes: int) -> None:
-        super().__init__(topic, most, most_bytes)
-        self._rows: dict[int, list[EncodedMessage]] = {}
-        self._places: dict[int, dict[bytes, int]] = {}
-
     def add(self, rows: Rows) -> int:
         """Add and fold rows, and return how many were added; fewer if the held rows must be sent first."""
         for index, row in enumerate(rows):
-            held, places = self._rows.setdefault(row.slot, []), self._places.setdefault(row.slot, {})
-            place = places.get(row.content)
-            if self.size_bytes >= self.most_bytes or (place is None and self.number >= self.most):
+            batch = self._batches.get(row.slot)
+            if batch is None:
+                batch = self._batches[row.slot] = Batch(row.slot)
+            full = self.number >= self.most and not batch.folds(row.content)
+            if full or self.size_bytes >= self.most_bytes:
                 return index
-            together = None if place is None else fold_pair(self.topic, held[place], row)
-            if place is None or together is None:
-                places[row.content] = len(held)
-                held.append(row)
+            added = batch.fold(self.topic, row, None)
+            if added is None:
+                added = batch.add(row)
                 self.number += 1
-                self.size_bytes += len(row.content) + len(row.body or b"")
             else:
-                self.size_bytes += len(together.body or b"") - len(held[place].body or b"")
-                held[place] = together
                 self.folded += 1
+            self.size_bytes += added
         return len(rows)
-
-    def take(self) -> dict[int, Sequence[EncodedMessage]]:
-        """Remove all rows from the buffer, and return them by slot."""
-        found: dict[int, Sequence[EncodedMessage]] = {**self._rows}
-        self._rows, self._places = {}, {}
-        super().take()
-        return found
 
 
 def held_rows(topic: Topic, fold: bool, most: int, most_bytes: int) -> HeldRows:

@@ -17,7 +17,6 @@ from rmq.spark.options import Options
 from rmq.spark.sink.bad_rows import BadRows
 from rmq.spark.sink.columns import Layout, layout_of
 from rmq.spark.sink.encoding import encode_rows
-from rmq.spark.sink.holding import HeldRows
 from rmq.spark.sink.pacing import Limit, TaskPace
 from rmq.spark.sink.sender import Counts, Sending, TaskSender, WhenPassed
 
@@ -75,8 +74,8 @@ def target_of(schema: StructType, topic: Topic, options: Options, limit: Limit |
     return Target(layout, Sending(fold, options.merge_rows, chunk, options.pipeline_depth), limit)
 
 
-class TaskWrite:
-    """Write of one task to one topic. It ends with `finish`, or with `close` after an error.
+class TaskWrite(TaskSender):
+    """Write of one task to one topic, as record batches. It ends with `finish`, or with `close` after an error.
 
     Args:
         connections: Connections to Redis.
@@ -99,46 +98,31 @@ class TaskWrite:
         *,
         done: bool = False,
     ) -> None:
-        self._target, self._done = target, done
-        self._bad_rows = BadRows(target.layout, folder, name)
+        self._target, self._was_done = target, done
         pace = None if target.limit is None else TaskPace(connections, target.topic, target.limit)
-        sending = replace(target.sending, passed=passed)
-        self._sender = TaskSender(connections, target.topic, sending, self._bad_rows, mark, pace)
+        bad_rows = BadRows(target.layout, folder, name)
+        super().__init__(connections, target.topic, replace(target.sending, passed=passed), bad_rows, mark, pace)
 
     def take(self, batch: Any) -> None:
         """Encode and buffer a `pyarrow.RecordBatch`, sending the buffer whenever it is full."""
-        self._sender.counts.rows += batch.num_rows
-        if self._done:
-            self._sender.counts.skipped += batch.num_rows
+        self.counts.rows += batch.num_rows
+        if self._was_done:
+            self.counts.skipped += batch.num_rows
             return
         if self._target.columns is not None:
             batch = batch.select(list(self._target.columns))
         good, bad = encode_rows(self._target.layout, batch)
         self._bad_rows.take(batch, bad)
-        self._sender.add(good)
-
-    @property
-    def held(self) -> HeldRows:
-        """The buffered rows."""
-        return self._sender.held
-
-    def flush(self) -> None:
-        """Send all buffered rows."""
-        self._sender.flush()
+        self.add(good)
 
     def finish(self) -> Counts:
         """Send the buffered rows, close the file of bad rows, and return the counts."""
-        counts = self._sender.finish()
+        counts = super().finish()
         self._bad_rows.keep()
         counts.bad = self._bad_rows.count
         return counts
 
-    @property
-    def slots(self) -> frozenset[int]:
-        """The slots to which chunks were sent."""
-        return self._sender.slots
-
     def close(self) -> None:
         """Discard outstanding replies, and delete an unfinished file of bad rows."""
-        self._sender.close()
+        super().close()
         self._bad_rows.drop()
