@@ -24,10 +24,8 @@ from benchmarks.support.bounds_place import (
 )
 from rmq import Fixed, Merge, RangeMergeMessage, Retention, Sliding, Sum, TopicType, WhenFull
 from rmq.spark import calls as spark_calls
-from rmq.spark.calls import CHUNK, Claim, Driver, Reading
+from rmq.spark.calls import CHUNK, Claim, Driver, How, Reading, refuse_contents
 from rmq.spark.marks import Mark, send_once
-from rmq.spark.refusal_calls import How, refuse_contents
-from rmq.spark.source import log_calls
 from tests.support.core import (
     AT_ONCE,
     CLAIM_WEIGHT,
@@ -556,12 +554,12 @@ def last_of(place: Place) -> str:
 
 def advance(place: Place, last: str) -> Call[Any]:
     """Move a driver's position."""
-    return log_calls.advance(place.topic, 0, ME.group, "driver", last, MAX_BATCH, 0)
+    return spark_calls.advance(place.topic, 0, ME.group, "driver", last, MAX_BATCH, 0)
 
 
 def lock_run(place: Place, _: Any) -> Call[Any]:
     """Take the lock of a run."""
-    return log_calls.lock_run(place.topic, ME.group, "run", 1_000, keep=False)
+    return spark_calls.lock_run(place.topic, ME.group, "run", 1_000, keep=False)
 
 
 GROUP = ME.group
@@ -572,7 +570,7 @@ PAGE, FORGET = (
     on(streams.forget, GROUP, ME.consumer, 0, NACK_BATCH),
 )
 TRIM = on(streams.trim, Retention(max_length=0, approximate=False), now=True)
-WALK = on(log_calls.walk, GROUP, log_calls.Reach("0-0", "+", MAX_BATCH, 1 << 40, True))
+WALK = on(spark_calls.walk, GROUP, spark_calls.Reach("0-0", "+", MAX_BATCH, 1 << 40, True))
 
 STREAMS = [
     case("stream_send", "1,000", batch(), send_entries, S),
@@ -596,9 +594,9 @@ STREAMS = [
     case("stream_range", "a page, large behind small", small_and_large, PAGE, S),
     small("stream_stats", "a slot", pending(100), on(streams.stats), S),
     case("spark_walk", "the most", JOINED, WALK, S),
-    small("spark_position", "a slot", JOINED, on(log_calls.position, GROUP, "driver"), S),
+    small("spark_position", "a slot", JOINED, on(spark_calls.position, GROUP, "driver"), S),
     small("spark_advance", "a slot", last_of, advance, S),
-    case("spark_trim", "a slot", moved, then(log_calls.trim, GROUP, "driver"), S, most=1_000),
+    case("spark_trim", "a slot", moved, then(spark_calls.trim, GROUP, "driver"), S, most=1_000),
     small("take_lock", "a run", empty, lock_run, S),
     small("stream_group", "a slot", pending(100), on(streams.group_stats, GROUP), S),
     small("stream_consumers", "a slot", pending(100), on(streams.consumers, GROUP), S),

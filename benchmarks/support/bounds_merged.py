@@ -9,8 +9,8 @@ from typing import Any
 from benchmarks.support.bounds_cases import AGAIN, MARK, REFUSAL, SETTLE, P, R, chunk, nacks, part_call
 from benchmarks.support.bounds_place import FAILURE, FAR, Case, Make, Place, of, on, run, then
 from rmq import Collect, Fixed, Merge, TopicType
+from rmq.spark.calls import How, refuse_contents
 from rmq.spark.marks import send_once
-from rmq.spark.refusal_calls import How, refuse_contents
 from tests.support.core import (
     MAX_UNIQUE_ITEMS,
     PIGGYBACKED_NACKS,

@@ -19,11 +19,10 @@ except ImportError as error:
 if tuple(int(part) for part in _pyspark.__version__.split(".")[:2]) < (4, 2):
     raise ImportError(f"rmq.spark needs pyspark >= 4.2; the installed version is {_pyspark.__version__}")
 
-from rmq.spark.datasource import RmqDataSource
+from rmq.spark.calls import Refused
+from rmq.spark.datasource import RmqDataSource, SaveResult, save
 from rmq.spark.folding import keyed, merged, with_slot
-from rmq.spark.refusal_calls import Refused
 from rmq.spark.refusing import refuse, refuse_rows
-from rmq.spark.saving import SaveResult, save
 from rmq.spark.session import open_session, register
 
 __all__ = [

@@ -43,9 +43,7 @@ from rmq.spark.entries import GroupStates
 from rmq.spark.option_checks import check_topic
 from rmq.spark.options import Options
 from rmq.spark.schema import check_topic_has, columns_of, entry_columns, every_column
-from rmq.spark.selection import more_of, offered, parts_of
-from rmq.spark.sends import sends_of
-from rmq.spark.subscription import names_of, together, topics_of
+from rmq.spark.selection import more_of, names_of, offered, parts_of, sends_of, together, topics_of
 
 PLACES: dict[str, AnyPlace] = {"backlog": "store", "inflight": "prepare", "waiting": "retry", "dead": "dead"}
 

@@ -1,22 +1,28 @@
-"""Script calls of the batch reader and of streaming queries, which can read the same batch again."""
+"""Script calls of the batch reader and of streaming queries.
+
+A query reads the same batch again after a crash, and may refuse single rows of it. A query on a STREAM topic moves its
+consumer group instead, from `position` on.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, Literal, NamedTuple
 
+from rmq._broker import shared
 from rmq._broker.binding import BoundScript, claim_order_of, refusal
 from rmq._broker.claims import CLAIM_BYTES, MAX_BATCH
-from rmq._broker.keys import query_keys, slot_keys
+from rmq._broker.keys import group_keys, query_keys, slot_keys
 from rmq._model.records import unwrap
 from rmq._model.replies import NO_OWNER, Owner
 from rmq._model.scores import score_of
 from rmq._model.topics import Topic, TopicType
 from rmq._model.whereabouts import AnyPlace
-from rmq._transport.call import Call
-from rmq.errors import BatchAckedError, BatchLostError, DriverReplacedError
+from rmq._transport.call import Call, is_one
+from rmq.errors import BatchAckedError, BatchLostError, DriverReplacedError, InvalidValueError
 
 REFUSALS = {
     "RMQ_ACKED": refusal(
@@ -330,3 +336,203 @@ def forget(topic: Topic, slot: int, driver: Driver, seq: int, chunk: int) -> Cal
     """Return a call that removes a chunk's record, whoever owns the slot; its result is the number of its messages."""
     args: dict[str, Any] = {"generation": driver.generation, "seq": seq, "chunk": chunk, "keep_s": KEEP_S}
     return _FORGET.call(topic, slot, int, keys=_keys(topic, slot, driver), **args)
+
+
+_REFUSE = BoundScript("spark_refuse", REFUSALS)
+_CLAIM = re.compile("([0-9a-f]{32}):([0-9]{1,15}):([0-9]{1,15}):([0-9]{1,9})")
+
+
+class How(NamedTuple):
+    """The treatment of refused messages, with the reason.
+
+    Attributes:
+        delay_ms: Delay until their retry; `None` makes them dead messages.
+        error_type: Type of the error, e.g. `ValueError`; may be empty.
+        error_message: Message of the error, at most 1,000 characters.
+    """
+
+    delay_ms: int | None
+    error_type: str
+    error_message: str
+
+
+class Refused(NamedTuple):
+    """The result of a refusal.
+
+    Attributes:
+        noted: Number of rows that the ack of their batch will exclude.
+        missing: Number of rows that are not in their batch.
+    """
+
+    noted: int
+    missing: int
+
+
+def read_claim(text: str) -> Claim:
+    """Parse a value of the column `claim`.
+
+    Raises:
+        InvalidValueError: The text is not a value of the column `claim`.
+    """
+    found = _CLAIM.fullmatch(text)
+    if found is None:
+        raise InvalidValueError(
+            f"claim is {text!r:.100}; it must be a value of the column claim of readStream, unchanged"
+        )
+    return Claim(Driver(found[1], int(found[2])), int(found[3]), int(found[4]))
+
+
+def refuse_contents(topic: Topic, slot: int, claim: Claim, how: How, contents: Sequence[bytes]) -> Call[Refused]:
+    """Return a call that stores the refusal of up to `CHUNK` messages of a chunk."""
+
+    def parse(reply: list[bytes]) -> Refused:
+        return Refused(*map(int, reply))
+
+    return _REFUSE.call(
+        topic,
+        slot,
+        parse,
+        keys={"query": query_keys(topic.name, slot, claim.driver.query).query},
+        generation=claim.driver.generation,
+        seq=claim.seq,
+        chunk=claim.chunk,
+        verb="bury" if how.delay_ms is None else "back",
+        delay_ms=how.delay_ms or 0,
+        error_type=how.error_type,
+        error_message=how.error_message,
+        keep_s=KEEP_S,
+        contents=contents[:CHUNK],
+    )
+
+
+_DRIVER = "{target}: another driver ({}) reads the topic with this group; a group has only one driver"
+_CONSUMERS = (
+    "{target}: the group has {} consumers, but a query needs a group without consumers; use another group, or remove "
+    "the consumers"
+)
+_REPLACED = {"RMQ_DRIVER": refusal(DriverReplacedError, _DRIVER)}
+_POSITION = BoundScript("spark_position", {"RMQ_CONSUMERS": refusal(InvalidValueError, _CONSUMERS)})
+_WALK, _ADVANCE = BoundScript("spark_walk"), BoundScript("spark_advance", _REPLACED)
+_TRIM = BoundScript("spark_trim", _REPLACED)
+
+
+class Standing(NamedTuple):
+    """The position of a group in a slot.
+
+    Attributes:
+        position: Id of the last entry that it has committed; empty if the group does not exist.
+        newest: Id of the newest entry; empty if there is none.
+        sent: Number of entries ever added for the group; `None` if unknown, since it started at an id.
+        read: Number of entries that it has read or skipped.
+    """
+
+    position: str
+    newest: str
+    sent: int | None
+    read: int
+
+
+class Reach(NamedTuple):
+    """The range of entries of a slot to count.
+
+    Attributes:
+        after: Id of the entry before the first one.
+        upto: Id of the last entry, or `+`.
+        limit: Maximum number of entries, 1 to `MAX_BATCH`.
+        most_bytes: Maximum size of their fields, bytes.
+        any_size: Whether the first entry may be larger.
+    """
+
+    after: str
+    upto: str
+    limit: int
+    most_bytes: int
+    any_size: bool
+
+
+class Walked(NamedTuple):
+    """The next entries of a slot.
+
+    Attributes:
+        position: Id of the last entry that the group has committed; empty if it does not exist.
+        last: Id of the last entry counted; empty for none.
+        number: Number of entries counted.
+        size_bytes: Size of their fields, bytes.
+        more: Whether there are more entries in the range.
+        sent: Number of entries ever added for the group; `None` if unknown.
+    """
+
+    position: str
+    last: str
+    number: int
+    size_bytes: int
+    more: bool
+    sent: int | None
+
+
+class Dropped(NamedTuple):
+    """The result of trimming a slot.
+
+    Attributes:
+        number: Number of dropped entries.
+        more: Whether more entries can be dropped than one call may drop.
+        held: Whether a group still needs entries in the range.
+    """
+
+    number: int
+    more: bool
+    held: bool
+
+
+def _count(text: bytes) -> int | None:
+    return int(text) if text else None
+
+
+def position(topic: Topic, slot: int, group: str, driver: str) -> Call[Standing]:
+    """Return a call that starts a driver on a slot."""
+
+    def parse(reply: list[bytes]) -> Standing:
+        return Standing(reply[0].decode(), reply[1].decode(), _count(reply[2]), int(reply[3]))
+
+    return _POSITION.call(topic, slot, parse, group=group, driver=driver)
+
+
+def walk(topic: Topic, slot: int, group: str, reach: Reach) -> Call[Walked]:
+    """Return a call that counts the next entries of a slot."""
+
+    def parse(reply: list[bytes]) -> Walked:
+        at, last, number, size, more, sent = reply
+        return Walked(at.decode(), last.decode(), int(number), int(size), is_one(more), _count(sent))
+
+    args: dict[str, Any] = {**reach._asdict(), "any_size": int(reach.any_size)}
+    return _WALK.call(topic, slot, parse, group=group, **args)
+
+
+def advance(topic: Topic, slot: int, group: str, driver: str, upto: str, read: int, missing: int) -> Call[bool]:
+    """Return a call that commits a slot up to an id; its result is whether the group has moved.
+
+    Args:
+        topic: The definition.
+        slot: The slot.
+        group: Name of the group.
+        driver: Identity of the driver.
+        upto: Id of the last entry that is committed.
+        read: Number of entries that the group has read or skipped by then.
+        missing: Number of entries of the last batch that were trimmed or deleted before they were read.
+    """
+    return _ADVANCE.call(topic, slot, is_one, group=group, driver=driver, upto=upto, read=read, missing=missing)
+
+
+def trim(topic: Topic, slot: int, group: str, driver: str, upto: str) -> Call[Dropped]:
+    """Return a call that trims entries of a slot up to an id; the group has committed them, and no other needs them."""
+
+    def parse(reply: list[bytes]) -> Dropped:
+        return Dropped(int(reply[0]), is_one(reply[1]), is_one(reply[2]))
+
+    return _TRIM.call(topic, slot, parse, group=group, driver=driver, upto=upto)
+
+
+def lock_run(topic: Topic, group: str, holder: str, hold_ms: int, *, keep: bool) -> Call[shared.Lock]:
+    """Return a call that takes, keeps or, with `hold_ms=0`, ends the lock of an archive's run."""
+    key = group_keys(topic.name, 0, group).group
+    return shared.take_lock(key, "run", holder, hold_ms, "keep" if keep else "take")._replace(topic=topic.name)

@@ -1,10 +1,14 @@
-"""The data source `format("rmq")`. The columns of a read depend on the definition of its topic."""
+"""The data source `format("rmq")`, and `save`, a write that returns the counts of its rows, as Spark's own does not.
+
+The columns of a read depend on the definition of its topic.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
@@ -16,12 +20,16 @@ from rmq.spark.options import PLAN_S, Options, parse_options
 from rmq.spark.schema import check_schema
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
     from pyspark.sql.datasource import (
         DataSourceArrowWriter,
         DataSourceReader,
         DataSourceStreamArrowWriter,
         DataSourceStreamReader,
     )
+
+    from rmq.spark.sink.redrive_writer import RedriveWriter
+    from rmq.spark.sink.writer import BatchWriter
 
 
 class RmqDataSource(DataSource):
@@ -51,8 +59,7 @@ class RmqDataSource(DataSource):
             UnknownTopicError: The topic is not registered.
         """
         from rmq.spark.batch_reader import columns_of_topics
-        from rmq.spark.selection import chosen
-        from rmq.spark.subscription import topics_of
+        from rmq.spark.selection import chosen, topics_of
 
         with closing(self._parsed.connections(most_s=PLAN_S)) as connections:
             topics = topics_of(connections, self._parsed, whole=False)
@@ -84,10 +91,9 @@ class RmqDataSource(DataSource):
             UnknownTopicError: The topic is not registered.
         """
         from rmq.spark.batch_reader import check_columns
-        from rmq.spark.selection import check_chosen
+        from rmq.spark.selection import check_chosen, topics_of
         from rmq.spark.source.many import ManyStreamReader
         from rmq.spark.source.reader import LogStreamReader, RmqStreamReader
-        from rmq.spark.subscription import topics_of
 
         check_schema(self._parsed.queue, schema)
         check_chosen(self._parsed, schema)
@@ -136,3 +142,68 @@ class RmqDataSource(DataSource):
         from rmq.spark.sink.writer import StreamWriter
 
         return StreamWriter(schema, self._parsed)
+
+
+@dataclass(frozen=True, slots=True)
+class SaveResult:
+    """Counts of the rows of a write.
+
+    Attributes:
+        rows: Number of rows of the frame.
+        folded: Rows folded into another row of their task before they were sent.
+        new: Messages that were added as new entries.
+        merged: Messages that merged with one in the backlog.
+        skipped: Messages already sent by a failed task or job; of a redrive, messages that were no longer dead.
+        bad: Rows written to the folder for bad rows, with `badRows=collect`.
+        redis_s: Total time that all tasks waited for calls to Redis, seconds.
+
+    Examples:
+        >>> from rmq.spark import SaveResult
+        >>> SaveResult(rows=5, folded=2, new=2, merged=1).sent
+        3
+    """
+
+    rows: int = 0
+    folded: int = 0
+    new: int = 0
+    merged: int = 0
+    skipped: int = 0
+    bad: int = 0
+    redis_s: float = 0.0
+
+    @property
+    def sent(self) -> int:
+        """Messages that were sent: new and merged ones."""
+        return self.new + self.merged
+
+
+def save(frame: DataFrame, topic: str | None = None, **options: str | float | bool) -> SaveResult:
+    """Write a frame to a topic, as `frame.write.format("rmq")` does with the same options, and return the counts.
+
+    Args:
+        frame: Frame with the columns of a sink.
+        topic: Name of the topic; without it, each row goes to the topic that its column `topic` names.
+        options: Options of the sink by name: `url`, `merge`, `txnAppId` and so on.
+
+    Returns:
+        The total counts of each task's last attempt.
+
+    Raises:
+        InvalidValueError: An option is unknown, a value breaks a rule, or the columns do not fit the topic.
+        UnknownTopicError: The topic is not registered, and no options define it.
+
+    Guarantee: as for `write`: at least once, or exactly once on topics with `merge=`, or with `txnAppId`.
+    """
+    from rmq.spark.sink.sender import Counts
+    from rmq.spark.sink.writer import write_parts
+
+    given = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+    if topic is not None:
+        given["topic"] = topic
+    writer = cast("BatchWriter | RedriveWriter", RmqDataSource(given).writer(frame.schema, overwrite=False))
+    parts = write_parts(frame, writer)
+    writer.commit([*parts])
+    total = Counts.total(part.counts for part in parts)
+    return SaveResult(
+        total.rows, total.folded, total.new, total.merged, total.skipped, total.bad, total.redis_us / 1_000_000
+    )

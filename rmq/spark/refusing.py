@@ -18,9 +18,8 @@ from rmq._transport.call import Call
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError
 from rmq.spark.arrow import pa
-from rmq.spark.calls import CHUNK
+from rmq.spark.calls import CHUNK, How, Refused, read_claim, refuse_contents
 from rmq.spark.options import Options, parse_options
-from rmq.spark.refusal_calls import How, Refused, read_claim, refuse_contents
 
 _NEEDED = ("topic", "slot", "content", "claim")
 _TOGETHER = 64

@@ -9,8 +9,7 @@ import pytest
 
 from rmq import Collect, Fixed, Merge, TopicType
 from rmq.spark import calls
-from rmq.spark.calls import Claim, Driver, Settled
-from rmq.spark.refusal_calls import How, refuse_contents
+from rmq.spark.calls import Claim, Driver, How, Settled, refuse_contents
 from rmq.spark.slots import QuerySlots
 from tests.conftest import MakeSlot
 from tests.support.core import Nack, Outcomes, Record, control, framed, read_record, write_record

@@ -11,19 +11,19 @@ import redis
 
 from rmq import StreamMessage, Topic, TopicType
 from rmq.errors import DriverReplacedError, ScriptFailedError
-from rmq.spark.source import log_calls
-from rmq.spark.source.log_calls import Dropped, Reach, Standing, Walked
+from rmq.spark import calls
+from rmq.spark.calls import Dropped, Reach, Standing, Walked
 from tests.conftest import MakeTopic
 from tests.support.core import Call, Connections, encode, parse_url, streams
 from tests.support.servers import RedisServer
 from tests.support.slots import scripts_under_test
 
 EACH: dict[str, Callable[[Topic], Call[Any]]] = {
-    "spark_position": lambda topic: log_calls.position(topic, 0, "files", "d1"),
-    "spark_walk": lambda topic: log_calls.walk(topic, 0, "files", Reach("0-0", "+", 10, 1_000, True)),
-    "spark_advance": lambda topic: log_calls.advance(topic, 0, "files", "d1", "3-0", 3, 0),
-    "take_lock": lambda topic: log_calls.lock_run(topic, "files", "run", 1_000, keep=False),
-    "spark_trim": lambda topic: log_calls.trim(topic, 0, "files", "d1", "3-0"),
+    "spark_position": lambda topic: calls.position(topic, 0, "files", "d1"),
+    "spark_walk": lambda topic: calls.walk(topic, 0, "files", Reach("0-0", "+", 10, 1_000, True)),
+    "spark_advance": lambda topic: calls.advance(topic, 0, "files", "d1", "3-0", 3, 0),
+    "take_lock": lambda topic: calls.lock_run(topic, "files", "run", 1_000, keep=False),
+    "spark_trim": lambda topic: calls.trim(topic, 0, "files", "d1", "3-0"),
 }
 
 
@@ -75,9 +75,7 @@ def test_entries_are_counted(
     filled(connections, topic)
     last, number, more = found
     size = len(b"contente1")
-    assert connections.run(log_calls.walk(topic, 0, "files", reach)) == Walked(
-        "0-0", last, number, number * size, more, 5
-    )
+    assert connections.run(calls.walk(topic, 0, "files", reach)) == Walked("0-0", last, number, number * size, more, 5)
 
 
 def test_a_commit_moves_the_group_and_counts_once(connections: Connections, redis_client: Any, topic: Topic) -> None:
@@ -86,9 +84,9 @@ def test_a_commit_moves_the_group_and_counts_once(connections: Connections, redi
     assert connections.run(EACH["spark_advance"](topic))
     assert not connections.run(EACH["spark_advance"](topic)), "after a lost reply"
     assert totals(redis_client, topic) == [3, 3, 3, 0]
-    assert connections.run(log_calls.advance(topic, 0, "files", "d1", "3-0", 4, 1)) is False
+    assert connections.run(calls.advance(topic, 0, "files", "d1", "3-0", 4, 1)) is False
     assert totals(redis_client, topic) == [3, 3, 3, 1], "an entry that is gone moves nothing, and counts"
-    assert not connections.run(log_calls.advance(topic, 0, "files", "d1", "2-0", 9, 0)), "a group never moves back"
+    assert not connections.run(calls.advance(topic, 0, "files", "d1", "2-0", 9, 0)), "a group never moves back"
     assert totals(redis_client, topic) == [3, 3, 3, 1]
     assert connections.run(EACH["spark_position"](topic)) == Standing("3-0", "5-0", 5, 4)
 
@@ -98,13 +96,13 @@ def test_a_commit_catches_up_on_those_that_a_failover_lost(
 ) -> None:
     filled(connections, topic)
     connections.run(EACH["spark_position"](topic))
-    assert connections.run(log_calls.advance(topic, 0, "files", "d1", "5-0", 5, 1))
+    assert connections.run(calls.advance(topic, 0, "files", "d1", "5-0", 5, 1))
     assert totals(redis_client, topic) == [4, 4, 4, 1]
 
 
 def test_another_driver_moves_nothing(connections: Connections, redis_client: Any, topic: Topic) -> None:
     filled(connections, topic)
-    connections.run(log_calls.position(topic, 0, "files", "d2"))
+    connections.run(calls.position(topic, 0, "files", "d2"))
     before = redis_client.xinfo_groups(f"{topic.name}_0")
     with pytest.raises(DriverReplacedError, match="another driver \\(d2\\)"):
         connections.run(EACH["spark_advance"](topic))
@@ -126,11 +124,11 @@ def test_what_is_committed_is_trimmed(connections: Connections, redis_client: An
     filled(connections, topic)
     for name in ("spark_position", "spark_advance"):
         connections.run(EACH[name](topic))
-    assert connections.run(log_calls.trim(topic, 0, "files", "d1", "2-0")) == Dropped(2, False, False)
+    assert connections.run(calls.trim(topic, 0, "files", "d1", "2-0")) == Dropped(2, False, False)
     assert ids(redis_client, topic) == [b"3-0", b"4-0", b"5-0"]
-    assert connections.run(log_calls.trim(topic, 0, "files", "d1", "4-0")) == Dropped(1, False, True)
+    assert connections.run(calls.trim(topic, 0, "files", "d1", "4-0")) == Dropped(1, False, True)
     assert ids(redis_client, topic) == [b"4-0", b"5-0"], "what the group has not committed stays"
-    assert connections.run(log_calls.trim(topic, 0, "files", "d1", "3-0")) == Dropped(0, False, False)
+    assert connections.run(calls.trim(topic, 0, "files", "d1", "3-0")) == Dropped(0, False, False)
     assert redis_client.hget(f"meta{{{topic.name}_0}}", "trimmed") == b"3"
 
 
@@ -149,7 +147,7 @@ def test_another_driver_and_a_group_that_is_gone_trim_nothing(
     connections: Connections, redis_client: Any, topic: Topic
 ) -> None:
     filled(connections, topic)
-    connections.run(log_calls.position(topic, 0, "files", "d2"))
+    connections.run(calls.position(topic, 0, "files", "d2"))
     with pytest.raises(DriverReplacedError, match="another driver"):
         connections.run(EACH["spark_trim"](topic))
     connections.run(streams.drop_group(topic, 0, "files"))
@@ -168,7 +166,7 @@ def test_more_than_a_call_takes_is_trimmed_by_the_next(
     redis_client.xgroup_setid(f"{topic.name}_0", "files", "20500-0")
     number, more = 0, True
     while more:
-        done = connections.run(log_calls.trim(topic, 0, "files", "d1", "20499-0"))
+        done = connections.run(calls.trim(topic, 0, "files", "d1", "20499-0"))
         number, more = number + done.number, done.more
         assert done.number <= 10_100
     assert (number, ids(redis_client, topic)) == (20_499, [b"20500-0"])
@@ -176,7 +174,7 @@ def test_more_than_a_call_takes_is_trimmed_by_the_next(
 
 def test_one_run_at_a_time_has_the_turn(connections: Connections, redis_client: Any, topic: Topic) -> None:
     def ask(holder: str, hold_ms: int, *, keep: bool = False) -> str:
-        return connections.run(log_calls.lock_run(topic, "files", holder, hold_ms, keep=keep))[0]
+        return connections.run(calls.lock_run(topic, "files", holder, hold_ms, keep=keep))[0]
 
     key = f"group:files{{{topic.name}_0}}"
     assert ask("a", 60_000, keep=True) == "", "nothing to keep"
@@ -234,5 +232,5 @@ def test_a_full_redis_can_be_committed_to() -> None:
             connections.run(make(topic))
         server.config_set("maxmemory", 1)
         connections.run(EACH["spark_position"](topic))
-        assert connections.run(log_calls.advance(topic, 0, "files", "d1", "5-0", 5, 0))
-        assert connections.run(log_calls.advance(topic, 0, "files", "d1", "5-0", 6, 1)) is False
+        assert connections.run(calls.advance(topic, 0, "files", "d1", "5-0", 5, 0))
+        assert connections.run(calls.advance(topic, 0, "files", "d1", "5-0", 6, 1)) is False

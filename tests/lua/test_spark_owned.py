@@ -10,8 +10,7 @@ from rmq import Owner, TopicType
 from rmq.errors import BatchAckedError, DriverReplacedError, EnsembleMismatchError, FencedError
 from rmq.spark import Refused
 from rmq.spark import calls as spark_calls
-from rmq.spark.calls import Chunk, Claim, Driver, Reading, Settled
-from rmq.spark.refusal_calls import refuse_contents
+from rmq.spark.calls import Chunk, Claim, Driver, Reading, Settled, refuse_contents
 from tests.conftest import MakeSlot
 from tests.lua.test_spark_scripts import BURY, FIRST, SECOND, contents, filled, query_of
 from tests.support.core import NO_OWNER

@@ -9,8 +9,7 @@ import pytest
 from rmq import Merge, Sum, TopicType
 from rmq.errors import BatchAckedError, DriverReplacedError, FencedError
 from rmq.spark import Refused
-from rmq.spark.calls import Claim, Driver, Settled
-from rmq.spark.refusal_calls import How, refuse_contents
+from rmq.spark.calls import Claim, Driver, How, Settled, refuse_contents
 from tests.conftest import MakeSlot
 from tests.lua.test_spark_merged import add, records
 from tests.lua.test_spark_scripts import BURY, FIRST, SECOND, ack, contents, filled, query_of, read, renew

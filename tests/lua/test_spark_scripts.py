@@ -14,8 +14,7 @@ import redis
 from rmq import Owner, Topic, TopicType
 from rmq.errors import BatchAckedError, BatchLostError, DriverReplacedError, FencedError, ScriptFailedError
 from rmq.spark import calls as spark_calls
-from rmq.spark.calls import Chunk, Claim, Driver, Entered, Reading, Settled
-from rmq.spark.refusal_calls import How, refuse_contents
+from rmq.spark.calls import Chunk, Claim, Driver, Entered, How, Reading, Settled, refuse_contents
 from tests.conftest import MakeSlot
 from tests.lua.test_foreign_types import WRITES, commands_of
 from tests.support.core import Call, Nack, QueryKeys, query_keys, wrap

@@ -16,8 +16,7 @@ from pyspark.sql import SparkSession
 from rmq import Retention, RmqClient, StreamMessage, Topic, TopicType
 from rmq.errors import DriverReplacedError, InvalidValueError, RmqError
 from rmq.spark.jobs import archive_stream
-from rmq.spark.jobs.archive_stream import ArchiveReport, ArchiveSettings, whole_stream
-from rmq.spark.jobs.turns import Turn
+from rmq.spark.jobs.archive_stream import ArchiveReport, ArchiveSettings, Turn, whole_stream
 from rmq.spark.options import parse_options
 from rmq.spark.source.log_driver import LogDriver
 from tests.support.cli import Cli

@@ -12,8 +12,6 @@ MODULES = [
     *(path for path in sorted((ROOT / "_broker").glob("*.py")) if path.stem != "binding"),
     ROOT / "spark" / "calls.py",
     ROOT / "spark" / "marks.py",
-    ROOT / "spark" / "refusal_calls.py",
-    ROOT / "spark" / "source" / "log_calls.py",
 ]
 """The modules that build calls of scripts."""
 

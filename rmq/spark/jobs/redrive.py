@@ -18,7 +18,7 @@ from rmq.spark.failures import plain_errors
 from rmq.spark.jobs import Say
 from rmq.spark.option_kinds import MAX_RATE
 from rmq.spark.options import parse_options
-from rmq.spark.progress import watching
+from rmq.spark.session import watching
 from rmq.spark.sink.pacing import Limit, sent_so_far
 from rmq.spark.sink.redrive_writer import RedriveWriter
 from rmq.spark.sink.sender import Counts

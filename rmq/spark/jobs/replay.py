@@ -39,8 +39,7 @@ from rmq.spark.jobs.redrive import (
 from rmq.spark.marks import Mark
 from rmq.spark.options import Options, parse_options
 from rmq.spark.sink.pacing import Limit
-from rmq.spark.sink.sender import Counts, Sending
-from rmq.spark.sink.target import Target
+from rmq.spark.sink.sender import Counts, Sending, Target
 from rmq.spark.sink.writer import BatchWriter, takes_marks, task_context, write_counted
 
 CHUNK = 10

@@ -12,7 +12,7 @@ from rmq.errors import InvalidMessageError, InvalidValueError
 from rmq.spark.arrow import fs, pa, parquet
 from rmq.spark.option_kinds import quoted
 from rmq.spark.sink.columns import Layout
-from rmq.spark.sink.merge_columns import values_of
+from rmq.spark.sink.encoding import values_of
 
 REASON = "reason"
 

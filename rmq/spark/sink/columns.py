@@ -1,29 +1,108 @@
-"""The columns of a frame as a sink uses them: checked once on the driver, then converted column by column."""
+"""The columns of a frame as a sink uses them: checked once on the driver, then converted column by column.
+
+If the rows name their topics, each topic gets the columns of its type (`columns_for`) and its rows (`by_topic`).
+"""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
+    ByteType,
     DataType,
     DayTimeIntervalType,
     DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
     MapType,
+    ShortType,
     StringType,
     StructType,
     TimestampType,
 )
 
 from rmq._model.encoding import Encoder
-from rmq._model.topics import Topic, TopicType
-from rmq.errors import InvalidValueError
+from rmq._model.merging import Merge
+from rmq._model.records import BODIES, NUMBERS
+from rmq._model.topics import Topic, TopicType, is_name
+from rmq.errors import InvalidMessageError, InvalidValueError
+from rmq.spark.arrow import pc
 from rmq.spark.option_kinds import quoted
 from rmq.spark.options import Options
 from rmq.spark.schema import of_reads
-from rmq.spark.sink.merge_columns import OF_MERGING, TEXT, WHOLE, MergeColumns, Types, merge_columns
+
+TEXT = (StringType, BinaryType)
+WHOLE = (ByteType, ShortType, IntegerType, LongType)
+_NUMBERS = (*WHOLE, FloatType, DoubleType, DecimalType)
+_LISTS = (*TEXT, ArrayType)
+
+Types = Mapping[str, tuple[type[DataType], ...]]
+
+OF_MERGING: Types = {
+    "body": (*_NUMBERS, *_LISTS),
+    "value": _NUMBERS,
+    **dict.fromkeys(("items", "part"), _LISTS),
+    **dict.fromkeys(("of", "wanted", "version", "weight", "merged"), WHOLE),
+}
+"""The columns of all kinds of records, with the allowed types of each."""
+
+
+@dataclass(frozen=True)
+class MergeColumns:
+    """The columns of a frame from which records are created; those of a read are used if present.
+
+    Attributes:
+        kind: The letter that identifies the kind of the records.
+        value: `body`, `value` for numbers, `items`, or `part` for joins; `None` for messages without a body.
+        wanted: Column with the number of parts of a join, `of` or `wanted`; otherwise `None`.
+        weight: Column with the number of sends in a row, `weight` or `merged`; `None` if each row is one send.
+    """
+
+    kind: str
+    value: str | None
+    wanted: str | None
+    weight: str | None
+
+    @property
+    def version(self) -> str | None:
+        """The column with the version, for the reducer `Newest`; otherwise `None`."""
+        return "version" if self.kind == "N" else None
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The required columns."""
+        value = None if self.kind in BODIES else self.value
+        return tuple(name for name in (value, self.version, self.wanted) if name is not None)
+
+    @property
+    def types(self) -> Types:
+        """The allowed types of all columns of a record, including columns that the frame does not have."""
+        kinds = TEXT if self.kind in BODIES else _NUMBERS if self.kind in NUMBERS else _LISTS
+        whole = self.weight or "weight", self.version, self.wanted
+        return {self.value or "body": kinds} | {name: WHOLE for name in whole if name is not None}
+
+
+def merge_columns(merge: Merge, names: Collection[str]) -> MergeColumns:
+    """Return the columns of a record for a reducer, chosen from `names`; required ones are included even if missing."""
+    kind, wanted = merge.kind, None
+    if kind in BODIES:
+        value = "body" if "body" in names else None
+    elif kind in NUMBERS:
+        value = "value" if "value" in names else "body"
+    else:
+        value = "items" if "items" in names else "part" if merge.joins else "body"
+        wanted = ("wanted" if value == "items" else "of") if merge.joins else None
+    weight = next((name for name in ("weight", "merged") if name in names), None)
+    return MergeColumns(kind, value, wanted, weight)
+
 
 VALUE_COLUMNS: dict[TopicType, str] = {
     TopicType.RANGE_MERGE: "time_range",
@@ -187,3 +266,71 @@ def check_type(name: str, kind: DataType, wanted: tuple[type[DataType], ...], wh
             + (" from string to string or binary" if MapType in wanted else "")
             + (" of string or binary" if ArrayType in wanted else "")
         )
+
+
+COLUMN = "topic"
+
+
+def routes(schema: StructType, options: Options) -> bool:
+    """Return whether each row names its topic; option `topic` overrides the column, as with Spark's Kafka sink.
+
+    Raises:
+        InvalidValueError: The column `topic` is not of type string, or options define a new topic.
+    """
+    if options.topic is not None or COLUMN not in schema.names:
+        return False
+    kind = schema[COLUMN].dataType
+    if not isinstance(kind, StringType):
+        kind_name = kind.simpleString()
+        raise InvalidValueError(f"column topic is {kind_name}; it must be string, unless option topic is set")
+    if options.type is not None or options.slots is not None:
+        raise InvalidValueError("options type and slots define one topic; topics of a column must be registered")
+    return True
+
+
+def check_routed(schema: StructType, options: Options) -> None:
+    """Raise an error for columns that no topic accepts, whichever topics the rows name.
+
+    Raises:
+        InvalidValueError: A column is unknown or has a type that no topic accepts, or `content` is missing.
+    """
+    names = [name for name in schema.names if name != COLUMN]
+    read = of_reads(schema.names)
+    for field in schema.fields:
+        name = field.name
+        if name in ANY and (name in VALUES or name not in read):
+            check_type(name, field.dataType, ANY[name], "rows that name their topics")
+        elif name not in (*ANY, *read):
+            raise InvalidValueError(f"column {quoted(name)} is not a column of any topic; rename or drop it")
+    if "content" not in names and "fields" not in names:
+        raise InvalidValueError(
+            f"column content is missing for rows that name their topics; the frame has topic, {', '.join(names)}"
+        )
+    if options.trust_slot and not {"slot", "content"} <= {*names}:
+        raise InvalidValueError("trustSlot needs columns slot and content")
+
+
+def columns_for(topic: Topic, schema: StructType) -> StructType:
+    """Return the columns of a frame for several topics, without columns for topics of other types than this one."""
+    own = VALUE_COLUMNS.get(topic.type)
+    others = set(VALUE_COLUMNS.values()) - {own}
+    if topic.type is not TopicType.STREAM:
+        others.add("fields")
+    return StructType([field for field in schema.fields if field.name not in others and field.name != COLUMN])
+
+
+def by_topic(batch: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the name of each topic in the rows of a record batch, and its rows in order.
+
+    Raises:
+        InvalidMessageError: The topic of a row is null, or not a valid name.
+    """
+    column = batch.column(COLUMN)
+    for name in pc.unique(column).to_pylist():
+        if name is None:
+            row = batch.filter(pc.is_null(column)).slice(0, 1).to_pylist()[0]
+            raise InvalidMessageError(f"row {row!r:.400}: column topic is null, and option topic is not set")
+        if not is_name(name):
+            rule = "it must be 1 to 128 characters of A-Z a-z 0-9 . _ -"
+            raise InvalidMessageError(f"a row's topic is {name!r:.200}; {rule}")
+        yield name, batch.filter(pc.equal(column, name))

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from functools import reduce
 from itertools import repeat
-from typing import Any
+from typing import Any, cast
 
 from rmq._model.batches import EncodedMessage, Rows, slots_of
+from rmq._model.encoding import Encoder
+from rmq._model.merging import MAX_COUNT
 from rmq._model.messages import StreamMessage
-from rmq._model.records import TRACE_MARK, wrap
+from rmq._model.records import BODIES, ITEMS, TRACE_MARK, Record, fold, read_record, unwrap, wrap, write_record
 from rmq.errors import InvalidMessageError, InvalidValueError
 from rmq.spark.arrow import pa, pc
-from rmq.spark.sink.columns import Layout
-from rmq.spark.sink.merge_columns import records_of
+from rmq.spark.sink.columns import Layout, MergeColumns
 
 
 def encode_rows(layout: Layout, batch: Any) -> tuple[Rows, dict[int, str]]:
@@ -140,3 +144,80 @@ def _note(bad: dict[int, str], wrong: Any, say: Callable[[int], str]) -> None:
     if pc.any(wrong).as_py():
         for index in pc.indices_nonzero(wrong).to_pylist():
             bad.setdefault(index, say(index))
+
+
+def records_of(
+    encoder: Encoder, columns: MergeColumns, batch: Any, contents: Sequence[Any], bad: dict[int, str]
+) -> list[bytes | None]:
+    """Return the records of a batch's rows, `None` for rows in `bad`; adds rows that break a rule to `bad`."""
+
+    def values(name: str | None, otherwise: Any = None) -> Iterator[Any]:
+        found = repeat(otherwise, batch.num_rows) if name is None else batch.column(name).to_pylist()
+        return cast("Iterator[Any]", found)
+
+    rows = zip(
+        contents,
+        values(columns.value),
+        values(columns.wanted),
+        values(columns.version),
+        values(columns.weight, 1),
+        strict=True,
+    )
+    found: list[bytes | None] = []
+    for index, (content, value, wanted, version, weight) in enumerate(rows):
+        record = None
+        try:
+            if index in bad:
+                pass
+            elif columns.wanted is not None:
+                record = _join_of(encoder, content, value, wanted, weight)
+            else:
+                record = encoder.record(content, _plain(value, content), version, weight)
+        except InvalidMessageError as error:
+            bad[index] = str(error)
+        found.append(record)
+    return found
+
+
+def _plain(value: Any, content: bytes) -> Any:
+    if not isinstance(value, Decimal):
+        return value
+    plain = int(value) if value == value.to_integral_value() else float(value)
+    if Decimal(repr(plain)) != value:
+        raise InvalidMessageError(
+            f"value of {content!r:.80} is {value}; numbers in Redis have about 15 significant digits: "
+            "round it, or send whole numbers of a smaller unit"
+        )
+    return plain
+
+
+def _join_of(encoder: Encoder, content: bytes, value: Any, wanted: Any, weight: Any) -> bytes:
+    parts = cast("list[Any]", value) if isinstance(value, list) else [value]
+    if type(wanted) is not int or wanted < 1:
+        raise InvalidMessageError(
+            f"column 'of' is {wanted!r} for content {content!r:.80}; it must be a whole number of 1 or more"
+        )
+    if type(weight) is not int or not 1 <= weight <= MAX_COUNT:
+        raise InvalidMessageError(f"weight of {content!r:.80} is {weight!r}; it must be from 1 to {MAX_COUNT}")
+    if not parts or not all(parts):
+        raise InvalidMessageError(f"part of {content!r:.80} is {parts!r:.80}; parts must not be null or empty")
+    records = [cast("Record", read_record(encoder.join(content, part, wanted))) for part in parts]
+    return write_record(replace(reduce(fold, records), count=weight))
+
+
+def values_of(columns: MergeColumns, row: EncodedMessage, lists: bool) -> list[dict[str, Any]]:
+    """Return the column values of a message that was not sent; several rows if its items need one row each.
+
+    Args:
+        columns: The columns of a record in the frame.
+        row: The message; several rows may have been folded into it.
+        lists: Whether the items of a row are in one list.
+    """
+    record = cast("Record", read_record(row.body))
+    values: list[Any] = [unwrap(record.body)[0] if record.kind in BODIES else record.number]
+    if record.kind in ITEMS:
+        values = [list(record.items)] if lists else list(record.items)
+    others: dict[str, Any] = {columns.version: record.number} if columns.version else {}
+    others |= {columns.wanted: record.wanted} if columns.wanted else {}
+    others |= {columns.weight: record.count if len(values) == 1 else 1} if columns.weight else {}
+    return [others | ({columns.value: value} if columns.value else {}) for value in values]

@@ -21,9 +21,9 @@ from rmq._transport.call import Call
 from rmq._transport.connections import Connections, call_in_parts
 from rmq.errors import InvalidMessageError, InvalidValueError
 from rmq.spark.arrow import pa
+from rmq.spark.figures import RedisTime
 from rmq.spark.option_checks import given
 from rmq.spark.options import PLAN_S, Options
-from rmq.spark.redis_time import RedisTime
 from rmq.spark.schema import DEAD, lowered
 from rmq.spark.sink.pacing import Limit, TaskPace, limit_of
 from rmq.spark.sink.sender import Counts

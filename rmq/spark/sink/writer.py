@@ -27,17 +27,16 @@ from rmq._sending.backpressure import blocks
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError, RmqError, UnknownTopicError
 from rmq.spark.arrow import pa
+from rmq.spark.figures import report_write
 from rmq.spark.marks import Mark, counts, note_cut
 from rmq.spark.option_checks import check_values
 from rmq.spark.options import PLAN_S, Options
 from rmq.spark.schema import PARTITION, lowered
 from rmq.spark.sink.bad_rows import open_folder
+from rmq.spark.sink.columns import by_topic, check_routed, columns_for, routes
 from rmq.spark.sink.keyed_rows import KeyedRows, keyed_by
 from rmq.spark.sink.pacing import limit_of
-from rmq.spark.sink.reporting import report_batch
-from rmq.spark.sink.routing import by_topic, check_routed, columns_for, routes
-from rmq.spark.sink.sender import HELD_BYTES, Counts, WhenPassed
-from rmq.spark.sink.target import Target, TaskWrite, target_of
+from rmq.spark.sink.sender import HELD_BYTES, Counts, Target, TaskWrite, WhenPassed, target_of
 
 log = logging.getLogger("rmq.spark")
 
@@ -75,10 +74,13 @@ class Written(WriterCommitMessage):
         return cls(counts, {topic: frozenset(slots) for topic, slots in marked.items()})
 
 
-def by_task(messages: Iterable[WriterCommitMessage | None]) -> Iterator[tuple[str, Counts]]:
-    """Yield topic and counts of each task, once for each topic that the task wrote to."""
+def totals(messages: Iterable[WriterCommitMessage | None]) -> dict[str, dict[str, int]]:
+    """Return the total counts of all tasks by topic."""
+    sums: dict[str, Counts] = {}
     for message in messages:
-        yield from message.topics.items() if isinstance(message, Written) else ()
+        for topic, task in message.topics.items() if isinstance(message, Written) else ():
+            sums[topic] = Counts.total([sums.get(topic, Counts()), task])
+    return {topic: asdict(total) for topic, total in sums.items()}
 
 
 class Reporting:
@@ -282,7 +284,7 @@ class BatchWriter(_Sink, DataSourceArrowWriter):
                 marked[topic] = marked.get(topic, frozenset()) | slots
         app = self._options.txn_app
         if app is not None:
-            report_batch(self._options, "write", app, self._options.txn_version or 0, by_task(messages))
+            report_write(self._options, "write", app, self._options.txn_version or 0, totals(messages))
         try:
             with closing(self._options.connections()) as connections:
                 if app is not None:
@@ -338,7 +340,7 @@ class StreamWriter(_Sink, DataSourceStreamArrowWriter):
         super().commit(messages, batchId)
         query = next((each.query for each in messages if isinstance(each, Written)), None)
         if query is not None:
-            report_batch(self._options, "sink", query, batchId, by_task(messages))
+            report_write(self._options, "sink", query, batchId, totals(messages))
 
     def _check(self, topic: Topic) -> None:
         if self._marks(topic) and not takes_marks(topic):

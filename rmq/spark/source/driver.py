@@ -37,14 +37,13 @@ from rmq.errors import (
     UnknownTopicError,
 )
 from rmq.spark.calls import Driver, enter
+from rmq.spark.figures import Figures, QueryFigures, Reporter
 from rmq.spark.options import TRIGGER_DELAY_MS, Options
 from rmq.spark.slots import PIECE, Pace, QuerySlots, SettledBatch, queue_topic
 from rmq.spark.source.batches import Batch, LogBatch, share
 from rmq.spark.source.commits import CommitReceiver
-from rmq.spark.source.figures import Figures, QueryFigures, Reporter
-from rmq.spark.source.gathering import Gathering
 from rmq.spark.source.owning import MARKING, OwnedSlots, unnamed
-from rmq.spark.source.waiting import IDLE_S, Waiting
+from rmq.spark.source.waiting import IDLE_S, Gathering, Waiting
 
 log = logging.getLogger("rmq.spark")
 

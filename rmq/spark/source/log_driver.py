@@ -13,13 +13,13 @@ from rmq._model.topics import Topic
 from rmq._transport.call import Call
 from rmq._transport.connections import call_slots
 from rmq.errors import BatchAckedError, BatchError
+from rmq.spark import calls
+from rmq.spark.calls import Reach, Standing, Walked
+from rmq.spark.figures import LogFigures
 from rmq.spark.options import Options
 from rmq.spark.slots import PIECE
-from rmq.spark.source import log_calls
 from rmq.spark.source.batches import LogBatch, Span, shares
 from rmq.spark.source.driver import StreamDriver, data_lost
-from rmq.spark.source.figures import LogFigures
-from rmq.spark.source.log_calls import Reach, Standing, Walked
 from rmq.spark.source.waiting import IDLE_S, Waiting
 
 
@@ -98,7 +98,7 @@ class LogDriver(StreamDriver[LogBatch, LogFigures]):
         def build(slot: int) -> Call[bool]:
             missing = batch.spans[slot].missing if slot in batch.spans else 0
             end, read = batch.ends[slot], batch.reads[slot]
-            return log_calls.advance(self.topic, slot, self.group, self._token, end, read, missing)
+            return calls.advance(self.topic, slot, self.group, self._token, end, read, missing)
 
         # the first time, all slots: a failover may have moved some back
         call_slots(self._connections, list(batch.ends if self._acked == 0 else batch.spans), build)
@@ -160,12 +160,12 @@ class LogDriver(StreamDriver[LogBatch, LogFigures]):
         dropped, held, slots = 0, set[int](), sorted(ends)
         while slots:
             piece, slots = slots[:PIECE], slots[PIECE:]
-            calls = call_slots(
+            answers = call_slots(
                 self._connections,
                 piece,
-                lambda slot: log_calls.trim(self.topic, slot, self.group, self._token, ends[slot]),
+                lambda slot: calls.trim(self.topic, slot, self.group, self._token, ends[slot]),
             )
-            for slot, done in zip(piece, calls, strict=True):
+            for slot, done in zip(piece, answers, strict=True):
                 dropped += done.number
                 (held.add if done.held else held.discard)(slot)
                 if done.more:
@@ -175,10 +175,10 @@ class LogDriver(StreamDriver[LogBatch, LogFigures]):
 
     def _enter(self, slots: Iterable[int]) -> dict[int, Standing]:
         named = list(slots)
-        calls = call_slots(
-            self._connections, named, lambda slot: log_calls.position(self.topic, slot, self.group, self._token)
+        answers = call_slots(
+            self._connections, named, lambda slot: calls.position(self.topic, slot, self.group, self._token)
         )
-        return dict(zip(named, calls, strict=True))
+        return dict(zip(named, answers, strict=True))
 
     def _walk(
         self, before: Mapping[int, tuple[str, int]], limit: int | None, seq: int
@@ -220,7 +220,7 @@ class LogDriver(StreamDriver[LogBatch, LogFigures]):
 
             def build(slot: int) -> Call[Walked]:
                 reach = Reach(after[slot], self._upto(slot), min(MAX_BATCH, share[slot]), most_bytes, any_size)
-                return log_calls.walk(self.topic, slot, self.group, reach)
+                return calls.walk(self.topic, slot, self.group, reach)
 
             yield from zip(piece, call_slots(self._connections, piece, build), strict=True)
 

@@ -19,12 +19,11 @@ from rmq.errors import InvalidValueError, RedisUnavailableError, ReplyLostError,
 from rmq.spark.option_checks import check_replays, check_topic
 from rmq.spark.options import TRIGGER_DELAY_MS, Options
 from rmq.spark.schema import check_payload
+from rmq.spark.selection import check_room, check_several, fitting, for_one
 from rmq.spark.source.batches import VERSION, Batch, parsed, share
 from rmq.spark.source.driver import QueryDriver
-from rmq.spark.source.gathering import Gathering
 from rmq.spark.source.reader import RmqStreamReader, rows_of
-from rmq.spark.source.waiting import IDLE_S
-from rmq.spark.subscription import check_room, check_several, fitting, for_one
+from rmq.spark.source.waiting import IDLE_S, Gathering
 
 log = logging.getLogger("rmq.spark")
 

@@ -28,15 +28,13 @@ from rmq._transport.dispatch import Dispatch
 from rmq.spark import entries
 from rmq.spark.arrow import pa, pc, spark_types
 from rmq.spark.calls import Chunk, Reading, read
+from rmq.spark.figures import RedisTime, report_task
 from rmq.spark.option_checks import check_log_source, check_source
 from rmq.spark.options import Options
-from rmq.spark.redis_time import RedisTime
 from rmq.spark.schema import MORE, check_topic_has, entry_columns
-from rmq.spark.selection import more_of, parts_of
-from rmq.spark.sends import sends_of
+from rmq.spark.selection import more_of, parts_of, sends_of
 from rmq.spark.source.batches import Batch, LogBatch, Part, cut, cut_slots, default_replays
 from rmq.spark.source.driver import QueryDriver, data_lost
-from rmq.spark.source.figures import report_task
 from rmq.spark.source.log_driver import LogDriver
 
 TOGETHER, BATCH_BYTES = 4, 8 << 20

@@ -1,4 +1,7 @@
-"""Waits until messages of a topic may be due, with a few commands per second for any number of slots."""
+"""Waits until messages of a topic may be due, or enough of them for a batch.
+
+It takes a few commands per second for any number of slots.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,8 @@ IDLE_S = 0.2
 """Wait of a trigger for messages if none are due, seconds; short, as it delays the other sources of a query."""
 
 LOOK_EVERY_S = 1.0
-"""Interval at which some slots are polled in turn, seconds, since wake hints may be lost."""
+"""Interval at which some slots are polled in turn, since wake hints may be lost, and at which due messages are counted
+while a batch is delayed, seconds."""
 
 LOOK_SLOTS = 8
 """Minimum number of slots of a poll."""
@@ -152,3 +156,41 @@ class Waiting:
             self._ahead_s = now_ms / 1_000 - asked_s
             for slot, due_ms in zip(part, times, strict=True):
                 self._due_s[slot] = asked_s + (due_ms - now_ms) / 1_000 if due_ms else inf
+
+
+SLOTS_A_SECOND = 50
+"""Number of slots up to which due messages are counted every `LOOK_EVERY_S`; the interval grows with more slots."""
+
+
+class Gathering:
+    """Decides whether a batch is delayed. Not thread-safe.
+
+    Args:
+        least: Minimum number of messages of a batch; 1 or less for no delay.
+        delay_s: Time after the last batch or the start after which fewer messages are enough, seconds.
+        slots: Number of slots that are counted.
+    """
+
+    def __init__(self, least: int, delay_s: float, slots: int) -> None:
+        self._least, self._delay_s = least, delay_s
+        self._every_s = max(LOOK_EVERY_S, slots / SLOTS_A_SECOND)
+        self._batch_s = monotonic_s()
+        self._look_s = 0.0
+
+    def is_over(self, timeout_s: float, sleep: Callable[[float], None]) -> bool:
+        """Wait up to `timeout_s`, and return whether it is time to count the due messages."""
+        pause_s = min(timeout_s, self._look_s - monotonic_s())
+        if pause_s > 0:
+            sleep(pause_s)
+        return pause_s <= 0
+
+    def holds(self, due: int) -> bool:
+        """Return whether to delay the batch with this number of due messages; if not, the delay starts again."""
+        now_s = monotonic_s()
+        left_s = self._batch_s + self._delay_s - now_s
+        if due < self._least and left_s > 0:
+            self._look_s = now_s + min(left_s, self._every_s) if due else 0.0
+            return True
+        if due:
+            self._batch_s, self._look_s = now_s, 0.0
+        return False

@@ -29,10 +29,8 @@ from rmq import (
 )
 from rmq.errors import RmqError, ScriptFailedError
 from rmq.spark import calls
-from rmq.spark.calls import Driver, Reading
+from rmq.spark.calls import Driver, How, Reading, refuse_contents
 from rmq.spark.marks import Mark, send_once
-from rmq.spark.refusal_calls import How, refuse_contents
-from rmq.spark.source import log_calls
 from tests.support.core import EncodedMessage, EpochFloors, default_scripts, streams
 from tests.support.dashboard import served as dashboard
 from tests.support.servers import RedisServer
@@ -207,12 +205,12 @@ def test_a_query_follows_a_stream_under_the_documented_rights() -> None:
         connections, topic = client._registered(log)
         run = connections.run
         assert run(streams.join(topic, 0, "files", "all"))
-        assert run(log_calls.position(topic, 0, "files", "driver")).sent == 5
-        walked = run(log_calls.walk(topic, 0, "files", log_calls.Reach("0-0", "+", 10, 1_000, True)))
+        assert run(calls.position(topic, 0, "files", "driver")).sent == 5
+        walked = run(calls.walk(topic, 0, "files", calls.Reach("0-0", "+", 10, 1_000, True)))
         assert (walked.number, walked.more) == (5, False)
-        assert run(log_calls.advance(topic, 0, "files", "driver", walked.last, 5, 0))
-        assert run(log_calls.lock_run(topic, "files", "run", 1_000, keep=False))[0] == "run"
-        assert run(log_calls.trim(topic, 0, "files", "driver", walked.last)).number == 5
+        assert run(calls.advance(topic, 0, "files", "driver", walked.last, 5, 0))
+        assert run(calls.lock_run(topic, "files", "run", 1_000, keep=False))[0] == "run"
+        assert run(calls.trim(topic, 0, "files", "driver", walked.last)).number == 5
 
 
 def test_the_dashboard_shows_all_under_the_documented_rights() -> None:

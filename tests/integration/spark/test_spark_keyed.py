@@ -19,7 +19,7 @@ from rmq.spark.options import parse_options
 from rmq.spark.session import _source_for
 from rmq.spark.sink import sender as senders
 from rmq.spark.sink import writer as writers
-from rmq.spark.sink.target import TaskWrite
+from rmq.spark.sink.sender import TaskWrite
 from rmq.spark.sink.writer import BatchWriter, StreamWriter
 from tests.conftest import MakeTopic
 from tests.support.spark_task import Task

@@ -248,7 +248,7 @@ def test_topics_that_cannot_be_read_together(
     names = {"url": redis_url, "topics": ",".join(topic.name for topic in topics)}
     with pytest.raises(InvalidValueError, match="option first is for STREAM topics"):
         RmqDataSource({**names, "first": "1-0"}).schema()
-    with mock.patch("rmq.spark.subscription.MOST_TOPICS", 1):
+    with mock.patch("rmq.spark.selection.MOST_TOPICS", 1):
         with pytest.raises(InvalidValueError, match="2 topics are named; a read can have at most 1: split the read"):
             RmqDataSource(names).schema()
 
@@ -390,7 +390,7 @@ def test_a_pattern_meets_ten_kinds_of_new_topics(
     assert query.plan() == {}
     assert len(list(sender.stream(log).range())) == sender.inspect(brief).stats().backlog == 1
     query.reader.stop()
-    with mock.patch("rmq.spark.subscription.MOST_TOPICS", 8):
+    with mock.patch("rmq.spark.selection.MOST_TOPICS", 8):
         late = make_topic(TopicType.PRIORITY)
         fill(sender, late, 1)
         query.restart()
@@ -420,7 +420,7 @@ def test_at_once_a_pattern_leaves_out_no_topic_of_its_checkpoint(
     for topic in (*topics, late):
         fill(sender, topic, 3)
     sender.change_topic(topics[0].changed(max_retries=2))  # a new topic would be refused with it
-    with mock.patch("rmq.spark.subscription.MOST_TOPICS", 2):
+    with mock.patch("rmq.spark.selection.MOST_TOPICS", 2):
         query.restart()
         query.reader.prepareForTriggerAvailableNow()
         fill(sender, topics[1], 5)

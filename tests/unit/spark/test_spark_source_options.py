@@ -16,9 +16,9 @@ from rmq.spark.options import PLAN_S, Options, parse_options
 from rmq.spark.schema import MORE, check_schema, of_reads
 from rmq.spark.sink.bad_rows import open_folder
 from rmq.spark.sink.writer import BatchWriter
-from rmq.spark.source import gathering
+from rmq.spark.source import waiting
 from rmq.spark.source.batches import Batch
-from rmq.spark.source.gathering import Gathering
+from rmq.spark.source.waiting import Gathering
 
 LEAST = {"url": "redis://h", "topic": "t"}
 
@@ -206,7 +206,7 @@ def test_least_and_most_of_a_batch(options: dict[str, str], message: str) -> Non
 
 def test_a_batch_is_held_back_until_enough_is_due_or_its_delay_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr(gathering, "monotonic_s", lambda: now[0])
+    monkeypatch.setattr(waiting, "monotonic_s", lambda: now[0])
     gather, slept = Gathering(10, 60, slots=100), list[float]()
     assert gather.is_over(0.2, slept.append)
     assert not gather.holds(10)

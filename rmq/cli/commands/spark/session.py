@@ -56,8 +56,7 @@ def spark_running(
     """
     with needs_spark():
         from rmq.spark.failures import plain_errors
-        from rmq.spark.progress import watch_tasks
-        from rmq.spark.session import open_session
+        from rmq.spark.session import open_session, watch_tasks
     with session.client() as client, plain_errors():
         client.topics()  # so that a Redis that does not answer fails here, and not in Spark's tasks
         check(client.url)

@@ -1,12 +1,15 @@
-"""The metrics of a streaming query, for Spark's progress and, through Redis, for the dashboard and Prometheus."""
+"""The metrics of streaming queries and writes, for Spark's progress reports, the dashboard and Prometheus.
+
+The dashboard and Prometheus read them from Redis. Spark's progress reports include no metrics of Python sinks.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 from rmq._admin.spark_queries import REPORT_S, SparkQueries, SparkQuery
@@ -15,7 +18,7 @@ from rmq._model.topics import Topic
 from rmq._transport.connections import Connections
 from rmq._transport.urls import parse_url
 from rmq.errors import RmqError
-from rmq.spark.redis_time import RedisTime
+from rmq.spark.options import Options
 from rmq.spark.slots import SettledBatch
 from rmq.spark.source.batches import LogBatch
 
@@ -26,6 +29,9 @@ ROLE = "source"
 
 REPORT_DEADLINE_S = 1.0
 """Timeout of a report, seconds: the next one follows soon."""
+
+WRITE_DEADLINE_S = 2.0
+"""Timeout of the report of a write, seconds. The batch is already written and should not wait longer."""
 
 
 class Figures(ABC):
@@ -160,6 +166,25 @@ def report_task(connections: Connections, topic: str, query: str, time: RedisTim
         SparkQueries(connections, topic).add_time(ROLE, query, time.seconds)
 
 
+def report_write(options: Options, role: str, name: str, batch: int, topics: Mapping[str, Mapping[str, int]]) -> None:
+    """Add a written batch to the metrics of its query, which the dashboard and Prometheus read.
+
+    Args:
+        options: The options of the write, with the address of Redis.
+        role: `sink` or `write`.
+        name: Identity of the query, or the `txnAppId` of the write.
+        batch: Number of the batch.
+        topics: Topic -> total counts of all tasks, and `redis_us`, their time in Redis.
+    """
+    try:
+        with closing(options.connections(most_s=WRITE_DEADLINE_S)) as connections:
+            for topic, counts in topics.items():
+                totals = {event: number for event, number in counts.items() if event != "redis_us"}
+                SparkQueries(connections, topic).add(role, name, batch, totals, counts["redis_us"] / 1_000_000)
+    except RmqError as error:
+        log.info("the metrics of batch %d of %s %s could not be stored: %s", batch, role, name, error)
+
+
 class Reporter:
     """Keeps the report of a query in Redis up to date, in a separate thread.
 
@@ -197,3 +222,37 @@ class Reporter:
             self._reports.publish(self._report())
         except RmqError as error:
             log.info("the metrics of the query on topic %s could not be stored: %s", self._topic, error)
+
+
+class RedisTime:
+    """Adds up the time that a task, or a driver with its threads, waits for calls to Redis.
+
+    Attributes:
+        seconds: Total time so far, seconds.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def counted(self) -> Generator[None]:
+        """Context manager that adds the time of its block."""
+        began_s = monotonic_s()
+        try:
+            yield
+        finally:
+            self._add(monotonic_s() - began_s)
+
+    @contextmanager
+    def left_out(self) -> Generator[None]:
+        """Context manager that excludes the time of its block from a surrounding `counted`."""
+        began_s = monotonic_s()
+        try:
+            yield
+        finally:
+            self._add(began_s - monotonic_s())
+
+    def _add(self, seconds: float) -> None:
+        with self._lock:
+            self.seconds += seconds
