@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any
 
 from pyspark.sql.types import StructType
@@ -19,9 +20,7 @@ State = tuple[str, str | None, int | None, int | None]
 """The state of an entry in a group, its consumer, its number of deliveries, and its idle time in ms."""
 
 
-def pages(
-    connections: Connections, topic: Topic, slot: int, first: str, last: str, most: int = MAX_BATCH
-) -> Iterator[list[StreamEntry]]:
+def pages(connections: Connections, topic: Topic, slot: int, first: str, last: str) -> Iterator[list[StreamEntry]]:
     """Yield the entries of a range of a slot page by page, in the order of ids.
 
     Args:
@@ -30,9 +29,8 @@ def pages(
         slot: The slot.
         first: Id of the first entry, `(` and the id before it, or `-`.
         last: Id of the last entry, or `+`.
-        most: Maximum number of entries in a page.
     """
-    while page := connections.run(streams.read_range(topic, slot, first, last, most, down=False)):
+    while page := connections.run(streams.read_range(topic, slot, first, last, MAX_BATCH, down=False)):
         yield page
         first = f"({page[-1].id}"
 
@@ -130,20 +128,8 @@ def _column(name: str, entries: Sequence[StreamEntry], states: Sequence[State]) 
     if name in _STATES:
         at = _STATES.index(name)
         return (state[at] for state in states)
-    match name:
-        case "topic":
-            return (entry.topic for entry in entries)
-        case "slot":
-            return (entry.slot for entry in entries)
-        case "id":
-            return (entry.id for entry in entries)
-        case "sent":
-            return (entry.time_ms * 1_000 for entry in entries)
-        case "content":
-            return (entry.content for entry in entries)
-        case "body":
-            return (entry.body for entry in entries)
-        case "fields":
-            return (list(entry.fields.items()) for entry in entries)
-        case _:
-            return (entry.only_group for entry in entries)
+    if name == "sent":
+        return (entry.time_ms * 1_000 for entry in entries)
+    if name == "fields":
+        return (list(entry.fields.items()) for entry in entries)
+    return map(attrgetter(name), entries)

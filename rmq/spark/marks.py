@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 from rmq._broker import sends
 from rmq._broker.binding import refusal
@@ -26,13 +26,6 @@ COUNTED = frozenset("SC")
 
 CUT = "cut"
 """Field of a query's marks on slot 0 with the cut of a batch into calls, see `Cut`."""
-
-
-class Hash(Protocol):
-    """A hash object as `hashlib` returns it."""
-
-    def update(self, data: bytes, /) -> None:
-        """Add bytes to the hashed data."""
 
 
 _CHANGED = refusal(
@@ -143,7 +136,7 @@ class Mark:
         return list(map(int, completed[4].split("."))), int(completed[2]) if completed[2] else None
 
 
-def _take_record(digest: Hash, message: EncodedMessage) -> None:
+def _take_record(digest: blake2b, message: EncodedMessage) -> None:
     record = read_record(message.body) or Record(1, 0, 0, 0, "K")
     whole = isinstance(record.number, int)  # what floats add up to depends on their order
     number = b"%d" % record.number if whole else b"" if record.kind == "S" else repr(record.number).encode()

@@ -85,7 +85,7 @@ _VALUE = StructField("value", DoubleType(), True)
 _ITEMS = StructField("items", ArrayType(BinaryType(), False), True)
 _WANTED = StructField("wanted", LongType(), True)
 _VERSION = StructField("version", LongType(), True)
-
+_OF_MERGES = (*_SENDS, _VALUE, _ITEMS, _WANTED, _VERSION)
 
 _MORE = (
     StructField("attempt", IntegerType(), True),
@@ -137,8 +137,7 @@ def columns_of(queue: str, merge: Merge | None) -> StructType:
 
 def every_column(queue: str) -> StructType:
     """Return all columns of reads of a queue, of topics with and without `merge=`."""
-    columns = columns_of(queue, None)
-    return StructType([*columns.fields, *_SENDS, _VALUE, _ITEMS, _WANTED, _VERSION])
+    return StructType([*columns_of(queue, None).fields, *_OF_MERGES])
 
 
 def check_payload(topic: Topic, names: Collection[str]) -> None:
@@ -192,16 +191,9 @@ def check_schema(queue: str, schema: StructType) -> None:
     Raises:
         InvalidValueError: A column is unknown, or has a type to which it cannot be converted.
     """
-    more = (
-        *more_columns(queue),
-        *_SENDS,
-        _VALUE,
-        _ITEMS,
-        _WANTED,
-        _VERSION,
-        *(entry_columns(grouped=True) if queue == "backlog" else ()),
-    )
-    known = {field.name: field.dataType for field in (*columns_of(queue, None).fields, *more)}
+    entries = entry_columns(grouped=True).fields if queue == "backlog" else []
+    fields = (*columns_of(queue, None).fields, *more_columns(queue), *_OF_MERGES, *entries)
+    known = {field.name: field.dataType for field in fields}
     for field in schema.fields:
         kind = known.get(field.name)
         if kind is None:
@@ -253,7 +245,7 @@ def lowered(schema: StructType) -> StructType:
 
 _OF_ALL = frozenset([*QUEUE.names, *DEAD.names])
 _OF_ENTRIES = frozenset(entry_columns(grouped=True).names)
-_OF_SENDS = frozenset(field.name for field in (*_SENDS, _VALUE, _ITEMS, _WANTED, _VERSION))
+_OF_SENDS = frozenset(field.name for field in _OF_MERGES)
 
 
 def of_reads(names: Collection[str]) -> frozenset[str]:

@@ -53,6 +53,9 @@ RENEW_DEADLINE_S = 1.0
 CHECK_S = 10.0
 """Interval at which an idle query checks that Redis still has its topic and its record, seconds."""
 
+BRIEF_S = 0.01
+"""Wait for messages of an idle topic if another one has due messages, seconds."""
+
 NO_CHUNK = ((0, -1),)
 """The slot where a query stores the number of its last acked batch, even if the batch had no messages there."""
 
@@ -178,8 +181,7 @@ class QueryDriver(StreamDriver[Batch, QueryFigures]):
         self._renewing = Connections(parse_url(options.url), timeout_s=timeout_s, deadline_s=RENEW_DEADLINE_S)
         self._renewals = QuerySlots(self._renewing, self.topic)
         self._inspection = Inspection(self._connections, self.topic)
-        delay_ms = TRIGGER_DELAY_MS if options.max_delay_ms is None else options.max_delay_ms
-        self._gathering = Gathering(options.min_messages, delay_ms / 1_000, self.topic.slots)
+        self._gathering = gathering_of(options, topic.slots)
         self._driver: Driver | None = None
         self._settled = self._warned = 0
         self._check_s = monotonic_s() + CHECK_S
@@ -320,16 +322,8 @@ class QueryDriver(StreamDriver[Batch, QueryFigures]):
         Raises:
             FencedError: The topic has owners, and the options name no ZooKeeper.
         """
-        free = self._target is None
-        if free and not self._gathering.is_over(IDLE_S, self.sleep):
-            return None
-        due = self.look(IDLE_S)
-        while not any(due.values()) and self.awaits_leases():
-            due = self.look(IDLE_S)
-        if free and not self.wary and self._gathering.holds(sum(due.values())):
-            return None
-        quotas = self.take(due, limit)
-        return last.next(quotas, wary=self.wary) if quotas else None
+        quotas = plan_together({self.topic.name: self}, self._gathering, limit)
+        return last.next(quotas[self.topic.name], wary=self.wary) if quotas else None
 
     def look(self, patience_s: float) -> dict[int, int]:
         """Return the number of due messages in each slot, for a plan with `take`.
@@ -532,3 +526,52 @@ class QueryDriver(StreamDriver[Batch, QueryFigures]):
                 lost,
             )
         return True
+
+
+def gathering_of(options: Options, slots: int) -> Gathering:
+    """Return what delays the batches of a query on topics with this number of slots in all."""
+    delay_ms = TRIGGER_DELAY_MS if options.max_delay_ms is None else options.max_delay_ms
+    return Gathering(options.min_messages, delay_ms / 1_000, slots)
+
+
+def plan_together(
+    drivers: Mapping[str, QueryDriver], gathering: Gathering, limit: int | None
+) -> dict[str, dict[int, int]]:
+    """Plan the next batch of a query, of up to `limit` messages of all its topics.
+
+    Returns:
+        Topic -> quotas of its slots; empty if no or too few messages are due.
+
+    Raises:
+        FencedError: A topic has owners, and the options name no ZooKeeper.
+    """
+    free = not all(driver.frozen for driver in drivers.values())
+    if free and not gathering.is_over(IDLE_S, next(iter(drivers.values())).sleep):
+        return {}
+    due = _look(drivers)
+    while not any(any(slots.values()) for slots in due.values()) and any(
+        driver.awaits_leases() for driver in drivers.values()
+    ):
+        due = _look(drivers)
+    totals = [sum(slots.values()) for slots in due.values()]
+    wary = any(driver.wary for driver in drivers.values())
+    if free and not wary and gathering.holds(sum(totals)):
+        return {}
+    limits = share(dict(enumerate(totals)), limit)
+    quotas = {
+        name: drivers[name].take(due[name], limits.get(number, 0))
+        for number, name in enumerate(due)
+        if number in limits or not totals[number]
+    }
+    return {name: taken for name, taken in quotas.items() if taken}
+
+
+def _look(drivers: Mapping[str, QueryDriver]) -> dict[str, dict[int, int]]:
+    """Return topic -> number of due messages in each slot."""
+    due: dict[str, dict[int, int]] = {}
+    patience_s = IDLE_S / len(drivers)
+    for name, driver in drivers.items():
+        due[name] = driver.look(patience_s)
+        if any(due[name].values()):
+            patience_s = min(patience_s, BRIEF_S)
+    return due

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -17,21 +17,18 @@ from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic
 from rmq.errors import InvalidValueError, RedisUnavailableError, ReplyLostError, RmqError, UnknownTopicError
 from rmq.spark.option_checks import check_replays, check_topic
-from rmq.spark.options import TRIGGER_DELAY_MS, Options
+from rmq.spark.options import Options
 from rmq.spark.schema import check_payload
 from rmq.spark.selection import check_room, check_several, fitting, for_one
-from rmq.spark.source.batches import VERSION, Batch, parsed, share
-from rmq.spark.source.driver import QueryDriver
+from rmq.spark.source.batches import VERSION, Batch, parsed
+from rmq.spark.source.driver import QueryDriver, gathering_of, plan_together
 from rmq.spark.source.reader import RmqStreamReader, rows_of
-from rmq.spark.source.waiting import IDLE_S, Gathering
+from rmq.spark.source.waiting import Gathering
 
 log = logging.getLogger("rmq.spark")
 
 FIND_S = 30.0
 """Interval at which a query looks for new topics that match its pattern, seconds."""
-
-BRIEF_S = 0.01
-"""Wait for messages of an idle topic if another one has due messages, seconds."""
 
 
 def to_offset(batches: Mapping[str, Batch]) -> dict[str, Any]:
@@ -87,7 +84,10 @@ class ManyStreamReader(RmqStreamReader):
         for name in self._names:
             if name not in last:
                 self._driver_of(name).join(self._begun(name).query)
-        quotas = self._plan(rows_of(limit))
+        drivers = {name: self._driver_of(name) for name in self._names}
+        if self._gathering is None:
+            self._gathering = gathering_of(self._given, sum(driver.topic.slots for driver in drivers.values()))
+        quotas = plan_together(drivers, self._gathering, rows_of(limit))
         if not quotas:
             return dict(start)
         following = {name: batch for name, batch in last.items() if name in self._names}
@@ -237,43 +237,3 @@ class ManyStreamReader(RmqStreamReader):
     def _begun(self, name: str) -> Batch:
         """Return the initial batch of a topic that is not in the checkpoint."""
         return self._new.setdefault(name, Batch(uuid.uuid4().hex))
-
-    def _plan(self, limit: int | None) -> dict[str, dict[int, int]]:
-        """Return topic -> quotas of its slots; empty if no or too few messages are due."""
-        drivers = {name: self._driver_of(name) for name in self._names}
-        gathering = self._gathered(drivers.values())
-        sleep = next(iter(drivers.values())).sleep
-        if not self._frozen and not gathering.is_over(IDLE_S, sleep):
-            return {}
-        due = _look(drivers)
-        while not any(sum(slots.values()) for slots in due.values()) and any(
-            driver.awaits_leases() for driver in drivers.values()
-        ):
-            due = _look(drivers)
-        totals = {number: sum(slots.values()) for number, slots in enumerate(due.values())}
-        wary = any(driver.wary for driver in drivers.values())
-        if not self._frozen and not wary and gathering.holds(sum(totals.values())):
-            return {}
-        limits = share(totals, limit)
-        quotas = {
-            name: drivers[name].take(due[name], limits[number]) for number, name in enumerate(due) if number in limits
-        }
-        return {name: taken for name, taken in quotas.items() if taken}
-
-    def _gathered(self, drivers: Iterable[QueryDriver]) -> Gathering:
-        if self._gathering is None:
-            options, slots = self._given, sum(driver.topic.slots for driver in drivers)
-            delay_ms = TRIGGER_DELAY_MS if options.max_delay_ms is None else options.max_delay_ms
-            self._gathering = Gathering(options.min_messages, delay_ms / 1_000, slots)
-        return self._gathering
-
-
-def _look(drivers: Mapping[str, QueryDriver]) -> dict[str, dict[int, int]]:
-    """Return topic -> number of due messages in each slot."""
-    due: dict[str, dict[int, int]] = {}
-    patience_s = IDLE_S / len(drivers)
-    for name, driver in drivers.items():
-        due[name] = driver.look(patience_s)
-        if any(due[name].values()):
-            patience_s = min(patience_s, BRIEF_S)
-    return due

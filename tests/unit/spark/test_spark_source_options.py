@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -137,7 +138,7 @@ def test_a_stored_table_is_refused_with_a_way_out() -> None:
 
 def test_save_takes_no_options_of_reads() -> None:
     with pytest.raises(InvalidValueError, match="columns is an option of reads"):
-        save(cast("DataFrame", None), "t", url="redis://h", columns="content")
+        save(cast("DataFrame", SimpleNamespace(schema=StructType())), "t", url="redis://h", columns="content")
 
 
 @pytest.mark.parametrize(
