@@ -55,9 +55,6 @@ class SlotsPartition(InputPartition):
     topic: Topic
     slots: tuple[int, ...]
 
-    def __post_init__(self) -> None:
-        super().__init__(self.slots)
-
 
 @dataclass
 class EntriesPartition(InputPartition):
@@ -65,9 +62,6 @@ class EntriesPartition(InputPartition):
 
     topic: Topic
     ranges: tuple[tuple[int, str, str], ...]
-
-    def __post_init__(self) -> None:
-        super().__init__(self.ranges)
 
 
 class RmqReader(DataSourceReader):

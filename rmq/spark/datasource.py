@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, cast
 
 from pyspark.sql.datasource import DataSource
@@ -203,7 +203,5 @@ def save(frame: DataFrame, topic: str | None = None, **options: str | float | bo
     writer = cast("BatchWriter | RedriveWriter", RmqDataSource(given).writer(frame.schema, overwrite=False))
     parts = write_parts(frame, writer)
     writer.commit([*parts])
-    total = Counts.total(part.counts for part in parts)
-    return SaveResult(
-        total.rows, total.folded, total.new, total.merged, total.skipped, total.bad, total.redis_us / 1_000_000
-    )
+    *counts, redis_us = astuple(Counts.total(part.counts for part in parts))
+    return SaveResult(*counts, redis_s=redis_us / 1_000_000)

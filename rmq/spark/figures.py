@@ -236,23 +236,12 @@ class RedisTime:
         self._lock = threading.Lock()
 
     @contextmanager
-    def counted(self) -> Generator[None]:
-        """Context manager that adds the time of its block."""
+    def counted(self, *, waited: bool = True) -> Generator[None]:
+        """Context manager that adds the time of its block; with `waited=False` it excludes it from one around it."""
         began_s = monotonic_s()
         try:
             yield
         finally:
-            self._add(monotonic_s() - began_s)
-
-    @contextmanager
-    def left_out(self) -> Generator[None]:
-        """Context manager that excludes the time of its block from a surrounding `counted`."""
-        began_s = monotonic_s()
-        try:
-            yield
-        finally:
-            self._add(began_s - monotonic_s())
-
-    def _add(self, seconds: float) -> None:
-        with self._lock:
-            self.seconds += seconds
+            seconds = monotonic_s() - began_s
+            with self._lock:
+                self.seconds += seconds if waited else -seconds

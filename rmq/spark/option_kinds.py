@@ -75,12 +75,12 @@ def flag(text: str, name: str) -> bool:
     return text.lower() == "true"
 
 
-def whole(low: int, high: int) -> Convert:
-    """Return a converter for whole numbers from `low` to `high`."""
+def whole(low: int, high: int, otherwise: str = "") -> Convert:
+    """Return a converter for whole numbers from `low` to `high`; an error also names what else the option takes."""
 
     def convert(text: str, name: str) -> int:
         if not re.fullmatch("[0-9]{1,18}", text) or not low <= int(text) <= high:
-            raise _wrong(name, text, f"it must be a whole number from {low} to {high}")
+            raise _wrong(name, text, f"it must be a whole number from {low} to {high}{otherwise}")
         return int(text)
 
     return convert
@@ -262,11 +262,7 @@ def pattern(value: str, name: str) -> str:
 
 def messages(text: str, name: str) -> int:
     """Return a number of messages; the largest one for `all`."""
-    if text.lower() == "all":
-        return MOST_MESSAGES
-    if not re.fullmatch("[0-9]{1,18}", text) or not 1 <= int(text) <= MOST_MESSAGES:
-        raise _wrong(name, text, f"it must be a whole number from 1 to {MOST_MESSAGES}, or all")
-    return int(text)
+    return MOST_MESSAGES if text.lower() == "all" else whole(1, MOST_MESSAGES, ", or all")(text, name)
 
 
 def size_bytes(text: str, name: str) -> int:

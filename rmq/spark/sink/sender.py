@@ -176,7 +176,7 @@ class TaskSender:
         self._pipeline.close()
 
     def _wait(self, number: int) -> None:
-        with self._time.left_out():
+        with self._time.counted(waited=False):
             cast("TaskPace", self._pace).wait(number)
 
     def _call(self, batch: Batch) -> Call[Any]:

@@ -49,18 +49,12 @@ class BatchPartition(InputPartition):
     reading: Reading
     parts: tuple[Part, ...]
 
-    def __post_init__(self) -> None:
-        super().__init__(self.parts)
-
 
 @dataclass
 class SpansPartition(InputPartition):
     """Part of a batch that one task reads: for each slot its range of ids and its number of entries."""
 
     spans: tuple[tuple[int, str, str, int], ...]
-
-    def __post_init__(self) -> None:
-        super().__init__(self.spans)
 
 
 D = TypeVar("D", QueryDriver, LogDriver)
