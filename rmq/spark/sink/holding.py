@@ -70,7 +70,8 @@ class HeldRows:
 class SingleRows(HeldRows):
     """A buffer with one row per content, merged as Redis would merge separate sends.
 
-    RANGE_MERGE keeps the first time range, the other types the last value; all keep the newest body.
+    RANGE_MERGE keeps the first time range, the other types the last value; all keep the newest body. A task's rows have
+    a column of bodies, or none of them has.
     """
 
     def __init__(self, topic: Topic, most: int, most_bytes: int) -> None:
@@ -83,12 +84,8 @@ class SingleRows(HeldRows):
         for slot, places in rows.places.items():
             single = self._single.setdefault(slot, _Single({}, {}))
             known, contents = len(single.values), gathered(rows.contents, places)
-            if rows.bodies or single.bodies:
-                if len(single.bodies) < known:
-                    single.bodies.update(dict.fromkeys(single.values))
-                _keep_newest(
-                    single.bodies, contents, gathered(rows.bodies, places) if rows.bodies else [None] * len(places)
-                )
+            if rows.bodies:
+                _keep_newest(single.bodies, contents, gathered(rows.bodies, places))
             self._merge(single.values, contents, gathered(rows.values, places))
             self.number += len(single.values) - known
         self.folded += len(rows) - (self.number - before)

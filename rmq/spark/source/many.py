@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -101,18 +101,19 @@ class ManyStreamReader(RmqStreamReader):
         self._frozen = True
         for name in self._names:
             self._driver_of(name).freeze()
+        for topic in self._matching():  # `latestOffset` says why one is left out, or ends the query
+            self._refusal(topic, self._freeze)
+
+    def _freeze(self, topic: Topic) -> None:
+        self._check(topic)
+        self._driver_of(topic.name).freeze()
+
+    def _matching(self) -> list[Topic]:
+        """Return the topics that match the pattern now; none without a pattern."""
         if self._given.topic_pattern is None:
-            return
+            return []
         with closing(self._given.connections()) as connections:
-            found = fitting(Registry(connections).definitions().topics, self._given)
-        for topic in found:
-            try:
-                self._check(topic)
-                self._driver_of(topic.name).freeze()
-            except (RedisUnavailableError, ReplyLostError):
-                raise
-            except RmqError:  # `latestOffset` says why it is left out, or ends the query
-                self._drop(topic.name)
+            return fitting(Registry(connections).definitions().topics, self._given)
 
     def _freeze_found(self) -> None:
         """Freeze topics that are not frozen yet: those of the checkpoint are known only at the first offset."""
@@ -178,15 +179,14 @@ class ManyStreamReader(RmqStreamReader):
         """Add new topics that match the pattern, once per `FIND_S`; `last` has the topics of the checkpoint."""
         if self._given.topic_pattern is None or monotonic_s() < self._find_s:
             return
-        with closing(self._given.connections()) as connections:
-            found = {topic.name: topic for topic in fitting(Registry(connections).definitions().topics, self._given)}
+        found = {topic.name: topic for topic in self._matching()}
         for name in self._drivers.keys() - found.keys():  # the next look at it says that it is gone
             self._drivers.pop(name).close()
         known = [name for name in found if name in last or name in self._names]
         left_out = dict[str, str]()
         self._names = [*known]
         for name, topic in found.items():
-            if name not in known and (why := self._refusal(topic)):
+            if name not in known and (why := self._refusal(topic, self._admit)):
                 left_out[name] = why
             elif name not in known:
                 log.info("the query now also reads topic %s", name)
@@ -198,21 +198,18 @@ class ManyStreamReader(RmqStreamReader):
             raise InvalidValueError(f"none of the topics that match topicPattern can be read: {left_out}")
         self._find_s = monotonic_s() + FIND_S
 
-    def _refusal(self, topic: Topic) -> str:
-        """Add a topic to the query; return the reason if it cannot be read, otherwise an empty text."""
+    def _refusal(self, topic: Topic, take: Callable[[Topic], None]) -> str:
+        """Take a topic into the query; return the reason if it cannot be read, otherwise an empty text."""
         try:
-            self._admit(topic, len(self._names))
+            take(topic)
         except (RedisUnavailableError, ReplyLostError):
             raise
         except RmqError as error:
-            self._drop(topic.name)
+            driver = self._drivers.pop(topic.name, None)
+            if driver is not None:
+                driver.close()
             return str(error)
         return ""
-
-    def _drop(self, name: str) -> None:
-        driver = self._drivers.pop(name, None)
-        if driver is not None:
-            driver.close()
 
     def _check(self, topic: Topic) -> None:
         """Raise an error for a topic that this query cannot read, by its definition."""
@@ -222,13 +219,13 @@ class ManyStreamReader(RmqStreamReader):
         check_replays(topic, options)
         check_payload(topic, self._schema.names)
 
-    def _admit(self, topic: Topic, number: int) -> None:
-        """Add a topic to a query that already reads `number` topics.
+    def _admit(self, topic: Topic) -> None:
+        """Add a topic to the query.
 
         Raises:
             RmqError: The query cannot read the topic, for the reason in the message.
         """
-        check_room(topic, number)
+        check_room(topic, len(self._names))
         self._check(topic)
         driver = self._driver_of(topic.name)
         driver.join(self._begun(topic.name).query)
