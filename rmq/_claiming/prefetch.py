@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from rmq._claiming.background_flush import CLOSE_S, BackgroundFlush, held
+from rmq._claiming.buffers import CLOSE_S, Buffer, held
 from rmq._claiming.consumer import Consumer
 from rmq._claiming.prefetch_size import MOST_PREFETCHED, PREFETCH_S, PrefetchSize
 from rmq._io.backend import Runtime
@@ -26,7 +26,7 @@ SETTLE_EVERY_S = 0.05
 """Seconds that an ack waits for further acks, and for the caller to receive its value."""
 
 
-class Prefetch:
+class Prefetch(Buffer):
     """Returns prefetched deliveries one by one. Thread-safe; only one thread at a time waits for Redis.
 
     It claims as many as the caller takes in a tenth of a second: one at a time for a slow caller.
@@ -37,6 +37,7 @@ class Prefetch:
     """
 
     def __init__(self, consumer: Consumer, runtime: Runtime) -> None:
+        super().__init__(runtime, f"rmq-ahead-{consumer.topic.name}", SETTLE_EVERY_S)
         self._consumer = consumer
         self._turn = runtime.lock(long=True)  # held by the thread that waits at Redis
         self._settling = runtime.lock(long=True)  # held while acks and releases are on their way
@@ -48,13 +49,6 @@ class Prefetch:
         self._claimed_s = 0.0
         self._hold_s = min(HOLD_S, consumer.topic.lease_s / 10)
         self._closed = False
-        self._flush = BackgroundFlush(
-            runtime,
-            f"rmq-ahead-{consumer.topic.name}",
-            lambda: self._ready or self._taken,
-            self._settle_and_release,
-            SETTLE_EVERY_S,
-        )
 
     def next(self, until_s: float | None, most: int = 1) -> list[Delivery]:
         """Wait for the first delivery and return up to `most` that are due, not yet settled; empty after the timeout.
@@ -84,11 +78,11 @@ class Prefetch:
         The delay protects a caller that is interrupted before it has received the values.
         """
         try:
-            with self._flush.lock:
+            with self.lock:
                 self._taken.extend(deliveries)
-            self._flush.begin()
+            self.begin()
         except BaseException:
-            with self._flush.lock:
+            with self.lock:
                 left = set(map(id, self._taken))
                 back = [delivery for delivery in deliveries if id(delivery) in left]
                 gone = set(map(id, back))
@@ -98,12 +92,12 @@ class Prefetch:
 
     def contents(self) -> list[bytes]:
         """Return the contents of deliveries that are claimed and not yet taken."""
-        with self._flush.lock:
+        with self.lock:
             return [delivery.content for delivery in self._ready]
 
     def remove(self, wanted: Callable[[bytes], bool]) -> bool:
         """Ack the first delivery not yet taken whose content is `wanted`; return whether there was one."""
-        with self._flush.lock:
+        with self.lock:
             found = next((delivery for delivery in self._ready if wanted(delivery.content)), None)
             if found is None:
                 return False
@@ -115,7 +109,7 @@ class Prefetch:
         self._closed = True
         self._consumer.close()
         with held(self._turn, CLOSE_S):
-            self._settle_and_release(True)
+            self._flush(True)
 
     def _refuse_closed(self) -> None:
         if self._closed:
@@ -125,7 +119,7 @@ class Prefetch:
             )
 
     def _note_speed(self) -> None:
-        with self._flush.lock:
+        with self.lock:
             if self._handed_s is not None:  # a longer pause changes nothing more
                 self._prefetch.note(self._handed, min(monotonic_s() - self._handed_s, PREFETCH_S))
             self._handed_s = None
@@ -133,7 +127,7 @@ class Prefetch:
     def _pop(self, most: int) -> list[Delivery]:
         found: list[Delivery] = []
         now_s = monotonic_s()
-        with self._flush.lock:
+        with self.lock:
             self._refuse_closed()
             while self._ready and len(found) < most:
                 delivery = self._ready.popleft()
@@ -148,18 +142,18 @@ class Prefetch:
         found = self._consumer.poll(max(most, min(self._prefetch.messages(), MOST_PREFETCHED)), min(left_s, FOREVER_S))
         if not found:
             return []
-        with self._flush.lock:
+        with self.lock:
             self._ready.extend(found)
             self._claimed_s = monotonic_s()
         # none whose lease has ended while this process stood still; if closed, `close` gives all back
         first = self._pop(most)
         if self._ready:
-            self._flush.begin()
+            self.begin()
         return first
 
     def _settle(self) -> None:
         """Ack the deliveries that were taken."""
-        with self._flush.lock:
+        with self.lock:
             taken, self._taken = self._taken, []
         if not taken:
             return
@@ -169,19 +163,22 @@ class Prefetch:
             log.warning("topic %s: %s", self._consumer.topic.name, error)
             now_s = monotonic_s()
             again = [each for each in taken if each.outcome is None and now_s < each.lease_until_s]
-            with self._flush.lock:
+            with self.lock:
                 self._taken += again
             if again:
-                self._flush.begin()
+                self.begin()
 
     def _give_back(self) -> None:
-        with self._flush.lock:
+        with self.lock:
             left = list(self._ready)
             self._ready.clear()
         if left:
             self._consumer.release(left)
 
-    def _settle_and_release(self, everything: bool) -> None:
+    def _has_pending(self) -> bool:
+        return bool(self._ready or self._taken)
+
+    def _flush(self, everything: bool) -> None:
         """Ack the deliveries that were taken; release all others, or those held for too long."""
         with held(self._settling, CLOSE_S):
             self._try(self._settle)
@@ -192,7 +189,7 @@ class Prefetch:
         try:
             step()
         except ClientClosedError:
-            with self._flush.lock:
+            with self.lock:
                 self._ready.clear()  # it comes back with its lease
                 self._taken.clear()
         except Exception as error:

@@ -72,6 +72,7 @@ from rmq._broker.stream_broker import StreamBroker as StreamBroker
 from rmq._broker.stream_broker import join_group as join_group
 from rmq._broker.streams import Member as Member
 from rmq._broker.viewing import stats as stats
+from rmq._claiming.buffers import ReturnBuffer as ReturnBuffer
 from rmq._claiming.claim_plan import CLAIM_WEIGHT as CLAIM_WEIGHT
 from rmq._claiming.claim_plan import MOST_WEIGHT as MOST_WEIGHT
 from rmq._claiming.claim_plan import ClaimPlan as ClaimPlan
@@ -89,7 +90,6 @@ from rmq._claiming.prefetch_size import MOST_BATCHED as MOST_BATCHED
 from rmq._claiming.prefetch_size import MOST_PREFETCHED as MOST_PREFETCHED
 from rmq._claiming.prefetch_size import PrefetchSize as PrefetchSize
 from rmq._claiming.rate_limit import RateLimiter as RateLimiter
-from rmq._claiming.return_buffer import ReturnBuffer as ReturnBuffer
 from rmq._claiming.wakeups import PROOF_S as PROOF_S
 from rmq._claiming.wakeups import Wakeups as Wakeups
 from rmq._listening import thread_executor as thread_executor

@@ -198,12 +198,12 @@ def test_what_is_kept_when_the_program_ends_goes_back_whenever_that_is(client: R
     topic = make_topic(TopicType.PRIORITY, lease=LEASE)
     client.producer(topic).send_many(PriorityMessage(f"m{index}", 100) for index in range(SENT))
     with client.consumer(topic) as consumer:
-        care = consumer._return_buffer._flush  # pyright: ignore[reportPrivateUsage]
+        care = consumer._return_buffer  # pyright: ignore[reportPrivateUsage]
         tidy, looked = care._flush, threading.Event()  # pyright: ignore[reportPrivateUsage]
 
-        def end_then(*args: Any) -> object:
+        def end_then(everything: bool) -> None:
             try:
-                return tidy(*args)
+                tidy(everything)
             finally:
                 if not looked.is_set():
                     looked.set()
