@@ -61,7 +61,7 @@ def test_beside_a_worker_spark_commits_each_row_once_however_long_it_rests(make_
 
 
 def test_what_is_committed_comes_again_if_its_lease_ends_before_the_ack(make_slot: MakeSlot) -> None:
-    """Known, and told in docs/guide/spark-stream.md. Who mends it changes that and docs/internals/models.md, too."""
+    """Known, and told in docs/guide/spark-stream.md and docs/internals/verification.md: a fix changes both."""
     with pytest.raises(BrokenPromiseError, match="a is committed, and comes to a worker, too") as found:
         search(make_slot, (b"a",), others=True, rests=True)
     assert found.value.path == (

@@ -52,7 +52,7 @@ RUNS = {
     "histories-alone": Run("make histories", "random histories with faults break no promise, on one Redis"),
     "histories-cluster": Run("make histories", "the same on a Redis Cluster"),
     "chaos": Run("make chaos", "worker processes keep the promises under faults, on 3 + 3 Redis and 3 ZooKeepers"),
-    "campaign": Run("make campaign", "the same under a seeded plan of faults: [reliability](reliability.md)"),
+    "campaign": Run("make campaign", "the same under a seeded plan of faults: [figures](reliability.md)"),
     "bench": Run("make bench", "the figures of [performance](performance.md)"),
     "bench-peers": Run("make bench-peers", "the figures beside other queues"),
     "bench-rivals": Run("make bench-rivals", "what other [merging queues](../guide/merging_rivals.md) lose"),
