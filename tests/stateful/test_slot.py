@@ -17,7 +17,7 @@ from tests.support.slots import scripts_with_fake_clock
 EXAMPLES = {"default": 150, "ci": 150, "mutants": 120, "long": 10_000}
 """Histories of each topic and number of contents; with those of `mutants` each planted bug is found."""
 
-STEPS = 30
+STEPS = {"default": 30, "ci": 30, "mutants": 30, "long": 50}
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +44,6 @@ def test_the_scripts_do_what_the_model_says(
     profile = os.environ.get("RMQ_HYPOTHESIS_PROFILE") or "default"
     members = {"type": kind, "definition": definition, "contents": CONTENTS[-few:], "steps": 0}
     of_this_type: type[SlotMachine] = type(f"{kind.name}Machine", (machine,), members)
-    bounds = settings(max_examples=EXAMPLES[profile], stateful_step_count=STEPS)
+    bounds = settings(max_examples=EXAMPLES[profile], stateful_step_count=STEPS[profile])
     run_state_machine_as_test(of_this_type, settings=bounds)
     print(f"{kind.name}, {few} contents: {EXAMPLES[profile]} examples, {of_this_type.steps} steps")
