@@ -59,146 +59,130 @@ MOST_PARTITIONS = 200
 """Default of `maxPartitions`."""
 
 
-def _option(name: str, convert: Convert, default: Any, doc: str, *, told: bool = True) -> Any:
-    """Declare an option: its documented name, the converter of its text, its default, and its effect.
+def _option(name: str, convert: Convert, default: Any, *, told: bool = True) -> Any:
+    """Declare an option: its documented name, the converter of its text, and its default.
 
     An option that may contain a password is not printed (`told=False`).
     """
-    return field(default=default, repr=told, metadata={"name": name, "convert": convert, "doc": doc})
+    return field(default=default, repr=told, metadata={"name": name, "convert": convert})
 
 
 @dataclass(frozen=True)
 class Options:
     """The parsed options of a read or write; many apply to one of them only."""
 
-    url: str = _option("url", kinds.text, "", "Address of Redis; by default `RMQ_URL` of the driver.", told=False)
-    zookeeper: str | None = _option(
-        "zookeeper", kinds.hosts, None, "Servers of ZooKeeper, for a query that owns slots."
-    )
-    zookeeper_chroot: str = _option("zookeeperChroot", kinds.chroot, "/rmq", "Path of RMQ's nodes in ZooKeeper.")
-    zookeeper_user: str | None = _option(
-        "zookeeperUser", kinds.text, None, "User name in ZooKeeper; the password is read from the environment."
-    )
-    zookeeper_ca: str | None = _option("zookeeperCa", kinds.text, None, "TLS: file of CA certificates.")
-    zookeeper_cert: str | None = _option("zookeeperCert", kinds.text, None, "TLS: certificate of the driver.")
-    zookeeper_key: str | None = _option("zookeeperKey", kinds.text, None, "TLS: key of that certificate.")
-    zookeeper_session_s: int = _option(
-        "zookeeperSessionSeconds", kinds.seconds(1, 3_600), 10, "ZooKeeper session timeout."
-    )
-    worker_weight: int = _option("workerWeight", kinds.whole(1, 1_000), 1, "Weight of this query's share of the slots.")
-    drain_s: int = _option(
-        "drainSeconds", kinds.seconds(1, 86_400), 600, "Maximum time before a slot in use is handed over."
-    )
-    topic: str | None = _option("topic", kinds.topic, None, "Topic name; overrides the column `topic` of a sink.")
-    topics: tuple[str, ...] | None = _option("topics", kinds.topics, None, "Names of the topics of a read.")
-    topic_pattern: str | None = _option(
-        "topicPattern", kinds.pattern, None, "Regular expression for the topic names of a read."
-    )
-    type: TopicType | None = _option("type", kinds.topic_type, None, "Type of a topic that is not registered yet.")  # noqa: RUF009 - a field
-    slots: int | None = _option("slots", kinds.whole(1, MAX_SLOTS), None, "Number of slots of a new topic.")
-    durability: str = _option(
-        "durability",
-        kinds.choice("memory", "replicated", "fsync"),
-        "memory",
-        "Confirmation of sends, as for `RmqClient`.",
-    )
-    replicas: int | None = _option("replicas", kinds.whole(0, 100), None, "Number of replicas that must confirm.")
-    deadline_s: int = _option("deadlineSeconds", kinds.seconds(1, 86_400), 60, "Time limit of a call with retries.")
-    queue: str = _option(
-        "queue", kinds.choice("backlog", "inflight", "waiting", "dead"), "backlog", "State of the messages to read."
-    )
-    columns: tuple[str, ...] | None = _option(
-        "columns", kinds.columns, None, "Columns of a read; `*` adds the default columns."
-    )
-    snapshot: str = _option(
-        "snapshot", kinds.choice("scan", "atomic"), "scan", "`atomic` reads each slot at one instant."
-    )
-    group: str | None = _option("group", kinds.group, None, "Consumer group of a query on a STREAM topic.")
-    start: str = _option("start", kinds.start, "new", "Position where a new group starts.")
-    states_of: str | None = _option("statesOf", kinds.group, None, "Group whose state of each entry a read returns.")
-    first: str | None = _option(
-        "first", kinds.position, None, "First entry of a read of a STREAM topic: an id or a time."
-    )
-    last: str | None = _option("last", kinds.position, None, "Last entry of a read of a STREAM topic: an id or a time.")
-    ranges: tuple[tuple[int, str, str], ...] | None = _option(
-        "ranges", kinds.ranges, None, "First and last entry of each slot of a STREAM topic to read."
-    )
-    atomic_limit: int = _option(
-        "atomicLimit",
-        kinds.whole(1, 10_000_000),
-        100_000,
-        "Maximum number of messages in a slot for `snapshot=atomic`.",
-    )
-    pushdown: bool = _option("pushdown", kinds.flag, False, "Skip slots that a filter on `slot` excludes.")
-    min_partitions: int | None = _option(
-        "minPartitions", kinds.whole(1, MAX_SLOTS), None, "Minimum number of partitions of a read."
-    )
-    max_partitions: int | None = _option(
-        "maxPartitions", kinds.whole(1, MAX_SLOTS), None, "Maximum number of partitions of a read."
-    )
-    max_messages: int = _option(
-        "maxMessagesPerTrigger", kinds.messages, 100_000, "Maximum number of messages in a micro-batch."
-    )
-    min_messages: int = _option(
-        "minMessagesPerTrigger", kinds.whole(1, MOST_MESSAGES), 1, "Minimum number of messages in a micro-batch."
-    )
-    max_delay_ms: int | None = _option(
-        "maxTriggerDelay", kinds.time_range, None, "Maximum wait for `minMessagesPerTrigger` messages."
-    )
-    max_bytes: int | None = _option(
-        "maxBytesPerTrigger", kinds.size_bytes, None, "Approximate maximum size of a micro-batch."
-    )
-    lease_s: None = _option("leaseSeconds", kinds.no_lease, None, "Not supported.")
-    fail_on_lease_lost: bool = _option(
-        "failOnLeaseLost", kinds.flag, True, "Fail a batch whose leases expired before it was read."
-    )
-    fail_on_data_loss: bool = _option("failOnDataLoss", kinds.flag, True, "Fail a query whose record in Redis is gone.")
-    max_replays: int | None = _option(
-        "maxReplays", kinds.whole(0, 999), None, "Replays of a batch before it is halved."
-    )
-    time_range_ms: int | None = _option(
-        "time_range", kinds.time_range, None, "Merge window of all rows, instead of a column."
-    )
-    priority: int | None = _option(
-        "priority", kinds.whole(1, 2**53 - 1), None, "Priority of all rows, instead of a column."
-    )
-    chunk_size: int = _option("chunkSize", kinds.whole(1, 1_000), 1_000, "Maximum number of messages in a script call.")
-    pipeline_depth: int = _option(
-        "pipelineDepth", kinds.whole(1, 64), 2, "Maximum number of script calls in a round trip to a server."
-    )
-    merge: str | None = _option(
-        "merge", kinds.merge, None, "`partition` folds equal contents of a task; `none` does not."
-    )
-    merge_rows: int = _option(
-        "mergeRows", kinds.whole(1, 10_000_000), 50_000, "Maximum number of messages buffered for folding."
-    )
-    idempotent: bool | None = _option(
-        "idempotent", kinds.flag, None, "Mark chunks in Redis, so that a replay does not send them again."
-    )
-    once: str | None = _option("once", kinds.text, None, "Name of a write, for a job that may be run again.")
-    mark_ttl_s: int = _option(
-        "markTtlSeconds", kinds.seconds(60, 365 * 86_400), 7 * 86_400, "Lifetime of the marks of chunks."
-    )
-    txn_app: str | None = _option(
-        "txnAppId", kinds.text, None, "Name of a `foreachBatch` query whose batches are written once."
-    )
-    txn_version: int | None = _option(
-        "txnVersion", kinds.whole(0, 10**15), None, "Number of the batch, for `txnAppId`."
-    )
-    redrive: bool = _option("redrive", kinds.flag, False, "Move dead messages that were read as rows into the backlog.")
-    trust_slot: bool = _option("trustSlot", kinds.flag, False, "Use the column `slot` without checking it.")
-    max_rate: float | None = _option(
-        "maxRate", kinds.rate, None, "Maximum rate of all tasks together, in messages per second."
-    )
-    bad_rows: str = _option(
-        "badRows", kinds.choice("fail", "collect"), "fail", "`collect` writes rows that cannot be sent to a folder."
-    )
-    when_passed: str | None = _option(
-        "whenPassed", kinds.choice("fail", "now", "collect"), None, "What happens to rows whose time is in the past."
-    )
-    bad_rows_path: str | None = _option(
-        "badRowsPath", kinds.folder, None, "Folder for the rows of `badRows=collect`, as Parquet."
-    )
+    url: str = _option("url", kinds.text, "", told=False)
+    """Address of Redis; by default `RMQ_URL` of the driver."""
+    zookeeper: str | None = _option("zookeeper", kinds.hosts, None)
+    """Servers of ZooKeeper, for a query that owns slots."""
+    zookeeper_chroot: str = _option("zookeeperChroot", kinds.chroot, "/rmq")
+    """Path of RMQ's nodes in ZooKeeper."""
+    zookeeper_user: str | None = _option("zookeeperUser", kinds.text, None)
+    """User name in ZooKeeper; the password is read from the environment."""
+    zookeeper_ca: str | None = _option("zookeeperCa", kinds.text, None)
+    """TLS: file of CA certificates."""
+    zookeeper_cert: str | None = _option("zookeeperCert", kinds.text, None)
+    """TLS: certificate of the driver."""
+    zookeeper_key: str | None = _option("zookeeperKey", kinds.text, None)
+    """TLS: key of that certificate."""
+    zookeeper_session_s: int = _option("zookeeperSessionSeconds", kinds.seconds(1, 3_600), 10)
+    """ZooKeeper session timeout."""
+    worker_weight: int = _option("workerWeight", kinds.whole(1, 1_000), 1)
+    """Weight of this query's share of the slots."""
+    drain_s: int = _option("drainSeconds", kinds.seconds(1, 86_400), 600)
+    """Maximum time before a slot in use is handed over."""
+    topic: str | None = _option("topic", kinds.topic, None)
+    """Topic name; overrides the column `topic` of a sink."""
+    topics: tuple[str, ...] | None = _option("topics", kinds.topics, None)
+    """Names of the topics of a read."""
+    topic_pattern: str | None = _option("topicPattern", kinds.pattern, None)
+    """Regular expression for the topic names of a read."""
+    type: TopicType | None = _option("type", kinds.topic_type, None)  # noqa: RUF009 - a field
+    """Type of a topic that is not registered yet."""
+    slots: int | None = _option("slots", kinds.whole(1, MAX_SLOTS), None)
+    """Number of slots of a new topic."""
+    durability: str = _option("durability", kinds.choice("memory", "replicated", "fsync"), "memory")
+    """Confirmation of sends, as for `RmqClient`."""
+    replicas: int | None = _option("replicas", kinds.whole(0, 100), None)
+    """Number of replicas that must confirm."""
+    deadline_s: int = _option("deadlineSeconds", kinds.seconds(1, 86_400), 60)
+    """Time limit of a call with retries."""
+    queue: str = _option("queue", kinds.choice("backlog", "inflight", "waiting", "dead"), "backlog")
+    """State of the messages to read."""
+    columns: tuple[str, ...] | None = _option("columns", kinds.columns, None)
+    """Columns of a read; `*` adds the default columns."""
+    snapshot: str = _option("snapshot", kinds.choice("scan", "atomic"), "scan")
+    """`atomic` reads each slot at one instant."""
+    group: str | None = _option("group", kinds.group, None)
+    """Consumer group of a query on a STREAM topic."""
+    start: str = _option("start", kinds.start, "new")
+    """Position where a new group starts."""
+    states_of: str | None = _option("statesOf", kinds.group, None)
+    """Group whose state of each entry a read returns."""
+    first: str | None = _option("first", kinds.position, None)
+    """First entry of a read of a STREAM topic: an id or a time."""
+    last: str | None = _option("last", kinds.position, None)
+    """Last entry of a read of a STREAM topic: an id or a time."""
+    ranges: tuple[tuple[int, str, str], ...] | None = _option("ranges", kinds.ranges, None)
+    """First and last entry of each slot of a STREAM topic to read."""
+    atomic_limit: int = _option("atomicLimit", kinds.whole(1, 10_000_000), 100_000)
+    """Maximum number of messages in a slot for `snapshot=atomic`."""
+    pushdown: bool = _option("pushdown", kinds.flag, False)
+    """Skip slots that a filter on `slot` excludes."""
+    min_partitions: int | None = _option("minPartitions", kinds.whole(1, MAX_SLOTS), None)
+    """Minimum number of partitions of a read."""
+    max_partitions: int | None = _option("maxPartitions", kinds.whole(1, MAX_SLOTS), None)
+    """Maximum number of partitions of a read."""
+    max_messages: int = _option("maxMessagesPerTrigger", kinds.messages, 100_000)
+    """Maximum number of messages in a micro-batch."""
+    min_messages: int = _option("minMessagesPerTrigger", kinds.whole(1, MOST_MESSAGES), 1)
+    """Minimum number of messages in a micro-batch."""
+    max_delay_ms: int | None = _option("maxTriggerDelay", kinds.time_range, None)
+    """Maximum wait for `minMessagesPerTrigger` messages."""
+    max_bytes: int | None = _option("maxBytesPerTrigger", kinds.size_bytes, None)
+    """Approximate maximum size of a micro-batch."""
+    lease_s: None = _option("leaseSeconds", kinds.no_lease, None)
+    """Not supported."""
+    fail_on_lease_lost: bool = _option("failOnLeaseLost", kinds.flag, True)
+    """Fail a batch whose leases expired before it was read."""
+    fail_on_data_loss: bool = _option("failOnDataLoss", kinds.flag, True)
+    """Fail a query whose record in Redis is gone."""
+    max_replays: int | None = _option("maxReplays", kinds.whole(0, 999), None)
+    """Replays of a batch before it is halved."""
+    time_range_ms: int | None = _option("time_range", kinds.time_range, None)
+    """Merge window of all rows, instead of a column."""
+    priority: int | None = _option("priority", kinds.whole(1, 2**53 - 1), None)
+    """Priority of all rows, instead of a column."""
+    chunk_size: int = _option("chunkSize", kinds.whole(1, 1_000), 1_000)
+    """Maximum number of messages in a script call."""
+    pipeline_depth: int = _option("pipelineDepth", kinds.whole(1, 64), 2)
+    """Maximum number of script calls in a round trip to a server."""
+    merge: str | None = _option("merge", kinds.merge, None)
+    """`partition` folds equal contents of a task; `none` does not."""
+    merge_rows: int = _option("mergeRows", kinds.whole(1, 10_000_000), 50_000)
+    """Maximum number of messages buffered for folding."""
+    idempotent: bool | None = _option("idempotent", kinds.flag, None)
+    """Mark chunks in Redis, so that a replay does not send them again."""
+    once: str | None = _option("once", kinds.text, None)
+    """Name of a write, for a job that may be run again."""
+    mark_ttl_s: int = _option("markTtlSeconds", kinds.seconds(60, 365 * 86_400), 7 * 86_400)
+    """Lifetime of the marks of chunks."""
+    txn_app: str | None = _option("txnAppId", kinds.text, None)
+    """Name of a `foreachBatch` query whose batches are written once."""
+    txn_version: int | None = _option("txnVersion", kinds.whole(0, 10**15), None)
+    """Number of the batch, for `txnAppId`."""
+    redrive: bool = _option("redrive", kinds.flag, False)
+    """Move dead messages that were read as rows into the backlog."""
+    trust_slot: bool = _option("trustSlot", kinds.flag, False)
+    """Use the column `slot` without checking it."""
+    max_rate: float | None = _option("maxRate", kinds.rate, None)
+    """Maximum rate of all tasks together, in messages per second."""
+    bad_rows: str = _option("badRows", kinds.choice("fail", "collect"), "fail")
+    """`collect` writes rows that cannot be sent to a folder."""
+    when_passed: str | None = _option("whenPassed", kinds.choice("fail", "now", "collect"), None)
+    """What happens to rows whose time is in the past."""
+    bad_rows_path: str | None = _option("badRowsPath", kinds.folder, None)
+    """Folder for the rows of `badRows=collect`, as Parquet."""
 
     def new_topic(self) -> Topic | None:
         """Return the definition of a new topic, `None` if neither `type` nor `slots` is set.
