@@ -9,29 +9,12 @@ from rmq._model.topics import Topic, TopicType
 from rmq._ownership.logins import encryption, login
 from rmq._ownership.values import DigestAuth, Tls
 from rmq.errors import InvalidValueError
-from rmq.spark.options import Options
+from rmq.spark.options import Options, Use
 
-_OF_SINKS = frozenset(
-    "type slots durability replicas time_range_ms priority pipeline_depth merge merge_rows idempotent once mark_ttl_s "
-    "txn_app txn_version redrive trust_slot max_rate when_passed bad_rows bad_rows_path".split()
-)
-_OF_BATCH_READS = frozenset("first ranges states_of snapshot atomic_limit pushdown".split())
-_OF_SOURCES = frozenset(
-    "min_messages max_messages max_delay_ms max_bytes min_partitions max_replays fail_on_lease_lost "
-    "fail_on_data_loss".split()
-)
-_OF_OWNERS = frozenset(
-    "zookeeper zookeeper_chroot zookeeper_user zookeeper_ca zookeeper_cert zookeeper_key zookeeper_session_s "
-    "worker_weight drain_s".split()
-)
-_OF_GROUPS = ("group", "start")
-_OF_FRAMES = frozenset("topics topic_pattern columns".split())
-_OF_READS = frozenset({"queue", "last", "max_partitions", *_OF_GROUPS, *_OF_BATCH_READS, *_OF_SOURCES, *_OF_OWNERS})
 _OF_STREAMS = frozenset("group start first last ranges states_of".split())
 _OF_QUEUES = frozenset("snapshot atomic_limit chunk_size".split())
-_NOT_OF_LOGS = (
-    frozenset("first ranges states_of pushdown max_replays fail_on_lease_lost min_messages max_delay_ms".split())
-    | _OF_OWNERS
+_NOT_OF_LOGS = frozenset(
+    "first ranges states_of pushdown max_replays fail_on_lease_lost min_messages max_delay_ms".split()
 )
 
 
@@ -41,7 +24,7 @@ def check_read(options: Options) -> None:
     Raises:
         InvalidValueError: An option of writes differs from its default.
     """
-    for name in given(options, _OF_SINKS):
+    for name in given(options, fields_for("write")):
         raise InvalidValueError(f"{name} is an option of writes and has no effect on a read: remove it")
 
 
@@ -51,9 +34,9 @@ def check_sink(options: Options) -> None:
     Raises:
         InvalidValueError: An option of reads differs from its default.
     """
-    for name in given(options, _OF_READS):
+    for name in given(options, fields_for("read", "batch", "stream", "worker", "group")):
         raise InvalidValueError(f"{name} is an option of reads and has no effect on a write: remove it")
-    for name in given(options, _OF_FRAMES):
+    for name in given(options, fields_for("selection")):
         raise InvalidValueError(
             f"{name} is an option of reads. A write goes to the topic of option topic, or each row to the "
             "topic in its column topic, and uses the columns of its frame"
@@ -67,9 +50,9 @@ def check_batch(options: Options) -> None:
         InvalidValueError: An option of writes or of streaming queries differs from its default.
     """
     check_read(options)
-    for name in given(options, _OF_SOURCES | _OF_OWNERS):
+    for name in given(options, fields_for("stream", "worker")):
         raise InvalidValueError(f"{name} is an option of readStream and has no effect on spark.read: remove it")
-    if given(options, _OF_GROUPS):
+    if given(options, fields_for("group")):
         raise InvalidValueError(
             "group and start are options of readStream. With spark.read, use statesOf for the state of "
             "each entry in a group, and first for the first entry of a range"
@@ -87,7 +70,7 @@ def check_source(options: Options) -> None:
         InvalidValueError: An option has no effect on the query, or the topic is missing.
     """
     check_read(options)
-    for name in given(options, {*_OF_BATCH_READS, "chunk_size"}):
+    for name in given(options, fields_for("batch") | {"chunk_size"}):
         raise InvalidValueError(f"{name} is an option of spark.read and has no effect on readStream: remove it")
     if options.queue != "backlog":
         raise InvalidValueError(f"readStream reads the backlog only; use spark.read for queue {options.queue}")
@@ -134,7 +117,7 @@ def check_log_source(topic: Topic, options: Options) -> None:
     check_read(options)
     check_topic(topic, options)
     options.needed_group(topic)
-    for name in given(options, _NOT_OF_LOGS):
+    for name in given(options, fields_for("worker") | _NOT_OF_LOGS):
         raise InvalidValueError(f"readStream of a STREAM topic has no option {name}: remove it", topic=topic.name)
 
 
@@ -167,6 +150,11 @@ def check_values(topic: Topic, options: Options) -> None:
         raise InvalidValueError(text, topic=topic.name)
     if options.priority is not None and not ranked:
         raise InvalidValueError(f"priority is {options.priority}, {what} PRIORITY topics", topic=topic.name)
+
+
+def fields_for(*uses: Use) -> frozenset[str]:
+    """Return the names of the fields of options for these uses."""
+    return frozenset(option.name for option in fields(Options) if option.metadata["of"] in uses)
 
 
 def given(options: Options, names: Collection[str]) -> list[str]:

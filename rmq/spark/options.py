@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Literal
 
 from rmq._model.display import shown
 from rmq._model.entries import id_key
@@ -40,12 +40,6 @@ _OF_KAFKA = {
 }
 """Options of Spark's Kafka connector, with the corresponding ones of RMQ; docs/coming-from/spark-kafka.md has all."""
 
-_OF_WORKERS = (
-    "zookeeperChroot", "zookeeperUser", "zookeeperCa", "zookeeperCert", "zookeeperKey", "zookeeperSessionSeconds",
-    "workerWeight", "drainSeconds",
-)  # fmt: skip
-"""Options of a query with option `zookeeper`."""
-
 _PATHS = frozenset(("path", "paths"))
 """The names under which `load`, `save` and `start` pass a path."""
 
@@ -59,12 +53,17 @@ MOST_PARTITIONS = 200
 """Default of `maxPartitions`."""
 
 
-def _option(name: str, convert: Convert, default: Any, *, told: bool = True) -> Any:
-    """Declare an option: its documented name, the converter of its text, and its default.
+Use = Literal["any", "read", "batch", "stream", "worker", "group", "selection", "write"]
+"""What an option is for: any call, any read, `spark.read`, `readStream`, a query under ZooKeeper, the group of a query,
+what a read selects (topics and columns), or a write."""
+
+
+def _option(name: str, convert: Convert, default: Any, of: Use = "any", *, told: bool = True) -> Any:
+    """Declare an option: its documented name, the converter of its text, its default, and what it is for.
 
     An option that may contain a password is not printed (`told=False`).
     """
-    return field(default=default, repr=told, metadata={"name": name, "convert": convert})
+    return field(default=default, repr=told, metadata={"name": name, "convert": convert, "of": of})
 
 
 @dataclass(frozen=True)
@@ -73,115 +72,115 @@ class Options:
 
     url: str = _option("url", kinds.text, "", told=False)
     """Address of Redis; by default `RMQ_URL` of the driver."""
-    zookeeper: str | None = _option("zookeeper", kinds.hosts, None)
+    zookeeper: str | None = _option("zookeeper", kinds.hosts, None, of="worker")
     """Servers of ZooKeeper, for a query that owns slots."""
-    zookeeper_chroot: str = _option("zookeeperChroot", kinds.chroot, "/rmq")
+    zookeeper_chroot: str = _option("zookeeperChroot", kinds.chroot, "/rmq", of="worker")
     """Path of RMQ's nodes in ZooKeeper."""
-    zookeeper_user: str | None = _option("zookeeperUser", kinds.text, None)
+    zookeeper_user: str | None = _option("zookeeperUser", kinds.text, None, of="worker")
     """User name in ZooKeeper; the password is read from the environment."""
-    zookeeper_ca: str | None = _option("zookeeperCa", kinds.text, None)
+    zookeeper_ca: str | None = _option("zookeeperCa", kinds.text, None, of="worker")
     """TLS: file of CA certificates."""
-    zookeeper_cert: str | None = _option("zookeeperCert", kinds.text, None)
+    zookeeper_cert: str | None = _option("zookeeperCert", kinds.text, None, of="worker")
     """TLS: certificate of the driver."""
-    zookeeper_key: str | None = _option("zookeeperKey", kinds.text, None)
+    zookeeper_key: str | None = _option("zookeeperKey", kinds.text, None, of="worker")
     """TLS: key of that certificate."""
-    zookeeper_session_s: int = _option("zookeeperSessionSeconds", kinds.seconds(1, 3_600), 10)
+    zookeeper_session_s: int = _option("zookeeperSessionSeconds", kinds.seconds(1, 3_600), 10, of="worker")
     """ZooKeeper session timeout."""
-    worker_weight: int = _option("workerWeight", kinds.whole(1, 1_000), 1)
+    worker_weight: int = _option("workerWeight", kinds.whole(1, 1_000), 1, of="worker")
     """Weight of this query's share of the slots."""
-    drain_s: int = _option("drainSeconds", kinds.seconds(1, 86_400), 600)
+    drain_s: int = _option("drainSeconds", kinds.seconds(1, 86_400), 600, of="worker")
     """Maximum time before a slot in use is handed over."""
     topic: str | None = _option("topic", kinds.topic, None)
     """Topic name; overrides the column `topic` of a sink."""
-    topics: tuple[str, ...] | None = _option("topics", kinds.topics, None)
+    topics: tuple[str, ...] | None = _option("topics", kinds.topics, None, of="selection")
     """Names of the topics of a read."""
-    topic_pattern: str | None = _option("topicPattern", kinds.pattern, None)
+    topic_pattern: str | None = _option("topicPattern", kinds.pattern, None, of="selection")
     """Regular expression for the topic names of a read."""
-    type: TopicType | None = _option("type", kinds.topic_type, None)  # noqa: RUF009 - a field
+    type: TopicType | None = _option("type", kinds.topic_type, None, of="write")  # noqa: RUF009 - a field
     """Type of a topic that is not registered yet."""
-    slots: int | None = _option("slots", kinds.whole(1, MAX_SLOTS), None)
+    slots: int | None = _option("slots", kinds.whole(1, MAX_SLOTS), None, of="write")
     """Number of slots of a new topic."""
-    durability: str = _option("durability", kinds.choice("memory", "replicated", "fsync"), "memory")
+    durability: str = _option("durability", kinds.choice("memory", "replicated", "fsync"), "memory", of="write")
     """Confirmation of sends, as for `RmqClient`."""
-    replicas: int | None = _option("replicas", kinds.whole(0, 100), None)
+    replicas: int | None = _option("replicas", kinds.whole(0, 100), None, of="write")
     """Number of replicas that must confirm."""
     deadline_s: int = _option("deadlineSeconds", kinds.seconds(1, 86_400), 60)
     """Time limit of a call with retries."""
-    queue: str = _option("queue", kinds.choice("backlog", "inflight", "waiting", "dead"), "backlog")
+    queue: str = _option("queue", kinds.choice("backlog", "inflight", "waiting", "dead"), "backlog", of="read")
     """State of the messages to read."""
-    columns: tuple[str, ...] | None = _option("columns", kinds.columns, None)
+    columns: tuple[str, ...] | None = _option("columns", kinds.columns, None, of="selection")
     """Columns of a read; `*` adds the default columns."""
-    snapshot: str = _option("snapshot", kinds.choice("scan", "atomic"), "scan")
+    snapshot: str = _option("snapshot", kinds.choice("scan", "atomic"), "scan", of="batch")
     """`atomic` reads each slot at one instant."""
-    group: str | None = _option("group", kinds.group, None)
+    group: str | None = _option("group", kinds.group, None, of="group")
     """Consumer group of a query on a STREAM topic."""
-    start: str = _option("start", kinds.start, "new")
+    start: str = _option("start", kinds.start, "new", of="group")
     """Position where a new group starts."""
-    states_of: str | None = _option("statesOf", kinds.group, None)
+    states_of: str | None = _option("statesOf", kinds.group, None, of="batch")
     """Group whose state of each entry a read returns."""
-    first: str | None = _option("first", kinds.position, None)
+    first: str | None = _option("first", kinds.position, None, of="batch")
     """First entry of a read of a STREAM topic: an id or a time."""
-    last: str | None = _option("last", kinds.position, None)
+    last: str | None = _option("last", kinds.position, None, of="read")
     """Last entry of a read of a STREAM topic: an id or a time."""
-    ranges: tuple[tuple[int, str, str], ...] | None = _option("ranges", kinds.ranges, None)
+    ranges: tuple[tuple[int, str, str], ...] | None = _option("ranges", kinds.ranges, None, of="batch")
     """First and last entry of each slot of a STREAM topic to read."""
-    atomic_limit: int = _option("atomicLimit", kinds.whole(1, 10_000_000), 100_000)
+    atomic_limit: int = _option("atomicLimit", kinds.whole(1, 10_000_000), 100_000, of="batch")
     """Maximum number of messages in a slot for `snapshot=atomic`."""
-    pushdown: bool = _option("pushdown", kinds.flag, False)
+    pushdown: bool = _option("pushdown", kinds.flag, False, of="batch")
     """Skip slots that a filter on `slot` excludes."""
-    min_partitions: int | None = _option("minPartitions", kinds.whole(1, MAX_SLOTS), None)
+    min_partitions: int | None = _option("minPartitions", kinds.whole(1, MAX_SLOTS), None, of="stream")
     """Minimum number of partitions of a read."""
-    max_partitions: int | None = _option("maxPartitions", kinds.whole(1, MAX_SLOTS), None)
+    max_partitions: int | None = _option("maxPartitions", kinds.whole(1, MAX_SLOTS), None, of="read")
     """Maximum number of partitions of a read."""
-    max_messages: int = _option("maxMessagesPerTrigger", kinds.messages, 100_000)
+    max_messages: int = _option("maxMessagesPerTrigger", kinds.messages, 100_000, of="stream")
     """Maximum number of messages in a micro-batch."""
-    min_messages: int = _option("minMessagesPerTrigger", kinds.whole(1, MOST_MESSAGES), 1)
+    min_messages: int = _option("minMessagesPerTrigger", kinds.whole(1, MOST_MESSAGES), 1, of="stream")
     """Minimum number of messages in a micro-batch."""
-    max_delay_ms: int | None = _option("maxTriggerDelay", kinds.time_range, None)
+    max_delay_ms: int | None = _option("maxTriggerDelay", kinds.time_range, None, of="stream")
     """Maximum wait for `minMessagesPerTrigger` messages."""
-    max_bytes: int | None = _option("maxBytesPerTrigger", kinds.size_bytes, None)
+    max_bytes: int | None = _option("maxBytesPerTrigger", kinds.size_bytes, None, of="stream")
     """Approximate maximum size of a micro-batch."""
     lease_s: None = _option("leaseSeconds", kinds.no_lease, None)
     """Not supported."""
-    fail_on_lease_lost: bool = _option("failOnLeaseLost", kinds.flag, True)
+    fail_on_lease_lost: bool = _option("failOnLeaseLost", kinds.flag, True, of="stream")
     """Fail a batch whose leases expired before it was read."""
-    fail_on_data_loss: bool = _option("failOnDataLoss", kinds.flag, True)
+    fail_on_data_loss: bool = _option("failOnDataLoss", kinds.flag, True, of="stream")
     """Fail a query whose record in Redis is gone."""
-    max_replays: int | None = _option("maxReplays", kinds.whole(0, 999), None)
+    max_replays: int | None = _option("maxReplays", kinds.whole(0, 999), None, of="stream")
     """Replays of a batch before it is halved."""
-    time_range_ms: int | None = _option("time_range", kinds.time_range, None)
+    time_range_ms: int | None = _option("time_range", kinds.time_range, None, of="write")
     """Merge window of all rows, instead of a column."""
-    priority: int | None = _option("priority", kinds.whole(1, 2**53 - 1), None)
+    priority: int | None = _option("priority", kinds.whole(1, 2**53 - 1), None, of="write")
     """Priority of all rows, instead of a column."""
     chunk_size: int = _option("chunkSize", kinds.whole(1, 1_000), 1_000)
     """Maximum number of messages in a script call."""
-    pipeline_depth: int = _option("pipelineDepth", kinds.whole(1, 64), 2)
+    pipeline_depth: int = _option("pipelineDepth", kinds.whole(1, 64), 2, of="write")
     """Maximum number of script calls in a round trip to a server."""
-    merge: str | None = _option("merge", kinds.merge, None)
+    merge: str | None = _option("merge", kinds.merge, None, of="write")
     """`partition` folds equal contents of a task; `none` does not."""
-    merge_rows: int = _option("mergeRows", kinds.whole(1, 10_000_000), 50_000)
+    merge_rows: int = _option("mergeRows", kinds.whole(1, 10_000_000), 50_000, of="write")
     """Maximum number of messages buffered for folding."""
-    idempotent: bool | None = _option("idempotent", kinds.flag, None)
+    idempotent: bool | None = _option("idempotent", kinds.flag, None, of="write")
     """Mark chunks in Redis, so that a replay does not send them again."""
-    once: str | None = _option("once", kinds.text, None)
+    once: str | None = _option("once", kinds.text, None, of="write")
     """Name of a write, for a job that may be run again."""
-    mark_ttl_s: int = _option("markTtlSeconds", kinds.seconds(60, 365 * 86_400), 7 * 86_400)
+    mark_ttl_s: int = _option("markTtlSeconds", kinds.seconds(60, 365 * 86_400), 7 * 86_400, of="write")
     """Lifetime of the marks of chunks."""
-    txn_app: str | None = _option("txnAppId", kinds.text, None)
+    txn_app: str | None = _option("txnAppId", kinds.text, None, of="write")
     """Name of a `foreachBatch` query whose batches are written once."""
-    txn_version: int | None = _option("txnVersion", kinds.whole(0, 10**15), None)
+    txn_version: int | None = _option("txnVersion", kinds.whole(0, 10**15), None, of="write")
     """Number of the batch, for `txnAppId`."""
-    redrive: bool = _option("redrive", kinds.flag, False)
+    redrive: bool = _option("redrive", kinds.flag, False, of="write")
     """Move dead messages that were read as rows into the backlog."""
-    trust_slot: bool = _option("trustSlot", kinds.flag, False)
+    trust_slot: bool = _option("trustSlot", kinds.flag, False, of="write")
     """Use the column `slot` without checking it."""
-    max_rate: float | None = _option("maxRate", kinds.rate, None)
+    max_rate: float | None = _option("maxRate", kinds.rate, None, of="write")
     """Maximum rate of all tasks together, in messages per second."""
-    bad_rows: str = _option("badRows", kinds.choice("fail", "collect"), "fail")
+    bad_rows: str = _option("badRows", kinds.choice("fail", "collect"), "fail", of="write")
     """`collect` writes rows that cannot be sent to a folder."""
-    when_passed: str | None = _option("whenPassed", kinds.choice("fail", "now", "collect"), None)
+    when_passed: str | None = _option("whenPassed", kinds.choice("fail", "now", "collect"), None, of="write")
     """What happens to rows whose time is in the past."""
-    bad_rows_path: str | None = _option("badRowsPath", kinds.folder, None)
+    bad_rows_path: str | None = _option("badRowsPath", kinds.folder, None, of="write")
     """Folder for the rows of `badRows=collect`, as Parquet."""
 
     def new_topic(self) -> Topic | None:
@@ -336,7 +335,7 @@ def _check_pairs(parsed: Options) -> None:
 
 def _check_worker(parsed: Options, values: Mapping[str, Any]) -> None:
     """Raise `InvalidValueError` for options of a worker without option `zookeeper`."""
-    options = [_OPTIONS[name.lower()] for name in _OF_WORKERS]
+    options = [option for option in _OPTIONS.values() if option.metadata["of"] == "worker"]
     given = [option.metadata["name"] for option in options if option.name in values]
     if parsed.zookeeper is None and given:
         raise InvalidValueError(
