@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
-from pyspark.sql.types import BinaryType, ByteType, IntegerType, LongType, ShortType, StringType, StructType
+from pyspark.sql.types import StructType, TimestampType
 
 from rmq._admin.dead_letters import new_score
 from rmq._broker import dead
@@ -24,17 +24,17 @@ from rmq.spark.arrow import pa
 from rmq.spark.figures import RedisTime
 from rmq.spark.option_checks import given
 from rmq.spark.options import PLAN_S, Options
-from rmq.spark.schema import DEAD, lowered
+from rmq.spark.schema import lowered
+from rmq.spark.sink.columns import TEXT, WHOLE
 from rmq.spark.sink.pacing import Limit, TaskPace, limit_of
 from rmq.spark.sink.sender import Counts
 from rmq.spark.sink.writer import Reporting, Written
 from rmq.spark.slots import queue_topic
 
-_WHOLE = (ByteType, ShortType, IntegerType, LongType)
 _NOT_OF_REDRIVES = frozenset(
     "type slots idempotent once txn_app txn_version merge merge_rows trust_slot when_passed bad_rows".split()
 )
-_NEEDED = {"slot": _WHOLE, "content": (BinaryType, StringType), "died": (type(DEAD["died"].dataType),)}
+_NEEDED = {"slot": WHOLE, "content": TEXT, "died": (TimestampType,)}
 
 
 class RedriveWriter(Reporting, DataSourceArrowWriter):
