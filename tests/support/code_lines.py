@@ -36,7 +36,7 @@ CEILINGS = {
     "rmq/demo": 2_000,
     "rmq/metrics": 440,
     "rmq/otel": 80,
-    "rmq/spark": 6_840,
+    "rmq/spark": 6_510,
     "rmq/testing": 490,
     "rmq/*.py": 760,
     "lua: scripts": 1_830,
