@@ -113,6 +113,8 @@ def group_parts(parts: Sequence[ClaimPart], joins: bool) -> list[list[ClaimPart]
         parts: The parts.
         joins: Whether slots may share a call.
     """
+    if len(parts) == 1:
+        return [[parts[0]]]
     groups: list[list[ClaimPart]] = []
     room = 0
     for part in parts:
@@ -171,12 +173,13 @@ class FetchSize:
         """
         received, size_bytes, filled = 0, 0, False
         for reply in replies:
-            if messages := reply.messages:
-                received += len(messages)
-                size_bytes += len(messages[0].content) * len(messages)
-                rows = isinstance(messages, ClaimedRows)
-                bodies = messages.bodies if rows else [message.body for message in messages]
-                size_bytes += sum(map(len, filter(None, bodies)))
+            if number := len(messages := reply.messages):
+                received += number
+                if isinstance(messages, ClaimedRows):
+                    content, bodies = messages.contents[0], messages.bodies
+                else:
+                    content, bodies = messages[0].content, [message.body for message in messages]
+                size_bytes += len(content) * number + sum(map(len, filter(None, bodies)))
             elif 0 < reply.next_due_ms <= reply.now_ms:
                 filled = True
         slots_needed = asked * slots // (HEADROOM * received) if received else MOST_SLOTS

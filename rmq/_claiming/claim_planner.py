@@ -168,8 +168,9 @@ class ClaimPlanner:
 
     def _wait_s(self, longest_s: float) -> float:
         due_s = self.schedule.wait_s(monotonic_s(), longest_s)
-        rest_s = max(self.rate_limiter.dry_s(), self.held_back_s())
-        return max(due_s, min(longest_s, rest_s)) if rest_s else due_s
+        if not (self.rate_limiter.limited or self._held_back_until_s):
+            return due_s
+        return max(due_s, min(longest_s, max(self.rate_limiter.dry_s(), self.held_back_s())))
 
     def _wake_for_due(self) -> None:
         """Wake the threads in `wait` if a slot becomes due before the first of their waits ends. `changed` is held.
@@ -182,8 +183,7 @@ class ClaimPlanner:
     @property
     def slots(self) -> list[int]:
         """The slots that are claimed from, in no particular order."""
-        with self.changed:
-            return self.schedule.slots
+        return list(self._owners)
 
     @property
     def slot_count(self) -> int:
@@ -195,7 +195,10 @@ class ClaimPlanner:
         self.missed = self.missed or hints.missed
         if hints.due:
             self._hinted_s, self._unannounced = monotonic_s(), None
-            self._hint(hints.due)
+            with self.changed:
+                for slot, due_ms in hints.due:
+                    self.schedule.hint(slot, due_ms)
+                self.changed.notify_all()
 
     def look(self, *, at_all: bool = False) -> None:
         """Read the due time of each slot from Redis: this finds lost hints, nacks by others and expired leases.
@@ -250,12 +253,8 @@ class ClaimPlanner:
 
     def expect(self, slot: int) -> None:
         """Treat a slot as due, because it has changed since the last claim."""
-        self._hint([(slot, 0)])
-
-    def _hint(self, times: Iterable[tuple[int, int]]) -> None:
         with self.changed:
-            for slot, due_ms in times:
-                self.schedule.hint(slot, due_ms)
+            self.schedule.hint(slot, 0)
             self.changed.notify_all()
 
     @property
@@ -438,28 +437,23 @@ def _look(connections: Connections, places: Places) -> list[RmqError]:
     if connections.multi_node:
         return _look_one_by_one(connections, places)
     try:
-        _look_joined(connections, places)
+        by_script: dict[str, list[tuple[ClaimPlanner, list[int], Call[tuple[int, list[int]]]]]] = {}
+        for planner, group in groupby(places, key=itemgetter(0)):
+            slots = [slot for _, slot in group]
+            call = planner.broker.look_call(slots)
+            by_script.setdefault(call.script, []).append((planner, slots, call))
+        for parts in by_script.values():
+            calls, asked_s = [call for _, _, call in parts], monotonic_s()
+            now_ms, times = connections.run(joined_looks(calls) if len(calls) > 1 else calls[0])
+            due = iter(times)
+            for planner, slots, _ in parts:
+                planner.learn_due([(slot, next(due)) for slot in slots], now_ms, asked_s)
     except ScriptFailedError:  # one broken slot must not hide the others
         topics = [list(group) for _, group in groupby(places, key=itemgetter(0))]
         if len(topics) == 1:
             return _look_one_by_one(connections, places)
         return [error for each in topics for error in _look(connections, each)]
     return []
-
-
-def _look_joined(connections: Connections, places: Places) -> None:
-    by_script: dict[str, list[tuple[ClaimPlanner, list[int], Call[tuple[int, list[int]]]]]] = {}
-    for planner, group in groupby(places, key=itemgetter(0)):
-        slots = [slot for _, slot in group]
-        call = planner.broker.look_call(slots)
-        by_script.setdefault(call.script, []).append((planner, slots, call))
-    for parts in by_script.values():
-        asked_s = monotonic_s()
-        calls = [call for _, _, call in parts]
-        now_ms, times = connections.run(joined_looks(calls) if len(calls) > 1 else calls[0])
-        due = iter(times)
-        for planner, slots, _ in parts:
-            planner.learn_due([(slot, next(due)) for slot in slots], now_ms, asked_s)
 
 
 def _look_one_by_one(connections: Connections, places: Places) -> list[RmqError]:

@@ -225,7 +225,8 @@ class Consumer(Generic[PayloadT]):
             claim.lose(rows)
         if trouble is not None:
             raise trouble
-        self._do_upkeep()
+        if self._broker.upkeep_s is not None:
+            self._do_upkeep(self._broker.upkeep_s)
         return stale
 
     def _settlements(self, selections: Sequence[Selection]) -> tuple[list[OutcomeBatch], list[list[Call[SettleReply]]]]:
@@ -372,14 +373,13 @@ class Consumer(Generic[PayloadT]):
             self._planner.look(at_all=not waits)
         except ScriptFailedError as error:
             log.warning("%s", error)  # a claim there raises it, once the other slots have nothing to give
-        if self._looked:  # the first poll begins with what is there
-            self._do_upkeep()
+        if self._looked and self._broker.upkeep_s is not None:  # the first poll begins with what is there
+            self._do_upkeep(self._broker.upkeep_s)
         self._looked = True
 
-    def _do_upkeep(self) -> None:
-        """Clean up the next slot in turn, as listeners do: a topic may have no listeners."""
-        upkeep_s = self._broker.upkeep_s
-        if upkeep_s is None or not self.slots or monotonic_s() < self._next_upkeep_s:
+    def _do_upkeep(self, upkeep_s: float) -> None:
+        """Clean up the next slot in turn, each slot once in `upkeep_s`, as listeners do: there may be no listeners."""
+        if not self.slots or monotonic_s() < self._next_upkeep_s:
             return
         slot = self.slots[self._upkeep_turn % len(self.slots)]
         try:

@@ -307,15 +307,15 @@ class Fetcher:
         limit = request.limit if request.picked else SETTLE_ONLY
         return ClaimPart(request.slot, limit, outcomes, request.owner, request.start)
 
-    def _replies(self, requests: Sequence[ClaimRequest], reply: Any) -> ClaimReplies[Any]:
-        """Return the reply to each of the requests that share a call."""
-        if isinstance(reply, ScriptFailedError) and len(requests) > 1:
+    def _failed(self, requests: Sequence[ClaimRequest], error: RmqError) -> ClaimReplies[Any]:
+        """Return the reply or the error of each of the requests that share a call with this error."""
+        if isinstance(error, ScriptFailedError) and len(requests) > 1:
             # refused as a whole, before anything was done: no right to one of the slots, for one
             share = CLAIM_BYTES // len(requests)
             calls = [self._broker.claim_call([self._part(request)], share) for request in requests]
             alone = self._connections.run_many(calls, PATIENCE_S)
             return [each if isinstance(each, RmqError) else each[0] for each in alone]
-        return [reply] * len(requests) if isinstance(reply, RmqError) else reply
+        return [error] * len(requests)
 
     def _take(
         self, completed: Sequence[tuple[_ClaimCall, Any]], result: FetchResult, mine: _Round | None = None
@@ -323,7 +323,8 @@ class Fetcher:
         """Add replies that have arrived to `result`; return an error of the round `mine`, or by default of any."""
         rounds: defaultdict[_Round, list[ClaimRequest]] = defaultdict(list)
         for call, reply in completed:
-            for request, answer in zip(call.requests, self._replies(call.requests, reply), strict=True):
+            replies = self._failed(call.requests, reply) if isinstance(reply, RmqError) else reply
+            for request, answer in zip(call.requests, replies, strict=True):
                 request.reply = answer
                 rounds[call.round].append(request)
         error_ = None
@@ -368,7 +369,7 @@ class Fetcher:
                 result.unsent += done.unsent
                 if done.stale:
                     self._take_stale(slot, done.stale, result)
-            owner = request.owner.moved(reply.token_base)
+            owner = request.owner.moved(reply.token_base) if reply.token_base else request.owner
             result.claims += self._broker.claims(slot, reply, lease_until_s, self._holder, owner)
         return self._take_failed(failed, result) if failed else None
 

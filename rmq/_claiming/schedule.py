@@ -35,11 +35,6 @@ class Schedule:
         self._queue: list[tuple[int, int]] = []
         self._offset_ms: float | None = None
 
-    @property
-    def slots(self) -> list[int]:
-        """The slots watched, in no particular order."""
-        return list(self._due_ms)
-
     def due_ms(self, slot: int) -> int:
         """Return the known due time of a slot; 0 for never."""
         return self._due_ms.get(slot, 0)

@@ -64,7 +64,7 @@ def deliveries_of(selections: Iterable[Selection]) -> list[Delivery]:
 
 def whole(claim: Claim) -> Selection:
     """Return all rows of a claim."""
-    return Selection(claim, range(len(claim)))
+    return Selection(claim, range(len(claim.outcomes)))
 
 
 def bytes_of(selections: Iterable[Selection]) -> int:

@@ -354,8 +354,10 @@ class Delivery(Generic[PayloadT]):
         Raises:
             AlreadySettledError: The delivery was settled before.
         """
-        self.refuse_if_settled()
-        self.claim.outcomes[self.row] = outcome
+        outcomes = self.claim.outcomes
+        if outcomes[self.row] is not None:
+            self.refuse_if_settled()
+        outcomes[self.row] = outcome
 
     def refuse_if_settled(self) -> None:
         """Raise `AlreadySettledError` if the delivery was acked, nacked, buried or released before."""

@@ -30,7 +30,6 @@ def settled(slots: int, monotonic_s: float = 100.0) -> Schedule:
 
 def test_at_first_every_slot_is_due() -> None:
     schedule = Schedule([3, 1, 2])
-    assert schedule.slots == [3, 1, 2]
     assert schedule.due(5.0, 10) == [3, 1, 2]
     assert schedule.wait_s(5.0, 1.0) == 0
 
@@ -92,7 +91,6 @@ def test_postponed_before_redis_has_told_its_time() -> None:
 def test_other_slots_join_due_at_once_and_gone_ones_are_forgotten() -> None:
     schedule = settled(3)
     schedule.set_slots([1, 2, 7, 5])
-    assert sorted(schedule.slots) == [1, 2, 5, 7]
     assert schedule.due(100.0, 10) == [5, 7]
     note(schedule, 0, 1)  # an answer that comes late
     schedule.served([0, 5])
