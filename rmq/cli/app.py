@@ -67,12 +67,15 @@ def take_global_options(
 
 def demo(
     session: Session,
-    seconds: Annotated[float, typer.Option(min=1, help="Seconds in which the day of orders is replayed.")] = 20.0,
-    pictures: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Draw pictures in this folder. Requires the extra demo.")
-    ] = None,
+    seconds: Annotated[float, typer.Option(min=1)] = 20.0,
+    pictures: Annotated[Path | None, typer.Option(metavar="FOLDER")] = None,
 ) -> None:
-    """Replay a day of real orders, show live figures, and check that no message was lost."""
+    """Replay a day of real orders, show live figures, and check that no message was lost.
+
+    Options:
+        seconds: Seconds in which the day of orders is replayed.
+        pictures: Draw pictures in this folder. Requires the extra demo.
+    """
     from rmq.demo.show import run  # loaded only here: it brings its data along
 
     code = run(

@@ -8,6 +8,7 @@ import inspect
 import itertools
 import json
 import logging
+import re
 import sys
 import traceback
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -22,7 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table, box
 from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
-from typer.models import OptionInfo
+from typer.models import OptionInfo, ParameterInfo
 
 from rmq._model.display import safe_lines, shown
 from rmq._model.topics import Topic, TopicType
@@ -220,7 +221,8 @@ class Session:
 def command(app: typer.Typer, name: str | None, function: Callable[Concatenate[Session, P], None]) -> None:
     """Register a function as a command with the global options. An `RmqError` ends it with one line of error.
 
-    A parameter whose type is a dataclass adds an option for each field of the dataclass.
+    A parameter whose type is a dataclass adds an option for each field of the dataclass. The help of an option stands
+    in the section `Options` of the function's docstring, or `Attributes` of the dataclass's.
 
     Args:
         app: Typer application of the command.
@@ -252,11 +254,17 @@ def command(app: typer.Typer, name: str | None, function: Callable[Concatenate[S
     shared = inspect.signature(call, eval_str=True).parameters
     taken = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
     groups: dict[str, Any] = {each.name: each.annotation for each in taken if is_dataclass(each.annotation)}
-    own = [part for each in taken for part in (_fields(each.annotation) if each.name in groups else [each])]
+    text, texts = _documented(function)
+    own = [
+        part
+        for each in taken
+        for part in (_fields(each.annotation) if each.name in groups else [_with_help(each, texts)])
+    ]
     required = {each.name: _option_of(each).help for each in own if _is_required(each)}
     own = [with_own_parser(_not_required(each) if each.name in required else each) for each in own]
     parameters = [shared["ctx"], *own, *(shared[each] for each in ("url", "json", "verbose"))]
     functools.update_wrapper(call, function)
+    call.__doc__ = text
     keyword_only = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
     call.__signature__ = inspect.Signature(keyword_only)  # pyright: ignore[reportFunctionMemberAccess]
     call.__annotations__ = {each.name: each.annotation for each in parameters}
@@ -312,8 +320,31 @@ def register(group: typer.Typer, *functions: Callable[..., None], **named: Calla
         command(group, name, function)
 
 
+_SECTION = re.compile(r"\n+(?:Options|Attributes):\n")
+_HELP = re.compile(r"^    (\w+): (.*(?:\n     .*)*)", re.MULTILINE)
+_DEFAULT = re.compile(r" \\\[(?=default)")
+
+
 def _fields(kind: Any) -> list[inspect.Parameter]:
-    return list(inspect.signature(kind, eval_str=True).parameters.values())
+    _, texts = _documented(kind)
+    return [_with_help(each, texts) for each in inspect.signature(kind, eval_str=True).parameters.values()]
+
+
+def _documented(documented: Any) -> tuple[str, dict[str, str]]:
+    """Return the text of a docstring, and the help texts of options that its last section holds."""
+    text, *section = _SECTION.split(inspect.getdoc(documented) or "", maxsplit=1)
+    texts = {match[1]: " ".join(match[2].split()) for match in _HELP.finditer("".join(section))}
+    return text, {name: _DEFAULT.sub(r"  \\[", help.replace("[", "\\[")) for name, help in texts.items()}
+
+
+def _with_help(parameter: inspect.Parameter, texts: Mapping[str, str]) -> inspect.Parameter:
+    """Return an option or argument with its help text, if there is one for its name."""
+    plain, *rest = get_args(parameter.annotation) or [None]
+    if parameter.name not in texts or not rest or not isinstance(rest[0], ParameterInfo):
+        return parameter
+    described = copy.copy(rest[0])
+    described.help = texts[parameter.name]
+    return parameter.replace(annotation=Annotated[plain, described])
 
 
 def _option_of(parameter: inspect.Parameter) -> Any:

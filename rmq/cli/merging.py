@@ -91,30 +91,33 @@ parse_overflow, parse_priority_rule = choice(Overflow), choice(PriorityRule)
 
 @dataclass(frozen=True, slots=True)
 class MergeKind:
-    """Merge options that can be given only for a new topic."""
+    """Merge options that can be given only for a new topic.
 
-    merge: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KIND",
-            help="How merged bodies are combined: keep, replace, newest, max, min, sum, collect or join.",
-            parser=typed(parse_merge),
-        ),
-    ] = None
-    collect_unique: Annotated[bool, typer.Option("--collect-unique", help="collect: keep each item once.")] = False
-    merge_priority: Annotated[
-        PriorityRule | None,
-        typer.Option(
-            metavar="RULE",
-            help="priority: priority of merged messages: last (default), highest, lowest or sum.",
-            parser=typed(parse_priority_rule),
-        ),
-    ] = None
+    Attributes:
+        merge: How merged bodies are combined: keep, replace, newest, max, min, sum, collect or join.
+        collect_unique: collect: keep each item once.
+        merge_priority: priority: priority of merged messages: last (default), highest, lowest or sum.
+    """
+
+    merge: Annotated[str | None, typer.Option(metavar="KIND", parser=typed(parse_merge))] = None
+    collect_unique: Annotated[bool, typer.Option("--collect-unique")] = False
+    merge_priority: Annotated[PriorityRule | None, typer.Option(metavar="RULE", parser=typed(parse_priority_rule))] = (
+        None
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class MergeBounds:
-    """Merge options that can also be changed on a registered topic."""
+    """Merge options that can also be changed on a registered topic.
+
+    Attributes:
+        max_count: range-merge: number of sends after which a message is due at once, or none. join: per-message.
+        collect_max_items: collect, join: maximum number of items.
+        collect_max_bytes: collect, join: maximum size of all items in bytes; each item counts 4 bytes more than its
+            size.
+        collect_when_full: collect, join: what a send to a full message does: release, refuse, drop-oldest or
+            drop-newest.
+    """
 
     window: Annotated[
         Given,
@@ -124,34 +127,10 @@ class MergeBounds:
             parser=typed(parse_window),
         ),
     ] = None
-    max_count: Annotated[
-        Given,
-        typer.Option(
-            metavar="N",
-            help="range-merge: number of sends after which a message is due at once, or none. join: per-message.",
-            parser=typed(parse_max_count),
-        ),
-    ] = None
-    collect_max_items: Annotated[
-        int | None, typer.Option(metavar="N", min=1, max=MAX_ITEMS, help="collect, join: maximum number of items.")
-    ] = None
-    collect_max_bytes: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            max=MAX_ITEM_BYTES,
-            help="collect, join: maximum size of all items in bytes; each item counts 4 bytes more than its size.",
-        ),
-    ] = None
-    collect_when_full: Annotated[
-        Overflow | None,
-        typer.Option(
-            metavar="POLICY",
-            help="collect, join: what a send to a full message does: release, refuse, drop-oldest or drop-newest.",
-            parser=typed(parse_overflow),
-        ),
-    ] = None
+    max_count: Annotated[Given, typer.Option(metavar="N", parser=typed(parse_max_count))] = None
+    collect_max_items: Annotated[int | None, typer.Option(metavar="N", min=1, max=MAX_ITEMS)] = None
+    collect_max_bytes: Annotated[int | None, typer.Option(metavar="N", min=1, max=MAX_ITEM_BYTES)] = None
+    collect_when_full: Annotated[Overflow | None, typer.Option(metavar="POLICY", parser=typed(parse_overflow))] = None
 
     def given(self) -> list[str]:
         """Return the names of the options that are given."""

@@ -19,25 +19,23 @@ from rmq.errors import InvalidValueError
 def adopt(
     session: Session,
     topic: TopicName,
-    zookeeper: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT,...", help="The ensemble to move the slots to.")
-    ] = None,
-    chroot: Annotated[str, typer.Option(metavar="PATH", help="Path of RMQ's nodes in the ensemble.")] = "/rmq",
+    zookeeper: Annotated[str | None, typer.Option(metavar="HOST:PORT,...")] = None,
+    chroot: Annotated[str, typer.Option(metavar="PATH")] = "/rmq",
     zookeeper_user: ZooKeeperUser = None,
     zookeeper_ca: ZooKeeperCa = None,
     zookeeper_cert: ZooKeeperCert = None,
     zookeeper_key: ZooKeeperKey = None,
-    no_zookeeper: Annotated[
-        bool, typer.Option("--no-zookeeper", help="Move the slots to consumers without ZooKeeper.")
-    ] = False,
-    from_ensemble: Annotated[
-        str | None,
-        typer.Option(
-            "--from", metavar="ENSEMBLE", help="The ensemble to move the slots from. Without it, nothing is changed."
-        ),
-    ] = None,
+    no_zookeeper: Annotated[bool, typer.Option("--no-zookeeper")] = False,
+    from_ensemble: Annotated[str | None, typer.Option("--from", metavar="ENSEMBLE")] = None,
 ) -> None:
-    """Show which ZooKeeper ensembles own a topic's slots, or move the slots to another ensemble."""
+    """Show which ZooKeeper ensembles own a topic's slots, or move the slots to another ensemble.
+
+    Options:
+        zookeeper: The ensemble to move the slots to.
+        chroot: Path of RMQ's nodes in the ensemble.
+        no_zookeeper: Move the slots to consumers without ZooKeeper.
+        from_ensemble: The ensemble to move the slots from. Without it, nothing is changed.
+    """
     if from_ensemble is not None and (zookeeper is None) is not no_zookeeper:
         raise InvalidValueError(
             "--from requires the new owner of the slots: either --zookeeper HOST:PORT,... or --no-zookeeper"

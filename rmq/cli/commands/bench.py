@@ -18,16 +18,17 @@ from rmq.errors import InvalidValueError
 
 def bench(
     session: Session,
-    name: Annotated[str | None, typer.Argument(help="Name of the benchmark. Default: list the benchmarks.")] = None,
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[-- OPTIONS]", help="Options of the benchmark, such as -- --number 1000."),
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Use small sizes and fewer repeats, for a first look.")
-    ] = False,
+    name: Annotated[str | None, typer.Argument()] = None,
+    arguments: Annotated[list[str] | None, typer.Argument(metavar="[-- OPTIONS]")] = None,
+    quick: Annotated[bool, typer.Option("--quick")] = False,
 ) -> None:
-    """Run a benchmark. Requires a checkout of the repository, and the extra `bench`."""
+    """Run a benchmark. Requires a checkout of the repository, and the extra `bench`.
+
+    Options:
+        name: Name of the benchmark. Default: list the benchmarks.
+        arguments: Options of the benchmark, such as -- --number 1000.
+        quick: Use small sizes and fewer repeats, for a first look.
+    """
     names = benchmark_names()
     if name is None:
         width = max(map(len, names)) + 2

@@ -23,16 +23,17 @@ cluster_app = make_group("Run a Redis Cluster, ZooKeepers, workers and a demo pr
 def up(
     session: Session,
     folder: Folder = DEFAULT_FOLDER,
-    workers: Annotated[
-        int, typer.Option(min=0, max=64, metavar="N", help="Number of worker processes.")
-    ] = deployment.WORKERS,
-    producer: Annotated[bool, typer.Option(help="Run the demo producer.")] = True,
-    first_port: Annotated[
-        int | None,
-        typer.Option(min=1_024, max=55_000, metavar="PORT", help="First of 15 consecutive ports. Default: free ports."),
-    ] = None,
+    workers: Annotated[int, typer.Option(min=0, max=64, metavar="N")] = deployment.WORKERS,
+    producer: Annotated[bool, typer.Option()] = True,
+    first_port: Annotated[int | None, typer.Option(min=1024, max=55000, metavar="PORT")] = None,
 ) -> None:
-    """Start the cluster in the background, with the data of an earlier run if there are any."""
+    """Start the cluster in the background, with the data of an earlier run if there are any.
+
+    Options:
+        workers: Number of worker processes.
+        producer: Run the demo producer.
+        first_port: First of 15 consecutive ports. Default: free ports.
+    """
     state = local_cluster.up(folder, workers=workers, producer=producer, first_port=first_port)
     _show(session, folder, state)
 
@@ -40,9 +41,13 @@ def up(
 def down(
     session: Session,
     folder: Folder = DEFAULT_FOLDER,
-    delete: Annotated[bool, typer.Option("--delete", help="Also delete the folder and all data.")] = False,
+    delete: Annotated[bool, typer.Option("--delete")] = False,
 ) -> None:
-    """Stop all processes of the cluster. Its data are kept for the next `up`."""
+    """Stop all processes of the cluster. Its data are kept for the next `up`.
+
+    Options:
+        delete: Also delete the folder and all data.
+    """
     running = local_cluster.down(folder, delete=delete)
     session.result({"was_running": running, "deleted": delete}, "stopped" if running else "the cluster was not running")
 

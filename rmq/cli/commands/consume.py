@@ -34,33 +34,26 @@ Settle = Literal["ack", "nack", "release", "leave"]
 def consume(
     session: Session,
     topic: TopicName,
-    most: Annotated[
-        int | None, typer.Option("--max", min=1, metavar="N", help="Stop after this many messages.")
-    ] = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option(min=0, metavar="S", help="Stop after this many seconds without a message.  \\[default: 1]"),
-    ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Wait for more messages until interrupted with Ctrl-C.")
-    ] = False,
-    ack: Annotated[
-        bool | None,
-        typer.Option("--ack/--no-ack", help="--no-ack is the same as --settle release.", show_default=False),
-    ] = None,
-    settle: Annotated[
-        Settle | None,
-        typer.Option(
-            help="Outcome of a printed message: ack; nack (retried by the topic's policy); release (returned when the "
-            "command ends, without using a retry); leave (in flight until its lease ends).  \\[default: ack]",
-            show_default=False,
-        ),
-    ] = None,
+    most: Annotated[int | None, typer.Option("--max", min=1, metavar="N")] = None,
+    timeout: Annotated[float | None, typer.Option(min=0, metavar="S")] = None,
+    follow: Annotated[bool, typer.Option("--follow")] = False,
+    ack: Annotated[bool | None, typer.Option("--ack/--no-ack", show_default=False)] = None,
+    settle: Annotated[Settle | None, typer.Option(show_default=False)] = None,
     group: Group = None,
     start: Start = None,
-    name: Annotated[str | None, typer.Option(help="stream: name of this consumer. Default: a generated name.")] = None,
+    name: Annotated[str | None, typer.Option()] = None,
 ) -> None:
-    """Claim due messages, print them, and ack them. Ctrl-C stops the command cleanly."""
+    """Claim due messages, print them, and ack them. Ctrl-C stops the command cleanly.
+
+    Options:
+        most: Stop after this many messages.
+        timeout: Stop after this many seconds without a message.  [default: 1]
+        follow: Wait for more messages until interrupted with Ctrl-C.
+        ack: --no-ack is the same as --settle release.
+        settle: Outcome of a printed message: ack; nack (retried by the topic's policy); release (returned when the
+            command ends, without using a retry); leave (in flight until its lease ends).  [default: ack]
+        name: stream: name of this consumer. Default: a generated name.
+    """
     if ack is not None and settle is not None:
         raise InvalidValueError("--settle and --ack/--no-ack cannot be combined")
     then: Settle = settle or ("release" if ack is False else "ack")

@@ -20,27 +20,23 @@ _EXTRA = {"starlette", "uvicorn", "jinja2", "multipart", "python_multipart", "it
 
 def dashboard(
     session: Session,
-    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(min=0, max=65_535, metavar="PORT", help="Port to listen on; 0 for a free one.")
-    ] = 8642,
-    user: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Name of the user who may log in.  \\[default: RMQ_DASHBOARD_USER]"),
-    ] = None,
-    password_file: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="File with the password.  \\[default: the one in RMQ_DASHBOARD_PASSWORD]"),
-    ] = None,
-    read_only: Annotated[bool, typer.Option("--read-only", help="Do not allow any changes.")] = False,
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME", help="Host name by which browsers reach the dashboard. Can be given more than once."
-        ),
-    ] = None,
+    host: Annotated[str, typer.Option(metavar="ADDRESS")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, metavar="PORT")] = 8642,
+    user: Annotated[str | None, typer.Option(metavar="NAME")] = None,
+    password_file: Annotated[Path | None, typer.Option(metavar="FILE")] = None,
+    read_only: Annotated[bool, typer.Option("--read-only")] = False,
+    allow_host: Annotated[list[str] | None, typer.Option(metavar="NAME")] = None,
 ) -> None:
-    """Serve web pages to monitor and manage topics, workers and dead letters, until interrupted with Ctrl-C."""
+    """Serve web pages to monitor and manage topics, workers and dead letters, until interrupted with Ctrl-C.
+
+    Options:
+        host: Address to listen on.
+        port: Port to listen on; 0 for a free one.
+        user: Name of the user who may log in.  [default: RMQ_DASHBOARD_USER]
+        password_file: File with the password.  [default: the one in RMQ_DASHBOARD_PASSWORD]
+        read_only: Do not allow any changes.
+        allow_host: Host name by which browsers reach the dashboard. Can be given more than once.
+    """
     try:
         from rmq.dashboard.server import serve
         from rmq.dashboard.settings import Settings

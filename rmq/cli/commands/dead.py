@@ -30,33 +30,21 @@ _MOST_ERROR_CHARACTERS = 120
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Options that select dead messages."""
+    """Options that select dead messages.
 
-    contents: Annotated[
-        list[bytes] | None,
-        typer.Option(
-            "--content", metavar="CONTENT", help="Only this content. Can be given more than once.", parser=payload
-        ),
-    ] = None
-    matching: Annotated[
-        str | None,
-        typer.Option(
-            "--matching", metavar="PATTERN", help="Only contents that match this glob pattern, with * ? and \\[...]."
-        ),
-    ] = None
-    error: Annotated[
-        str | None,
-        typer.Option("--error", metavar="TYPE", help="Only messages with this error type, such as ValueError."),
-    ] = None
-    after: Annotated[
-        str | None,
-        typer.Option(
-            "--after", metavar="TIME|AGE", help="Only messages that died after this time, such as 2h for two hours ago."
-        ),
-    ] = None
-    before: Annotated[
-        str | None, typer.Option("--before", metavar="TIME|AGE", help="Only messages that died before this time.")
-    ] = None
+    Attributes:
+        contents: Only this content. Can be given more than once.
+        matching: Only contents that match this glob pattern, with * ? and [...].
+        error: Only messages with this error type, such as ValueError.
+        after: Only messages that died after this time, such as 2h for two hours ago.
+        before: Only messages that died before this time.
+    """
+
+    contents: Annotated[list[bytes] | None, typer.Option("--content", metavar="CONTENT", parser=payload)] = None
+    matching: Annotated[str | None, typer.Option("--matching", metavar="PATTERN")] = None
+    error: Annotated[str | None, typer.Option("--error", metavar="TYPE")] = None
+    after: Annotated[str | None, typer.Option("--after", metavar="TIME|AGE")] = None
+    before: Annotated[str | None, typer.Option("--before", metavar="TIME|AGE")] = None
 
     def filter(self, now_ms: int) -> DeadFilter:
         """Return the options as a `DeadFilter`. Ages are counted back from `now_ms`, in epoch ms."""
@@ -73,10 +61,14 @@ def list_dead(
     session: Session,
     topic: TopicName,
     chosen: Chosen,
-    limit: Annotated[int, typer.Option(min=0, metavar="N", help="Maximum number of messages; 0 for all.")] = 50,
+    limit: Annotated[int, typer.Option(min=0, metavar="N")] = 50,
     group: Group = None,
 ) -> None:
-    """Show dead messages and their errors, slot by slot, oldest first. --json prints all details."""
+    """Show dead messages and their errors, slot by slot, oldest first. --json prints all details.
+
+    Options:
+        limit: Maximum number of messages; 0 for all.
+    """
     with session.opened(topic) as (client, definition):
         now_ms = redis_now_ms(client, definition)
 
@@ -101,12 +93,16 @@ def redrive(
     topic: TopicName,
     chosen: Chosen,
     limit: Limit = None,
-    rate: Annotated[float | None, typer.Option(metavar="N", help="Maximum number of messages per second.")] = None,
+    rate: Annotated[float | None, typer.Option(metavar="N")] = None,
     priority: NewPriority = None,
     due_in: DueIn = None,
     group: Group = None,
 ) -> None:
-    """Send dead messages again, with their bodies and all retries. Without a filter, all of them are sent."""
+    """Send dead messages again, with their bodies and all retries. Without a filter, all of them are sent.
+
+    Options:
+        rate: Maximum number of messages per second.
+    """
     with session.opened(topic) as (client, definition):
         dead, where = _dead(client, definition, group), chosen.filter(redis_now_ms(client, definition))
         count = _count(client, dead, where, limit) if session.err.is_terminal else None

@@ -30,18 +30,20 @@ BOUND = "ID|(ID|TIME|AGE"
 def show_range(
     session: Session,
     topic: StreamName,
-    first: Annotated[
-        str | None,
-        typer.Option("--from", metavar=BOUND, help="First id; '(ID' excludes it. Default: the oldest entry."),
-    ] = None,
-    last: Annotated[
-        str | None, typer.Option("--to", metavar=BOUND, help="Last id; '(ID' excludes it. Default: the newest entry.")
-    ] = None,
-    newest: Annotated[bool, typer.Option("--newest", help="Newest entries first.")] = False,
-    limit: Annotated[int, typer.Option(min=0, metavar="N", help="Maximum number of entries; 0 for all.")] = 50,
+    first: Annotated[str | None, typer.Option("--from", metavar=BOUND)] = None,
+    last: Annotated[str | None, typer.Option("--to", metavar=BOUND)] = None,
+    newest: Annotated[bool, typer.Option("--newest")] = False,
+    limit: Annotated[int, typer.Option(min=0, metavar="N")] = 50,
     slots: Slots = None,
 ) -> None:
-    """Show entries in the order in which they were sent."""
+    """Show entries in the order in which they were sent.
+
+    Options:
+        first: First id; '(ID' excludes it. Default: the oldest entry.
+        last: Last id; '(ID' excludes it. Default: the newest entry.
+        newest: Newest entries first.
+        limit: Maximum number of entries; 0 for all.
+    """
     with session.opened(topic) as (client, definition):
         now_ms = redis_now_ms(client, definition)
         low, high = bound_of(first, "--from", now_ms), bound_of(last, "--to", now_ms)
@@ -51,20 +53,20 @@ def show_range(
 
 def tail(
     session: Session,
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Names of stream topics.")],
-    start: Annotated[
-        str | None,
-        typer.Option(
-            "--from", metavar=_POSITION, help="Show entries after this id, or from this time on. Default: now."
-        ),
-    ] = None,
-    most: Annotated[int | None, typer.Option("--max", min=1, metavar="N", help="Stop after this many entries.")] = None,
-    timeout: Annotated[
-        float | None, typer.Option(min=0, metavar="S", help="Stop after this many seconds without an entry.")
-    ] = None,
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...")],
+    start: Annotated[str | None, typer.Option("--from", metavar=_POSITION)] = None,
+    most: Annotated[int | None, typer.Option("--max", min=1, metavar="N")] = None,
+    timeout: Annotated[float | None, typer.Option(min=0, metavar="S")] = None,
     slots: Slots = None,
 ) -> None:
-    """Show entries as they arrive in one topic or several, without a group, until Ctrl-C."""
+    """Show entries as they arrive in one topic or several, without a group, until Ctrl-C.
+
+    Options:
+        topics: Names of stream topics.
+        start: Show entries after this id, or from this time on. Default: now.
+        most: Stop after this many entries.
+        timeout: Stop after this many seconds without an entry.
+    """
     if slots and len(topics) > 1:
         raise InvalidValueError(f"--slot cannot be used with {len(topics)} topics; give one topic")
     with session.client() as client:
@@ -85,17 +87,15 @@ def tail(
 def delete(
     session: Session,
     topic: StreamName,
-    ids: Annotated[list[str], typer.Argument(metavar="ID", help="Ids of entries.")],
-    slot: Annotated[
-        int | None,
-        typer.Option(
-            "--slot",
-            metavar="N",
-            help="Slot of the entries, since ids are unique only within a slot. Default: all slots are searched.",
-        ),
-    ] = None,
+    ids: Annotated[list[str], typer.Argument(metavar="ID")],
+    slot: Annotated[int | None, typer.Option("--slot", metavar="N")] = None,
 ) -> None:
-    """Delete entries, including entries that a group has not acked. Exit code 1: none of them exists."""
+    """Delete entries, including entries that a group has not acked. Exit code 1: none of them exists.
+
+    Options:
+        ids: Ids of entries.
+        slot: Slot of the entries, since ids are unique only within a slot. Default: all slots are searched.
+    """
     with session.opened(topic) as (client, definition):
         deleted = client.stream(definition).delete(*ids, slot=slot)
     session.result({"topic": topic, "deleted": deleted}, f"{deleted:,} deleted")
@@ -106,28 +106,19 @@ def delete(
 def trim(
     session: Session,
     topic: StreamName,
-    max_length: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            metavar="N",
-            help="Keep at most this many entries, divided equally among the slots; for this call only.",
-        ),
-    ] = None,
-    max_age: Annotated[
-        int | None,
-        typer.Option(metavar="DURATION", help="Keep entries up to this age; for this call only.", parser=duration),
-    ] = None,
-    exact: Annotated[
-        bool,
-        typer.Option(
-            "--exact",
-            help="Trim exactly. By default only whole nodes are removed, so that a few more entries are kept.",
-        ),
-    ] = False,
-    unacked: Annotated[bool, typer.Option("--unacked", help="Also remove entries that a group has not acked.")] = False,
+    max_length: Annotated[int | None, typer.Option(min=0, metavar="N")] = None,
+    max_age: Annotated[int | None, typer.Option(metavar="DURATION", parser=duration)] = None,
+    exact: Annotated[bool, typer.Option("--exact")] = False,
+    unacked: Annotated[bool, typer.Option("--unacked")] = False,
 ) -> None:
-    """Remove the oldest entries now, by the topic's retention or by the limits given here."""
+    """Remove the oldest entries now, by the topic's retention or by the limits given here.
+
+    Options:
+        max_length: Keep at most this many entries, divided equally among the slots; for this call only.
+        max_age: Keep entries up to this age; for this call only.
+        exact: Trim exactly. By default only whole nodes are removed, so that a few more entries are kept.
+        unacked: Also remove entries that a group has not acked.
+    """
     own = None
     if max_length is not None or max_age is not None:
         own = Retention(max_length=max_length, max_age=span_of(max_age), approximate=not exact, unacked=unacked)

@@ -23,11 +23,13 @@ def find(
     topic: TopicName,
     content: Content,
     slot_basis: SlotBasis = None,
-    everywhere: Annotated[
-        bool, typer.Option("--everywhere", help="Search all slots, for a message whose slot basis is not known.")
-    ] = False,
+    everywhere: Annotated[bool, typer.Option("--everywhere")] = False,
 ) -> None:
-    """Show the state of a message. Exit code 1: not found, because it was acked, cancelled, or never sent."""
+    """Show the state of a message. Exit code 1: not found, because it was acked, cancelled, or never sent.
+
+    Options:
+        everywhere: Search all slots, for a message whose slot basis is not known.
+    """
     with session.opened(topic) as (client, definition):
         found = client.inspect(definition).find(content, slot_basis, everywhere)
     if session.json:
@@ -109,36 +111,25 @@ def _stored_in_words(message: PeekedMessage, now_ms: int) -> str:
 def search(
     session: Session,
     topic: TopicName,
-    pattern: Annotated[
-        bytes | None,
-        typer.Argument(
-            metavar="PATTERN",
-            help="Glob pattern of contents, with * ? and \\[...]. Default: all contents.",
-            parser=payload,
-        ),
-    ] = None,
-    prefix: Annotated[
-        bytes | None,
-        typer.Option(
-            metavar="TEXT", help="Only contents that start with this text, instead of a pattern.", parser=payload
-        ),
-    ] = None,
-    places: Annotated[
-        list[Place] | None,
-        typer.Option("--place", help="Only messages in this state. Can be given more than once. Default: all states."),
-    ] = None,
+    pattern: Annotated[bytes | None, typer.Argument(metavar="PATTERN", parser=payload)] = None,
+    prefix: Annotated[bytes | None, typer.Option(metavar="TEXT", parser=payload)] = None,
+    places: Annotated[list[Place] | None, typer.Option("--place")] = None,
     slots: Slots = None,
-    limit: Annotated[int, typer.Option(min=1, max=1_000, help="Stop after about this many messages.")] = 50,
-    budget: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Stop after about this many entries have been examined.")
-    ] = 1_000_000,
-    cursor: Annotated[
-        str | None, typer.Option(metavar="CURSOR", help="Continue where an earlier search stopped.")
-    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1000)] = 50,
+    budget: Annotated[int, typer.Option(min=1, metavar="N")] = 1_000_000,
+    cursor: Annotated[str | None, typer.Option(metavar="CURSOR")] = None,
 ) -> None:
     """Search messages by content. Exit code 1: none found.
 
     A message whose state changes during the search may be missed or shown twice.
+
+    Options:
+        pattern: Glob pattern of contents, with * ? and [...]. Default: all contents.
+        prefix: Only contents that start with this text, instead of a pattern.
+        places: Only messages in this state. Can be given more than once. Default: all states.
+        limit: Stop after about this many messages.
+        budget: Stop after about this many entries have been examined.
+        cursor: Continue where an earlier search stopped.
     """
     with session.client() as client:
         definition = client.topic(topic)

@@ -33,12 +33,17 @@ _DUE = {"store": "due", "in-flight": "lease ends", "retry": "retry"}
 def peek(
     session: Session,
     topic: TopicName,
-    place: Annotated[Where, typer.Option(help="Which messages: backlog, in flight, or waiting for a retry.")] = "store",
-    limit: Annotated[int, typer.Option(min=1, max=1_000, help="Maximum number of messages.")] = 20,
+    place: Annotated[Where, typer.Option()] = "store",
+    limit: Annotated[int, typer.Option(min=1, max=1000)] = 20,
     slots: Slots = None,
     group: Group = None,
 ) -> None:
-    """Show the next messages without claiming them. A stream topic requires --group."""
+    """Show the next messages without claiming them. A stream topic requires --group.
+
+    Options:
+        place: Which messages: backlog, in flight, or waiting for a retry.
+        limit: Maximum number of messages.
+    """
     with session.opened(topic) as (client, definition):
         check_group(definition, group, "new")
         if group is not None:
@@ -103,17 +108,18 @@ def reschedule(
     session: Session,
     topic: TopicName,
     content: Content,
-    due_in: Annotated[
-        int | None,
-        typer.Option(
-            "--in", metavar="DURATION", help="New due time, as a duration from now; 0s for now.", parser=duration
-        ),
-    ] = None,
-    at: Annotated[int | None, typer.Option(metavar="TIME", help="New due time.", parser=instant)] = None,
-    priority: Annotated[int | None, typer.Option(help="The new priority.")] = None,
+    due_in: Annotated[int | None, typer.Option("--in", metavar="DURATION", parser=duration)] = None,
+    at: Annotated[int | None, typer.Option(metavar="TIME", parser=instant)] = None,
+    priority: Annotated[int | None, typer.Option()] = None,
     slot_basis: SlotBasis = None,
 ) -> None:
-    """Change the due time or priority of a message. Exit code 1: there is no such message."""
+    """Change the due time or priority of a message. Exit code 1: there is no such message.
+
+    Options:
+        due_in: New due time, as a duration from now; 0s for now.
+        at: New due time.
+        priority: The new priority.
+    """
 
     def act(control: Control) -> ControlResult:
         moment = None if at is None else moment_at(at)

@@ -14,13 +14,17 @@ from rmq.errors import InvalidValueError
 
 def metrics(
     session: Session,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on. The metrics are served without a login.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65_535, help="Port to listen on; 0 for a free one.")] = 9_460,
-    once: Annotated[bool, typer.Option("--once", help="Print the metrics once and exit.")] = False,
+    host: Annotated[str, typer.Option()] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535)] = 9_460,
+    once: Annotated[bool, typer.Option("--once")] = False,
 ) -> None:
-    """Serve Prometheus metrics of all topics until interrupted with Ctrl-C. Requires the extra `metrics`."""
+    """Serve Prometheus metrics of all topics until interrupted with Ctrl-C. Requires the extra `metrics`.
+
+    Options:
+        host: Address to listen on. The metrics are served without a login.
+        port: Port to listen on; 0 for a free one.
+        once: Print the metrics once and exit.
+    """
     exporter = load_metrics()
     with session.client() as client:
         if once:

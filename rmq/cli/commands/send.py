@@ -38,115 +38,60 @@ Numbered = tuple[str, Callable[[], Row]]
 
 @dataclass(frozen=True, slots=True)
 class MergingSend:
-    """Options for topics with a merge."""
+    """Options for topics with a merge.
 
-    version: Annotated[
-        int | None, typer.Option("--version", metavar="N", min=0, max=MAX_WHOLE, help="newest: version of the body.")
-    ] = None
-    weight: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            max=MAX_COUNT,
-            help="merge: number of sends that the message counts as.  \\[default: 1]",
-        ),
-    ] = None
-    part: Annotated[
-        bytes | None, typer.Option(metavar="TEXT", help="join: name of this part of the whole.", parser=payload)
-    ] = None
-    of: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="join: number of different parts of the whole.")
-    ] = None
-    once: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="merge: idempotency key for the whole input. If it is sent again within an hour, it counts once.",
-        ),
-    ] = None
-    fold: Annotated[
-        bool, typer.Option("--fold", help="merge: merge messages with the same content before they are sent.")
-    ] = False
+    Attributes:
+        version: newest: version of the body.
+        weight: merge: number of sends that the message counts as.  [default: 1]
+        part: join: name of this part of the whole.
+        of: join: number of different parts of the whole.
+        once: merge: idempotency key for the whole input. If it is sent again within an hour, it counts once.
+        fold: merge: merge messages with the same content before they are sent.
+    """
+
+    version: Annotated[int | None, typer.Option("--version", metavar="N", min=0, max=MAX_WHOLE)] = None
+    weight: Annotated[int | None, typer.Option(metavar="N", min=1, max=MAX_COUNT)] = None
+    part: Annotated[bytes | None, typer.Option(metavar="TEXT", parser=payload)] = None
+    of: Annotated[int | None, typer.Option(metavar="N", min=1)] = None
+    once: Annotated[str | None, typer.Option(metavar="NAME")] = None
+    fold: Annotated[bool, typer.Option("--fold")] = False
 
 
 def send(
     session: Session,
     topic: TopicName,
-    contents: Annotated[
-        list[bytes] | None,
-        typer.Argument(
-            metavar="CONTENT",
-            help="Contents of the messages. Default: each line of stdin is a content.",
-            parser=payload,
-        ),
-    ] = None,
-    file: Annotated[
-        Path | None, typer.Option("--file", "-f", metavar="FILE", help="Read lines from a file; - for stdin.")
-    ] = None,
-    jsonl: Annotated[
-        bool,
-        typer.Option(
-            "--jsonl",
-            help="Lines are JSON objects: content or fields, body, slot_basis, time_range, priority, fixed_time, "
-            "delay, version, weight, part, of.",
-        ),
-    ] = False,
-    time_range: Annotated[
-        int | None,
-        typer.Option(
-            metavar="DURATION",
-            help="range-merge: merge window, such as 5s. Default: the topic's window, if it has one.",
-            parser=duration,
-        ),
-    ] = None,
-    priority: Annotated[
-        int | None,
-        typer.Option(help="priority: 1 or more; larger ones go first. With ties any, larger than max_retries."),
-    ] = None,
-    at: Annotated[
-        int | None,
-        typer.Option(metavar="TIME", help="fixed-time: due time, such as 2026-01-31T14:30:00Z.", parser=instant),
-    ] = None,
-    due_in: Annotated[
-        int | None,
-        typer.Option(
-            "--in", metavar="DURATION", help="fixed-time: due after this duration, by Redis' clock.", parser=duration
-        ),
-    ] = None,
-    fields: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--field",
-            metavar="NAME=VALUE",
-            help="stream: a field of the entry, instead of CONTENT. Can be given more than once.",
-        ),
-    ] = None,
-    body: Annotated[
-        bytes | None,
-        typer.Option(metavar="TEXT", help="Body of the message. For max, min and sum: a number.", parser=payload),
-    ] = None,
-    slot_basis: Annotated[
-        bytes | None,
-        typer.Option(
-            metavar="TEXT",
-            help="Routing key: the slot is computed from it instead of from the content.",
-            parser=payload,
-        ),
-    ] = None,
+    contents: Annotated[list[bytes] | None, typer.Argument(metavar="CONTENT", parser=payload)] = None,
+    file: Annotated[Path | None, typer.Option("--file", "-f", metavar="FILE")] = None,
+    jsonl: Annotated[bool, typer.Option("--jsonl")] = False,
+    time_range: Annotated[int | None, typer.Option(metavar="DURATION", parser=duration)] = None,
+    priority: Annotated[int | None, typer.Option()] = None,
+    at: Annotated[int | None, typer.Option(metavar="TIME", parser=instant)] = None,
+    due_in: Annotated[int | None, typer.Option("--in", metavar="DURATION", parser=duration)] = None,
+    fields: Annotated[list[str] | None, typer.Option("--field", metavar="NAME=VALUE")] = None,
+    body: Annotated[bytes | None, typer.Option(metavar="TEXT", parser=payload)] = None,
+    slot_basis: Annotated[bytes | None, typer.Option(metavar="TEXT", parser=payload)] = None,
     *,
     merging: MergingSend,
-    kind: Annotated[
-        str | None,
-        typer.Option(
-            "--type", metavar="TYPE", help="Type of a new topic: range-merge, priority, fixed-time or stream."
-        ),
-    ] = None,
-    slots: Annotated[
-        int | None, typer.Option(help="Number of slots of a new topic, a power of two.  \\[default: 1]")
-    ] = None,
+    kind: Annotated[str | None, typer.Option("--type", metavar="TYPE")] = None,
+    slots: Annotated[int | None, typer.Option()] = None,
 ) -> None:
-    """Send messages. A content that is already queued is merged; on a stream topic each message is an entry."""
+    """Send messages. A content that is already queued is merged; on a stream topic each message is an entry.
+
+    Options:
+        contents: Contents of the messages. Default: each line of stdin is a content.
+        file: Read lines from a file; - for stdin.
+        jsonl: Lines are JSON objects: content or fields, body, slot_basis, time_range, priority, fixed_time, delay,
+            version, weight, part, of.
+        time_range: range-merge: merge window, such as 5s. Default: the topic's window, if it has one.
+        priority: priority: 1 or more; larger ones go first. With ties any, larger than max_retries.
+        at: fixed-time: due time, such as 2026-01-31T14:30:00Z.
+        due_in: fixed-time: due after this duration, by Redis' clock.
+        fields: stream: a field of the entry, instead of CONTENT. Can be given more than once.
+        body: Body of the message. For max, min and sum: a number.
+        slot_basis: Routing key: the slot is computed from it instead of from the content.
+        kind: Type of a new topic: range-merge, priority, fixed-time or stream.
+        slots: Number of slots of a new topic, a power of two.  [default: 1]
+    """
     if (contents or fields) and (file or jsonl):
         raise InvalidValueError("CONTENT and --field cannot be combined with --file or --jsonl")
     if contents and fields:

@@ -52,21 +52,20 @@ Figures = TopicStats | StreamFigures
 
 def stats(
     session: Session,
-    topics: Annotated[
-        list[str] | None, typer.Argument(metavar="TOPIC", help="Names of topics. Default: all topics.")
-    ] = None,
-    slots: Annotated[bool, typer.Option("--slots", help="Also show each slot that has been used.")] = False,
-    watch: Annotated[
-        float | None,
-        typer.Option(min=0.1, max=86_400, metavar="S", help="Repeat at this interval until interrupted with Ctrl-C."),
-    ] = None,
-    group: Annotated[
-        str | None, typer.Option(metavar="NAME", help="stream: show only this group, with its consumers.")
-    ] = None,
+    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC")] = None,
+    slots: Annotated[bool, typer.Option("--slots")] = False,
+    watch: Annotated[float | None, typer.Option(min=0.1, max=86400, metavar="S")] = None,
+    group: Annotated[str | None, typer.Option(metavar="NAME")] = None,
 ) -> None:
     """Show the number of messages in each state, and the totals since the topics were created.
 
     For stream topics: length, oldest and newest entry, and the lag of each group.
+
+    Options:
+        topics: Names of topics. Default: all topics.
+        slots: Also show each slot that has been used.
+        watch: Repeat at this interval until interrupted with Ctrl-C.
+        group: stream: show only this group, with its consumers.
     """
     with session.client() as client:
         wanted = [client.topic(name) for name in topics] if topics else None

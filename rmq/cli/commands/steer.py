@@ -29,10 +29,14 @@ def reprioritise(
     session: Session,
     topic: TopicName,
     content: Content,
-    priority: Annotated[int, typer.Argument(help="The new priority.")],
+    priority: Annotated[int, typer.Argument()],
     slot_basis: SlotBasis = None,
 ) -> None:
-    """Change the priority of a message. Exit code 1: there is no such message."""
+    """Change the priority of a message. Exit code 1: there is no such message.
+
+    Options:
+        priority: The new priority.
+    """
     steer(session, topic, content, "reprioritised", lambda control: control.reprioritise(content, priority, slot_basis))
 
 
@@ -64,14 +68,16 @@ def _pause(session: Session, topic: str, slots: list[int] | None, group: str | N
 def purge(
     session: Session,
     topic: TopicName,
-    place: Annotated[
-        Literal["store", "retry"], typer.Option(help="Which messages: the backlog, or those waiting for a retry.")
-    ] = "store",
+    place: Annotated[Literal["store", "retry"], typer.Option()] = "store",
     slots: Slots = None,
     limit: Limit = None,
     yes: Yes = False,
 ) -> None:
-    """Delete the backlog permanently, once the topic's name is confirmed. For dead messages, use `rmq dead purge`."""
+    """Delete the backlog permanently, once the topic's name is confirmed. For dead messages, use `rmq dead purge`.
+
+    Options:
+        place: Which messages: the backlog, or those waiting for a retry.
+    """
     with session.opened(topic) as (client, definition):
 
         def count() -> int:
@@ -94,10 +100,14 @@ def purge(
 def audit(
     session: Session,
     topic: TopicName,
-    limit: Annotated[int, typer.Option(min=1, max=1_000, help="Maximum number of lines.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=1000)] = 50,
     slots: Slots = None,
 ) -> None:
-    """Show the audit log of a topic, newest line first."""
+    """Show the audit log of a topic, newest line first.
+
+    Options:
+        limit: Maximum number of lines.
+    """
     with session.opened(topic) as (client, definition):
         if definition.type is TopicType.STREAM:
             lines = client.stream(definition).audit(limit)

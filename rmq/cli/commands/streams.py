@@ -42,12 +42,13 @@ def move_group(
     session: Session,
     topic: StreamName,
     group: GroupName,
-    place: Annotated[
-        str,
-        typer.Argument(metavar="new|all|ID|TIME|AGE", help="New position: after this id, or from this time or age on."),
-    ],
+    place: Annotated[str, typer.Argument(metavar="new|all|ID|TIME|AGE")],
 ) -> None:
-    """Set the position of a group. Entries that are in flight, waiting or dead are not affected."""
+    """Set the position of a group. Entries that are in flight, waiting or dead are not affected.
+
+    Options:
+        place: New position: after this id, or from this time or age on.
+    """
     with session.opened(topic) as (client, definition):
         named = place in ("new", "all")
         try:
@@ -62,9 +63,13 @@ def remove_group(
     session: Session,
     topic: StreamName,
     group: GroupName,
-    force: Annotated[bool, typer.Option("--force", help="Remove the group even if a consumer is active.")] = False,
+    force: Annotated[bool, typer.Option("--force")] = False,
 ) -> None:
-    """Remove a group with its position, pending entries and dead entries. Exit code 1: there is no such group."""
+    """Remove a group with its position, pending entries and dead entries. Exit code 1: there is no such group.
+
+    Options:
+        force: Remove the group even if a consumer is active.
+    """
     with session.client() as client:
         removed = client.stream(topic).remove_group(group, force=force)
     done = f"group {group} removed" if removed else f"topic {topic} has no group {group}"
@@ -86,18 +91,17 @@ def remove_consumer(
     session: Session,
     topic: StreamName,
     group: GroupName,
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name of a dead consumer.")] = None,
-    gone: Annotated[
-        bool, typer.Option("--gone", help="Remove all consumers that are gone, instead of one by name.")
-    ] = False,
-    idle: Annotated[
-        int | None,
-        typer.Option(
-            metavar="DURATION", help="With --gone: minimum idle time.  \\[default: two leases]", parser=duration
-        ),
-    ] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME")] = None,
+    gone: Annotated[bool, typer.Option("--gone")] = False,
+    idle: Annotated[int | None, typer.Option(metavar="DURATION", parser=duration)] = None,
 ) -> None:
-    """Remove a dead consumer. Its entries go to the other consumers at once."""
+    """Remove a dead consumer. Its entries go to the other consumers at once.
+
+    Options:
+        name: Name of a dead consumer.
+        gone: Remove all consumers that are gone, instead of one by name.
+        idle: With --gone: minimum idle time.  [default: two leases]
+    """
     if (name is None) is not gone or (idle is not None and not gone):
         raise InvalidValueError("give either the NAME of a consumer, or --gone, optionally with --idle")
     with session.client() as client:
@@ -119,23 +123,20 @@ def pending(
     session: Session,
     topic: StreamName,
     group: GroupName,
-    consumer: Annotated[str | None, typer.Option(metavar="NAME", help="Only entries of this consumer.")] = None,
-    first: Annotated[
-        str | None,
-        typer.Option("--from", metavar=BOUND, help="First id; '(ID' excludes it. Default: the oldest entry."),
-    ] = None,
-    idle: Annotated[
-        int | None,
-        typer.Option(
-            metavar="DURATION",
-            help="Only entries that have not been claimed or renewed for this long.",
-            parser=duration,
-        ),
-    ] = None,
-    limit: Annotated[int, typer.Option(min=0, metavar="N", help="Maximum number of entries; 0 for all.")] = 50,
+    consumer: Annotated[str | None, typer.Option(metavar="NAME")] = None,
+    first: Annotated[str | None, typer.Option("--from", metavar=BOUND)] = None,
+    idle: Annotated[int | None, typer.Option(metavar="DURATION", parser=duration)] = None,
+    limit: Annotated[int, typer.Option(min=0, metavar="N")] = 50,
     slots: Slots = None,
 ) -> None:
-    """Show the entries that a group has not acked, with consumer, idle time, and number of deliveries."""
+    """Show the entries that a group has not acked, with consumer, idle time, and number of deliveries.
+
+    Options:
+        consumer: Only entries of this consumer.
+        first: First id; '(ID' excludes it. Default: the oldest entry.
+        idle: Only entries that have not been claimed or renewed for this long.
+        limit: Maximum number of entries; 0 for all.
+    """
     with session.opened(topic) as (client, definition):
         start = None if first is None else bound_of(first, "--from", redis_now_ms(client, definition))
         idle_s = 0.0 if idle is None else idle / 1000

@@ -121,29 +121,22 @@ def show_topic(session: Session, topic: TopicName) -> None:
 def create_topic(
     session: Session,
     topic: TopicName,
-    kind: Annotated[str, typer.Option("--type", metavar="TYPE", help="range-merge, priority, fixed-time or stream.")],
+    kind: Annotated[str, typer.Option("--type", metavar="TYPE")],
     merging: MergeKind,
     bounds: MergeBounds,
-    slots: Annotated[
-        int,
-        typer.Option(
-            help="Number of slots (partitions), a power of two. With ZooKeeper, it limits the workers of a topic."
-        ),
-    ] = 1,
-    ties: Annotated[
-        Ties | None,
-        typer.Option(
-            metavar="ORDER",
-            help="priority: order of equal priorities: oldest first (default), or any, for priorities up to 2^53 - 1.",
-            parser=typed(parse_ties),
-        ),
-    ] = None,
-    max_priority: Annotated[
-        int | None, typer.Option(metavar="N", help="priority, ties oldest: largest priority. Default: 1048575.")
-    ] = None,
+    slots: Annotated[int, typer.Option()] = 1,
+    ties: Annotated[Ties | None, typer.Option(metavar="ORDER", parser=typed(parse_ties))] = None,
+    max_priority: Annotated[int | None, typer.Option(metavar="N")] = None,
     **options: Any,
 ) -> None:
-    """Register a topic. Exit code 1: it is already registered with another definition."""
+    """Register a topic. Exit code 1: it is already registered with another definition.
+
+    Options:
+        kind: range-merge, priority, fixed-time or stream.
+        slots: Number of slots (partitions), a power of two. With ZooKeeper, it limits the workers of a topic.
+        ties: priority: order of equal priorities: oldest first (default), or any, for priorities up to 2^53 - 1.
+        max_priority: priority, ties oldest: largest priority. Default: 1048575.
+    """
     settings, kept = _chosen(options)
     topic_type = parse_type(kind, "--type")
     wanted = Topic(

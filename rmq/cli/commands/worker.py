@@ -36,53 +36,28 @@ LogFormat = Literal["text", "json"]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Options of a worker process."""
+    """Options of a worker process.
 
-    drain_s: Annotated[
-        float, typer.Option("--drain", min=0, metavar="S", help="Seconds to wait for running handlers at shutdown.")
-    ] = DRAIN_S
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=1_000, metavar="N", help="Number of threads of each listener. Overrides each listener's setting."
-        ),
-    ] = None
-    handlers: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=10_000,
-            metavar="N",
-            help="Maximum number of handlers that run in parallel in a process, over all listeners.",
-        ),
-    ] = None
-    idle: Annotated[
-        Literal["normal", "economy"],
-        typer.Option(
-            help="How to wait for messages. economy sends few commands, for servers that are billed per command."
-        ),
-    ] = "normal"
-    exit_when_hung: Annotated[
-        bool,
-        typer.Option(
-            "--exit-when-hung",
-            help="Once a handler has run for longer than its listener's timeout, let the others finish, and end with "
-            "exit code 75.",
-        ),
-    ] = False
-    log_level: Annotated[Level, typer.Option(help="Log level of stderr.")] = "info"
-    log_format: Annotated[
-        Literal["text", "json"], typer.Option(help="Log format: text, or one JSON object per line.")
-    ] = "text"
-    metrics_port: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=65_535,
-            metavar="PORT",
-            help="Serve Prometheus metrics on this port. Several processes use consecutive ports.",
-        ),
-    ] = None
+    Attributes:
+        drain_s: Seconds to wait for running handlers at shutdown.
+        threads: Number of threads of each listener. Overrides each listener's setting.
+        handlers: Maximum number of handlers that run in parallel in a process, over all listeners.
+        idle: How to wait for messages. economy sends few commands, for servers that are billed per command.
+        exit_when_hung: Once a handler has run for longer than its listener's timeout, let the others finish, and end
+            with exit code 75.
+        log_level: Log level of stderr.
+        log_format: Log format: text, or one JSON object per line.
+        metrics_port: Serve Prometheus metrics on this port. Several processes use consecutive ports.
+    """
+
+    drain_s: Annotated[float, typer.Option("--drain", min=0, metavar="S")] = DRAIN_S
+    threads: Annotated[int | None, typer.Option(min=1, max=1000, metavar="N")] = None
+    handlers: Annotated[int | None, typer.Option(min=1, max=10000, metavar="N")] = None
+    idle: Annotated[Literal["normal", "economy"], typer.Option()] = "normal"
+    exit_when_hung: Annotated[bool, typer.Option("--exit-when-hung")] = False
+    log_level: Annotated[Level, typer.Option()] = "info"
+    log_format: Annotated[Literal["text", "json"], typer.Option()] = "text"
+    metrics_port: Annotated[int | None, typer.Option(min=1, max=65535, metavar="PORT")] = None
     metrics_host: Annotated[
         str | None,
         typer.Option(
@@ -95,25 +70,19 @@ class Settings:
 
 def worker(
     session: Session,
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODULE:CLIENT",
-            help="MODULE:NAME of an RmqClient, or of a function without arguments that returns one.",
-        ),
-    ],
+    target: Annotated[str, typer.Argument(metavar="MODULE:CLIENT")],
     settings: Settings,
-    processes: Annotated[
-        int | None,
-        typer.Option(min=1, max=1_000, metavar="N", help="Number of processes. A process that crashes is restarted."),
-    ] = None,
-    reload: Annotated[
-        bool,
-        typer.Option("--reload", help="For development: restart when a Python file below this folder changes."),
-    ] = False,
+    processes: Annotated[int | None, typer.Option(min=1, max=1000, metavar="N")] = None,
+    reload: Annotated[bool, typer.Option("--reload")] = False,
     supervised: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
-    """Run the listeners of MODULE:CLIENT until SIGTERM or Ctrl-C, then let running handlers finish."""
+    """Run the listeners of MODULE:CLIENT until SIGTERM or Ctrl-C, then let running handlers finish.
+
+    Options:
+        target: MODULE:NAME of an RmqClient, or of a function without arguments that returns one.
+        processes: Number of processes. A process that crashes is restarted.
+        reload: For development: restart when a Python file below this folder changes.
+    """
     if session.options.verbose:
         settings = replace(settings, log_level="debug")
     log_to_stderr(settings.log_level.upper(), settings.log_format == "json")
