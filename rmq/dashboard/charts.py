@@ -1,12 +1,17 @@
-"""Line charts as SVG. Pure. Text is HTML beside the drawing, so that it keeps its size on a phone."""
+"""Line charts as SVG, and the slots of a topic or of a stream's group as coloured cells. Pure.
+
+Text is HTML beside the drawing, so that it keeps its size on a phone.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from rmq import GroupSlot, GroupStats, SlotStats, TopicStats
 from rmq.spi import span
 
 WIDTH, HEIGHT = 600, 120
@@ -130,3 +135,67 @@ def _paths(placed: Sequence[tuple[int, float, float, float]], gap_ms: int) -> tu
     if before is not None:
         area.append(f"L{before[1]} {HEIGHT}Z")
     return "".join(path), "".join(area)
+
+
+Heat = list[tuple[int, str, str]]
+"""Per slot: number, CSS class of its colour, and tooltip."""
+
+METRICS = {
+    "backlog": ("backlog", "backlog"),
+    "due": ("due_now", "due now"),
+    "late": ("lateness_ms", "lateness"),
+    "flight": ("in_flight", "in flight"),
+    "waiting": ("waiting", "waiting"),
+    "dead": ("dead", "dead"),
+}
+"""Metric of the colours -> its attribute of `TopicStats`, and its label."""
+
+GROUP_METRICS = {"lag": ("lag", "lag"), **{metric: METRICS[metric] for metric in ("flight", "waiting", "dead")}}
+"""Metric of a group's colours -> its attribute of `GroupSlot`, and its label."""
+HEAT_STEPS = 7
+OWNER_COLOURS = 12
+
+
+def by_slot(stats: TopicStats | GroupStats) -> list[tuple[SlotStats | GroupSlot, TopicStats | GroupSlot]]:
+    """Return each slot of a topic or group with the object that has its figures."""
+    if isinstance(stats, GroupStats):
+        return [(slot, slot) for slot in stats.slots]
+    return [(slot, TopicStats(stats.topic, (slot,))) for slot in stats.slots]
+
+
+def by_metric(stats: TopicStats | GroupStats, metric: str) -> list[tuple[Any, Any]]:
+    """Return the slots as `by_slot` does, but the highest metric first; by number if it is `owner`."""
+    return sorted(by_slot(stats), key=lambda row: -_value(row[1], metric))
+
+
+def heat(stats: TopicStats | GroupStats, metric: str, owners: Mapping[int, str], names: Sequence[str]) -> Heat:
+    """Return the slots of a topic or group in colours of a metric or of their owners.
+
+    Args:
+        stats: The figures.
+        metric: One of `METRICS`, for a group of `GROUP_METRICS`, or `owner`.
+        owners: Slot -> name of its owner.
+        names: All owners; the position of a name determines its colour.
+    """
+    rows = [(slot, _value(figures, metric)) for slot, figures in by_slot(stats)]
+    highest = max((value for _, value in rows), default=0)
+    cells: Heat = []
+    for slot, value in rows:
+        owner = owners.get(slot.slot)
+        if metric == "owner":
+            colour = "none" if owner is None else f"owner{names.index(owner) % OWNER_COLOURS}"
+            said = owner or "no owner"
+        else:
+            level = 0 if not value else 1 + min(HEAT_STEPS - 1, int(value / highest * (HEAT_STEPS - 0.001)))
+            label = "ms late" if metric == "late" else {**METRICS, **GROUP_METRICS}[metric][1]
+            colour, said = f"heat{level}", f"{value:,} {label}" + (f", {owner}" if owner else "")
+        if slot.paused:
+            colour, said = f"{colour} paused", f"{said}, paused"
+        cells.append((slot.slot, colour, f"slot {slot.slot}: {said}"))
+    return cells
+
+
+def _value(figures: TopicStats | GroupSlot, metric: str) -> int:
+    """Return a metric of a slot; 0 if it is unknown, or for the metric `owner`, which is no number."""
+    attribute, _ = {**METRICS, **GROUP_METRICS}.get(metric, ("", ""))
+    return getattr(figures, attribute, 0) or 0

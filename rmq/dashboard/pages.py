@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
+from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -12,12 +13,11 @@ from starlette.routing import Route
 
 from rmq import Topic, TopicType
 from rmq.dashboard.background import Jobs
-from rmq.dashboard.finding import results_of
-from rmq.dashboard.heat import GROUP_METRICS, METRICS, by_group_metric, by_metric, heat, heat_of_group
+from rmq.dashboard.charts import GROUP_METRICS, METRICS, by_metric, heat
 from rmq.dashboard.queries import PERIODS, RANGES, Reader, TopicNow, basis_for, digest
-from rmq.dashboard.rendering import Pages
-from rmq.errors import InvalidValueError
-from rmq.spi import AnyPlace, checked_slots
+from rmq.dashboard.rendering import Pages, link
+from rmq.errors import InvalidValueError, RedisUnavailableError, RmqError
+from rmq.spi import AnyPlace, checked_slots, id_key
 
 PAGE = 50
 SECTIONS: tuple[AnyPlace, ...] = get_args(AnyPlace)
@@ -47,6 +47,20 @@ SORTED: dict[str, Callable[[TopicNow], Any]] = {
 """Sort keys of the table of topics: names ascending, numbers descending."""
 SLOT_ROWS = 16
 """Number of slots that a table shows at a time."""
+
+
+MOST_RESULTS = 50
+MOST_TOPICS = 50
+"""Maximum number of topics in which a message is searched, since each topic costs a call."""
+
+
+class Result(NamedTuple):
+    """A search result: kind, name, address of its page, and location."""
+
+    kind: str
+    name: str
+    address: str
+    more: str
 
 
 class Views:
@@ -91,7 +105,7 @@ class Views:
     def find(self, request: Request) -> Response:
         """Show the results of the search field: topics, groups and workers by name, messages by content."""
         asked = request.query_params.get("q", "").strip()
-        results, cut = results_of(self._reader, asked) if asked else ([], False)
+        results, cut = _results_of(self._reader, asked) if asked else ([], False)
         exact = [each for each in results if each.name == asked]
         if len(results) == 1 or len(exact) == 1:
             return RedirectResponse((exact or results)[0].address, 303)
@@ -142,12 +156,16 @@ class Views:
         owners = self._reader.owners(now.topic, name)
         values: dict[str, Any] = {
             "topic": now.topic, "group": group, "metric": metric, "metrics": GROUP_METRICS, "owners": owners,
-            "heat": heat_of_group(group, metric, owners, sorted(set(owners.values()))),
+            "heat": heat(group, metric, owners, sorted(set(owners.values()))),
             "listening": self._reader.listening(now.topic, name), "jobs": self._jobs.of(now.topic.name),
             "handlers": self._reader.handler_times(now.topic, name),
             "consumers": [each for each in self._reader.consumers(now.topic) if each.group == name],
         }  # fmt: skip
-        rows = by_group_metric(group, now.stream, metric)
+        now_ms = {slot.slot: slot.now_ms for slot in now.stream.slots}
+        rows = [
+            (slot, id_key(slot.oldest_id)[0] if slot.oldest_id else 0, now_ms.get(slot.slot, 0))
+            for slot, _ in by_metric(group, metric)
+        ]
         return self._pages.render(request, "group.html", **values, **_part_of(request, rows))
 
     def slot(self, request: Request) -> Response:
@@ -329,3 +347,32 @@ def _ranges(slots: Iterable[int]) -> str:
         numbers = [slot for _, slot in run]
         parts.append(str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}")
     return ", ".join(parts)
+
+
+def _results_of(reader: Reader, asked: str) -> tuple[list[Result], bool]:
+    """Return the results of a search, exact names first, and whether there are more than `MOST_RESULTS`."""
+    lowered = asked.lower()
+    names = [Result("topic", each.name, f"/topic/{quote(each.name)}", "") for each in reader.topics()]
+    for now in reader.overview().topics:
+        name, page = now.topic.name, f"/topic/{quote(now.topic.name)}/group/"
+        names += [Result("group", group.group, page + quote(group.group), f"of {name}") for group in now.groups]
+    names += [Result("worker", each.name, f"/worker/{quote(each.name)}", "") for each in reader.workers()]
+    results = [each for each in names if lowered in each.name.lower()]
+    results.sort(key=lambda each: (each.name != asked, not each.name.lower().startswith(lowered)))
+    results += _messages_of(reader, asked)
+    return results[:MOST_RESULTS], len(results) > MOST_RESULTS
+
+
+def _messages_of(reader: Reader, content: str) -> list[Result]:
+    results: list[Result] = []
+    for topic in [each for each in reader.topics() if each.type is not TopicType.STREAM][:MOST_TOPICS]:
+        try:
+            message = reader.client.inspect(topic).find(content)
+        except RedisUnavailableError:
+            raise
+        except RmqError:  # a topic that cannot be read, or whose contents cannot be as long
+            continue
+        if not message.gone:
+            address = link("/message", topic=topic.name, content=content)
+            results.append(Result("message", content, address, f"in {topic.name}"))
+    return results

@@ -11,26 +11,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from rmq import __version__
+from rmq import __version__, spi
 from rmq.dashboard.charts import short
 from rmq.dashboard.queries import Reader, digest
 from rmq.dashboard.security import NOTE_COOKIE, Forms
 from rmq.dashboard.settings import Settings
 from rmq.errors import InvalidValueError, RedisUnavailableError, RmqError, UnknownTopicError
-from rmq.spi import (
-    count_words,
-    dashed,
-    from_now,
-    items_words,
-    merge_name,
-    merge_words,
-    milliseconds,
-    safe_lines,
-    sends_words,
-    shown,
-    span,
-    when,
-)
+from rmq.spi import safe_lines
 
 FAILURES: dict[type[RmqError], tuple[int, str]] = {
     UnknownTopicError: (404, "Not found"),
@@ -111,8 +98,9 @@ class Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        functions = [short, span, when, from_now, payload, shown, message_link, link, dashed, percent, milliseconds]
-        functions += [count_words, items_words, merge_name, merge_words, sends_words]
+        functions = [short, payload, message_link, link, percent, spi.dashed, spi.shown]
+        functions += [spi.span, spi.when, spi.from_now, spi.milliseconds]
+        functions += [spi.count_words, spi.items_words, spi.merge_name, spi.merge_words, spi.sends_words]
         self._templates.globals.update({each.__name__: each for each in functions})  # pyright: ignore[reportUnknownMemberType]
 
     def render(self, request: Request, template: str, status: int = 200, **values: Any) -> Response:

@@ -23,7 +23,6 @@ CIRCLES = ({"thread_executor", "worker"},)
 SMALL_FILES = {
     "rmq.adapters.django.handlers",
     "rmq.dashboard.app",
-    "rmq.dashboard.finding",
     "rmq.dashboard.server",
     "rmq.demo.cluster",
     "rmq.testing.server",

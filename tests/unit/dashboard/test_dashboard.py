@@ -11,8 +11,7 @@ import pytest
 from rmq import GroupSlot, GroupStats, Minute, SlotStats, Topic, TopicStats, TopicType
 from rmq.dashboard import cache as cache_module
 from rmq.dashboard.cache import Cache
-from rmq.dashboard.charts import HEIGHT, MOST_POINTS, WIDTH, Line, draw, nice_top, short
-from rmq.dashboard.heat import heat, heat_of_group
+from rmq.dashboard.charts import HEIGHT, MOST_POINTS, WIDTH, Line, draw, heat, nice_top, short
 from rmq.dashboard.pages import slot_basis
 from rmq.dashboard.queries import Sample, Samples, basis_for
 from rmq.dashboard.rendering import MOST_TEXT, message_link, payload
@@ -112,10 +111,10 @@ def test_the_heat_map_of_owners() -> None:
 
 def test_the_heat_map_of_a_group() -> None:
     slots = [GroupSlot("t", n, "g", "", 0, 0, 0, lag, 0, n == 1, "") for n, lag in enumerate([0, 10, None])]
-    found = heat_of_group(GroupStats("g", tuple(slots)), "lag", {1: "host:1"}, ["host:1"])
+    found = heat(GroupStats("g", tuple(slots)), "lag", {1: "host:1"}, ["host:1"])
     assert [colour for _, colour, _ in found] == ["heat0", "heat7 paused", "heat0"]
     assert found[1][2] == "slot 1: 10 lag, host:1, paused"
-    owned = heat_of_group(GroupStats("g", tuple(slots)), "owner", {1: "host:1"}, ["host:1"])
+    owned = heat(GroupStats("g", tuple(slots)), "owner", {1: "host:1"}, ["host:1"])
     assert [colour for _, colour, _ in owned] == ["none", "owner0 paused", "none"]
 
 
