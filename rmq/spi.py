@@ -9,13 +9,14 @@ Each name is documented where it is defined. In short:
 Texts for terminals and pages, safe with hostile payloads, which they escape:
     `shown` (a payload or text on one line, cut), `safe_lines` (a text of several lines), `counted` (a number with its
     noun), `dashed` (the name of a setting), `when` (a time), `from_now` (a time relative to another), `span` and
-    `milliseconds` (lengths of time).
+    `milliseconds` (lengths of time), `json_payload` (a payload in JSON, which is exact).
 Texts about merges:
-    `merge_name`, `merge_words` (the settings of a topic), `sends_words`, `count_words` and `items_words` (the sends
-    that a message combines).
+    `merge_name`, `merge_words` (the settings of a topic), `sends_words`, `sent`, `count_words`, `items_words`,
+    `value_words` and `carried` (the sends that a message combines, their times and their value).
 Topics, messages and their places:
-    `Message`, `PayloadT`, `AnyPlace` (the states of a message), `checked_slots` and `check_async` (which raise
-    `InvalidValueError` for slots that a topic does not have, and for handlers that are not coroutine functions),
+    `Message`, `PayloadT`, `AnyPlace` (the states of a message), `checked_slots`, `check_group` and `check_async` (which
+    raise `InvalidValueError` for slots that a topic does not have, for a group that does not fit the topic's type, and
+    for handlers that are not coroutine functions),
     `id_key` (an id of a stream as numbers that order it), `TOTALS` (the counters of a slot).
 Figures of a minute, as `History` records them:
     `minute_of`, `minute_of_stream`, `sum_of`.
@@ -32,11 +33,20 @@ from collections.abc import Set as AbstractSet
 
 from rmq._admin.history import minute_of, minute_of_stream, sum_of
 from rmq._listening.listener import decorator
-from rmq._model.display import counted, dashed, from_now, milliseconds, safe_lines, shown, span, when
-from rmq._model.entries import id_key
+from rmq._model.display import counted, dashed, from_now, json_payload, milliseconds, safe_lines, shown, span, when
+from rmq._model.entries import check_group, id_key
 from rmq._model.figures import TOTALS
 from rmq._model.handlers import check_async
-from rmq._model.merge_words import count_words, items_words, merge_name, merge_words, sends_words
+from rmq._model.merge_words import (
+    carried,
+    count_words,
+    items_words,
+    merge_name,
+    merge_words,
+    sends_words,
+    sent,
+    value_words,
+)
 from rmq._model.messages import Message
 from rmq._model.times import monotonic_s
 from rmq._model.topics import checked_slots
@@ -48,10 +58,11 @@ from rmq._transport.urls import chosen_url
 
 # fmt: off
 __all__ = [
-    "RELOADED", "TOTALS", "AnyPlace", "Message", "PayloadT", "allows_host", "check_async", "checked_slots",
-    "chosen_url", "count_words", "counted", "dashed", "decorator", "end_with_parent", "from_now", "id_key",
-    "is_loopback", "items_words", "merge_name", "merge_words", "milliseconds", "minute_of", "minute_of_stream",
-    "monotonic_s", "network_of", "run_reloading", "safe_lines", "sends_words", "shown", "span", "sum_of", "when",
+    "RELOADED", "TOTALS", "AnyPlace", "Message", "PayloadT", "allows_host", "carried", "check_async", "check_group",
+    "checked_slots", "chosen_url", "count_words", "counted", "dashed", "decorator", "end_with_parent", "from_now",
+    "id_key", "is_loopback", "items_words", "json_payload", "merge_name", "merge_words", "milliseconds", "minute_of",
+    "minute_of_stream", "monotonic_s", "network_of", "run_reloading", "safe_lines", "sends_words", "sent", "shown",
+    "span", "sum_of", "value_words", "when",
 ]
 # fmt: on
 

@@ -25,14 +25,10 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 from typer.models import OptionInfo, ParameterInfo
 
-from rmq._model.display import safe_lines, shown
-from rmq._model.topics import Topic, TopicType
-from rmq._model.whereabouts import DeadMessage, FoundMessage
-from rmq._transport.urls import chosen_url
+from rmq import DeadMessage, FoundMessage, JsonFormatter, RmqClient, Topic, TopicType
 from rmq.cli.numbers import with_own_parser
-from rmq.client import RmqClient
 from rmq.errors import EnsembleMismatchError, FencedError, InvalidValueError, RmqError
-from rmq.logs import JsonFormatter
+from rmq.spi import chosen_url, safe_lines, shown
 
 FAILED, BAD_INPUT = 1, 2
 """Exit codes for a failure, and for invalid usage or input."""

@@ -8,14 +8,24 @@ from datetime import datetime
 from enum import Enum
 from typing import Any
 
-from rmq._model.deliveries import Delivery
-from rmq._model.display import json_payload
-from rmq._model.entries import DeadEntry, StreamDelivery, StreamEntry
-from rmq._model.figures import TOTALS, ConsumerStats, GroupStats, StreamStats, TopicStats
+from rmq import (
+    ConsumerStats,
+    DeadEntry,
+    DeadMessage,
+    Delivery,
+    FoundMessage,
+    GroupStats,
+    PeekedMessage,
+    StreamDelivery,
+    StreamEntry,
+    StreamStats,
+    Topic,
+    TopicStats,
+    Whereabouts,
+    WorkerInfo,
+)
 from rmq._model.merge_words import Carrier, item_count, plain_value
-from rmq._model.topics import Topic
-from rmq._model.whereabouts import DeadMessage, FoundMessage, PeekedMessage, Whereabouts
-from rmq._model.workers import WorkerInfo
+from rmq.spi import TOTALS, json_payload
 
 Document = dict[str, Any]
 

@@ -15,21 +15,12 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, BinaryIO, TypeAlias, cast
 
-from rmq._model.display import dashed
-from rmq._model.merge_words import merge_name
-from rmq._model.messages import (
-    FixedTimeMessage,
-    JoinMessage,
-    Message,
-    PriorityMessage,
-    RangeMergeMessage,
-    StreamMessage,
-)
+from rmq import FixedTimeMessage, JoinMessage, PriorityMessage, RangeMergeMessage, StreamMessage, Topic, TopicType
 from rmq._model.records import ITEMS, NUMBERS
 from rmq._model.times import number_ms, typed_duration_ms
-from rmq._model.topics import Topic, TopicType
 from rmq.cli.parsing import parse_instant_ms
 from rmq.errors import InvalidValueError
+from rmq.spi import Message, dashed, merge_name
 
 MOST_LINE_BYTES = 128 * 1_048_576
 """Maximum length of a line, enough for the largest body with each byte written as an escape of six characters."""

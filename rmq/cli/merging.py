@@ -8,14 +8,8 @@ from typing import Annotated, Any, TypeAlias
 
 import typer
 
-from rmq._model.display import dashed
-from rmq._model.merge_words import merge_name
-from rmq._model.merging import (
-    MAX_COUNT,
-    MAX_ITEM_BYTES,
-    MAX_ITEMS,
+from rmq import (
     PER_MESSAGE,
-    REDUCERS,
     Collect,
     Fixed,
     Leading,
@@ -23,15 +17,16 @@ from rmq._model.merging import (
     Overflow,
     PerMessage,
     PriorityRule,
-    Reducer,
     Sliding,
-    Window,
+    Topic,
+    TopicType,
 )
-from rmq._model.topics import Topic, TopicType
+from rmq._model.merging import MAX_COUNT, MAX_ITEM_BYTES, MAX_ITEMS, REDUCERS, Reducer, Window
 from rmq.cli.numbers import parse_number
 from rmq.cli.options import typed
 from rmq.cli.parsing import choice, parse_duration
 from rmq.errors import InvalidValueError
+from rmq.spi import dashed, merge_name
 
 JOIN = "join"
 KINDS = (*REDUCERS, JOIN)

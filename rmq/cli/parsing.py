@@ -11,12 +11,10 @@ from datetime import date, datetime, timedelta
 from enum import Enum
 from typing import TypeVar
 
-from rmq._model.display import dashed
-from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy
-from rmq._model.scores import Ties
+from rmq import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy, Ties, TopicType, WhenFull
 from rmq._model.times import epoch_number_ms, instant_ms, is_duration, moment_at, typed_duration_ms
-from rmq._model.topics import TopicType, WhenFull
 from rmq.errors import InvalidValueError
+from rmq.spi import dashed
 
 E = TypeVar("E", bound=Enum)
 _RATE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(?:/(s|m|h))?", re.ASCII)

@@ -7,13 +7,12 @@ from typing import Annotated
 
 import typer
 
-from rmq._model.display import shown
-from rmq._ownership import Coordinator
+from rmq import Coordinator, RmqClient
 from rmq._ownership.logins import encryption, login
 from rmq.cli.console import DEADLINE_S, Columns, Session, table_of
 from rmq.cli.options import TopicName, ZooKeeperCa, ZooKeeperCert, ZooKeeperKey, ZooKeeperUser
-from rmq.client import RmqClient
 from rmq.errors import InvalidValueError
+from rmq.spi import shown
 
 
 def adopt(

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from rmq._model.display import shown
 from rmq._processes import deployment, local_cluster
 from rmq._processes.cluster_state import State
 from rmq.cli.console import Session, make_group, register
 from rmq.cli.documents import picked
 from rmq.errors import InvalidValueError
+from rmq.spi import shown
 
 Folder = Annotated[Path, typer.Option("--folder", metavar="FOLDER", help="Folder for the state of the cluster.")]
 DEFAULT_FOLDER = Path("rmq-cluster")

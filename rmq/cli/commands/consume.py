@@ -9,16 +9,13 @@ from typing import Annotated, Literal
 
 import typer
 
-from rmq._claiming.consumer import Consumer
-from rmq._model.deliveries import Delivery
-from rmq._model.display import counted, span, when
-from rmq._model.entries import StreamDelivery
-from rmq._model.merge_words import carried, sends_words, sent
+from rmq import Consumer, Delivery, StreamDelivery
 from rmq._processes.signals import until_signal
 from rmq.cli import documents
 from rmq.cli.console import Session
 from rmq.cli.options import Group, Start, TopicName
 from rmq.errors import InvalidValueError, ReplyLostError
+from rmq.spi import carried, counted, sends_words, sent, span, when
 
 _SLICE_S = 0.25
 """Length of one poll, seconds: a signal takes effect between two polls, never between a claim and its reply."""

@@ -10,19 +10,14 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from rmq._admin.dead_letters import DeadFilter, DeadLetters, GroupDead
-from rmq._model.display import counted, from_now, shown
-from rmq._model.entries import check_group
-from rmq._model.merge_words import sent
-from rmq._model.topics import Topic
-from rmq._model.whereabouts import DeadMessage
+from rmq import DeadFilter, DeadLetters, DeadMessage, GroupDead, RmqClient, Topic
 from rmq.cli import documents
 from rmq.cli.commands.find import value_columns
 from rmq.cli.console import Columns, Session, cut, reason, redis_now_ms
 from rmq.cli.options import DueIn, Group, Limit, NewPriority, TopicName, Yes, payload, span_of
 from rmq.cli.parsing import parse_past
-from rmq.client import RmqClient
 from rmq.errors import InvalidValueError
+from rmq.spi import check_group, counted, from_now, sent, shown
 
 _MOST_ERROR_CHARACTERS = 120
 """Maximum length of an error in the table, which is wrapped, not cut to one line, so that the cause is readable."""

@@ -11,15 +11,14 @@ from typing import Annotated, overload
 
 import typer
 
-from rmq import Retention, tail_all
-from rmq._model.display import shown, when
-from rmq._model.entries import Position, StreamEntry
-from rmq._model.topics import Topic
+from rmq import Retention, StreamEntry, Topic, tail_all
+from rmq._model.entries import Position
 from rmq.cli import documents
 from rmq.cli.console import FAILED, Columns, Session, cut, redis_now_ms
 from rmq.cli.options import Slots, StreamName, duration, span_of
 from rmq.cli.parsing import parse_past_ms
 from rmq.errors import InvalidValueError
+from rmq.spi import shown, when
 
 _ID = re.compile(r"\d{1,20}-\d{1,20}", re.ASCII)
 _POSITION = "ID|TIME|AGE"

@@ -8,14 +8,13 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from rmq._model.display import counted, from_now, shown, span
-from rmq._model.merge_words import Carrier, carried, sends_words, sent, value_words
-from rmq._model.topics import Topic
-from rmq._model.whereabouts import AnyPlace, FoundMessage, PeekedMessage, Whereabouts
+from rmq import FoundMessage, PeekedMessage, Topic, Whereabouts
+from rmq._model.merge_words import Carrier
 from rmq.cli import documents
 from rmq.cli.console import FAILED, Columns, Session, cut, cut_words, reason
 from rmq.cli.documents import Place
 from rmq.cli.options import Content, SlotBasis, Slots, TopicName, payload
+from rmq.spi import AnyPlace, carried, counted, from_now, sends_words, sent, shown, span, value_words
 
 
 def find(

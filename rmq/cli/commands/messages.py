@@ -10,21 +10,16 @@ from typing import Annotated, Literal, cast
 import typer
 from rich.text import Text
 
-from rmq._admin.control import Control
-from rmq._admin.stream_topic import StreamTopic
-from rmq._model.display import from_now, json_payload, shown, span
-from rmq._model.entries import check_group
-from rmq._model.merge_words import sent
-from rmq._model.replies import ControlResult
+from rmq import Control, ControlResult, PeekedMessage, StreamTopic, Topic
 from rmq._model.times import moment_at
-from rmq._model.topics import Topic
-from rmq._model.whereabouts import PeekedMessage, Place
+from rmq._model.whereabouts import Place
 from rmq.cli import documents
 from rmq.cli.commands.entries import print_entries
 from rmq.cli.commands.find import value_columns
 from rmq.cli.commands.streams import print_pending
 from rmq.cli.console import FAILED, Columns, Session, cut
 from rmq.cli.options import Content, Group, SlotBasis, Slots, TopicName, duration, instant, span_of
+from rmq.spi import check_group, from_now, json_payload, sent, shown, span
 
 Where = Literal["store", "in-flight", "retry"]
 _DUE = {"store": "due", "in-flight": "lease ends", "retry": "retry"}

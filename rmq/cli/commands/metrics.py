@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from rmq._model.display import safe_lines
 from rmq.cli.console import Session
 from rmq.errors import InvalidValueError
+from rmq.spi import safe_lines
 
 
 def metrics(

@@ -14,18 +14,23 @@ from rich.live import Live
 from rich.padding import Padding
 from rich.text import Text
 
-from rmq._broker.registry import UnreadableTopic
-from rmq._model.display import counted, span, when
-from rmq._model.entries import check_group, id_key
-from rmq._model.figures import ConsumerStats, GroupSlot, GroupStats, StreamStats, TopicStats
-from rmq._model.merge_words import merge_name
-from rmq._model.topics import Topic, TopicType
+from rmq import (
+    ConsumerStats,
+    GroupSlot,
+    GroupStats,
+    RmqClient,
+    StreamStats,
+    Topic,
+    TopicStats,
+    TopicType,
+    UnreadableTopic,
+)
 from rmq.cli import documents
 from rmq.cli.commands.streams import consumers_table, group_tables, lag_words
 from rmq.cli.commands.topics import show_topics
 from rmq.cli.console import Columns, Session, numbers, table_of, totals
-from rmq.client import RmqClient
 from rmq.errors import InvalidValueError, RedisUnavailableError, RmqError
+from rmq.spi import check_group, counted, id_key, merge_name, span, when
 
 _TOTALS = ("accepted", "merged", "delivered", "acked", "retried", "buried")
 _RARE = [name for name in documents.SLOT_TOTALS if name not in _TOTALS]

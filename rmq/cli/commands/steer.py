@@ -9,15 +9,13 @@ from typing import Annotated, Literal
 
 import typer
 
-from rmq._model.display import counted, from_now, milliseconds, shown, span, when
-from rmq._model.topics import TopicType
-from rmq._model.whereabouts import AuditLine
-from rmq._model.workers import ListenerInfo
+from rmq import AuditLine, ListenerInfo, TopicType
 from rmq.cli import documents
 from rmq.cli.commands.messages import steer
 from rmq.cli.console import Columns, Session, cut, new_table, numbers
 from rmq.cli.options import Content, Group, Limit, SlotBasis, Slots, TopicName, Yes
 from rmq.errors import InvalidValueError
+from rmq.spi import counted, from_now, milliseconds, shown, span, when
 
 
 def promote(session: Session, topic: TopicName, content: Content, slot_basis: SlotBasis = None) -> None:

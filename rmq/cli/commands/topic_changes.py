@@ -14,15 +14,13 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from rmq import Listener, RmqClient, Topic
 from rmq._broker.registry import Difference, differences
 from rmq._listening.discovery import MARK, modules
-from rmq._listening.listener import Listener
-from rmq._model.display import counted
-from rmq._model.topics import Topic
 from rmq.cli.commands.topics import warn_of_two_leases
 from rmq.cli.console import Session
-from rmq.client import RmqClient
 from rmq.errors import InvalidValueError, TopicMismatchError, UnknownTopicError
+from rmq.spi import counted
 
 DIFFERS = 3
 """Exit code of `diff` if a topic differs."""

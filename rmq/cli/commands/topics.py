@@ -12,17 +12,13 @@ from typing import Annotated, Any, cast
 import typer
 from rich.console import RenderableType
 
-from rmq._broker.registry import UnreadableTopic
-from rmq._model.display import dashed, span
-from rmq._model.merge_words import merge_name, merge_words
-from rmq._model.retry import ExponentialRetry, LadderRetry, RetryPolicy
-from rmq._model.scores import Ties
-from rmq._model.topics import Retention, Topic, TopicType, WhenFull
+from rmq import ExponentialRetry, LadderRetry, Retention, RetryPolicy, Ties, Topic, TopicType, UnreadableTopic, WhenFull
 from rmq.cli.console import Columns, Session, table_of
 from rmq.cli.merging import MergeBounds, MergeKind, changed_merge, new_merge
 from rmq.cli.options import TopicName, typed
 from rmq.cli.parsing import parse_count_or_none, parse_duration, parse_retry, parse_ties, parse_type, parse_when_full
 from rmq.errors import InvalidValueError, TopicMismatchError, UnknownTopicError
+from rmq.spi import dashed, merge_name, merge_words, span
 
 MOST_REPORTED = 20
 """Maximum number of unreadable definitions that are reported one by one."""

@@ -15,15 +15,14 @@ from typing import Annotated, Literal, cast
 
 import typer
 
-from rmq._model.display import counted
-from rmq._processes.reloading import run_reloading
-from rmq._processes.supervisor import Supervisor, end_with_parent
+from rmq import LogContext, RmqClient
+from rmq._processes.supervisor import Supervisor
 from rmq._transport.urls import URL_FORMS, URL_VARIABLE
 from rmq.cli.commands.metrics import load_metrics
 from rmq.cli.console import Session, log_to_stderr
-from rmq.client import DRAIN_S, RmqClient
+from rmq.client import DRAIN_S
 from rmq.errors import InvalidUrlError, InvalidValueError, RmqError
-from rmq.logs import LogContext
+from rmq.spi import counted, end_with_parent, run_reloading
 
 log = logging.getLogger("rmq.worker")
 
