@@ -22,7 +22,7 @@ from rmq._io.observers import Observers
 from rmq._io.reports import reporter
 from rmq._listening.listener import HandlerDecorator, Listener, ListenerOptions, decorator
 from rmq._listening.listener_set import ListenerSet
-from rmq._listening.thread_executor import ThreadExecutor
+from rmq._listening.worker import Worker
 from rmq._model.deliveries import Delivery
 from rmq._model.entries import check_group
 from rmq._model.figures import ServerMemory
@@ -76,7 +76,7 @@ class RmqClient:
     """
 
     _runtime: Runtime = THREADS
-    _handlers: type[ThreadExecutor] = ThreadExecutor
+    _worker: type[Worker] = Worker
     _connect: Callable[..., Connections] = Connections  # rmq.testing replaces it, to use scripts with a fake clock
 
     def __init__(
@@ -116,7 +116,7 @@ class RmqClient:
         self._known = KnownTopics(self._connections)
         self.observers = Observers()
         """Observers of sends and handlers. Add them before creating producers and starting listeners."""
-        self._listeners = ListenerSet(self._connections, self._known, self.observers, self._handlers)
+        self._listeners = ListenerSet(self._connections, self._known, self.observers, self._worker)
         self._zookeeper = zookeeper
         self._recording = Recording(self._connections)
         self._pid = os.getpid()

@@ -18,7 +18,6 @@ from rmq._listening.handler_invoker import ListenerSetup
 from rmq._listening.idle_policy import NORMAL, IdlePolicy
 from rmq._listening.listener import Listener
 from rmq._listening.stream_janitor import StreamUpkeep
-from rmq._listening.thread_executor import ThreadExecutor
 from rmq._listening.worker import Worker
 from rmq._model.claims import size_of
 from rmq._model.deliveries import Delivery
@@ -80,7 +79,7 @@ class ListenerRunner:
         pool: Limits the number of parallel handlers of this process.
         observers: Observers of the handlers.
         lost_calls: Calls `on_lost` of the listeners of this process.
-        handlers: The class that runs the handlers.
+        worker: The class of its workers.
         pace: Pauses between calls to Redis while no message is due.
     """
 
@@ -92,7 +91,7 @@ class ListenerRunner:
         pool: ConcurrencyLimiter,
         observers: Observers,
         lost_calls: LeaseLostNotifier,
-        handlers: type[ThreadExecutor] = ThreadExecutor,
+        worker: type[Worker] = Worker,
         pace: IdlePolicy = NORMAL,
     ) -> None:
         topic, runtime = listener.topic, connections.runtime
@@ -113,7 +112,7 @@ class ListenerRunner:
         setup = ListenerSetup(
             listener, self.stopping, coordinator, self._permits, observers, self._on_lost, self._hold_back
         )
-        threads = handlers.threads_of(listener)
+        threads = worker.number_for(listener)
         if coordinator is None:
             self.planners = [ClaimPlanner(connections, topic, range(topic.slots), source=source)]
             shared = self.planners * threads
@@ -122,7 +121,7 @@ class ListenerRunner:
                 ClaimPlanner(connections, topic, (), self._may_claim, source, coordinator.fenced)
                 for _ in range(threads)
             ]
-        self._threads = [Worker(setup, planner, number, handlers) for number, planner in enumerate(shared)]
+        self._threads = [worker(setup, planner, number) for number, planner in enumerate(shared)]
         self._spread: dict[int, int] = {}
         self._moved_from: set[int] = set()  # threads with a hanging handler that slots have left
         self._said: dict[str, str] = {}  # troubles that the coordinator was told
@@ -173,7 +172,7 @@ class ListenerRunner:
     @property
     def may_claim_ahead(self) -> bool:
         """Whether the threads may claim the next messages while quick handlers run."""
-        return any(thread.handlers.may_claim_ahead for thread in self._threads)
+        return any(thread.may_claim_ahead for thread in self._threads)
 
     def counts(self) -> ListenerCounts:
         """Return the current figures of the listener."""
@@ -406,7 +405,7 @@ class ListenerRunner:
             if self._permits is not None:
                 self._permits.decide()
             for thread in self._threads:
-                thread.handlers.return_stalled()
+                thread.return_stalled()
                 if thread.give_up_hung():
                     thread.release_waiting(lambda: False)  # what waits behind them
         except Exception as error:

@@ -16,8 +16,8 @@ from rmq._listening.idle_policy import NORMAL, idle_policy
 from rmq._listening.listener import Listener, check_shared
 from rmq._listening.listener_runner import WATCHER_S, ListenerRunner
 from rmq._listening.stream_janitor import StreamJanitor
-from rmq._listening.thread_executor import ThreadExecutor
 from rmq._listening.watcher import Watcher
+from rmq._listening.worker import Worker
 from rmq._model.deliveries import Delivery
 from rmq._model.handlers import check_plain
 from rmq._model.times import monotonic_s, seconds
@@ -39,11 +39,11 @@ class ListenerSet:
         connections: Connections to Redis.
         known: The registered definitions of the topics.
         observers: Observers of the handlers.
-        handlers: The class that runs the handlers.
+        worker: The class of the listeners' workers.
     """
 
     def __init__(
-        self, connections: Connections, known: KnownTopics, observers: Observers, handlers: type[ThreadExecutor]
+        self, connections: Connections, known: KnownTopics, observers: Observers, worker: type[Worker]
     ) -> None:
         self.runners: list[ListenerRunner] = []
         """The running listeners."""
@@ -57,7 +57,7 @@ class ListenerSet:
         """All listeners, as they were added."""
         self._connections, self._known = connections, known
         self._observers = observers
-        self._handlers = handlers
+        self._worker = worker
         self._follower: OwnershipFollower | None = None
         self._heartbeat: Heartbeat | None = None
         self._keeper: LeaseKeeper | None = None
@@ -116,7 +116,7 @@ class ListenerSet:
         pace = self.pace = idle_policy(idle, listeners, multi_node=self._connections.multi_node)
         self._known.look_s = max(LOOK_S, pace.identify_s)
         self._connections.look_seldom(pace.identify_s)  # a report that is refused tells sooner
-        lost_calls, shared = LeaseLostNotifier(runtime), (self._handlers, pace)
+        lost_calls, shared = LeaseLostNotifier(runtime), (self._worker, pace)
         runners = [
             ListenerRunner(self._connections, listener, coordinator, pool, self._observers, lost_calls, *shared)
             for listener in listeners

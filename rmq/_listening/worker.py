@@ -1,4 +1,7 @@
-"""A thread of a listener: claims messages, runs the handler, and sends the outcomes with its next claim.
+"""A worker of a listener: claims messages, runs the handler, and sends the outcomes with its next claim.
+
+`Worker` runs the handlers one after the other in its own thread. `rmq.aio.listener.TaskWorker` is a worker that runs
+them in tasks: it overrides how many messages a round claims, how waiting rows start, and what a worker waits for.
 
 A claim is in `held` until the outcomes of all its rows have reached Redis, so that its lease is renewed. Rows whose
 handler has not started are also in `waiting`: each by itself, or with columns those of a claim together. A row with the
@@ -11,16 +14,17 @@ import sys
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
 from math import inf
-from typing import TYPE_CHECKING
 
 from rmq._broker.claims import MAX_BATCH, PIGGYBACKED_NACKS
 from rmq._claiming.claim_plan import ClaimPlan, FetchResult
 from rmq._claiming.claim_planner import IDLE_S, REST_S, ClaimPlanner
 from rmq._claiming.fetcher import PENDING_CHECK_S, Fetcher
 from rmq._claiming.leases import InFlight
+from rmq._claiming.prefetch_size import MOST_BATCHED, MOST_PREFETCHED, PREFETCH_S
 from rmq._io.backend import Background
 from rmq._io.reports import reporter
 from rmq._listening.handler_invoker import HandlerInvoker, ListenerSetup
+from rmq._listening.listener import Listener
 from rmq._model.claims import Selection, deliveries_of, settle_open, size_of, whole
 from rmq._model.deliveries import Claim, Delivery
 from rmq._model.outcomes import ACKED, RELEASED
@@ -28,9 +32,6 @@ from rmq._model.times import monotonic_s
 from rmq._ownership import Ownership
 from rmq._transport.connections import AT_ONCE_S
 from rmq.errors import ClientClosedError, RmqError
-
-if TYPE_CHECKING:
-    from rmq._listening.thread_executor import ThreadExecutor
 
 log = reporter("rmq.worker")
 
@@ -54,6 +55,18 @@ LEAST_ROOM = PIGGYBACKED_NACKS // 2
 
 TROUBLE_PAUSE_S = 0.2
 
+SLOW_S = 0.5
+"""Messages that wait behind a handler which runs longer than this are released to other workers."""
+
+LEAST_AHEAD_S, AHEAD_S = 0.0003, PREFETCH_S / 2
+"""The next claim is sent before the handlers run if their expected duration is within these bounds: a shorter one does
+not pay for the extra cost, and after a longer one an urgent message would have to wait."""
+
+BATCHES_S = 0.002
+"""Batches are claimed together if they take no longer than this together. Their acks are sent together, too, so that
+several are redelivered if the process is killed. For longer batches a round trip to Redis is below a tenth of the time.
+"""
+
 
 class Worker(Background):
     """Claims messages, and holds them until their outcomes have reached Redis.
@@ -62,18 +75,22 @@ class Worker(Background):
         setup: Settings shared by the threads of the listener.
         planner: Selects the slots; shared by all threads without ZooKeeper, with this thread's slots with ZooKeeper.
         number: Number of this thread in the listener.
-        handlers: The class that runs the handlers.
 
     Attributes:
         keeps_order: Whether the messages of a slot must start in the order of their claims.
+        may_claim_ahead: Whether the next messages may be claimed while quick handlers run.
     """
+
+    survived: type[BaseException] = BaseException
+    """Exceptions that do not end the worker, since its end would go unnoticed."""
+
+    grace_s = 0.0
+    """Time between the timeout of a call and its abandonment; 0, since a thread cannot be interrupted."""
 
     settle = None
     """None: outcomes are recorded on the delivery and sent with the next claim. For `Delivery`."""
 
-    def __init__(
-        self, setup: ListenerSetup, planner: ClaimPlanner, number: int, handlers: type[ThreadExecutor]
-    ) -> None:
+    def __init__(self, setup: ListenerSetup, planner: ClaimPlanner, number: int) -> None:
         self.runtime = planner.connections.runtime
         super().__init__(self.runtime, f"rmq-{setup.listener.topic.name}-{number}")
         self.setup = setup
@@ -89,20 +106,27 @@ class Worker(Background):
         self._stop_s = inf
         # a claim in columns is acked as a whole, so it is not split
         self._most_each = min(setup.listener.batch or 1, MAX_BATCH) if setup.listener.columns else MAX_BATCH
-        self.handlers = handlers(self)
+        self._batch = setup.listener.batch
+        self._permits = setup.permits
+        self.may_claim_ahead = self._permits is None and not self.keeps_order
+
+    @staticmethod
+    def number_for(listener: Listener) -> int:
+        """Return the number of workers of a listener."""
+        return listener.threads
 
     def run(self) -> None:
         """Work until the listener stops."""
         stopping = self.setup.stopping
         while not stopping.is_set():
             try:
-                if not self.handlers.round():
-                    self.handlers.wait()
-            except self.handlers.survived as error:
+                if not self.permitted_round():
+                    self.wait()
+            except self.survived as error:
                 foreign = not isinstance(error, RmqError)
                 self._troubles.warning(log, type(error), "topic %s: %s", self._topic.name, error, exc_info=foreign)
                 stopping.wait(TROUBLE_PAUSE_S)
-        self.handlers.finish()
+        self.finish()
 
     def request_stop(self) -> None:
         """Record that the listener stops: from now on outcomes are retried only until `gives_up_s`. Does not wait."""
@@ -119,15 +143,23 @@ class Worker(Background):
     def join(self, timeout: float | None = None) -> None:
         """Wait until the thread has ended. If one of its own handlers calls this, wait for the other handlers only."""
         if self.calls.runs_here:
-            self.handlers.join_others(0.0 if timeout is None else timeout)
+            self.join_others(0.0 if timeout is None else timeout)
         else:
             super().join(timeout)
 
-    def wait(self, unless: Callable[[], bool] = lambda: False) -> None:
-        """Wait until messages may be claimed or outcomes must be sent; as `ClaimPlanner.wait`."""
+    def join_others(self, timeout_s: float) -> None:
+        """Wait for handlers other than the calling one; here there are none."""
+        del timeout_s
+
+    def wait(self) -> None:
+        """Wait until messages may be claimed or outcomes must be sent."""
         longest_s = PENDING_CHECK_S if self.claims.has_earlier else SETTLE_AFTER_S if self.is_unsettled() else REST_S
         longest_s = min(longest_s, IDLE_S if self.held.deferred else REST_S)
-        self.planner.wait(longest_s, lambda: self.setup.stopping.is_set() or unless())
+        self.planner.wait(longest_s, self.is_interrupted)
+
+    def is_interrupted(self) -> bool:
+        """Return whether a wait for the next claim must end."""
+        return self.setup.stopping.is_set()
 
     def take_waiting(self, most: int) -> list[Selection]:
         """Remove and return up to `most` waiting rows, or those of one claim in columns, which is not split."""
@@ -178,7 +210,7 @@ class Worker(Background):
         leases are not renewed and their outcomes not sent. Outcomes that exist already are sent with the next call.
         The slots stay in use here until the handlers end.
         """
-        calls, timeout_s = self.calls, self.setup.listener.timeout_s + self.handlers.grace_s
+        calls, timeout_s = self.calls, self.setup.listener.timeout_s + self.grace_s
         now_s = monotonic_s()
         if all(now_s - began_s < timeout_s for began_s, _ in list(calls.running.values())):
             return False
@@ -234,9 +266,23 @@ class Worker(Background):
         finally:
             self.held.lock.release()
 
+    def permitted_round(self) -> bool:
+        """Claim, settle and handle once, with a permit if limited; return whether there was anything to do."""
+        permits = self._permits
+        if permits is None:
+            return self.round()
+        if (began_s := permits.begin(0.0, id(self))) is None:
+            self.settle_only()  # outcomes do not wait for a permit
+            if (began_s := permits.begin(LOOK_EVERY_S, id(self))) is None:
+                return True
+        try:
+            return self.round()
+        finally:
+            permits.end(began_s)
+
     def round(self) -> bool:
         """Claim, settle and handle once; return whether there was anything to do."""
-        room = self.handlers.room()
+        room = self.room()
         if room is None:
             return False
         with self.held.lock:
@@ -245,16 +291,81 @@ class Worker(Background):
                 busy = self._carry_out(self._plan(room))
             if self.claims.is_ahead:  # sent by `_collect`, while its reply was decoded
                 pass
-            elif self.handlers.claims_ahead(
-                self.number_waiting(), len({part.claim.slot for part in list(self.waiting)})
-            ):
+            elif self.claims_ahead(self.number_waiting(), len({part.claim.slot for part in list(self.waiting)})):
                 self._begin(self._plan(room))
             elif collected:
                 self._carry_out(ClaimPlan([], False))
         if self.setup.stopping.is_set():
             self.release_waiting()
-        self.handlers.run()
+        self.start_waiting()
         return busy
+
+    def room(self) -> int | None:
+        """Return how many messages to claim; `None` if a round would not even have an outcome to send."""
+        if self._permits is not None and self._permits.one_at_a_time:
+            return 1
+        messages, nodes = self.calls.prefetch.messages, self.planner.nodes
+        if self._batch is None:
+            room = min(messages(AHEAD_S if self.may_claim_ahead else PREFETCH_S), nodes * MOST_PREFETCHED)
+        else:
+            ahead = min(messages(BATCHES_S), nodes * MOST_BATCHED) if self.may_claim_ahead else 0
+            room = self._batch * max(1, ahead // self._batch)
+        return self.room_beside(room)
+
+    def claims_ahead(self, number: int, slots: int) -> bool:
+        """Return whether to send the next claim before handling these messages, to hide its latency.
+
+        The owner of a stream's slot claims only when all earlier entries are settled, so that a released entry does not
+        come after later ones.
+        """
+        takes_s = self.calls.prefetch.takes_s(number)
+        broker, is_known = self.planner.broker, self.calls.prefetch.is_known
+        long = takes_s >= LEAST_AHEAD_S or (is_known and broker.takes_long(number, slots))
+        return self.may_claim_ahead and takes_s <= AHEAD_S and long
+
+    def start_waiting(self) -> None:
+        """Call the handler with the waiting rows."""
+        began_s = last_settled_s = monotonic_s()
+        while self.waiting:
+            if self.setup.stopping.is_set():  # the stopping thread may be waiting for another thread's outcomes
+                self.stop_starting()
+                return
+            if self.planner.held_back_s():
+                self.release_waiting()
+                return
+            self.calls.handle(self.take_waiting(self._batch or 1))
+            if (self._permits is not None and self._permits.over_limit) or (
+                self.waiting and self.waits_too_long(began_s)
+            ):
+                self.release_waiting()
+            if self.waiting and monotonic_s() - last_settled_s > SETTLE_AFTER_S:
+                self.settle_only()
+                last_settled_s = monotonic_s()
+
+    def waits_too_long(self, since_s: float, parallel: int = 1) -> bool:
+        """Return whether handlers have become so slow that waiting messages would wait longer than `SLOW_S`.
+
+        Args:
+            since_s: Time at which they were claimed, on the clock of `monotonic_s`; recent claims are ignored, since
+                one slow call proves nothing.
+            parallel: Number of handlers that work on them.
+        """
+        late = monotonic_s() - since_s > 2 * PREFETCH_S
+        return late and self.calls.prefetch.takes_s(self.number_waiting()) > SLOW_S * parallel
+
+    def return_stalled(self) -> None:
+        """Release messages that wait behind a slow handler, and send outcomes; called from the watcher's thread.
+
+        Otherwise the claimed messages would wait for the handler while other workers are idle.
+        """
+        began_s = self.calls.began_s
+        running_s = 0.0 if began_s is None else monotonic_s() - began_s
+        if running_s > PIGGYBACK_S and self.held.deferred:
+            self.try_to_settle()  # an error must not keep the watcher from the other threads and the wakeups
+        if running_s < SLOW_S:
+            return
+        if self.is_unsettled() or self.waiting or self.claims.has_earlier:
+            self.release_waiting(lambda: self.calls.began_s == began_s)
 
     def _plan(self, room: int) -> ClaimPlan:
         """Plan a claim of up to `room` messages, and select the acks to send with it."""
@@ -352,7 +463,7 @@ class Worker(Background):
         """
 
         def begin_next(number: int, slots: int) -> None:
-            if self.planner.broker.takes_long(number, slots) and self.handlers.claims_ahead(number, slots):
+            if self.planner.broker.takes_long(number, slots) and self.claims_ahead(number, slots):
                 self._begin(self._plan(room))
 
         round_ = self.claims.collect(begin_next)

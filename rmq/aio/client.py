@@ -21,7 +21,7 @@ from rmq.aio.backend import EventLoop, call_semaphore
 from rmq.aio.delivery import Delivery, wrap_deliveries
 from rmq.aio.facades import Consumer, Control, DeadLetters, History, Inspection, Producer, StreamTopic
 from rmq.aio.greenlets import GreenletTask, TaskGroup
-from rmq.aio.listener import HandlerDecorator, ListenerOptions, TaskExecutor, plain_listener, plain_options
+from rmq.aio.listener import HandlerDecorator, ListenerOptions, TaskWorker, plain_listener, plain_options
 from rmq.aio.proxy import Closing, async_method
 from rmq.client import DRAIN_S
 from rmq.errors import ClientClosedError, RmqError
@@ -34,7 +34,7 @@ WrapperT = TypeVar("WrapperT")
 class PlainClient(plain.RmqClient):
     """A plain client that waits in an event loop; `TaskGroup` runs its methods."""
 
-    _handlers = TaskExecutor
+    _worker = TaskWorker
 
     def __init__(self, loop: EventLoop, *args: Any, **options: Any) -> None:
         self._runtime = loop

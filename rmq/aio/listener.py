@@ -9,13 +9,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypedDict, TypeVar, overload
 
+from rmq._claiming.claim_planner import ClaimPlanner
 from rmq._claiming.prefetch_size import MOST_BATCHED, MOST_PREFETCHED, PREFETCH_S
 from rmq._listening.adaptive_limit import Adaptive
 from rmq._listening.arguments import with_arguments
 from rmq._listening.concurrency import PermitRequest
+from rmq._listening.handler_invoker import ListenerSetup
 from rmq._listening.listener import Listener
-from rmq._listening.thread_executor import BATCHES_S, SLOW_S, ThreadExecutor
-from rmq._listening.worker import LOOK_EVERY_S, PIGGYBACK_S, Worker
+from rmq._listening.worker import BATCHES_S, LOOK_EVERY_S, PIGGYBACK_S, SLOW_S, Worker
 from rmq._model.claims import Selection, size_of
 from rmq._model.deliveries import Delivery as PlainDelivery
 from rmq._model.handlers import check_async
@@ -87,7 +88,7 @@ CANCEL_S = 5.0
 """Seconds that a handler may take to end after it was cancelled at its timeout; then it is abandoned."""
 
 
-class TaskExecutor(ThreadExecutor):
+class TaskWorker(Worker):
     """Runs up to `listener.threads` handlers in parallel lanes: tasks that call the handler with one part at a time.
 
     With ZooKeeper the messages of a slot run one after the other: a slot is in one lane at a time. If the number of
@@ -98,11 +99,10 @@ class TaskExecutor(ThreadExecutor):
     survived = Exception
     grace_s = CANCEL_S
 
-    def __init__(self, thread: Worker) -> None:
-        super().__init__(thread)
-        self._owned = thread.setup.coordinator is not None
-        self._stopping = thread.setup.stopping
-        self._max_tasks = thread.setup.listener.threads
+    def __init__(self, setup: ListenerSetup, planner: ClaimPlanner, number: int) -> None:
+        super().__init__(setup, planner, number)
+        self._owned = setup.coordinator is not None
+        self._max_tasks = setup.listener.threads
         self._task_count = 0
         self._busy: dict[int, float] = {}
         """If a slot may be in one lane only: slot → start of its running message."""
@@ -117,23 +117,23 @@ class TaskExecutor(ThreadExecutor):
         """Whether waiting messages were released, and no lane has ended its part since."""
         self._full = False
         """Whether there was no room for more messages at the last check."""
-        self._changed = thread.runtime.event()
-        self._ended = thread.runtime.event()
+        self._changed = self.runtime.event()
+        self._ended = self.runtime.event()
         """Set whenever a handler has ended."""
 
     @staticmethod
-    def threads_of(listener: Listener) -> int:
-        """Return one thread, which claims for all lanes."""
+    def number_for(listener: Listener) -> int:
+        """Return one worker, which claims for all lanes."""
         del listener
         return 1
 
-    def round(self) -> bool:
+    def permitted_round(self) -> bool:
         """Run a round with the permits that are available."""
         try:
-            busy = self.thread.round()
+            busy = self.round()
         finally:
             self._release_permits()
-        if busy and self.thread.going_back():
+        if busy and self.going_back():
             self._changed.set()  # a call takes so many at most, and nobody tells that it has
         return busy
 
@@ -146,30 +146,29 @@ class TaskExecutor(ThreadExecutor):
         self._acquire_permits()
         room = self._free()
         self._full = not room
-        return room if changed or room or (self._permits_held and self.thread.waiting) else None
+        return room if changed or room or (self._permits_held and self.waiting) else None
 
     def claims_ahead(self, number: int, slots: int) -> bool:
         """Return False: lanes work while it claims."""
         del number, slots
         return False
 
-    def run(self) -> None:
+    def start_waiting(self) -> None:
         """Start lanes for the waiting messages. A lane ends when it has nothing more to start."""
-        thread = self.thread
         if self._may_not_start:
-            thread.stop_starting()
+            self.stop_starting()
         self._begun_s = monotonic_s()
-        if len(thread.waiting) > self._waited:
+        if len(self.waiting) > self._waited:
             self._filled_s = self._begun_s
         free = self._max_tasks - self._task_count if self._permits is None else len(self._permits_held)
         for _ in range(min(self._may_begin(), free)):
             self._task_count += 1
             permit_s = self._permits_held.pop() if self._permits_held else None
-            thread.runtime.job(partial(self._run_task, permit_s), f"rmq-{thread.setup.listener.topic.name}").start()
+            self.runtime.job(partial(self._run_task, permit_s), f"rmq-{self._topic.name}").start()
 
     def _may_begin(self) -> int:
         """Return the number of lanes that would find a message to start, whose slot is in no other lane."""
-        waiting = self.thread.waiting
+        waiting = self.waiting
         return len({claim.slot for claim, _ in waiting} - self._busy.keys()) if self._owned else len(waiting)
 
     def wait(self) -> None:
@@ -177,30 +176,34 @@ class TaskExecutor(ThreadExecutor):
         if self._changed.is_set():
             return
         if self._request is None and not self._full and self._free(self._max_tasks):
-            self.thread.wait(self._changed.is_set)
+            super().wait()
         else:
-            ack_s = self.thread.held.deferred_since_s() + PIGGYBACK_S - monotonic_s()
-            look_s = PIGGYBACK_S if self.thread.claims.has_earlier else LOOK_EVERY_S
+            ack_s = self.held.deferred_since_s() + PIGGYBACK_S - monotonic_s()
+            look_s = PIGGYBACK_S if self.claims.has_earlier else LOOK_EVERY_S
             self._changed.wait(max(0.0, min(ack_s, look_s)))
             self._changed.set()  # look now and then even if nothing has ended
 
+    def is_interrupted(self) -> bool:
+        """Return whether a wait for the next claim must end."""
+        return self._changed.is_set() or super().is_interrupted()
+
     def return_stalled(self) -> None:
         """Release waiting messages while all lanes are blocked: as many as fit in one call, others in later rounds."""
-        if self.thread.waiting and monotonic_s() - self._begun_s > SLOW_S:
+        if self.waiting and monotonic_s() - self._begun_s > SLOW_S:
             self._held_up = True
-            self.thread.release_waiting(lambda: False)
+            self.release_waiting(lambda: False)
             self._note_change()
 
     def finish(self) -> None:
-        """Start no more messages, wait for the lanes while their outcomes are sent, and let the thread finish."""
-        self.thread.stop_starting()
+        """Start no more messages, wait for the lanes while their outcomes are sent, and finish."""
+        self.stop_starting()
         self._cancel_request()
         while self._task_count:
             self._changed.wait(LOOK_EVERY_S)
             self._changed.clear()
             if self._task_count:
-                self.thread.try_to_settle()
-        self.thread.finish()
+                self.try_to_settle()
+        super().finish()
 
     def join_others(self, timeout_s: float) -> None:
         """Wait for all handlers but the calling one."""
@@ -216,8 +219,8 @@ class TaskExecutor(ThreadExecutor):
         """
         since_s = monotonic_s() - SLOW_S
         if slow := [slot for slot, began_s in self._busy.items() if began_s < since_s]:
-            self.thread.give_back(slow)
-            self.thread.planner.postpone(slow)
+            self.give_back(slow)
+            self.planner.postpone(slow)
 
     def _acquire_permits(self) -> None:
         """Take a permit for each lane that may start; leave a request if there are fewer."""
@@ -250,22 +253,22 @@ class TaskExecutor(ThreadExecutor):
         if parallel is None:
             parallel = self._max_tasks if self._permits is None else self._task_count + len(self._permits_held)
         parallel -= len(self.calls.hung)
-        batch, most = self.batch or 1, parallel * (self.batch or 1)
-        open_ = sum([len(claim.open_rows()) for claim in self.thread.held.claims])
+        batch, most = self._batch or 1, parallel * (self._batch or 1)
+        open_ = sum([len(claim.open_rows()) for claim in self.held.claims])
         if self._careful:
             most = min(parallel, 1)
         elif self._held_up:  # what would wait behind a batch that is not full would only go back again
-            most, open_ = (parallel - len(self.calls.running)) * batch, self.thread.number_waiting()
-        elif self.batch is None or (self.may_claim_ahead and not self._owned):
-            within_s, each = (PREFETCH_S, MOST_PREFETCHED) if self.batch is None else (BATCHES_S, MOST_BATCHED)
-            ahead = min(parallel * self.calls.prefetch.messages(within_s), self.thread.planner.nodes * each)
+            most, open_ = (parallel - len(self.calls.running)) * batch, self.number_waiting()
+        elif self._batch is None or (self.may_claim_ahead and not self._owned):
+            within_s, each = (PREFETCH_S, MOST_PREFETCHED) if self._batch is None else (BATCHES_S, MOST_BATCHED)
+            ahead = min(parallel * self.calls.prefetch.messages(within_s), self.planner.nodes * each)
             most = max(most, ahead // batch * batch)
-        return self.thread.room_beside(max(0, most - open_))
+        return self.room_beside(max(0, most - open_))
 
     @property
     def _may_not_start(self) -> bool:
         """True if nothing more may start: the listener stops, or a handler holds it back."""
-        return self._stopping.is_set() or self.thread.planner.held_back_s() > 0
+        return self.setup.stopping.is_set() or self.planner.held_back_s() > 0
 
     @property
     def _careful(self) -> bool:
@@ -286,19 +289,19 @@ class TaskExecutor(ThreadExecutor):
                     for slot in slots:
                         del self._busy[slot]
                 self._held_up = False
-                if self.thread.waiting and self.waits_too_long(self._filled_s, self._max_tasks):
-                    self.thread.stop_starting()
+                if self.waiting and self.waits_too_long(self._filled_s, self._max_tasks):
+                    self.stop_starting()
                 self._note_change()
                 if task is not None and task.cancelling():  # the program ends
                     return
                 if permits is not None and permit_s is not None:
                     if permits.over_limit:
-                        self.thread.stop_starting()
+                        self.stop_starting()
                     permit_s = permits.go_on(permit_s)
                     if permit_s is None:
                         return
                 if monotonic_s() - last_s > LONGEST_TURN_S:
-                    self.thread.runtime.sleep(0)
+                    self.runtime.sleep(0)
                     last_s = monotonic_s()
         finally:
             self._task_count -= 1
@@ -309,16 +312,16 @@ class TaskExecutor(ThreadExecutor):
     def _take_ready(self) -> Sequence[Selection]:
         """Take the messages that a lane may start now."""
         if self._may_not_start:
-            self.thread.stop_starting()
+            self.stop_starting()
             return ()
-        most = 1 if self._careful else self.batch or 1
+        most = 1 if self._careful else self._batch or 1
         if not self._owned:
-            ready = self.thread.take_waiting(most)
-            self._waited = len(self.thread.waiting)
+            ready = self.take_waiting(most)
+            self._waited = len(self.waiting)
             return ready
         taken: list[Selection] = []
         left: deque[Selection] = deque()
-        waiting = self.thread.waiting
+        waiting = self.waiting
         while waiting and (number := size_of(taken)) < most:
             if taken and number + len(waiting[0].rows) > most:  # a claim in columns, which is not cut
                 break
@@ -331,7 +334,7 @@ class TaskExecutor(ThreadExecutor):
     def _note_change(self) -> None:
         if not self._changed.is_set():
             self._changed.set()
-            self.thread.planner.wake_all()
+            self.planner.wake_all()
 
 
 def plain_listener(listener: Listener, tasks: TaskGroup) -> Listener:

@@ -16,7 +16,7 @@ from hypothesis.stateful import initialize, invariant, rule
 from rmq import Delivery, Listener
 from tests.stateful.databases import on_database
 from tests.stateful.holding_machine import AGES, HoldingMachine, play
-from tests.support.core import ACKED, ClaimPlanner, ListenerSetup, ThreadExecutor, Worker, monotonic_s
+from tests.support.core import ACKED, ClaimPlanner, ListenerSetup, Worker, monotonic_s
 from tests.support.slots import scripts_under_test
 
 RETURNS, FAILS, HANGS, FAILS_AFTER = BEHAVIOURS = ("returns", "fails", "hangs", "hangs and fails")
@@ -31,7 +31,7 @@ class InTurnMachine(HoldingMachine):
         handler = self.handle if batch is None else self.handle_batch
         setup = ListenerSetup(Listener(self.topic, handler, batch=batch), threading.Event())
         planner = ClaimPlanner(self.connections, self.topic, range(slots), source=self.writer)
-        self.worker = Worker(setup, planner, 0, ThreadExecutor)
+        self.worker = Worker(setup, planner, 0)
         self.behaviours: deque[str] = deque()
         self.kept_back: list[object] = []
         """What had not been given back when the watcher had come by."""
@@ -45,7 +45,7 @@ class InTurnMachine(HoldingMachine):
         contents = [each.content for each in deliveries]
         if behaviour in (HANGS, FAILS_AFTER):
             worker.calls.began_s = monotonic_s() - AGES
-            worker.handlers.return_stalled()  # as the watcher does in a thread of its own
+            worker.return_stalled()  # as the watcher does in a thread of its own
             # an ack may go with a later call: of a whole claim in a slot with failures it is asked for by name then
             held = [each for claim in worker.held.all() for each in claim.deliveries(claim.held_rows())]
             left = [each for each in held if each.content not in contents and each.outcome is not ACKED]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import cast
 
 import pytest
 from hypothesis import strategies as st
@@ -18,10 +17,10 @@ from hypothesis.stateful import initialize, invariant, precondition, rule
 from rmq import Delivery, Listener
 from rmq._claiming.claim_planner import ClaimPlanner
 from rmq._listening.handler_invoker import ListenerSetup
-from rmq._listening.worker import PIGGYBACK_S, Worker
+from rmq._listening.worker import PIGGYBACK_S
 from rmq.aio.backend import EventLoop, call_semaphore
 from rmq.aio.greenlets import TaskGroup, wait
-from rmq.aio.listener import TaskExecutor
+from rmq.aio.listener import TaskWorker
 from tests.stateful.databases import on_database
 from tests.stateful.holding_machine import AGES, HoldingMachine, play
 from tests.support.core import Connections, QueueBroker, ScriptLibrary, deliveries_of, monotonic_s, parse_url
@@ -73,8 +72,7 @@ class LanesMachine(HoldingMachine):
         planner = ClaimPlanner(
             connections, self.topic, range(self.topic.slots), source=QueueBroker(connections, self.topic)
         )
-        self.worker = Worker(ListenerSetup(listener, runtime.event()), planner, 0, TaskExecutor)
-        self.in_tasks = cast("TaskExecutor", self.worker.handlers)
+        self.worker = self.in_tasks = TaskWorker(ListenerSetup(listener, runtime.event()), planner, 0)
         self.in_tasks._owned = self.owned
         prefetch = self.worker.calls.prefetch
         note = prefetch.note
@@ -119,13 +117,13 @@ class LanesMachine(HoldingMachine):
         """Do a round, as after a look."""
         self.look()
         self.in_tasks._note_change()
-        self.in_tasks.round()
+        self.in_tasks.permitted_round()
 
     def rounds(self) -> None:
         """Do rounds, as the thread does until it waits."""
         in_tasks = self.in_tasks
         for _ in range(10 + 2 * len(self.sent)):
-            if in_tasks.round() or in_tasks._changed.is_set():
+            if in_tasks.permitted_round() or in_tasks._changed.is_set():
                 continue
             for_lanes = in_tasks._full or not in_tasks._free(in_tasks._max_tasks)
             if for_lanes or self.worker.planner.wait_s(1.0):
@@ -240,7 +238,7 @@ class LanesMachine(HoldingMachine):
 
     async def stop(self) -> None:
         """Stop, while handlers run and end one after the other."""
-        finishing = asyncio.create_task(self.tasks.run(self.worker.handlers.finish))
+        finishing = asyncio.create_task(self.tasks.run(self.in_tasks.finish))
         while self.running:
             await asyncio.sleep(0)
             self.tell(0, RETURNS)

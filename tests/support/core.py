@@ -92,15 +92,13 @@ from rmq._claiming.prefetch_size import PrefetchSize as PrefetchSize
 from rmq._claiming.rate_limit import RateLimiter as RateLimiter
 from rmq._claiming.wakeups import PROOF_S as PROOF_S
 from rmq._claiming.wakeups import Wakeups as Wakeups
-from rmq._listening import thread_executor as thread_executor
 from rmq._listening.handler_invoker import ListenerSetup as ListenerSetup
 from rmq._listening.heartbeat import Heartbeat as Heartbeat
 from rmq._listening.idle_policy import LONG_LOOK_S as LONG_LOOK_S
 from rmq._listening.idle_policy import LOOK_S as LOOK_S
 from rmq._listening.idle_policy import PROBE_S as PROBE_S
 from rmq._listening.listener_runner import ListenerRunner as ListenerRunner
-from rmq._listening.thread_executor import BATCHES_S as BATCHES_S
-from rmq._listening.thread_executor import ThreadExecutor as ThreadExecutor
+from rmq._listening.worker import BATCHES_S as BATCHES_S
 from rmq._listening.worker import PIGGYBACK_S as PIGGYBACK_S
 from rmq._listening.worker import Worker as Worker
 from rmq._model import figures as figures

@@ -17,7 +17,6 @@ from rmq._claiming.claim_planner import TROUBLE_PAUSE_S, ClaimPlanner, look
 from rmq._claiming.fetcher import Fetcher
 from rmq._claiming.wakeups import Wakeups
 from rmq._listening.handler_invoker import ListenerSetup
-from rmq._listening.thread_executor import ThreadExecutor
 from rmq._listening.worker import PIGGYBACK_S, Worker
 from rmq.errors import ScriptFailedError
 from tests.conftest import MakeTopic
@@ -273,7 +272,7 @@ def test_an_idle_worker_settles_a_few_slots_at_a_time_but_all_where_it_has_no_ro
     """To settle 900 of 1,024 slots in one round kept messages waiting for 30 to 60 ms that became due meanwhile."""
     monkeypatch.setattr("rmq._listening.worker.MOST_SETTLED", 2)
     monkeypatch.setattr("rmq._listening.worker.PIGGYBACK_S", 60.0)
-    monkeypatch.setattr(ThreadExecutor, "claims_ahead", lambda *args: False)
+    monkeypatch.setattr(Worker, "claims_ahead", lambda *args: False)
     topic = make_topic(TopicType.PRIORITY, slots=8)
     bases = {topic.slot_of(f"{i}".encode()): f"{i}" for i in range(1_000)}
     client.producer(topic).send_many(PriorityMessage(f"{slot}", 1, slot_basis=bases[slot]) for slot in range(5))
@@ -281,7 +280,7 @@ def test_an_idle_worker_settles_a_few_slots_at_a_time_but_all_where_it_has_no_ro
     while worker.planner.wait_s(1.0) == 0:  # each slot is due until a claim says otherwise
         worker.round()
     assert worker.calls.handled == 5
-    monkeypatch.setattr(worker.handlers, "room", lambda: room)
+    monkeypatch.setattr(worker, "room", lambda: room)
     acked = [stats_of(client, topic).total("acked")]
     rounds: list[bool] = []
     for _ in range(4):
@@ -367,7 +366,7 @@ def test_acks_of_a_claim_that_come_late_are_carried_out_while_nobody_else_has_it
 def a_worker(connections: Connections, topic: Topic, observers: Observers | None = None) -> Worker:
     planner = ClaimPlanner(connections, topic, range(topic.slots))
     setup = ListenerSetup(Listener(topic, lambda delivery: None), threading.Event(), observers=observers or Observers())
-    return Worker(setup, planner, 0, ThreadExecutor)
+    return Worker(setup, planner, 0)
 
 
 def test_outcomes_that_come_too_late_are_not_given_up_in_silence(
@@ -423,10 +422,10 @@ def test_an_ack_does_not_ride_on_beside_a_slow_handler(
     found[0].mark(ACKED)
     worker.held.defer_acks(0.0)
     worker.calls.began_s = monotonic_s() + 60
-    worker.handlers.return_stalled()
+    worker.return_stalled()
     assert stats_of(client, topic).total("acked") == 0
     worker.calls.began_s -= 60 + PIGGYBACK_S
-    worker.handlers.return_stalled()
+    worker.return_stalled()
     assert stats_of(client, topic).total("acked") == 1
     assert worker.held.all() == []
 
@@ -543,7 +542,7 @@ def test_to_give_back_ends_once_the_handler_that_was_slow_has_ended(
 
     monkeypatch.setattr(worker, "settle_only", settle)
     worker.calls.began_s = monotonic_s() - 60
-    worker.handlers.return_stalled()
+    worker.return_stalled()
     assert calls == [True]
     assert [claim.outcomes for claim, _ in worker.waiting] == [[None]]
     monkeypatch.undo()

@@ -217,7 +217,7 @@ def test_the_next_claim_from_many_slots_begins_while_its_messages_are_made_ready
 ) -> None:
     """Also where the handler takes no time: each slot has a reply, and an ack, of its own."""
     monkeypatch.setattr("rmq._claiming.claim_plan.FEWEST_SLOTS", 2 * MANY_SLOTS)  # claims that come back full stay wide
-    monkeypatch.setattr("rmq._listening.thread_executor.SLOW_S", 60.0)
+    monkeypatch.setattr("rmq._listening.worker.SLOW_S", 60.0)
     monkeypatch.setattr(PrefetchSize, "takes_s", lambda *_: 0.0)
     monkeypatch.setattr(PrefetchSize, "messages", lambda *_: 1)  # a claim is one batch
     topic = make_topic(TopicType.PRIORITY, slots=512)
@@ -439,7 +439,7 @@ def test_a_reply_that_another_call_takes_is_not_lost(at_work: Callable[[], tuple
 def test_quick_handlers_of_small_batches_claim_several_at_a_time(
     client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch, slots: int
 ) -> None:
-    monkeypatch.setattr("rmq._listening.thread_executor.SLOW_S", 60.0)  # a machine that stands still for a moment
+    monkeypatch.setattr("rmq._listening.worker.SLOW_S", 60.0)  # a machine that stands still for a moment
     limits = limits_of(monkeypatch)
     topic = make_topic(TopicType.PRIORITY, slots=slots)
     wanted = send(client, topic, 999)
@@ -487,7 +487,7 @@ def test_quick_handlers_of_columns_claim_a_batch_from_each_of_several_slots(
     client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A claim in columns is acked as a whole, so it must not be larger than a batch."""
-    monkeypatch.setattr("rmq._listening.thread_executor.SLOW_S", 60.0)  # a machine that stands still for a moment
+    monkeypatch.setattr("rmq._listening.worker.SLOW_S", 60.0)  # a machine that stands still for a moment
     limits = limits_of(monkeypatch)
     topic = make_topic(TopicType.PRIORITY, slots=8)
     wanted = send(client, topic, 999)
@@ -560,7 +560,7 @@ def test_a_handler_that_fails_at_once_does_not_hold_the_whole_backlog(
     client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch, batch: int | None
 ) -> None:
     """A call takes along so many nacks of a slot, and a claim may bring far more messages."""
-    monkeypatch.setattr("rmq._listening.thread_executor.SLOW_S", 60.0)  # the handler asks Redis, which may take long
+    monkeypatch.setattr("rmq._listening.worker.SLOW_S", 60.0)  # the handler asks Redis, which may take long
     topic = make_topic(TopicType.PRIORITY, retry=ExponentialRetry(base=timedelta(hours=1), cap=timedelta(hours=2)))
     client.producer(topic).send_many(PriorityMessage(f"m{i}", 100) for i in range(3_000))
     held: list[int] = []

@@ -361,7 +361,6 @@ def test_work_that_an_async_handler_returns_is_nacked(redis_url: str, client: Rm
 def test_no_message_is_begun_after_a_stop_whoever_waits_for_redis(
     client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rmq._listening.thread_executor import ThreadExecutor
     from rmq._listening.worker import Worker
 
     topic, begun = make_topic(TopicType.PRIORITY), list[str]()
@@ -374,7 +373,7 @@ def test_no_message_is_begun_after_a_stop_whoever_waits_for_redis(
         settle_only(self)
 
     monkeypatch.setattr(Worker, "settle_only", slow)
-    monkeypatch.setattr("rmq._listening.thread_executor.SLOW_S", 60.0)
+    monkeypatch.setattr("rmq._listening.worker.SLOW_S", 60.0)
 
     @client.listener(topic, threads=2, batch=3)
     def handle(deliveries: list[Delivery]) -> None:
@@ -382,7 +381,7 @@ def test_no_message_is_begun_after_a_stop_whoever_waits_for_redis(
         both.wait(20)
         assert go_on.wait(20)
 
-    monkeypatch.setattr(ThreadExecutor, "room", lambda self: 9)
+    monkeypatch.setattr(Worker, "room", lambda self: 9)
     client.producer(topic).send_many(PriorityMessage(f"m{number}", 100) for number in range(18))
     client.start()
     both.wait(20)  # each thread has begun 3 of its 9

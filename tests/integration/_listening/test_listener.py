@@ -18,7 +18,7 @@ from rmq import Delivery, ImmediateRetry, Listener, PriorityMessage, RangeMergeM
 from rmq.errors import InvalidValueError, LeaseLostError, RmqError
 from tests.conftest import MakeTopic
 from tests.support.clients import drain, left_in, stats_of, texts
-from tests.support.core import HISTORY_LOCK_KEY, PrefetchSize, slot_keys, thread_executor
+from tests.support.core import HISTORY_LOCK_KEY, PrefetchSize, slot_keys
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -273,14 +273,14 @@ def test_a_handler_that_takes_longer_than_its_lease_keeps_it(client: RmqClient, 
 def claims_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     """Listeners claim eight messages at once, and keep them however slow their handler is."""
     monkeypatch.setattr(PrefetchSize, "messages", lambda *_: 8)
-    monkeypatch.setattr(thread_executor, "SLOW_S", 60.0)
+    monkeypatch.setattr("rmq._listening.worker.SLOW_S", 60.0)
 
 
 @pytest.mark.usefixtures("claims_ahead")
 def test_what_waits_behind_a_slow_handler_goes_to_others(
     client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(thread_executor, "SLOW_S", 0.1)
+    monkeypatch.setattr("rmq._listening.worker.SLOW_S", 0.1)
     topic = make_topic(TopicType.PRIORITY)
     permits = Gate()
     client.listener(topic)(permits)
@@ -456,7 +456,7 @@ def test_a_hint_wakes_an_idle_listener(
 ) -> None:
     """Nobody looks here, neither worker nor watcher: only the hint can have done it."""
     monkeypatch.setattr("rmq._listening.slot_poller.LOOK_EVERY_S", 3600.0)
-    monkeypatch.setattr("rmq._listening.thread_executor.LOOK_EVERY_S", 3600.0)
+    monkeypatch.setattr("rmq._listening.worker.LOOK_EVERY_S", 3600.0)
     topic = make_topic(TopicType.RANGE_MERGE, slots=64)
     arrived: list[str] = []
     client.listener(topic, threads=2)(lambda delivery: arrived.append(delivery.text))

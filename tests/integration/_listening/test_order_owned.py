@@ -18,7 +18,6 @@ from tests.support.core import (
     ClaimPlanner,
     Connections,
     ListenerSetup,
-    ThreadExecutor,
     Worker,
     deliveries_of,
     join_group,
@@ -55,7 +54,7 @@ def an_owner(
     planner.set_owned({0: OWNER})
     listener = Listener(topic, handler, group="g", start="all", batch=batch)
     coordinator = cast("Coordinator", CoordinatorStub(listener.ownership_name))
-    return Worker(ListenerSetup(listener, threading.Event(), coordinator), planner, 0, ThreadExecutor)
+    return Worker(ListenerSetup(listener, threading.Event(), coordinator), planner, 0)
 
 
 def send(client: RmqClient, topic: Topic, number: int) -> None:
@@ -119,11 +118,11 @@ def test_what_comes_behind_an_entry_that_was_not_begun_in_time_is_not_begun_eith
     worker = an_owner(connections, topic, handle, batch)
     assert len(claim(worker, 4)) == 4
     worker.waiting[0].claim.lease_until_s = 0.0  # the renewals of others in the slot went in another call
-    worker.handlers.run()
+    worker.start_waiting()
     assert handled == []
     wait_until(lambda: worker.planner.wait_s(POSTPONE_S) == 0)
     claim(worker, 5)
-    worker.handlers.run()
+    worker.start_waiting()
     assert handled == [f"m{i:03}" for i in range(5)]
 
 

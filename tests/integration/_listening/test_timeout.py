@@ -229,7 +229,7 @@ def test_a_call_that_was_given_up_takes_no_place_of_an_adaptive_listener(redis_u
 async def test_a_task_that_was_given_up_takes_no_place_of_an_adaptive_listener(
     redis_url: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rmq.aio.listener.TaskExecutor.grace_s", 0.3)
+    monkeypatch.setattr("rmq.aio.listener.TaskWorker.grace_s", 0.3)
     topic, go_on, lost, done = make_topic(TopicType.PRIORITY), asyncio.Event(), list[bytes](), list[str]()
     async with aio.RmqClient(redis_url) as client:
 
@@ -334,7 +334,7 @@ def test_what_was_settled_before_the_timeout_is_not_lost(
 async def test_what_a_task_has_settled_before_its_timeout_is_not_lost(
     redis_url: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rmq.aio.listener.TaskExecutor.grace_s", 0.0)
+    monkeypatch.setattr("rmq.aio.listener.TaskWorker.grace_s", 0.0)
     topic = make_topic(TopicType.PRIORITY, slots=1, lease=SECOND, retry=ImmediateRetry())
     go_on, calls, lost = asyncio.Event(), list[list[str]](), list[str]()
     async with aio.RmqClient(redis_url) as client:
@@ -403,7 +403,7 @@ async def test_a_task_is_cancelled_and_nacked_when_it_has_ended(
 async def test_a_task_that_swallows_its_cancellation_hangs_as_a_thread_does(
     redis_url: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rmq.aio.listener.TaskExecutor.grace_s", 0.3)
+    monkeypatch.setattr("rmq.aio.listener.TaskWorker.grace_s", 0.3)
     topic = make_topic(TopicType.PRIORITY, lease=SECOND, retry=ImmediateRetry())
     go_on, lost, calls = asyncio.Event(), list[bytes](), list[str]()
     async with aio.RmqClient(redis_url) as client:

@@ -580,8 +580,8 @@ async def test_what_is_claimed_while_others_go_back_is_handled(
 ) -> None:
     """With bounds so low that something goes back all the time: else workers claim and give back until leases end."""
     monkeypatch.setattr("rmq.aio.listener.SLOW_S", 0.01)
-    monkeypatch.setattr("rmq._listening.thread_executor.SLOW_S", 0.01)
-    monkeypatch.setattr("rmq._listening.thread_executor.PREFETCH_S", 0.005)
+    monkeypatch.setattr("rmq._listening.worker.SLOW_S", 0.01)
+    monkeypatch.setattr("rmq._listening.worker.PREFETCH_S", 0.005)
     topic, handled, draw = make_topic(TopicType.STREAM, slots=4, checked=False), Counter[str](), random.Random(1)
 
     async with contextlib.AsyncExitStack() as clients:

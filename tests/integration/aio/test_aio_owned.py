@@ -13,7 +13,7 @@ import pytest
 
 from rmq import Coordinator, PriorityMessage, Topic, TopicType
 from rmq.aio import Delivery, DeliveryColumns, RmqClient
-from rmq.aio.listener import TaskExecutor
+from rmq.aio.listener import TaskWorker
 from rmq.errors import CoordinationError
 from tests.conftest import MakeTopic
 from tests.integration.aio.test_aio import in_a_loop, stats_of, until
@@ -122,14 +122,14 @@ async def test_a_worker_rests_while_messages_wait_behind_one_of_their_slot(
     """It began a lane for them, which found nothing to begin and ended, thousands of times a second."""
     topic = make_topic(TopicType.PRIORITY, slots=1)
     chroot = f"/aio-{os.getpid()}-{random.randrange(10**9)}"
-    begun, may_end, rounds, run = list[str](), asyncio.Event(), 0, TaskExecutor.run
+    begun, may_end, rounds, run = list[str](), asyncio.Event(), 0, TaskWorker.start_waiting
 
-    def counted(self: TaskExecutor) -> None:
+    def counted(self: TaskWorker) -> None:
         nonlocal rounds
         rounds += 1
         run(self)
 
-    monkeypatch.setattr(TaskExecutor, "run", counted)
+    monkeypatch.setattr(TaskWorker, "start_waiting", counted)
     async with RmqClient(redis_url, zookeeper=Coordinator(zookeeper.hosts, chroot=chroot)) as worker:
 
         @worker.listener(topic, concurrency=4)
