@@ -26,7 +26,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.models import OptionInfo, ParameterInfo
 
 from rmq import DeadMessage, FoundMessage, JsonFormatter, RmqClient, Topic, TopicType
-from rmq.cli.numbers import with_own_parser
+from rmq.cli.parsing import with_own_parser
 from rmq.errors import EnsembleMismatchError, FencedError, InvalidValueError, RmqError
 from rmq.spi import chosen_url, safe_lines, shown
 

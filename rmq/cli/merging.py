@@ -22,9 +22,8 @@ from rmq import (
     TopicType,
 )
 from rmq._model.merging import MAX_COUNT, MAX_ITEM_BYTES, MAX_ITEMS, REDUCERS, Reducer, Window
-from rmq.cli.numbers import parse_number
 from rmq.cli.options import typed
-from rmq.cli.parsing import choice, parse_duration
+from rmq.cli.parsing import choice, parse_duration, parse_number
 from rmq.errors import InvalidValueError
 from rmq.spi import dashed, merge_name
 

@@ -5,11 +5,17 @@ An invalid value raises `InvalidValueError`, which names the option, the value a
 
 from __future__ import annotations
 
+import copy
+import inspect
 import re
 from collections.abc import Callable
 from datetime import date, datetime, timedelta
 from enum import Enum
-from typing import TypeVar
+from functools import partial
+from math import inf
+from typing import Annotated, Any, TypeAlias, TypeVar, get_args, get_origin
+
+from typer.models import ParameterInfo
 
 from rmq import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy, Ties, TopicType, WhenFull
 from rmq._model.times import epoch_number_ms, instant_ms, is_duration, moment_at, typed_duration_ms
@@ -17,6 +23,9 @@ from rmq.errors import InvalidValueError
 from rmq.spi import dashed
 
 E = TypeVar("E", bound=Enum)
+Number: TypeAlias = int | float
+Bounds: TypeAlias = tuple[Number | None, Number | None]
+_WHOLE = re.compile(r"[+-]?\d{1,20}", re.ASCII)
 _RATE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(?:/(s|m|h))?", re.ASCII)
 _PER_S = {"s": 1, "m": 60, "h": 3_600}
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
@@ -122,3 +131,52 @@ def parse_count_or_none(text: str, name: str) -> int | None:
     if not re.fullmatch(r"\d{1,16}", text, re.ASCII):
         raise InvalidValueError(f"{name} is {text!r}; it must be a whole number, or none for no limit")
     return int(text)
+
+
+def parse_number(text: str, name: str, kind: type[Number] = int, bounds: Bounds = (None, None)) -> Number:
+    """Parse a whole number (`int`) or a finite number (`float`). `bounds` are inclusive; `None` is no bound."""
+    low, high = bounds
+    least, most = -inf if low is None else low, inf if high is None else high
+    try:
+        value = kind(text) if kind is float or _WHOLE.fullmatch(text) else None
+    except ValueError:
+        value = None
+    if value is None or not least <= value <= most or abs(value) == inf:
+        rule = "a whole number" if kind is int else "a number"
+        if low is not None:
+            rule += f" of at least {low}" if high is None else f" from {low} to {high}"
+        elif high is not None:
+            rule += f" of at most {high}"
+        raise InvalidValueError(f"{name} is {text!r}; it must be {rule}")
+    return value
+
+
+def with_own_parser(parameter: inspect.Parameter) -> inspect.Parameter:
+    """Return a parameter of a command. If it is numeric, the result has a parser that checks its bounds."""
+    annotation: Any = parameter.annotation
+    if get_origin(annotation) is not Annotated:
+        return parameter
+    plain, info = get_args(annotation)[:2]
+    kind = _number_of(plain)
+    if kind is None or not isinstance(info, ParameterInfo) or info.parser is not None:
+        return parameter
+    own = copy.copy(info)
+    own.parser, own.min, own.max = _parser(kind, (info.min, info.max)), None, None
+    if own.metavar is None and None not in (info.min, info.max):
+        own.metavar = f"{info.min}-{info.max}"
+    return parameter.replace(annotation=Annotated[plain, own])
+
+
+def _number_of(annotation: Any) -> type[Number] | None:
+    """Return `int` or `float` if an annotation is that type, optional or as a list; else `None`."""
+    kinds = {each for each in (annotation, *get_args(annotation)) if each is not type(None)}
+    kinds |= {each for kind in kinds for each in get_args(kind)}
+    return int if int in kinds else float if float in kinds else None
+
+
+def _parser(kind: type[Number], bounds: Bounds) -> Callable[[Any], Any]:
+    def parse(given: Any) -> Any:  # a default is no text, and is right
+        return partial(parse_number, given, kind=kind, bounds=bounds) if isinstance(given, str) else given
+
+    parse.__name__ = kind.__name__  # typer shows it in the help
+    return parse
