@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.support.harness import machine
-from tests.campaign.judge import KINDS, Rules, Verdict, counted, judge
 from tests.campaign.page import render
 from tests.campaign.run import Outcome, Settings, run
-from tests.campaign.story import Story, read
 from tests.campaign.topics import FOLDING, LEASE_S, SESSION_S, SPARK, STREAM
+from tests.histories.judge import KINDS, Rules, Verdict, counted, judge
+from tests.histories.story import Story, read
 from tests.support.servers import redis_binary
 
 FAULTS_PER_MINUTE = 200 / 30
@@ -84,7 +84,8 @@ def _summary(document: dict[str, Any]) -> str:
 def judged_again(document: dict[str, Any], story: Story) -> dict[str, Any]:
     """Return a result with what the judge says now of the same events; all that others have found stays."""
     settings = document["settings"]
-    rules = Rules(settings["lease_s"], settings["session_s"], settings["recovery_s"], FOLDING, (STREAM,), (SPARK,))
+    lease_s, session_s, recovery_s = settings["lease_s"], settings["session_s"], settings["recovery_s"]
+    rules = Rules(lease_s, session_s, recovery_s, FOLDING, (STREAM,), (SPARK,), pause_s=lease_s)
     assert not document["notes"]["dead"], "who was dead is not known any more"
     verdict = judge(story, rules)
     others = {kind: times for kind, times in document["violations"].items() if kind not in KINDS}

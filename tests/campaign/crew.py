@@ -114,7 +114,7 @@ class Crew:
         place.process.kill()
         place.process.wait()
         _close(place)
-        self._journal.write("trouble", f"{place.module} killed", f"pid {place.pid}", now_s(), FOREVER_S)
+        self._journal.trouble(f"{place.module} killed", f"pid {place.pid}", now_s(), FOREVER_S)
 
     def pause(self, place: Place) -> None:
         """SIGSTOP."""

@@ -211,10 +211,10 @@ class OtherFaults:
     def _trouble(self, cause: str, place: Place, from_s: float) -> None:
         """Write down a trouble; the first producer shares its links with the first worker."""
         to_s = now_s()
-        self._stage.journal.write("trouble", cause, f"pid {place.pid}", from_s, to_s)
+        self._stage.journal.trouble(cause, f"pid {place.pid}", from_s, to_s)
         if "cut" in cause or "slow" in cause:
             sender = self._crew.senders[0]
-            self._stage.journal.write("trouble", cause.replace("worker", "producer"), f"pid {sender.pid}", from_s, to_s)
+            self._stage.journal.trouble(cause.replace("worker", "producer"), f"pid {sender.pid}", from_s, to_s)
 
     def _zookeeper(self, cause: str, from_s: float) -> None:
-        self._stage.journal.write("trouble", cause, "zookeeper", from_s, now_s())
+        self._stage.journal.trouble(cause, "zookeeper", from_s)

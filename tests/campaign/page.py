@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from benchmarks.support.rendering import number, table
-from tests.campaign.judge import KINDS
+from tests.histories.judge import KINDS
 
 Document = dict[str, Any]
 MARKED = re.compile(r"(<!-- benchmark: campaign -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -18,16 +18,16 @@ from rmq.errors import RmqError
 from tests.campaign import clocks
 from tests.campaign.crew import ROOT
 from tests.campaign.drain import drain, report_dead, unaccounted
-from tests.campaign.judge import Rules, Verdict, judge
 from tests.campaign.other_faults import OtherFaults
 from tests.campaign.plan import OTHER_LANE, REDIS_LANE, Planned, draw_plan
 from tests.campaign.redis_faults import RedisFaults
 from tests.campaign.release import release_before
 from tests.campaign.samples import Sampler, growing, most
 from tests.campaign.stage import Stage, small_disk, stage
-from tests.campaign.story import read
 from tests.campaign.topics import FOLDING, LEASE_S, SESSION_S, SPARK, STREAM
 from tests.histories.journal import now_s
+from tests.histories.judge import Rules, Verdict, judge
+from tests.histories.story import read
 
 SPARK_PART = 0.7
 """Part of the time over which the writes of the Spark job are spread; the job takes time by itself."""
@@ -108,7 +108,7 @@ def run(settings: Settings, path: Path, folder: Path) -> Outcome:
     path.write_text("")
     per_second = settings.messages / (settings.minutes * 60)
     with stage(path, folder, chance, per_second, not settings.brief) as made:
-        made.journal.write("clock", now_s(), int(time.time() * 1000))
+        made.journal.clock()
         sampler = Sampler(made, 1.0 if settings.brief else 5.0)
         sampler.start()
         spark = _start_spark(settings, path, made)
@@ -127,7 +127,7 @@ def run(settings: Settings, path: Path, folder: Path) -> Outcome:
         dead = report_dead(made.client)
         made.crew.end(made.crew.workers)
         outcome.violations += [f"process: {said}" for said in made.crew.bad_exits]
-    rules = Rules(LEASE_S, SESSION_S, settings.recovery_s, FOLDING, (STREAM,), (SPARK,), dead)
+    rules = Rules(LEASE_S, SESSION_S, settings.recovery_s, FOLDING, (STREAM,), (SPARK,), dead, LEASE_S)
     outcome.verdict = judge(read(path), rules)
     outcome.violations += map(str, outcome.verdict.violations)
     outcome.most, grows = most(sampler.series), growing(sampler.series)

@@ -5,19 +5,17 @@ Before each send it writes down what it will send, so that also a killed produce
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import random
 import select
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 from rmq import DelayedQueue, RmqClient
-from rmq.errors import RmqError, SendError
 from tests.campaign.clocks import sleep_by_select
 from tests.campaign.links import use_links
 from tests.campaign.topics import (
@@ -34,7 +32,7 @@ from tests.campaign.topics import (
     sent_of,
     topics,
 )
-from tests.histories.journal import Journal, now_s
+from tests.histories.journal import Journal
 
 SIZES = (1, 1, 5, 40, 100)
 LARGE = 200
@@ -51,7 +49,6 @@ class Sender:
         self._journal = journal
         self._chance = random.Random(seed)
         self._name = f"s{os.getpid()}"
-        self._batches = itertools.count()
         known = {topic.name: topic for topic in topics()}
         self._producers = {name: client.producer(known[name]) for name in (FIXED, RANGE, COLLECT, PRIORITY, STREAM)}
         self._queue = _queue(client)
@@ -64,32 +61,16 @@ class Sender:
         self._numbers[name] += size
         if name == DELAYED:
             values = [f"{self._name}.d{number}" for number in numbers]
-            self._note(name, [(value, value) for value in values], lambda: self._offer(values), _value_of)
+            self._journal.send(name, [(value, value) for value in values], lambda: self._offer(values), _value_of)
             return
         drawn = [message(name, f"{self._name}{name[0]}", number, self._chance) for number in numbers]
         batch = [each for each, _, _ in drawn]
         producer = self._producers[name]
         pairs = [(content, sent_id) for _, content, sent_id in drawn]
-        self._note(name, pairs, lambda: producer.send_many(batch), _id_of)
+        self._journal.send(name, pairs, lambda: producer.send_many(batch), _id_of)
 
     def _offer(self, values: Sequence[str]) -> None:
         self._queue.offer_many([(value, timedelta(milliseconds=delay_ms(self._chance))) for value in values])
-
-    def _note(
-        self, topic: str, pairs: Sequence[tuple[str, str]], send: Callable[[], object], name: Callable[[Any], str]
-    ) -> None:
-        batch = f"{self._name}.{next(self._batches)}"
-        flat = [word for pair in pairs for word in pair]
-        self._journal.write("try", now_s(), os.getpid(), batch, topic, *flat)
-        refused: list[str] = []
-        unknown: list[str] = []
-        try:
-            send()
-        except SendError as error:
-            refused, unknown = list(map(name, error.not_stored)), list(map(name, error.unknown))
-        except RmqError:
-            unknown = [sent_id for _, sent_id in pairs]
-        self._journal.write("sent", now_s(), batch, ",".join(refused), ",".join(unknown))
 
 
 def _queue(client: RmqClient) -> DelayedQueue:

@@ -146,7 +146,7 @@ class Shards:
                     before = self.masters[shard]
                     if len(found) == 1 and found[0] is not before:
                         self.masters[shard] = found[0]
-                        self._journal.write("trouble", "redis failover", f"shard {shard}", well_s[shard], now_s())
+                        self._journal.trouble("redis failover", f"shard {shard}", well_s[shard])
                     if len(found) == 1:
                         well_s[shard] = now_s()
 

@@ -112,10 +112,9 @@ class Handling:
             carried = [sent_of(item) for item in delivery.items]
         else:
             carried = [] if delivery.body is None else [sent_of(delivery.body)]
-        ids, due_ms = ",".join(each.sent_id for each in carried), max((each.due_ms for each in carried), default=0)
+        ids, due_ms = [each.sent_id for each in carried], max((each.due_ms for each in carried), default=0)
         slot = -1 if topic == DELAYED else delivery.slot
-        values = (topic, slot, content, ids, delivery.claimed_ms, due_ms)
-        self._journal.write("begin", now_s(), os.getpid(), run, *values)
+        self._journal.begin(run, topic, slot, content, ids, delivery.claimed_ms, due_ms)
         return run
 
     def _work(self, *, alone: bool) -> bool:
@@ -130,7 +129,7 @@ class Handling:
         for run, late in zip(runs, lost, strict=True):
             by_outcome.setdefault("late" if late else "failed" if fails else "acked", []).append(run)
         for outcome, names in by_outcome.items():
-            self._journal.write("end", now_s(), outcome, *names)
+            self._journal.end(outcome, *names)
         if fails:
             raise ValueError("this one fails")
 

@@ -18,16 +18,16 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rmq import RmqClient, TopicType
 from rmq.errors import RmqError
 from tests.histories.faults import Faults, start
-from tests.histories.journal import Journal, now_s, read
-from tests.histories.judge import judge
+from tests.histories.journal import Journal, now_s
+from tests.histories.judge import UNOWNED, Rules, counted, judge, summary
 from tests.histories.servers import make
+from tests.histories.story import read
 from tests.histories.topics import GROUP, LEASE_S, topics
 
 DRAIN_S = 120.0
@@ -47,10 +47,9 @@ def main() -> int:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rmq-history-")))
         report = run(options, options.journal or folder / "journal")
     print(json.dumps(report, indent=1))
-    broken = {name: report[name] for name in ("lost", "unfinished", "overlaps", "early", "unaccounted")}
     print(
         f"{report['sends']:,} sends, {report['runs']:,} handlings, {sum(report['faults'].values())} faults;"
-        f" {', '.join(f'{name} {number}' for name, number in broken.items())}"
+        f" {report['broken']}, unaccounted {report['unaccounted']}"
     )
     return 0 if report["good"] else 1
 
@@ -58,6 +57,7 @@ def main() -> int:
 def run(options: argparse.Namespace, path: Path) -> dict[str, Any]:
     """Run a history and return what it shows."""
     chance, journal = random.Random(options.seed), Journal(path)
+    journal.clock()
     with ExitStack() as stack:
         servers = make(options.server, journal)
         stack.callback(servers.stop)
@@ -87,12 +87,21 @@ def run(options: argparse.Namespace, path: Path) -> dict[str, Any]:
             left |= {f"unaccounted {name}": n for name, n in zip(_names(), _unaccounted(client), strict=True) if n}
             dead = _dead(client)
     streams = [topic.name for topic in topics() if topic.type is TopicType.STREAM]
-    verdict = judge(read(path), LEASE_S, dead, streams)
-    good = verdict.good and not left and not unaccounted and not any(codes)
-    told = {"good": good, "unaccounted": unaccounted, "left": left, "exit_codes": codes, "dead": len(dead)}
-    counted = {name: len(found) if isinstance(found, list) else found for name, found in asdict(verdict).items()}
-    examples = {name: found[:20] for name, found in asdict(verdict).items() if isinstance(found, list) and found}
-    return told | {"faults": faults.counts} | counted | {"examples": examples}
+    verdict = judge(read(path), Rules(LEASE_S, folding=_names(), apart=streams, dead=dead), UNOWNED)
+    return {
+        "good": not (verdict.violations or left or unaccounted or any(codes)),
+        "unaccounted": unaccounted,
+        "left": left,
+        "exit_codes": codes,
+        "dead": len(dead),
+        "faults": faults.counts,
+        "sends": verdict.accepted,
+        "runs": verdict.runs,
+        "excused": verdict.overlaps,
+        "violations": counted(verdict.violations),
+        "broken": summary(verdict, UNOWNED),
+        "examples": [str(violation) for violation in verdict.violations[:100]],
+    }
 
 
 def _names() -> list[str]:

@@ -29,7 +29,7 @@ class Faults:
 
     Args:
         servers: The servers.
-        journal: Where outages are written down.
+        journal: Where troubles are written down.
         path: The journal's file, for new workers.
         chance: Decides what happens.
         freeze_s: The longest time for which a server is frozen.
@@ -74,7 +74,7 @@ class Faults:
         server.pause()
         time.sleep(length_s)
         server.resume()
-        self._journal.write("outage", f"node {number}", from_s, now_s())
+        self._journal.trouble("server frozen", f"shard {number}", from_s)
         return f"server {number} was frozen for {length_s} s"
 
     def kill_server(self) -> str:
@@ -84,7 +84,7 @@ class Faults:
         server.kill()
         time.sleep(self._chance.uniform(0, 1))
         server.start()
-        self._journal.write("outage", f"node {number}", from_s, now_s())
+        self._journal.trouble("server killed", f"shard {number}", from_s)
         return f"server {number} was killed and restarted"
 
     def kill_worker(self) -> str:
@@ -93,7 +93,7 @@ class Faults:
         worker = self.workers[index]
         worker.kill()
         worker.wait()
-        self._journal.write("outage", f"pid {worker.pid}", now_s(), FOREVER_S)
+        self._journal.trouble("worker killed", f"pid {worker.pid}", now_s(), FOREVER_S)
         self.workers[index] = self._worker(SIDES[index % len(SIDES)])
         return f"worker {worker.pid} ({SIDES[index % len(SIDES)]}) was killed"
 
@@ -105,7 +105,7 @@ class Faults:
         worker.send_signal(signal.SIGSTOP)
         time.sleep(length_s)
         worker.send_signal(signal.SIGCONT)
-        self._journal.write("outage", f"pid {worker.pid}", from_s, now_s())
+        self._journal.trouble("worker paused", f"pid {worker.pid}", from_s)
         return f"worker {worker.pid} was paused for {length_s} s"
 
     def move_slot(self) -> str:

@@ -1,85 +1,16 @@
-"""What happened in a history, one line an event: written by several processes, read by the judge."""
+"""Appends what happens to a file that several processes share; `story.py` says what its lines mean."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
+
+from rmq.errors import RmqError, SendError
 
 FOREVER_S = float("inf")
-
-
-@dataclass(frozen=True)
-class Send:
-    """One send of one content.
-
-    Attributes:
-        topic: Name of the topic.
-        content: Its content.
-        sent_id: What its body names it by.
-        begun_s: When the send began, on the clock that all processes of this machine share.
-        state: `accepted`, `unknown` (the reply was lost) or `refused`.
-        due_ms: When it makes its content due, if an earlier send of that content may do so before it; else 0.
-        ended_s: When the sender knew the state.
-    """
-
-    topic: str
-    content: str
-    sent_id: str
-    begun_s: float
-    state: str
-    due_ms: int = 0
-    ended_s: float = FOREVER_S
-
-
-@dataclass
-class Run:
-    """One handling of one delivery; `end_s` is infinite and `outcome` empty where nobody wrote down its end."""
-
-    run: str
-    pid: int
-    topic: str
-    slot: int
-    content: str
-    due_ms: int
-    start_s: float
-    start_wall_ms: int
-    end_s: float = FOREVER_S
-    outcome: str = ""
-
-
-@dataclass(frozen=True)
-class Outage:
-    """A time in which a process or a server did not run.
-
-    Attributes:
-        who: `pid 123` or `node 0`.
-        from_s: Its beginning.
-        to_s: Its end; infinite for a process that was killed.
-    """
-
-    who: str
-    from_s: float
-    to_s: float
-
-
-@dataclass
-class History:
-    """All events.
-
-    Attributes:
-        sends: All sends.
-        runs: All handlings, in the order of their beginning.
-        outages: All outages.
-        holders: Topic and slot -> when which node began to hold it, oldest first.
-    """
-
-    sends: list[Send] = field(default_factory=list)
-    runs: list[Run] = field(default_factory=list)
-    outages: list[Outage] = field(default_factory=list)
-    holders: dict[tuple[str, int], list[tuple[float, str]]] = field(default_factory=dict)
 
 
 class Journal:
@@ -87,53 +18,61 @@ class Journal:
 
     def __init__(self, path: Path | str) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._batches = 0
 
     def write(self, kind: str, *values: object) -> None:
         """Append an event."""
         os.write(self._file, ("\t".join((kind, *map(str, values))) + "\n").encode())
 
-    def begin(self, run: str, topic: str, slot: int, content: str, due_ms: int) -> None:
-        """Note that a handler begins."""
-        self.write("begin", now_s(), os.getpid(), run, topic, slot, content, due_ms, int(time.time() * 1000))
+    def clock(self) -> None:
+        """Note what the wall clock shows now."""
+        self.write("clock", now_s(), int(time.time() * 1000))
 
-    def end(self, run: str, outcome: str) -> None:
-        """Note that a handler ends, before its outcome is on its way."""
-        self.write("end", now_s(), run, outcome)
+    def send(
+        self,
+        topic: str,
+        pairs: Sequence[tuple[str, str]],
+        send: Callable[[], object],
+        name: Callable[[Any], str],
+        due_ms: Sequence[int] = (),
+    ) -> None:
+        """Send a batch; note before what it is, so that a killed process's sends are known, and then its states.
+
+        Args:
+            topic: Name of the topic.
+            pairs: Content and id of each send.
+            send: Sends the batch.
+            name: Returns the id of a message that was not stored, or whose state is not known.
+            due_ms: When the sends make their contents due, see `story.Send`; empty for 0.
+        """
+        self._batches += 1
+        batch = f"{os.getpid()}.{self._batches}"
+        self.write("try", now_s(), os.getpid(), batch, topic, *(word for pair in pairs for word in pair))
+        if due_ms:
+            self.write("due", batch, *due_ms)
+        refused: list[str] = []
+        unknown: list[str] = []
+        try:
+            send()
+        except SendError as error:
+            refused, unknown = list(map(name, error.not_stored)), list(map(name, error.unknown))
+        except RmqError:
+            unknown = [sent_id for _, sent_id in pairs]
+        self.write("sent", now_s(), batch, ",".join(refused), ",".join(unknown))
+
+    def begin(self, run: str, topic: str, slot: int, content: str, ids: Iterable[str], *ms: int) -> None:
+        """Note that a handler begins; `ms`: when its message was claimed, and when it was due, 0 for unknown."""
+        self.write("begin", now_s(), os.getpid(), run, topic, slot, content, ",".join(ids), *ms)
+
+    def end(self, outcome: str, *runs: str) -> None:
+        """Note that handlers end, before their outcome is on its way."""
+        self.write("end", now_s(), outcome, *runs)
+
+    def trouble(self, cause: str, who: str, from_s: float, to_s: float | None = None) -> None:
+        """Note a trouble; it ends now by default."""
+        self.write("trouble", cause, who, from_s, now_s() if to_s is None else to_s)
 
 
 def now_s() -> float:
     """Return the time on the clock that all processes of this machine share."""
     return time.monotonic()
-
-
-def read(path: Path) -> History:
-    """Read a journal."""
-    history = History()
-    runs: dict[str, Run] = {}
-    for kind, values in _lines(path):
-        if kind == "send":
-            topic, content, sent_id, begun_s, state, *timed = values
-            due_ms, ended_s = timed or (0, FOREVER_S)
-            sent = Send(topic, content, sent_id, float(begun_s), state, int(due_ms), float(ended_s))
-            history.sends.append(sent)
-        elif kind == "begin":
-            at_s, pid, run, topic, slot, content, due_ms, wall_ms = values
-            started = Run(run, int(pid), topic, int(slot), content, int(due_ms), float(at_s), int(wall_ms))
-            runs[run] = started
-        elif kind == "end":
-            at_s, run, outcome = values
-            runs[run].end_s, runs[run].outcome = float(at_s), outcome
-        elif kind == "outage":
-            who, from_s, to_s = values
-            history.outages.append(Outage(who, float(from_s), float(to_s)))
-        elif kind == "holder":
-            at_s, topic, slot, node = values
-            history.holders.setdefault((topic, int(slot)), []).append((float(at_s), node))
-    history.runs = sorted(runs.values(), key=lambda each: each.start_s)
-    return history
-
-
-def _lines(path: Path) -> Iterator[tuple[str, list[str]]]:
-    for line in path.read_text("utf-8").splitlines():
-        kind, *values = line.split("\t")
-        yield kind, values

@@ -8,10 +8,10 @@ import os
 import random
 import select
 import sys
+from functools import partial
 
-from rmq import RmqClient, TopicType
-from rmq.errors import RmqError, SendError
-from tests.histories.journal import Journal, now_s
+from rmq import Producer, RmqClient, TopicType
+from tests.histories.journal import Journal
 from tests.histories.topics import message, topics
 from tests.support.core import Message
 
@@ -34,24 +34,19 @@ def main() -> None:
                 message(topic, chance.randrange(10**6), f"{os.getpid()}-{number + i}", chance) for i in range(size)
             ]
             number += size
-            begun_s = now_s()
-            state: dict[str, str] = {}
-            try:
-                producer.send_many(batch) if size > 1 else producer.send(batch[0])
-            except SendError as error:
-                state = {_id(each): "unknown" for each in error.unknown}
-                state |= {_id(each): "refused" for each in error.not_stored}
-            except RmqError:
-                state = {_id(each): "unknown" for each in batch}
-            for each in batch:
-                sent_id = _id(each)
-                content = sent_id if not isinstance(each.content, str) else each.content
-                due_ms = _due_ms(each) if topic.type is TopicType.RANGE_MERGE else 0
-                journal.write(
-                    "send", topic.name, content, sent_id, begun_s, state.get(sent_id, "accepted"), due_ms, now_s()
-                )
+            pairs = [(_content(each), _id(each)) for each in batch]
+            due_ms = [_due_ms(each) for each in batch] if topic.type is TopicType.RANGE_MERGE else ()
+            journal.send(topic.name, pairs, partial(_send, producer, batch), _id, due_ms)
             if select.select([sys.stdin], [], [], size / options.per_second)[0]:
                 break
+
+
+def _send(producer: Producer, batch: list[Message]) -> None:
+    producer.send_many(batch) if len(batch) > 1 else producer.send(batch[0])
+
+
+def _content(sent: Message) -> str:
+    return sent.content if isinstance(sent.content, str) else _id(sent)
 
 
 def _id(sent: Message) -> str:

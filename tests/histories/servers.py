@@ -53,7 +53,7 @@ class Alone:
         """Write down that the only node holds all slots."""
         for topic in topics():
             for slot in range(SLOTS):
-                self._journal.write("holder", 0.0, topic.name, slot, 0)
+                self._journal.write("shard", 0.0, topic.name, slot, 0)
 
     def move(self, chance: random.Random) -> str:
         """Do nothing: there is nowhere to move a slot to."""
@@ -95,7 +95,7 @@ class Cluster:
         self._cluster.stop()
 
     def _note(self, at_s: float, topic: str, slot: int, server: RedisServer) -> None:
-        self._journal.write("holder", at_s, topic, slot, self.servers.index(server))
+        self._journal.write("shard", at_s, topic, slot, self.servers.index(server))
 
 
 def make(kind: str, journal: Journal) -> Servers:

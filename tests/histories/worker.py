@@ -34,8 +34,9 @@ class Handling:
     def begin(self, delivery: Delivery) -> str:
         """Note the beginning; return the name of the run."""
         run = f"{os.getpid()}.{next(self._numbers)}"
-        due_ms = int(json.loads(delivery.body or b"{}").get("due_ms", 0))
-        self._journal.begin(run, delivery.topic.name, delivery.slot, delivery.text, due_ms)
+        sent = json.loads(delivery.body or b"{}")
+        ids, due_ms = [sent["id"]] if sent else [], int(sent.get("due_ms", 0))
+        self._journal.begin(run, delivery.topic.name, delivery.slot, delivery.text, ids, delivery.claimed_ms, due_ms)
         return run
 
     def takes_s(self) -> float:
@@ -48,7 +49,7 @@ class Handling:
         fails = self._chance.random() < 0.05
         for run, delivery in runs:
             # `late`: somebody else has the message or will have it; nobody counts on this outcome
-            self._journal.end(run, "late" if delivery.lost else "failed" if fails else "acked")
+            self._journal.end("late" if delivery.lost else "failed" if fails else "acked", run)
         if fails:
             raise ValueError("this one fails")
 

@@ -23,13 +23,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 
 from rmq import PriorityMessage, RmqClient
-from rmq.errors import RmqError, SendError
-from tests.histories.journal import FOREVER_S, Journal, now_s, read
-from tests.histories.judge import judge
+from tests.histories.journal import FOREVER_S, Journal, now_s
+from tests.histories.judge import UNOWNED, Rules, judge, summary
 from tests.histories.servers import DURABLE
+from tests.histories.story import read
 from tests.spark_kills.rival_programs import LEASE_S, TOPIC
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
@@ -69,22 +70,21 @@ def main() -> int:
         rivals.kill_all()
         with RmqClient(server.url) as client:
             dead = {(TOPIC.name, each.text) for each in client.dead(TOPIC).list(limit=100_000)}
-    verdict = judge(read(root / "journal"), LEASE_S, dead)
-    for what in ("lost", "unfinished", "overlaps", "early"):
-        for text in getattr(verdict, what)[:10]:
-            print(f"  {what}: {text}")
+    verdict = judge(read(root / "journal"), Rules(LEASE_S, folding=(TOPIC.name,), dead=dead), UNOWNED)
+    for violation in verdict.violations[:40]:
+        print(f"  {violation}")
     for text in left:
         print(f"  left: {text}")
     by_kind = ", ".join(f"{name} {number}" for name, number in sorted(rivals.handled().items()))
     print(
-        f"  handled by {by_kind}; faults: {json.dumps(rivals.counts)}; {verdict.excused} overlaps explained by faults"
+        f"  handled by {by_kind}; faults: {json.dumps(rivals.counts)}; "
+        f"{verdict.overlaps.total()} overlaps explained by faults"
     )
     print(
-        f"{verdict.sends:,} sends, {verdict.runs:,} handlings, {sum(rivals.counts.values())} faults; lost "
-        f"{len(verdict.lost)}, unfinished {len(verdict.unfinished)}, overlaps {len(verdict.overlaps)}, "
-        f"wrong accounts {len(left)}"
+        f"{verdict.accepted:,} sends, {verdict.runs:,} handlings, {sum(rivals.counts.values())} faults; "
+        f"{summary(verdict, UNOWNED)}, wrong accounts {len(left)}"
     )
-    return 0 if verdict.good and not left else 1
+    return 1 if verdict.violations or left else 0
 
 
 class Rivals:
@@ -103,13 +103,14 @@ class Rivals:
     def __init__(self, server: RedisServer, folder: Path, chance: random.Random) -> None:
         self._server, self._folder, self._chance = server, folder, chance
         self._journal = Journal(folder / "journal")
+        self._journal.clock()
         self.stopping = threading.Event()
         self.counts: Counter[str] = Counter()
         self._names: dict[int, str] = {}
         with RmqClient(server.url) as client:
             client.producer(TOPIC)
         for slot in range(TOPIC.slots):
-            self._journal.write("holder", 0.0, TOPIC.name, slot, 0)
+            self._journal.write("shard", 0.0, TOPIC.name, slot, 0)
         self._began_s = now_s()
         self._processes = [self._start(place) for place in range(len(PROGRAMS))]
 
@@ -122,20 +123,10 @@ class Rivals:
                 contents = chance.sample(range(CONTENTS), SIZE)
                 ids = {f"c{each}": str(number + place) for place, each in enumerate(contents)}
                 number += SIZE
-                begun_s = now_s()
-                states: dict[str, str] = {}
-                try:
-                    producer.send_many(
-                        PriorityMessage(content, chance.randint(100, 1_000), body=json.dumps({"id": each}))
-                        for content, each in ids.items()
-                    )
-                except SendError as error:
-                    states = {str(each.content): "unknown" for each in error.unknown}
-                    states |= {str(each.content): "refused" for each in error.not_stored}
-                except RmqError:
-                    states = dict.fromkeys(ids, "unknown")
-                for content, each in ids.items():
-                    self._journal.write("send", TOPIC.name, content, each, begun_s, states.get(content, "accepted"))
+                batch = [
+                    PriorityMessage(content, chance.randint(100, 1_000), body=each) for content, each in ids.items()
+                ]
+                self._journal.send(TOPIC.name, list(ids.items()), partial(producer.send_many, batch), _id)
 
     def suffer(self, seconds: float) -> None:
         """Let faults happen for so long."""
@@ -172,7 +163,7 @@ class Rivals:
         self._server.kill()
         time.sleep(self._chance.uniform(0, 1.5))
         self._server.start()
-        self._journal.write("outage", "node 0", from_s, now_s())
+        self._journal.trouble("server killed", "shard 0", from_s)
         return "Redis was killed and restarted"
 
     def pause(self) -> str:
@@ -184,7 +175,7 @@ class Rivals:
         self._signal(process, signal.SIGSTOP)
         time.sleep(length_s)
         self._signal(process, signal.SIGCONT)
-        self._journal.write("outage", f"pid {process.pid}", from_s, now_s())
+        self._journal.trouble("process paused", f"pid {process.pid}", from_s)
         return f"{self._names[process.pid]} was paused for {length_s:.1f} s"
 
     def kill_query(self) -> str:
@@ -235,7 +226,7 @@ class Rivals:
         process = self._processes[place]
         self._signal(process, signal.SIGKILL)
         process.wait()
-        self._journal.write("outage", f"pid {process.pid}", now_s(), FOREVER_S)
+        self._journal.trouble("process killed", f"pid {process.pid}", now_s(), FOREVER_S)
         self._processes[place] = self._start(place)
         return f"{self._names[process.pid]} was killed"
 
@@ -247,7 +238,7 @@ class Rivals:
                 errors = [line for line in said.splitlines() if "Error" in line]
                 self._note(f"{self._names[process.pid]} ended with code {code}: {(errors or ['no error'])[-1][:300]}")
                 self.counts["ended_by_itself"] += 1
-                self._journal.write("outage", f"pid {process.pid}", now_s(), FOREVER_S)
+                self._journal.trouble("process killed", f"pid {process.pid}", now_s(), FOREVER_S)
                 self._processes[place] = self._start(place)
 
     def _start(self, place: int) -> subprocess.Popen[bytes]:
@@ -270,6 +261,10 @@ class Rivals:
 
     def _note(self, text: str) -> None:
         print(f"{now_s() - self._began_s:6.1f} s  {text}", file=sys.stderr, flush=True)
+
+
+def _id(sent: PriorityMessage) -> str:
+    return str(sent.body)
 
 
 if __name__ == "__main__":

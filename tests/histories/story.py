@@ -1,12 +1,13 @@
-"""What happened in a campaign: events in one file, written by all processes, read for the judge.
+"""What happened in a campaign or a history: events in one file, written by all processes, read for the judge.
 
 Each event is one line, written by one call, so that a killed process leaves no half of one. Values are set apart by
 tabs, names in a list by commas. Times are seconds of the monotonic clock that all processes of a machine share.
 
     clock    TIME EPOCH_MS                                the two clocks at one moment
     try      TIME PID BATCH TOPIC CONTENT ID [CONTENT ID ...]   a send begins
+    due      BATCH MS [MS ...]                            when its sends make their contents due; see `Send`
     sent     TIME BATCH REFUSED_IDS UNKNOWN_IDS           it has ended: all other ids are accepted
-    begin    TIME PID RUN TOPIC SLOT CONTENT IDS CLAIMED_MS DUE_MS   a handler begins; slot -1: unknown
+    begin    TIME PID RUN TOPIC SLOT CONTENT IDS CLAIMED_MS DUE_MS   a handler begins; slot -1, claim 0: unknown
     end      TIME OUTCOME RUN [RUN ...]                   it ends: acked, failed, or late (its lease was lost)
     trouble  CAUSE WHO FROM TO                            a fault as it was felt; see `Trouble`
     fault    KIND FROM TO TEXT                            a fault as it was planned
@@ -30,7 +31,10 @@ ENDED = frozenset({"acked", "late"})
 
 @dataclass(slots=True)
 class Send:
-    """One send of one content; `state` is `accepted`, `refused`, or `unknown` where the reply was lost."""
+    """One send of one content; `state` is `accepted`, `refused`, or `unknown` where the reply was lost.
+
+    `due_ms` is when it makes its content due, if an earlier send of that content may do so before it; else 0.
+    """
 
     topic: str
     content: str
@@ -39,6 +43,7 @@ class Send:
     begun_s: float
     ended_s: float = FOREVER_S
     state: str = "unknown"
+    due_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -110,7 +115,9 @@ class Story:
     epoch_s: float = 0.0
 
     def claimed_s(self, run: Run) -> float:
-        """Return the time of a run's claim on the monotonic clock."""
+        """Return the time of a run's claim on the monotonic clock; of its beginning, where the claim is not known."""
+        if not run.claimed_ms:
+            return run.start_s
         return run.claimed_ms / 1000 - self.epoch_s
 
 
@@ -124,9 +131,9 @@ def tell(lines: Iterable[str]) -> Story:
     """Make a story of lines. A kind of line that nobody knows is an error."""
     teller = _Teller()
     tells = {
-        "clock": teller.clock, "try": teller.tries, "sent": teller.sent, "begin": teller.begin, "end": teller.end,
-        "trouble": teller.trouble, "fault": teller.fault, "owns": teller.owns, "leaves": teller.leaves,
-        "shard": teller.shard, "watch": teller.watch,
+        "clock": teller.clock, "try": teller.tries, "due": teller.due, "sent": teller.sent, "begin": teller.begin,
+        "end": teller.end, "trouble": teller.trouble, "fault": teller.fault, "owns": teller.owns,
+        "leaves": teller.leaves, "shard": teller.shard, "watch": teller.watch,
     }  # fmt: skip
     for line in lines:
         kind, *values = line.rstrip("\n").split("\t")
@@ -158,6 +165,10 @@ class _Teller:
         ]
         self._batches[batch] = sends
         self._story.sends += sends
+
+    def due(self, batch: str, *due_ms: str) -> None:
+        for send, each_ms in zip(self._batches[batch], due_ms, strict=True):
+            send.due_ms = int(each_ms)
 
     def sent(self, at_s: str, batch: str, refused: str, unknown: str) -> None:
         states = dict.fromkeys(_names(unknown), "unknown") | dict.fromkeys(_names(refused), "refused")

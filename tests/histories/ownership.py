@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from itertools import groupby
 
-from tests.campaign.story import Story
+from tests.histories.story import Story
 
 Slot = tuple[str, int]
 Span = tuple[float, float]
