@@ -6,9 +6,10 @@ A story is one of a campaign, of a random history, or of Spark's queries and the
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Protocol, TypeVar
 
 from tests.histories.ownership import unowned
 from tests.histories.story import ENDED, FOREVER_S, Run, Send, Story, Trouble
@@ -59,6 +60,15 @@ class Violation:
 
     def __str__(self) -> str:
         return f"{self.kind}: {self.text}"
+
+
+class Begun(Protocol):
+    """A handling, of which it is known when it began."""
+
+    start_s: float
+
+
+R = TypeVar("R", bound=Begun)
 
 
 @dataclass
@@ -265,7 +275,7 @@ def overlapping(view: _View, verdict: Verdict) -> Iterator[Violation]:
     """
     sends = {send.sent_id: send for send in view.story.sends if send.topic in view.rules.apart}
     for runs in view.runs_of.values():
-        for first, second in _at_once(view, runs):
+        for first, second in at_once(runs, view.end_s):
             send = sends.get(first.ids[0]) if first.ids and first.ids == second.ids else None
             if send is not None and (twice := _sent_twice(view, first, send, second.start_s)):
                 verdict.overlaps[twice] += 1
@@ -276,7 +286,7 @@ def overlapping(view: _View, verdict: Verdict) -> Iterator[Violation]:
 def serial(view: _View, verdict: Verdict) -> Iterator[Violation]:
     """Two processes handle messages of one slot at once only for the same reason."""
     for runs in view.runs_in.values():
-        for first, second in _at_once(view, runs):
+        for first, second in at_once(runs, view.end_s):
             if first.pid != second.pid and first.content != second.content:
                 yield from _excused(view, verdict, first, second, "overlap of a slot")
 
@@ -293,11 +303,11 @@ def _excused(view: _View, verdict: Verdict, first: Run, second: Run, kind: str) 
     yield Violation(kind, f"{_run(first)} and {_run(second)}")
 
 
-def _at_once(view: _View, runs: list[Run]) -> Iterator[tuple[Run, Run]]:
-    """Return pairs of runs of which the second began before the first had ended."""
-    open_: list[Run] = []
+def at_once(runs: Iterable[R], end_s: Callable[[R], float]) -> Iterator[tuple[R, R]]:
+    """Return pairs of runs, given in the order of their beginning, of which the second began before the first ended."""
+    open_: list[R] = []
     for run in runs:
-        open_ = [each for each in open_ if view.end_s(each) > run.start_s]
+        open_ = [each for each in open_ if end_s(each) > run.start_s]
         yield from ((each, run) for each in open_)
         open_.append(run)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import chain, pairwise
 
+from tests.histories.judge import Violation, at_once
 from tests.simulation.history import FOREVER_S, PATIENCE_S, History, Run, Sent, clock_s, ms_of
 from tests.simulation.plan import SUM_WINDOW_MS
 from tests.simulation.steps import Hold
@@ -28,17 +28,6 @@ FENCING = ("zk_expire", "zk_stall", "zk_down")
 DRAINED_S, HANDED_OVER_S = 30.0, 60.0
 """How long a handler may take at least once its process stops or its slot is wanted; and in which time after a process
 has stopped or has lost its session its slots are given to others."""
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """A broken promise: which, and how."""
-
-    kind: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.kind}: {self.text}"
 
 
 def check(history: History) -> list[Violation]:
@@ -114,13 +103,9 @@ def counted_twice(history: History) -> Iterator[Violation]:
 def overlap(history: History) -> Iterator[Violation]:
     """While leases hold, a content is in one handler."""
     for entry in chain.from_iterable(_entries(runs) for _, runs in history.of_content().values()):
-        open_: list[Run] = []
-        for run in entry:
-            open_ = [each for each in open_ if each.end_s > run.start_s]
-            for each in open_:
-                if not _excused(history, each, run):
-                    yield Violation("overlap", f"{_run(each)} and {_run(run)}")
-            open_.append(run)
+        for first, second in at_once(entry, _end_s):
+            if not _excused(history, first, second):
+                yield Violation("overlap", f"{_run(first)} and {_run(second)}")
 
 
 def early(history: History) -> Iterator[Violation]:
@@ -294,14 +279,10 @@ def serial(history: History) -> Iterator[Violation]:
         if run.epoch:
             slots.setdefault((run.topic, run.slot), []).append(run)
     for runs in slots.values():
-        open_: list[Run] = []
-        for run in runs:
-            open_ = [each for each in open_ if each.end_s > run.start_s]
-            for each in open_:
-                batch = (each.life, each.start_s) == (run.life, run.start_s)
-                if not batch and not _excused(history, each, run):
-                    yield Violation("serial", f"{_run(each)} and {_run(run)}")
-            open_.append(run)
+        for first, second in at_once(runs, _end_s):
+            batch = (first.life, first.start_s) == (second.life, second.start_s)
+            if not batch and not _excused(history, first, second):
+                yield Violation("serial", f"{_run(first)} and {_run(second)}")
 
 
 def fenced(history: History) -> Iterator[Violation]:
@@ -333,6 +314,10 @@ def _due_ms(sent: Sent, kind: str, *, latest: bool = False) -> int:
     return sent.executed_ms[-1 if latest else 0] + {"range": sent.what, "delayed": sent.what, "sum": SUM_WINDOW_MS}.get(
         kind, 0
     )
+
+
+def _end_s(run: Run) -> float:
+    return run.end_s
 
 
 def _entries(runs: list[Run]) -> Iterable[list[Run]]:
