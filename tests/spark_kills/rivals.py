@@ -70,12 +70,12 @@ def main() -> int:
         rivals.kill_all()
         with RmqClient(server.url) as client:
             dead = {(TOPIC.name, each.text) for each in client.dead(TOPIC).list(limit=100_000)}
-    verdict = judge(read(root / "journal"), Rules(LEASE_S, folding=(TOPIC.name,), dead=dead), UNOWNED)
+        verdict = judge(read(root / "journal"), Rules(LEASE_S, folding=(TOPIC.name,), dead=dead), UNOWNED)
+        by_kind = ", ".join(f"{name} {number}" for name, number in sorted(rivals.handled().items()))
     for violation in verdict.violations[:40]:
         print(f"  {violation}")
     for text in left:
         print(f"  left: {text}")
-    by_kind = ", ".join(f"{name} {number}" for name, number in sorted(rivals.handled().items()))
     print(
         f"  handled by {by_kind}; faults: {json.dumps(rivals.counts)}; "
         f"{verdict.overlaps.total()} overlaps explained by faults"
