@@ -23,7 +23,7 @@ CEILINGS = {
     "rmq/_broker": 1_820,
     "rmq/_claiming": 2_240,
     "rmq/_io": 490,
-    "rmq/_listening": 2_140,
+    "rmq/_listening": 2_130,
     "rmq/_model": 3_900,
     "rmq/_ownership": 2_070,
     "rmq/_processes": 1_580,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq._listening.fair_share import FairShare, least_used_s, next_share
+from rmq._listening.concurrency import FairShare, least_used_s, next_share
 
 PLENTY = 1_000
 
