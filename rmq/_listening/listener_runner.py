@@ -169,11 +169,6 @@ class ListenerRunner:
             return range(self.listener.topic.slots)
         return [slot for place, slot in self._coordinator.owned() if place == self.listener.ownership_name]
 
-    @property
-    def may_claim_ahead(self) -> bool:
-        """Whether the threads may claim the next messages while quick handlers run."""
-        return any(thread.may_claim_ahead for thread in self._threads)
-
     def counts(self) -> ListenerCounts:
         """Return the current figures of the listener."""
         held = [claim for thread in self._threads for claim in thread.held.all()]
@@ -303,7 +298,7 @@ class ListenerRunner:
         self._say(f"ensemble {name}", self._foreign_text(owners))
         for slot in revoking:
             number = self._spread[slot]
-            if self._threads[number].has_left(slot) and slot not in self._busy(number):
+            if self._threads[number].has_left(slot):
                 coordinator.drained(name, slot)
         return bool(revoking or lingering)
 
@@ -314,15 +309,8 @@ class ListenerRunner:
         thread would run a handler in parallel with the present one.
         """
         gone = {slot: number for slot, number in self._spread.items() if slot not in present}
-        busy = {number: self._busy(number) for number in set(gone.values())}
+        busy = {number: self._threads[number].slots_held() for number in set(gone.values())}
         return {slot for slot, number in gone.items() if slot in busy[number]}
-
-    def _busy(self, number: int) -> Collection[int]:
-        """Return the slots of which a thread holds deliveries or runs a handler, including abandoned handlers."""
-        thread = self._threads[number]
-        held = thread.slots_held()
-        running = {claim.slot for _, ready in list(thread.calls.running.values()) for claim, _ in ready}
-        return running.union(held) if running else held
 
     def _hanging(self, for_s: float) -> dict[int, int]:
         """Return thread → slot of its handler, for threads whose handler has run for more than `for_s` seconds."""
@@ -339,13 +327,13 @@ class ListenerRunner:
         if not full or len(full) == len(self._threads):
             return self._spread
         leaving = {slot: number for slot, number in self._spread.items() if number in full and slot in owners}
-        for slot in [slot for slot, number in leaving.items() if slot in self._busy(number)]:
+        for slot in [slot for slot, number in leaving.items() if slot in self._threads[number].slots_held()]:
             del leaving[slot]
         if not leaving:
             return self._spread
         # no claim may begin any more before it is certain that none is under way
         self._share_out({slot: owner for slot, owner in owners.items() if slot not in leaving})
-        for slot in [slot for slot, number in leaving.items() if slot in self._busy(number)]:
+        for slot in [slot for slot, number in leaving.items() if slot in self._threads[number].slots_held()]:
             del leaving[slot]
         self._moved_from.update(leaving.values())
         return {slot: number for slot, number in self._spread.items() if slot not in leaving}

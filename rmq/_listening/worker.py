@@ -252,17 +252,21 @@ class Worker(Background):
         return self.setup.coordinator.still_owner(Ownership(name, delivery.slot, owner.epoch, owner.ensemble))
 
     def has_left(self, slot: int) -> bool:
-        """Send outcomes; return whether the slot has no held deliveries and no claim in flight."""
+        """Send outcomes; return whether the slot is not among `slots_held`."""
         self.try_to_settle()
         return slot not in self.slots_held()
 
     def slots_held(self) -> Collection[int]:
-        """Return the slots with held deliveries or pending replies; all slots while a claim is in flight."""
+        """Return the slots with held deliveries, pending replies, or handlers that run, including abandoned ones.
+
+        While a claim is in flight, these are all slots.
+        """
         if not self.held.lock.acquire(timeout=TROUBLE_PAUSE_S):
             return range(self._topic.slots)
         try:
-            hung = {claim.slot for _, ready in list(self.calls.hung.values()) for claim, _ in ready}
-            return {claim.slot for claim in self.held.all()} | self.claims.pending_slots() | hung
+            calls = (*self.calls.running.copy().values(), *self.calls.hung.copy().values())
+            handled = {claim.slot for _, ready in calls for claim, _ in ready}
+            return {claim.slot for claim in self.held.all()} | self.claims.pending_slots() | handled
         finally:
             self.held.lock.release()
 

@@ -129,7 +129,7 @@ def test_adaptive_handlers_have_nothing_claimed_ahead(client: RmqClient, make_to
     client.listener(plain)(lambda delivery: None)
     client.start()
     runners: list[ListenerRunner] = client._listeners.runners  # pyright: ignore[reportPrivateUsage]
-    ahead = {each.listener.topic.name: each.may_claim_ahead for each in runners}
+    ahead = {each.topic.name: each._threads[0].may_claim_ahead for each in runners}  # pyright: ignore[reportPrivateUsage]
     client.stop()
     assert ahead == {stream.name: True, adaptive.name: False, plain.name: True}
 
