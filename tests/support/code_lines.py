@@ -19,19 +19,19 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 CEILINGS = {
-    "rmq/_admin": 1_460,
-    "rmq/_broker": 1_820,
-    "rmq/_claiming": 2_240,
+    "rmq/_admin": 1_480,
+    "rmq/_broker": 1_830,
+    "rmq/_claiming": 2_230,
     "rmq/_io": 490,
-    "rmq/_listening": 2_130,
+    "rmq/_listening": 2_120,
     "rmq/_model": 3_900,
     "rmq/_ownership": 2_070,
     "rmq/_processes": 1_580,
     "rmq/_sending": 640,
-    "rmq/_transport": 2_460,
+    "rmq/_transport": 2_480,
     "rmq/adapters": 360,
     "rmq/aio": 1_640,
-    "rmq/cli": 3_550,
+    "rmq/cli": 3_540,
     "rmq/dashboard": 1_300,
     "rmq/demo": 2_000,
     "rmq/metrics": 440,
@@ -39,9 +39,9 @@ CEILINGS = {
     "rmq/spark": 6_510,
     "rmq/testing": 490,
     "rmq/*.py": 810,
-    "lua: scripts": 1_830,
+    "lua: scripts": 1_850,
     "lua: libraries": 4_030,
-    "tests": 71_900,
+    "tests": 71_800,
     "benchmarks": 6_700,
 }
 """Most lines of code of a package; one that is not listed may have none."""
