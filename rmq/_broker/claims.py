@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter, itemgetter
 from typing import Any, Generic, NamedTuple, TypeAlias, cast
 
@@ -25,7 +25,7 @@ from rmq._model.replies import (
 )
 from rmq._model.scores import retries_left_after_claim, retries_left_of, score_of, scores_of, stamped
 from rmq._model.topics import Topic
-from rmq._transport.call import Call, T, joined
+from rmq._transport.call import Call, T
 from rmq._transport.refusals import AOF_TROUBLE, UNREADABLE, error_of, reply_lost, unreadable
 from rmq.errors import RmqError
 
@@ -353,7 +353,9 @@ def look(topic: Topic, slots: Sequence[int]) -> Call[tuple[int, list[int]]]:
 
 def joined_looks(calls: Sequence[Call[tuple[int, list[int]]]]) -> Call[tuple[int, list[int]]]:
     """Return one call in place of several calls of `look`, in slots that one script may access."""
-    return cast("Call[tuple[int, list[int]]]", joined(calls, per_slot=2)._replace(parse=due_times))
+    keys = chain.from_iterable(call.keys for call in calls)
+    args = chain.from_iterable(call.args for call in calls)
+    return calls[0]._replace(keys=tuple(keys), args=list(args))
 
 
 def due_times(reply: list[bytes]) -> tuple[int, list[int]]:
