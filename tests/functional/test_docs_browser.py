@@ -21,7 +21,7 @@ pytestmark = [*MARKS, pytest.mark.slow]
 PAGES = (
     "index", "tutorial/2-merge", "tutorial/6-workers", "topics/index", "guide/merging", "guide/comparison",
     "coming-from/celery", "reference/index", "reference/topics", "internals/semantics", "internals/architecture",
-    "operate/ownership", "guide/demo", "source/rmq/client.py",
+    "operate/ownership", "guide/demo", "source/rmq/_transport/rpc_ids.py",
 )  # fmt: skip
 
 
