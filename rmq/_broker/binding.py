@@ -147,17 +147,26 @@ class BoundScript:
         confirmed = self.durable if durable else ""
         return Call(self.name, names, values, parse, self.repeatable, topic.name, slot, confirmed, self.refusals)
 
-    def call_on(self, target: str, parse: Callable[[Any], T], keys: Mapping[str, str], **args: Any) -> Call[T]:
-        """Return a call of the script on keys, by name, that belong to no slot.
+    def call_on(
+        self,
+        target: str,
+        parse: Callable[[Any], T],
+        keys: Mapping[str, str] | tuple[str, ...],
+        *,
+        slot: int = 0,
+        **args: Any,
+    ) -> Call[T]:
+        """Return a call of the script on keys that belong to no slot, or to several slots.
 
         Args:
             target: The topic, or a key, for errors.
             parse: Function that parses the reply.
-            keys: The keys.
+            keys: The keys by name, or those of a script over slots in its order.
+            slot: The first slot, for errors.
             args: The arguments, see `args`.
         """
-        names = tuple(keys[name] for name in self._script.keys.required)
-        return Call(self.name, names, self.args(**args), parse, self.repeatable, target, 0, self.durable)
+        names = keys if isinstance(keys, tuple) else tuple(keys[name] for name in self._script.keys.required)
+        return Call(self.name, names, self.args(**args), parse, self.repeatable, target, slot, self.durable)
 
 
 def refusal(kind: type[RmqError], text: str) -> Callable[[Call[Any], Sequence[str]], RmqError]:

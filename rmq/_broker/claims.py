@@ -347,8 +347,8 @@ def look(topic: Topic, slots: Sequence[int]) -> Call[tuple[int, list[int]]]:
     """Return a call that reads Redis' time and the time at which each slot is due next (0 for never), ms."""
     each = [slot_keys(topic.name, slot) for slot in slots]
     names = [name for keys in each for name in (keys.store, keys.prepare, keys.retry, keys.meta)]
-    args = _LOOK.args(kinds=(order_of(topic), topic.lease_ms) * len(slots))
-    return Call(_LOOK.name, tuple(names), args, due_times, True, topic.name, slots[0])
+    kinds = (order_of(topic), topic.lease_ms) * len(slots)
+    return _LOOK.call_on(topic.name, due_times, tuple(names), slot=slots[0], kinds=kinds)
 
 
 def joined_looks(calls: Sequence[Call[tuple[int, list[int]]]]) -> Call[tuple[int, list[int]]]:

@@ -125,12 +125,11 @@ def take_lock(
 
 def append_history(topic: str | None, minute: int, record: bytes, most: int, keep_s: int) -> Call[bool]:
     """Return a call that appends a record to a list of the last `most` records; its result is whether it was new."""
-    args = _WRITE.args(records=(record, minute, most, keep_s))
-    return Call(_WRITE.name, (history_key(topic),), args, _first_is_one, True, topic or "", 0)
 
+    def parse(reply: Sequence[bytes]) -> bool:
+        return is_one(reply[0])
 
-def _first_is_one(reply: Sequence[bytes]) -> bool:
-    return is_one(reply[0])
+    return _WRITE.call_on(topic or "", parse, (history_key(topic),), records=(record, minute, most, keep_s))
 
 
 def joined_history(calls: Sequence[Call[bool]]) -> Call[list[bool]]:

@@ -196,8 +196,8 @@ def look(topic: Topic, slots: Sequence[int], group: str) -> Call[tuple[int, list
     """Return a call that reads Redis' time and the time at which each slot is due next (0 for never), ms."""
     each = [group_keys(topic.name, slot, group) for slot in slots]
     names = [name for keys in each for name in (keys.store, keys.group, keys.retry)]
-    args = _LOOK.args(groups=(group, topic.lease_ms) * len(slots))
-    return Call(_LOOK.name, tuple(names), args, due_times, True, topic.name, slots[0])
+    groups = (group, topic.lease_ms) * len(slots)
+    return _LOOK.call_on(topic.name, due_times, tuple(names), slot=slots[0], groups=groups)
 
 
 def trim(topic: Topic, slot: int, retention: Retention, *, now: bool = False) -> Call[Trimmed]:
@@ -243,8 +243,7 @@ def stats(topic: Topic, slot: int) -> Call[StreamSlot]:
         return StreamSlot(topic.name, slot, int(now_ms), int(length), first.decode(), last.decode(), names, numbers)
 
     keys = slot_keys(topic.name, slot)
-    args = _STATS.args(totals=STREAM_TOTALS)
-    return Call(_STATS.name, (keys.store, keys.meta), args, parse, True, topic.name, slot)
+    return _STATS.call_on(topic.name, parse, (keys.store, keys.meta), slot=slot, totals=STREAM_TOTALS)
 
 
 def group_stats(topic: Topic, slot: int, group: str) -> Call[GroupSlot]:

@@ -155,9 +155,8 @@ def stats(topic: Topic, slot: int) -> Call[SlotStats]:
         return SlotStats(topic.name, slot, now_ms, *sizes, oldest, next_due_ms, epoch, is_one(figures[9]), totals)
 
     keys = slot_keys(topic.name, slot)
-    args = _STATS.args(kinds=(order_of(topic), topic.lease_ms, *TOTALS))
     names = (keys.store, keys.prepare, keys.retry, keys.dead, keys.meta)
-    return Call(_STATS.name, names, args, parse, True, topic.name, slot)
+    return _STATS.call_on(topic.name, parse, names, slot=slot, kinds=(order_of(topic), topic.lease_ms, *TOTALS))
 
 
 def joined_stats(calls: Sequence[Call[SlotStats]]) -> Call[list[SlotStats]]:

@@ -22,8 +22,8 @@ from tests.support.bindings import MODULES, bound_in
 PACKED = {"detailed", "unit", "max_backlog", "ages", "limits", "chunk", "parts"}
 """What `QueueSends` puts together from parts."""
 
-OPTIONS = {"group", "durable", "keys"}
-"""What `BoundScript.call` takes beside arguments."""
+OPTIONS = {"group", "durable", "keys", "slot"}
+"""What `BoundScript.call` and `call_on` take beside arguments."""
 
 
 class Use:
