@@ -20,7 +20,7 @@ from rmq._claiming.consumer import Consumer
 from rmq._io.backend import THREADS, Runtime
 from rmq._io.observers import Observers
 from rmq._io.reports import reporter
-from rmq._listening.listener import HandlerDecorator, Listener, ListenerOptions, decorator
+from rmq._listening.listener import HandlerDecorator, Listener, ListenerOptions, listener_decorator
 from rmq._listening.listener_set import ListenerSet
 from rmq._listening.worker import Worker
 from rmq._model.deliveries import Delivery
@@ -210,7 +210,7 @@ class RmqClient:
         Guarantee: leases are renewed while a handler runs. A handler is not called for a message whose lease expired
         before it could start.
         """
-        return decorator(self.add, topic, **options)
+        return listener_decorator(self.add, topic, **options)
 
     def add(self, *listeners: Listener) -> None:
         """Add listeners, for example `client.add(*rmq.scan("my_package"))`. They run like decorated handlers.

@@ -1,8 +1,9 @@
-"""What extensions of RMQ are built on, beside the public names of `rmq` and `rmq.aio`.
+"""The names on which RMQ's own dashboard, metrics, spans and adapters stand, beside those of `rmq` and `rmq.aio`.
 
-The command line, the dashboard, the metrics and the adapters import nothing else of the core; a contract in
-`make layers` holds them to it. So the core can change behind these names, and an extension of your own can be written
-with them. They are outside the promise of the first release: a release may change them, and its changelog says so.
+They import nothing else of the core, and neither does the command line but for the modules that the contract
+`public-and-spi` in `pyproject.toml` lists: `make layers` holds them to it. So the core can change behind these names,
+and an extension of your own can be written with them. They are outside the promise of the first release: a release may
+change them, and its changelog says so.
 
 Each name is documented where it is defined. In short:
 
@@ -11,20 +12,21 @@ Texts for terminals and pages, safe with hostile payloads, which they escape:
     noun), `dashed` (the name of a setting), `when` (a time), `from_now` (a time relative to another), `span` and
     `milliseconds` (lengths of time), `json_payload` (a payload in JSON, which is exact).
 Texts about merges:
-    `merge_name`, `merge_words` (the settings of a topic), `sends_words`, `sent`, `count_words`, `items_words`,
-    `value_words` and `carried` (the sends that a message combines, their times and their value).
-Topics, messages and their places:
-    `Message`, `PayloadT`, `AnyPlace` (the states of a message), `checked_slots`, `check_group` and `check_async` (which
-    raise `InvalidValueError` for slots that a topic does not have, for a group that does not fit the topic's type, and
-    for handlers that are not coroutine functions),
-    `id_key` (an id of a stream as numbers that order it), `TOTALS` (the counters of a slot).
+    `merge_name` and `merge_words` (the settings of a topic); of a message that combines sends `sends_words` (their
+    number), `age_words` (their ages), `count_words` and `items_words` (its items), `value_words` and `labelled_value`
+    (its value).
+Topics, messages and their states:
+    `Message`, `PayloadT`, `AnyPlace` (the states of a message), `TOTALS` (the counters of a slot), `id_key` (an id of a
+    stream as numbers that order it). `checked_slots`, `check_group` and `check_async` raise `InvalidValueError` for
+    slots that a topic does not have, for a group that does not fit the topic's type, and for handlers that are not
+    coroutine functions.
 Figures of a minute, as `History` records them:
     `minute_of`, `minute_of_stream`, `sum_of`.
 Requests to web servers:
     `allows_host`, `is_loopback` and `network_of`, which keep pages of other sites away from a server on this machine.
 Processes:
-    `chosen_url` (the URL of Redis that a program or its environment names), `decorator` (what makes a function a
-    listener), `run_reloading` and `RELOADED` (restart at a change of a file), `end_with_parent`, `monotonic_s` (a clock
+    `chosen_url` (the URL of Redis that a program or its environment names), `listener_decorator` (makes a function a
+    handler), `run_reloading` and `RELOADED` (restart at a change of a file), `end_with_parent`, `monotonic_s` (a clock
     that never jumps).
 """
 
@@ -32,19 +34,19 @@ import ipaddress
 from collections.abc import Set as AbstractSet
 
 from rmq._admin.history import minute_of, minute_of_stream, sum_of
-from rmq._listening.listener import decorator
+from rmq._listening.listener import listener_decorator
 from rmq._model.display import counted, dashed, from_now, json_payload, milliseconds, safe_lines, shown, span, when
 from rmq._model.entries import check_group, id_key
 from rmq._model.figures import TOTALS
 from rmq._model.handlers import check_async
 from rmq._model.merge_words import (
-    carried,
+    age_words,
     count_words,
     items_words,
+    labelled_value,
     merge_name,
     merge_words,
     sends_words,
-    sent,
     value_words,
 )
 from rmq._model.messages import Message
@@ -58,11 +60,43 @@ from rmq._transport.urls import chosen_url
 
 # fmt: off
 __all__ = [
-    "RELOADED", "TOTALS", "AnyPlace", "Message", "PayloadT", "allows_host", "carried", "check_async", "check_group",
-    "checked_slots", "chosen_url", "count_words", "counted", "dashed", "decorator", "end_with_parent", "from_now",
-    "id_key", "is_loopback", "items_words", "json_payload", "merge_name", "merge_words", "milliseconds", "minute_of",
-    "minute_of_stream", "monotonic_s", "network_of", "run_reloading", "safe_lines", "sends_words", "sent", "shown",
-    "span", "sum_of", "value_words", "when",
+    "RELOADED",
+    "TOTALS",
+    "AnyPlace",
+    "Message",
+    "PayloadT",
+    "age_words",
+    "allows_host",
+    "check_async",
+    "check_group",
+    "checked_slots",
+    "chosen_url",
+    "count_words",
+    "counted",
+    "dashed",
+    "end_with_parent",
+    "from_now",
+    "id_key",
+    "is_loopback",
+    "items_words",
+    "json_payload",
+    "labelled_value",
+    "listener_decorator",
+    "merge_name",
+    "merge_words",
+    "milliseconds",
+    "minute_of",
+    "minute_of_stream",
+    "monotonic_s",
+    "network_of",
+    "run_reloading",
+    "safe_lines",
+    "sends_words",
+    "shown",
+    "span",
+    "sum_of",
+    "value_words",
+    "when",
 ]
 # fmt: on
 

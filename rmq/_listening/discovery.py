@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Unpack, cast
 
-from rmq._listening.listener import HandlerT, Listener, ListenerOptions, decorator
+from rmq._listening.listener import HandlerT, Listener, ListenerOptions, listener_decorator
 from rmq._model.topics import Topic
 from rmq.errors import InvalidValueError
 
@@ -33,7 +33,7 @@ def listener(topic: Topic, **options: Unpack[ListenerOptions]) -> Callable[[Hand
         >>> @listener(Topic("pictures", TopicType.PRIORITY), threads=4)
         ... def draw(delivery): ...
     """
-    return decorator(_mark, topic, **options)
+    return listener_decorator(_mark, topic, **options)
 
 
 def scan(package: str | ModuleType) -> list[Listener]:

@@ -167,7 +167,7 @@ def check_shared(added: Sequence[Listener], *listeners: Listener) -> None:
             )
 
 
-def decorator(
+def listener_decorator(
     take: Callable[[Listener], None], topic: Topic, **options: Unpack[ListenerOptions]
 ) -> Callable[[HandlerT], HandlerT]:
     """Return a decorator that makes a listener of a handler and passes it to `take`. Checks the options at once."""

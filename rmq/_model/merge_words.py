@@ -108,7 +108,7 @@ def sends_words(message: Carrier) -> str:
     return sends(message.merged) + ("" if message.version is None else f", version {message.version}")
 
 
-def sent(message: Carrier, now_ms: int) -> str:
+def age_words(message: Carrier, now_ms: int) -> str:
     """Return the age of the first and the last send of a message: `2 m - 3.1 s ago`.
 
     Only one age if both are about the same, or if only one is known; `-` if neither is known.
@@ -144,7 +144,7 @@ def value_words(message: Carrier) -> str:
     return f"{count_words(message)}: {items_words(message)}"
 
 
-def carried(message: Carrier) -> tuple[str, str] | None:
+def labelled_value(message: Carrier) -> tuple[str, str] | None:
     """Return the name and the escaped text of a message's value; `None` for a message without a body."""
     value = message.value
     if value is None:

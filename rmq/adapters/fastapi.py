@@ -12,7 +12,7 @@ from rmq.aio import HandlerDecorator, Producer, RmqClient
 from rmq.aio.listener import ListenerOptions, plain_options
 from rmq.client import DRAIN_S
 from rmq.errors import RmqError
-from rmq.spi import PayloadT, check_async, chosen_url, decorator
+from rmq.spi import PayloadT, check_async, chosen_url, listener_decorator
 
 __all__ = ["Rmq"]
 
@@ -64,7 +64,7 @@ class Rmq:
 
     def listener(self, topic: Topic[PayloadT], **options: Unpack[ListenerOptions]) -> HandlerDecorator[PayloadT]:
         """Register an async handler, which runs in the service's event loop; see `rmq.aio.RmqClient.listener`."""
-        return decorator(self._add, topic, **plain_options(options))
+        return listener_decorator(self._add, topic, **plain_options(options))
 
     def scan(self, package: str | ModuleType) -> None:
         """Register all handlers of a package that are decorated with `rmq.listener`; see `rmq.scan`."""

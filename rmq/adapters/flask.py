@@ -19,7 +19,7 @@ from rmq import HandlerDecorator, Listener, ListenerOptions, Producer, RmqClient
 from rmq.adapters._process import ProcessClient
 from rmq.client import DRAIN_S
 from rmq.errors import InvalidValueError, RmqError
-from rmq.spi import PayloadT, chosen_url, decorator
+from rmq.spi import PayloadT, chosen_url, listener_decorator
 
 __all__ = ["Rmq"]
 
@@ -62,7 +62,7 @@ class Rmq:
 
     def listener(self, topic: Topic[PayloadT], **options: Unpack[ListenerOptions]) -> HandlerDecorator[PayloadT]:
         """Register a handler, which `flask rmq-worker` runs. Options as for `rmq.RmqClient.listener`."""
-        return decorator(self._listeners.append, topic, **options)
+        return listener_decorator(self._listeners.append, topic, **options)
 
     def scan(self, package: str | ModuleType) -> None:
         """Register all handlers of a package that are decorated with `rmq.listener`; see `rmq.scan`."""

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from rmq import client as plain
-from rmq._listening.listener import Listener, check_shared, decorator
+from rmq._listening.listener import Listener, check_shared, listener_decorator
 from rmq._model.handlers import check_async
 from rmq._model.topics import Topic
 from rmq._model.typed import PayloadT
@@ -230,7 +230,7 @@ class RmqClient(Closing):
 
         Guarantee: leases are renewed while a handler runs, unless it blocks the event loop.
         """
-        return decorator(self.add, topic, **plain_options(options))
+        return listener_decorator(self.add, topic, **plain_options(options))
 
     def add(self, *listeners: Listener) -> None:
         """Add listeners that were created elsewhere; their `threads` is the concurrency. Raises as `listener`."""

@@ -15,7 +15,7 @@ from rmq.cli import documents
 from rmq.cli.console import Session
 from rmq.cli.options import Group, Start, TopicName
 from rmq.errors import InvalidValueError, ReplyLostError
-from rmq.spi import carried, counted, sends_words, sent, span, when
+from rmq.spi import age_words, counted, labelled_value, sends_words, span, when
 
 _SLICE_S = 0.25
 """Length of one poll, seconds: a signal takes effect between two polls, never between a claim and its reply."""
@@ -157,5 +157,5 @@ class _Printer:
         if delivery.due_ms is not None and late_ms is not None:
             facts += [f"due {when(delivery.due_ms)}", f"{span(late_ms)} late"]
         if delivery.topic.merge is not None:
-            facts.append(f"{sends_words(delivery)}, sent {sent(delivery, delivery.claimed_ms)}")
-        self._session.message(delivery.content, facts, carried(delivery))
+            facts.append(f"{sends_words(delivery)}, sent {age_words(delivery, delivery.claimed_ms)}")
+        self._session.message(delivery.content, facts, labelled_value(delivery))

@@ -17,7 +17,7 @@ from rmq.cli.console import Columns, Session, cut, reason, redis_now_ms
 from rmq.cli.options import DueIn, Group, Limit, NewPriority, TopicName, Yes, payload, span_of
 from rmq.cli.parsing import parse_past
 from rmq.errors import InvalidValueError
-from rmq.spi import check_group, counted, from_now, sent, shown
+from rmq.spi import age_words, check_group, counted, from_now, shown
 
 _MOST_ERROR_CHARACTERS = 120
 """Maximum length of an error in the table, which is wrapped, not cut to one line, so that the cause is readable."""
@@ -69,7 +69,7 @@ def list_dead(
 
         def error(message: DeadMessage) -> Text:
             text = Text(shown(reason(message), _MOST_ERROR_CHARACTERS))
-            return text if definition.merge is None else text.append(f"\nsent {sent(message, now_ms)}", "dim")
+            return text if definition.merge is None else text.append(f"\nsent {age_words(message, now_ms)}", "dim")
 
         columns: Columns[DeadMessage] = {
             "~content": lambda message: cut(message.content),

@@ -14,7 +14,7 @@ from rmq.cli import documents
 from rmq.cli.console import FAILED, Columns, Session, cut, cut_words, reason
 from rmq.cli.documents import Place
 from rmq.cli.options import Content, SlotBasis, Slots, TopicName, payload
-from rmq.spi import AnyPlace, carried, counted, from_now, sends_words, sent, shown, span, value_words
+from rmq.spi import AnyPlace, age_words, counted, from_now, labelled_value, sends_words, shown, span, value_words
 
 
 def find(
@@ -89,8 +89,8 @@ def _print_folded(session: Session, topic: Topic, message: Carrier, now_ms: int)
     """Print the value of a merged message, and the number of its sends."""
     if topic.merge is None:
         return
-    session.line(f"    {sends_words(message)}, sent {sent(message, now_ms)}")
-    if (what := carried(message)) is not None:
+    session.line(f"    {sends_words(message)}, sent {age_words(message, now_ms)}")
+    if (what := labelled_value(message)) is not None:
         size = f", {len(message.body or b''):,} bytes" if what[0] == "body" else ""
         session.line(f"    {what[0]}{size}: ", what[1])
 

@@ -19,7 +19,7 @@ from rmq.cli.commands.find import value_columns
 from rmq.cli.commands.streams import print_pending
 from rmq.cli.console import FAILED, Columns, Session, cut
 from rmq.cli.options import Content, Group, SlotBasis, Slots, TopicName, duration, instant, span_of
-from rmq.spi import check_group, from_now, json_payload, sent, shown, span
+from rmq.spi import age_words, check_group, from_now, json_payload, shown, span
 
 Where = Literal["store", "in-flight", "retry"]
 _DUE = {"store": "due", "in-flight": "lease ends", "retry": "retry"}
@@ -49,7 +49,7 @@ def peek(
         columns: Columns[PeekedMessage] = {
             "~content": lambda message: cut(message.content),
             **value_columns(definition, found),
-            **({} if definition.merge is None else {">sent": lambda message: sent(message, message.now_ms)}),
+            **({} if definition.merge is None else {">sent": lambda message: age_words(message, message.now_ms)}),
             ">slot": lambda message: str(message.slot),
         }
         if definition.type.timed or place != "store":

@@ -24,7 +24,16 @@ from rmq import (
     Topic,
     TopicType,
 )
-from rmq._model.merge_words import carried, merge_name, merge_words, plain_value, sends, sends_words, sent, value_words
+from rmq._model.merge_words import (
+    age_words,
+    labelled_value,
+    merge_name,
+    merge_words,
+    plain_value,
+    sends,
+    sends_words,
+    value_words,
+)
 
 NOW_MS = 1_790_000_000_000
 
@@ -82,13 +91,16 @@ def test_each_type_says_what_it_has() -> None:
 
 
 def test_values_in_words() -> None:
-    assert (value_words(message()), carried(message())) == ("", None)
-    assert carried(message(b"\x1b[31m")) == ("body", "\\x1b[31m")
-    assert carried(message(b"-4", number=-4)) == ("value", "-4")
+    assert (value_words(message()), labelled_value(message())) == ("", None)
+    assert labelled_value(message(b"\x1b[31m")) == ("body", "\\x1b[31m")
+    assert labelled_value(message(b"-4", number=-4)) == ("value", "-4")
     items = tuple(b"item %d\n" % number for number in range(3))
-    assert carried(message(items=items, item_count=3)) == ("items", "3: item 0\\n, item 1\\n, item 2\\n")
-    assert carried(message(items=items[:1], item_count=1_000)) == ("items", "1,000: item 0\\n, …")
-    assert carried(message(items=items, item_count=3, wanted=5)) == ("parts", "3 of 5: item 0\\n, item 1\\n, item 2\\n")
+    assert labelled_value(message(items=items, item_count=3)) == ("items", "3: item 0\\n, item 1\\n, item 2\\n")
+    assert labelled_value(message(items=items[:1], item_count=1_000)) == ("items", "1,000: item 0\\n, …")
+    assert labelled_value(message(items=items, item_count=3, wanted=5)) == (
+        "parts",
+        "3 of 5: item 0\\n, item 1\\n, item 2\\n",
+    )
     assert value_words(message(items=(b"x" * 99,), item_count=1)) == f"1: {'x' * 40}… (99 bytes)"
     assert value_words(message(items=(b"x",) * 99, item_count=99)).endswith("x, …")
 
@@ -103,8 +115,8 @@ def test_sends_in_words() -> None:
     assert sends_words(message(merged=2)) == "2 sends"
     assert sends_words(message(merged=2, version=0)) == "2 sends, version 0"
     first, last = NOW_MS - 3_600_000, NOW_MS - 90_000
-    assert sent(message(), NOW_MS) == "-"
-    assert sent(message(first_sent_ms=first, last_sent_ms=last), NOW_MS) == "1 h - 1 m ago"
-    assert sent(message(first_sent_ms=last, last_sent_ms=last + 1), NOW_MS) == "1 m ago"
-    assert sent(message(last_sent_ms=last), NOW_MS) == "1 m ago"
-    assert sent(message(first_sent_ms=NOW_MS + 5, last_sent_ms=NOW_MS + 5), NOW_MS) == "0 ms ago"
+    assert age_words(message(), NOW_MS) == "-"
+    assert age_words(message(first_sent_ms=first, last_sent_ms=last), NOW_MS) == "1 h - 1 m ago"
+    assert age_words(message(first_sent_ms=last, last_sent_ms=last + 1), NOW_MS) == "1 m ago"
+    assert age_words(message(last_sent_ms=last), NOW_MS) == "1 m ago"
+    assert age_words(message(first_sent_ms=NOW_MS + 5, last_sent_ms=NOW_MS + 5), NOW_MS) == "0 ms ago"
