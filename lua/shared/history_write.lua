@@ -3,8 +3,8 @@
 -- KEYS[1..] rings  LIST  records, the oldest first: the epoch minute, a space, figures
 -- ARGV[1..] records  of each ring its record, which begins with the minute; then the epoch minute of the records, the
 --   records kept, and the seconds until a ring that nobody writes to is gone
--- Returns: per ring '1' if its record was appended, '0' if this minute or a later one is there already; records of minutes
---   that lie ahead are dropped: they are from a clock that was wrong
+-- Returns: per ring '1' if its record was appended, '0' if this minute or a later one is there already; records of
+--   minutes that lie ahead are dropped: they are from a clock that was wrong
 -- Errors: none of its own
 -- Complexity: O(log most) a ring, and the records dropped
 -- Notes: atomic, safe to repeat.

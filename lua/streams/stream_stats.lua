@@ -2,8 +2,8 @@
 --
 -- KEYS[1..] slots  of each slot store, meta
 -- ARGV[1..] totals  names of the totals to read
--- Returns: per slot { now_ms, length, first id or '', last id or '', a total per name or nil, per group what XINFO GROUPS
---   says }
+-- Returns: per slot { now_ms, length, first id or '', last id or '', a total per name or nil, per group what XINFO
+--   GROUPS says }
 -- Errors: none of its own
 -- Complexity: O(slots x (groups + log N))
 -- Notes: reads only.

@@ -2,8 +2,8 @@
 --
 -- KEYS[1..] slots  of each slot store, prepare, retry, dead, meta
 -- ARGV[1..] kinds  of each slot `high` for PRIORITY, else `low`; the lease, ms. Then the names of the totals to read
--- Returns: per slot { now_ms, backlog, due now, in flight, waiting, dead, lowest store score or '', next_due_ms, epoch or
---   '0', '1' if paused else '0', a total per name or nil }
+-- Returns: per slot { now_ms, backlog, due now, in flight, waiting, dead, lowest store score or '', next_due_ms, epoch
+--   or '0', '1' if paused else '0', a total per name or nil }
 -- Errors: none of its own
 -- Complexity: O(slots x log N)
 -- Notes: reads only.

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -94,13 +94,25 @@ def test_a_write_that_broke_off_goes_on_with_other_cores_and_counts_each_row_onc
 
 
 def _one_task(frame: DataFrame, url: str, topic: Topic, names: dict[str, Any]) -> None:
-    """Write a version that breaks off: behind the rows is one that ends its job."""
-    bad = frame.sparkSession.sql("select null :: string content").select(
-        F.col("content"),
-        *(
-            F.lit(None).cast(frame.schema[name].dataType).alias(name, metadata=frame.schema[name].metadata)
-            for name in frame.columns[1:]
-        ),
+    """Write a version that breaks off: behind the rows is one that ends its job, once they are all sent."""
+    rows = frame.count()
+
+    def last(batches: Iterator[Any]) -> Iterator[Any]:
+        with RmqClient(url) as client:
+            view = client.inspect(topic)
+            wait_until(lambda: view.stats().total("accepted") == rows, message="the rows before the bad one are sent")
+        yield from batches
+
+    bad = (
+        frame.sparkSession.sql("select null :: string content")
+        .mapInArrow(last, "content string")
+        .select(
+            F.col("content"),
+            *(
+                F.lit(None).cast(frame.schema[name].dataType).alias(name, metadata=frame.schema[name].metadata)
+                for name in frame.columns[1:]
+            ),
+        )
     )
     with pytest.raises(Exception, match="but is in partition"):
         sink_of(frame.union(bad), url, topic, mergeRows=20, **names).save()

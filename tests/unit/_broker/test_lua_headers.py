@@ -23,6 +23,8 @@ INCLUDES = {path.stem: path.read_text(encoding="utf-8") for path in sorted((LUA 
 FORBIDDEN = {"KEYS", "SCAN", "SMEMBERS", "HGETALL", "HKEYS", "HVALS"}
 NEEDS_LIMIT = {"ZRANGEBYSCORE", "ZREVRANGEBYSCORE", "ZRANGEBYLEX", "ZREVRANGEBYLEX"}
 BY_RANK = {"ZRANGE", "ZREVRANGE"}
+LINE = 120
+"""Characters of a line, as `.luacheckrc` says; luacheck is not everywhere."""
 LUA_ITSELF = {
     "and", "error", "function", "if", "ipairs", "next", "not", "or", "pairs", "pcall", "return", "select",
     "setmetatable", "tonumber", "tostring", "type", "unpack",
@@ -224,6 +226,11 @@ def test_there_are_scripts() -> None:
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_script_keeps_its_header_and_the_rules(path: Path) -> None:  # pitfalls 10, 16, 18
     assert problems_of(path.read_text(encoding="utf-8"), INCLUDES) == []
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_no_line_is_longer_than_the_checker_allows(path: Path) -> None:
+    assert [line for line in path.read_text(encoding="utf-8").splitlines() if len(line) > LINE] == []
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
