@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import replace
 from math import inf
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from rmq._io.backend import THREADS, Runtime
 from rmq._io.reports import reporter
@@ -21,7 +21,7 @@ from rmq._ownership.capacity import SESSION_BYTES, SessionBudget
 from rmq._ownership.documents import WORKERS, WorkerDocument, owners_path, topic_path, worker_path
 from rmq._ownership.machine import WorkerMachine
 from rmq._ownership.member import Member
-from rmq._ownership.requests import UNKNOWN, Children, Create, Get, Refused, RefusedError, Reply, Request
+from rmq._ownership.requests import UNKNOWN, Children, Create, Get, Keeper, Refused, RefusedError, Reply, Request
 from rmq._ownership.rounds import Rounds
 from rmq._ownership.transaction_ids import ConnectionKey
 from rmq._ownership.values import DigestAuth, Ownership, SaslAuth, SlotKey, Tls, check, is_chroot, is_worker_name
@@ -72,7 +72,7 @@ class Coordinator:
     """
 
     _runtime: Runtime = THREADS
-    _client_class: Callable[..., Any] | None = None  # a `ZooKeeperClient`
+    _client_class: Callable[..., Keeper] | None = None  # `ZooKeeperClient` by default
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Coordinator:
         self._stop_by_s = inf  # deadline of a stop, even if slots are still being drained
         wake, broke = self._wake.set, lambda: self._rounds.connection_broke()
         connect = self._client_class or ZooKeeperClient
-        self._client: ZooKeeperClient = connect(hosts, chroot, session_timeout_s, wake, broke, auth=auth, tls=tls)
+        self._client: Keeper = connect(hosts, chroot, session_timeout_s, wake, broke, auth=auth, tls=tls)
         _, slash, above = hosts.partition("/")
         budget = SessionBudget(session_bytes, self.worker_id, slash + above + chroot)
         document = WorkerDocument({}, weight, socket.gethostname(), self._pid, budget.room)

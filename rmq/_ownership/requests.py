@@ -1,17 +1,17 @@
 """Requests to ZooKeeper as plain values.
 
-A round (`member.py`) yields batches of requests and gets one reply for each. `zookeeper.py` executes them with kazoo,
-the tests' simulation with dictionaries. The reply `UNKNOWN` means that the connection broke: a read has to be repeated,
-and a change may have been executed or not. The reply `Refused` means that ZooKeeper rejected this request, without any
-effect; the other requests of the round go on.
+A round (`member.py`) yields batches of requests and gets one reply for each. A `Keeper` executes them: `zookeeper.py`
+with kazoo, the tests' simulation with dictionaries. The reply `UNKNOWN` means that the connection broke: a read has to
+be repeated, and a change may have been executed or not. The reply `Refused` means that ZooKeeper rejected this request,
+without any effect; the other requests of the round go on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from rmq._ownership.values import Stat
 from rmq.errors import CoordinationError
@@ -129,6 +129,64 @@ Node = tuple[bytes, Stat] | Refused | None
 T = TypeVar("T")
 Steps = Generator[Sequence[Request], Sequence[Reply], T]
 """A generator that yields batches of requests and is sent their replies."""
+
+
+class Keeper(Protocol):
+    """A sequence of sessions with the service that keeps the nodes: what rounds and the coordinator need of it.
+
+    Attributes:
+        session_timeout_s: Seconds without contact after which the service ends a session, as it granted them.
+    """
+
+    session_timeout_s: float
+
+    @property
+    def session(self) -> int | None:
+        """Id of the session; None while there is no connection."""
+        ...
+
+    @property
+    def refusal(self) -> str | None:
+        """The server and error of the last failed connection; None if it succeeded, or none was tried."""
+        ...
+
+    @property
+    def refused(self) -> bool:
+        """True if the login was refused."""
+        ...
+
+    def start(self) -> None:
+        """Start connecting; returns at once."""
+        ...
+
+    def stop(self) -> None:
+        """End the session, if the service can be reached."""
+        ...
+
+    def renew(self) -> None:
+        """Connect in another way, if that is needed. Called in each round without a session."""
+        ...
+
+    def ensure_chroot(self) -> None:
+        """Create the parent of all nodes. Called in the first round of a session.
+
+        Raises:
+            CoordinationError: Permission is denied, or no server answers.
+        """
+        ...
+
+    def carry_out(
+        self, session: int, requests: Sequence[Request], heard: Callable[[float], None] | None = None
+    ) -> list[Reply]:
+        """Execute requests of a session in their order; return a reply for each, UNKNOWN if the connection broke.
+
+        Args:
+            session: The session to which the requests belong.
+            requests: The requests.
+            heard: Called after a reply that proves that the session was alive, with the time at which its request was
+                sent.
+        """
+        ...
 
 
 class BrokenOffError(Exception):

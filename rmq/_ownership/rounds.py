@@ -10,19 +10,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from rmq._io.backend import Lock
 from rmq._io.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._ownership.member import Member
-from rmq._ownership.requests import Reply
+from rmq._ownership.requests import Keeper, Reply
 from rmq._ownership.transaction_ids import ConnectionKey
 from rmq._ownership.values import Ownership, SlotKey
 from rmq.errors import CoordinationError
-
-if TYPE_CHECKING:
-    from rmq._ownership.zookeeper import ZooKeeperClient
 
 _LOG = reporter("rmq.coordination")
 _NONE: Mapping[SlotKey, Ownership] = MappingProxyType({})
@@ -47,7 +43,7 @@ class Rounds:
     may be claimed from or must be drained, and when slots wait for the marks of a new connection.
     """
 
-    def __init__(self, client: ZooKeeperClient, member: Member, changed: Callable[[], object], lock: Lock) -> None:
+    def __init__(self, client: Keeper, member: Member, changed: Callable[[], object], lock: Lock) -> None:
         self.lock = lock
         self._client = client
         self._member = member

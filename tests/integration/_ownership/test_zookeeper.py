@@ -300,7 +300,7 @@ def test_a_short_break_keeps_slots_and_epochs(cluster: Cluster) -> None:
     worker = cluster.add("w", 8)
     cluster.settle(8)
     before = dict(worker.owned())
-    worker._client._handler.hang_up()  # pyright: ignore[reportPrivateUsage]
+    worker._client._handler.hang_up()  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue]
     wait_until(lambda: not worker.owned())
     assert all(worker.still_owner(ownership) for ownership in before.values())
     wait_until(worker.owned)
