@@ -26,8 +26,9 @@ Requests to web servers:
     `allows_host`, `is_loopback` and `network_of`, which keep pages of other sites away from a server on this machine.
 Processes:
     `chosen_url` (the URL of Redis that a program or its environment names), `listener_decorator` (makes a function a
-    handler), `run_reloading` and `RELOADED` (restart at a change of a file), `end_with_parent`, `monotonic_s` (a clock
-    that never jumps).
+    handler), `run_reloading` and `RELOADED` (restart at a change of a file), `end_with_parent`, `until_signal` (an
+    event that SIGTERM and SIGINT set), `monotonic_s` (a clock that never jumps), `login` and `encryption` (access to
+    ZooKeeper by options and environment).
 """
 
 import ipaddress
@@ -54,17 +55,19 @@ from rmq._model.times import monotonic_s
 from rmq._model.topics import checked_slots
 from rmq._model.typed import PayloadT
 from rmq._model.whereabouts import AnyPlace
+from rmq._ownership.logins import encryption, login
 from rmq._processes.reloading import RELOADED, run_reloading
+from rmq._processes.signals import until_signal
 from rmq._processes.supervisor import end_with_parent
 from rmq._transport.urls import chosen_url
 
 # fmt: off
 __all__ = [
     "RELOADED", "TOTALS", "AnyPlace", "Message", "PayloadT", "age_words", "allows_host", "check_async", "check_group",
-    "checked_slots", "chosen_url", "count_words", "counted", "dashed", "end_with_parent", "from_now", "id_key",
-    "is_loopback", "items_words", "json_payload", "labelled_value", "listener_decorator", "merge_name", "merge_words",
-    "milliseconds", "minute_of", "minute_of_stream", "monotonic_s", "network_of", "run_reloading", "safe_lines",
-    "sends_words", "shown", "span", "sum_of", "value_words", "when",
+    "checked_slots", "chosen_url", "count_words", "counted", "dashed", "encryption", "end_with_parent", "from_now",
+    "id_key", "is_loopback", "items_words", "json_payload", "labelled_value", "listener_decorator", "login",
+    "merge_name", "merge_words", "milliseconds", "minute_of", "minute_of_stream", "monotonic_s", "network_of",
+    "run_reloading", "safe_lines", "sends_words", "shown", "span", "sum_of", "until_signal", "value_words", "when",
 ]
 # fmt: on
 

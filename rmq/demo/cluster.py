@@ -14,12 +14,8 @@ import random
 import time
 from datetime import timedelta
 
-from rmq._model.deliveries import Delivery
-from rmq._model.messages import RangeMergeMessage
-from rmq._model.topics import Topic, TopicType
-from rmq._processes.signals import until_signal
-from rmq.client import RmqClient
-from rmq.errors import RmqError
+from rmq import Delivery, RangeMergeMessage, RmqClient, RmqError, Topic, TopicType
+from rmq.spi import until_signal
 
 log = logging.getLogger("rmq.cluster_demo")
 

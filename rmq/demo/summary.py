@@ -9,8 +9,7 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
-from rmq import DeadMessage
-from rmq._model.figures import TopicStats
+from rmq import DeadMessage, TopicStats
 from rmq.demo.jobs import CUSTOMER_PICTURE, PICTURE_TOPICS, TAKINGS, Tier, parts_of
 
 

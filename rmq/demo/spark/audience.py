@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -21,24 +21,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from rmq._admin.adopt import adopt
-from rmq._admin.inspection import Inspection
-from rmq._broker.registry import Registry
-from rmq._model.topics import Topic, TopicType
-from rmq._ownership import Coordinator
-from rmq._ownership.logins import encryption, login
-from rmq.client import RmqClient
+from rmq import Coordinator, Inspection, RmqClient, Topic, TopicType
 from rmq.demo.spark.customers import DEFAULT_RULES, SOURCES, Evaluator, changes, check_names, check_rules, latest
-from rmq.demo.spark.order_lines import check_file, read_lines
+from rmq.demo.spark.order_lines import check_file, check_topic, read_lines
 from rmq.demo.spark.serial import Disorder, OwningRival, Rival, disorder
 from rmq.errors import EnsembleMismatchError, FencedError, InvalidValueError, UnknownTopicError
 from rmq.spark import option_kinds as kinds
 from rmq.spark.failures import SPARK_ERRORS, one_line, plain_errors
 from rmq.spark.jobs import Say, nothing
-from rmq.spark.jobs.redrive import connect
 from rmq.spark.options import parse_options
 from rmq.spark.sink.sender import Counts
 from rmq.spark.sink.writer import BatchWriter, write_counted
+from rmq.spi import encryption, login
 
 _LOOK_EVERY_S = 0.2
 _ANSWER_S = 15.0
@@ -169,10 +163,10 @@ def check(settings: AudienceSettings) -> None:
     """
     check_file(settings.lines)
     topic = settings.to_topic()
-    with closing(connect(settings.url)) as connections:
-        registered = Registry(connections).check(topic)
+    with RmqClient(settings.url) as client:
+        registered = check_topic(client, topic)
         ours = _ensemble(settings)
-        stored = adopt(connections, topic, None, ours).stored.keys() if registered else set[str]()
+        stored = client.adopt(topic).stored.keys() if registered else set[str]()
     others = ", ".join(sorted(stored - {ours, ""}))
     if others and not ours:
         raise FencedError(

@@ -13,7 +13,7 @@ from typing import cast
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from rmq._admin.inspection import Inspection
+from rmq import Inspection
 from rmq.demo.spark.order_lines import read_lines
 from rmq.errors import InvalidValueError, RmqError
 from rmq.spark.failures import SPARK_ERRORS, one_line

@@ -1,4 +1,4 @@
-"""Reads order lines as a data frame, from Parquet, or from CSV such as the sample included in RMQ."""
+"""What the sample jobs begin with: order lines as a data frame, from Parquet or CSV, and a check of the topic."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from pyspark.sql.types import (
 )
 
 import rmq
-from rmq.errors import InvalidValueError
+from rmq import RmqClient, Topic
+from rmq.errors import InvalidValueError, UnknownTopicError
 from rmq.spark.arrow import pa, parquet
 from rmq.spark.failures import SPARK_ERRORS, one_line
 
@@ -83,6 +84,20 @@ def check_file(path: str) -> None:
     for name in COLUMNS:
         if name not in names:
             raise _lacks(path, name)
+
+
+def check_topic(client: RmqClient, topic: Topic) -> bool:
+    """Return whether a topic is registered, without registering it.
+
+    Raises:
+        TopicMismatchError: It is registered with another definition.
+    """
+    try:
+        client.topic(topic.name)
+    except UnknownTopicError:
+        return False
+    client.inspect(topic)
+    return True
 
 
 def _is_csv(path: str) -> bool:

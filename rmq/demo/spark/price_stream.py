@@ -20,11 +20,10 @@ from datetime import timedelta
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from rmq._model.topics import Topic, TopicType
-from rmq._processes.signals import until_signal
-from rmq.client import RmqClient
+from rmq import RmqClient, Topic, TopicType
 from rmq.demo.cluster import PICTURES, WINDOW
 from rmq.spark.session import open_session
+from rmq.spi import until_signal
 
 CHECKPOINT_VARIABLE = "RMQ_CHECKPOINT"
 CHANGES = Topic("price-change", TopicType.RANGE_MERGE, slots=4)

@@ -8,22 +8,20 @@ item or the customer: handlers look up the current data.
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from rmq._broker.registry import Registry
-from rmq._model.topics import Topic, TopicType
+from rmq import RmqClient, Topic, TopicType
 from rmq.demo.jobs import Tier
-from rmq.demo.spark.order_lines import check_file, read_lines
+from rmq.demo.spark.order_lines import check_file, check_topic, read_lines
 from rmq.errors import InvalidValueError
 from rmq.spark.failures import plain_errors
 from rmq.spark.folding import merged
 from rmq.spark.jobs import Say, nothing
-from rmq.spark.jobs.redrive import connect
 from rmq.spark.options import parse_options
 from rmq.spark.sink.writer import BatchWriter, write_counted
 
@@ -188,9 +186,9 @@ def check(settings: PriceSettings) -> None:
         TopicMismatchError: One of the topics is registered with another definition.
     """
     check_file(settings.lines)
-    with closing(connect(settings.url)) as connections:
+    with RmqClient(settings.url) as client:
         for topic in settings.to_topics():
-            Registry(connections).check(topic)
+            check_topic(client, topic)
 
 
 def run(spark: SparkSession, settings: PriceSettings, say: Say = nothing) -> PriceReport:

@@ -11,12 +11,7 @@ from typing import Any, cast
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from rmq._claiming.consumer import Consumer
-from rmq._model.deliveries import Delivery
-from rmq._model.messages import RangeMergeMessage
-from rmq._model.topics import Topic
-from rmq._ownership import Coordinator
-from rmq.client import RmqClient
+from rmq import Consumer, Coordinator, Delivery, RangeMergeMessage, RmqClient, Topic
 from rmq.demo.spark.customers import PREFIX
 from rmq.errors import RmqError
 

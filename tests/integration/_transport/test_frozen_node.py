@@ -147,9 +147,11 @@ def test_what_a_frozen_node_does_not_take_back_keeps_nobody_from_the_healthy_one
         with halves.freeze():
             limits = limits_of(monkeypatch)
             time.sleep(1.5)  # what waits is given back meanwhile, and one half cannot go
+            begun_s = time.monotonic()
             go_on.set()
             wait_until(lambda: handled["h"] == 2_000, message="all of the healthy node")
-            assert len(limits) < 2_000
+            # as many rounds as messages, and some hundred a second beside them: without a pause it is ten thousand
+            assert len(limits) < 2_000 + 500 * (time.monotonic() - begun_s)
         wait_until(lambda: handled["f"] >= 2_000, message="all of the node that is back")
         client.stop(10.0)
 
