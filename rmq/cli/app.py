@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import sys
-from pathlib import Path
+from importlib.metadata import EntryPoint, entry_points
+from operator import attrgetter
 from typing import Annotated
 
 import typer
@@ -29,8 +30,8 @@ from rmq.cli.commands import (
     worker,
 )
 from rmq.cli.commands.cluster import cluster_app
-from rmq.cli.commands.spark.app import spark_app
-from rmq.cli.console import GlobalOptions, Json, Session, Url, Verbose, command, make_group, register
+from rmq.cli.console import GlobalOptions, Json, Url, Verbose, command, make_group, register
+from rmq.spi import shown
 
 app = make_group(
     "RMQ: a message queue on Redis that merges duplicates, orders by priority, and delivers at a given time.",
@@ -65,29 +66,9 @@ def take_global_options(
     ctx.obj = GlobalOptions(url, json, verbose)
 
 
-def demo(
-    session: Session,
-    seconds: Annotated[float, typer.Option(min=1)] = 20.0,
-    pictures: Annotated[Path | None, typer.Option(metavar="FOLDER")] = None,
-) -> None:
-    """Replay a day of real orders, show live figures, and check that no message was lost.
-
-    Options:
-        seconds: Seconds in which the day of orders is replayed.
-        pictures: Draw pictures in this folder. Requires the extra demo.
-    """
-    from rmq.demo.show import run  # loaded only here: it brings its data along
-
-    code = run(
-        url=session.options.url, seconds=seconds, json_output=session.json, console=session.out, pictures=pictures
-    )
-    if code:
-        raise typer.Exit(code)
-
-
 register(app, send.send, consume.consume, stats.stats, messages.peek, messages.cancel, messages.reschedule)
 register(app, steer.reprioritise, steer.promote, find.find, find.search, steer.pause, steer.resume, steer.purge)
-register(app, steer.audit, steer.workers, worker.worker, metrics.metrics, adopt.adopt, dashboard.dashboard, demo)
+register(app, steer.audit, steer.workers, worker.worker, metrics.metrics, adopt.adopt, dashboard.dashboard)
 register(app, bench.bench)
 register(dead_app, list=dead.list_dead, redrive=dead.redrive, purge=dead.purge)
 register(stream_app, streams.groups, streams.add_group, streams.remove_group, streams.consumers)
@@ -101,8 +82,38 @@ register(topics_app, topic_changes.diff, topic_changes.apply)
 app.add_typer(dead_app, name="dead")
 app.add_typer(stream_app, name="stream")
 app.add_typer(cluster_app, name="cluster")
-app.add_typer(spark_app, name="spark")
 app.add_typer(topics_app, name="topics")
+
+
+def _add_commands_of_packages() -> None:
+    """Add the commands of the entry-point group `rmq.commands`: name -> a Typer group, or a function for `register`.
+
+    `rmq demo` and `rmq spark` come this way, too. A command that cannot be loaded, or that has the name of another one,
+    is left out with a warning: the others still run.
+    """
+    taken = {each.name for each in (*app.registered_commands, *app.registered_groups)}
+    for entry in sorted(entry_points(group="rmq.commands"), key=attrgetter("name")):
+        problem = "another command has this name" if entry.name in taken else _add(entry)
+        taken.add(entry.name)
+        if problem:
+            package = shown(entry.dist.name if entry.dist else entry.value)
+            typer.echo(f"rmq: left out the command {shown(entry.name)} of {package}: {shown(problem)}", err=True)
+
+
+def _add(entry: EntryPoint) -> str:
+    """Add the command that an entry point names, and return why this failed, if it did."""
+    try:
+        found = entry.load()
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=entry.name)
+        else:
+            register(app, **{entry.name: found})
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+_add_commands_of_packages()
 
 
 def main() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -295,3 +297,34 @@ def test_a_redis_without_memory_says_what_was_stored(topic_name: str) -> None:
         ran = cli("send", topic_name, "b", "--priority", "20", code=1)
         assert "(0 messages stored, 1 not stored, 0 unknown)" in ran.err
         assert cli("consume", topic_name, "--json", "--max", "1").lines[0]["content"] == "a"
+
+
+# --- commands of other packages
+
+
+def test_a_package_brings_commands_and_one_that_fails_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "greet.py").write_text(
+        "import typer\n"
+        "app = typer.Typer()\n"
+        "@app.command()\n"
+        "def hello(ctx: typer.Context) -> None:\n"
+        "    print('hello', ctx.obj.url)\n"
+        "@app.command()\n"
+        "def bye() -> None: ...\n",
+        "utf-8",
+    )
+    about = tmp_path / "greet-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: greet\nVersion: 1.0\n", "utf-8")
+    (about / "entry_points.txt").write_text(
+        "[rmq.commands]\ngreet = greet:app\nsend = greet:app\nbroken = greet:nothing\nnumber = greet:__name__\n",
+        "utf-8",
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "NO_COLOR": "1"}
+    command = [sys.executable, "-c", "import rmq.cli; rmq.cli.main()", "--url", "redis://r", "greet", "hello"]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert ran.stdout == "hello redis://r\n"
+    left_out = sorted(line.split(":")[1] for line in ran.stderr.splitlines())
+    assert left_out == [f" left out the command {name} of greet" for name in ("broken", "number", "send")]
+    assert "another command has this name" in ran.stderr
+    assert "has no attribute 'nothing'" in ran.stderr
