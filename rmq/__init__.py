@@ -72,7 +72,7 @@ from rmq._model.whereabouts import (
     SearchPage,
     Whereabouts,
 )
-from rmq._model.workers import HandlerTimes, ListenerInfo, RunningHandler, WorkerInfo
+from rmq._model.workers import HandlerTimes, Health, ListenerInfo, RunningHandler, WorkerInfo
 from rmq._ownership import Coordinator, DigestAuth, Ownership, SaslAuth, Tls
 from rmq._processes.embedded import EmbeddedServer
 from rmq._sending.producer import Producer
@@ -89,7 +89,7 @@ __all__ = [
     "Control", "ControlResult", "Coordinator", "DeadEntry", "DeadFilter", "DeadLetters", "DeadMessage", "DeadNotices",
     "DeadReasons", "Definitions", "DelayedQueue", "Delivery", "DeliveryColumns", "DigestAuth", "EmbeddedServer",
     "EncryptedCodec", "ExponentialRetry", "Failure", "Fixed", "FixedTimeMessage", "FoundMessage", "GroupDead",
-    "GroupSlot", "GroupStats", "HandlerDecorator", "HandlerTimes", "History", "ImmediateRetry", "Inspection",
+    "GroupSlot", "GroupStats", "HandlerDecorator", "HandlerTimes", "Health", "History", "ImmediateRetry", "Inspection",
     "JoinMessage", "JsonCodec", "JsonFormatter", "Keep", "LadderRetry", "Leading", "Listener", "ListenerInfo",
     "ListenerOptions", "LogContext", "Max", "Merge", "MessageOptions", "Min", "Minute", "MsgpackCodec", "Newest",
     "Observer", "Observers", "Outcome", "Overflow", "Owner", "Ownership", "PeekedMessage", "PendingEntry", "PerMessage",

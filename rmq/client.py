@@ -29,10 +29,11 @@ from rmq._model.figures import ServerMemory
 from rmq._model.times import check_day, seconds
 from rmq._model.topics import Topic
 from rmq._model.typed import PayloadT
-from rmq._model.workers import WorkerInfo
+from rmq._model.workers import Health, WorkerInfo
 from rmq._ownership import DRAIN_S, Coordinator
 from rmq._processes.embedded import EmbeddedServer
 from rmq._processes.frozen_objects import frozen_objects
+from rmq._processes.service_manager import ServiceManager
 from rmq._processes.signals import exit_hung, require_main_thread, until_signal
 from rmq._sending.producer import Producer
 from rmq._transport.connections import Connections
@@ -285,6 +286,9 @@ class RmqClient:
         outside the main thread. Objects that exist now are excluded from garbage collection until it ends: see
         `gc.freeze`.
 
+        Under systemd (`Type=notify`) it reports READY once `health` is ready, and STOPPING at the end; it feeds the
+        watchdog each second while `health` is live.
+
         Args:
             drain_s: As for `start`.
             threads: As for `start`.
@@ -296,13 +300,23 @@ class RmqClient:
         require_main_thread("run()")
         with frozen_objects(), self, until_signal(signal.SIG_DFL) as ended:
             self.start(threads, handlers, drain_s, idle)
-            hung = False
+            service, hung = ServiceManager(), False
             while not (hung or self._listeners.stopped or ended.wait(1.0)):
+                service.report(self.health())
                 hung = exit_when_hung and self._listeners.hang
+            service.stopping()
             left = self.stop(drain_s)
         if hung:
             exit_hung()
         return left
+
+    def health(self) -> Health:
+        """Return whether the listeners of this process run, and are ready. Sends nothing, so it may be called often.
+
+        They are ready while Redis accepts the process' reports (every 5 s, in economy mode every 40 s) and, with
+        ZooKeeper, once it owns all slots that are assigned to it. From the first moment of a stop they are not ready.
+        """
+        return self._listeners.health()
 
     def inspect(self, topic: Topic | str) -> Inspection:
         """Return a read-only view of a topic.

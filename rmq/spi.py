@@ -24,6 +24,7 @@ Figures of a minute, as `History` records them:
     `minute_of`, `minute_of_stream`, `sum_of`.
 Requests to web servers:
     `allows_host`, `is_loopback` and `network_of`, which keep pages of other sites away from a server on this machine.
+    `HttpServer` serves an `Application` on a port that `serve_on` finds, `serve_health` the health of a process.
 Processes:
     `chosen_url` (the URL of Redis that a program or its environment names), `listener_decorator` (makes a function a
     handler), `run_reloading` and `RELOADED` (restart at a change of a file), `end_with_parent`, `until_signal` (an
@@ -31,15 +32,13 @@ Processes:
     ZooKeeper by options and environment).
 """
 
-import ipaddress
-from collections.abc import Set as AbstractSet
-
 from rmq._admin.history import minute_of, minute_of_stream, sum_of
 from rmq._listening.listener import listener_decorator
 from rmq._model.display import counted, dashed, from_now, json_payload, milliseconds, safe_lines, shown, span, when
 from rmq._model.entries import check_group, id_key
 from rmq._model.figures import TOTALS
 from rmq._model.handlers import check_async
+from rmq._model.hosts import allows_host, is_loopback, network_of
 from rmq._model.merge_words import (
     age_words,
     count_words,
@@ -56,6 +55,7 @@ from rmq._model.topics import checked_slots
 from rmq._model.typed import PayloadT
 from rmq._model.whereabouts import AnyPlace
 from rmq._ownership.logins import encryption, login
+from rmq._processes.http_server import Application, HttpServer, serve_health, serve_on
 from rmq._processes.reloading import RELOADED, run_reloading
 from rmq._processes.signals import until_signal
 from rmq._processes.supervisor import end_with_parent
@@ -63,47 +63,11 @@ from rmq._transport.urls import chosen_url
 
 # fmt: off
 __all__ = [
-    "RELOADED", "TOTALS", "AnyPlace", "Message", "PayloadT", "age_words", "allows_host", "check_async", "check_group",
-    "checked_slots", "chosen_url", "count_words", "counted", "dashed", "encryption", "end_with_parent", "from_now",
-    "id_key", "is_loopback", "items_words", "json_payload", "labelled_value", "listener_decorator", "login",
-    "merge_name", "merge_words", "milliseconds", "minute_of", "minute_of_stream", "monotonic_s", "network_of",
-    "run_reloading", "safe_lines", "sends_words", "shown", "span", "sum_of", "until_signal", "value_words", "when",
+    "RELOADED", "TOTALS", "AnyPlace", "Application", "HttpServer", "Message", "PayloadT", "age_words", "allows_host",
+    "check_async", "check_group", "checked_slots", "chosen_url", "count_words", "counted", "dashed", "encryption",
+    "end_with_parent", "from_now", "id_key", "is_loopback", "items_words", "json_payload", "labelled_value",
+    "listener_decorator", "login", "merge_name", "merge_words", "milliseconds", "minute_of", "minute_of_stream",
+    "monotonic_s", "network_of", "run_reloading", "safe_lines", "sends_words", "serve_health", "serve_on", "shown",
+    "span", "sum_of", "until_signal", "value_words", "when",
 ]
 # fmt: on
-
-
-def allows_host(host_header: str, names: AbstractSet[str] = frozenset()) -> bool:
-    """Return whether a request with this `Host` header may be answered: it names `localhost`, an address, or `names`.
-
-    A web page can make its own host name resolve to an address of this machine (DNS rebinding), so that a browser sends
-    requests to servers that only this machine can reach. With an address this is impossible. `names` are lower case.
-    """
-    name = host_header.lower()
-    host = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0].rstrip(".")
-    return host in names or host == "localhost" or _address(host) is not None
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host is `localhost` or a loopback address."""
-    address = _address(host)
-    return host == "localhost" if address is None else address.is_loopback
-
-
-def network_of(host: str) -> str:
-    """Return the network by which failed logins are counted.
-
-    That is an IPv4 address, or the /64 network of an IPv6 address, since a client can choose the lower 64 bits. A host
-    name is returned unchanged.
-    """
-    address = _address(host.partition("%")[0])
-    if address is None:
-        return host
-    return str(address if address.version == 4 else ipaddress.ip_network((address, 64), strict=False))
-
-
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return None
-    return getattr(address, "ipv4_mapped", None) or address

@@ -61,7 +61,8 @@ class Heartbeat(Background):
         self._beat_s = max(BEAT_S, pace.beat_s)
         self._economical = pace.economical
         self._last_report: tuple[WorkerInfo, int, float] | None = None
-        self._failing = False
+        self.reached: bool | None = None
+        """Whether Redis accepted the last report; `None` before the first."""
         self._readings = [deque[tuple[float, Sequence[int]]]([(monotonic_s(), [0] * BUCKETS)]) for _ in runners]
         self._before = [(monotonic_s(), 0, 0) for _ in runners]
 
@@ -71,14 +72,14 @@ class Heartbeat(Background):
             wait_s = self._beat_s
             try:
                 self._report(self._info())
-                self._failing = False
+                self.reached = True
             except Exception as error:
-                level = logging.DEBUG if self._failing else logging.WARNING
+                level = logging.DEBUG if self.reached is False else logging.WARNING
                 log.log(level, "the heartbeat of worker %s failed: %s", self.worker, error)
-                self._failing, wait_s = True, BEAT_S  # in economy mode the worker would expire before its next report
+                self.reached, wait_s = False, BEAT_S  # in economy mode the worker would expire before its next report
             if self._stopping.wait(wait_s):
                 break
-        if self._failing:  # the worker will expire
+        if self.reached is False:  # the worker will expire
             return
         try:
             self._beat("")

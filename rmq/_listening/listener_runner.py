@@ -251,6 +251,11 @@ class ListenerRunner:
             last.join(max(0.0, until_s - monotonic_s()))
 
     @property
+    def works(self) -> bool:
+        """Whether all threads of the listener run."""
+        return all(thread.is_alive() for thread in self._threads)
+
+    @property
     def runs_here(self) -> bool:
         """Whether the caller is a handler of this listener."""
         return any(thread.calls.runs_here for thread in self._threads)

@@ -21,6 +21,7 @@ from rmq._listening.worker import Worker
 from rmq._model.deliveries import Delivery
 from rmq._model.handlers import check_plain
 from rmq._model.times import monotonic_s, seconds
+from rmq._model.workers import IDLE, Health
 from rmq._ownership import Coordinator
 from rmq._ownership.follower import OwnershipFollower
 from rmq._transport.connections import Connections
@@ -82,6 +83,16 @@ class ListenerSet:
     def hang(self) -> bool:
         """Whether a handler has exceeded the timeout of its listener and was abandoned."""
         return any(runner.hangs for runner in self.runners)
+
+    def health(self) -> Health:
+        """Return the state of the listeners; see `RmqClient.health`."""
+        runners, heartbeat, follower = self.runners, self._heartbeat, self._follower
+        if not runners:
+            return Health(True, ("the listeners are stopping",)) if self.leaving else IDLE
+        reasons = [] if follower is None else follower.unsettled()
+        if heartbeat is None or not heartbeat.reached:
+            reasons.insert(0, "Redis has not accepted this worker's last report")
+        return Health(all(runner.works for runner in runners), tuple(reasons))
 
     def add(self, *listeners: Listener) -> None:
         """Add listeners; see `RmqClient.add`."""

@@ -136,6 +136,32 @@ BEAT_S = 5.0
 
 MOST_BEAT_S = 3_600.0
 
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """State of this process' listeners, for the service manager that runs it; see `RmqClient.health`.
+
+    Attributes:
+        live: Whether all threads of the listeners run. If not, only a restart of the process helps.
+        reasons: Why the process is not ready; empty if it is.
+
+    Examples:
+        >>> client.health()  # nobody listens
+        Health(live=True, reasons=('no listener is running',))
+    """
+
+    live: bool
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the process is live, reaches Redis, and has all slots that are assigned to it."""
+        return self.live and not self.reasons
+
+
+IDLE = Health(True, ("no listener is running",))
+
+
 MOST_RUNNING, MOST_CONTENT = 50, 100
 """Maximum number of running handlers that a listener reports, and of characters of their contents."""
 

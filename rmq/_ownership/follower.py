@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from math import inf
 from typing import Protocol
 
 from rmq._io.backend import Background
 from rmq._io.reports import reporter
+from rmq._model.display import counted
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic
 from rmq._ownership.coordinator import Coordinator
@@ -25,6 +27,10 @@ OWNED_LOOK_S = 5.0
 DRAINING_S, SLOTLESS_S = 0.2, 1.0
 """Seconds between checks of the ownership without a reported change: while slots wait for running handlers, which is
 also how soon they are handed over; and while this process owns no slots."""
+
+
+SETTLING_S = 10.0
+"""Seconds after the start in which the leader assigns slots to a new worker. One that gets none is settled then."""
 
 
 class SlotUser(Protocol):
@@ -84,6 +90,7 @@ class OwnershipFollower(Background):
         self._changed = runtime.event()
         self._stop_requested = runtime.event()
         self._told: Callable[[], None] | None = None  # whom the coordinator would tell without us
+        self._settles_s = inf
 
     @property
     def ensemble(self) -> str:
@@ -117,7 +124,19 @@ class OwnershipFollower(Background):
             self._runtime.call(self._coordinator.stop, drain=False)
             raise
         self._identity_check.start()
+        self._settles_s = monotonic_s() + SETTLING_S
         super().start()
+
+    def unsettled(self) -> list[str]:
+        """Return why this process does not own all slots that it is to own; empty if it does. Sends nothing."""
+        if not self._coordinator.connected:
+            return ["no connection to ZooKeeper"]
+        awaited = {user.place: len(self._coordinator.awaited(user.place)) for user in self._users}
+        if any(awaited.values()):
+            return [f"{counted(number, 'slot')} of topic {place} assigned to this worker, not owned yet"
+                    for place, number in awaited.items() if number]  # fmt: skip
+        new = monotonic_s() < self._settles_s and not self._coordinator.owned()
+        return ["no slots are assigned to this worker yet"] if new else []
 
     def run(self) -> None:
         """Pass on every change until `stop`."""

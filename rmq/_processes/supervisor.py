@@ -3,7 +3,7 @@
 Each process is a new interpreter, not a fork: connections, ZooKeeper sessions and threads do not survive a fork
 (pitfall 5). It has its own process group, so that Ctrl-C in a terminal reaches it only through the supervisor. Its
 standard input is a pipe from the supervisor: if the supervisor is killed, the pipe breaks, and the process stops as on
-SIGTERM (`end_with_parent`).
+SIGTERM (`end_with_parent`). It reports its health to the supervisor as it would to systemd (`service_manager.py`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from types import FrameType
 
 from rmq._io.reports import reporter
 from rmq._model.times import monotonic_s
+from rmq._model.workers import Health
+from rmq._processes.service_manager import READY, VARIABLE, Reports, ServiceManager
 from rmq._processes.signals import HUNG, until_signal
 from rmq.errors import InvalidValueError, RmqError
 
@@ -35,7 +37,7 @@ WRONG_INPUT = 2
 """Exit code of a process that a restart cannot fix, for example because its module or client does not exist."""
 
 KILLED = 1
-POLL_S = 0.1
+POLL_S, REPORT_S = 0.1, 1.0
 
 
 @dataclass
@@ -85,6 +87,7 @@ class Supervisor:
         self._children = [Child(number) for number in range(processes)]
         self._limit_s = drain_s + GRACE_S
         self._further_signals = 0
+        self._health = Health(True, ("the processes are starting",))
 
     def run(self) -> int:
         """Run until a signal. A second signal kills the processes at once.
@@ -97,19 +100,44 @@ class Supervisor:
         """
         if threading.current_thread() is not threading.main_thread():
             raise RmqError("the supervisor handles signals, which is possible in the main thread only")
+        service, reported_s = ServiceManager(), 0.0
+        self._reports = _reports()
+        self._environment = {**os.environ, VARIABLE: self._reports.path if self._reports else ""}
         try:
             with until_signal(self._hurry) as ended:
                 while not ended.is_set():
                     if self._look_after_all() == WRONG_INPUT:
                         self._end(ended)
                         return WRONG_INPUT
+                    if monotonic_s() >= reported_s + REPORT_S:
+                        reported_s, self._health = monotonic_s(), self._reported()
+                        service.report(self._health)
                     ended.wait(POLL_S)
+                service.stopping()
                 return self._end(ended)
         finally:
             for child in self._children:
                 if child.process is not None:
                     child.process.kill()
                     child.close()
+            if self._reports is not None:
+                self._reports.close()
+
+    def health(self) -> Health:
+        """Return the state of the processes, as they have reported it: ready if all of them are. For any thread."""
+        return self._health
+
+    def _reported(self) -> Health:
+        total, reasons = len(self._children), list[str]()
+        if self._reports is not None:
+            self._reports.read()
+        for child in self._children:
+            status = (
+                "is starting" if child.process is None or self._reports is None else self._reports.of(child.process.pid)
+            )
+            if status != READY:
+                reasons.append(f"process {child.number + 1} of {total}: {status}")
+        return Health(True, tuple(reasons))
 
     @property
     def pids(self) -> list[int]:
@@ -132,9 +160,13 @@ class Supervisor:
                 how = f"exited with code {code}" if code >= 0 else f"was killed by {signal.Signals(-code).name}"
                 how += " because a handler hangs" if code == HUNG else ""
                 pid = child.process.pid
+                if self._reports is not None:
+                    self._reports.forget(pid)
                 log.warning("process %d %s; restarting it in %g s", pid, how, child.ended(now_s))
             if child.process is None and now_s >= child.start_at_s:
-                child.process = subprocess.Popen(self._command, stdin=subprocess.PIPE, start_new_session=True)  # noqa: S603
+                child.process = subprocess.Popen(  # noqa: S603
+                    self._command, stdin=subprocess.PIPE, start_new_session=True, env=self._environment
+                )
                 child.started_s = now_s
                 log.info(
                     "started process %d of %d with pid %d", child.number + 1, len(self._children), child.process.pid
@@ -145,6 +177,7 @@ class Supervisor:
         """Stop all processes, and kill those that take too long; return the exit code."""
         running = [child.process for child in self._children if child.process is not None]
         log.info("stopping %d processes", len(running))
+        self._health = Health(True, ("the processes are stopping",))
         for process in running:
             process.send_signal(signal.SIGTERM)
         until_s = monotonic_s() + self._limit_s
@@ -162,6 +195,14 @@ class Supervisor:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(POLL_S)
         return code
+
+
+def _reports() -> Reports | None:
+    try:
+        return Reports()
+    except OSError as error:
+        log.warning("the health of the processes will not be known: no temporary folder for their reports: %s", error)
+        return None
 
 
 def end_with_parent() -> None:

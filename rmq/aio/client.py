@@ -14,8 +14,10 @@ from rmq._listening.listener import Listener, check_shared, listener_decorator
 from rmq._model.handlers import check_async
 from rmq._model.topics import Topic
 from rmq._model.typed import PayloadT
+from rmq._model.workers import IDLE, Health
 from rmq._ownership import Coordinator
 from rmq._processes.frozen_objects import frozen_objects
+from rmq._processes.service_manager import ServiceManager
 from rmq._processes.signals import exit_hung, handlers_put_back, require_main_thread
 from rmq.aio.backend import EventLoop, call_semaphore
 from rmq.aio.delivery import Delivery, wrap_deliveries
@@ -296,14 +298,16 @@ class RmqClient(Closing):
                     for number in before:
                         loop.add_signal_handler(number, end)
                     await self.start(concurrency, drain_s, idle, handlers=handlers)
-                    hung = False
+                    service, hung = ServiceManager(), False
                     while not (ended.is_set() or hung) and (opened := self._opened) is not None:
                         listeners = opened.plain._listeners  # pyright: ignore[reportPrivateUsage]
                         if listeners.stopped:
                             break
                         with suppress(TimeoutError):
                             await asyncio.wait_for(ended.wait(), 1.0)
+                        service.report(self.health())
                         hung = exit_when_hung and listeners.hang
+                    service.stopping()
                     left = [] if self._opened is None else await self.stop(drain_s)
                     if hung:
                         exit_hung()
@@ -313,6 +317,10 @@ class RmqClient(Closing):
                         loop.remove_signal_handler(number)
         finally:
             await self.close()
+
+    def health(self) -> Health:
+        """Return whether the listeners of this process run, and are ready: see `rmq.RmqClient.health`."""
+        return IDLE if self._opened is None else self._opened.plain.health()
 
     inspect = async_method(PlainClient.inspect, Inspection)
     stream = async_method(PlainClient.stream, StreamTopic)

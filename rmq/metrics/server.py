@@ -2,53 +2,22 @@
 
 from __future__ import annotations
 
-import socket
-import threading
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
-from socketserver import ThreadingMixIn
+from collections.abc import Callable, Iterable
 from typing import Any, cast
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, exposition
 
 from rmq import RmqClient
-from rmq.errors import InvalidValueError
 from rmq.metrics.collector import TopicsCollector
 from rmq.metrics.handlers import Handlers
 from rmq.metrics.scale import PATH, ScalePages
-from rmq.spi import allows_host, is_loopback
+from rmq.spi import Application, HttpServer, serve_on
 
 PORT = 9_460
 TRIED_PORTS = 64
-SILENT_S = 30.0
-"""Seconds without data after which a connection is closed: its peer may have disappeared."""
-
-Application = Callable[[dict[str, Any], Callable[..., object]], Iterable[bytes]]
-"""A WSGI application."""
 
 
-class _Threads(ThreadingMixIn, WSGIServer):
-    """Answers each request in a daemon thread, which does not delay the program's exit."""
-
-    daemon_threads = True
-
-
-class _Quiet(WSGIRequestHandler):
-    """A request handler that does not log requests, and closes silent connections."""
-
-    timeout = SILENT_S
-
-    def handle(self) -> None:
-        """Answer one request. Broken and silent connections are ignored."""
-        with suppress(OSError):
-            super().handle()
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Log nothing."""
-
-
-class Server:
+class Server(HttpServer):
     """A running exporter.
 
     Args:
@@ -73,39 +42,11 @@ class Server:
         scales = None if client is None else ScalePages(client)
 
         def answer(environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
-            refusal = _refusal(environ, host)
-            if refusal is not None:
-                start_response(refusal, [("Content-Type", "text/plain"), ("Allow", "GET")])
-                return [f"{refusal}\n".encode()]
             if scales is not None and str(environ.get("PATH_INFO", "")).startswith(PATH):
                 return scales(environ, start_response)
             return metrics(environ, start_response)
 
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listening = type("_Listening", (_Threads,), {"address_family": family})
-        self._server = make_server(str(address[0]), port, answer, listening, _Quiet)
-        self.port: int = self._server.server_port
-        self._thread = threading.Thread(target=self._server.serve_forever, name="rmq-metrics", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop the server."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-    def wait(self) -> None:
-        """Block forever, while the server answers requests."""
-        threading.Event().wait()
-
-
-def _refusal(environ: Mapping[str, Any], host: str) -> str | None:
-    """Return the error status for a refused request, or `None`. Host names are checked on loopback addresses only."""
-    if environ.get("REQUEST_METHOD") != "GET":
-        return "405 Method Not Allowed"
-    if is_loopback(host) and not allows_host(environ.get("HTTP_HOST") or "localhost"):
-        return "421 Misdirected Request"
-    return None
+        super().__init__(answer, host, port, "rmq-metrics")
 
 
 def serve(client: RmqClient, host: str = "127.0.0.1", port: int = PORT) -> Server:
@@ -126,7 +67,7 @@ def serve(client: RmqClient, host: str = "127.0.0.1", port: int = PORT) -> Serve
     """
     registry = CollectorRegistry()
     registry.register(TopicsCollector(client))
-    return _listen(registry, host, port, 1, client)
+    return serve_on(lambda host, port: Server(registry, host, port, client), host, port)
 
 
 def serve_handlers(client: RmqClient, host: str = "127.0.0.1", port: int = PORT) -> Server:
@@ -147,21 +88,7 @@ def serve_handlers(client: RmqClient, host: str = "127.0.0.1", port: int = PORT)
     """
     registry = CollectorRegistry()
     client.observers.all.append(Handlers(registry))
-    return _listen(registry, host, port, TRIED_PORTS)
-
-
-def _listen(registry: CollectorRegistry, host: str, port: int, tries: int, client: RmqClient | None = None) -> Server:
-    if not host:  # an empty host would mean all addresses
-        raise InvalidValueError("host is empty; it must be an address to listen on, such as 0.0.0.0 for all")
-    trouble: Exception | None = None
-    for number in range(port, port + tries):
-        try:
-            return Server(registry, host, number, client)
-        except OverflowError:
-            trouble = OSError(f"port is {number}; it must be from 0 to 65535")
-        except (OSError, ValueError) as error:  # ValueError: not a valid host name
-            trouble = error
-    raise InvalidValueError(f"cannot listen on {host}:{port}: {trouble}")
+    return serve_on(lambda host, port: Server(registry, host, port), host, port, TRIED_PORTS)
 
 
 def render(client: RmqClient) -> str:

@@ -15,19 +15,18 @@ from typing import Annotated, Literal, cast
 
 import typer
 
-from rmq import LogContext, RmqClient
+from rmq import Health, LogContext, RmqClient
 from rmq._processes.supervisor import Supervisor
 from rmq._transport.urls import URL_FORMS, URL_VARIABLE
 from rmq.cli.commands.metrics import load_metrics
 from rmq.cli.console import Session, log_to_stderr
 from rmq.client import DRAIN_S
 from rmq.errors import InvalidUrlError, InvalidValueError, RmqError
-from rmq.spi import counted, end_with_parent, run_reloading
+from rmq.spi import counted, end_with_parent, run_reloading, serve_health
 
 log = logging.getLogger("rmq.worker")
 
 LOCAL_HOST = "127.0.0.1"
-
 
 Level = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
@@ -47,6 +46,7 @@ class Settings:
         log_level: Log level of stderr.
         log_format: Log format: text, or one JSON object per line.
         metrics_port: Serve Prometheus metrics on this port. Several processes use consecutive ports.
+        health_port: Serve /livez and /readyz on this port, for Kubernetes and other process managers.
     """
 
     drain_s: Annotated[float, typer.Option("--drain", min=0, metavar="S")] = DRAIN_S
@@ -63,6 +63,14 @@ class Settings:
             metavar="HOST",
             help="Address for --metrics-port; 0.0.0.0 for all, such as in a container. There is no login.  "
             f"\\[default: {LOCAL_HOST}]",
+        ),
+    ] = None
+    health_port: Annotated[int | None, typer.Option(min=1, max=65535, metavar="PORT")] = None
+    health_host: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST",
+            help=f"Address for --health-port; 0.0.0.0 for all, as Kubernetes needs.  \\[default: {LOCAL_HOST}]",
         ),
     ] = None
 
@@ -85,8 +93,12 @@ def worker(
     if session.options.verbose:
         settings = replace(settings, log_level="debug")
     log_to_stderr(settings.log_level.upper(), settings.log_format == "json")
-    if settings.metrics_host is not None and settings.metrics_port is None:
-        raise InvalidValueError(f"--metrics-host {settings.metrics_host!r} requires --metrics-port")
+    for what, host, port in (
+        ("metrics", settings.metrics_host, settings.metrics_port),
+        ("health", settings.health_host, settings.health_port),
+    ):
+        if host is not None and port is None:
+            raise InvalidValueError(f"--{what}-host {host!r} requires --{what}-port")
     if session.options.url is not None:
         os.environ["RMQ_URL"] = session.options.url  # for a client that names no URL of its own
     if reload:
@@ -96,7 +108,10 @@ def worker(
             )
         raise typer.Exit(run_reloading(_command(target, settings), Path.cwd(), settings.drain_s))
     if processes is not None:
-        raise typer.Exit(Supervisor(_command(target, settings), processes, settings.drain_s).run())
+        single = replace(settings, health_port=None, health_host=None)
+        supervisor = Supervisor(_command(target, single), processes, settings.drain_s)
+        _serve_health(supervisor.health, settings)
+        raise typer.Exit(supervisor.run())
     if supervised:
         end_with_parent()
     run_one(target, settings, supervised)
@@ -105,12 +120,29 @@ def worker(
 def _command(target: str, settings: Settings) -> list[str]:
     """Return the command line of one of several worker processes."""
     options = ["--supervised", f"--drain={settings.drain_s}"]
-    for name in ("idle", "log_level", "log_format", "threads", "handlers", "metrics_port", "metrics_host"):
+    for name in (
+        "idle",
+        "log_level",
+        "log_format",
+        "threads",
+        "handlers",
+        "metrics_port",
+        "metrics_host",
+        "health_port",
+        "health_host",
+    ):
         if (value := getattr(settings, name)) is not None:
             options.append(f"--{name.replace('_', '-')}={value}")
     if settings.exit_when_hung:
         options.append("--exit-when-hung")
     return [sys.executable, "-c", "from rmq.cli import main; main()", "worker", *options, "--", target]
+
+
+def _serve_health(health: Callable[[], Health], settings: Settings) -> None:
+    if settings.health_port is not None:
+        host = settings.health_host or LOCAL_HOST
+        server = serve_health(health, host, settings.health_port)
+        log.info("health on http://%s:%d/readyz", host, server.port)
 
 
 def run_one(target: str, settings: Settings, supervised: bool = False) -> None:
@@ -130,6 +162,7 @@ def run_one(target: str, settings: Settings, supervised: bool = False) -> None:
         host = settings.metrics_host or LOCAL_HOST
         server = load_metrics().serve_handlers(client, host, settings.metrics_port)
         log.info("metrics on http://%s:%d/metrics", host, server.port)
+    _serve_health(client.health, settings)
     unfinished = client.run(
         settings.drain_s, settings.threads, settings.handlers, settings.idle, exit_when_hung=settings.exit_when_hung
     )

@@ -184,3 +184,16 @@ def test_a_handler_that_stops_its_client_keeps_its_slot_until_it_returns(
         client.start()
         wait_until(lambda: watching.inspect(topic).stats().total("acked") == 1, 60)
         assert returned == [True]
+
+
+def test_a_worker_with_zookeeper_is_ready_once_it_owns_its_slots(
+    coordinator: Coordinator, redis_url: str, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=2)
+    with RmqClient(redis_url, zookeeper=coordinator) as client:
+        client.add(Listener(topic, print))
+        client.start(drain_s=5)
+        wait_until(lambda: client.health().ready, 60)
+        assert len(coordinator.owned()) == 2
+        client.stop(5)
+        assert client.health().reasons == ("no listener is running",)

@@ -233,7 +233,7 @@ def test_a_peer_that_says_nothing_is_cut_off(
     client: RmqClient, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """It held a thread for ever."""
-    monkeypatch.setattr("rmq.metrics.server._Quiet.timeout", 0.1)
+    monkeypatch.setattr("rmq._processes.http_server.QuietHandler.timeout", 0.1)
     server = serve(client, port=0)
     try:
         with socket.create_connection(("127.0.0.1", server.port), timeout=30) as peer:

@@ -87,3 +87,25 @@ def test_it_tells_the_caller_of_a_change_as_well(connections: Connections, monke
     coordinator.on_change()
     assert told == ["caller"]
     assert follower._changed.is_set()
+
+
+def test_a_worker_is_settled_once_it_owns_what_is_assigned_to_it(
+    connections: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Cluster(Shown):
+        connected = True
+        still_to_come: frozenset[int] = frozenset()
+
+        def awaited(self, topic: str) -> frozenset[int]:
+            assert topic == "shop.jobs"
+            return self.still_to_come
+
+    cluster: Any = Cluster({})
+    follower = OwnershipFollower(cluster, [User()], connections, 30.0)
+    assert follower.unsettled() == ["no slots are assigned to this worker yet"]
+    monkeypatch.setattr(follower, "_settles_s", 0.0)
+    assert follower.unsettled() == []  # there are more workers than slots
+    cluster.still_to_come = frozenset({0})
+    assert follower.unsettled() == ["1 slot of topic shop.jobs assigned to this worker, not owned yet"]
+    cluster.connected = False
+    assert follower.unsettled() == ["no connection to ZooKeeper"]
