@@ -35,6 +35,9 @@ KEEP_S = 2 * MINUTES * 60
 """Expiry of a list that is no longer written, such as that of a deleted topic."""
 
 LONGEST_WAIT_S = 60.0
+_FEWEST_FIGURES = 12
+"""Number of figures in the records of the first versions; later figures follow them."""
+
 LATEST_S = 5.0
 """Processes spread their requests over this time after the turn of the minute."""
 
@@ -56,6 +59,7 @@ class Minute:
         acked: Deliveries that were acked.
         retried: Deliveries that failed and were retried.
         buried: Messages that died.
+        refailed: Failures of contents that had failed and were sent again; `None` in records of earlier versions.
 
     Examples:
         >>> client.history().last("jobs", minutes=60)  # nothing recorded yet
@@ -74,17 +78,18 @@ class Minute:
     acked: int = 0
     retried: int = 0
     buried: int = 0
+    refailed: int | None = None
 
     def to_bytes(self) -> bytes:
         """Encode the record as whole numbers separated by spaces, about 40 bytes."""
-        return " ".join(map(str, astuple(self))).encode()
+        return " ".join(str(figure) for figure in astuple(self) if figure is not None).encode()
 
     @classmethod
     def from_bytes(cls, record: bytes) -> Minute | None:
         """Decode a record; return `None` if it is invalid."""
         try:
             figures = [int(figure) for figure in record.split()[: len(fields(cls))]]
-            known = len(figures) == len(fields(cls)) and all(0 <= figure < 2**53 for figure in figures)
+            known = len(figures) >= _FEWEST_FIGURES and all(0 <= figure < 2**53 for figure in figures)
             return cls(*figures) if known else None
         except (TypeError, ValueError):
             return None
@@ -92,7 +97,7 @@ class Minute:
 
 def minute_of(stats: TopicStats, minute: int) -> Minute:
     """Return the record of a topic's figures."""
-    totals = (stats.total(name) for name in ("accepted", "merged", "acked", "retried", "buried"))
+    totals = (stats.total(name) for name in ("accepted", "merged", "acked", "retried", "buried", "refailed"))
     sizes = (stats.backlog, stats.due_now, stats.lateness_ms, stats.in_flight, stats.waiting, stats.dead)
     return Minute(minute, *sizes, *totals)
 
@@ -109,7 +114,7 @@ def sum_of(minute: int, parts: Iterable[Minute]) -> Minute:
     """Return the sum of records, with the maximum of their lateness."""
     minutes = list(parts)
     names = [field.name for field in fields(Minute) if field.name not in ("minute", "late_ms")]
-    sums = {name: sum(getattr(part, name) for part in minutes) for name in names}
+    sums = {name: sum(getattr(part, name) or 0 for part in minutes) for name in names}
     return Minute(minute, late_ms=max((part.late_ms for part in minutes), default=0), **sums)
 
 

@@ -11,7 +11,7 @@ from rmq._broker.dead import dead_message
 from rmq._broker.keys import slot_keys
 from rmq._model.figures import TOTALS, SlotStats
 from rmq._model.records import HEAD_BYTES, before_value
-from rmq._model.scores import score_of
+from rmq._model.scores import ages_for, score_of
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import (
     SECTIONS,
@@ -152,16 +152,19 @@ def stats(topic: Topic, slot: int) -> Call[SlotStats]:
         if backlog:
             oldest = lowest if topic.type.timed and lowest > topic.max_retries else now_ms
         sizes, totals = (backlog, due_now, in_flight, waiting, dead), read_totals(TOTALS, figures[10])
-        return SlotStats(topic.name, slot, now_ms, *sizes, oldest, next_due_ms, epoch, is_one(figures[9]), totals)
+        paused, sent = is_one(figures[9]), [ages.sent_ms(score_of(score)) for score in figures[11]]
+        sent_ms = min((time_ms for time_ms in sent if time_ms is not None), default=None)
+        return SlotStats(topic.name, slot, now_ms, *sizes, oldest, next_due_ms, epoch, paused, totals, sent_ms)
 
-    keys = slot_keys(topic.name, slot)
+    keys, ages = slot_keys(topic.name, slot), ages_for(topic.max_priority)
     names = (keys.store, keys.prepare, keys.retry, keys.dead, keys.meta)
-    return _STATS.call_on(topic.name, parse, names, slot=slot, kinds=(order_of(topic), topic.lease_ms, *TOTALS))
+    kinds = (order_of(topic), topic.lease_ms, ages.scale, *TOTALS)
+    return _STATS.call_on(topic.name, parse, names, slot=slot, kinds=kinds)
 
 
 def joined_stats(calls: Sequence[Call[SlotStats]]) -> Call[list[SlotStats]]:
     """Return one call in place of several calls of `stats`, in slots that one script may access."""
-    return joined(calls, per_slot=2)
+    return joined(calls, per_slot=3)
 
 
 def _whole(text: bytes) -> int:

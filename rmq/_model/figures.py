@@ -149,6 +149,18 @@ class TopicStats(_HandedOut):
         return max([0, *late])
 
     @property
+    def oldest_wait_ms(self) -> int | None:
+        """Waiting time of the oldest due message, ms: since it was due or, on PRIORITY topics, since it was sent.
+
+        0 if none is due; `None` on PRIORITY topics with ties `any`, whose scores have no ages. On the others it is the
+        longest of each slot's next message and the oldest one of its lowest priority.
+        """
+        if self.topic.type.timed or not self.backlog:
+            return self.lateness_ms
+        waits = [slot.now_ms - slot.oldest_sent_ms for slot in self.slots if slot.oldest_sent_ms is not None]
+        return max((max(0, wait) for wait in waits), default=None)
+
+    @property
     def merged_ratio(self) -> float:
         """The share of all sends to the topic that merged, 0 to 1; 0 without sends."""
         return self.total("merged") / max(1, self.total("accepted"))
@@ -188,6 +200,8 @@ class SlotStats:
             exhausted, buried, redriven, cancelled, purged, trimmed, dropped (too much for the backlog), ttl_expired
             (too old, went to the dead), refailed (failures of a content that has failed and was sent again since its
             last ack: each send has all its retries, so that it never dies). Counters never incremented are absent.
+        oldest_sent_ms: PRIORITY with the oldest first: time of sending of the next message or of the oldest one of the
+            lowest priority, whichever is earlier, epoch ms; `None` if both are unknown, and on other topics.
 
     Examples:
         >>> jobs = Topic("jobs", TopicType.PRIORITY, slots=2)
@@ -209,6 +223,7 @@ class SlotStats:
     epoch: int
     paused: bool
     totals: dict[str, int]
+    oldest_sent_ms: int | None = None
 
     @property
     def unaccounted(self) -> int:

@@ -23,6 +23,7 @@ from rmq.cli.commands import (
     metrics,
     send,
     stats,
+    status,
     steer,
     streams,
     topic_changes,
@@ -66,7 +67,8 @@ def take_global_options(
     ctx.obj = GlobalOptions(url, json, verbose)
 
 
-register(app, send.send, consume.consume, stats.stats, messages.peek, messages.cancel, messages.reschedule)
+register(app, send.send, consume.consume, status.status, stats.stats, messages.peek, messages.cancel)
+register(app, messages.reschedule)
 register(app, steer.reprioritise, steer.promote, find.find, find.search, steer.pause, steer.resume, steer.purge)
 register(app, steer.audit, steer.workers, worker.worker, metrics.metrics, adopt.adopt, dashboard.dashboard)
 register(app, bench.bench)

@@ -25,7 +25,7 @@ from rmq import (
     WorkerInfo,
 )
 from rmq._model.merge_words import Carrier, item_count, plain_value
-from rmq.spi import TOTALS, json_payload
+from rmq.spi import TOTALS, Finding, Reading, TopicReading, json_payload
 
 Document = dict[str, Any]
 
@@ -188,4 +188,20 @@ def worker(info: WorkerInfo) -> Document:
             | {"handlers": [picked(one, "slot content messages running_ms hung") for one in each.running]}
             for each in info.listeners
         ]
+    }
+
+
+def status(reading: Reading, topics: Iterable[TopicReading], findings: Iterable[Finding]) -> Document:
+    """Return the document of `rmq status`: the findings and the topics, the worst first."""
+    return {
+        "findings": [each.to_document() for each in findings],
+        "topics": [
+            {**_definition(each.topic), **picked(each, "oldest_ms paused"), "rates": each.rates or None}
+            | picked(each.figures, "backlog due_now in_flight waiting dead")
+            | {"groups": [{**group(one), "oldest_unread_ms": each.unread_ms.get(one.group)} for one in each.groups]}
+            | ({"trouble": each.trouble} if each.trouble else {})
+            for each in topics
+        ],
+        "workers": len(reading.active),
+        "memory": {server: asdict(each) for server, each in reading.memory.items()},
     }

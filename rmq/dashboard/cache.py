@@ -54,6 +54,11 @@ class Cache:
             return before
         return entry.value
 
+    def rest_s(self, key: Hashable) -> float:
+        """Return the time in seconds after which the value of a key is read again."""
+        entry = self._entries.get(key)
+        return FRESH_S if entry is None else entry.rest_s
+
     def drop(self) -> None:
         """Drop all values, so that a change shows at once."""
         with self._lock:

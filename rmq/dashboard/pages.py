@@ -14,10 +14,10 @@ from starlette.routing import Route
 from rmq import Topic, TopicType
 from rmq.dashboard.background import Jobs
 from rmq.dashboard.charts import GROUP_METRICS, METRICS, by_metric, heat
-from rmq.dashboard.queries import PERIODS, RANGES, Reader, TopicNow, basis_for, digest
+from rmq.dashboard.queries import PERIODS, RANGES, Reader, basis_for, digest
 from rmq.dashboard.rendering import Pages, link
 from rmq.errors import InvalidValueError, RedisUnavailableError, RmqError
-from rmq.spi import AnyPlace, checked_slots, id_key
+from rmq.spi import AnyPlace, TopicReading, checked_slots, id_key
 
 PAGE = 50
 SECTIONS: tuple[AnyPlace, ...] = get_args(AnyPlace)
@@ -26,22 +26,23 @@ BUDGET = 5_000
 
 COLUMNS = (
     ("name", "Topic", "by name"), ("type", "Type", "by type"), ("backlog", "Backlog", "messages that wait"),
-    ("due_now", "Due now", "may be delivered now"), ("late_ms", "Lateness", "of the oldest due message"),
+    ("due_now", "Due now", "may be delivered now"), ("oldest", "Oldest", "waiting time of the oldest due message"),
     ("in_flight", "In flight", "claimed by handlers"), ("waiting", "Waiting", "waiting for a retry"),
     ("dead", "Dead", "failed permanently"), ("merged", "Merged", "share of all sends that merged"),
     ("sent", "Sent/s", "over the last ten seconds"), ("done", "Done/s", "over the last ten seconds"),
 )  # fmt: skip
-"""Columns of the table of topics: name in addresses, heading, and explanation."""
+"""Columns of the table of topics: name in addresses, heading, and explanation. The order is by trouble at first."""
 
-SORTED: dict[str, Callable[[TopicNow], Any]] = {
+SORTED: dict[str, Callable[[TopicReading], Any]] = {
     "name": lambda each: each.topic.name,
+    "oldest": lambda each: -(each.oldest_ms or 0),
     "type": lambda each: each.topic.type.value,
     "merged": lambda each: -each.figures.merged / max(1, each.figures.accepted),
     "sent": lambda each: -each.rates.get("accepted", 0.0),
     "done": lambda each: -each.rates.get("acked", 0.0),
     **{
         name: lambda each, name=name: -getattr(each.figures, name)
-        for name in ("backlog", "due_now", "late_ms", "in_flight", "waiting", "dead")
+        for name in ("backlog", "due_now", "in_flight", "waiting", "dead")
     },
 }
 """Sort keys of the table of topics: names ascending, numbers descending."""
@@ -93,10 +94,10 @@ class Views:
         chosen = _range(request)
         overview = self._reader.overview()
         charts = self._reader.charts(None, chosen)
-        part, sort = request.query_params.get("filter", ""), request.query_params.get("sort", "name")
+        part, sort = request.query_params.get("filter", ""), request.query_params.get("sort", "")
         rows = [each for each in overview.topics if part.lower() in each.topic.name.lower()]
-        sort = sort if sort in SORTED else "name"
-        rows.sort(key=SORTED[sort])
+        if sort in SORTED:
+            rows.sort(key=SORTED[sort])
         return self._pages.render(
             request, "overview.html", overview=overview, charts=charts, periods=PERIODS, chosen=chosen,
             handlers=self._reader.handler_times(), rows=rows, filter=part, sort=sort, columns=COLUMNS,
@@ -120,7 +121,8 @@ class Views:
             "handlers": self._reader.handler_times(now.topic),
             "charts": self._reader.charts(now.topic.name, chosen, timed=now.topic.type.timed),
             "periods": PERIODS, "jobs": self._jobs.of(now.topic.name),
-            "queries": self._reader.spark_queries(now.topic),
+            "queries": now.queries,
+            "findings": [each for each in self._reader.overview().findings if each.topic == now.topic.name],
         }  # fmt: skip
         if now.stats is None:
             values |= {"consumers": self._reader.consumers(now.topic)}

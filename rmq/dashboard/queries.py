@@ -3,46 +3,58 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import TypeVar
 
 from rmq import (
     AuditLine,
     ConsumerStats,
     DeadReasons,
     Definitions,
-    GroupStats,
     HandlerTimes,
     ListenerInfo,
     Minute,
     RmqClient,
+    ServerMemory,
     SparkQuery,
-    StreamStats,
     Topic,
-    TopicStats,
     TopicType,
     UnreadableTopic,
     WorkerInfo,
 )
 from rmq.dashboard.cache import Cache
 from rmq.dashboard.charts import Chart, Line, draw, short
-from rmq.errors import RedisUnavailableError, RmqError
-from rmq.spi import minute_of, minute_of_stream, span, sum_of
-
-log = logging.getLogger("rmq.dashboard")
-T = TypeVar("T")
+from rmq.spi import (
+    Finding,
+    Reading,
+    TopicReading,
+    all_well,
+    findings_of,
+    rates_between,
+    read_or,
+    read_servers,
+    read_topic,
+    span,
+    sum_of,
+    with_trouble,
+    worst_first,
+)
 
 PERIODS = {"15m": "Last 15 minutes", "1h": "Last hour", "6h": "Last 6 hours", "24h": "Last 24 hours"}
 """Periods of the charts, with their labels."""
 
 RANGES = {"15m": 15, "1h": 60, "6h": 360, "24h": 1_440}
 """Periods of the charts, in minutes."""
+
+RATE_FROM_MS, FRESH_MS = 1_000, 30_000
+"""Age of an earlier reading, in ms, between which a rate can be computed from it."""
+
+SHORTEST_MS = 60_000
+"""Shortest time that a chart spans, in ms."""
 
 MOST_SAMPLES = 1_000
 """Maximum number of readings kept per topic, for the time after the last recorded minute."""
@@ -57,35 +69,27 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicNow:
-    """The last reading of a topic.
+class Overview:
+    """Figures and rates of all topics at one time, and what needs attention.
 
     Attributes:
-        rates: Messages sent, merged, acked, retried and buried per second, over the last readings.
-        paused: Number of paused slots.
-        stats: Figures of its slots; `None` for a stream.
-        stream: Figures of its slots; `None` for other types.
-        trouble: The error if the topic could not be read, else empty.
+        topics: The topics, those with the worst findings first.
+        all_well: The sentence to show without findings.
     """
 
-    topic: Topic
-    figures: Minute
-    rates: Mapping[str, float] = field(default_factory=dict[str, float])
-    paused: int = 0
-    stats: TopicStats | None = None
-    stream: StreamStats | None = None
-    groups: tuple[GroupStats, ...] = ()
-    trouble: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Overview:
-    """Figures and rates of all topics at one time."""
-
-    topics: tuple[TopicNow, ...]
+    topics: tuple[TopicReading, ...]
     figures: Minute
     rates: Mapping[str, float]
+    findings: tuple[Finding, ...] = ()
+    all_well: str = ""
     unreadable: tuple[UnreadableTopic, ...] = ()
+
+    @property
+    def oldest_ms(self) -> int:
+        """The longest waiting time of a topic with due times, or of a group, ms; 0 if nothing waits."""
+        return max(
+            (each.oldest_ms or 0 for each in self.topics if each.topic.type is not TopicType.PRIORITY), default=0
+        )
 
 
 class Samples:
@@ -98,17 +102,22 @@ class Samples:
         """Add a reading. The oldest one is dropped beyond `MOST_SAMPLES`."""
         self._readings.append(sample)
 
-    def rates(self) -> dict[str, float]:
-        """Return rates per second over about the last ten seconds; empty with fewer than two readings."""
+    def rates(self, fresh_ms: int = FRESH_MS) -> dict[str, float]:
+        """Return rates per second over about the last ten seconds; empty without a reading to compare with.
+
+        Args:
+            fresh_ms: Age from which a reading is too old: what happened since then may have happened long ago.
+        """
         readings = list(self._readings)
-        if len(readings) < 2:
+        if not readings:
             return {}
         last = readings[-1]
-        before = next((each for each in reversed(readings[:-1]) if last.time_ms - each.time_ms >= 10_000), readings[0])
-        seconds = max(0.001, (last.time_ms - before.time_ms) / 1_000)
-        names = ("accepted", "merged", "acked", "retried", "buried")
-        changes = {name: getattr(last.figures, name) - getattr(before.figures, name) for name in names}
-        return {name: max(0.0, change / seconds) for name, change in changes.items()}
+        fresh = [each for each in readings if RATE_FROM_MS <= last.time_ms - each.time_ms <= fresh_ms]
+        before = next((each for each in reversed(fresh) if last.time_ms - each.time_ms >= 10_000), None)
+        before = before or next(iter(fresh), None)
+        if before is None:
+            return {}
+        return rates_between(before.figures, last.figures, (last.time_ms - before.time_ms) / 1_000)
 
     def since(self, time_ms: int) -> list[Sample]:
         """Return the readings after a time in epoch ms."""
@@ -116,11 +125,17 @@ class Samples:
 
 
 class Reader:
-    """Reads the data of the pages."""
+    """Reads the data of the pages.
 
-    def __init__(self, client: RmqClient) -> None:
+    Args:
+        client: The client to use.
+        clock: Returns the time in seconds since the epoch.
+    """
+
+    def __init__(self, client: RmqClient, clock: Callable[[], float] = time.time) -> None:
         self.client = client
         self.cache = Cache()
+        self._clock = clock
         self._samples: dict[str | None, Samples] = {}
         self._lock = threading.Lock()
 
@@ -141,14 +156,17 @@ class Reader:
         """Return all topics with their figures, sums and rates."""
         return self.cache.get("overview", self._read_overview)
 
-    def topic_now(self, name: str) -> TopicNow:
+    def topic_now(self, name: str) -> TopicReading:
         """Return one topic with its slots or groups."""
         topic = self.topic(name)
         return self.cache.get(("topic", name), lambda: self._read_topic(topic))
 
     def workers(self) -> Sequence[WorkerInfo]:
         """Return the processes with running listeners, by name."""
-        return self.cache.get("workers", lambda: _read_or_nothing("the workers", self.client.workers))
+        return self._servers()[0]
+
+    def _servers(self) -> tuple[Sequence[WorkerInfo], Mapping[str, ServerMemory]]:
+        return self.cache.get("servers", lambda: read_servers(self.client))
 
     def handler_times(self, topic: Topic | None = None, group: str | None = None) -> HandlerTimes:
         """Return the handler times of a topic or group, or of all, over the active workers and their last minutes."""
@@ -183,7 +201,7 @@ class Reader:
         """Return the reports of Spark queries on a topic."""
         seen = self.client.stream if topic.type is TopicType.STREAM else self.client.inspect
         name = f"the reports of Spark on {topic.name}"
-        return self.cache.get(("spark", topic.name), lambda: _read_or_nothing(name, seen(topic).spark_queries))
+        return self.cache.get(("spark", topic.name), lambda: read_or(name, seen(topic).spark_queries, ()))
 
     def audit(self, topic: Topic, limit: int) -> Sequence[AuditLine]:
         """Return a topic's audit log, the newest line first."""
@@ -204,10 +222,11 @@ class Reader:
         recorded = self.cache.get(("history", topic), lambda: self._recorded(topic))
         last_ms = recorded[-1].minute * 60_000 + 5_000 if recorded else 0
         younger = self._samples_of(topic).since(last_ms)
-        end_ms = max([time.time_ns() // 1_000_000 if not younger else younger[-1].time_ms, last_ms])
-        first_ms = end_ms - minutes * 60_000
-        points = [Sample(each.minute * 60_000, each) for each in recorded]
-        points = [each for each in points + younger if each.time_ms >= first_ms - 120_000]
+        end_ms = max([self._now_ms() if not younger else younger[-1].time_ms, last_ms])
+        points = [Sample(each.minute * 60_000, each) for each in recorded] + younger
+        # where the figures are younger than the period, the charts begin with them
+        first_ms = max(end_ms - minutes * 60_000, min(points[0].time_ms if points else 0, end_ms - SHORTEST_MS))
+        points = [each for each in points if each.time_ms >= first_ms - 120_000]
         charts = [
             _chart("backlog", "Backlog", points, {"backlog": "backlog"}, first_ms, end_ms),
             _throughput(points, first_ms, end_ms),
@@ -218,7 +237,7 @@ class Reader:
         return charts if timed else [each for each in charts if each.id != "late"]
 
     def _recorded(self, topic: str | None) -> Sequence[Minute]:
-        return _read_or_nothing("the history", lambda: self.client.history().last(topic))
+        return read_or("the history", lambda: self.client.history().last(topic), ())
 
     def _samples_of(self, topic: str | None) -> Samples:
         with self._lock:
@@ -226,48 +245,30 @@ class Reader:
 
     def _read_overview(self) -> Overview:
         definitions = self.definitions()
-        topics = [self._read_or_say(topic) for topic in definitions.topics]
+        topics = [with_trouble(topic, lambda topic=topic: self.topic_now(topic.name)) for topic in definitions.topics]
         minutes = [each.figures for each in topics if not each.trouble]
         figures = sum_of(minutes[0].minute if minutes else 0, minutes)
-        samples = self._samples_of(None)
-        samples.add(Sample(time.time_ns() // 1_000_000, figures))
+        rates = self._rates(None, "overview", figures)
         with self._lock:
             for name in self._samples.keys() - {None, *(each.topic.name for each in topics)}:
                 del self._samples[name]
-        return Overview(tuple(topics), figures, samples.rates(), definitions.unreadable)
+        reading = Reading(topics, *self._servers(), definitions.unreadable)
+        findings = findings_of(reading)
+        ordered = worst_first(topics, findings)
+        return Overview(tuple(ordered), figures, rates, tuple(findings), all_well(reading), definitions.unreadable)
 
-    def _read_or_say(self, topic: Topic) -> TopicNow:
-        try:
-            return self.cache.get(("topic", topic.name), lambda: self._read_topic(topic))
-        except RedisUnavailableError:
-            raise
-        except RmqError as error:  # the other topics are shown
-            return TopicNow(topic, Minute(0), trouble=str(error))
+    def _read_topic(self, topic: Topic) -> TopicReading:
+        reading = read_topic(self.client, topic)
+        return replace(reading, rates=self._rates(topic.name, ("topic", topic.name), reading.figures))
 
-    def _read_topic(self, topic: Topic) -> TopicNow:
-        now_ms = time.time_ns() // 1_000_000
-        samples = self._samples_of(topic.name)
-        if topic.type is TopicType.STREAM:
-            stream, groups = self.client.stream(topic).with_groups()
-            figures = minute_of_stream(stream, groups, now_ms // 60_000)
-            samples.add(Sample(now_ms, figures))
-            paused = sum(slot.paused for group in groups for slot in group.slots)
-            return TopicNow(topic, figures, samples.rates(), paused, None, stream, tuple(groups))
-        stats = self.client.inspect(topic).stats()
-        figures = minute_of(stats, now_ms // 60_000)
-        samples.add(Sample(now_ms, figures))
-        return TopicNow(topic, figures, samples.rates(), sum(slot.paused for slot in stats.slots), stats)
+    def _rates(self, topic: str | None, key: Hashable, figures: Minute) -> dict[str, float]:
+        """Note a reading; return its rates. Slow readings are repeated less often, and count as fresh for longer."""
+        samples = self._samples_of(topic)
+        samples.add(Sample(self._now_ms(), figures))
+        return samples.rates(max(FRESH_MS, round(3_000 * self.cache.rest_s(key))))
 
-
-def _read_or_nothing(name: str, read: Callable[[], Sequence[T]]) -> Sequence[T]:
-    """Read a shared key; return nothing if it cannot be read, as when another program has written to it."""
-    try:
-        return read()
-    except RedisUnavailableError:
-        raise
-    except RmqError as error:
-        log.warning("cannot read %s: %s", name, error)
-        return ()
+    def _now_ms(self) -> int:
+        return round(self._clock() * 1_000)
 
 
 def basis_for(topic: Topic, slot: int) -> bytes:

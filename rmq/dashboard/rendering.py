@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
@@ -74,6 +74,24 @@ def link(path: str, **query: object) -> str:
     return f"{path}?{urlencode(fields)}" if fields else path
 
 
+def finding_link(finding: spi.Finding) -> str:
+    """Return the address of the page that shows more about a finding."""
+    topic, group, worker = (quote(name or "", safe="") for name in (finding.topic, finding.group, finding.worker))
+    match finding.kind.value:
+        case "no-worker" | "not-claimed" | "behind" | "held-back" | "full" | "unowned" | "unaccounted" if topic:
+            return f"/topic/{topic}/group/{group}" if group else f"/topic/{topic}"
+        case "dead-growing":
+            return link("/dead", topic=finding.topic)
+        case "failing" | "failing-again" if not group:
+            return link("/search", topic=finding.topic, place="retry")
+        case "paused":
+            return link("/audit", topic=finding.topic)
+        case _ if worker:
+            return f"/worker/{worker}"
+        case _:
+            return f"/topic/{topic}" if topic else "/workers"
+
+
 def percent(part: int, whole: int) -> str:
     """Return a share, such as `37.2%`; `–` if `whole` is 0."""
     return f"{100 * part / whole:.1f}%" if whole else "–"
@@ -98,7 +116,7 @@ class Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        functions = [short, payload, message_link, link, percent, spi.dashed, spi.shown]
+        functions = [short, payload, message_link, link, percent, finding_link, spi.dashed, spi.shown]
         functions += [spi.span, spi.when, spi.from_now, spi.milliseconds]
         functions += [spi.count_words, spi.items_words, spi.merge_name, spi.merge_words, spi.sends_words]
         self._templates.globals.update({each.__name__: each for each in functions})  # pyright: ignore[reportUnknownMemberType]

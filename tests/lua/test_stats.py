@@ -5,7 +5,7 @@ import pytest
 from rmq import SlotStats, TopicType
 from tests.conftest import MakeSlot
 from tests.lua.cases import FULL
-from tests.support.core import figures, viewing
+from tests.support.core import ages_for, figures, viewing
 from tests.support.slots import T0, SlotState
 
 
@@ -31,6 +31,16 @@ def test_sizes_times_and_totals(kind: TopicType, due_now: int, oldest: int, make
         totals={"accepted": 11},
     )
     assert slot.state() == before
+
+
+def test_the_longest_wait_where_scores_have_ages(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.PRIORITY, ties="oldest", checked=False)
+    ages = ages_for(slot.topic.max_priority)
+    sent = ((5_000, "middle", 5), (9_000, "low", 1), (2_000, "low, later", 1), (7_000, "high", 9))
+    for age_ms, content, priority in sent:
+        score = ages.aged([priority], ages.mark_at(T0 - age_ms))[0]
+        slot.client.zadd(slot.keys.store, {content: score})
+    assert slot.run(viewing.stats(slot.topic, 0)).oldest_sent_ms == (T0 - 9_000) // ages.unit_ms * ages.unit_ms
 
 
 def test_an_empty_slot(make_slot: MakeSlot) -> None:

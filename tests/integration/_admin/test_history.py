@@ -24,8 +24,11 @@ def no_history_before(redis_client: redis.Redis) -> Iterator[None]:
 
 
 def test_a_record_in_and_out() -> None:
-    minute = Minute(29_000_000, *range(1, 12))
+    minute = Minute(29_000_000, *range(1, 13))
     assert Minute.from_bytes(minute.to_bytes()) == minute
+    earlier = Minute(29_000_000, *range(1, 12))  # of a version that did not count failures after another send
+    assert Minute.from_bytes(earlier.to_bytes()) == earlier
+    assert earlier.refailed is None
     assert Minute.from_bytes(b"29000000 7") is None
     assert Minute.from_bytes(minute.to_bytes() + b" 99") == minute  # of a later version
     assert Minute.from_bytes(b"no record") is None
@@ -34,8 +37,8 @@ def test_a_record_in_and_out() -> None:
 
 def test_the_sum_has_the_worst_lateness() -> None:
     parts = [Minute(7, backlog=1, late_ms=5, acked=10), Minute(7, backlog=2, late_ms=9, acked=1)]
-    assert sum_of(7, parts) == Minute(7, backlog=3, late_ms=9, acked=11)
-    assert sum_of(7, []) == Minute(7)
+    assert sum_of(7, parts) == Minute(7, backlog=3, late_ms=9, acked=11, refailed=0)
+    assert sum_of(7, []) == Minute(7, refailed=0)
 
 
 def test_a_minute_is_what_the_topics_hold(client: RmqClient, make_topic: MakeTopic) -> None:

@@ -203,7 +203,8 @@ def test_peeking(place: Place, key: str, order: str) -> None:
 def test_stats(topic: Topic, backlog: bytes, lowest: bytes, oldest: int | None) -> None:
     totals: list[bytes | None] = [None] * len(figures.TOTALS)
     totals[0] = b"9"
-    stats = viewing.stats(topic, 0).parse([[b"100", backlog, b"1", b"2", b"3", b"4", lowest, b"7", b"8", b"1", totals]])
+    reply = [b"100", backlog, b"1", b"2", b"3", b"4", lowest, b"7", b"8", b"1", totals, []]
+    stats = viewing.stats(topic, 0).parse([reply])
     assert (stats.oldest_due_ms, stats.epoch, stats.paused, stats.totals) == (oldest, 8, True, {"accepted": 9})
 
 

@@ -81,6 +81,20 @@ def test_rates_come_from_readings_some_time_apart() -> None:
     assert [sample.time_ms for sample in samples.since(18_000)] == [19_000, 20_000]
 
 
+def test_rates_need_a_reading_that_is_fresh() -> None:
+    samples = Samples()
+    samples.add(Sample(0, Minute(0)))
+    samples.add(Sample(45_000, Minute(0, accepted=6_000)))  # a burst, somewhere in between
+    assert samples.rates() == {}
+    samples.add(Sample(45_500, Minute(0, accepted=6_000)))
+    assert samples.rates() == {}  # too short
+    samples.add(Sample(48_000, Minute(0, accepted=6_000)))
+    assert samples.rates()["accepted"] == 0
+    samples.add(Sample(48_000 + 720_000, Minute(0, accepted=6_000, acked=6_000)))
+    assert samples.rates() == {}
+    assert samples.rates(fresh_ms=800_000)["acked"] > 0  # where readings are as slow as that
+
+
 # --- slots
 
 
