@@ -191,9 +191,10 @@ sizes: $(DEV)
 headers: $(DEV)
 	$(BIN)/python -m pytest --quiet -p no:cacheprovider tests/unit/_broker/test_lua_headers.py
 
-format: $(DEV)  ## Format the code, sort imports and mend what ruff can mend
+format: $(DEV)  ## Format the code, sort imports, fix what ruff can fix, and write the programs of examples/ on the pages
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/python -m docs_site.blocks
 
 constraints:  ## Resolve all dependencies anew and pin them in constraints.txt
 	rm -rf .venv-constraints

@@ -44,8 +44,8 @@ def build(folder: Path) -> Path:
     settings: dict[str, Any] = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))
     navigation.section(settings["nav"], reference.FOLDER).extend(reference.write(staging.folder))
     settings["nav"] = navigation.complete(settings["nav"], staging.folder)
-    _of(settings["markdown_extensions"], "pymdownx.snippets")["base_path"] = [str(ROOT)]
-    _of(settings["plugins"], "mkdocstrings")["handlers"]["python"]["paths"] = [str(ROOT)]
+    reader = next(plugin["mkdocstrings"] for plugin in settings["plugins"] if "mkdocstrings" in plugin)
+    reader["handlers"]["python"]["paths"] = [str(ROOT)]
     (folder / "mkdocs.yml").write_text(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True), "utf-8")
     site = folder / settings["site_dir"]
     shutil.rmtree(site, ignore_errors=True)
@@ -54,11 +54,6 @@ def build(folder: Path) -> Path:
     if found := sorted(set(check.faults(site))):
         raise SiteError("\n".join(["the site has faults:", *found]))
     return site
-
-
-def _of(entries: list[Any], name: str) -> dict[str, Any]:
-    """Return the settings of an extension, or of a plugin."""
-    return next(entry[name] for entry in entries if isinstance(entry, dict) and name in entry)
 
 
 def generate(folder: Path) -> None:

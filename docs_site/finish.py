@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from docs_site.navigation import Entries, pages_of, title_of
-from docs_site.staging import ROOT, SiteError
+from docs_site.staging import SiteError
 
 HIDDEN = re.compile(r'(<input class="md-option"[^>]*aria-hidden="true")')
 """The theme's switches of colours. They are hidden, so that the focus must not stop at them."""
-INCLUDED = re.compile(r"^--8<--\n(.+)\n--8<--$", re.MULTILINE)
-"""A file that a page includes."""
 
 
 def finish(site: Path, pages: Path, settings: dict[str, Any]) -> None:
@@ -36,7 +34,12 @@ def finish(site: Path, pages: Path, settings: dict[str, Any]) -> None:
     head = f"# {settings['site_name']}\n\n> {settings['site_description']}\n"
     index = "".join(f"\n## {title}\n\n{_links(entries)}" for title, entries in listed.items())
     (site / "llms.txt").write_text(f"{head}\nAll pages in one file: [llms-full.txt](llms-full.txt)\n{index}", "utf-8")
-    texts = [_text(pages / page) for entries in listed.values() for _, page in entries if "reference/" not in page]
+    texts = [
+        (pages / page).read_text("utf-8")
+        for entries in listed.values()
+        for _, page in entries
+        if "reference/" not in page
+    ]
     (site / "llms-full.txt").write_text("\n\n---\n\n".join([head, *texts]), "utf-8")
 
 
@@ -51,8 +54,3 @@ def _listed(nav: Entries, pages: Path) -> dict[str, list[tuple[str, str]]]:
 
 def _links(entries: list[tuple[str, str]]) -> str:
     return "".join(f"- [{title}]({name.removesuffix('.md')}.html)\n" for title, name in entries)
-
-
-def _text(page: Path) -> str:
-    """Return the text of a page, with the programs that it includes."""
-    return INCLUDED.sub(lambda found: (ROOT / found[1]).read_text("utf-8").rstrip(), page.read_text("utf-8"))

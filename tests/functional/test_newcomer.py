@@ -35,10 +35,8 @@ def test_a_task_works_as_its_page_says(task: Task, tmp_path: Path) -> None:
 
 def test_a_page_is_read_as_its_reader_sees_it(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
-    (tmp_path / "code.py").write_text("print(1)\n")
     (tmp_path / "docs/a.md").write_text(
-        "# A\n\nFirst `pip install 'x'`.\n\n```python\n--8<--\ncode.py\n--8<--\n```\n\n"
-        "So:\n\n```\n$ run it   # now\n\nmore\n```\n"
+        "# A\n\nFirst `pip install 'x'`.\n\n```python\nprint(1)\n```\n\nSo:\n\n```\n$ run it   # now\n\nmore\n```\n"
     )
     page = Page(tmp_path, "a")
     assert page.program("print") == "print(1)\n"

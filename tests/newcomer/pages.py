@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_SNIPPET = re.compile(r"--8<--\n(\S+)\n--8<--\n")
 _INLINE = re.compile(r"`(pip install [^`]+)`")
 _SHELL = {"", "bash", "sh", "console"}
 
@@ -27,8 +26,7 @@ class Page:
 
     @cached_property
     def text(self) -> str:
-        text = (self.root / "docs" / f"{self.name}.md").read_text("utf-8")
-        return _SNIPPET.sub(lambda found: (self.root / found[1]).read_text("utf-8"), text)
+        return (self.root / "docs" / f"{self.name}.md").read_text("utf-8")
 
     def _blocks(self) -> list[tuple[str, str]]:
         return [(found[1], found[2]) for found in _FENCE.finditer(self.text)]

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from docs_site import blocks
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 PITFALLS = ROOT / "docs/internals/pitfalls.md"
@@ -66,6 +68,16 @@ def test_every_name_that_a_page_links_is_in_its_file(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_block_shows_the_program_that_its_comment_names(page: Path) -> None:
+    text = page.read_text("utf-8")
+    assert blocks.filled(text) == text, "python -m docs_site.blocks"
+    assert not re.search(r"<!-- examples/\S* -->\n(?!```)", text), "a comment names a program, and no block follows"
+    assert not re.search(r"^--8<--", text, re.MULTILINE), (
+        "a page is read in the repository, too, where nothing is included"
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_prose_is_wrapped(page: Path) -> None:
     text = re.sub(
         r"^```.*?^```|^<!-- (?:benchmark|results).*?<!-- end -->", "", page.read_text("utf-8"), flags=re.DOTALL | re.M
@@ -88,6 +100,15 @@ logged or reported, again, idempotent, in flight, is in, continues, skipped."""
 def test_pages_for_users_name_things(page: Path) -> None:
     text = re.sub(r"^```.*?^```|`[^`]*`|\]\([^)]*\)", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
     assert [line for line in text.splitlines() if AVOIDED.search(line)] == []
+
+
+def test_a_program_stands_below_the_comment_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "examples").mkdir()
+    page = "a\n\n<!-- examples/a.py -->\n```python\nold\n```\n\n```python\nkept\n```\n"
+    (tmp_path / "examples/a.py").write_text('"""Says\none."""\n\nprint(1)\n')
+    assert blocks.filled(page, tmp_path) == page.replace("old", "print(1)")
+    with pytest.raises(FileNotFoundError, match=r"examples/b\.py"):
+        blocks.filled(page.replace("a.py", "b.py"), tmp_path)
 
 
 def test_lines_of_the_changelog_are_wrapped() -> None:
