@@ -78,6 +78,7 @@ class RmqClient:
 
     _runtime: Runtime = THREADS
     _worker: type[Worker] = Worker
+    _observers: Callable[[], Observers] = Observers
     _connect: Callable[..., Connections] = Connections  # rmq.testing replaces it, to use scripts with a fake clock
 
     def __init__(
@@ -115,7 +116,7 @@ class RmqClient:
         )
         self._connections.server = self._server  # a producer may outlive the last reference to its client
         self._known = KnownTopics(self._connections)
-        self.observers = Observers()
+        self.observers = self._observers()
         """Observers of sends and handlers. Add them before creating producers and starting listeners."""
         self._listeners = ListenerSet(self._connections, self._known, self.observers, self._worker)
         self._zookeeper = zookeeper

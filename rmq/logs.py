@@ -16,6 +16,7 @@ from typing import Any
 from rmq._io.observers import Observer
 from rmq._model.deliveries import Delivery
 from rmq._model.display import safe_lines, shown
+from rmq._model.records import read_context
 
 MOST_MESSAGE, MOST_TRACEBACK = 4_000, 16_000
 """Maximum lengths in characters."""
@@ -78,6 +79,4 @@ def _fields(deliveries: Sequence[Delivery]) -> dict[str, Any]:
     fields |= {"attempt": first.attempt, "fencing_token": first.fencing_token}
     if len(deliveries) > 1:
         fields["deliveries"] = len(deliveries)
-    if first.trace:
-        fields["traceparent"] = first.trace
-    return fields
+    return fields | read_context(first.trace)

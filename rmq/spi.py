@@ -19,7 +19,8 @@ Topics, messages and their states:
     `Message`, `PayloadT`, `AnyPlace` (the states of a message), `TOTALS` (the counters of a slot), `id_key` (an id of a
     stream as numbers that order it). `checked_slots`, `check_group` and `check_async` raise `InvalidValueError` for
     slots that a topic does not have, for a group that does not fit the topic's type, and for handlers that are not
-    coroutine functions.
+    coroutine functions. `written_context` and `read_context` (headers as a trace context of a message, which has up to
+    `MOST_CONTEXT` characters).
 Figures of a minute, as `History` records them:
     `minute_of`, `minute_of_stream`, `sum_of`.
 What needs attention:
@@ -55,6 +56,7 @@ from rmq._model.merge_words import (
     value_words,
 )
 from rmq._model.messages import Message
+from rmq._model.records import MOST_CONTEXT, read_context, written_context
 from rmq._model.times import monotonic_s
 from rmq._model.topics import checked_slots
 from rmq._model.typed import PayloadT
@@ -70,12 +72,13 @@ from rmq._transport.urls import chosen_url
 
 # fmt: off
 __all__ = [
-    "RELOADED", "TOTALS", "AnyPlace", "Application", "Finding", "HttpServer", "Message", "PayloadT", "Reading",
-    "TopicReading", "age_words", "all_well", "allows_host", "check_async", "check_group", "checked_slots", "chosen_url",
-    "count_words", "counted", "dashed", "encryption", "end_with_parent", "findings_of", "from_now", "id_key",
-    "is_loopback", "items_words", "json_payload", "labelled_value", "listener_decorator", "login", "merge_name",
-    "merge_words", "milliseconds", "minute_of", "minute_of_stream", "monotonic_s", "network_of", "rates_between",
-    "read_all", "read_or", "read_servers", "read_topic", "run_reloading", "safe_lines", "sends_words", "serve_health",
-    "serve_on", "shown", "span", "sum_of", "until_signal", "value_words", "when", "with_trouble", "worst_first",
+    "MOST_CONTEXT", "RELOADED", "TOTALS", "AnyPlace", "Application", "Finding", "HttpServer", "Message", "PayloadT",
+    "Reading", "TopicReading", "age_words", "all_well", "allows_host", "check_async", "check_group", "checked_slots",
+    "chosen_url", "count_words", "counted", "dashed", "encryption", "end_with_parent", "findings_of", "from_now",
+    "id_key", "is_loopback", "items_words", "json_payload", "labelled_value", "listener_decorator", "login",
+    "merge_name", "merge_words", "milliseconds", "minute_of", "minute_of_stream", "monotonic_s", "network_of",
+    "rates_between", "read_all", "read_context", "read_or", "read_servers", "read_topic", "run_reloading", "safe_lines",
+    "sends_words", "serve_health", "serve_on", "shown", "span", "sum_of", "until_signal", "value_words", "when",
+    "with_trouble", "worst_first", "written_context",
 ]
 # fmt: on

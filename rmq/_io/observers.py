@@ -1,29 +1,62 @@
-"""Observers of sends, handlers and outcomes, the base of metrics and traces. Without observers there is no cost."""
+"""Observers of sends, handlers and outcomes: metrics, traces and middleware. Without observers there is no cost."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import partial
-from typing import TypeVar
+from inspect import isawaitable, iscoroutine
+from typing import NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from rmq._io.reports import passes_over, reporter, traced
 from rmq._model.deliveries import Delivery
+from rmq._model.records import is_context
 from rmq._model.topics import Topic
+from rmq.errors import InvalidValueError
 
 log = reporter("rmq.observing")
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
+Hook: TypeAlias = Awaitable[object] | None
+"""What a hook returns: nothing, or with a client of `rmq.aio` what is to be awaited, as a coroutine function does."""
+
+
+class Hooks(NamedTuple):
+    """The hooks of an observer around a send, or around a handler."""
+
+    before: Callable[..., Hook]
+    after: Callable[..., Hook]
+    failed: Callable[..., Hook]
+
+
 class Observer:
-    """Observes a client; subclasses override the methods they need. Many threads call them, so they must be fast.
+    """Observes a client, or acts around its sends and handlers, as middleware does. Many threads call it.
+
+    Subclasses override the hooks they need (`before_send`, `after_send`, `failed_send`, `before_handler`,
+    `after_handler`, `failed_handler`), or `sending` and `handling`, context managers in which the hooks are called. A
+    handler runs in the context (`contextvars`) of its hooks. Observers begin in the order of `client.observers.all`,
+    and end in reverse order. With a client of `rmq.aio`, hooks may be coroutine functions.
+
+    Attributes:
+        essential: Whether its errors count. By default they are logged, and sends and handlers go on. The error of an
+            essential observer is that of the send or handler: raised before it, the messages are not sent, or the
+            handler is not called and they are retried; raised after a handler, they are retried, too. If `handling` of
+            an essential observer swallows the error of a handler, its messages are acked.
 
     Examples:
-        >>> class Slow(Observer):
-        ...     def settled(self, deliveries):
-        ...         print("settled", *(delivery.text for delivery in deliveries))
-        >>> client.observers.all.append(Slow())
+        >>> class Transaction(Observer):
+        ...     essential = True
+        ...
+        ...     def before_handler(self, deliveries):
+        ...         print("begin")
+        ...
+        ...     def after_handler(self, deliveries):
+        ...         print("commit", *(delivery.text for delivery in deliveries))
+        >>> client.observers.all.append(Transaction())
     """
+
+    essential: bool = False
 
     @contextmanager
     def sending(self, topic: Topic, messages: int) -> Generator[str]:
@@ -37,12 +70,30 @@ class Observer:
         del deliveries
         yield
 
+    def before_send(self, topic: Topic, messages: int) -> Hook:
+        """Called before a send; `messages` is their number, 0 if unknown."""
+
+    def after_send(self, topic: Topic, messages: int) -> Hook:
+        """Called after a send that raised nothing."""
+
+    def failed_send(self, topic: Topic, messages: int, error: BaseException) -> Hook:
+        """Called after a send that raised an error."""
+
+    def before_handler(self, deliveries: Sequence[Delivery]) -> Hook:
+        """Called before a handler."""
+
+    def after_handler(self, deliveries: Sequence[Delivery]) -> Hook:
+        """Called after a handler that raised nothing, before its messages are acked."""
+
+    def failed_handler(self, deliveries: Sequence[Delivery], error: BaseException) -> Hook:
+        """Called after a handler that raised an error. May settle deliveries; those left open are retried."""
+
     def settled(self, deliveries: Sequence[Delivery]) -> None:
         """Called when outcomes have reached Redis. `Delivery.lost` is true if the lease was lost before."""
 
 
 class Observers:
-    """All observers of a client. An error in an observer is logged and does not affect sends and handlers.
+    """All observers of a client.
 
     Examples:
         >>> client.observers.all.append(LogContext())
@@ -50,23 +101,73 @@ class Observers:
         1
     """
 
-    def __init__(self) -> None:
+    def __init__(self, finish: Callable[[Awaitable[object]], object] | None = None) -> None:
         self.all: list[Observer] = []
+        self._finish = finish or _refuse
 
     @contextmanager
     def sending(self, topic: Topic, messages: int) -> Generator[str]:
-        """Context manager that calls all observers around a send; the last trace context they yield is sent."""
-        with ExitStack() as stack:
-            traces = [stack.enter_context(_harmless(partial(each.sending, topic, messages), "")) for each in self.all]
-            yield next((trace for trace in reversed(traces) if trace and isinstance(trace, str)), "")  # pyright: ignore[reportUnnecessaryIsInstance]
+        """Context manager that calls all observers around a send; the last trace context they yield is sent.
+
+        An error of the send is raised even if an observer swallows it.
+        """
+        failure: BaseException | None = None
+        try:
+            with ExitStack() as stack:
+                traces = [stack.enter_context(self._sending(each, topic, messages)) for each in self.all]
+                try:
+                    yield next(filter(_is_sent, reversed(traces)), "")
+                except BaseException as error:
+                    failure = error
+                    raise
+            if failure is not None:
+                raise failure
+        finally:
+            failure = None  # this frame is in its traceback: they would keep each other
 
     @contextmanager
     def handling(self, deliveries: Sequence[Delivery]) -> Generator[None]:
         """Context manager that calls all observers around a handler."""
         with ExitStack() as stack:
             for each in self.all:
-                stack.enter_context(_harmless(partial(each.handling, deliveries), None))
+                stack.enter_context(self._handling(each, deliveries))
             yield
+
+    def _sending(self, observer: Observer, topic: Topic, messages: int) -> AbstractContextManager[str]:
+        hooks = Hooks(observer.before_send, observer.after_send, observer.failed_send)
+        return self._around(observer, observer.sending, hooks, "", topic, messages)
+
+    def _handling(self, observer: Observer, deliveries: Sequence[Delivery]) -> AbstractContextManager[None]:
+        hooks = Hooks(observer.before_handler, observer.after_handler, observer.failed_handler)
+        return self._around(observer, observer.handling, hooks, None, deliveries)
+
+    def _around(
+        self,
+        observer: Observer,
+        watching: Callable[P, AbstractContextManager[T]],
+        hooks: Hooks,
+        otherwise: T,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> AbstractContextManager[T]:
+        """Return a context manager that runs an observer's context manager, and within it its hooks."""
+
+        @contextmanager
+        def watched() -> Generator[T]:
+            with watching(*args, **kwargs) as value:
+                self._call(hooks.before, *args)
+                try:
+                    yield value
+                except BaseException as error:
+                    self._call(hooks.failed, *args, error)
+                    raise
+                self._call(hooks.after, *args)
+
+        return watched() if observer.essential else _harmless(watched, otherwise)
+
+    def _call(self, hook: Callable[..., Hook], *args: object) -> None:
+        if isawaitable(awaitable := hook(*args)):
+            self._finish(awaitable)
 
     def settled(self, deliveries: Sequence[Delivery]) -> None:
         """Notify all observers of deliveries whose outcomes have reached Redis; log the observers' errors."""
@@ -75,6 +176,20 @@ class Observers:
                 each.settled(deliveries)
             except BaseException as error:
                 _report(error)
+
+
+def _is_sent(trace: str) -> bool:
+    """Return whether a trace context is sent; log one that cannot be."""
+    if not isinstance(trace, str) or not is_context(trace):  # pyright: ignore[reportUnnecessaryIsInstance]
+        log.error("the trace context of an observer is not sent: it is %.200r, not ASCII up to 2,048 characters", trace)
+        return False
+    return bool(trace)
+
+
+def _refuse(awaitable: Awaitable[object]) -> None:
+    if iscoroutine(awaitable):
+        awaitable.close()
+    raise InvalidValueError("a hook of an observer is a coroutine function: only a client of rmq.aio can await it")
 
 
 @contextmanager

@@ -90,7 +90,7 @@ class Delivery(Generic[PayloadT]):
 
     @property
     def trace(self) -> str:
-        """The W3C traceparent sent with it, or the one that an observer has set since; empty for none."""
+        """The trace context sent with it, or set by an observer since: a W3C traceparent, or headers in JSON; or ""."""
         return self.claim.traces.get(self.row, self._sent_trace)
 
     @trace.setter
@@ -435,7 +435,7 @@ class Claim:
         apart: Rows with a claim score and a lease of their own.
         named: Whether an ack must name the rows, because Redis could not ack the claim as a whole.
         busy: Whether a call with its score is under way: one that settles some of its rows, or renews them.
-        traces: The W3C traceparents that observers have set, by row.
+        traces: The trace contexts that observers have set, by row.
     """
 
     __slots__ = (

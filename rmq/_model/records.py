@@ -4,13 +4,14 @@ The libraries `merge_record` and `merge_fold` in `lua/libraries` follow the same
 the layout and the table.
 
 The trace context of a message is stored in front of its body, where merging and retries keep it: `\0rmq:trace\0`, the
-traceparent, `\0`, `1` or `0` for whether there is a body, the body. The body of a message sent without a trace is
+context, `\0`, `1` or `0` for whether there is a body, the body. The body of a message sent without a trace is
 stored unchanged, unless it begins like such an envelope: then it is wrapped in one with an empty context.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from struct import Struct
 from typing import TypeAlias
@@ -21,8 +22,11 @@ MARK = b"\x00rm1"
 TRACE_MARK = b"\x00rmq:trace\x00"
 """Prefix of a body with a trace context."""
 
-MOST_CONTEXT = 512
+MOST_CONTEXT = 2_048
 """Longest trace context, in characters."""
+
+TRACEPARENT = "traceparent"
+"""The header of W3C Trace Context."""
 
 BODIES, NUMBERS, ITEMS = frozenset("KRN"), frozenset("XIS"), frozenset("CUJ")
 """Kinds of records whose values are bodies, numbers and items."""
@@ -41,8 +45,28 @@ Setter: TypeAlias = Callable[[object, object], None]
 
 
 def wrap(body: bytes | None, trace: str) -> bytes:
-    """Return a body with a trace context, a W3C traceparent or nothing, in front of it."""
+    """Return a body with a trace context, which may be empty, in front of it."""
     return b"%s%s\x00%d%s" % (TRACE_MARK, trace.encode("ascii"), body is not None, body or b"")
+
+
+def is_context(trace: str) -> bool:
+    """Return whether a text can be stored as a trace context: ASCII without NUL, up to `MOST_CONTEXT` characters."""
+    return len(trace) <= MOST_CONTEXT and trace.isascii() and "\0" not in trace
+
+
+def written_context(headers: Mapping[str, str]) -> str:
+    """Return headers as a trace context: a lone W3C traceparent as it is, others as a JSON object, none as ""."""
+    return headers.get(TRACEPARENT, "") if headers.keys() <= {TRACEPARENT} else json.dumps(headers)
+
+
+def read_context(context: str) -> dict[str, str]:
+    """Return the headers of a trace context; none if another program has written something else."""
+    if not context.startswith("{"):
+        return {TRACEPARENT: context} if context else {}
+    try:
+        return {str(name): str(value) for name, value in json.loads(context).items()}
+    except ValueError:
+        return {}
 
 
 def unwrap(stored: bytes | None) -> tuple[bytes | None, str]:

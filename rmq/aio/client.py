@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from rmq import client as plain
+from rmq._io.observers import Observers
 from rmq._listening.listener import Listener, check_shared, listener_decorator
 from rmq._model.handlers import check_async
 from rmq._model.topics import Topic
@@ -22,7 +23,7 @@ from rmq._processes.signals import exit_hung, handlers_put_back, require_main_th
 from rmq.aio.backend import EventLoop, call_semaphore
 from rmq.aio.delivery import Delivery, wrap_deliveries
 from rmq.aio.facades import Consumer, Control, DeadLetters, History, Inspection, Producer, StreamTopic
-from rmq.aio.greenlets import GreenletTask, TaskGroup
+from rmq.aio.greenlets import GreenletTask, TaskGroup, wait_here
 from rmq.aio.listener import HandlerDecorator, ListenerOptions, TaskWorker, plain_listener, plain_options
 from rmq.aio.proxy import Closing, async_method
 from rmq.client import DRAIN_S
@@ -38,8 +39,9 @@ class PlainClient(plain.RmqClient):
 
     _worker = TaskWorker
 
-    def __init__(self, loop: EventLoop, *args: Any, **options: Any) -> None:
+    def __init__(self, loop: EventLoop, *args: Any, observers: Observers, **options: Any) -> None:
         self._runtime = loop
+        self._observers = lambda: observers
         super().__init__(*args, **options)
 
     def drop(self) -> None:
@@ -166,8 +168,11 @@ class RmqClient(Closing):
         timeout_s: float = 5.0,
         deadline_s: float = 15.0,
     ) -> None:
+        self.observers = Observers(wait_here)
+        """Observers of sends and handlers. Add them before creating producers and starting listeners."""
         self._new_plain = partial(
             self._plain,
+            observers=self.observers,
             url=url,
             zookeeper=zookeeper,
             durability=durability,

@@ -132,11 +132,15 @@ class OwnContext:
     Args:
         awaitable: The awaitable.
         given_up: Returns whether to end it at its current wait if it ignores a cancellation.
+
+    Attributes:
+        context: The copy.
     """
 
     def __init__(self, awaitable: Awaitable[Any], given_up: Callable[[], bool]) -> None:
+        self.context = copy_context()
         self._steps: Any = awaitable.__await__()
-        self._run = copy_context().run
+        self._run = self.context.run
         self._given_up = given_up
 
     def __await__(self) -> Generator[Any, Any, Any]:
@@ -157,6 +161,17 @@ class OwnContext:
                     step = run(steps.send, value)
         except StopIteration as end:
             return end.value
+
+
+def wait_here(awaitable: Awaitable[object]) -> None:
+    """Wait for an awaitable whose steps run in the current context: variables that it sets are set for the caller."""
+    steps = OwnContext(awaitable, lambda: False)
+    try:
+        wait(steps)
+    finally:
+        for variable, value in steps.context.items():
+            if variable.get(None) is not value:
+                variable.set(value)
 
 
 class TaskGroup:

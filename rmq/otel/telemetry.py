@@ -5,38 +5,46 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
-from opentelemetry import metrics, trace
-from opentelemetry.context import Context
+from opentelemetry import metrics, propagate, trace
+from opentelemetry.context import Context, attach, detach
 from opentelemetry.metrics import MeterProvider
+from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TracerProvider
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from rmq import Delivery, Observer, Topic
-from rmq.spi import monotonic_s
+from rmq.spi import MOST_CONTEXT, monotonic_s, read_context, written_context
 
-_HEADER = "traceparent"
+_LEAST_NEEDED = ("baggage", "tracestate")
 
 
 class Telemetry(Observer):
     """Creates spans and metrics. `send <topic>`, `process <topic>` and `settle <topic>` belong to one trace.
 
-    The context (W3C traceparent) is stored in front of the message's body. If sends merge, the context is that of the
-    body that is kept: the first for RANGE_MERGE, the last for other types, or as the topic's `merge` decides. Numbers
-    and items have no context. A batch continues the trace of its first message, and links the others.
+    The context, in the form of the propagator, is stored in front of the message's body: a W3C traceparent, or with
+    other headers (tracestate, baggage, B3) their names and values in JSON. A context of more than 2,048 characters
+    loses its baggage, then its tracestate. A handler runs in the context: it sees the sender's baggage. If sends merge,
+    the context is that of the body that is kept: the newest, or as the topic's `merge` decides. Numbers and items have
+    no context. A batch continues the trace of its first message, and links the others.
 
     Args:
         tracers: The SDK's tracer provider; the global one by default.
         meters: The SDK's meter provider; the global one by default.
+        propagator: Writes and reads contexts; by default the global one, which `OTEL_PROPAGATORS` chooses.
 
     Examples:
         >>> from rmq.otel import Telemetry
         >>> client.observers.all.append(Telemetry())
     """
 
-    def __init__(self, tracers: TracerProvider | None = None, meters: MeterProvider | None = None) -> None:
+    def __init__(
+        self,
+        tracers: TracerProvider | None = None,
+        meters: MeterProvider | None = None,
+        propagator: TextMapPropagator | None = None,
+    ) -> None:
         self._tracer = trace.get_tracer("rmq", tracer_provider=tracers)
         meter = metrics.get_meter("rmq", meter_provider=meters)
-        self._propagator = TraceContextTextMapPropagator()
+        self._propagator = propagator
         self._sent = meter.create_counter("messaging.client.sent.messages", "{message}", "Send calls.")
         self._seconds = meter.create_histogram("messaging.process.duration", "s", "Duration of handler calls.")
 
@@ -62,9 +70,10 @@ class Telemetry(Observer):
             attributes["rmq.merged"] = sum(delivery.merged for delivery in deliveries)
         links = [Link(span) for delivery in deliveries[1:] if (span := self._span_of(delivery.trace)).is_valid]
         began_s, outcome = monotonic_s(), "failed"
+        before = attach(self._context_of(first.trace))  # with its baggage, which a parent alone would not bring
         try:
             with self._tracer.start_as_current_span(
-                f"process {first.topic.name}", self._context_of(first.trace), SpanKind.CONSUMER, attributes, links
+                f"process {first.topic.name}", None, SpanKind.CONSUMER, attributes, links
             ):
                 here = self._current()
                 for delivery in deliveries:
@@ -72,6 +81,7 @@ class Telemetry(Observer):
                 yield
             outcome = "done"
         finally:
+            detach(before)
             labels = {"messaging.destination.name": first.topic.name, "rmq.outcome": outcome}
             self._seconds.record(monotonic_s() - began_s, labels)
 
@@ -91,11 +101,19 @@ class Telemetry(Observer):
 
     def _current(self) -> str:
         carrier: dict[str, str] = {}
-        self._propagator.inject(carrier)
-        return carrier.get(_HEADER, "")
+        self._propagators.inject(carrier)  # pyright: ignore[reportArgumentType] - of the default of a parameter
+        text = written_context(carrier)
+        for name in _LEAST_NEEDED:
+            if len(text) > MOST_CONTEXT and carrier.pop(name, None):
+                text = written_context(carrier)
+        return text
 
-    def _context_of(self, traceparent: str) -> Context:
-        return self._propagator.extract({_HEADER: traceparent}, Context())
+    def _context_of(self, trace: str) -> Context:
+        return self._propagators.extract(read_context(trace), Context())
 
-    def _span_of(self, traceparent: str) -> SpanContext:
-        return trace.get_current_span(self._context_of(traceparent)).get_span_context()
+    def _span_of(self, trace_context: str) -> SpanContext:
+        return trace.get_current_span(self._context_of(trace_context)).get_span_context()
+
+    @property
+    def _propagators(self) -> TextMapPropagator:
+        return self._propagator or propagate.get_global_textmap()

@@ -71,6 +71,15 @@ def test_the_quickstart_is_short_enough_for_the_readme() -> None:
     assert len(code) <= 15
 
 
+def test_the_middleware(tmp_path: Path) -> None:
+    with RedisServer() as server:
+        environment, command = {**os.environ, "RMQ_URL": server.url}, [sys.executable, str(EXAMPLES / "middleware.py")]
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", env=environment, cwd=tmp_path, timeout=40)
+    assert done.stdout.splitlines() == ["order:1, attempt 1: the bank did not answer", "closed: [('order:1',)]"], (
+        done.stderr
+    )
+
+
 @pytest.mark.timeout(90)
 def test_the_price_pictures(tmp_path: Path) -> None:
     with RedisServer() as server:

@@ -60,7 +60,7 @@ def at_work(side: str, url: str, topic: Topic, handler: Handler, *observers: Obs
 
     async def main() -> None:
         async with aio.RmqClient(url) as client:
-            (await client._open()).plain.observers.all.extend(observers)
+            client.observers.all.extend(observers)
 
             @client.listener(topic, concurrency=2)
             async def handle(delivery: aio.Delivery) -> None:

@@ -1010,7 +1010,7 @@ async def test_a_task_that_plain_logic_begins_at_once(redis_server: RedisServer,
                 if deliveries[0].text == "first":
                     sent.append(asyncio.create_task(producer.send(PriorityMessage("second", 1))))
 
-        (await client._open()).plain.observers.all.append(Sending())
+        client.observers.all.append(Sending())
 
         @client.listener(topic)
         async def handle(delivery: Delivery) -> None:

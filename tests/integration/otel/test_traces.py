@@ -7,14 +7,20 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
+from opentelemetry import baggage, trace
+from opentelemetry.context import Context, attach, detach
+from opentelemetry.propagators.textmap import Getter, Setter, TextMapPropagator, default_getter, default_setter
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, TraceState
 
 from rmq import Collect, Delivery, Merge, PriorityMessage, RangeMergeMessage, Replace, RmqClient, TopicType
 from rmq.otel import Telemetry
+from rmq.spi import read_context
 from tests.conftest import MakeTopic
 from tests.support.waiting import wait_until
 
@@ -26,10 +32,12 @@ def spans_of(*args: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in ended.stdout.splitlines()]
 
 
-def watched(client: RmqClient) -> tuple[InMemorySpanExporter, InMemoryMetricReader]:
+def watched(
+    client: RmqClient, propagator: TextMapPropagator | None = None
+) -> tuple[InMemorySpanExporter, InMemoryMetricReader]:
     spans, reader, tracers = InMemorySpanExporter(), InMemoryMetricReader(), TracerProvider()
     tracers.add_span_processor(SimpleSpanProcessor(spans))
-    client.observers.all.append(Telemetry(tracers, MeterProvider([reader])))
+    client.observers.all.append(Telemetry(tracers, MeterProvider([reader]), propagator))
     return spans, reader
 
 
@@ -134,3 +142,59 @@ def test_the_repeat_of_a_named_call_is_one_whatever_its_trace(redis_url: str, ma
             assert client.producer(topic).send_many([message, bare], once="two").accepted == 2
         assert plain.inspect(topic).stats().total("accepted") == 3
         assert {each.text: each.body for each in plain.inspect(topic).peek()} == {"a": b"A", "b": None}
+
+
+class OneHeader(TextMapPropagator):
+    """Writes a context as B3 does, in one header of its own."""
+
+    def inject(self, carrier: Any, context: Context | None = None, setter: Setter[Any] = default_setter) -> None:
+        span = trace.get_current_span(context).get_span_context()
+        setter.set(carrier, "b3", f"{span.trace_id:032x}-{span.span_id:016x}-1")
+
+    def extract(self, carrier: Any, context: Context | None = None, getter: Getter[Any] = default_getter) -> Context:
+        ids = (getter.get(carrier, "b3") or ["0-0"])[0].split("-")
+        span = SpanContext(int(ids[0], 16), int(ids[1], 16), True, TraceFlags(TraceFlags.SAMPLED))
+        return trace.set_span_in_context(NonRecordingSpan(span), context)
+
+    @property
+    def fields(self) -> set[str]:
+        return {"b3"}
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_the_context_is_that_of_the_configured_propagator(redis_url: str, make_topic: MakeTopic, own: bool) -> None:
+    topic, seen = make_topic(TopicType.PRIORITY), []
+    with RmqClient(redis_url) as client:
+        spans, _ = watched(client, OneHeader() if own else None)
+
+        @client.listener(topic)
+        def handle(delivery: Delivery) -> None:
+            seen.append((baggage.get_baggage("tenant"), read_context(delivery.trace).keys()))
+
+        parent = SpanContext(7, 8, False, TraceFlags(TraceFlags.SAMPLED), TraceState([("vendor", "x")]))
+        token = attach(trace.set_span_in_context(NonRecordingSpan(parent), baggage.set_baggage("tenant", "Zoë")))
+        try:
+            client.producer(topic).send(PriorityMessage("a", 100, body=b"A"))
+        finally:
+            detach(token)
+        assert [message.body for message in client.inspect(topic).peek()] == [b"A"]
+        client.start()
+        wait_until(lambda: len(spans.get_finished_spans()) == 3, 60)
+        client.stop()
+    assert seen == [(None, {"b3"}) if own else ("Zoë", {"traceparent", "tracestate", "baggage"})]
+    assert {span.context.trace_id for span in spans.get_finished_spans() if span.context} == {7}
+    assert baggage.get_baggage("tenant") is None
+
+
+def test_what_is_too_long_leaves_its_baggage_behind(redis_url: str, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY)
+    token = attach(baggage.set_baggage("much", "x" * 3_000))
+    try:
+        with RmqClient(redis_url) as client:
+            watched(client)
+            client.producer(topic).send(PriorityMessage("a", 100, body=b"A"))
+            with client.consumer(topic) as consumer:
+                delivery = consumer.poll(1)[0]
+                assert (delivery.body, read_context(delivery.trace).keys()) == (b"A", {"traceparent"})
+    finally:
+        detach(token)
