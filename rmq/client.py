@@ -20,6 +20,7 @@ from rmq._claiming.consumer import Consumer
 from rmq._io.backend import THREADS, Runtime
 from rmq._io.observers import Observers
 from rmq._io.reports import reporter
+from rmq._io.wire import CredentialProvider
 from rmq._listening.listener import HandlerDecorator, Listener, ListenerOptions, listener_decorator
 from rmq._listening.listener_set import ListenerSet
 from rmq._listening.worker import Worker
@@ -63,6 +64,9 @@ class RmqClient:
         replicas: Number of replicas that must confirm; 1 by default for `replicated`, 0 for `fsync`.
         timeout_s: Seconds to wait for a connection, and for a reply; 1 ms to a day.
         deadline_s: Seconds to retry safe calls before raising `RedisUnavailableError`; up to a day.
+        credentials: A `redis.CredentialProvider` (of AWS IAM, Microsoft Entra ID, Google Cloud, or your own), which is
+            asked for a username and password at each new connection; for data servers, not for Sentinels. An error
+            that it raises is treated like a server that cannot be reached.
 
     Raises:
         InvalidUrlError: The URL cannot be used, or the URL or `RMQ_URL` is empty.
@@ -90,8 +94,9 @@ class RmqClient:
         replicas: int | None = None,
         timeout_s: float = 5.0,
         deadline_s: float = 15.0,
+        credentials: CredentialProvider | None = None,
     ) -> None:
-        self._named = parsed = parse_url(url)
+        self._named = parsed = parse_url(url).with_credentials(credentials)
         level = parse_durability(durability, replicas)
         check_day("timeout_s", timeout_s, 0.001)
         check_day("deadline_s", deadline_s, 0.0)

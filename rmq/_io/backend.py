@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from rmq._io.wire import Wire, poller, wire_factory
+from rmq._io.wire import Credentials, Wire, poller, wire_factory
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -147,7 +147,9 @@ class Runtime(Protocol):
         """
         ...
 
-    def wire_factory(self, url: str, timeout_s: float, connect_s: float | None = None) -> Callable[[], Wire]:
+    def wire_factory(
+        self, url: str, timeout_s: float, connect_s: float | None = None, credentials: Credentials | None = None
+    ) -> Callable[[], Wire]:
         """Return a factory of unconnected wires to a server; see `rmq._io.wire.wire_factory`."""
         ...
 
@@ -192,8 +194,10 @@ class Threads:
             waiting.register(wire.fileno(), select.POLLIN | select.POLLOUT if wire.unsent else select.POLLIN)
         waiting.poll(timeout_s * 1000)
 
-    def wire_factory(self, url: str, timeout_s: float, connect_s: float | None = None) -> Callable[[], Wire]:
-        return wire_factory(url, timeout_s, connect_s)
+    def wire_factory(
+        self, url: str, timeout_s: float, connect_s: float | None = None, credentials: Credentials | None = None
+    ) -> Callable[[], Wire]:
+        return wire_factory(url, timeout_s, connect_s, credentials)
 
 
 class _LongLock:

@@ -5,6 +5,7 @@ Only this module uses names of redis-py that have no types, or that differ betwe
 
 from __future__ import annotations
 
+import asyncio
 import re
 import select
 import socket
@@ -15,7 +16,7 @@ from typing import Any, cast
 
 import hiredis
 import redis
-from redis import exceptions
+from redis import CredentialProvider, exceptions
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -244,13 +245,50 @@ class Wire:
             raise ReplyError(_text(error)) from None
 
 
-def wire_factory(url: str, timeout_s: float, connect_s: float | None = None) -> Callable[[], Wire]:
+class Credentials(CredentialProvider):
+    """The credentials of a provider of the program, asked for at each connection.
+
+    A provider that fails is like a server that cannot be reached: the call is repeated until its deadline.
+
+    Args:
+        provider: The program's provider.
+    """
+
+    def __init__(self, provider: CredentialProvider) -> None:
+        self._provider = provider
+
+    def get_credentials(self) -> Any:
+        """Return the username and password, or the password alone."""
+        try:
+            return self._provider.get_credentials()
+        except Exception as error:
+            raise _no_credentials(error) from error
+
+    async def get_credentials_async(self) -> Any:
+        """Return the same without blocking the event loop: a provider that is not asynchronous runs in a thread."""
+        method = type(self._provider).get_credentials_async
+        if method is CredentialProvider.get_credentials_async:
+            return await asyncio.to_thread(self.get_credentials)
+        try:
+            return await self._provider.get_credentials_async()
+        except Exception as error:
+            raise _no_credentials(error) from error
+
+
+def _no_credentials(error: Exception) -> exceptions.ConnectionError:
+    return exceptions.ConnectionError(f"the credential provider raised {type(error).__name__}: {error}")
+
+
+def wire_factory(
+    url: str, timeout_s: float, connect_s: float | None = None, credentials: Credentials | None = None
+) -> Callable[[], Wire]:
     """Return a factory of unconnected wires to a standalone server.
 
     Args:
         url: `redis://`, `rediss://` or `unix://`, with the options that redis-py takes.
         timeout_s: How long to wait for a reply.
         connect_s: How long to wait for a connection; by default `timeout_s`.
+        credentials: Username and password, instead of those of the URL.
 
     Raises:
         InvalidUrlError: redis-py can't use the URL.
@@ -262,7 +300,7 @@ def wire_factory(url: str, timeout_s: float, connect_s: float | None = None) -> 
             socket_connect_timeout=timeout_s if connect_s is None else connect_s,
         )
         # not pool.make_connection: it counts all that were ever made, and refuses the 101st
-        make = checked_maker(pool, Retry(NoBackoff(), 0))
+        make = checked_maker(pool, Retry(NoBackoff(), 0), credentials)
     except UNUSABLE as error:
         raise unusable(error) from None
     return lambda: Wire(make())
@@ -281,7 +319,7 @@ def unusable(error: Exception) -> InvalidUrlError:
     return InvalidUrlError(f"this Redis URL cannot be used: {why}")
 
 
-def checked_maker(pool: Any, retry: Any) -> Callable[[], Any]:
+def checked_maker(pool: Any, retry: Any, credentials: Credentials | None) -> Callable[[], Any]:
     """Return a factory of a pool's connections; create one at once, since redis-py checks a URL's options only then.
 
     Options of the URL override those of the pool, except those that RMQ relies on.
@@ -290,7 +328,7 @@ def checked_maker(pool: Any, retry: Any) -> Callable[[], Any]:
     if objects := sorted(_OBJECTS & options.keys()):
         raise ValueError(f"option {objects[0]} is not text")
     # redis-py must repeat nothing by itself
-    options |= {"protocol": 2, "retry": retry, "health_check_interval": 0}
+    options |= {"protocol": 2, "retry": retry, "health_check_interval": 0, "credential_provider": credentials}
     make(**options)
     return lambda: make(**options)
 

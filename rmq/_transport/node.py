@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from rmq._io.backend import Runtime
 from rmq._io.reports import reporter
-from rmq._io.wire import NOTHING, Argument, ReplyError, Wire, WireBrokenError, WireTimeoutError
+from rmq._io.wire import NOTHING, Argument, Credentials, ReplyError, Wire, WireBrokenError, WireTimeoutError
 from rmq._model.times import monotonic_s
 from rmq._transport.durability import Durability
 from rmq._transport.exchange import not_executed
@@ -315,7 +315,7 @@ class NodeFactory:
 
     def only(self) -> Node:
         """Return the only server of a standalone URL."""
-        new_wire = self.runtime.wire_factory(self._url.url, self._timeout_s)
+        new_wire = self.runtime.wire_factory(self._url.url, self._timeout_s, None, self._url.credentials)
         return Node(Address("", 0), self.shown, new_wire, self._check(self.shown), _welcome, self.runtime)
 
     def server(self, address: Address, greet: Check) -> Node:
@@ -330,21 +330,33 @@ class NodeFactory:
     def sentinel(self, address: Address, patience_s: float) -> Node:
         """Return a Sentinel with this timeout. It is not a data server, so its settings are not checked."""
         return self._unchecked_node(
-            address, self._url.sentinel_url(address), f"Sentinel {address}", patience_s, _welcome
+            address, self._url.sentinel_url(address), f"Sentinel {address}", patience_s, _welcome, None
         )
 
     def probe_node(self, address: Address, patience_s: float, greet: Check) -> Node:
         """Return a data server with this timeout that only answers questions; its settings are not checked."""
-        return self._unchecked_node(address, self._url.server_url(address), str(address), patience_s, greet)
+        credentials = self._url.credentials
+        return self._unchecked_node(
+            address, self._url.server_url(address), str(address), patience_s, greet, credentials
+        )
 
-    def _unchecked_node(self, address: Address, url: str, shown: str, patience_s: float, greet: Check) -> Node:
+    def _unchecked_node(
+        self,
+        address: Address,
+        url: str,
+        shown: str,
+        patience_s: float,
+        greet: Check,
+        credentials: Credentials | None,
+    ) -> Node:
         patience_s = min(self._timeout_s, patience_s)
-        new_wire = self.runtime.wire_factory(url, patience_s, patience_s)
+        new_wire = self.runtime.wire_factory(url, patience_s, patience_s, credentials)
         return Node(address, shown, new_wire, lambda wire: Commands(), greet, self.runtime)
 
     def _wires(self, address: Address) -> Callable[[], Wire]:
         connect_s = min(self._timeout_s, CONNECT_S)
-        return self.runtime.wire_factory(self._url.server_url(address), self._timeout_s, connect_s)
+        url, credentials = self._url.server_url(address), self._url.credentials
+        return self.runtime.wire_factory(url, self._timeout_s, connect_s, credentials)
 
     def _check(self, shown: str) -> Callable[[Wire], Commands]:
         warned = self._warned.setdefault(shown, set())

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from ipaddress import ip_address
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
-from rmq.errors import InvalidUrlError
+from rmq._io.wire import CredentialProvider, Credentials
+from rmq.errors import InvalidUrlError, InvalidValueError
 
 DEFAULT_URL = "embedded://"
 URL_VARIABLE = "RMQ_URL"
@@ -89,6 +90,7 @@ class RedisUrl:
         hosts: The Sentinels, or some nodes of the cluster; empty for other deployments.
         service: Name of the master that the Sentinels watch; empty for other deployments.
         chosen: Whether an argument or `RMQ_URL` set it; `False` for the default.
+        credentials: Username and password of data servers, instead of those in the URL.
     """
 
     url: str
@@ -97,6 +99,7 @@ class RedisUrl:
     hosts: tuple[Address, ...] = ()
     service: str = ""
     chosen: bool = True
+    credentials: Credentials | None = field(default=None, repr=False)
 
     @property
     def temporary(self) -> bool:
@@ -107,6 +110,23 @@ class RedisUrl:
     def shown(self) -> str:
         """The URL without its passwords, for messages and logs."""
         return _without_password(self.url)
+
+    def with_credentials(self, provider: CredentialProvider | None) -> RedisUrl:
+        """Return a URL whose data servers get the username and password of a provider.
+
+        Raises:
+            InvalidValueError: It is not a credential provider, or the URL has a password, or is an embedded Redis.
+        """
+        if provider is None:
+            return self
+        if not callable(getattr(provider, "get_credentials", None)):
+            raise InvalidValueError(f"credentials is {provider!r:.100}; it must be a redis.CredentialProvider")
+        if self.topology is Topology.EMBEDDED:
+            raise InvalidValueError("credentials are for a Redis server; an embedded Redis has no users")
+        parts = _split(self.url)
+        if "@" in parts.netloc or {"username", "password"} & dict(parse_qsl(parts.query)).keys():
+            raise InvalidValueError(f"URL {self.shown!r} has a password, and credentials is set; set one of them")
+        return replace(self, credentials=Credentials(provider))
 
     def server_url(self, address: Address) -> str:
         """Return the `redis://` URL of one data server behind a Sentinel or cluster URL."""

@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, Self, TypeVar, cast
 
 from rmq._io.backend import Condition, Event, Job, Lock
 from rmq._io.reports import reporter
-from rmq._io.wire import Wire
+from rmq._io.wire import Credentials, Wire
 from rmq._model.display import counted
 from rmq.aio.greenlets import GreenletTask, resolve, wait, wait_until
 from rmq.aio.wire import AsyncWire, async_wire_factory
@@ -98,9 +98,11 @@ class EventLoop:
         """Wait up to `timeout_s` until one of several wires has more data, or can send more of its posted requests."""
         _wait_for_wires(wires, timeout_s, AsyncWire.watch_arrivals)
 
-    def wire_factory(self, url: str, timeout_s: float, connect_s: float | None = None) -> Callable[[], Wire]:
+    def wire_factory(
+        self, url: str, timeout_s: float, connect_s: float | None = None, credentials: Credentials | None = None
+    ) -> Callable[[], Wire]:
         """Return a function that creates unconnected wires to a server."""
-        return async_wire_factory(url, timeout_s, connect_s)
+        return async_wire_factory(url, timeout_s, connect_s, credentials)
 
 
 def call_semaphore() -> Lock:

@@ -11,6 +11,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from rmq import client as plain
 from rmq._io.observers import Observers
+from rmq._io.wire import CredentialProvider
 from rmq._listening.listener import Listener, check_shared, listener_decorator
 from rmq._model.handlers import check_async
 from rmq._model.topics import Topic
@@ -139,6 +140,7 @@ class RmqClient(Closing):
         replicas: As for `rmq.RmqClient`.
         timeout_s: As for `rmq.RmqClient`.
         deadline_s: As for `rmq.RmqClient`.
+        credentials: As for `rmq.RmqClient`; one that is not asynchronous is asked in a thread.
 
     Guarantee: a cancelled call leaves no reply for a later call, and loses no delivery.
 
@@ -167,6 +169,7 @@ class RmqClient(Closing):
         replicas: int | None = None,
         timeout_s: float = 5.0,
         deadline_s: float = 15.0,
+        credentials: CredentialProvider | None = None,
     ) -> None:
         self.observers = Observers(wait_here)
         """Observers of sends and handlers. Add them before creating producers and starting listeners."""
@@ -179,6 +182,7 @@ class RmqClient(Closing):
             replicas=replicas,
             timeout_s=timeout_s,
             deadline_s=deadline_s,
+            credentials=credentials,
         )
         self._listeners: list[Listener] = []
         self._opened: LoopState | None = None

@@ -18,6 +18,7 @@ from redis.backoff import NoBackoff
 from rmq._io.wire import (
     NOTHING,
     UNUSABLE,
+    Credentials,
     ReplyError,
     Wire,
     WireBrokenError,
@@ -196,7 +197,9 @@ class AsyncWire(Wire):
             self._replies.waiters.discard(waiter)
 
 
-def async_wire_factory(url: str, timeout_s: float, connect_s: float | None = None) -> Callable[[], Wire]:
+def async_wire_factory(
+    url: str, timeout_s: float, connect_s: float | None = None, credentials: Credentials | None = None
+) -> Callable[[], Wire]:
     """Return a factory of unconnected wires to a standalone server; see `rmq._io.wire.wire_factory`."""
     try:
         pool: Any = redis.asyncio.ConnectionPool.from_url(  # pyright: ignore[reportUnknownMemberType]
@@ -204,7 +207,7 @@ def async_wire_factory(url: str, timeout_s: float, connect_s: float | None = Non
             socket_timeout=timeout_s,
             socket_connect_timeout=timeout_s if connect_s is None else connect_s,
         )
-        make = checked_maker(pool, Retry(NoBackoff(), 0))
+        make = checked_maker(pool, Retry(NoBackoff(), 0), credentials)
     except UNUSABLE as error:
         raise unusable(error) from None
     return lambda: AsyncWire(make(), timeout_s)

@@ -36,7 +36,7 @@ def test_a_damaged_envelope_is_a_body() -> None:
         TRACE_MARK,
         TRACE_MARK + b"abc",
         TRACE_MARK + b"abc\x002",
-        TRACE_MARK + b"x" * 600 + b"\x001",
+        TRACE_MARK + b"x" * 2_049 + b"\x001",
         TRACE_MARK + b"\xff\x001a",
     ):
         assert unwrap(stored) == (stored, "")
