@@ -20,7 +20,7 @@ def not_installed(names: list[str]) -> None:
     """Take an installation for done if its extras are there: `python -m tests.newcomer` really installs."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
     for name in names:
-        found = re.fullmatch(r"rmq(?:\[([\w,-]+)\])?", name)
+        found = re.fullmatch(r"(?:rmq|\.)(?:\[([\w,-]+)\])?", name)
         assert found is None or set((found[1] or "embedded").split(",")) <= extras.keys(), name
 
 

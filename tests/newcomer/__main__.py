@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 REPORT = ROOT / "docs/internals/newcomer.md"
 LIMIT_S = 300.0
 
-TEXT = """# Ten tasks of a newcomer
+TEXT = """# Tasks of a newcomer
 
 `make newcomer` clones the repository, and does these tasks with nothing but what the pages say: it
 copies their programs, types their commands, and compares what is printed. Each task begins with an
@@ -60,7 +61,7 @@ def timed(task: Task, clone: Path, folder: Path) -> Done:
     def install(names: list[str]) -> None:
         nonlocal pip_s
         began_s = time.monotonic()
-        wanted = [f"{clone}{name.removeprefix('rmq')}" if name.startswith("rmq") else name for name in names]
+        wanted = [re.sub(r"^(?:rmq|\.)", str(clone), name) for name in names]
         subprocess.run([folder / "venv/bin/pip", "install", "--quiet", *wanted], check=True)
         pip_s += time.monotonic() - began_s
 

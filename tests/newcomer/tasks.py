@@ -27,6 +27,17 @@ class Task:
         self.work(shop, lambda name: Page(root, name))
 
 
+def readme(shop: Workshop, pages: Callable[[str], Page]) -> None:
+    page = pages("../README")
+    shop.type(page.command("pip install '."))
+    shop.save("shop.py", page.program("client.listener"))
+    shop.type(page.command("export RMQ_URL"))
+    with shop.running(page.command("rmq worker")) as log:
+        assert shop.type(page.command("python shop.py")) == page.printed("second terminal") == "1 new, 39 merged\n"
+        wait_until(lambda: page.printed("Two seconds later") in log.read_text("utf-8"), LIMIT_S)
+        assert "Nothing needs attention" in shop.type("rmq status")
+
+
 def _begin(shop: Workshop, pages: Callable[[str], Page]) -> None:
     shop.type(pages("tutorial/index").command("pip install 'rmq"))
 
@@ -142,6 +153,7 @@ def _some_messages(shop: Workshop, pages: Callable[[str], Page]) -> None:
 
 
 TASKS = (
+    Task("README", "../README", readme),
     Task(
         "first message",
         "tutorial/1-first-message",

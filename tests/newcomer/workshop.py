@@ -74,8 +74,13 @@ class Workshop:
         return done.stdout
 
     @contextmanager
-    def running(self, command: str, more: str = "") -> Iterator[None]:
-        """Let a command run while the newcomer goes on in another terminal; `more` gives it a free port."""
+    def running(self, command: str, more: str = "") -> Iterator[Path]:
+        """Let a command run while the newcomer goes on in another terminal, and yield the file of what it prints.
+
+        Args:
+            command: The command, as its page has it.
+            more: What to add to it: a free port.
+        """
         self.commands.append(command)
         log = self.folder / f"terminal-{len(self.commands)}.log"
         with log.open("w", encoding="utf-8") as output:
@@ -88,7 +93,7 @@ class Workshop:
                 start_new_session=True,
             )
             try:
-                yield
+                yield log
                 assert process.poll() is None, f"{command} ended early:\n{log.read_text('utf-8')}"
             finally:
                 if process.poll() is None:
@@ -121,4 +126,5 @@ class Workshop:
         kept = {
             name: value for name, value in os.environ.items() if not name.startswith(("RMQ_", "PYTEST_", "COVERAGE_"))
         }
+        kept["PYTHONUNBUFFERED"] = "1"  # what a terminal shows at once, a file would get at the end
         return {**kept, "PATH": f"{self.bin}{os.pathsep}{kept['PATH']}", **self._variables}
