@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal
@@ -12,13 +14,24 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from rmq import Control, ControlResult, DeadFilter, DeadLetters, GroupDead, Redriven, Topic, TopicType
+from rmq import (
+    Control,
+    ControlResult,
+    DeadFilter,
+    DeadLetters,
+    FoundMessage,
+    GroupDead,
+    Inspection,
+    Redriven,
+    Topic,
+    TopicType,
+)
 from rmq.dashboard.background import Jobs
 from rmq.dashboard.pages import from_hex, slot_basis, whole_number
 from rmq.dashboard.queries import Reader
 from rmq.dashboard.rendering import Pages
 from rmq.errors import InvalidValueError, RmqError
-from rmq.spi import shown
+from rmq.spi import AnyPlace, counted, shown
 
 Form = Mapping[str, str]
 Done = tuple[str, str]
@@ -57,6 +70,8 @@ class Actions:
             "purge-all-dead": self._purge_dead,
             "purge-group": self._purge_dead,
             "purge": self._purge,
+            "cancel-matching": self._cancel_matching,
+            **{f"{name}-selected": partial(self._change_selected, name) for name in SELECTED},
             **{name: partial(self._change, name) for name in CHANGES},
         }
         return [
@@ -67,7 +82,7 @@ class Actions:
         async def endpoint(request: Request) -> Response:
             if self._pages.settings.read_only:
                 return PlainTextResponse("This dashboard is read-only.\n", 403)
-            submitted = await request.form(max_files=0, max_fields=50)
+            submitted = await request.form(max_files=0, max_fields=MOST_FIELDS)
             form = {name: value for name, value in submitted.items() if isinstance(value, str)}
             refusal = self._pages.forms.refusal(request, form)
             if refusal is not None:
@@ -100,11 +115,11 @@ class Actions:
 
     def _question(self, name: str, form: Form) -> str | None:
         """Return the confirmation question of an action; `None` once it is confirmed."""
-        if name in TYPED and form.get("confirm") != form.get("topic"):
-            return TYPED[name].format(**_words(form))
-        if name in ASKED and form.get("yes") != "yes":
-            return ASKED[name].format(**_words(form))
-        return None
+        typed = name in TYPED and form.get("confirm") != form.get("topic")
+        if not typed and (name not in ASKED or form.get("yes") == "yes"):
+            return None
+        question = TYPED[name] if typed else ASKED[name]
+        return question.format(**_words(form), count=self._count(name, form) if "{count}" in question else "")
 
     def _switch(self, form: Form, actor: str, verb: Literal["pause", "resume"]) -> Done:
         """Pause or resume a topic, a slot or a group in the whole cluster."""
@@ -125,12 +140,62 @@ class Actions:
         kind, words = WORDS[CHANGES[name](self._reader.client.control(topic, actor=actor), content, basis, form)]
         return kind, f"{name.removesuffix('-dead')}: {words}"
 
+    def _change_selected(self, name: str, form: Form, actor: str) -> Done:
+        """Apply an action to each of the selected messages of a list."""
+        topic = self._topic(form)
+        control, results = self._reader.client.control(topic, actor=actor), Counter[str]()
+        for slot, content in _selected(form):
+            basis = slot_basis(topic, content, str(slot), "")
+            results[WORDS[CHANGES[name](control, content, basis, form)][1].removeprefix("nothing done: ")] += 1
+        counts = [f"{number:,} {words}" for words, number in results.most_common()]
+        return "good" if results else "bad", f"{name.removesuffix('-dead')}: {', '.join(counts) or 'nothing selected'}"
+
+    def _cancel_matching(self, form: Form, actor: str) -> Done:
+        """Cancel all matching messages of the backlog, or of those that wait for a retry, in the background."""
+        topic, place, pattern = self._topic(form), _state(form), _field(form, "pattern")
+        control, view = self._reader.client.control(topic, actor=actor), self._reader.client.inspect(topic)
+
+        def work(report: Report) -> str:
+            done = 0
+            for each in _pages(view, place, pattern):
+                basis = slot_basis(topic, each.content, str(each.slot), "")
+                done += control.cancel(each.content, basis) is ControlResult.DONE
+                report(done)
+            return f"{done:,} cancelled"
+
+        return self._in_background(form, f"cancel of messages{_of(form)}", work)
+
+    def _count(self, name: str, form: Form) -> str:
+        """Return the number of messages that an action is about, in words."""
+        if name.removesuffix("-selected") in SELECTED:
+            return counted(len(_selected(form)), "message")
+        topic = self._topic(form)
+        if topic.type is TopicType.STREAM:
+            return counted(
+                self._reader.client.stream(topic).group(_field(form, "group")).dead, "dead entry", "dead entries"
+            )
+        view = self._reader.client.inspect(topic)
+        if name == "purge":
+            return counted(getattr(view.stats(), "backlog" if _state(form) == "store" else "waiting"), "message")
+        if name == "cancel-matching":
+            seen = itertools.islice(_pages(view, _state(form), _field(form, "pattern")), MOST_COUNTED + 1)
+            return _at_most(sum(1 for _ in seen), "message")
+        where = _filter(form)
+        if where == DeadFilter():
+            return counted(view.stats().dead, "dead message")
+        dead = self._reader.client.dead(topic).list(where, MOST_COUNTED + 1)
+        return _at_most(sum(1 for _ in dead), "dead message")
+
     def _redrive(self, form: Form, actor: str) -> Done:
         """Redrive all matching dead messages, or the dead entries of a group, in the background."""
         dead, which, where = self._dead(form, actor)
+        rate = float(whole_number(form["rate"], "rate")) if form.get("rate") else None
 
         def work(report: Report) -> str:
-            result = dead.redrive(where, progress=report)
+            if isinstance(dead, GroupDead):
+                result = dead.redrive(where, progress=report)
+            else:
+                result = dead.redrive(where, per_second=rate, progress=report)
             return f"{result.redriven:,} sent again, {result.merged:,} merged, {result.absent:,} no longer dead"
 
         return self._in_background(form, f"redrive of dead messages{which}", work)
@@ -151,9 +216,7 @@ class Actions:
 
     def _purge(self, form: Form, actor: str) -> Done:
         """Delete a topic's backlog, or its messages that wait for a retry, in the background."""
-        topic, place = self._topic(form), _field(form, "place")
-        if place not in PLACES:
-            raise InvalidValueError(f"place is {place[:40]!r}; it must be store or retry")
+        topic, place = self._topic(form), _state(form)
         control = self._reader.client.control(topic, actor=actor)
 
         def work(report: Report) -> str:
@@ -198,7 +261,18 @@ CHANGES: dict[str, Callable[[Control, bytes, bytes | None, Form], ControlResult 
 PLACES = {"store": "the backlog", "retry": "the messages that wait for a retry"}
 """States that can be purged, with their descriptions."""
 
+SELECTED = ("cancel", "promote", "redrive", "purge-dead")
+"""Actions on the selected messages of a list."""
+
+MOST_FIELDS = 120
+"""Maximum number of fields of a form: a page of selected messages, and a few more."""
+
+MOST_COUNTED = 10_000
+"""Number up to which matching messages are counted before an action."""
+
 VERBS = {
+    "cancel-selected": "Cancel", "promote-selected": "Promote", "redrive-selected": "Redrive",
+    "purge-dead-selected": "Purge", "cancel-matching": "Cancel",
     "cancel": "Cancel message", "purge-dead": "Purge", "redrive-all": "Redrive", "redrive-group": "Redrive",
     "purge-all-dead": "Purge", "purge": "Purge", "purge-group": "Purge",
 }  # fmt: skip
@@ -207,15 +281,20 @@ VERBS = {
 ASKED = {
     "cancel": "Cancel {message} in topic {topic}?",
     "purge-dead": "Permanently delete the dead message {message} of topic {topic}?",
-    "redrive-all": "Send all dead messages of topic {topic}{which} again?",
-    "redrive-group": "Deliver all dead entries of group {group} on topic {topic} again?",
+    "redrive-all": "Send {count} of topic {topic}{which} again{rate}?",
+    "redrive-group": "Deliver {count} of group {group} on topic {topic} again?",
+    "cancel-selected": "Cancel {count} of topic {topic}?",
+    "promote-selected": "Make {count} of topic {topic} due now?",
+    "redrive-selected": "Send {count} of topic {topic} again?",
+    "purge-dead-selected": "Permanently delete {count} of topic {topic} from the dead letters?",
 }
 """Actions that ask for confirmation."""
 
 TYPED = {
-    "purge-all-dead": "Permanently delete all dead messages of topic {topic}{which}?",
-    "purge": "Permanently delete {place} of topic {topic}?",
-    "purge-group": "Permanently delete all dead entries of group {group} on topic {topic}?",
+    "purge-all-dead": "Permanently delete {count} of topic {topic}{which}?",
+    "purge": "Permanently delete {place} of topic {topic}: {count}?",
+    "purge-group": "Permanently delete {count} of group {group} on topic {topic}?",
+    "cancel-matching": "Cancel {count} of topic {topic}{which} in {place}?",
 }
 """Actions that require the topic's name as confirmation."""
 
@@ -226,7 +305,13 @@ def _words(form: Form) -> dict[str, str]:
     except ValueError:
         message = "?"
     names = {name: form.get(name, "?") for name in ("topic", "group")}
-    return names | {"message": message, "place": PLACES.get(form.get("place", ""), "?"), "which": _of(form)}
+    rate = f", up to {form['rate'][:16]} per second" if form.get("rate") else ""
+    return names | {
+        "message": message,
+        "rate": rate,
+        "place": PLACES.get(form.get("place", ""), "?"),
+        "which": _of(form),
+    }
 
 
 def _of(form: Form) -> str:
@@ -240,6 +325,33 @@ def _filter(form: Form) -> DeadFilter:
     if any(part in form.get("pattern", "") for part in ("\\", "[^", "[!")):
         raise InvalidValueError("this action supports the wildcards *, ? and [...] only, without [^, [! or a backslash")
     return DeadFilter(matching=form.get("pattern") or None, error_type=form.get("error") or None)
+
+
+def _selected(form: Form) -> list[tuple[int, bytes]]:
+    """Return slot and content of the selected messages."""
+    parts = [value.partition(":") for name, value in form.items() if name.startswith("pick")]
+    return [(whole_number(slot, "slot"), from_hex(content)) for slot, _, content in parts]
+
+
+def _state(form: Form) -> Literal["store", "retry"]:
+    place = _field(form, "place")
+    if place not in ("store", "retry"):
+        raise InvalidValueError(f"place is {place[:40]!r}; it must be store or retry")
+    return place
+
+
+def _pages(view: Inspection, place: AnyPlace, pattern: str) -> Iterator[FoundMessage]:
+    cursor = None
+    while True:
+        page = view.search(pattern, places=(place,), cursor=cursor, limit=1_000)
+        yield from page.messages
+        cursor = page.cursor
+        if cursor is None:
+            return
+
+
+def _at_most(number: int, what: str) -> str:
+    return f"more than {MOST_COUNTED:,} {what}s" if number > MOST_COUNTED else counted(number, what)
 
 
 def _field(form: Form, name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from starlette.requests import Request
@@ -14,13 +14,14 @@ from starlette.routing import Route
 from rmq import Topic, TopicType
 from rmq.dashboard.background import Jobs
 from rmq.dashboard.charts import GROUP_METRICS, METRICS, by_metric, heat
+from rmq.dashboard.listing import PLACES as SECTIONS
+from rmq.dashboard.listing import SORTS, list_messages
 from rmq.dashboard.queries import PERIODS, RANGES, Reader, basis_for, digest
 from rmq.dashboard.rendering import Pages, link
 from rmq.errors import InvalidValueError, RedisUnavailableError, RmqError
 from rmq.spi import AnyPlace, TopicReading, checked_slots, id_key
 
 PAGE = 50
-SECTIONS: tuple[AnyPlace, ...] = get_args(AnyPlace)
 BUDGET = 5_000
 """Maximum number of messages that one search examines."""
 
@@ -131,11 +132,14 @@ class Views:
         if metric not in (*METRICS, "owner"):
             metric = "backlog"
         owners = self._reader.owners(now.topic)
+        by_slot = "heat" in request.query_params or request.query_params.get("tab") == "slots"
         names = sorted(set(owners.values()))
         return self._pages.render(
             request,
             "topic.html",
             reasons=self._reader.reasons(now.topic) if now.figures.dead else None,
+            by_slot=by_slot,
+            slots_matter=by_slot or bool(owners) or is_uneven(now),
             heat=heat(now.stats, metric, owners, names),
             metric=metric,
             metrics=METRICS,
@@ -195,22 +199,22 @@ class Views:
         return self._pages.render(request, "worker.html", worker=worker, ranges=_ranges)
 
     def search(self, request: Request) -> Response:
-        """Search messages by their content."""
+        """List the messages of a topic by state and content, sorted and in pages, with actions on those selected."""
         query = request.query_params
+        place, sort = query.get("place", ""), query.get("sort", "")
         values: dict[str, Any] = {
             "topics": [each for each in self._reader.topics() if each.type is not TopicType.STREAM],
-            "name": query.get("topic", ""), "pattern": query.get("pattern", ""), "places": SECTIONS,
-            "place": query.get("place", ""), "page": None, "topic": None,
+            "name": query.get("topic", ""), "pattern": query.get("pattern", ""), "places": SECTIONS, "place": place,
+            "page": None, "topic": None, "sorts": SORTS, "sort": sort if sort in SORTS else "next", "first": 0,
         }  # fmt: skip
         if values["name"]:
             topic = values["topic"] = _no_stream(self._reader.topic(values["name"]))
-            values["page"] = self._reader.client.inspect(topic).search(
-                values["pattern"] or "*",
-                places=(_place(values["place"]),) if values["place"] else SECTIONS,
-                cursor=query.get("cursor") or None,
-                limit=PAGE,
-                budget=BUDGET,
-            )
+            first = values["first"] = whole_number(query.get("first") or "0", "first")
+            places = (_place(place),) if place else SECTIONS
+            view, cursor = self._reader.client.inspect(topic), query.get("cursor") or None
+            values["page"] = list_messages(view, places, values["pattern"], values["sort"], first, cursor)
+            values |= {"sizes": self._reader.topic_now(topic.name).figures, "jobs": self._jobs.of(topic.name)}
+            values["handled"] = self._reader.handlers_of(values["page"].rows)
         return self._pages.render(request, "search.html", **values)
 
     def message(self, request: Request) -> Response:
@@ -286,6 +290,14 @@ class Views:
         name = request.query_params.get("topic") or (topics[0].name if topics else "")
         lines: Sequence[Any] = self._reader.audit(self._reader.topic(name), 100) if name else ()
         return self._pages.render(request, "audit.html", topics=topics, name=name, lines=lines)
+
+
+def is_uneven(now: TopicReading) -> bool:
+    """Return whether the slots of a topic differ enough to be looked at: some are paused, or one has most messages."""
+    slots = now.stats.slots if now.stats is not None else ()
+    most = max((slot.backlog for slot in slots), default=0)
+    uneven = len(slots) > 1 and most >= 100 and most > 4 * sum(slot.backlog for slot in slots) / len(slots)
+    return uneven or 0 < now.paused < len(slots)
 
 
 def _part_of(request: Request, rows: Sequence[Any]) -> dict[str, Any]:

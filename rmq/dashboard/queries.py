@@ -6,7 +6,7 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
@@ -15,9 +15,11 @@ from rmq import (
     ConsumerStats,
     DeadReasons,
     Definitions,
+    FoundMessage,
     HandlerTimes,
     ListenerInfo,
     Minute,
+    PeekedMessage,
     RmqClient,
     ServerMemory,
     SparkQuery,
@@ -192,6 +194,15 @@ class Reader:
             for listener in worker.listeners
             if (listener.topic, listener.group) == (topic.name, group)
         ]
+
+    def handlers_of(self, messages: Iterable[FoundMessage | PeekedMessage]) -> dict[bytes, tuple[str, int]]:
+        """Return content -> the worker that handles it, and for how long, ms, of those messages in flight."""
+        found: dict[bytes, tuple[str, int]] = {}
+        for each in messages:
+            for worker in self.workers() if each.place == "prepare" else ():
+                if (running_ms := worker.handles(each.topic, each.slot, each.content)) is not None:
+                    found[each.content] = worker.name, running_ms
+        return found
 
     def reasons(self, topic: Topic) -> DeadReasons:
         """Return the number of dead messages by error type."""

@@ -24,7 +24,8 @@ WIDTHS, SCHEMES = (360, 1_440), ("light", "dark")
 def pages_of(shop: dict[str, Topic]) -> list[str]:
     name = shop["priority"].name
     return [
-        "/", f"/topic/{name}", f"/topic/{name}?heat=owner&range=24h", f"/topic/{shop['merged'].name}",
+        "/", f"/topic/{name}", f"/topic/{name}?tab=slots", f"/search?topic={name}&place=store&sort=last",
+        f"/search?topic={name}&place=retry", f"/topic/{name}?heat=owner&range=24h", f"/topic/{shop['merged'].name}",
         f"/topic/{shop['stream'].name}", f"/topic/{name}/slot/3", f"/topic/{shop['stream'].name}/group/billing",
         "/workers", f"/search?topic={name}&pattern=job:1*",
         f"/message?topic={name}&content=job:20", f"/message?topic={name}&content=bad:0", f"/dead?topic={name}",
@@ -76,6 +77,7 @@ def test_pause_and_resume(open_page: Open, client: RmqClient, shop: dict[str, To
     press(page, "Resume topic")
     said(page, "resumed 16 slots")
     assert paused() == 0
+    page.goto(f"/topic/{topic.name}?tab=slots")
     page.get_by_role("link", name="slot 5:").click()
     press(page, "Pause slot")
     said(page, "paused 1 slot")
@@ -189,6 +191,49 @@ def test_the_question_before_a_purge(open_page: Open, shop: dict[str, Topic], sc
     expect(page.get_by_role("heading", name=shop["priority"].name)).to_be_visible()
 
 
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_list_of_one_state_and_what_is_selected(
+    open_page: Open, client: RmqClient, shop: dict[str, Topic], width: int
+) -> None:
+    topic = shop["priority"]
+    page = open_page(f"/topic/{topic.name}", width)
+    page.get_by_role("link", name="Queued 60").click()
+    expect(page.locator("tbody tr")).to_have_count(50)
+    page.get_by_role("link", name="Next page").click()
+    expect(page.locator("tbody tr")).to_have_count(10)
+    page.get_by_label("Content, with").fill("job:2*")
+    page.get_by_label("Order").select_option("content")
+    press(page, "Show")
+    expect(page.locator("tbody tr")).to_have_count(11)
+    expect(page.locator("tbody tr").first).to_contain_text("job:2")
+    expect(page.locator("tbody tr").nth(1)).to_contain_text("job:20")
+    page.get_by_label("Select job:20,").check()
+    page.get_by_label("Select job:21,").check()
+    press(page, "Cancel selected …")
+    expect(page.get_by_text(f"Cancel 2 messages of topic {topic.name}?")).to_be_visible()
+    assert violations(page) == []
+    press(page, "Cancel")
+    said(page, "cancel: 2 done")
+    assert client.inspect(topic).find("job:20").gone
+    assert not client.inspect(topic).find("job:22").gone
+    expect(page.locator("tbody tr")).to_have_count(9)
+    press(page, "Select all")
+    press(page, "Promote selected …")
+    expect(page.get_by_text(f"Make 9 messages of topic {topic.name} due now?")).to_be_visible()
+    press(page, "Promote")
+    said(page, "promote: 9 done")
+    press(page, "Cancel all that match …")
+    expect(page.get_by_text(f"Cancel 9 messages of topic {topic.name} matching job:2* in the backlog?")).to_be_visible()
+    page.get_by_label("Type the topic's name").fill(topic.name)
+    press(page, "Cancel")
+    wait_until(lambda: client.inspect(topic).stats().backlog == 49, 60)
+    page.goto(f"/search?topic={topic.name}&place=dead&sort=last")
+    page.get_by_label("Select bad:").first.check()
+    press(page, "Redrive selected …")
+    press(page, "Redrive")
+    said(page, "redrive: 1 sent again")
+
+
 def test_searching(open_page: Open, shop: dict[str, Topic]) -> None:
     page = open_page("/search")
     page.get_by_label("Topic").select_option(shop["priority"].name)
@@ -226,12 +271,14 @@ def test_the_search_of_every_page_by_keyboard(open_page: Open, shop: dict[str, T
 
 def test_an_address_holds_what_was_chosen(open_page: Open, shop: dict[str, Topic]) -> None:
     topic = shop["priority"].name
-    page = open_page(f"/topic/{topic}")
+    page = open_page(f"/topic/{topic}?tab=slots")
     page.get_by_role("link", name="dead", exact=True).click()
+    expect(page.get_by_role("link", name="dead", exact=True)).to_have_attribute("aria-current", "true")
+    assert page.url.endswith(f"/topic/{topic}?tab=slots&heat=dead")
+    page.goto(f"/topic/{topic}")
     page.get_by_role("link", name="Last 24 hours").click()
     expect(page.get_by_role("heading", name="Last 24 hours")).to_be_visible()
-    expect(page.get_by_role("link", name="dead", exact=True)).to_have_attribute("aria-current", "true")
-    assert page.url.endswith(f"/topic/{topic}?heat=dead&range=24h")
+    assert page.url.endswith(f"/topic/{topic}?range=24h")
     page.goto("/?range=6h")
     page.get_by_role("link", name="Waiting", exact=True).click()
     page.get_by_label("Name contains").fill(topic.upper())
@@ -282,6 +329,7 @@ def test_workers_and_how_long_their_handlers_take(open_page: Open, client: RmqCl
         for path in ("/", f"/topic/{topic.name}"):
             page.goto(path)
             expect(page.locator(".tile", has_text="Handler time")).to_contain_text("p99", timeout=LIMIT_MS)
+        page.goto(f"/topic/{topic.name}?tab=slots")
         expect(page.locator("#rows tbody tr")).to_have_count(16)
         expect(page.locator("#rows tbody td").first).to_have_text("shared")
         answer = page.request.get("/worker/nobody")

@@ -40,4 +40,4 @@ def test_a_foreign_report_hides_no_page(open_page: Open, client: RmqClient, shop
     connections.close()
     page = open_page(f"/topic/{shop['priority'].name}")
     expect(page.locator("#spark")).to_be_empty()
-    expect(page.locator("#slots-title")).to_be_visible()
+    expect(page.locator("#tabs")).to_be_visible()

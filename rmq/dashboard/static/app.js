@@ -69,6 +69,17 @@ document.addEventListener("keydown", (event) => {
   jump.select();
 });
 
+// --- all messages of a list at once
+const all = document.getElementById("all");
+if (all) {
+  all.hidden = false;
+  all.addEventListener("click", () => {
+    const boxes = [...document.querySelectorAll("#list input[type=checkbox]")];
+    const on = boxes.some((box) => !box.checked);
+    for (const box of boxes) box.checked = on;
+  });
+}
+
 // --- times in the reader's zone
 function localTimes() {
   for (const time of document.querySelectorAll("time[data-ms]")) {

@@ -1,0 +1,76 @@
+"""Lists of messages by state over all slots of a topic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rmq import FixedTimeMessage, PriorityMessage, RmqClient, Topic, TopicType
+from rmq.dashboard.listing import FARTHEST, PAGE, Listing, list_messages
+from rmq.errors import InvalidValueError
+from tests.conftest import MakeTopic
+
+
+def listed(
+    client: RmqClient, topic: Topic, place: Any, pattern: str = "", sort: str = "next", first: int = 0
+) -> Listing:
+    return list_messages(client.inspect(topic), (place,), pattern, sort, first)
+
+
+def texts(listing: Listing) -> list[str]:
+    return [each.text for each in listing.rows]
+
+
+def test_the_order_of_delivery_is_exact_over_all_slots_and_pages(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.FIXED_TIME, slots=8)
+    client.producer(topic).send_many(FixedTimeMessage(f"m:{n:03}", delay=f"{3_600 + n}s") for n in range(230))
+    seen: list[str] = []
+    first = 0
+    while True:
+        page = listed(client, topic, "store", first=first)
+        seen += texts(page)
+        if not page.more:
+            break
+        first = page.more
+    assert seen == [f"m:{n:03}" for n in range(230)]
+    assert texts(listed(client, topic, "store", sort="last"))[0] == "m:229"
+
+
+def test_one_slot_with_most_messages_is_gone_on_with(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.FIXED_TIME, slots=16)
+    crowd = [FixedTimeMessage(f"m:{n:03}", delay=f"{3_600 + n}s", slot_basis="one tenant") for n in range(150)]
+    client.producer(topic).send_many(crowd)
+    assert texts(listed(client, topic, "store", first=100)) == [f"m:{n:03}" for n in range(100, 150)]
+
+
+def test_priorities_come_highest_first(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=4)
+    client.producer(topic).send_many(PriorityMessage(f"m:{n}", n) for n in range(1, 10))
+    for sort in ("next", "slot", "content", "retries"):
+        assert len(texts(listed(client, topic, "store", sort=sort))) == 9
+    assert texts(listed(client, topic, "store")) == [f"m:{n}" for n in range(9, 0, -1)]
+    assert texts(listed(client, topic, "store", "m:[1-3]", "next")) == ["m:3", "m:2", "m:1"]
+    assert texts(listed(client, topic, "store", "m:[1-3]", "last")) == ["m:1", "m:2", "m:3"]
+
+
+def test_in_flight_waiting_and_dead(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=2)
+    client.producer(topic).send_many(PriorityMessage(f"m:{n}", 5) for n in range(6))
+    with client.consumer(topic) as consumer:
+        flying = [each for _ in range(2) for each in consumer.poll(6, timeout=0.2)]
+        assert len(flying) == 6
+        assert sorted(texts(listed(client, topic, "prepare"))) == sorted(each.text for each in flying)
+        flying[0].nack(delay="1h")
+        flying[1].bury("no photo")
+        for each in flying[2:]:
+            each.ack()
+    assert texts(listed(client, topic, "retry")) == [flying[0].text]
+    assert texts(listed(client, topic, "dead")) == [flying[1].text]
+
+
+def test_what_is_out_of_reach_is_refused(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = client.producer(make_topic(TopicType.PRIORITY)).topic
+    with pytest.raises(InvalidValueError, match="first is 10,001; a list has at most 10,000 messages"):
+        listed(client, topic, "store", first=FARTHEST + 1)
+    assert listed(client, topic, "store", first=PAGE).rows == []
