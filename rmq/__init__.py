@@ -73,7 +73,7 @@ from rmq._model.whereabouts import (
     Whereabouts,
 )
 from rmq._model.workers import HandlerTimes, Health, ListenerInfo, RunningHandler, WorkerInfo
-from rmq._ownership import Coordinator, DigestAuth, Ownership, SaslAuth, Tls
+from rmq._ownership import Coordinator, DigestAuth, Ownership, RedisOwners, SaslAuth, Tls
 from rmq._processes.embedded import EmbeddedServer
 from rmq._sending.producer import Producer
 from rmq.client import RmqClient
@@ -92,13 +92,13 @@ __all__ = [
     "GroupSlot", "GroupStats", "HandlerDecorator", "HandlerTimes", "Health", "History", "ImmediateRetry", "Inspection",
     "JoinMessage", "JsonCodec", "JsonFormatter", "Keep", "LadderRetry", "Leading", "Listener", "ListenerInfo",
     "ListenerOptions", "LogContext", "Max", "Merge", "MessageOptions", "Min", "Minute", "MsgpackCodec", "Newest",
-    "Observer", "Observers", "Outcome", "Overflow", "Owner", "Ownership", "PeekedMessage", "PendingEntry", "PerMessage",
-    "PriorityMessage", "PriorityRule", "Producer", "RangeMergeMessage", "Rates", "RedriveResult", "Redriven", "Replace",
-    "Retention", "RetryAfterError", "RetryPolicy", "RmqClient", "RunningHandler", "SaslAuth", "SearchPage",
-    "SendResult", "ServerMemory", "Sliding", "SlotStats", "SparkQuery", "StreamDelivery", "StreamEntry",
-    "StreamMessage", "StreamSlot", "StreamStats", "StreamTopic", "Sum", "Ties", "Tls", "Topic", "TopicStats",
-    "TopicType", "Trimmed", "UnreadableTopic", "Verb", "Webhook", "WhenFull", "Whereabouts", "WorkerInfo", "ZstdCodec",
-    "__version__", "json_merge_patch", "listener", "poll_all", "scan", "tail_all",
+    "Observer", "Observers", "Outcome", "Overflow", "Owner", "Ownership", "PeekedMessage", "PendingEntry",
+    "PerMessage", "PriorityMessage", "PriorityRule", "Producer", "RangeMergeMessage", "Rates", "RedisOwners",
+    "RedriveResult", "Redriven", "Replace", "Retention", "RetryAfterError", "RetryPolicy", "RmqClient",
+    "RunningHandler", "SaslAuth", "SearchPage", "SendResult", "ServerMemory", "Sliding", "SlotStats", "SparkQuery",
+    "StreamDelivery", "StreamEntry", "StreamMessage", "StreamSlot", "StreamStats", "StreamTopic", "Sum", "Ties", "Tls",
+    "Topic", "TopicStats", "TopicType", "Trimmed", "UnreadableTopic", "Verb", "Webhook", "WhenFull", "Whereabouts",
+    "WorkerInfo", "ZstdCodec", "__version__", "json_merge_patch", "listener", "poll_all", "scan", "tail_all",
 ]
 # fmt: on
 __all__ += errors.__all__

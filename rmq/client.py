@@ -31,7 +31,8 @@ from rmq._model.times import check_day, seconds
 from rmq._model.topics import Topic
 from rmq._model.typed import PayloadT
 from rmq._model.workers import Health, WorkerInfo
-from rmq._ownership import DRAIN_S, Coordinator
+from rmq._ownership import DRAIN_S, Coordinator, RedisOwners
+from rmq._ownership.redis_keeper import owners_from
 from rmq._processes.embedded import EmbeddedServer
 from rmq._processes.frozen_objects import frozen_objects
 from rmq._processes.service_manager import ServiceManager
@@ -40,7 +41,7 @@ from rmq._sending.producer import Producer
 from rmq._transport.connections import Connections
 from rmq._transport.durability import DurabilityLevel, parse_durability
 from rmq._transport.urls import URL_FORMS, URL_VARIABLE, Topology, parse_url
-from rmq.errors import ClientClosedError, CoordinationError
+from rmq.errors import ClientClosedError, CoordinationError, InvalidValueError
 
 log = reporter("rmq.client")
 
@@ -55,8 +56,10 @@ class RmqClient:
             messages are lost when the client closes). The default is `RMQ_URL` from the environment; without it,
             `embedded://` with a warning in the log.
         zookeeper: `host:port,host:port`, or a `Coordinator` with options, which can be started once. Listeners then
-            own slots: each slot belongs to one thread of one worker in the whole cluster. Without ZooKeeper all
-            processes share all slots.
+            own slots: each slot belongs to one thread of one worker in the whole cluster. Without `zookeeper` and
+            `owners` all processes share all slots.
+        owners: `"redis"`, or a `RedisOwners` with options: listeners own slots, as with `zookeeper`, and the Redis of
+            the messages keeps who owns which. docs/operate/ownership.md says which of the two protects against what.
         durability: When a send is accepted: `memory`, once the master has it; `replicated`, once `replicas` replicas
             have it, too; `fsync`, once it is on disk (Redis 7.2 with AOF). If the level is not confirmed within half of
             `timeout_s`, the call raises `DurabilityError`. The same holds for management calls such as cancel, pause
@@ -71,7 +74,8 @@ class RmqClient:
     Raises:
         InvalidUrlError: The URL cannot be used, or the URL or `RMQ_URL` is empty.
         EmbeddedServerError: The embedded Redis does not start.
-        InvalidValueError: `durability` and `replicas` cannot be combined, or a time is out of range.
+        InvalidValueError: `durability` and `replicas`, or `owners` and `zookeeper`, cannot be combined; or a time is
+            out of range.
         UnsafeRedisError: Redis cannot provide `durability`.
 
     Examples:
@@ -90,6 +94,7 @@ class RmqClient:
         url: str | None = None,
         *,
         zookeeper: str | Coordinator | None = None,
+        owners: str | RedisOwners | None = None,
         durability: str = "memory",
         replicas: int | None = None,
         timeout_s: float = 5.0,
@@ -97,6 +102,7 @@ class RmqClient:
         credentials: CredentialProvider | None = None,
     ) -> None:
         self._named = parsed = parse_url(url).with_credentials(credentials)
+        self._owners = owners_from(zookeeper, owners)
         level = parse_durability(durability, replicas)
         check_day("timeout_s", timeout_s, 0.001)
         check_day("deadline_s", deadline_s, 0.0)
@@ -124,7 +130,6 @@ class RmqClient:
         self.observers = self._observers()
         """Observers of sends and handlers. Add them before creating producers and starting listeners."""
         self._listeners = ListenerSet(self._connections, self._known, self.observers, self._worker)
-        self._zookeeper = zookeeper
         self._recording = Recording(self._connections)
         self._pid = os.getpid()
         if level.level is DurabilityLevel.FSYNC:
@@ -168,11 +173,12 @@ class RmqClient:
         Raises:
             TopicMismatchError: The topic is registered with another type or number of slots.
             InvalidValueError: The topic has no such slot, or a name is invalid.
-            CoordinationError: This client uses ZooKeeper, where only listeners own slots.
+            CoordinationError: This client has `owners` or `zookeeper`, where only listeners own slots.
         """
-        if self._zookeeper is not None:
+        if self._owners is not None:
             raise CoordinationError(
-                "a client with ZooKeeper has no consumers, since only listeners own slots; use client.listener",
+                "a client with owners or zookeeper has no consumers, since only listeners own slots; use "
+                "client.listener",
                 topic=topic.name,
             )
         registered = self._known.registered(topic)
@@ -238,8 +244,8 @@ class RmqClient:
                 it.
             handlers: Maximum number of handlers that run in parallel over all listeners, 1 to 10,000, shared by weight.
                 One handler of each listener can always start if there are enough. `None` limits only the threads.
-            drain_s: With ZooKeeper: seconds that a slot which moves to another worker waits for its running handler.
-                `drain_timeout_s` of a `Coordinator` takes precedence.
+            drain_s: With owners: seconds that a slot which moves to another worker waits for its running handler.
+                `drain_timeout_s` of a `Coordinator` or `RedisOwners` takes precedence.
             idle: `normal` polls each second in addition to wakeups. `economy` sends fewer than ten commands a minute
                 while nothing happens, provided wakeups are proven to arrive: see docs/operate/economy.md.
 
@@ -247,9 +253,9 @@ class RmqClient:
             InvalidValueError: `threads` or `handlers` is out of range, or `idle` is unknown.
             RmqError: The client was started before, was closed, was made before a fork, or has no listener; or a topic
                 differs from its registration.
-            CoordinationError: ZooKeeper does not answer.
+            CoordinationError: ZooKeeper, or with `owners` Redis, does not answer or refuses.
         """
-        self._listeners.start(self._zookeeper, threads, handlers, drain_s, idle)
+        self._listeners.start(self._owners, threads, handlers, drain_s, idle)
         with suppress(ClientClosedError):  # a handler has closed this client already
             self.record_history()
         if not self._listeners.runners:  # or stopped it
@@ -259,7 +265,7 @@ class RmqClient:
         """Stop all listeners: claim nothing more, release messages not yet started, and let running handlers finish.
 
         Args:
-            drain_s: Seconds to wait for running handlers. With ZooKeeper their slots stay with this process meanwhile.
+            drain_s: Seconds to wait for running handlers. With owners their slots stay with this process meanwhile.
 
         Returns:
             Deliveries whose handlers still run: they stay claimed until their leases expire.
@@ -408,11 +414,12 @@ class RmqClient:
         return self._known.update(name, change)
 
     def adopt(self, topic: Topic | str, from_ensemble: str | None = None) -> Adoption:
-        """Move a topic's slots to this client's ZooKeeper ensemble, or away from ZooKeeper if the client has none.
+        """Move a topic's slots to this client's `owners` or ZooKeeper ensemble; to none if the client has neither.
 
         The epochs of a rebuilt ensemble start again from the beginning, so slots refuse it until they are moved with
         this call. An ensemble restored from a backup gets a new identity here, unless a worker has already given it
-        one. Stop the workers of the old ensemble first: they are not notified.
+        one. The owners in a Redis count as an ensemble, too: `redis:` and the identity of this Redis. Stop the workers
+        of the old ensemble first: they are not notified.
 
         Args:
             topic: The topic to move.
@@ -420,14 +427,14 @@ class RmqClient:
 
         Raises:
             EnsembleMismatchError: Some slots belong to a third ensemble; nothing was moved.
-            CoordinationError: ZooKeeper does not answer.
+            CoordinationError: ZooKeeper, or with `owners` Redis, does not answer.
 
         Guarantee: safe to repeat, also after an interruption. Messages are not changed; those in flight are redelivered
             when their leases expire.
         """
         resolved = self._known.resolved(topic)
         marks = {} if from_ensemble is None else highest_epochs(self._connections, resolved)
-        ours = self._listeners.ensemble or ensemble_of(self._connections, self._zookeeper, marks)
+        ours = self._listeners.ensemble or ensemble_of(self._connections, self._owners, marks)
         return adopt(self._connections, resolved, from_ensemble, ours)
 
     def history(self) -> History:
@@ -462,6 +469,16 @@ class RmqClient:
             steps.callback(self._connections.close)
             if self._listeners.runners or self._listeners.leaving or self._recording.runs:
                 self.stop()
+
+    def _choose_owners(self, owners: str) -> None:
+        """Set the owners of a client that was made without. For `rmq worker`.
+
+        Raises:
+            InvalidValueError: It was made with `owners` or `zookeeper`.
+        """
+        if self._owners is not None:
+            raise InvalidValueError(f"--owners is {owners!r}, but the client has owners or zookeeper of its own")
+        self._owners = owners_from(None, owners)
 
     def _registered(self, topic: Topic) -> tuple[Connections, Topic]:
         """Register a topic at its first use; return its connections and registered definition. For `DelayedQueue`."""

@@ -1,4 +1,4 @@
-"""Moves a topic from one ZooKeeper ensemble to another, or away from ZooKeeper.
+"""Moves a topic from one keeper of owners to another: ZooKeeper ensembles, this Redis, or none.
 
 Epochs are issued by one ensemble. A rebuilt ensemble starts from zero again, so its epochs cannot be compared with
 those of the old one (pitfall 41). Slots therefore store the identity of their ensemble, and refuse the epochs of others
@@ -15,8 +15,9 @@ from rmq._admin.stream_view import StreamView
 from rmq._broker import control
 from rmq._broker.control import Adopted, confirm_all
 from rmq._model.topics import Topic, TopicType
-from rmq._ownership import Coordinator
+from rmq._ownership.redis_keeper import Owners, new_coordinator
 from rmq._transport.connections import Connections, call_slots
+from rmq._transport.urls import RedisUrl
 from rmq.errors import EnsembleMismatchError
 
 
@@ -82,11 +83,14 @@ def _owned(connections: Connections, topic: Topic) -> list[tuple[tuple[int, str 
     return list(zip(parts, replies, strict=True))
 
 
-def ensemble_of(connections: Connections, zookeeper: str | Coordinator | None, marks: Mapping[str, int]) -> str:
-    """Return the identity of an ensemble once its epochs have reached `marks`; empty without ZooKeeper."""
-    return "" if zookeeper is None else connections.runtime.call(_asked, zookeeper, marks)
+def ensemble_of(connections: Connections, owners: Owners | None, marks: Mapping[str, int]) -> str:
+    """Return the identity of an ensemble once its epochs have reached `marks`; empty without owners."""
+    return connections.runtime.call(_asked, connections.url, owners, marks)
 
 
-def _asked(zookeeper: str | Coordinator, marks: Mapping[str, int]) -> str:
-    with Coordinator(zookeeper) if isinstance(zookeeper, str) else zookeeper as coordinator:
+def _asked(url: RedisUrl, owners: Owners | None, marks: Mapping[str, int]) -> str:
+    coordinator = new_coordinator(owners, url)
+    if coordinator is None:
+        return ""
+    with coordinator:
         return coordinator.verified(marks)

@@ -24,6 +24,9 @@ REDIS_KEY = "rmq:{workers}:redis"
 ENSEMBLES_KEY = "rmq:{workers}:ensembles"
 """ZSET: identity of a ZooKeeper ensemble -> the highest of its epochs that was used here."""
 
+OWNERS_KEYS = {name: f"rmq:{{owners}}:{name}" for name in ("nodes", "tree", "held", "sessions", "state", "wake")}
+"""Owners of slots without ZooKeeper: names in the header of `lua/shared/keeper.lua` -> keys; the last is a channel."""
+
 HISTORY_LOCK_KEY = "rmq:history-lock"
 """HASH: the process that has set out to record the current minute, and its end, see `lua/shared/take_lock.lua`."""
 

@@ -1,4 +1,4 @@
-"""Calls of the scripts on keys that do not belong to a slot: the list of workers, rate limits, the history."""
+"""Calls of the scripts on keys that do not belong to a slot: the list of workers, rate limits, the history, owners."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
-from rmq._broker.binding import BoundScript
-from rmq._broker.keys import WORKER_INFOS_KEY, WORKERS_KEY, group_rate_key, history_key, rate_key
+from rmq._broker.binding import SAFE_AGAIN, BoundScript
+from rmq._broker.keys import OWNERS_KEYS, WORKER_INFOS_KEY, WORKERS_KEY, group_rate_key, history_key, rate_key
 from rmq._io.reports import PassedOver
+from rmq._io.wire import Argument
 from rmq._model.display import shown
 from rmq._model.schema import MAX_DOCUMENT_BYTES
 from rmq._model.topics import Topic
@@ -135,3 +136,36 @@ def append_history(topic: str | None, minute: int, record: bytes, most: int, kee
 def joined_history(calls: Sequence[Call[bool]]) -> Call[list[bool]]:
     """Return one call in place of several calls of `append_history`, of lists that one script may access."""
     return joined(calls, per_slot=1)
+
+
+_KEEPER = BoundScript("keeper", repeatable=False, durable=SAFE_AGAIN)
+
+
+class KeeperReply(NamedTuple):
+    """The reply of a call to the nodes of owners; see `lua/shared/keeper.lua`.
+
+    Attributes:
+        session: The session; 0 if it has ended.
+        number: Number of the last transaction.
+        era: Changes when Redis was found to have lost transactions.
+        answers: The answer to each request; `None` if the session has ended, or nothing has changed.
+    """
+
+    session: int
+    number: int
+    era: int
+    answers: Sequence[Any] | None
+
+
+def keep_nodes(
+    session: int, timeout_ms: int, requests: Sequence[Argument], known: int, unless: int, *, changes: bool
+) -> Call[KeeperReply]:
+    """Return a call that carries out requests of a session; see `lua/shared/keeper.lua`. `changes`: not only reads."""
+
+    def parse(reply: Sequence[Any]) -> KeeperReply:
+        own, number, era, *answers = reply
+        return KeeperReply(int(own), int(number), int(era), answers[0] if answers else None)
+
+    numbers: dict[str, Any] = {"session": session, "timeout_ms": timeout_ms, "known": known, "unless": unless}
+    call = _KEEPER.call_on(OWNERS_KEYS["nodes"], parse, OWNERS_KEYS, **numbers, requests=requests)
+    return call if changes else call._replace(durable="")

@@ -68,7 +68,7 @@ class ClaimPlanner:
         slots: The slots to claim from.
         may_claim: Called right before each claim: returns whether this owner still owns the slot. True by default.
         source: The broker of the slots; by default that of the topic's type.
-        on_fenced: Called with the epoch of a newer owner of one of these slots, and its ZooKeeper ensemble.
+        on_fenced: Called with a slot, the epoch of a newer owner in it, and the ensemble of that epoch.
 
     Attributes:
         joins: Whether claims from several slots may share a call.
@@ -77,7 +77,7 @@ class ClaimPlanner:
         regained: Slots that are owned again, in a newer epoch. The holder may have deliveries of an older epoch.
         missed: Whether hints may have been missed since all slots were last checked.
         unheard: A slot that was found to be due without a hint; `None` if there is none.
-        foreign: Slots that belong to another ZooKeeper ensemble in Redis, with the error of the last claim.
+        foreign: Slots that belong to another ensemble in Redis, with the error of the last claim.
         changed: Guards the schedule; notified when threads in `wait` have to look again.
     """
 
@@ -88,7 +88,7 @@ class ClaimPlanner:
         slots: Sequence[int],
         may_claim: Callable[[int, Owner], bool] | None = None,
         source: Broker | None = None,
-        on_fenced: Callable[[int, str], object] | None = None,
+        on_fenced: Callable[[int, int, str], object] | None = None,
     ) -> None:
         self.topic = topic
         self.connections = connections

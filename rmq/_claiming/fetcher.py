@@ -418,12 +418,12 @@ class Fetcher:
             claim.end(rows)
         logged = self._fenced_logged.get(slot) == owner and not settled
         self._fenced_logged[slot] = owner
-        if not logged:  # in every round else: a slot stays fenced until ZooKeeper gives it away
+        if not logged:  # in every round else: a slot stays fenced until its owner node is given away
             log.warning("%s (%d outcomes refused)", error, size_of(settled))
         if isinstance(error, EnsembleMismatchError):
             self._planner.foreign[slot] = str(error)
         if isinstance(error, FencedError) and self._planner.on_fenced is not None:
-            self._planner.on_fenced(error.epoch, owner.ensemble)
+            self._planner.on_fenced(slot, error.epoch, owner.ensemble)
 
     def _take_stale(self, slot: int, stale: Sequence[Selection], result: FetchResult) -> None:
         result.lose(stale)

@@ -132,6 +132,13 @@ class WakeupSubscriber:
             reader._add(topic, known)
         return reader
 
+    @classmethod
+    def of_channel(cls, connections: Connections, channel: str) -> WakeupSubscriber:
+        """Return a subscriber to a channel that belongs to no slot."""
+        reader = cls(connections, channel, ())
+        reader._topics[channel] = reader._slots = {channel.encode(): 0}
+        return reader
+
     def _add(self, topic: str, numbers: Mapping[int, int]) -> None:
         """Add slots of a topic, with the number that their hints get."""
         self._topics[topic] = {slot_keys(topic, slot).wake.encode(): number for slot, number in numbers.items()}

@@ -118,8 +118,7 @@ class ListenerRunner:
             shared = self.planners * threads
         else:
             shared = self.planners = [
-                ClaimPlanner(connections, topic, (), self._may_claim, source, coordinator.fenced)
-                for _ in range(threads)
+                ClaimPlanner(connections, topic, (), self._may_claim, source, self._note_fenced) for _ in range(threads)
             ]
         self._threads = [worker(setup, planner, number) for number, planner in enumerate(shared)]
         self._spread: dict[int, int] = {}
@@ -140,6 +139,11 @@ class ListenerRunner:
         """Call `on_lost` of the listener in another job; does not wait."""
         if self.listener.on_lost is not None:
             self._lost_calls.notify(self.listener.on_lost, delivery)
+
+    def _note_fenced(self, slot: int, epoch: int, ensemble: str) -> None:
+        """Report that Redis has a newer epoch of a slot."""
+        if self._coordinator is not None:
+            self._coordinator.fenced(epoch, ensemble, (self.place, slot))
 
     def _hold_back(self, delay_s: float) -> None:
         """Claim no messages for `delay_s` seconds."""

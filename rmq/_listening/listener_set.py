@@ -22,8 +22,8 @@ from rmq._model.deliveries import Delivery
 from rmq._model.handlers import check_plain
 from rmq._model.times import monotonic_s, seconds
 from rmq._model.workers import IDLE, Health
-from rmq._ownership import Coordinator
 from rmq._ownership.follower import OwnershipFollower
+from rmq._ownership.redis_keeper import Owners, new_coordinator
 from rmq._transport.connections import Connections
 from rmq.errors import RmqError
 
@@ -67,7 +67,7 @@ class ListenerSet:
 
     @property
     def ensemble(self) -> str | None:
-        """Identity of the ZooKeeper ensemble that assigns the slots; `None` while no listener uses ZooKeeper."""
+        """Identity of the ensemble that assigns the slots; `None` while no listener owns slots."""
         return None if self._follower is None else self._follower.ensemble
 
     def finished(self) -> int:
@@ -105,7 +105,7 @@ class ListenerSet:
 
     def start(
         self,
-        zookeeper: str | Coordinator | None,
+        owners: Owners | None,
         threads: int | None,
         handlers: int | None,
         drain_s: float,
@@ -119,8 +119,7 @@ class ListenerSet:
         if not self.added:
             raise RmqError("this client has no listener; decorate a handler with @client.listener(topic)")
         runtime = self._connections.runtime
-        # not in an event loop: the first one imports kazoo
-        coordinator = runtime.call(Coordinator, zookeeper) if isinstance(zookeeper, str) else zookeeper
+        coordinator = runtime.call(new_coordinator, owners, self._connections.url)  # not in an event loop: it may wait
         registered = [replace(listener, topic=self._known.registered(listener.topic)) for listener in self.added]
         listeners = registered if threads is None else [replace(listener, threads=threads) for listener in registered]
         pool = ConcurrencyLimiter(runtime, handlers)

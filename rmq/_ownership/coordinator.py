@@ -14,20 +14,20 @@ from typing import TypeVar, cast
 from rmq._io.backend import THREADS, Runtime
 from rmq._io.reports import reporter
 from rmq._model.display import brief
-from rmq._model.settings import is_number
 from rmq._model.times import monotonic_s
 from rmq._model.workers import process_name
-from rmq._ownership.capacity import SESSION_BYTES, SessionBudget
+from rmq._ownership.capacity import NO_LIMIT, SESSION_BYTES, SessionBudget
 from rmq._ownership.documents import WORKERS, WorkerDocument, owners_path, topic_path, worker_path
 from rmq._ownership.machine import WorkerMachine
 from rmq._ownership.member import Member
 from rmq._ownership.requests import UNKNOWN, Children, Create, Get, Keeper, Refused, RefusedError, Reply, Request
 from rmq._ownership.rounds import Rounds
 from rmq._ownership.transaction_ids import ConnectionKey
-from rmq._ownership.values import DigestAuth, Ownership, SaslAuth, SlotKey, Tls, check, is_chroot, is_worker_name
+from rmq._ownership.values import DigestAuth, Ownership, SaslAuth, SlotKey, Tls, check, check_worker, is_chroot
 from rmq.errors import CoordinationError, ForkedClientError, UnreadableDocumentError
 
 T = TypeVar("T")
+ClientT = TypeVar("ClientT", bound=Keeper)
 _LOG = reporter("rmq.coordination")
 DRAIN_S = 30.0
 """Default time that running handlers have to finish, in seconds."""
@@ -90,17 +90,7 @@ class Coordinator:
     ) -> None:
         from rmq._ownership.zookeeper import ZooKeeperClient  # imports kazoo, which only users of ZooKeeper need
 
-        self.worker_id = worker_id or process_name()
-        rule = "must be 1 to 128 characters of A-Z a-z 0-9 . _ : -"
-        check(is_worker_name(self.worker_id), f"worker_id {self.worker_id!r} {rule}")
         check(is_chroot(chroot), f"chroot is {chroot!r}; it must be a path such as /rmq")
-        known = type(weight) is int and 1 <= weight <= 1000
-        check(known, f"weight is {weight!r}; it must be a whole number from 1 to 1000")
-        timely = is_number(session_timeout_s) and 0 < session_timeout_s <= 86_400
-        check(timely, f"session_timeout_s is {brief(session_timeout_s)}; it must be more than 0 and at most 86400")
-        drain_s = DRAIN_S if drain_timeout_s is None else drain_timeout_s
-        timely = is_number(drain_s) and drain_s >= 0
-        check(timely, f"drain_timeout_s is {brief(drain_s)}; it must be 0 or more")
         check(isinstance(hosts, str) and bool(hosts), f"hosts is {brief(hosts)}; it must be like host:2181,host:2181")  # pyright: ignore[reportUnnecessaryIsInstance]
         known = auth is None or isinstance(auth, DigestAuth | SaslAuth)  # pyright: ignore[reportUnnecessaryIsInstance]
         check(known, f"auth is a {type(auth).__name__}; it must be a DigestAuth or a SaslAuth")  # no value: a password
@@ -108,6 +98,26 @@ class Coordinator:
         large = type(session_bytes) is int and session_bytes >= 1000
         check(large, f"session_bytes is {session_bytes!r}; it must be a whole number of 1000 or more")
         self.on_change = on_change
+
+        def connect(wake: Callable[[], None], broken: Callable[[], None]) -> Keeper:
+            make = self._client_class or ZooKeeperClient
+            return make(hosts, chroot, session_timeout_s, wake, broken, auth=auth, tls=tls)
+
+        self.worker_id = worker_id or process_name()
+        check_worker(self.worker_id, session_timeout_s, weight, drain_timeout_s)
+        _, slash, above = hosts.partition("/")
+        budget = SessionBudget(session_bytes, self.worker_id, slash + above + chroot)
+        self._set_up(connect, session_timeout_s, weight, drain_timeout_s, budget)
+
+    def _set_up(
+        self,
+        connect: Callable[[Callable[[], None], Callable[[], None]], ClientT],
+        session_timeout_s: float,
+        weight: int,
+        drain_timeout_s: float | None,
+        budget: SessionBudget,
+    ) -> ClientT:
+        """Prepare the worker `worker_id`; return the keeper that `connect` makes from two functions; see `Keeper`."""
         self._pid = os.getpid()
         self._wake = self._runtime.event()
         self._stopping = self._runtime.event()
@@ -117,16 +127,17 @@ class Coordinator:
         self._drain_is_fixed = drain_timeout_s is not None
         self._stop_by_s = inf  # deadline of a stop, even if slots are still being drained
         wake, broke = self._wake.set, lambda: self._rounds.connection_broke()
-        connect = self._client_class or ZooKeeperClient
-        self._client: Keeper = connect(hosts, chroot, session_timeout_s, wake, broke, auth=auth, tls=tls)
-        _, slash, above = hosts.partition("/")
-        budget = SessionBudget(session_bytes, self.worker_id, slash + above + chroot)
-        document = WorkerDocument({}, weight, socket.gethostname(), self._pid, budget.room)
+        client = connect(wake, broke)
+        self._client: Keeper = client
+        room = None if budget is NO_LIMIT else budget.room
+        document = WorkerDocument({}, weight, socket.gethostname(), self._pid, room)
+        drain_s = DRAIN_S if drain_timeout_s is None else drain_timeout_s
         machine = WorkerMachine(session_timeout_s, drain_s, budget=budget)
-        self._member = Member(self.worker_id, document, machine, monotonic_s)
+        self._member = Member(self.worker_id, document, machine, monotonic_s, client.name)
         changed, lock = lambda: self.on_change and self.on_change(), self._runtime.lock()
         self._rounds = Rounds(self._client, self._member, changed, lock)
         self._failure: Exception | None = None
+        return client
 
     # --- for any thread; none of these waits
 
@@ -211,7 +222,9 @@ class Coordinator:
         self.stop(drain=False)
         if answered and failure is not None:
             raise failure
-        raise CoordinationError(f"no ZooKeeper server answered within {timeout_s:g} s ({reason})") from failure
+        raise CoordinationError(
+            f"no {self._client.name} server answered within {timeout_s:g} s ({reason})"
+        ) from failure
 
     def drain_within(self, drain_s: float) -> None:
         """Set the seconds that a revoked slot waits for its last handler, unless `drain_timeout_s` was given."""
@@ -274,7 +287,7 @@ class Coordinator:
             if refused := [reply for reply in (node, *made) if isinstance(reply, Refused)]:
                 raise RefusedError(refused[0].text(self._member.machine.budget.chroot), topic=name)
             raise CoordinationError(
-                "the topic's definition was deleted from ZooKeeper during its registration", topic=name
+                f"the topic's definition was deleted from {self._client.name} during its registration", topic=name
             )
         with self._rounds.lock:
             self._member.definitions[name] = node[0]
@@ -342,12 +355,13 @@ class Coordinator:
         with self._changing() as member:
             member.transaction_ids.give(connection, marks)
 
-    def fenced(self, epoch: int, ensemble: str) -> None:
+    def fenced(self, epoch: int, ensemble: str, key: SlotKey | None = None) -> None:
         """Report that Redis has a higher epoch of an ensemble: a ZooKeeper below it was restored from a backup.
 
         Args:
             epoch: The epoch that Redis has.
             ensemble: Identity of the ensemble that issued it. This ZooKeeper may have got a new identity since.
+            key: The slot that has it; not needed with ZooKeeper.
         """
         with self._changing() as member:
             member.transaction_ids.note(ensemble, epoch)
@@ -395,7 +409,7 @@ class Coordinator:
             if (result := look()) is not None:
                 return result
             self._runtime.sleep(0.05)
-        raise CoordinationError(f"ZooKeeper has not answered within {timeout_s:g} s")
+        raise CoordinationError(f"{self._client.name} has not answered within {timeout_s:g} s")
 
     # --- the background thread
 
@@ -410,7 +424,7 @@ class Coordinator:
                     self._first_round.set()
             except Exception as error:  # an error must not end this thread: the worker would lose its slots for good
                 self._failure = error
-                _LOG.warning("a round of coordination with ZooKeeper failed; it will be retried: %s", error)
+                _LOG.warning("a round of coordination with %s failed; it will be retried: %s", self._client.name, error)
                 if isinstance(error, CoordinationError):
                     self._first_round.set()
             if self._wake.wait(self._rounds.pause_s()):
@@ -428,4 +442,6 @@ class Coordinator:
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
-            raise ForkedClientError("a ZooKeeper session does not survive a fork; create the Coordinator after forking")
+            raise ForkedClientError(
+                f"a session of {self._client.name} does not survive a fork; create the client after forking"
+            )

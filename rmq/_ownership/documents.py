@@ -79,14 +79,14 @@ class WorkerDocument:
         Raises:
             UnreadableDocumentError: The data was written for newer versions, or is not that of a worker's node.
         """
-        fields = read_document(data, "a worker's node in ZooKeeper").fields
+        fields = read_document(data, "a worker's node").fields
         try:
             topics = {str(name): int(slots) for name, slots in fields["topics"].items()}
             weight, host, pid = max(1, int(fields["weight"])), str(fields["host"]), int(fields["pid"])
             room = None if fields["room"] is None else int(fields["room"])
             return cls(topics, weight, host, pid, room, str(fields["redis"]))
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-            raise UnreadableDocumentError(f"a worker's node in ZooKeeper cannot be read: {error!r:.200}") from None
+            raise UnreadableDocumentError(f"a worker's node cannot be read: {error!r:.200}") from None
 
 
 def slots_from_definition(data: bytes) -> int:
@@ -95,7 +95,7 @@ def slots_from_definition(data: bytes) -> int:
     Raises:
         UnreadableDocumentError: The definition was written for newer versions, or has no valid number of slots.
     """
-    slots = read_document(data, "a topic's definition in ZooKeeper").fields.get("slots")
+    slots = read_document(data, "a topic's definition of the owners").fields.get("slots")
     if type(slots) is not int or not 0 < slots <= 1_000_000:
-        raise UnreadableDocumentError(f"a topic's definition in ZooKeeper cannot be read: slots is {slots!r:.50}")
+        raise UnreadableDocumentError(f"a topic's definition cannot be read: slots is {slots!r:.50}")
     return slots

@@ -109,7 +109,7 @@ class OwnershipFollower(Background):
         for name, number in Counter(user.place for user in self._users).items():
             if number > 1:
                 raise InvalidValueError(
-                    f"topic {name} has {number} listeners; with ZooKeeper each slot belongs to one thread, so give one "
+                    f"topic {name} has {number} listeners; with owners each slot belongs to one thread, so give one "
                     "listener more threads",
                     topic=name,
                 )
@@ -191,7 +191,7 @@ class OwnershipFollower(Background):
         registered = Topic.from_json(known)
         if (registered.type, registered.slots) != (topic.type, topic.slots):
             raise TopicMismatchError(
-                f"topic {topic.name} is registered in ZooKeeper as {registered.type.name} with {registered.slots} "
+                f"topic {topic.name} is registered for its owners as {registered.type.name} with {registered.slots} "
                 f"slots, not as {topic.type.name} with {topic.slots}; type and slots can't be changed",
                 topic=topic.name,
             )

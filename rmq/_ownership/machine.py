@@ -36,6 +36,7 @@ class _Held:
     revoked_s: float = inf  # when its revocation began
     drained: bool = False
     releasing: bool = False
+    outrun: bool = False  # the slot itself has a newer epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +107,8 @@ class WorkerMachine:
         if len(present) <= self._sample:
             return set(present)
         releasing = {key for key, held in self._held.items() if held.releasing}
-        look = {*(assigned - self._held.keys()), *self._suspects, *releasing} & present
+        outrun = {key for key, held in self._held.items() if held.outrun}
+        look = {*(assigned - self._held.keys()), *self._suspects, *releasing, *outrun} & present
         ordered = sorted(present)
         self._cursor %= len(ordered)
         look.update((ordered + ordered)[self._cursor : self._cursor + self._sample])
@@ -159,6 +161,17 @@ class WorkerMachine:
         if self._held.pop(key, None):
             self.revision += 1
 
+    def outrun(self, key: SlotKey, epoch: int) -> None:
+        """Record that a slot refuses an epoch below this one: a node that is ours all the same is replaced."""
+        held = self._held.get(key)
+        if held and held.epoch < epoch and not held.outrun:
+            held.outrun = True
+            self.revision += 1
+
+    def doubt(self) -> None:
+        """Read all held nodes in the next round: the keeper has lost changes."""
+        self._suspects.update(self._held)
+
     def drained(self, key: SlotKey) -> None:
         """Record that the last handler of a revoked slot has ended. Does nothing for a slot that is not revoked."""
         held = self._held.get(key)
@@ -181,7 +194,7 @@ class WorkerMachine:
         self.left_out = len(free) - len(acquire)
         kept = ((key, held) for key, held in self._held.items() if not held.releasing)
         due_s = now_s - self.drain_timeout_s
-        release = tuple(sorted(key for key, held in kept if held.drained or held.revoked_s <= due_s))
+        release = tuple(sorted(key for key, held in kept if held.drained or held.outrun or held.revoked_s <= due_s))
         self._suspects.update(acquire)
         for key in release:
             self._held[key].releasing = True
@@ -194,7 +207,8 @@ class WorkerMachine:
         """Return slot → epoch of the slots from which this worker may claim."""
         if not self._claims(now_s):
             return {}
-        return {key: held.epoch for key, held in self._held.items() if held.revoked_s == inf and not held.releasing}
+        kept = ((key, held) for key, held in self._held.items() if not (held.releasing or held.outrun))
+        return {key: held.epoch for key, held in kept if held.revoked_s == inf}
 
     def epochs(self) -> dict[SlotKey, int]:
         """Return slot → epoch of all held slots, including revoked ones, even while the connection is broken."""

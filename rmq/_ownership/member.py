@@ -73,7 +73,12 @@ class Member:
     """One worker as a member of the cluster."""
 
     def __init__(
-        self, worker: str, document: WorkerDocument, machine: WorkerMachine, clock: Callable[[], float]
+        self,
+        worker: str,
+        document: WorkerDocument,
+        machine: WorkerMachine,
+        clock: Callable[[], float],
+        keeper: str = "ZooKeeper",
     ) -> None:
         self.worker = worker
         self.document = document
@@ -84,7 +89,9 @@ class Member:
         self.problems = ProblemLog(clock)
         self.transaction_ids = TransactionIdCheck(self.problems)
         self.leader = Leader(self.problems, machine.budget)
+        self.new_identity: Callable[[], str] = lambda: str(uuid4())
         self._clock = clock
+        self._keeper = keeper  # name of the service, for messages
         self._prepared: int | None = None  # the session in which the permanent nodes were checked
         self._assignment: Assignment | None = None  # the last readable one
         self._readable = False
@@ -156,7 +163,7 @@ class Member:
         fixed |= {topic_path(topic): self.definitions[topic] for topic in consumed if topic in self.definitions}
         # within a session ZooKeeper cannot have been set up anew: only the node was deleted
         known = self.ensemble if self._prepared == session else None
-        fixed[ENSEMBLE] = (known or str(uuid4())).encode()
+        fixed[ENSEMBLE] = (known or self.new_identity()).encode()
         there = yield from read(*map(Look, fixed))  # creating existing nodes would report refusals that do not matter
         missing = [path for path, stat in zip(fixed, there, strict=True) if not isinstance(stat, Stat)]
         *made, node = yield from read(*(Create(path, fixed[path], ephemeral=False) for path in missing), Get(ENSEMBLE))
@@ -171,7 +178,7 @@ class Member:
         before, self.ensemble = self.ensemble, identity.decode(errors="replace")
         if before not in (None, self.ensemble):
             self.problems.tell(
-                f"ZooKeeper's identity changed from ensemble {before} to {self.ensemble}: Redis refuses its epochs"
+                f"{self._keeper}'s identity changed from ensemble {before} to {self.ensemble}: Redis refuses its epochs"
                 f" until RmqClient.adopt(topic, {before!r}) moves each topic over"
             )
 
@@ -290,7 +297,7 @@ class Member:
             if isinstance(node, Refused) or topic in self._closed:
                 continue  # reported as a refusal, with its path
             if node is None and topic not in self.definitions:
-                self.problems.note(f"topic {topic}", f"topic {topic} is not registered in ZooKeeper", OWNERLESS_S)
+                self.problems.note(f"topic {topic}", f"topic {topic} is not registered in {self._keeper}", OWNERLESS_S)
                 continue
             try:
                 slots = mine if node is None else slots_from_definition(node[0])
@@ -298,7 +305,7 @@ class Member:
                 self.problems.note(f"topic {topic}", f"topic {topic} gets no new owners: {error}")
                 continue
             if slots != mine:
-                text = f"topic {topic} has {slots} slots in ZooKeeper, but this worker expects {mine}"
+                text = f"topic {topic} has {slots} slots in {self._keeper}, but this worker expects {mine}"
                 self.problems.note(f"topic {topic}", f"{text}; it gets none of them")
                 continue
             free = slots - len({slot for place, slot in present if place == topic and slot < slots})

@@ -135,9 +135,11 @@ class Keeper(Protocol):
     """A sequence of sessions with the service that keeps the nodes: what rounds and the coordinator need of it.
 
     Attributes:
+        name: Name of the service, for messages.
         session_timeout_s: Seconds without contact after which the service ends a session, as it granted them.
     """
 
+    name: str
     session_timeout_s: float
 
     @property

@@ -99,7 +99,8 @@ class Rounds:
             if self._view.breaks != breaks:
                 self._machine.suspended()
             if self._machine.expire(monotonic_s()):
-                _LOG.warning("no reply from ZooKeeper for two thirds of the session timeout; all slots count as lost")
+                text = "no reply from %s for two thirds of the session timeout; all slots count as lost"
+                _LOG.warning(text, self._client.name)
         self._publish(breaks)
         session = self._client.session
         if session is None:

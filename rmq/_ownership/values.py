@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from rmq._model.display import brief
+from rmq._model.settings import is_number
 from rmq.errors import InvalidValueError
 
 SlotKey = tuple[str, int]
@@ -25,6 +27,18 @@ def check(good: bool, message: str) -> None:
 def is_worker_name(text: str) -> bool:
     """Return whether a text is a valid worker name."""
     return bool(_WORKER.fullmatch(text))
+
+
+def check_worker(worker_id: str, session_timeout_s: float, weight: int, drain_timeout_s: float | None) -> None:
+    """Raise `InvalidValueError` for settings that no worker can have."""
+    good = isinstance(worker_id, str) and is_worker_name(worker_id)  # pyright: ignore[reportUnnecessaryIsInstance]
+    check(good, f"worker_id {worker_id!r} must be 1 to 128 characters of A-Z a-z 0-9 . _ : -")
+    known = type(weight) is int and 1 <= weight <= 1000
+    check(known, f"weight is {weight!r}; it must be a whole number from 1 to 1000")
+    timely = is_number(session_timeout_s) and 0 < session_timeout_s <= 86_400
+    check(timely, f"session_timeout_s is {brief(session_timeout_s)}; it must be more than 0 and at most 86400")
+    timely = drain_timeout_s is None or (is_number(drain_timeout_s) and drain_timeout_s >= 0)
+    check(timely, f"drain_timeout_s is {brief(drain_timeout_s)}; it must be 0 or more")
 
 
 def is_chroot(text: str) -> bool:
@@ -61,6 +75,45 @@ class Stat:
     version: int  # number of times its data was set
     session: int  # session id of an ephemeral node (`ephemeralOwner`), else 0
     mzxid: int = 0  # transaction that last set its data
+
+
+@dataclass(frozen=True, slots=True)
+class RedisOwners:
+    """Settings of owners of slots that are kept in the Redis of the messages, without ZooKeeper.
+
+    Args:
+        session_timeout_s: Seconds without contact, by Redis' clock, after which a worker's slots go to others; 1 to a
+            day. With Sentinel or Redis Cluster, set it above the duration of a failover. All workers of a Redis should
+            have the same.
+        worker_id: Name of this worker, unique among the live workers. A worker that restarts with the same name gets
+            its slots back. None generates a name.
+        weight: Capacity relative to the other workers, 1 to 1000.
+        drain_timeout_s: Seconds that a revoked slot waits for its last handler; then it is handed over regardless. None
+            uses the client's drain time.
+        replicas: Number of replicas that must confirm an acquisition, so that a failover rarely loses one; 0 to 100.
+
+    Raises:
+        InvalidValueError: A value is invalid.
+
+    Examples:
+        >>> RedisOwners(session_timeout_s=6, weight=2).session_timeout_s
+        6
+    """
+
+    session_timeout_s: float = 10.0
+    worker_id: str | None = None
+    weight: int = 1
+    drain_timeout_s: float | None = None
+    replicas: int = 0
+
+    def __post_init__(self) -> None:
+        check_worker(
+            "w" if self.worker_id is None else self.worker_id, self.session_timeout_s, self.weight, self.drain_timeout_s
+        )
+        text = f"session_timeout_s is {brief(self.session_timeout_s)}; in Redis it must be at least 1"
+        check(self.session_timeout_s >= 1, text)
+        known = type(self.replicas) is int and 0 <= self.replicas <= 100
+        check(known, f"replicas is {brief(self.replicas)}; it must be a whole number from 0 to 100")
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,6 +102,8 @@ class ZooKeeperClient:
     block. The other arguments are those of the coordinator.
     """
 
+    name = "ZooKeeper"
+
     def __init__(
         self,
         hosts: str,

@@ -39,8 +39,8 @@ def error_of(call: Call[Any], message: str) -> RmqError:
     match code:
         case "RMQ_FENCED" if detail[1:] == ["0"]:
             text = (
-                f"{target} is owned through ZooKeeper (epoch {detail[0]}), and this client has none: "
-                "give it zookeeper=..., or move the topic away with RmqClient.adopt"
+                f"{target} has an owner (epoch {detail[0]}), and this client owns no slots: give it the owners=... or "
+                "zookeeper=... of the topic's workers, or move the topic away with RmqClient.adopt"
             )
             return call.error(FencedError, text)
         case "RMQ_FENCED":
@@ -49,7 +49,7 @@ def error_of(call: Call[Any], message: str) -> RmqError:
             fenced.epoch = int(detail[0])
             return fenced
         case "RMQ_ENSEMBLE":
-            text = f"{target} is owned through ZooKeeper ensemble {detail[0]}, not through this one"
+            text = f"{target} is owned through ensemble {detail[0]}, not through this one"
             return call.error(EnsembleMismatchError, f"{text}; RmqClient.adopt moves it to this one")
         case "RMQ_PAST":
             return call.error(FixedTimePassedError, _passed(*map(int, reversed(detail))))

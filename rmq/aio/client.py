@@ -17,7 +17,7 @@ from rmq._model.handlers import check_async
 from rmq._model.topics import Topic
 from rmq._model.typed import PayloadT
 from rmq._model.workers import IDLE, Health
-from rmq._ownership import Coordinator
+from rmq._ownership import Coordinator, RedisOwners
 from rmq._processes.frozen_objects import frozen_objects
 from rmq._processes.service_manager import ServiceManager
 from rmq._processes.signals import exit_hung, handlers_put_back, require_main_thread
@@ -136,6 +136,7 @@ class RmqClient(Closing):
     Args:
         url: As for `rmq.RmqClient`.
         zookeeper: As for `rmq.RmqClient`.
+        owners: As for `rmq.RmqClient`.
         durability: As for `rmq.RmqClient`.
         replicas: As for `rmq.RmqClient`.
         timeout_s: As for `rmq.RmqClient`.
@@ -165,6 +166,7 @@ class RmqClient(Closing):
         url: str | None = None,
         *,
         zookeeper: str | Coordinator | None = None,
+        owners: str | RedisOwners | None = None,
         durability: str = "memory",
         replicas: int | None = None,
         timeout_s: float = 5.0,
@@ -178,6 +180,7 @@ class RmqClient(Closing):
             observers=self.observers,
             url=url,
             zookeeper=zookeeper,
+            owners=owners,
             durability=durability,
             replicas=replicas,
             timeout_s=timeout_s,

@@ -514,7 +514,7 @@ def test_adopting_from_the_command_line(
         client.producer(topic)
     connections.run(claim_slot(topic, 1, 0, owner=Owner(7, "old")))
     assert "old" in rmq("adopt", topic.name).out
-    assert "either --zookeeper" in rmq("adopt", topic.name, "--from", "old", code=2).err
+    assert "the new owner of the slots: --zookeeper" in rmq("adopt", topic.name, "--from", "old", code=2).err
     there = ("--zookeeper", zookeeper.hosts, "--chroot", new_chroot())
     shown = rmq("adopt", topic.name, *there)
     (new,) = re.findall(r"[0-9a-f-]{36}", shown.err)

@@ -87,6 +87,7 @@ class Ensemble:
 class SimulatedClient:
     """One session after another; as `rmq._ownership.zookeeper.ZooKeeperClient` looks to the coordinator."""
 
+    name = "ZooKeeper"
     refusal: str | None = None
     refused = False
 

@@ -42,6 +42,7 @@ from rmq._broker.dead import Turn as Turn
 from rmq._broker.dead import Untold as Untold
 from rmq._broker.keys import ENSEMBLES_KEY as ENSEMBLES_KEY
 from rmq._broker.keys import HISTORY_LOCK_KEY as HISTORY_LOCK_KEY
+from rmq._broker.keys import OWNERS_KEYS as OWNERS_KEYS
 from rmq._broker.keys import REDIS_KEY as REDIS_KEY
 from rmq._broker.keys import TOPICS_KEY as TOPICS_KEY
 from rmq._broker.keys import WORKER_INFOS_KEY as WORKER_INFOS_KEY

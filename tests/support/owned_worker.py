@@ -24,9 +24,10 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
-from rmq import Coordinator, Delivery, RmqClient
+from rmq import Coordinator, Delivery, RedisOwners, RmqClient
 from tests.support.core import monotonic_s
 
 TICK_S = 0.02
@@ -43,7 +44,7 @@ class Ledger:
         os.write(self._file, f"{line}\n".encode())
 
 
-def watch_time(ledger: Ledger, coordinator: Coordinator) -> None:
+def watch_time(ledger: Ledger, count_owned: Callable[[], int]) -> None:
     """Note every stretch in which this process did not run, and every change in the number of its slots."""
     last_s, owned = monotonic_s(), -1
     while True:
@@ -52,9 +53,15 @@ def watch_time(ledger: Ledger, coordinator: Coordinator) -> None:
         if now_s - last_s > PAUSE_S:
             ledger.note("pause", f"{now_s - last_s:.6f}")
         last_s = now_s
-        if (count := len(coordinator.owned())) != owned:
+        if (count := count_owned()) != owned:
             owned = count
             ledger.note("owns", owned)
+
+
+def owned_by(client: RmqClient) -> int:
+    """Return the number of slots from which a client's listeners may claim now."""
+    follower = client._listeners._follower  # pyright: ignore[reportPrivateUsage]
+    return 0 if follower is None else len(follower._coordinator.owned())  # pyright: ignore[reportPrivateUsage]
 
 
 class Cut:
@@ -62,7 +69,7 @@ class Cut:
 
     def __init__(self, path: str, zookeeper: str) -> None:
         self._path = path
-        self._zookeeper = {int(host.rpartition(":")[2]) for host in zookeeper.split(",")}
+        self._zookeeper = {int(host.rpartition(":")[2]) for host in zookeeper.split(",") if host}
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._connect = socket.socket.connect
         socket.socket.connect = lambda own, address: self._guarded(own, address)  # pyright: ignore
@@ -94,14 +101,15 @@ def main() -> None:
     )
     ledger = Ledger(options["ledger"])
     Cut(options["cut"], options["hosts"])
-    coordinator = Coordinator(
-        options["hosts"],
-        options["name"],
-        session_timeout_s=options["session_s"],
-        drain_timeout_s=options.get("drain_s", 10.0),
-        chroot=options.get("chroot", "/rmq"),
-    )
-    client = RmqClient(options["url"], zookeeper=coordinator)
+    session_s, drain_s = options["session_s"], options.get("drain_s", 10.0)
+    if options["hosts"]:
+        chroot = options.get("chroot", "/rmq")
+        coordinator = Coordinator(
+            options["hosts"], options["name"], session_timeout_s=session_s, drain_timeout_s=drain_s, chroot=chroot
+        )
+        client = RmqClient(options["url"], zookeeper=coordinator)
+    else:
+        client = RmqClient(options["url"], owners=RedisOwners(session_s, options["name"], drain_timeout_s=drain_s))
     shortest_s, longest_s = (each / 1000 for each in options["handle_ms"])
 
     def handle(delivery: Delivery) -> None:
@@ -113,7 +121,7 @@ def main() -> None:
 
     for name in options["topics"]:
         client.listener(client.topic(name), threads=options["threads"])(handle)
-    threading.Thread(target=watch_time, args=(ledger, coordinator), daemon=True).start()
+    threading.Thread(target=watch_time, args=(ledger, lambda: owned_by(client)), daemon=True).start()
     ledger.note("ready", 0)
     client.run(options.get("stop_s", 10.0))
     ledger.note("left", 0)

@@ -23,7 +23,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from rmq import PriorityMessage, RangeMergeMessage, RmqClient, RmqError, Topic, TopicType
 from rmq._ownership.documents import owner_path, owners_path
-from tests.support.core import monotonic_s
+from tests.support.core import OWNERS_KEYS, monotonic_s
 from tests.support.ledger import Story, read_ledger
 from tests.support.waiting import LIMIT_S, wait_until
 
@@ -172,7 +172,7 @@ class Rig:
 
     Args:
         url: Where Redis is.
-        hosts: Where ZooKeeper is.
+        hosts: Where ZooKeeper is; empty for owners in Redis.
         folder: For the ledger and the logs.
         topics: Two topics of 64 slots are usual.
         threads: Of each listener in a worker.
@@ -216,10 +216,11 @@ class Rig:
             "stop_s": stop_s,
             "chroot": self.chroot,
         }
-        self._kazoo: Any = KazooClient(hosts=hosts + self.chroot, timeout=10.0)
+        self._kazoo: Any = KazooClient(hosts=hosts + self.chroot, timeout=10.0) if hosts else None
 
     def __enter__(self) -> Rig:
-        self._kazoo.start(60)
+        if self._kazoo:
+            self._kazoo.start(60)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -229,8 +230,9 @@ class Rig:
                 worker.process.kill()
             worker.process.wait()
         self.client.close()
-        self._kazoo.stop()
-        self._kazoo.close()
+        if self._kazoo:
+            self._kazoo.stop()
+            self._kazoo.close()
 
     def start(self, *names: str, **options: Any) -> None:
         """Start workers; options replace those of the rig."""
@@ -241,7 +243,9 @@ class Rig:
     # --- who owns what
 
     def owners(self) -> dict[tuple[str, int], str]:
-        """Return (topic, slot) -> worker, as ZooKeeper has it; what can't be read is left out."""
+        """Return (topic, slot) -> worker, as ZooKeeper or Redis has it; what can't be read is left out."""
+        if self._kazoo is None:
+            return {key: owner for key, (owner, _) in self.in_redis().items()}
         owners: dict[tuple[str, int], str] = {}
         try:
             for topic in self.topics:
@@ -255,6 +259,20 @@ class Rig:
         except (KazooException, KazooTimeoutError):
             pass
         return owners
+
+    def in_redis(self) -> dict[tuple[str, int], tuple[str, tuple[int, int]]]:
+        """Return (topic, slot) -> worker, and the epoch and session of its owner node, for owners in Redis."""
+        try:
+            flat: Any = self.client._connections.command("HGETALL", OWNERS_KEYS["nodes"])  # pyright: ignore[reportPrivateUsage]
+        except RmqError:
+            return {}
+        found: dict[tuple[str, int], tuple[str, tuple[int, int]]] = {}
+        for path, node in zip(flat[::2], flat[1::2], strict=True):
+            _, *place = path.decode().split("/")
+            epoch, _, _, session, owner = node.split(b" ", 4)
+            if place[0] == "owners" and len(place) == 3:
+                found[place[1], int(place[2])] = owner.decode(), (int(epoch), int(session))
+        return found
 
     def wait_owned(self, *names: str, timeout_s: float = LIMIT_S, even: bool = True) -> float:
         """Wait until the named workers, by default all, own all slots, as evenly as stated; return how long it took."""

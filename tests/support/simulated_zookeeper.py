@@ -88,12 +88,14 @@ class SimulatedZooKeeper:
                 self.nodes[path] = (data, Stat(node[1].czxid, version + 1, node[1].session, self.zxid))
                 self.fire(path)
                 return True
-            case Release(path, guard):
+            case Release(path, guard, version):
                 if guard not in self.nodes:
+                    return False
+                if path in self.nodes and version not in (-1, self.nodes[path][1].version):
                     return False
                 if path in self.nodes:
                     stat = self.nodes[path][1]
-                    if stat.session != session:  # only where ours was deleted by hand, and another one made
+                    if stat.session not in (session, 0):  # only where ours was deleted by hand, and another one made
                         assert any(deleted == path for deleted, _ in self.deleted)
                         self.deleted.add((path, stat.czxid))
                     self.delete(path)

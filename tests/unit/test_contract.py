@@ -37,6 +37,7 @@ def key_names() -> set[str]:
     names |= {keys.group_rate_key("T", "G"), keys.spark_queries_key("T")}
     names |= {keys.history_key(None), keys.history_key("T")}
     names |= {value for name, value in vars(keys).items() if name.endswith("_KEY")}
+    names |= {*keys.OWNERS_KEYS.values()}
     return {name.replace("T_7", "T_n") for name in names}
 
 

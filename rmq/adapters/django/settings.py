@@ -10,7 +10,7 @@ from django.core.exceptions import ImproperlyConfigured
 from rmq import RmqClient
 from rmq.spi import chosen_url
 
-OPTIONS = ("URL", "ZOOKEEPER", "DURABILITY", "REPLICAS", "TIMEOUT_S", "DEADLINE_S")
+OPTIONS = ("URL", "ZOOKEEPER", "OWNERS", "DURABILITY", "REPLICAS", "TIMEOUT_S", "DEADLINE_S")
 
 
 def client_options() -> dict[str, Any]:

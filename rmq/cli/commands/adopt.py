@@ -1,9 +1,9 @@
-"""`rmq adopt`: moves a topic's slots to another ZooKeeper ensemble."""
+"""`rmq adopt`: moves a topic's slots to another keeper of owners."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -24,29 +24,37 @@ def adopt(
     zookeeper_ca: ZooKeeperCa = None,
     zookeeper_cert: ZooKeeperCert = None,
     zookeeper_key: ZooKeeperKey = None,
+    owners: Annotated[Literal["redis"] | None, typer.Option()] = None,
     no_zookeeper: Annotated[bool, typer.Option("--no-zookeeper")] = False,
     from_ensemble: Annotated[str | None, typer.Option("--from", metavar="ENSEMBLE")] = None,
 ) -> None:
-    """Show which ZooKeeper ensembles own a topic's slots, or move the slots to another ensemble.
+    """Show which ensembles own a topic's slots, or move the slots to another ensemble.
+
+    An ensemble is that of a ZooKeeper, or the owners in a Redis, redis: and its identity.
 
     Options:
         zookeeper: The ensemble to move the slots to.
+        owners: `redis`: move the slots to owners that Redis keeps.
         chroot: Path of RMQ's nodes in the ensemble.
-        no_zookeeper: Move the slots to consumers without ZooKeeper.
+        no_zookeeper: Move the slots to consumers without owners.
         from_ensemble: The ensemble to move the slots from. Without it, nothing is changed.
     """
-    if from_ensemble is not None and (zookeeper is None) is not no_zookeeper:
+    named = {"--owners": owners is not None, "--zookeeper": zookeeper is not None, "--no-zookeeper": no_zookeeper}
+    given = [option for option, is_given in named.items() if is_given]
+    if len(given) > 1:
+        raise InvalidValueError(f"{' and '.join(given)} cannot be combined: a slot has one owner")
+    if from_ensemble is not None and not given:
         raise InvalidValueError(
-            "--from requires the new owner of the slots: either --zookeeper HOST:PORT,... or --no-zookeeper"
+            "--from requires the new owner of the slots: --zookeeper HOST:PORT,..., --owners redis or --no-zookeeper"
         )
     auth = login(zookeeper_user, "--zookeeper-user")
     files = {"--zookeeper-ca": zookeeper_ca, "--zookeeper-cert": zookeeper_cert, "--zookeeper-key": zookeeper_key}
     tls = encryption(files)
     coordinator = None if zookeeper is None else Coordinator(zookeeper, chroot=chroot, auth=auth, tls=tls)
-    with RmqClient(session.options.url, zookeeper=coordinator, deadline_s=DEADLINE_S) as client:
+    with RmqClient(session.options.url, zookeeper=coordinator, owners=owners, deadline_s=DEADLINE_S) as client:
         adoption = client.adopt(topic, from_ensemble)
     if from_ensemble is not None:
-        there = shown(adoption.ensemble) or "consumers without ZooKeeper"
+        there = shown(adoption.ensemble) or "consumers without owners"
         moved = f"{adoption.moved:,} of {sum(adoption.stored.values()):,} slots moved to {there}"
         session.result(asdict(adoption), moved)
         return
@@ -56,10 +64,10 @@ def adopt(
     }
     table = table_of(columns, sorted(adoption.stored.items()))
     session.overview(asdict(adoption), table, "")
-    if zookeeper is None or session.json:
+    if not adoption.ensemble or session.json:
         return
-    session.note(f"the ensemble of --zookeeper is {adoption.ensemble}; --from ENSEMBLE moves the slots to it")
-    if adoption.ensemble in adoption.stored:
+    session.note(f"the ensemble of {given[0]} is {adoption.ensemble}; --from ENSEMBLE moves the slots to it")
+    if zookeeper is not None and adoption.ensemble in adoption.stored:
         session.note(
             "this ensemble already owns slots; if it was restored from a backup, --from gives it a new identity "
             "before the move"

@@ -41,6 +41,7 @@ class Settings:
         threads: Number of threads of each listener. Overrides each listener's setting.
         handlers: Maximum number of handlers that run in parallel in a process, over all listeners.
         idle: How to wait for messages. economy sends few commands, for servers that are billed per command.
+        owners: `redis`: own slots, with the owners kept in Redis; for a client that names neither owners nor zookeeper.
         exit_when_hung: Once a handler has run for longer than its listener's timeout, let the others finish, and end
             with exit code 75.
         log_level: Log level of stderr.
@@ -53,6 +54,7 @@ class Settings:
     threads: Annotated[int | None, typer.Option(min=1, max=1000, metavar="N")] = None
     handlers: Annotated[int | None, typer.Option(min=1, max=10000, metavar="N")] = None
     idle: Annotated[Literal["normal", "economy"], typer.Option()] = "normal"
+    owners: Annotated[Literal["redis"] | None, typer.Option()] = None
     exit_when_hung: Annotated[bool, typer.Option("--exit-when-hung")] = False
     log_level: Annotated[Level, typer.Option()] = "info"
     log_format: Annotated[Literal["text", "json"], typer.Option()] = "text"
@@ -122,6 +124,7 @@ def _command(target: str, settings: Settings) -> list[str]:
     options = ["--supervised", f"--drain={settings.drain_s}"]
     for name in (
         "idle",
+        "owners",
         "log_level",
         "log_format",
         "threads",
@@ -155,6 +158,8 @@ def run_one(target: str, settings: Settings, supervised: bool = False) -> None:
     """
     client = load_client(target)
     _check_url(client, target, supervised)
+    if settings.owners is not None:
+        client._choose_owners(settings.owners)  # pyright: ignore[reportPrivateUsage]
     log.info("%s runs on %s, process %d", target, client.shown_url, os.getpid())
     if settings.log_format == "json":
         client.observers.all.append(LogContext())

@@ -217,7 +217,7 @@ class OwnedSlots:
     def _note_fenced(self, fenced: Mapping[int, int], owners: Mapping[int, Owner]) -> None:
         """Report newer epochs found in Redis to the coordinator, which does not know of their owners yet."""
         for slot, epoch in fenced.items():
-            self._coordinator.fenced(epoch, owners[slot].ensemble)
+            self._coordinator.fenced(epoch, owners[slot].ensemble, (self.place, slot))
             if self._fenced.get(slot) != owners[slot]:
                 self._fenced[slot] = owners[slot]
                 text = "slot %d of topic %s has a newer owner (epoch %d); this query owned it in epoch %d"

@@ -21,6 +21,7 @@ from rmq import (
     Merge,
     PriorityMessage,
     RangeMergeMessage,
+    RedisOwners,
     RmqClient,
     StreamMessage,
     Sum,
@@ -40,9 +41,9 @@ OPERATIONS = Path(__file__).resolve().parents[3] / "docs" / "operate" / "operati
 
 
 def documented() -> list[list[str]]:
-    """The ACLs of the page: for all but streams, and for streams."""
+    """The ACLs of the page: for all but streams and owners, for streams, and for owners."""
     found = re.findall(r"```\n(ACL SETUSER.*?)```", OPERATIONS.read_text("utf-8"), re.DOTALL)
-    assert len(found) == 2
+    assert len(found) == 3
     return [text.split() for text in found]
 
 
@@ -71,7 +72,7 @@ def test_no_command_is_missing_and_none_is_granted_in_vain() -> None:
             plain.add(f"{command}|{sub}" if command in ("XINFO", "XGROUP") else command)
     by_hand = {"evalsha", "script|load", "info", "subscribe", "unsubscribe", "publish", "ping"}
     by_hand |= {"hkeys", "hsetnx", "lrange"}  # the registry and the history read and write without a script
-    by_hand |= {"get", "set"}  # workers with ZooKeeper compare their Redis by its identity
+    by_hand |= {"get", "set"}  # workers with owners compare their Redis by its identity
     by_hand |= {"multi", "exec", "hgetall"}  # Spark reads a slot at one instant in a transaction
     granted = {right[1:] for acl in documented() for right in acl if right.startswith("+")}
     assert granted == {command.lower() for command in plain} | by_hand
@@ -211,6 +212,16 @@ def test_a_query_follows_a_stream_under_the_documented_rights() -> None:
         assert run(calls.advance(topic, 0, "files", "driver", walked.last, 5, 0))
         assert run(calls.lock_run(topic, "files", "run", 1_000, keep=False))[0] == "run"
         assert run(calls.trim(topic, 0, "files", "driver", walked.last)).number == 5
+
+
+def test_slots_are_owned_in_redis_under_the_documented_rights() -> None:
+    with served(documented()) as client, RmqClient(client.url, owners=RedisOwners(2)) as worker:
+        jobs, seen = Topic("shop.jobs", TopicType.PRIORITY, slots=4), list[int | None]()
+        worker.listener(jobs)(lambda delivery: seen.append(delivery.fencing_token))
+        worker.start()
+        client.producer(jobs).send(PriorityMessage("a", 100))
+        wait_until(lambda: seen)
+        assert seen[0]
 
 
 def test_the_dashboard_shows_all_under_the_documented_rights() -> None:

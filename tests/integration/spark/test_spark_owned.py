@@ -278,7 +278,7 @@ def test_mistakes_are_told_before_anything_is_read(site: Site, redis_url: str) -
         node = f"{site.chroot}/topics/{site.topic.name}"
         zookeeper.set(node, data_of(zookeeper, node).replace(b'"slots":4', b'"slots":8'))
     query = site.query()
-    with pytest.raises(TopicMismatchError, match=r"registered in ZooKeeper as PRIORITY with 8 slots, not as .* 4"):
+    with pytest.raises(TopicMismatchError, match=r"registered for its owners as PRIORITY with 8 slots, not as .* 4"):
         query.plan()
     assert site.sender.inspect(site.topic).stats().in_flight == 0
 

@@ -13,7 +13,7 @@ import pytest
 
 from rmq import Collect, Fixed, Merge, Sliding, Sum, Topic, TopicType, WhenFull
 from rmq._broker.binding import FILLED_IN, SETTINGS, BoundScript
-from rmq._broker.keys import GroupKeys, QueryKeys, SlotKeys, slot_keys
+from rmq._broker.keys import OWNERS_KEYS, GroupKeys, QueryKeys, SlotKeys, slot_keys
 from rmq._broker.sends import merge_rules
 from rmq._model.scores import ages_for
 from rmq._transport.script_library import default_scripts
@@ -158,7 +158,7 @@ def test_keys_come_in_the_order_of_the_header() -> None:
 
 
 def test_every_key_of_a_header_has_a_name_that_the_table_of_keys_knows() -> None:
-    known = {*SlotKeys.__slots__, *GroupKeys.__slots__, *QueryKeys.__slots__}
+    known = {*SlotKeys.__slots__, *GroupKeys.__slots__, *QueryKeys.__slots__, *OWNERS_KEYS}
     own = {
         "bucket",
         "limit",

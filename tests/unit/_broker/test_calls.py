@@ -221,7 +221,7 @@ CLAIM = claim_slot(FIXED, 1, 1)
 @pytest.mark.parametrize(
     ("call", "message", "kind", "text"),
     [
-        (CLAIM, "RMQ_FENCED 7 0", FencedError, "slot 1 of topic t is owned through ZooKeeper (epoch 7)"),
+        (CLAIM, "RMQ_FENCED 7 0", FencedError, "slot 1 of topic t has an owner (epoch 7)"),
         (CLAIM, "RMQ_ENSEMBLE zk", EnsembleMismatchError, "ensemble zk, not through this one; RmqClient.adopt"),
         (SEND, "RMQ_PAST 99 40", FixedTimePassedError, "fixed_time 40 is in the past: Redis' time is 99 ms"),
         (

@@ -22,6 +22,7 @@ SESSION_S = 9.0
 class Client:
     """A connection to a simulated ZooKeeper that lets nobody lead."""
 
+    name = "ZooKeeper"
     session_timeout_s = SESSION_S
 
     def __init__(self) -> None:
