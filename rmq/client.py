@@ -53,8 +53,8 @@ class RmqClient:
         url: `redis://`, `rediss://`, `unix://`, `redis+sentinel://host1,host2/service`,
             `redis+cluster://host1,host2`, `embedded:///folder` (a Redis that RMQ starts, with its data in that folder,
             shared by all processes with this URL) or `embedded://` (a temporary Redis for this client alone: its
-            messages are lost when the client closes). The default is `RMQ_URL` from the environment; without it,
-            `embedded://` with a warning in the log.
+            messages are lost when the client closes). The default is `RMQ_URL` from the environment, or the text of
+            the file that `RMQ_URL_FILE` names; without both, `embedded://` with a warning in the log.
         zookeeper: `host:port,host:port`, or a `Coordinator` with options, which can be started once. Listeners then
             own slots: each slot belongs to one thread of one worker in the whole cluster. Without `zookeeper` and
             `owners` all processes share all slots.

@@ -32,13 +32,15 @@ Requests to web servers:
     `allows_host`, `is_loopback` and `network_of`, which keep pages of other sites away from a server on this machine.
     `HttpServer` serves an `Application` on a port that `serve_on` finds, `serve_health` the health of a process.
 Processes:
-    `chosen_url` (the URL of Redis that a program or its environment names), `listener_decorator` (makes a function a
-    handler), `run_reloading` and `RELOADED` (restart at a change of a file), `end_with_parent`, `until_signal` (an
-    event that SIGTERM and SIGINT set), `monotonic_s` (a clock that never jumps), `login` and `encryption` (access to
-    ZooKeeper by options and environment).
+    `chosen_url` (the URL of Redis that a program or its environment names), `URL_VARIABLE` (the name of the environment
+    variable), `listener_decorator` (makes a function a handler), `run_reloading` and `RELOADED` (restart at a change of
+    a file), `end_with_parent`, `until_signal` (an event that SIGTERM and SIGINT set), `monotonic_s` (a clock that never
+    jumps), `login` and `encryption` (access to ZooKeeper by options and environment), `read_secret` (a password in a
+    file).
 """
 
 from rmq._admin.history import minute_of, minute_of_stream, sum_of
+from rmq._io.secret_files import read_secret
 from rmq._listening.listener import listener_decorator
 from rmq._model.display import counted, dashed, from_now, json_payload, milliseconds, safe_lines, shown, span, when
 from rmq._model.entries import check_group, id_key
@@ -68,17 +70,17 @@ from rmq._processes.signals import until_signal
 from rmq._processes.supervisor import end_with_parent
 from rmq._status.findings import Finding, Reading, TopicReading, all_well, findings_of, worst_first
 from rmq._status.reading import rates_between, read_all, read_or, read_servers, read_topic, with_trouble
-from rmq._transport.urls import chosen_url
+from rmq._transport.urls import URL_VARIABLE, chosen_url
 
 # fmt: off
 __all__ = [
-    "MOST_CONTEXT", "RELOADED", "TOTALS", "AnyPlace", "Application", "Finding", "HttpServer", "Message", "PayloadT",
-    "Reading", "TopicReading", "age_words", "all_well", "allows_host", "check_async", "check_group", "checked_slots",
-    "chosen_url", "count_words", "counted", "dashed", "encryption", "end_with_parent", "findings_of", "from_now",
-    "id_key", "is_loopback", "items_words", "json_payload", "labelled_value", "listener_decorator", "login",
+    "MOST_CONTEXT", "RELOADED", "TOTALS", "URL_VARIABLE", "AnyPlace", "Application", "Finding", "HttpServer", "Message",
+    "PayloadT", "Reading", "TopicReading", "age_words", "all_well", "allows_host", "check_async", "check_group",
+    "checked_slots", "chosen_url", "count_words", "counted", "dashed", "encryption", "end_with_parent", "findings_of",
+    "from_now", "id_key", "is_loopback", "items_words", "json_payload", "labelled_value", "listener_decorator", "login",
     "merge_name", "merge_words", "milliseconds", "minute_of", "minute_of_stream", "monotonic_s", "network_of",
-    "rates_between", "read_all", "read_context", "read_or", "read_servers", "read_topic", "run_reloading", "safe_lines",
-    "sends_words", "serve_health", "serve_on", "shown", "span", "sum_of", "until_signal", "value_words", "when",
-    "with_trouble", "worst_first", "written_context",
+    "rates_between", "read_all", "read_context", "read_or", "read_secret", "read_servers", "read_topic",
+    "run_reloading", "safe_lines", "sends_words", "serve_health", "serve_on", "shown", "span", "sum_of", "until_signal",
+    "value_words", "when", "with_trouble", "worst_first", "written_context",
 ]
 # fmt: on

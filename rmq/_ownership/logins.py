@@ -1,10 +1,11 @@
-"""ZooKeeper login and TLS from options. Passwords come from environment variables, never from options."""
+"""ZooKeeper login and TLS from options. Passwords come from the environment or from files, never from options."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 
+from rmq._io.secret_files import secret
 from rmq._ownership.values import DigestAuth, Tls, check
 
 PASSWORD = "RMQ_ZOOKEEPER_PASSWORD"  # noqa: S105 - the name of a variable
@@ -26,7 +27,7 @@ def login(user: str | None, option: str, environment: Mapping[str, str] = os.env
     """
     if user is None:
         return None
-    password = environment.get(PASSWORD)
+    password = secret(PASSWORD, environment)
     check(password is not None, f"{option} needs a password: set the environment variable {PASSWORD}")
     return DigestAuth(user, password or "")
 
@@ -49,4 +50,4 @@ def encryption(files: Mapping[str, str | None], environment: Mapping[str, str] =
     for option, path in files.items():
         known = path is None or (option == ca_option and path == SYSTEM) or os.path.isfile(path)
         check(known, f"{option} is {path!r:.200}, but there is no such file")
-    return Tls(None if ca == SYSTEM else ca, cert, key, environment.get(KEY_PASSWORD))
+    return Tls(None if ca == SYSTEM else ca, cert, key, secret(KEY_PASSWORD, environment))

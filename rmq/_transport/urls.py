@@ -1,4 +1,4 @@
-"""Parses the URLs of Redis. Pure."""
+"""Parses the URLs of Redis. Reads nothing but the environment, and the file that RMQ_URL_FILE names."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
+from rmq._io.secret_files import secret
 from rmq._io.wire import CredentialProvider, Credentials
 from rmq.errors import InvalidUrlError, InvalidValueError
 
@@ -158,12 +159,12 @@ def _split(url: str) -> SplitResult:
 
 
 def parse_url(url: str | None) -> RedisUrl:
-    """Parse a URL; `None` uses `RMQ_URL` from the environment, or else `embedded://` with `chosen` False.
+    """Parse a URL; `None` uses `RMQ_URL`, or the file `RMQ_URL_FILE`, or else `embedded://` with `chosen` False.
 
     Raises:
         InvalidUrlError: It is not a text, is empty, has an unknown scheme, or a part that the scheme does not support.
     """
-    if url is None and (url := os.environ.get(URL_VARIABLE)) is None:
+    if url is None and (url := secret(URL_VARIABLE)) is None:
         return RedisUrl(DEFAULT_URL, Topology.EMBEDDED, chosen=False)
     if not isinstance(url, str):  # pyright: ignore[reportUnnecessaryIsInstance] - its value may be a password
         raise InvalidUrlError(f"the URL is of type {type(url).__name__}; it must be a text: {URL_FORMS}")

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
+from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 from operator import attrgetter
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, cast
 
 import typer
+from typer.core import TyperGroup
 
 from rmq import __version__
 from rmq.cli.commands import (
@@ -31,8 +35,10 @@ from rmq.cli.commands import (
     worker,
 )
 from rmq.cli.commands.cluster import cluster_app
-from rmq.cli.console import GlobalOptions, Json, Url, Verbose, command, make_group, register
-from rmq.spi import shown
+from rmq.cli.console import GlobalOptions, Json, Session, Url, Verbose, command, make_group, register, settable
+from rmq.cli.settings_file import SERVICES, VARIABLE, read_settings
+from rmq.errors import RmqError
+from rmq.spi import URL_VARIABLE, shown
 
 app = make_group(
     "RMQ: a message queue on Redis that merges duplicates, orders by priority, and delivers at a given time.",
@@ -58,13 +64,32 @@ def take_global_options(
     url: Url = None,
     json: Json = False,
     verbose: Verbose = False,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            envvar=VARIABLE,
+            show_envvar=False,
+            help=f"Settings file.  \\[default: {VARIABLE}, else rmq.toml, or \\[tool.rmq] in pyproject.toml]",
+        ),
+    ] = None,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Store the global options that are given before the command."""
     del version
-    ctx.obj = GlobalOptions(url, json, verbose)
+    ctx.obj = options = GlobalOptions(url, json, verbose)
+    commands = cast("TyperGroup", ctx.command).commands
+    known = {name: settable(commands[name]) for name in SERVICES}
+    try:
+        settings = read_settings(config, known)
+    except RmqError as error:
+        raise Session(options).fail(error) from None
+    ctx.default_map = dict(settings.options)
+    if url is None and not {URL_VARIABLE, f"{URL_VARIABLE}_FILE"} & os.environ.keys():
+        ctx.obj = replace(options, url=settings.url)
 
 
 register(app, send.send, consume.consume, status.status, stats.stats, messages.peek, messages.cancel)

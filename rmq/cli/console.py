@@ -27,6 +27,7 @@ from typer.models import OptionInfo, ParameterInfo
 
 from rmq import DeadMessage, FoundMessage, JsonFormatter, RmqClient, Topic, TopicType
 from rmq.cli.parsing import with_own_parser
+from rmq.cli.settings_file import SERVICES, variable_of
 from rmq.errors import EnsembleMismatchError, FencedError, InvalidValueError, RmqError
 from rmq.spi import chosen_url, safe_lines, shown
 
@@ -236,7 +237,7 @@ def command(app: typer.Typer, name: str | None, function: Callable[Concatenate[S
             return
         session = Session(options)
         try:
-            names = {each.name: each.opts[0] for each in ctx.command.params}
+            names = {each.name: _given_as(ctx, each) for each in ctx.command.params}
             for name, text in required.items():
                 if own[name] is None:
                     raise InvalidValueError(f"{names[name]} is required: {text}")
@@ -258,6 +259,8 @@ def command(app: typer.Typer, name: str | None, function: Callable[Concatenate[S
     ]
     required = {each.name: _option_of(each).help for each in own if _is_required(each)}
     own = [with_own_parser(_not_required(each) if each.name in required else each) for each in own]
+    if function.__name__ in SERVICES:
+        own = [_with_variable(each, function.__name__) for each in own]
     parameters = [shared["ctx"], *own, *(shared[each] for each in ("url", "json", "verbose"))]
     functools.update_wrapper(call, function)
     call.__doc__ = text
@@ -268,6 +271,35 @@ def command(app: typer.Typer, name: str | None, function: Callable[Concatenate[S
         app.callback(cls=_Group, invoke_without_command=True) if name is None else app.command(name, cls=_Command)
     )
     register_call(call)
+
+
+def settable(command: Any) -> dict[str, Any]:
+    """Return the parameters of a service that its table in the settings file may have, by their names there."""
+    own = [each for each in command.params if each.name not in ("url", "json", "verbose")]
+    return {each.opts[0].lstrip("-"): each for each in own if not getattr(each, "hidden", False)}
+
+
+def _given_as(ctx: typer.Context, parameter: Any) -> str:
+    """Return how a value was given: the name of an option or argument, a variable, or a setting of the file."""
+    source = getattr(ctx.get_parameter_source(parameter.name), "name", "")
+    option: str = parameter.opts[0]
+    if source == "ENVIRONMENT":
+        return variable_of(ctx.command.name or "", option)
+    if source == "DEFAULT_MAP":
+        return f"{ctx.command.name}.{option.lstrip('-')} in the settings file"
+    return option
+
+
+def _with_variable(parameter: inspect.Parameter, command: str) -> inspect.Parameter:
+    """Return an option or argument of a service that can be set by an environment variable, too."""
+    plain, *rest = get_args(parameter.annotation)
+    described = [copy.copy(each) for each in rest]
+    for each in described:
+        if isinstance(each, ParameterInfo) and not each.hidden:
+            named = (each.default, *(each.param_decls or ()))  # typer takes the first name as a default
+            names = [name for name in named if isinstance(name, str) and name.startswith("-")]
+            each.envvar, each.show_envvar = variable_of(command, [*names, parameter.name][0]), False
+    return parameter.replace(annotation=Annotated[plain, *described])
 
 
 _KINDS = {"<int>": "N", "<float>": "NUMBER", "<str>": "TEXT", "<bytes>": "TEXT"}

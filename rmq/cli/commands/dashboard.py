@@ -10,6 +10,7 @@ import typer
 
 from rmq.cli.console import Session
 from rmq.errors import InvalidValueError, RmqError
+from rmq.spi import read_secret
 
 if TYPE_CHECKING:
     from rmq.dashboard.settings import Credentials
@@ -63,10 +64,7 @@ def _credentials(user: str | None, password_file: Path | None) -> Credentials | 
     user = user or os.environ.get(USER_VARIABLE)
     password = os.environ.get(PASSWORD_VARIABLE)
     if password_file is not None:
-        try:
-            password = password_file.read_text("utf-8").rstrip("\r\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidValueError(f"password file {password_file} cannot be read: {error}") from None
+        password = read_secret(password_file, "--password-file")
     if (user is None) != (password is None):
         raise InvalidValueError(
             f"a login needs a user (--user or {USER_VARIABLE}) and a password (--password-file or {PASSWORD_VARIABLE})"

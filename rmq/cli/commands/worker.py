@@ -17,12 +17,13 @@ import typer
 
 from rmq import Health, LogContext, RmqClient
 from rmq._processes.supervisor import Supervisor
-from rmq._transport.urls import URL_FORMS, URL_VARIABLE
+from rmq._transport.urls import URL_FORMS
 from rmq.cli.commands.metrics import load_metrics
 from rmq.cli.console import Session, log_to_stderr
+from rmq.cli.settings_file import VARIABLE, variable_of
 from rmq.client import DRAIN_S
 from rmq.errors import InvalidUrlError, InvalidValueError, RmqError
-from rmq.spi import counted, end_with_parent, run_reloading, serve_health
+from rmq.spi import URL_VARIABLE, counted, end_with_parent, run_reloading, serve_health
 
 log = logging.getLogger("rmq.worker")
 
@@ -103,6 +104,7 @@ def worker(
             raise InvalidValueError(f"--{what}-host {host!r} requires --{what}-port")
     if session.options.url is not None:
         os.environ["RMQ_URL"] = session.options.url  # for a client that names no URL of its own
+    _keep_settings_from_children()
     if reload:
         if processes is not None:
             raise InvalidValueError(
@@ -117,6 +119,13 @@ def worker(
     if supervised:
         end_with_parent()
     run_one(target, settings, supervised)
+
+
+def _keep_settings_from_children() -> None:
+    """Remove this command's settings from the environment: its processes get them as arguments."""
+    for name in [name for name in os.environ if name.startswith(variable_of("worker", ""))]:
+        del os.environ[name]
+    os.environ[VARIABLE] = os.devnull
 
 
 def _command(target: str, settings: Settings) -> list[str]:
