@@ -15,10 +15,7 @@ from pathlib import Path
 
 from benchmarks.support.harness import LOAD, RESULTS, ROOT, Document
 
-PAGES = (
-    ROOT / "docs" / "internals" / "performance.md",
-    *(ROOT / "docs" / "guide" / f"{name}.md" for name in ("merging_rivals", "streams")),
-)
+PAGES = (*(ROOT / "docs" / "internals" / f"{name}.md" for name in ("performance", "measurements", "merging_rivals")),)
 MODULES = {
     "cost": "benchmarks.cost",
     "throughput": "benchmarks.throughput",

@@ -11,17 +11,13 @@ from docs_site.staging import SiteError
 
 SECTIONS = {
     "tutorial": "Tutorial",
-    "topics": "Topic types",
     "guide": "Guide",
-    "coming-from": "Coming from",
+    "coming-from": "Compare",
     "operate": "Operate",
     "internals": "Internals",
     "reference": "Reference",
 }
 """Folders of docs/ -> section for the pages that mkdocs.yml does not name."""
-LEFT_OUT = "source/"
-"""Pages of code, to which other pages link."""
-
 Entries = list[Any]
 
 
@@ -43,8 +39,7 @@ def complete(entries: Entries, pages: Path) -> Entries:
     if gone := sorted(set(named) - there):
         raise SiteError(f"the nav of mkdocs.yml names {', '.join(gone)}: docs/ has no such page")
     for page in sorted(there - set(named)):
-        if not page.startswith(LEFT_OUT):
-            section(entries, page.partition("/")[0]).append({title_of(pages / page): page})
+        section(entries, page.partition("/")[0]).append({title_of(pages / page): page})
     return entries
 
 

@@ -1,7 +1,7 @@
-"""Puts together the pages of the site: docs/ as it stands, and a page for each other file that they link to.
+"""Puts together the pages of the site: docs/ as it stands, and a copy of each other file that they link to.
 
 The pages in docs/ are read in the repository, too. There, a link may lead to any file: code, tests, results. The site
-has such a file as a page of its own, so that it needs no other host.
+has such a file as plain text, so that it needs no other host. It is no page: search and navigation leave it out.
 """
 
 from __future__ import annotations
@@ -16,16 +16,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = "docs"
-TEXTS = {
-    ".py": "python", ".lua": "lua", ".toml": "toml", ".json": "json", ".yml": "yaml", ".md": "markdown",
-    ".pml": "c", ".txt": "text", ".sh": "bash", ".cfg": "ini", "": "text",
-}  # fmt: skip
-"""Endings of the files that become pages of code, and the language of each."""
+TEXTS = {".py", ".lua", ".toml", ".json", ".yml", ".md", ".pml", ".txt", ".sh", ".cfg", ""}
+"""Endings of the files that a browser shows as text."""
 PICTURES = {".png", ".svg"}
 PLACED = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 """Files of the repository that are pages under another name."""
-MOST_CHARACTERS = 200_000
-"""What a page shows of a file. The rest of the results' figures is read by programs only."""
 
 _FENCED = re.compile(r"^(```|~~~).*?^\1[ \t]*$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<=\]\()([^)\s]+)(?=\))")
@@ -48,7 +43,7 @@ class Staging:
     folder: Path
     root: Path = ROOT
     sources: dict[str, str] = field(default_factory=dict[str, str])
-    """Files of the repository that pages link to -> page, or picture, in the site."""
+    """Files of the repository that pages link to -> text, or picture, in the site."""
 
     def stage(self) -> None:
         """Write all pages.
@@ -97,7 +92,7 @@ class Staging:
             return source.removeprefix(f"{DOCS}/")
         if source not in self.sources:
             suffix = Path(source).suffix
-            self.sources[source] = f"source/{source}" if suffix in PICTURES else f"source/{source}.md"
+            self.sources[source] = f"source/{source}" if suffix in PICTURES else f"source/{source}.txt"
         return self.sources[source]
 
     def _write_source(self, source: str, page: str) -> None:
@@ -106,20 +101,16 @@ class Staging:
         if path.suffix in PICTURES:
             shutil.copyfile(path, target)
         elif path.is_dir():
-            names = sorted(each.name for each in path.iterdir() if each.name != "__pycache__")
-            target.write_text(_source_page(source, "\n".join(f"- `{name}`" for name in names)), "utf-8")
+            _write(target, "\n".join(sorted(each.name for each in path.iterdir() if each.name != "__pycache__")))
         elif path.suffix in TEXTS:
-            text = path.read_text("utf-8")
-            cut = "" if len(text) <= MOST_CHARACTERS else f"\n\nThe first {MOST_CHARACTERS:,} characters are shown."
-            code = f"``````{TEXTS[path.suffix]}\n{text[:MOST_CHARACTERS].rstrip()}\n``````{cut}"
-            target.write_text(_source_page(source, code), "utf-8")
+            _write(target, path.read_text("utf-8"))
         else:
             raise SiteError(f"a page links to {source}: the site cannot show files that end in {path.suffix!r}")
 
 
-def _source_page(source: str, text: str) -> str:
-    """Return a page of a file. The search leaves it out: it is for the pages that explain."""
-    return f"---\nsearch:\n  exclude: true\nhide:\n  - toc\n---\n\n# `{source}`\n\n{text}\n"
+def _write(target: Path, text: str) -> None:
+    """Write a text with the mark by which browsers know UTF-8, also where a server names no encoding."""
+    target.write_text(text, "utf-8-sig")
 
 
 def outside_fences(text: str, change: Callable[[str], str]) -> str:

@@ -19,9 +19,9 @@ from tests.support.unmeasured import unmeasured
 pytestmark = [*MARKS, pytest.mark.slow]
 
 PAGES = (
-    "index", "tutorial/2-merge", "tutorial/6-workers", "topics/index", "guide/merging", "guide/comparison",
+    "index", "tutorial/2-merge", "tutorial/6-workers", "guide/topics", "guide/merging", "guide/comparison",
     "coming-from/celery", "reference/index", "reference/topics", "internals/semantics", "internals/architecture",
-    "operate/ownership", "guide/demo", "source/rmq/_transport/rpc_ids.py",
+    "operate/ownership", "guide/demo",
 )  # fmt: skip
 
 
@@ -105,7 +105,7 @@ def test_the_search_finds_a_public_name(browser: Browser, address: str) -> None:
 def test_programs_find_all_pages(site: Path) -> None:
     index = (site / "llms.txt").read_text("utf-8")
     linked = [line.rpartition("](")[2].rstrip(")") for line in index.splitlines() if line.startswith("- [")]
-    assert len(linked) > 50
+    assert 50 < len(linked) < 120
     assert [name for name in linked if not (site / name).is_file()] == []
     whole = (site / "llms-full.txt").read_text("utf-8")
     assert 'ORDERS = Topic("orders", TopicType.PRIORITY)' in whole

@@ -25,7 +25,8 @@ STEPS = {
     "worker": "6-workers",
 }
 """Program of a step -> its page."""
-TOPICS = ("range-merge", "priority", "fixed-time", "stream")
+TOPICS = ("merging", "priorities", "delayed", "streams")
+"""Pages of the topic types; the first program of each is its type's."""
 
 
 def page(name: str) -> str:
@@ -89,7 +90,7 @@ def test_the_last_step_with_processes_that_share_a_folder(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", TOPICS)
 def test_the_program_of_a_topic_type_prints_what_its_page_says(name: str, tmp_path: Path) -> None:
-    text = page(f"topics/{name}")
+    text = page(f"guide/{name}")
     code = re.search(r"```python\n(.*?)```", text, re.DOTALL)
     assert code is not None
     with RedisServer() as server:

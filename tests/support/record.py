@@ -55,7 +55,7 @@ RUNS = {
     "campaign": Run("make campaign", "the same under a seeded plan of faults: [figures](reliability.md)"),
     "bench": Run("make bench", "the figures of [performance](performance.md)"),
     "bench-peers": Run("make bench-peers", "the figures beside other queues"),
-    "bench-rivals": Run("make bench-rivals", "what other [merging queues](../guide/merging_rivals.md) lose"),
+    "bench-rivals": Run("make bench-rivals", "what other [merging queues](merging_rivals.md) lose"),
 }
 
 

@@ -111,6 +111,12 @@ def test_a_program_stands_below_the_comment_that_names_it(tmp_path: Path) -> Non
         blocks.filled(page.replace("a.py", "b.py"), tmp_path)
 
 
+@pytest.mark.parametrize("page", USER_PAGES, ids=name_of)
+def test_pages_for_users_have_no_benchmarks(page: Path) -> None:
+    found = re.findall(r"^(?:<!-- benchmark.*|\*(?:Medians|Measured) .*)", page.read_text("utf-8"), re.MULTILINE)
+    assert found == [], "docs/internals/measurements.md has them"
+
+
 def test_lines_of_the_changelog_are_wrapped() -> None:
     lines = (ROOT / "CHANGELOG.md").read_text("utf-8").splitlines()
     assert [line for line in lines if len(line) > 150] == []

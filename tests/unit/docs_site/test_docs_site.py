@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
-from docs_site import check, navigation
-from docs_site.staging import ROOT, SiteError, Staging
+from docs_site import check, navigation, reference
+from docs_site.staging import PLACED, ROOT, SiteError, Staging
 
 REPOSITORY = {"README.md": "# Readme\n", "CONTRIBUTING.md": "# Contributing\n", "CHANGELOG.md": "# Changelog\n"}
 
@@ -24,14 +25,12 @@ def staged(folder: Path, **more: str) -> Staging:
     return staging
 
 
-def test_a_link_to_code_leads_to_a_page_of_the_code(tmp_path: Path) -> None:
+def test_a_link_to_code_leads_to_its_text(tmp_path: Path) -> None:
     page = {"docs__guide__a.md": "# A\n\n[code](../../code.py) [other](b.md#c)\n", "docs__guide__b.md": "# B\n\n## C\n"}
     staging = staged(tmp_path, **page, **{"code.py": "print(1)\n"})
     text = (staging.folder / "guide/a.md").read_text("utf-8")
-    assert text == "# A\n\n[code](../source/code.py.md) [other](b.md#c)\n"
-    shown = (staging.folder / "source/code.py.md").read_text("utf-8")
-    assert "# `code.py`\n\n``````python\nprint(1)\n``````\n" in shown
-    assert "exclude: true" in shown
+    assert text == "# A\n\n[code](../source/code.py.txt) [other](b.md#c)\n"
+    assert (staging.folder / "source/code.py.txt").read_bytes() == b"\xef\xbb\xbfprint(1)\n"
 
 
 def test_links_in_code_stay_as_they_are(tmp_path: Path) -> None:
@@ -101,6 +100,13 @@ def test_a_site_without_faults_has_none(tmp_path: Path) -> None:
     html = '<p id="here"><a href="#here"></a><a href="https://x.example/"></a><a href="a.html#here"></a>'
     (tmp_path / "a.html").write_text(html, "utf-8")
     assert list(check.faults(tmp_path)) == []
+
+
+def test_the_site_has_few_pages_in_two_levels() -> None:
+    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))["nav"]
+    sections = [value for entry in nav for value in entry.values() if isinstance(value, list)]
+    assert all(isinstance(page, str) for section in sections for page in section)
+    assert len(list((ROOT / "docs").rglob("*.md"))) + len(PLACED) + len(reference.PAGES) + 1 < 120
 
 
 def test_ci_builds_the_site() -> None:
