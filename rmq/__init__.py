@@ -11,6 +11,7 @@ from rmq._admin.dead_letters import DeadFilter, DeadLetters, GroupDead, RedriveR
 from rmq._admin.history import History, Minute
 from rmq._admin.inspection import Inspection
 from rmq._admin.notices import DeadNotices
+from rmq._admin.schedules import Schedules
 from rmq._admin.spark_queries import SparkQuery
 from rmq._admin.stream_topic import StreamTopic
 from rmq._admin.tailing import tail_all
@@ -59,6 +60,7 @@ from rmq._model.messages import FixedTimeMessage, JoinMessage, PriorityMessage, 
 from rmq._model.outcomes import Outcome, Verb
 from rmq._model.replies import ControlResult, Owner, Redriven, SendResult
 from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryAfterError, RetryPolicy
+from rmq._model.schedules import Schedule, ScheduleInfo, SchedulePut
 from rmq._model.scores import Ties
 from rmq._model.topics import Retention, Topic, TopicType, WhenFull
 from rmq._model.typed import MessageOptions
@@ -92,13 +94,14 @@ __all__ = [
     "GroupSlot", "GroupStats", "HandlerDecorator", "HandlerTimes", "Health", "History", "ImmediateRetry", "Inspection",
     "JoinMessage", "JsonCodec", "JsonFormatter", "Keep", "LadderRetry", "Leading", "Listener", "ListenerInfo",
     "ListenerOptions", "LogContext", "Max", "Merge", "MessageOptions", "Min", "Minute", "MsgpackCodec", "Newest",
-    "Observer", "Observers", "Outcome", "Overflow", "Owner", "Ownership", "PeekedMessage", "PendingEntry",
-    "PerMessage", "PriorityMessage", "PriorityRule", "Producer", "RangeMergeMessage", "Rates", "RedisOwners",
-    "RedriveResult", "Redriven", "Replace", "Retention", "RetryAfterError", "RetryPolicy", "RmqClient",
-    "RunningHandler", "SaslAuth", "SearchPage", "SendResult", "ServerMemory", "Sliding", "SlotStats", "SparkQuery",
-    "StreamDelivery", "StreamEntry", "StreamMessage", "StreamSlot", "StreamStats", "StreamTopic", "Sum", "Ties", "Tls",
-    "Topic", "TopicStats", "TopicType", "Trimmed", "UnreadableTopic", "Verb", "Webhook", "WhenFull", "Whereabouts",
-    "WorkerInfo", "ZstdCodec", "__version__", "json_merge_patch", "listener", "poll_all", "scan", "tail_all",
+    "Observer", "Observers", "Outcome", "Overflow", "Owner", "Ownership", "PeekedMessage", "PendingEntry", "PerMessage",
+    "PriorityMessage", "PriorityRule", "Producer", "RangeMergeMessage", "Rates", "RedisOwners", "RedriveResult",
+    "Redriven", "Replace", "Retention", "RetryAfterError", "RetryPolicy", "RmqClient", "RunningHandler", "SaslAuth",
+    "Schedule", "ScheduleInfo", "SchedulePut", "Schedules", "SearchPage", "SendResult", "ServerMemory", "Sliding",
+    "SlotStats", "SparkQuery", "StreamDelivery", "StreamEntry", "StreamMessage", "StreamSlot", "StreamStats",
+    "StreamTopic", "Sum", "Ties", "Tls", "Topic", "TopicStats", "TopicType", "Trimmed", "UnreadableTopic", "Verb",
+    "Webhook", "WhenFull", "Whereabouts", "WorkerInfo", "ZstdCodec", "__version__", "json_merge_patch", "listener",
+    "poll_all", "scan", "tail_all",
 ]
 # fmt: on
 __all__ += errors.__all__

@@ -13,6 +13,7 @@ from rmq._admin.control import Control
 from rmq._admin.dead_letters import DeadLetters
 from rmq._admin.history import History, Recording
 from rmq._admin.inspection import Inspection, read_workers
+from rmq._admin.schedules import Schedules
 from rmq._admin.stream_topic import StreamTopic
 from rmq._broker.registry import Definitions, KnownTopics
 from rmq._broker.stream_broker import join_group
@@ -130,6 +131,8 @@ class RmqClient:
         self.observers = self._observers()
         """Observers of sends and handlers. Add them before creating producers and starting listeners."""
         self._listeners = ListenerSet(self._connections, self._known, self.observers, self._worker)
+        self.schedules = Schedules(self._connections, self._known, self._listeners.look_for_schedules)
+        """Messages that are sent again and again, which every process with started listeners runs."""
         self._recording = Recording(self._connections)
         self._pid = os.getpid()
         if level.level is DurabilityLevel.FSYNC:

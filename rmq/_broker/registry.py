@@ -17,6 +17,7 @@ from rmq._io.reports import MOST_TOLD, PassedOver, reporter
 from rmq._io.wire import NOTHING
 from rmq._model.display import brief, shown, span
 from rmq._model.merging import same_merging
+from rmq._model.schedules import RECURRING
 from rmq._model.schema import Document, new_document, read_document
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic, TopicType, is_name
@@ -480,6 +481,8 @@ class KnownTopics(Registry):
     def __init__(self, connections: Connections) -> None:
         super().__init__(connections)
         self.look_s = LOOK_S
+        self.has_schedules = False
+        """Whether the topic of the schedules was registered at the last periodic check."""
         self._known: dict[Topic, Topic] = {}
         self._used: dict[str, tuple[Topic, bytes]] = {}  # by name: what rules, and the text that was seen last
         self._turn = 0
@@ -503,9 +506,11 @@ class KnownTopics(Registry):
         names = list(self._used)[self._turn : self._turn + LOOKED_AT]
         self._turn = self._turn + LOOKED_AT if len(names) == LOOKED_AT else 0
         if names and not self._connections.unresponsive(TOPICS_KEY):
-            stored_text = self._connections.ask_soon(TOPICS_KEY, LOOK_PATIENCE_S, "HMGET", TOPICS_KEY, *names)
-            for name, text in zip(names, () if stored_text is NOTHING else stored_text, strict=False):
-                self._compare(*self._used[name], text)
+            asked = ("HMGET", TOPICS_KEY, *names, RECURRING.name)
+            if (texts := self._connections.ask_soon(TOPICS_KEY, LOOK_PATIENCE_S, *asked)) is not NOTHING:
+                self.has_schedules = texts[-1] is not None
+                for name, text in zip(names, texts, strict=False):
+                    self._compare(*self._used[name], text)
         return self.look_s
 
     def _compare(self, known: Topic, seen: bytes, stored_text: bytes | None) -> None:

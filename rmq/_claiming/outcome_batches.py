@@ -219,7 +219,9 @@ def _by_verb(claim: Claim, rows: Sequence[int]) -> tuple[Sequence[int], Sequence
 def nack_of(delivery: Delivery, outcome: Outcome) -> Nack:
     """Return the script's arguments for a nack, a burial or a release."""
     number, verb, topic = 0, outcome.verb.value, delivery.topic
-    if outcome.verb is Verb.RELEASE:
+    if outcome.due_ms is not None:
+        number = outcome.due_ms
+    elif outcome.verb is Verb.RELEASE:
         spared_ms = outcome.delay_ms
         if spared_ms is None:
             number = delivery.store_score

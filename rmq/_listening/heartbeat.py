@@ -7,7 +7,7 @@ import os
 import socket
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rmq._broker import shared
 from rmq._io.backend import Background
@@ -45,12 +45,19 @@ class Heartbeat(Background):
         runners: The running listeners.
         zookeeper: Whether they own their slots through ZooKeeper.
         pace: Sets the interval. In economy mode an unchanged report is one command instead of a script.
+        on_beat: Called after each report.
     """
 
     def __init__(
-        self, connections: Connections, runners: Sequence[ListenerRunner], zookeeper: bool, pace: IdlePolicy = NORMAL
+        self,
+        connections: Connections,
+        runners: Sequence[ListenerRunner],
+        zookeeper: bool,
+        pace: IdlePolicy = NORMAL,
+        on_beat: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(connections.runtime, "rmq-census")
+        self._on_beat = on_beat
         self._connections = connections
         self._runners = runners
         self._zookeeper = zookeeper
@@ -77,6 +84,8 @@ class Heartbeat(Background):
                 level = logging.DEBUG if self.reached is False else logging.WARNING
                 log.log(level, "the heartbeat of worker %s failed: %s", self.worker, error)
                 self.reached, wait_s = False, BEAT_S  # in economy mode the worker would expire before its next report
+            if self._on_beat is not None and self.reached:
+                self._on_beat()
             if self._stopping.wait(wait_s):
                 break
         if self.reached is False:  # the worker will expire

@@ -16,6 +16,7 @@ from rmq._listening.idle_policy import NORMAL, idle_policy
 from rmq._listening.listener import Listener, check_shared
 from rmq._listening.listener_runner import WATCHER_S, ListenerRunner
 from rmq._listening.stream_janitor import StreamJanitor
+from rmq._listening.timetable import Timetable
 from rmq._listening.watcher import Watcher
 from rmq._listening.worker import Worker
 from rmq._model.deliveries import Delivery
@@ -62,7 +63,8 @@ class ListenerSet:
         self._follower: OwnershipFollower | None = None
         self._heartbeat: Heartbeat | None = None
         self._keeper: LeaseKeeper | None = None
-        self._watchers: list[Watcher | StreamJanitor] = []
+        self._timetable: Timetable | None = None
+        self._watchers: list[Watcher | StreamJanitor | Timetable] = []
         """Jobs that only look after Redis."""
 
     @property
@@ -93,6 +95,11 @@ class ListenerSet:
         if heartbeat is None or not heartbeat.reached:
             reasons.insert(0, "Redis has not accepted this worker's last report")
         return Health(all(runner.works for runner in runners), tuple(reasons))
+
+    def look_for_schedules(self) -> None:
+        """Begin to run schedules at once if listeners run, since this client has just put one."""
+        if (timetable := self._timetable) is not None:
+            timetable.look(now=True)
 
     def add(self, *listeners: Listener) -> None:
         """Add listeners; see `RmqClient.add`."""
@@ -136,13 +143,15 @@ class ListenerSet:
             follower.start()
             self._follower = follower
         self.runners, self.stopped = runners, False
-        self._heartbeat = Heartbeat(self._connections, runners, coordinator is not None, pace)
+        timetable = self._timetable = Timetable(self._connections, self._known, self._observers, pace)
+        self._heartbeat = Heartbeat(self._connections, runners, coordinator is not None, pace, timetable.look)
         upkeeps = [runner.upkeep for runner in runners if runner.upkeep is not None]
-        watchers = [StreamJanitor(upkeeps, runtime)] if upkeeps else []
-        self._watchers = [Watcher(self._connections, runners, pace), *watchers]
+        janitors = [StreamJanitor(upkeeps, runtime)] if upkeeps else []
+        watchers = [Watcher(self._connections, runners, pace), *janitors]
+        self._watchers = [*watchers, timetable]  # which the heartbeat starts
         self._keeper = LeaseKeeper(self._connections, [runner.leases for runner in runners])
         self._heartbeat.start()  # before the first handler, which may stop this client
-        for job in (self._keeper, *self._watchers):
+        for job in (self._keeper, *watchers):
             job.start()
         for runner in runners:
             runner.start()
@@ -187,7 +196,7 @@ class ListenerSet:
         return left
 
 
-def _join(jobs: Sequence[Background], until_s: float) -> None:
+def _join(jobs: Sequence[Background | Timetable], until_s: float) -> None:
     for job in jobs:
         job.join(max(0.0, until_s - monotonic_s()))
 

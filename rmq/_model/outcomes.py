@@ -32,6 +32,7 @@ class Outcome:
             the redelivery of a message that has failed without using up a retry; `None` if its handler has not begun.
         error_type: Class of the error, such as `ValueError`.
         error_message: Text of the error, at most 1,000 characters.
+        due_ms: For a release on a FIXED_TIME topic: its due time from now on, epoch ms; `None` keeps the present one.
 
     Examples:
         >>> Outcome(Verb.NACK, delay_ms=5_000).verb.name
@@ -42,6 +43,7 @@ class Outcome:
     delay_ms: int | None = None
     error_type: str = ""
     error_message: str = ""
+    due_ms: int | None = None
 
 
 ACKED = Outcome(Verb.ACK)

@@ -15,6 +15,7 @@ from rmq.aio.facades import (
     History,
     Inspection,
     Producer,
+    Schedules,
     StreamTopic,
     tail_all,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "ListenerOptions",
     "Producer",
     "RmqClient",
+    "Schedules",
     "StreamDelivery",
     "StreamTopic",
     "tail_all",

@@ -23,7 +23,7 @@ from rmq._processes.service_manager import ServiceManager
 from rmq._processes.signals import exit_hung, handlers_put_back, require_main_thread
 from rmq.aio.backend import EventLoop, call_semaphore
 from rmq.aio.delivery import Delivery, wrap_deliveries
-from rmq.aio.facades import Consumer, Control, DeadLetters, History, Inspection, Producer, StreamTopic
+from rmq.aio.facades import Consumer, Control, DeadLetters, History, Inspection, Producer, Schedules, StreamTopic
 from rmq.aio.greenlets import GreenletTask, TaskGroup, wait_here
 from rmq.aio.listener import HandlerDecorator, ListenerOptions, TaskWorker, plain_listener, plain_options
 from rmq.aio.proxy import Closing, async_method
@@ -187,6 +187,8 @@ class RmqClient(Closing):
             deadline_s=deadline_s,
             credentials=credentials,
         )
+        self.schedules = Schedules(self._run)
+        """Messages that are sent again and again, which every process with started listeners runs."""
         self._listeners: list[Listener] = []
         self._opened: LoopState | None = None
         self._opening: asyncio.Lock | None = None

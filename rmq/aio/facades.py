@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from datetime import timedelta
 from functools import partial
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from rmq._admin import control as plain_control
 from rmq._admin import dead_letters as plain_dead
 from rmq._admin import history as plain_history
 from rmq._admin import inspection as plain_inspection
 from rmq._admin import notices as plain_notices
+from rmq._admin import schedules as plain_schedules
 from rmq._admin import stream_topic as plain_stream
 from rmq._admin import tailing
 from rmq._claiming import consumer as plain_consumer
@@ -229,6 +230,31 @@ class GroupDead(TopicProxy[plain_dead.GroupDead]):
     def group(self) -> str:
         """Name of the group."""
         return self._plain.group
+
+
+class HasSchedules(Protocol):
+    """A plain client."""
+
+    schedules: plain_schedules.Schedules
+
+
+class Schedules:
+    """Messages that are sent again and again. See `rmq.Schedules`."""
+
+    def __init__(self, run: Callable[..., Coroutine[Any, Any, Any]]) -> None:
+        self._run_on_client = run
+
+    async def _run(self, method: Callable[..., T], *args: Any, **options: Any) -> T:
+        def run(client: HasSchedules) -> T:
+            return method(client.schedules, *args, **options)
+
+        return await self._run_on_client(run)
+
+    put = async_method(plain_schedules.Schedules.put)
+    get = async_method(plain_schedules.Schedules.get)
+    list = async_method(plain_schedules.Schedules.list)
+    remove = async_method(plain_schedules.Schedules.remove)
+    run_now = async_method(plain_schedules.Schedules.run_now)
 
 
 class StreamTopic(TopicProxy[plain_stream.StreamTopic]):

@@ -16,6 +16,7 @@ from rmq.client import RmqClient
 from rmq.errors import InvalidValueError
 from rmq.testing.clock import Clock
 from rmq.testing.runs import Ran, Rules, run
+from rmq.testing.runs import run_schedules as run_due
 from rmq.testing.sent import Expected, SentMessage, check_sent, refuse_sent, sent_to
 from rmq.testing.server import Server
 
@@ -30,6 +31,7 @@ __all__ = [
     "assert_not_sent",
     "assert_sent",
     "run_at_most",
+    "run_schedules",
     "run_until_empty",
     "sent",
 ]
@@ -109,6 +111,41 @@ def run_at_most(
         3
     """
     return _run(client, Rules(_checked(number, "number"), clock, raises, must_end=False))
+
+
+@overload
+def run_schedules(client: RmqClient, *, limit: int = 10_000) -> int: ...
+@overload
+def run_schedules(client: aio.RmqClient, *, limit: int = 10_000) -> Awaited[int]: ...
+def run_schedules(client: RmqClient | aio.RmqClient, *, limit: int = 10_000) -> int | Awaited[int]:
+    """Send the messages of all schedules that are due, as workers do. Handlers are not called: see `run_until_empty`.
+
+    Args:
+        client: The client whose schedules run.
+        limit: Maximum number of due times.
+
+    Returns:
+        The number of messages that were sent.
+
+    Raises:
+        AssertionError: A message could not be sent, or more than `limit` times were due.
+
+    Examples:
+        >>> from rmq.testing import Server, assert_sent, run_schedules
+        >>> with Server() as server, server.client() as client:
+        ...     clock = server.clock()
+        ...     reports = Topic("reports", TopicType.FIXED_TIME)
+        ...     _ = client.schedules.put(Schedule("hourly", reports, "report", every="1h"))
+        ...     clock.advance("1h")
+        ...     print(run_schedules(client), assert_sent(client, reports).text)
+        1 report
+    """
+    most = _checked(limit, "limit")
+    if isinstance(client, RmqClient):
+        return run_due(client, most)
+    from rmq.testing.awaited import run_schedules_async
+
+    return run_schedules_async(client, most)
 
 
 @overload

@@ -6,7 +6,7 @@ from rmq._listening.listener import Listener
 from rmq.aio.client import LoopState, PlainClient, RmqClient
 from rmq.aio.listener import plain_listener
 from rmq.testing.clock import connect_on_clock
-from rmq.testing.runs import Ran, Rules, run
+from rmq.testing.runs import Ran, Rules, run, run_schedules
 from rmq.testing.sent import Expected, SentMessage, check_sent, sent_to
 
 
@@ -32,6 +32,12 @@ async def run_async(client: RmqClient, rules: Rules) -> Ran:
     opened, added = await _opened(client)
     listeners = [plain_listener(each, opened.tasks) for each in added]
     return await opened.tasks.run(run, opened.plain, listeners, rules)
+
+
+async def run_schedules_async(client: RmqClient, most: int) -> int:
+    """Send the messages of all schedules that are due; return their number."""
+    opened, _ = await _opened(client)
+    return await opened.tasks.run(run_schedules, opened.plain, most)
 
 
 async def sent_async(client: RmqClient, expected: Expected) -> list[SentMessage]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,10 +15,12 @@ from rmq._io.observers import Observers
 from rmq._listening.arguments import with_arguments
 from rmq._listening.handler_invoker import HandlerInvoker, ListenerSetup
 from rmq._listening.listener import Listener
+from rmq._listening.timetable import ScheduleRunner
 from rmq._model.claims import deliveries_of
 from rmq._model.deliveries import Delivery
 from rmq._model.handlers import refuse_unfinished
 from rmq._model.outcomes import Verb
+from rmq._model.schedules import RECURRING
 from rmq._model.times import moment_at
 from rmq._model.topics import Topic
 from rmq._transport.connections import Connections, call_slots
@@ -114,6 +116,32 @@ def run(client: RmqClient, added: Sequence[Listener], rules: Rules) -> Ran:
             "Use run_at_most, or a larger limit"
         )
     return tally.ran()
+
+
+def run_schedules(client: RmqClient, most: int) -> int:
+    """Send the messages of all schedules that are due; return their number.
+
+    Raises:
+        AssertionError: A schedule could not be sent, or more than `most` times are due.
+    """
+    if not client._known.check(RECURRING):  # pyright: ignore[reportPrivateUsage]
+        return 0
+    handler = ScheduleRunner(client._connections, client._known, client.observers)  # pyright: ignore[reportPrivateUsage]
+    sent = 0
+    with closing(_Runner(client, Listener(RECURRING, handler), [])) as runner:
+        while part := runner.step(1):
+            for delivery in part:
+                outcome = delivery.outcome
+                if outcome is not None and outcome.error_type:
+                    raise AssertionError(
+                        f"schedule {delivery.text} was not sent: {outcome.error_type}: {outcome.error_message}"
+                    )
+                sent += 1
+            if sent > most:
+                raise AssertionError(
+                    f"more than {most} times of schedules are due; move the clock less, or raise limit"
+                )
+    return sent
 
 
 def _run_once(runners: Sequence[_Runner], tally: _Tally, most: int, raises: bool) -> bool:

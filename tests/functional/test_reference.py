@@ -48,6 +48,7 @@ REASONS = {
     "rmq.aio.Inspection": AS_THE_OTHER_SIDE,
     "rmq.aio.ListenerOptions": AS_THE_OTHER_SIDE,
     "rmq.aio.Producer": AS_THE_OTHER_SIDE,
+    "rmq.aio.Schedules": AS_THE_OTHER_SIDE,
     "rmq.aio.StreamDelivery": AS_THE_OTHER_SIDE,
     "rmq.aio.StreamTopic": AS_THE_OTHER_SIDE,
     "rmq.aio.tail_all": AS_THE_OTHER_SIDE,

@@ -15,7 +15,7 @@ from rmq import DelayedQueue, RmqClient, aio
 SIDES = ("threads", "asyncio")
 WRAPPED = (
     aio.Consumer, aio.Control, aio.DeadLetters, aio.DelayedQueue, aio.Delivery, aio.GroupDead, aio.History,
-    aio.Inspection, aio.Producer, aio.StreamTopic,
+    aio.Inspection, aio.Producer, aio.Schedules, aio.StreamTopic,
 )  # fmt: skip
 
 
@@ -82,7 +82,7 @@ class _Behind:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._awaited, name)
-        return self._called(value) if callable(value) else value
+        return self._called(value) if callable(value) else self._shown(value)
 
     def _called(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **options: Any) -> Any:

@@ -46,7 +46,8 @@ HOW_TO_UPDATE = "On purpose? `python -m tests.unit.test_public_surface` writes t
 
 GIVEN = {
     rmq.Consumer, rmq.Control, rmq.DeadEntry, rmq.DeadLetters, rmq.DeadNotices, rmq.Delivery, rmq.DeliveryColumns,
-    rmq.GroupDead, rmq.History, rmq.Inspection, rmq.Producer, rmq.StreamDelivery, rmq.StreamTopic, testing.Clock,
+    rmq.GroupDead, rmq.History, rmq.Inspection, rmq.Producer, rmq.Schedules, rmq.StreamDelivery, rmq.StreamTopic,
+    testing.Clock,
 }  # fmt: skip
 """Classes whose objects a client, or a test server, gives out: nobody else calls their constructors."""
 

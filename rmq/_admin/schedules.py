@@ -1,0 +1,236 @@
+"""Schedules: put, listed, removed and run by hand. Workers send their messages, see `rmq/_listening/timetable.py`."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+from rmq._admin.control import Control
+from rmq._admin.inspection import Inspection
+from rmq._broker.keys import SCHEDULE_LOCK_KEY, SCHEDULE_RUNS_KEY
+from rmq._broker.registry import KnownTopics
+from rmq._broker.shared import take_lock
+from rmq._model.display import brief
+from rmq._model.encoding import Encoder
+from rmq._model.messages import FixedTimeMessage
+from rmq._model.replies import ControlResult
+from rmq._model.schedules import (
+    RECURRING,
+    REMOVED,
+    Schedule,
+    ScheduleInfo,
+    SchedulePut,
+    check_schedule_name,
+    due_after,
+    read_runs,
+    read_schedule,
+)
+from rmq._model.times import monotonic_s
+from rmq._model.whereabouts import PeekedMessage, Place, Whereabouts
+from rmq._sending.producer import Producer
+from rmq._transport.connections import Connections
+from rmq.errors import FixedTimePassedError, InvalidValueError, RmqError, UnreadableDocumentError
+
+HOLD_MS = 10_000
+"""Time for which one process may put schedules. A process that dies meanwhile delays the others by as much."""
+
+TURN_S, RETRY_S = 15.0, 0.02
+"""Seconds for which to try to be the one that puts a schedule, and between two tries."""
+
+MOST_TRIES = 10
+"""Maximum number of sends of a schedule whose first due time is over when it reaches Redis."""
+
+_PLACES: tuple[Place, ...] = ("store", "prepare", "retry")
+
+
+class Schedules:
+    """The schedules of a Redis: messages that are sent again and again. Every process with started listeners runs them.
+
+    They stay until they are removed, also if no program puts them any more.
+
+    Args:
+        connections: Connections to Redis.
+        known: The registered definitions of the topics.
+        put_here: Called after this client has put a schedule.
+
+    Examples:
+        >>> closing = Topic("closing", TopicType.FIXED_TIME)
+        >>> nightly = Schedule("close-orders", closing, "close-orders", cron="30 2 * * *", tz="Europe/Berlin")
+        >>> client.schedules.put(nightly).name, client.schedules.put(nightly).name
+        ('NEW', 'UNCHANGED')
+        >>> [each.name for each in client.schedules.list()], client.schedules.remove("close-orders")
+        (['close-orders'], True)
+    """
+
+    def __init__(self, connections: Connections, known: KnownTopics, put_here: Callable[[], object]) -> None:
+        self._connections, self._known, self._put_here = connections, known, put_here
+
+    def put(self, schedule: Schedule) -> SchedulePut:
+        """Put a schedule, as every worker may do at its start; the topic of its messages is registered.
+
+        Returns:
+            `UNCHANGED` if it is there already: its due time stays. `OUTRANKED` if one with a higher `version` is there
+            and stays. Else `NEW` or `CHANGED`: the next due time is counted from now by Redis' clock.
+
+        Raises:
+            InvalidValueError: It is not a `Schedule`, or `cron` cannot be read, or `until` is over.
+            InvalidMessageError: The topic does not take its messages.
+            UnknownTopicError: The topic is given by name and is not registered.
+            BacklogFullError: There are 10,000 schedules.
+
+        Guarantee: safe to repeat. A version is compared and written by one process at a time, unless it is paused for
+            more than 10 s meanwhile.
+        """
+        if not isinstance(schedule, Schedule):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidValueError(f"{brief(schedule)} is not a Schedule")
+        topic = self._known.resolved(schedule.topic)
+        message = schedule.message(topic, schedule.next_ms(0) or 1)
+        body = Encoder(topic).one(message).body
+        if topic.typed is not None:
+            topic.decode(body)
+        registered = self._known.registered(RECURRING)
+        result = self._standing(schedule, self._find(schedule.name))
+        if result in (SchedulePut.NEW, SchedulePut.CHANGED):
+            with self._turn():
+                result = self._send(schedule, Producer(self._connections, registered))
+        self._put_here()
+        return result
+
+    def list(self) -> list[ScheduleInfo]:
+        """Return all schedules by name, with their next and last due times. One that can't be read is left out."""
+        if not self._known.check(RECURRING):
+            return []
+        view = Inspection(self._connections, RECURRING)
+        found: dict[bytes, PeekedMessage] = {}
+        for place in _PLACES:
+            found |= {each.content: each for each in view.pages(0, place) if each.content not in found}
+        flat: list[bytes] = self._connections.command("HGETALL", SCHEDULE_RUNS_KEY)
+        runs = dict(zip(flat[::2], flat[1::2], strict=True))
+        for name in sorted(runs.keys() - found.keys()):  # moved to a place that was read before
+            if (moved := _present(self._find(name.decode()))) is not None:
+                found[name] = moved
+        infos = [self._info(each, runs.get(name)) for name, each in sorted(found.items())]
+        return [info for info in infos if info is not None]
+
+    def get(self, name: str) -> ScheduleInfo | None:
+        """Return the schedule of a name with its next and last due times; `None` if there is none.
+
+        Raises:
+            InvalidValueError: The name breaks the rule.
+        """
+        check_schedule_name(name)
+        if not self._known.check(RECURRING) or (found := _present(self._find(name))) is None:
+            return None
+        return self._info(found, self._connections.command("HGET", SCHEDULE_RUNS_KEY, name))
+
+    def remove(self, name: str, actor: str | None = None) -> bool:
+        """Remove a schedule; return whether there was one. A message that was sent already is still delivered.
+
+        Args:
+            name: Name of the schedule.
+            actor: Recorded in the audit of the topic `rmq.recurring`; the default is `user@host`.
+
+        Raises:
+            InvalidValueError: The name breaks the rule.
+
+        Guarantee: atomic; safe to repeat.
+        """
+        check_schedule_name(name)
+        if not self._known.check(RECURRING):
+            return False
+        topic = self._known.registered(RECURRING)
+        was = _present(self._find(name))
+        if Control(self._connections, topic, actor).cancel(name) is ControlResult.IN_FLIGHT:
+            # a release does not replace a message that was sent meanwhile
+            Producer(self._connections, topic).send(FixedTimeMessage(name, delay="0s", body=REMOVED))
+        else:
+            self._connections.command("HDEL", SCHEDULE_RUNS_KEY, name)
+        return was is not None and was.body != REMOVED
+
+    def run_now(self, name: str, actor: str | None = None) -> bool:
+        """Make a schedule due now, in addition to its times; return whether there is one.
+
+        `{scheduled}` is the time of this call. If it is due already, nothing changes.
+
+        Args:
+            name: Name of the schedule.
+            actor: As for `remove`.
+
+        Raises:
+            InvalidValueError: The name breaks the rule.
+
+        Guarantee: atomic; safe to repeat.
+        """
+        check_schedule_name(name)
+        if not self._known.check(RECURRING) or (found := _present(self._find(name))) is None or found.body == REMOVED:
+            return False
+        topic = self._known.registered(RECURRING)
+        return Control(self._connections, topic, actor).promote(name) is not ControlResult.ABSENT
+
+    def _find(self, name: str) -> Whereabouts:
+        return Inspection(self._connections, RECURRING).find(name)
+
+    def _standing(self, schedule: Schedule, found: Whereabouts) -> SchedulePut:
+        """Return what a put would do to what is there."""
+        present = _present(found)
+        if present is None or present.body == REMOVED:
+            return SchedulePut.NEW
+        try:
+            there = read_schedule(present.content, present.body)
+        except UnreadableDocumentError:
+            return SchedulePut.CHANGED
+        if there.to_fields() == schedule.to_fields():
+            return SchedulePut.UNCHANGED
+        return SchedulePut.OUTRANKED if there.outranks(schedule) else SchedulePut.CHANGED
+
+    @contextmanager
+    def _turn(self) -> Generator[None]:
+        """Let one process at a time compare and put schedules."""
+        holder, until_s = uuid.uuid4().hex, monotonic_s() + TURN_S
+        while self._lock(holder, HOLD_MS) != holder:
+            if monotonic_s() > until_s:
+                raise RmqError(f"other clients have been putting schedules for {TURN_S:g} s; try again")
+            self._connections.runtime.sleep(RETRY_S)
+        try:
+            yield
+        finally:
+            self._lock(holder, 0)
+
+    def _lock(self, holder: str, hold_ms: int) -> str:
+        return self._connections.run(take_lock(SCHEDULE_LOCK_KEY, "put", holder, hold_ms)).holder
+
+    def _send(self, schedule: Schedule, producer: Producer) -> SchedulePut:
+        for _ in range(MOST_TRIES):
+            found = self._find(schedule.name)
+            result = self._standing(schedule, found)
+            if result not in (SchedulePut.NEW, SchedulePut.CHANGED):
+                return result
+            if (due_ms := schedule.next_ms(found.now_ms)) is None:
+                raise InvalidValueError(f"until of schedule {schedule.name} is over: there is no time left for it")
+            body = schedule.put_at(found.now_ms).to_json()
+            try:
+                producer.send(FixedTimeMessage(schedule.name, fixed_time_ms=due_ms, body=body))
+                return result
+            except FixedTimePassedError:  # a slow connection, and a time that was near
+                continue
+        raise RmqError(f"schedule {schedule.name} was due before it reached Redis, {MOST_TRIES} times in a row")
+
+    def _info(self, message: PeekedMessage, run: bytes | None) -> ScheduleInfo | None:
+        try:
+            schedule = read_schedule(message.content, message.body)
+        except UnreadableDocumentError:
+            return None
+        last = read_runs(run)
+        due_ms = message.due_ms if message.place == "store" else None
+        if due_ms is None:
+            due_ms = due_after(schedule, last)
+        error = ""
+        if message.place == "retry" and (failure := self._find(schedule.name).failure) is not None:
+            error = f"{failure.type}: {failure.message}"
+        return ScheduleInfo(schedule, due_ms, message.now_ms, *last, error)
+
+
+def _present(found: Whereabouts) -> PeekedMessage | None:
+    """Return the form of a schedule that counts: a copy that was sent while an earlier one is in flight replaces it."""
+    return found.stored or found.in_flight or found.waiting

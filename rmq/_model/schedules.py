@@ -1,0 +1,415 @@
+"""Schedules: what is sent again and again, and when. Pure.
+
+A schedule is a message on the topic `RECURRING`: its content is the schedule's name, its score the next due time, and
+its body a document with what to send and when. The member of the set is the schedule, so it exists once, and only the
+worker that has claimed it computes its next time. All times are those of Redis' clock. A message that comes back after
+its lease has expired, or after a failure, has lost its due time. Its due time then follows from the last one that was
+sent, which is kept beside the topic, or from the time at which the schedule was put (`since_ms`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from functools import lru_cache
+from importlib.util import find_spec
+from itertools import takewhile
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from rmq._model.display import brief
+from rmq._model.messages import FixedTimeMessage, Message, PriorityMessage, RangeMergeMessage, StreamMessage
+from rmq._model.schema import new_document, read_document
+from rmq._model.settings import check_flag
+from rmq._model.times import Duration, Instant, duration_ms, instant_ms, moment_at, moment_of
+from rmq._model.topics import Topic, TopicType
+from rmq.errors import InvalidValueError, UnreadableDocumentError
+
+MAX_SCHEDULES = 10_000
+MAX_SPEC_BYTES = 4_096
+MOST_MISSED = 1_000
+"""Maximum number of missed times that `catch_up` sends: the latest ones."""
+
+SCHEDULED = "{scheduled}"
+"""Stands for the due time, in ISO 8601, in the content and the body of a schedule."""
+
+RECURRING = Topic(
+    "rmq.recurring",
+    TopicType.FIXED_TIME,
+    max_retries=999,
+    lease="30s",
+    max_content_bytes=128,
+    max_body_bytes=2 * MAX_SPEC_BYTES,
+    max_backlog=MAX_SCHEDULES,
+)
+"""The topic of the schedules. Its retries are used up only by workers that die, not by failures."""
+
+REMOVED = b"removed"
+"""Body of a schedule that was removed while a worker had it in flight; the worker that gets it next acks it."""
+
+_PLAIN = ("body", "priority", "cron", "tz", "catch_up")
+"""Fields of a schedule that are stored as they are."""
+
+NAME_RULE = "1 to 128 characters of A-Z a-z 0-9 . _ : -"
+_NAME = re.compile(r"[A-Za-z0-9._:-]{1,128}", re.ASCII)
+
+
+def check_schedule_name(name: str) -> None:
+    """Raise `InvalidValueError` unless a name is one of a schedule."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidValueError(f"name of a schedule is {brief(name)}; it must be {NAME_RULE}")
+
+
+class SchedulePut(Enum):
+    """Result of `Schedules.put`.
+
+    Examples:
+        >>> [each.value for each in SchedulePut]
+        ['new', 'changed', 'unchanged', 'outranked']
+    """
+
+    NEW = "new"
+    """There was no schedule of this name."""
+    CHANGED = "changed"
+    """It replaces an earlier one; its next due time is counted from now."""
+    UNCHANGED = "unchanged"
+    """The same schedule is there already; its due time stays."""
+    OUTRANKED = "outranked"
+    """One with a higher `version` is there and stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A message that is sent again and again, at times that `cron` or `every` gives.
+
+    Args:
+        name: Identifies the schedule: 1 to 128 characters of `A-Z a-z 0-9 . _ : -`.
+        topic: The topic to send to, or its name.
+        content: Content of the messages. `{scheduled}` in it or in `body` stands for the due time in ISO 8601, in the
+            zone `tz`.
+        cron: Five fields, minute to day of the week, as Debian's cron reads them. Requires the extra `rmq[cron]`.
+        every: Instead of `cron`: an interval of 1 s or more, a `timedelta` or a text such as "1h". The times are its
+            multiples since `start`.
+        tz: The IANA time zone of `cron` and of `{scheduled}`, such as "Europe/Berlin"; "UTC" by default.
+        catch_up: After a standstill, send each missed time in turn, up to the latest 1,000, instead of one message.
+        start: There is no time before this, an aware `datetime`. By default `every` counts from 1970-01-01 UTC.
+        until: There is no time after this, an aware `datetime`; `None` for no end.
+        version: A whole number from 0: a schedule of a lower version, or of none, does not replace this one.
+        body: Body of the messages, a text.
+        priority: Priority of the messages, on PRIORITY topics.
+
+    Raises:
+        InvalidValueError: A value breaks its rule.
+
+    Examples:
+        >>> reports = Topic("reports", TopicType.FIXED_TIME)
+        >>> client.schedules.put(Schedule("report", reports, "report:{scheduled}", every="1h", catch_up=True)).name
+        'NEW'
+    """
+
+    name: str
+    topic: Topic | str
+    content: str
+    _: KW_ONLY
+    cron: str | None = None
+    every: Duration | None = None
+    tz: str = "UTC"
+    catch_up: bool = False
+    start: Instant | None = None
+    until: Instant | None = None
+    version: int | None = None
+    body: str | None = None
+    priority: int | None = None
+    since_ms: int = field(default=0, init=False, repr=False, compare=False)
+    """Redis' time at which it was put, epoch ms. Internal."""
+
+    def __post_init__(self) -> None:
+        check_schedule_name(self.name)
+        if not isinstance(self.topic, Topic | str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            self._refuse("topic", self.topic, "a Topic, or the name of a registered one")
+        for name in ("content", "body"):
+            if not (isinstance(text := getattr(self, name), str) and text) and (name == "content" or text is not None):
+                self._refuse(name, text, "a text that is not empty")
+        check_flag(f"catch_up of schedule {self.name}", self.catch_up)
+        for name in ("version", "priority"):
+            if (number := getattr(self, name)) is not None and (type(number) is not int or not 0 <= number < 2**53):
+                self._refuse(name, number, "a whole number from 0 to 2^53 - 1, or None")
+        self._check_zone()
+        if (self.cron is None) == (self.every is None):
+            raise InvalidValueError(f"schedule {self.name} must have either cron or every")
+        self._set_times()
+        if (size := len(self.to_json().encode(errors="replace"))) > MAX_SPEC_BYTES:
+            raise InvalidValueError(f"schedule {self.name} has {size} bytes; the maximum is {MAX_SPEC_BYTES}")
+
+    def _check_zone(self) -> None:
+        try:
+            ZoneInfo(self.tz)
+        except (OSError, TypeError, ValueError):
+            self._refuse("tz", self.tz, "a time zone such as Europe/Berlin")
+        except KeyError:
+            self._refuse(
+                "tz", self.tz, "a zone that this machine knows, such as Europe/Berlin; else pip install tzdata"
+            )
+
+    def _set_times(self) -> None:
+        """Check the times, and keep `every` as a `timedelta` and `start` and `until` in UTC, so that equals compare."""
+        for name in ("start", "until"):
+            if (moment := getattr(self, name)) is not None:
+                object.__setattr__(self, name, moment_at(instant_ms(moment, f"{name} of schedule {self.name}")))
+        if self.every is not None:
+            if (every_ms := duration_ms(self.every, f"every of schedule {self.name}")) < 1_000:
+                self._refuse("every", self.every, "1 s or more")
+            object.__setattr__(self, "every", timedelta(milliseconds=every_ms))
+        elif not isinstance(self.cron, str) or len(self.cron.split()) != 5:
+            self._refuse("cron", self.cron, "five fields: minute, hour, day, month, day of the week")
+        else:
+            object.__setattr__(self, "cron", " ".join(self.cron.split()).upper())
+        if (self.cron is None or find_spec("cronsim") is not None) and self.next_ms(0) is None:
+            self._refuse("cron" if self.cron else "until", self.cron or self.until, "such that there is a time for it")
+
+    def _refuse(self, what: str, value: object, rule: str) -> None:
+        raise InvalidValueError(f"{what} of schedule {self.name} is {brief(value)}; it must be {rule}")
+
+    @property
+    def topic_name(self) -> str:
+        """Name of the topic to send to."""
+        return self.topic if isinstance(self.topic, str) else self.topic.name
+
+    def next_ms(self, after_ms: int) -> int | None:
+        """Return the first time after a moment, both in epoch ms; `None` if there is none.
+
+        Raises:
+            InvalidValueError: `cron` cannot be read, or the extra `rmq[cron]` is not installed.
+        """
+        return next(self._times(after_ms), None)
+
+    def newest_missed_ms(self, due_ms: int, now_ms: int) -> int:
+        """Return the time from which `catch_up` goes on: `due_ms`, or the oldest of the latest 1,000 missed times."""
+        if isinstance(self.every, timedelta):
+            every_ms = self.every // timedelta(milliseconds=1)
+            return max(due_ms, due_ms + ((now_ms - due_ms) // every_ms - MOST_MISSED + 1) * every_ms)
+        if now_ms - due_ms < MOST_MISSED * 60_000:  # cron's times are a minute apart at least
+            return due_ms
+        missed = takewhile(lambda time_ms: time_ms <= now_ms, self._times(due_ms - 1))
+        return deque(missed, MOST_MISSED)[0]
+
+    def _times(self, after_ms: int) -> Iterator[int]:
+        start_ms = 0 if self.start is None else instant_ms(self.start, "start")
+        until_ms = None if self.until is None else instant_ms(self.until, "until")
+        after_ms = max(after_ms, start_ms - 1)
+        if isinstance(self.every, timedelta):
+            every_ms = self.every // timedelta(milliseconds=1)
+            times = iter(range(after_ms + every_ms - (after_ms - start_ms) % every_ms, 2**53, every_ms))
+        else:
+            times = _cron_times(self, after_ms)
+        return times if until_ms is None else takewhile(lambda time_ms: time_ms <= until_ms, times)
+
+    def message(self, topic: Topic, due_ms: int) -> Message:
+        """Return the message of a due time; `topic` is the registered definition.
+
+        Raises:
+            InvalidMessageError: The topic does not take such a message.
+            InvalidValueError: `priority` does not fit the type of the topic.
+        """
+        moment = moment_at(due_ms).astimezone(ZoneInfo(self.tz))
+        scheduled = moment.isoformat(timespec="milliseconds" if due_ms % 1_000 else "seconds")
+        content = self.content.replace(SCHEDULED, scheduled)
+        body = None if self.body is None else self.body.replace(SCHEDULED, scheduled)
+        if (self.priority is None) == (topic.type is TopicType.PRIORITY):
+            self._refuse(
+                "priority", self.priority, f"given for PRIORITY topics only; {topic.name} is {topic.type.name}"
+            )
+        match topic.type:
+            case TopicType.PRIORITY:
+                return PriorityMessage(content, self.priority or 0, body=body)
+            case TopicType.FIXED_TIME:
+                return FixedTimeMessage(content, delay="0s", body=body)
+            case TopicType.STREAM:
+                return StreamMessage(content, body=body)
+            case TopicType.RANGE_MERGE:
+                window_ms = 1 if topic.default_range_ms is None else None
+                return RangeMergeMessage(content, time_range_ms=window_ms, body=body)
+
+    def put_at(self, now_ms: int) -> Schedule:
+        """Return the schedule as it is stored at a time of Redis' clock."""
+        put = replace(self)
+        object.__setattr__(put, "since_ms", now_ms)
+        return put
+
+    def outranks(self, other: Schedule) -> bool:
+        """Return whether it has a higher version than another one; none is lower than all."""
+        return (-1 if self.version is None else self.version) > (-1 if other.version is None else other.version)
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return what is sent and when as JSON values; without the time at which the schedule was put."""
+        every = self.every // timedelta(milliseconds=1) if isinstance(self.every, timedelta) else None
+        fields = {
+            **{name: getattr(self, name) for name in _PLAIN},
+            "topic": self.topic_name,
+            "content": self.content,
+            "every_ms": every,
+            "start": None if self.start is None else self.start.isoformat(),
+            "until": None if self.until is None else self.until.isoformat(),
+            "schedule_version": self.version,
+        }
+        return {name: value for name, value in fields.items() if value is not None}
+
+    def to_json(self) -> str:
+        """Return the body under which the schedule is stored."""
+        return new_document({**self.to_fields(), "since_ms": self.since_ms}).to_json()
+
+
+@lru_cache(maxsize=MAX_SCHEDULES)
+def read_schedule(name: bytes, body: bytes | None) -> Schedule:
+    """Parse a stored schedule. Cached: the body of a schedule changes only when it is put.
+
+    Raises:
+        UnreadableDocumentError: The body is for newer versions of RMQ only, or is not that of a schedule.
+    """
+    what = f"schedule {name!r:.140}"
+    values = read_document(body or b"", what).fields
+    try:
+        given: dict[str, Any] = {each: values[each] for each in _PLAIN if each in values}
+        given |= {each: datetime.fromisoformat(values[each]) for each in ("start", "until") if each in values}
+        given["version"] = values.get("schedule_version")
+        if "every_ms" in values:
+            given["every"] = timedelta(milliseconds=values["every_ms"])
+        schedule = Schedule(name.decode(), values["topic"], values["content"], **given)
+        return schedule.put_at(int(values["since_ms"]))
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise UnreadableDocumentError(f"{what} cannot be read: {type(error).__name__}: {error!s:.300}") from None
+
+
+LastRun = tuple[int | None, int | None]
+"""The last due time that was sent and when it was sent, epoch ms; `None` where there was none."""
+
+
+def read_runs(stored: bytes | None) -> LastRun:
+    """Parse what is kept beside the topic about the last due time of a schedule."""
+    try:
+        due_ms, sent_ms = map(int, (stored or b"").split())
+    except ValueError:
+        return None, None
+    return due_ms, sent_ms
+
+
+def due_after(schedule: Schedule, last: LastRun) -> int | None:
+    """Return the due time of a schedule that has lost it: the first one after the last one that was sent."""
+    return schedule.next_ms(max(schedule.since_ms, last[0] or 0))
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleInfo:
+    """A schedule in Redis, and when it runs.
+
+    Attributes:
+        schedule: The schedule; its topic is given by name.
+        due_ms: Its next due time, epoch ms; in the past if it is late. `None` if that can't be computed here: the extra
+            `rmq[cron]` is not installed.
+        now_ms: Redis' time of the reading, epoch ms.
+        last_due_ms: The last due time that was sent, epoch ms; `None` if there was none.
+        last_sent_ms: When it was sent, epoch ms.
+        error: Why the last attempt failed; empty if it did not.
+
+    Examples:
+        >>> reports = Topic("reports", TopicType.FIXED_TIME)
+        >>> _ = client.schedules.put(Schedule("report", reports, "report", every="1h"))
+        >>> [(each.name, each.last, each.late_ms) for each in client.schedules.list()]
+        [('report', None, 0)]
+    """
+
+    schedule: Schedule
+    due_ms: int | None
+    now_ms: int
+    last_due_ms: int | None = None
+    last_sent_ms: int | None = None
+    error: str = ""
+
+    @property
+    def name(self) -> str:
+        """Name of the schedule."""
+        return self.schedule.name
+
+    @property
+    def next(self) -> datetime | None:
+        """The next due time."""
+        return moment_of(self.due_ms)
+
+    @property
+    def last(self) -> datetime | None:
+        """The last due time that was sent."""
+        return moment_of(self.last_due_ms)
+
+    @property
+    def late_ms(self) -> int:
+        """For how long it has been due, ms; 0 if it is not due yet."""
+        return 0 if self.due_ms is None else max(0, self.now_ms - self.due_ms)
+
+    @property
+    def last_late_ms(self) -> int | None:
+        """How long after its due time the last message was sent, ms; `None` if there was none."""
+        sent_ms, due_ms = self.last_sent_ms, self.last_due_ms
+        return None if sent_ms is None or due_ms is None else max(0, sent_ms - due_ms)
+
+
+def _cron_times(schedule: Schedule, after_ms: int) -> Iterator[int]:
+    """Yield the times of a cron rule after a moment, epoch ms.
+
+    cronsim computes what the clock on the wall would show, without a zone; the changes of clocks are treated here, as
+    Debian's cron does. A rule with a star for minutes or hours runs whenever the clock shows its time: in both of two
+    equal hours, and not in one that is skipped. Any other rule runs once in two equal hours, in the first, and right
+    after a skipped hour for all that was in it.
+    """
+    try:
+        from cronsim import CronSim, CronSimError
+    except ImportError:
+        text = f"schedule {schedule.name} has cron, which needs an extra: pip install 'rmq[cron]'"
+        raise InvalidValueError(text) from None
+    rule, zone = schedule.cron or "", ZoneInfo(schedule.tz)
+    moments = _shown if any(part.startswith("*") for part in rule.split()[:2]) else _once
+    moment: datetime | None = moment_at(after_ms)
+    while moment is not None:
+        start = moment.astimezone(zone)
+        again = timedelta(hours=3) if start.fold == 0 and _has_two(start) else timedelta()
+        first, found = start.replace(tzinfo=None, fold=0), list[datetime]()
+        try:
+            walls = CronSim(rule, first - again)
+        except CronSimError as error:
+            text = f"cron of schedule {schedule.name} is {rule!r}, which is no cron rule: {error}"
+            raise InvalidValueError(text) from None
+        for wall in walls:
+            found += [each for each in moments(wall.replace(tzinfo=zone)) if each > moment]
+            if found and wall > first:
+                break
+        moment = min(found, default=None)
+        if moment is not None:
+            yield int(moment.timestamp()) * 1_000
+
+
+def _has_two(local: datetime) -> bool:
+    """Return whether the clock shows this local time twice, or never."""
+    return local.utcoffset() != local.replace(fold=1 - local.fold).utcoffset()
+
+
+def _shown(local: datetime) -> list[datetime]:
+    """Return the moments at which the clock shows a local time, in UTC: one, two, or none."""
+    moments = {local.replace(fold=fold).astimezone(UTC) for fold in (0, 1)}
+    return [
+        each
+        for each in moments
+        if each.astimezone(local.tzinfo).replace(tzinfo=None, fold=0) == local.replace(tzinfo=None)
+    ]
+
+
+def _once(local: datetime) -> list[datetime]:
+    """Return the first moment at which the clock shows a local time or, if it is skipped, a later one; in UTC."""
+    if shown := _shown(local):
+        return [min(shown)]
+    moment = min(local.replace(fold=fold).astimezone(UTC) for fold in (0, 1))  # before the change
+    while moment.astimezone(local.tzinfo).replace(tzinfo=None, fold=0) < local.replace(tzinfo=None):
+        moment += timedelta(minutes=1)
+    return [moment]

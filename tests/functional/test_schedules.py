@@ -1,0 +1,148 @@
+"""A schedule of every second, through kills of workers, a restart of Redis and a deployment with another one."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from rmq import FixedTimeMessage, RmqClient, Schedule, SchedulePut, Topic, TopicType
+from rmq._model.schedules import RECURRING
+from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
+
+REPOSITORY = Path(__file__).parents[2]
+TICKS = Topic("ticks", TopicType.FIXED_TIME)
+EVERY_SECOND = Schedule("tick", TICKS, "old/{scheduled}", every="1s", catch_up=True)
+CHANGED = Schedule("tick", TICKS, "new/{scheduled}", every="1s", catch_up=True, version=2)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with RedisServer(config=["appendonly yes", "appendfsync always"]) as server:
+        yield server
+
+
+class Crew:
+    """Workers that write down what they handle."""
+
+    def __init__(self, url: str, ledger: Path) -> None:
+        self.url, self.ledger = url, ledger
+        self.workers: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "tests.support.worker", self.url, TICKS.name, str(self.ledger)]
+        self.workers.append(subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.DEVNULL))
+
+    def kill(self) -> None:
+        """Kill the oldest worker; another one takes its place."""
+        oldest = self.workers.pop(0)
+        oldest.kill()
+        oldest.wait()
+        self.start()
+
+    def ticks(self) -> list[str]:
+        """What was handled, in order."""
+        rows = [line.split() for line in self.ledger.read_text().splitlines()] if self.ledger.exists() else []
+        return [row[2] for row in rows if row[0] == "end"]
+
+    def wait_for_more(self, number: int) -> None:
+        before = len(set(self.ticks()))
+        wait_until(lambda: len(set(self.ticks())) >= before + number, 90.0)
+
+
+@pytest.fixture
+def crew(server: RedisServer, tmp_path: Path) -> Iterator[Crew]:
+    crew = Crew(server.url, tmp_path / "ledger")
+    yield crew
+    for worker in crew.workers:
+        worker.kill()
+        worker.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_no_second_is_missing_through_kills_a_restart_and_a_deployment(server: RedisServer, crew: Crew) -> None:
+    with RmqClient(server.url, deadline_s=60.0) as client:
+        client.producer(TICKS)
+        for _ in range(2):
+            crew.start()
+        client.schedules.put(EVERY_SECOND)
+        crew.wait_for_more(3)
+        for _ in range(4):
+            crew.kill()
+            crew.wait_for_more(2)
+        server.restart()
+        crew.wait_for_more(3)
+        server.kill()
+        server.start()
+        crew.wait_for_more(3)
+        before = client.schedules.get("tick")
+        assert client.schedules.put(CHANGED) is SchedulePut.CHANGED
+        after = client.schedules.get("tick")
+        assert client.schedules.put(EVERY_SECOND) is SchedulePut.OUTRANKED  # an old worker starts once more
+        crew.wait_for_more(3)
+        crew.kill()
+        crew.wait_for_more(3)
+        client.schedules.remove("tick")
+        wait_until(lambda: client.inspect(RECURRING).stats().backlog == 0)
+        handled = crew.ticks()
+    assert before is not None
+    assert before.last is not None
+    assert after is not None
+    put_at = datetime.fromtimestamp(after.schedule.since_ms / 1_000, UTC)
+    moments = {datetime.fromisoformat(tick.partition("/")[2]) for tick in handled}
+    missing, moment = list[datetime](), min(moments)
+    while moment < max(moments):
+        between = before.last < moment <= put_at  # a change counts its times from the put on
+        if moment not in moments and not between:
+            missing.append(moment)
+        moment += timedelta(seconds=1)
+    assert missing == []
+    new = {datetime.fromisoformat(tick.partition("/")[2]) for tick in handled if tick.startswith("new/")}
+    assert min(new) > put_at
+    assert len(moments) >= 20
+    assert len(handled) <= len(moments) + 10  # once, but where somebody died
+
+
+def test_a_worker_without_the_right_to_the_topic_of_schedules_does_everything_else(
+    server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with server.connect() as redis_client:
+        redis_client.execute_command(
+            "ACL", "SETUSER", "shop", "on", ">secret", "+@all", "~rmq:*", "~shop.*", "~*{shop.*", "&*"
+        )
+    jobs = Topic("shop.jobs", TopicType.FIXED_TIME)
+    with RmqClient(server.url) as admin, RmqClient(server.url.replace("//", "//shop:secret@")) as client:
+        admin.schedules.put(Schedule("s", jobs, "by the schedule", every="1s"))
+        handled: list[str] = []
+        client.listener(jobs)(lambda delivery: handled.append(delivery.text))
+        client.start()
+        wait_until(lambda: "schedules are off in this process" in caplog.text)
+        client.producer(jobs).send(FixedTimeMessage("by hand", delay="0s"))
+        wait_until(lambda: handled == ["by hand"])
+        assert caplog.text.count("schedules are off") == 1
+        admin.schedules.remove("s")
+
+
+def test_the_rights_of_the_page_are_enough(server: RedisServer) -> None:
+    page = (REPOSITORY / "docs/operate/operations.md").read_text("utf-8")
+    [rights, *_] = re.findall(r"```\nACL SETUSER rmq (.*?)```", page, re.DOTALL)
+    [added] = re.findall(r"`(~rmq.recurring_0 [^`]*)`", page)
+    with server.connect() as redis_client:
+        redis_client.execute_command("ACL", "SETUSER", "clerk", *rights.split(), *added.split())
+    jobs = Topic("shop.clerks", TopicType.FIXED_TIME)
+    with RmqClient(server.url.replace("//", "//clerk:secret@")) as client:
+        handled: list[str] = []
+        client.listener(jobs)(lambda delivery: handled.append(delivery.text))
+        client.start()
+        client.schedules.put(Schedule("clerk", jobs, "by the schedule", every="1s"))
+        wait_until(lambda: len(handled) >= 2)
+        assert [each.name for each in client.schedules.list()] == ["clerk"]
+        assert client.schedules.run_now("clerk")
+        assert client.schedules.remove("clerk")

@@ -1,0 +1,68 @@
+"""Schedules on the asyncio side: the same logic, run in the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from rmq import RmqClient, Schedule, SchedulePut, Topic, TopicType, aio
+from rmq._model.schedules import RECURRING
+from rmq.testing import Server, run_schedules, sent
+from tests.support.waiting import LIMIT_S
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server() as server:
+        yield server
+
+
+JOBS = Topic("jobs", TopicType.FIXED_TIME)
+
+
+def test_started_listeners_run_schedules(server: Server) -> None:
+    server.flush()
+
+    async def main() -> list[str]:
+        handled: list[str] = []
+        enough = asyncio.Event()
+        async with aio.RmqClient(server.url) as client:
+
+            @client.listener(JOBS)
+            async def handle(delivery: aio.Delivery) -> None:
+                handled.append(delivery.text)
+                if len(handled) >= 3:
+                    enough.set()
+
+            await client.start()
+            assert await client.schedules.put(Schedule("s", JOBS, "{scheduled}", every="1s")) is SchedulePut.NEW
+            assert await client.schedules.put(Schedule("s", JOBS, "{scheduled}", every="1s")) is SchedulePut.UNCHANGED
+            async with asyncio.timeout(LIMIT_S):
+                await enough.wait()
+            [info] = await client.schedules.list()
+            assert info == await client.schedules.get("s") or info.last != info.next
+            assert await client.schedules.run_now("s")
+            assert await client.schedules.remove("s")
+            await client.stop()
+        return handled
+
+    handled = asyncio.run(main())
+    assert len(set(handled)) >= 3
+    with RmqClient(server.url) as client:
+        assert client.inspect(RECURRING).stats().in_flight == 0
+
+
+def test_schedules_run_on_the_clock_of_a_test(server: Server) -> None:
+    server.flush()
+
+    async def main() -> None:
+        async with server.async_client() as client:
+            clock = server.clock()
+            await client.schedules.put(Schedule("s", JOBS, "job", every="1h"))
+            clock.advance("1h")
+            assert await run_schedules(client) == 1
+            assert [each.text for each in await sent(client, JOBS)] == ["job"]
+
+    asyncio.run(main())

@@ -1,0 +1,391 @@
+"""Schedules on a clock that stands still: what is sent at which time, and what puts, crashes and failures leave behind.
+
+Each check runs on both sides of the library where it has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from rmq import (
+    Collect,
+    Fixed,
+    FixedTimeMessage,
+    InvalidMessageError,
+    InvalidValueError,
+    Merge,
+    RmqClient,
+    Schedule,
+    SchedulePut,
+    Topic,
+    TopicType,
+    UnknownTopicError,
+    WhenFull,
+)
+from rmq._model.schedules import RECURRING
+from rmq.testing import Clock, Server, run_schedules, sent
+from tests.support.waiting import wait_until
+
+JOBS = Topic("jobs", TopicType.FIXED_TIME)
+HOURLY = Schedule("hourly", JOBS, "job:{scheduled}", every="1h", body="{scheduled}")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture
+def rmq(server: Server) -> Iterator[RmqClient]:
+    server.flush()
+    with server.client() as client:
+        yield client
+
+
+@pytest.fixture
+def clock(server: Server, rmq: RmqClient) -> Clock:
+    clock = server.clock()
+    clock.move_to(datetime(2036, 3, 1, 10, 20, tzinfo=UTC))
+    return clock
+
+
+def contents(client: RmqClient, topic: Topic = JOBS) -> list[str]:
+    return [each.text for each in sent(client, topic)]
+
+
+def acknowledge(client: RmqClient, clock: Clock, topic: Topic = JOBS) -> list[str]:
+    clock.advance("1ms")  # a delay of 0 is due a millisecond later
+    with client.consumer(topic) as consumer:
+        deliveries = consumer.poll()
+        consumer.ack(deliveries)
+    return [each.text for each in deliveries]
+
+
+def kill_after_claim(client: RmqClient, clock: Clock) -> None:
+    """Claim a schedule as a worker does that is killed before it has sent anything, and let its lease expire."""
+    with client.consumer(RECURRING) as consumer:
+        assert consumer.poll()
+    clock.advance("31s")
+
+
+def test_a_schedule_is_sent_at_each_of_its_times(rmq: RmqClient, clock: Clock) -> None:
+    assert rmq.schedules.put(HOURLY) is SchedulePut.NEW
+    assert run_schedules(rmq) == 0
+    clock.move_to(datetime(2036, 3, 1, 10, 59, 59, tzinfo=UTC))
+    assert run_schedules(rmq) == 0
+    for hour in (11, 12):
+        clock.move_to(datetime(2036, 3, 1, hour, tzinfo=UTC))
+        assert run_schedules(rmq) == 1
+        assert [(each.text, each.body) for each in sent(rmq, JOBS)] == [
+            (f"job:2036-03-01T{hour}:00:00+00:00", f"2036-03-01T{hour}:00:00+00:00".encode())
+        ]
+        acknowledge(rmq, clock)
+    [info] = rmq.schedules.list()
+    assert (info.name, info.next, info.last) == (
+        "hourly", datetime(2036, 3, 1, 13, tzinfo=UTC), datetime(2036, 3, 1, 12, tzinfo=UTC),
+    )  # fmt: skip
+    assert (info.late_ms, info.last_late_ms, info.error) == (0, 0, "")
+    assert rmq.schedules.get("hourly") == info
+
+
+@pytest.mark.parametrize("catch_up", [False, True])
+def test_after_a_standstill_one_message_is_sent_or_each_missed_one(
+    rmq: RmqClient, clock: Clock, catch_up: bool
+) -> None:
+    rmq.schedules.put(Schedule("hourly", JOBS, "job:{scheduled}", every="1h", catch_up=catch_up))
+    clock.advance("3h")
+    [info] = rmq.schedules.list()
+    assert info.late_ms == (2 * 60 + 20) * 60_000
+    assert run_schedules(rmq) == (3 if catch_up else 1)
+    expected = [f"job:2036-03-01T{hour}:00:00+00:00" for hour in ((11, 12, 13) if catch_up else (11,))]
+    assert sorted(contents(rmq)) == expected
+    [info] = rmq.schedules.list()
+    assert info.next == datetime(2036, 3, 1, 14, tzinfo=UTC)
+
+
+def test_at_most_a_thousand_missed_times_are_sent(rmq: RmqClient, clock: Clock) -> None:
+    rmq.schedules.put(Schedule("often", JOBS, "job:{scheduled}", every="1m", catch_up=True))
+    clock.advance("20h")
+    assert run_schedules(rmq) == 1_000
+    assert min(contents(rmq)) == "job:2036-03-01T13:41:00+00:00"
+
+
+def test_a_put_of_the_same_schedule_changes_nothing(rmq: RmqClient, clock: Clock) -> None:
+    """Also not while it is late or in flight: every worker puts it at its start."""
+    rmq.schedules.put(HOURLY)
+    due = rmq.schedules.list()[0].next
+    clock.advance("5h")
+    assert rmq.schedules.put(Schedule("hourly", "jobs", "job:{scheduled}", every="60m", body="{scheduled}")).value == (
+        "unchanged"
+    )
+    assert rmq.schedules.list()[0].next == due
+    with rmq.consumer(RECURRING) as consumer:
+        [delivery] = consumer.poll()
+        assert rmq.schedules.put(HOURLY) is SchedulePut.UNCHANGED
+        delivery.release()
+    assert rmq.inspect(RECURRING).stats().backlog == 1
+    assert rmq.schedules.list()[0].next == due
+    kill_after_claim(rmq, clock)
+    assert rmq.schedules.put(HOURLY) is SchedulePut.UNCHANGED
+
+
+def test_a_changed_schedule_is_due_from_now_on(rmq: RmqClient, clock: Clock) -> None:
+    rmq.schedules.put(HOURLY)
+    clock.advance("5h")
+    assert rmq.schedules.put(Schedule("hourly", JOBS, "other", every="2h")) is SchedulePut.CHANGED
+    assert rmq.schedules.list()[0].next == datetime(2036, 3, 1, 16, tzinfo=UTC)
+    assert run_schedules(rmq) == 0
+
+
+def test_a_schedule_that_was_changed_in_flight_stands(rmq: RmqClient, clock: Clock) -> None:
+    rmq.schedules.put(HOURLY)
+    clock.advance("1h")
+    with rmq.consumer(RECURRING) as consumer:
+        [delivery] = consumer.poll()
+        assert rmq.schedules.put(Schedule("hourly", JOBS, "other", every="2h")) is SchedulePut.CHANGED
+        delivery.release()
+    [info] = rmq.schedules.list()
+    assert (info.schedule.content, info.next) == ("other", datetime(2036, 3, 1, 12, tzinfo=UTC))
+
+
+def test_a_lower_version_does_not_replace_a_higher_one(rmq: RmqClient, clock: Clock) -> None:
+    def put(version: int | None, content: str) -> str:
+        return rmq.schedules.put(Schedule("s", JOBS, content, every="1h", version=version)).value
+
+    found = [put(2, "two"), put(1, "one"), put(None, "none"), put(2, "two, too"), put(3, "three"), put(2, "two")]
+    assert found == ["new", "outranked", "outranked", "changed", "changed", "outranked"]
+    assert rmq.schedules.list()[0].schedule.content == "three"
+    del clock
+
+
+def test_two_clients_do_not_put_at_the_same_time(rmq: RmqClient, server: Server, clock: Clock) -> None:
+    """A client that has found a lower version writes before another one looks."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(8) as pool:
+        puts = [Schedule("s", JOBS, f"v{number}", every="1h", version=number) for number in range(40)]
+        list(pool.map(rmq.schedules.put, puts))
+    assert rmq.schedules.list()[0].schedule.version == 39
+    del server, clock
+
+
+def test_a_killed_worker_leaves_the_same_due_time(rmq: RmqClient, clock: Clock) -> None:
+    rmq.schedules.put(HOURLY)
+    clock.move_to(datetime(2036, 3, 1, 11, tzinfo=UTC))
+    kill_after_claim(rmq, clock)
+    assert run_schedules(rmq) == 1
+    assert contents(rmq) == ["job:2036-03-01T11:00:00+00:00"]
+    assert rmq.schedules.list()[0].next == datetime(2036, 3, 1, 12, tzinfo=UTC)
+    clock.move_to(datetime(2036, 3, 1, 12, tzinfo=UTC))
+    kill_after_claim(rmq, clock)
+    acknowledge(rmq, clock)
+    assert run_schedules(rmq) == 1
+    assert contents(rmq) == ["job:2036-03-01T12:00:00+00:00"]
+
+
+def test_kills_lose_no_missed_time(rmq: RmqClient, clock: Clock) -> None:
+    rmq.schedules.put(Schedule("often", JOBS, "job:{scheduled}", every="1s", catch_up=True))
+    clock.advance("3s")
+    run_schedules(rmq)
+    clock.advance("1s")
+    kill_after_claim(rmq, clock)
+    assert run_schedules(rmq) == 32
+    assert len(contents(rmq)) == 35
+
+
+def test_a_worker_that_dies_after_the_send_sends_it_once_more_or_not(rmq: RmqClient, clock: Clock) -> None:
+    """The due time is noted after the send: what dies before sends again, what dies after goes on with the next."""
+    rmq.schedules.put(HOURLY)
+    clock.move_to(datetime(2036, 3, 1, 11, tzinfo=UTC))
+    run_schedules(rmq)
+    kill_now(rmq, clock)
+    assert run_schedules(rmq) == 0 or contents(rmq) == ["job:2036-03-01T11:00:00+00:00"]
+    assert rmq.schedules.list()[0].next == datetime(2036, 3, 1, 12, tzinfo=UTC)
+
+
+def kill_now(client: RmqClient, clock: Clock) -> None:
+    client.control(RECURRING).promote("hourly")
+    kill_after_claim(client, clock)
+
+
+@dataclass
+class Refusing:
+    """A topic that refuses what is sent to it, until it is emptied."""
+
+    client: RmqClient
+    clock: Clock
+    topic: Topic
+
+    def fill(self) -> None:
+        self.client.producer(self.topic).send(FixedTimeMessage("fills it", delay="0s"))
+
+    def empty(self) -> None:
+        assert acknowledge(self.client, self.clock, self.topic) == ["fills it"]
+
+
+@pytest.mark.parametrize("when_full", [WhenFull.REFUSE, WhenFull.BLOCK])
+def test_a_refused_schedule_comes_again_with_its_due_time(rmq: RmqClient, clock: Clock, when_full: WhenFull) -> None:
+    small = Topic("small", TopicType.FIXED_TIME, max_backlog=1, when_full=when_full, full_timeout="1h")
+    refusing = Refusing(rmq, clock, small)
+    rmq.schedules.put(Schedule("hourly", small, "job:{scheduled}", every="1h"))
+    clock.move_to(datetime(2036, 3, 1, 11, tzinfo=UTC))
+    refusing.fill()
+    for _ in range(20):
+        with pytest.raises(AssertionError, match="BacklogFullError"):
+            run_schedules(rmq)
+        clock.advance("6s")
+    [info] = rmq.schedules.list()
+    assert info.late_ms == 120_000
+    assert "BacklogFullError" in info.error
+    refusing.empty()
+    assert run_schedules(rmq) == 1
+    assert contents(rmq, small) == ["job:2036-03-01T11:00:00+00:00"]
+    assert rmq.inspect(RECURRING).stats().dead == 0
+    assert rmq.schedules.list()[0].next == datetime(2036, 3, 1, 12, tzinfo=UTC)
+
+
+def test_a_daily_schedule_runs_once_in_the_hour_that_comes_twice(rmq: RmqClient, clock: Clock) -> None:
+    rmq.schedules.put(Schedule("nightly", JOBS, "job:{scheduled}", cron="30 2 * * *", tz="Europe/Berlin"))
+    clock.move_to(datetime(2036, 10, 25, 21, 59, tzinfo=UTC))
+    run_schedules(rmq)
+    acknowledge(rmq, clock)
+    found: list[str] = []
+    for minutes in range(0, 36 * 60, 15):
+        clock.move_to(datetime(2036, 10, 25, 22, tzinfo=UTC) + timedelta(minutes=minutes))
+        run_schedules(rmq)
+        found += acknowledge(rmq, clock)
+    assert found == ["job:2036-10-26T02:30:00+02:00", "job:2036-10-27T02:30:00+01:00"]
+
+
+def test_a_run_by_hand_comes_in_addition(rmq: RmqClient, clock: Clock) -> None:
+    rmq.schedules.put(HOURLY)
+    assert (rmq.schedules.run_now("hourly"), rmq.schedules.run_now("unknown")) == (True, False)
+    assert run_schedules(rmq) == 1
+    assert contents(rmq) == ["job:2036-03-01T10:20:00+00:00"]
+    assert rmq.schedules.list()[0].next == datetime(2036, 3, 1, 11, tzinfo=UTC)
+    clock.advance("2h")
+    assert rmq.schedules.run_now("hourly")  # it is late already
+    assert rmq.schedules.list()[0].next == datetime(2036, 3, 1, 11, tzinfo=UTC)
+
+
+def test_a_removed_schedule_is_gone(rmq: RmqClient, clock: Clock) -> None:
+    rmq.schedules.put(HOURLY)
+    clock.advance("1h")
+    run_schedules(rmq)
+    assert (rmq.schedules.remove("hourly", actor="ann"), rmq.schedules.remove("hourly")) == (True, False)
+    assert (rmq.schedules.list(), rmq.schedules.get("hourly")) == ([], None)
+    clock.advance("3h")
+    assert run_schedules(rmq) == 0
+    assert [(line.actor, line.action) for line in rmq.inspect(RECURRING).audit()][-1] == ("ann", "cancel")
+    assert rmq.schedules.put(HOURLY) is SchedulePut.NEW
+    assert rmq.schedules.list()[0].last is None
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_schedule_is_removed_while_it_is_in_flight(rmq: RmqClient, clock: Clock, again: bool) -> None:
+    rmq.schedules.put(HOURLY)
+    clock.advance("1h")
+    with rmq.consumer(RECURRING) as consumer:
+        [delivery] = consumer.poll()
+        assert rmq.schedules.remove("hourly")
+        assert (rmq.schedules.list(), rmq.schedules.remove("hourly"), rmq.schedules.run_now("hourly")) == (
+            [],
+            False,
+            False,
+        )
+        assert not again or rmq.schedules.put(HOURLY) is SchedulePut.NEW
+        delivery.release()
+    run_schedules(rmq)
+    assert [info.name for info in rmq.schedules.list()] == (["hourly"] if again else [])
+    assert rmq.inspect(RECURRING).stats().backlog == again
+
+
+def test_a_schedule_ends(rmq: RmqClient, clock: Clock) -> None:
+    until = datetime(2036, 3, 1, 12, tzinfo=UTC)
+    rmq.schedules.put(Schedule("s", JOBS, "job:{scheduled}", every="1h", until=until, catch_up=True))
+    clock.advance("5h")
+    assert run_schedules(rmq) == 2
+    assert rmq.schedules.list() == []
+    with pytest.raises(InvalidValueError, match="until of schedule s is over"):
+        rmq.schedules.put(Schedule("s", JOBS, "c", every="1h", until=until))
+
+
+@pytest.mark.parametrize("type_", list(TopicType))
+def test_every_type_of_topic_takes_messages_of_schedules(rmq: RmqClient, clock: Clock, type_: TopicType) -> None:
+    topic = Topic(f"kind.{type_.value}", type_)
+    priority = 7 if type_ is TopicType.PRIORITY else None
+    rmq.schedules.put(Schedule("s", topic, "job", every="1h", priority=priority, body="data"))
+    clock.advance("1h")
+    assert run_schedules(rmq) == 1
+    assert [(each.text, each.body, each.priority) for each in sent(rmq, topic)] == [("job", b"data", priority)]
+
+
+def test_a_window_of_the_topic_applies(rmq: RmqClient, clock: Clock) -> None:
+    topic = Topic("collected", TopicType.RANGE_MERGE, merge=Merge(Collect(max_items=9), window=Fixed("10m")))
+    rmq.schedules.put(Schedule("s", topic, "job", every="1h", body="data"))
+    clock.advance("1h")
+    run_schedules(rmq)
+    [message] = sent(rmq, topic)
+    assert (message.due, message.text) == (clock.now + timedelta(minutes=10), "job")
+
+
+def test_what_cannot_be_sent_is_refused_where_it_is_put(rmq: RmqClient, clock: Clock) -> None:
+    ranked, summed = Topic("ranked", TopicType.PRIORITY), Topic("small", TopicType.FIXED_TIME, max_body_bytes=3)
+    refused: list[tuple[Callable[[], Schedule], type[Exception], str]] = [
+        (lambda: Schedule("s", ranked, "c", every="1h"), InvalidValueError, "priority of schedule s is None"),
+        (lambda: Schedule("s", JOBS, "c", every="1h", priority=5), InvalidValueError, "given for PRIORITY topics only"),
+        (lambda: Schedule("s", ranked, "c", every="1h", priority=2**40), InvalidMessageError, "priority"),
+        (lambda: Schedule("s", summed, "c", every="1h", body="data"), InvalidMessageError, "3"),
+        (lambda: Schedule("s", "unknown", "c", every="1h"), UnknownTopicError, "unknown"),
+        (lambda: "s", InvalidValueError, "'s' is not a Schedule"),  # type: ignore[list-item, return-value]
+    ]
+    for schedule, error, text in refused:
+        with pytest.raises(error, match=text):
+            rmq.schedules.put(schedule())
+    for call in (rmq.schedules.remove, rmq.schedules.run_now, rmq.schedules.get):
+        with pytest.raises(InvalidValueError, match="name of a schedule is 'ä'; it must be 1 to 128 characters"):
+            call("ä")
+    assert rmq.schedules.list() == []
+    del clock
+
+
+def test_without_schedules_nothing_is_registered(rmq: RmqClient, clock: Clock) -> None:
+    assert (rmq.schedules.list(), rmq.schedules.remove("s"), rmq.schedules.run_now("s")) == ([], False, False)
+    assert (run_schedules(rmq), rmq.topics()) == (0, [])
+    del clock
+
+
+def test_a_body_that_nobody_can_read_waits_and_is_replaced_by_a_put(rmq: RmqClient, clock: Clock) -> None:
+    rmq.producer(RECURRING).send(FixedTimeMessage("hourly", delay="0s", body='{"version": 99, "min_reader": 99}'))
+    clock.advance("1ms")
+    with pytest.raises(AssertionError, match="upgrade RMQ here"):
+        run_schedules(rmq)
+    assert rmq.schedules.list() == []
+    assert rmq.schedules.put(HOURLY) is SchedulePut.CHANGED
+    clock.advance("1h")
+    assert run_schedules(rmq) == 1
+
+
+def test_started_listeners_run_schedules_that_are_put_before_and_after(rmq: RmqClient) -> None:
+    handled: list[str] = []
+
+    @rmq.listener(JOBS)
+    def handle(delivery: Any) -> None:
+        handled.append(delivery.text)
+
+    rmq.start()
+    rmq.schedules.put(Schedule("often", JOBS, "often:{scheduled}", every="1s"))
+    wait_until(lambda: len(handled) >= 2)
+    rmq.stop()
+    assert rmq.inspect(RECURRING).stats().in_flight == 0
+    rmq.start()
+    before = len(handled)
+    wait_until(lambda: len(handled) >= before + 2)
+    rmq.schedules.remove("often")
+    wait_until(lambda: rmq.inspect(RECURRING).stats().backlog == 0)
