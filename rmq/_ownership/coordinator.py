@@ -97,7 +97,7 @@ class Coordinator:
         check(tls is None or isinstance(tls, Tls), f"tls is {type(tls).__name__}; it must be a Tls")  # pyright: ignore[reportUnnecessaryIsInstance]
         large = type(session_bytes) is int and session_bytes >= 1000
         check(large, f"session_bytes is {session_bytes!r}; it must be a whole number of 1000 or more")
-        self.on_change = on_change
+        self.on_change: Callable[[], None] | None = on_change
 
         def connect(wake: Callable[[], None], broken: Callable[[], None]) -> Keeper:
             make = self._client_class or ZooKeeperClient

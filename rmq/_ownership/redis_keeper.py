@@ -49,6 +49,10 @@ HINT_GAP_S = 0.0001
 anew at each change, and Redis, which serves messages too, shall not spend its time with that."""
 
 
+MOST_SLOTS = 16_384
+"""Most slots of all topics that a worker consumes: it lists their owners at each change."""
+
+
 def keeper_call(
     session: int, timeout_ms: int, requests: Sequence[Request], known: int = 0, unless: int = 0
 ) -> Call[KeeperReply]:
@@ -267,12 +271,23 @@ class RedisCoordinator(Coordinator):
         def connect(wake: Callable[[], None], broken: Callable[[], None]) -> RedisKeeper:
             return RedisKeeper(url, options, wake, broken, self._doubt)
 
-        self.on_change = None
+        self.on_change: Callable[[], None] | None = None
         self.worker_id = options.worker_id or process_name()
         self._keeper: RedisKeeper = self._set_up(
             connect, options.session_timeout_s, options.weight, options.drain_timeout_s, NO_LIMIT
         )
         self._member.new_identity = lambda: f"redis:{self._keeper.identity}"
+
+    def consume(self, topic: str, slots: int) -> None:
+        """Announce that this worker consumes a registered topic; see `Coordinator.consume`.
+
+        Raises:
+            InvalidValueError: Its topics have more than `MOST_SLOTS` slots in all.
+        """
+        number = sum({**self._member.document.topics, topic: slots}.values())
+        text = f"with topic {topic} this worker consumes {number:,} slots; owners in Redis have at most {MOST_SLOTS:,}"
+        check(number <= MOST_SLOTS, f"{text} a worker. Use fewer slots or topics, or ZooKeeper")
+        super().consume(topic, slots)
 
     def expect_marks(self) -> None:
         """Do nothing: numbers of transactions follow Redis' clock, so they are above those before a restore."""

@@ -126,15 +126,17 @@ class Keeper:
 
     def _zookeeper_servers(self) -> Iterator[tuple[str, ZooKeeperServer]]:
         ports, settings = self._state.ports, dict(deployment.ZOOKEEPER_SETTINGS)
-        for number, name in enumerate(deployment.ZOOKEEPERS, 1):
+        for number, name in enumerate(self._state.zookeepers, 1):
             settings[f"server.{number}"] = f"{HOST}:{ports[f'{name}-peer']}:{ports[f'{name}-election']}"
-        for number, name in enumerate(deployment.ZOOKEEPERS, 1):
+        for number, name in enumerate(self._state.zookeepers, 1):
             tick_ms = deployment.ZOOKEEPER_TICK_MS
             yield name, ZooKeeperServer(self._folder / name, ports[name], settings, number, tick_ms)
 
     def _user_processes(self) -> Iterator[tuple[str, GuardedProcess]]:
         rmq = [sys.executable, "-c", "from rmq.cli import main; main()"]
-        commands = {f"worker-{n + 1}": [*rmq, *deployment.WORKER_COMMAND[1:]] for n in range(self._state.workers)}
+        own = [] if self._state.zookeepers else ["--owners", self._state.owners]
+        worker = [*rmq, *deployment.WORKER_COMMAND[1:], *own]
+        commands = {f"worker-{n + 1}": worker for n in range(self._state.workers)}
         if self._state.producer:
             commands["producer"] = [sys.executable, *deployment.PRODUCER_COMMAND[1:]]
         for name, command in commands.items():

@@ -36,6 +36,7 @@ class State:
     ports: dict[str, int]  # by service name
     workers: int = deployment.WORKERS
     producer: bool = True
+    owners: str = "zookeeper"  # what keeps the owners of slots: `zookeeper` or `redis`
     error: str = ""  # reason of a failure
     processes: tuple[Process, ...] = ()
 
@@ -44,9 +45,14 @@ class State:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment variables for clients: RMQ_URL and RMQ_ZOOKEEPER."""
+        """The environment variables for clients: RMQ_URL, and with ZooKeeper RMQ_ZOOKEEPER."""
         redis = (*deployment.MASTERS, *deployment.REPLICAS)
-        return deployment.environment(self.addresses(redis), self.addresses(deployment.ZOOKEEPERS))
+        return deployment.environment(self.addresses(redis), self.addresses(self.zookeepers))
+
+    @property
+    def zookeepers(self) -> tuple[str, ...]:
+        """Names of the ZooKeeper servers; empty with owners in Redis."""
+        return deployment.ZOOKEEPERS if self.owners == "zookeeper" else ()
 
 
 class LocalClusterError(RmqError):

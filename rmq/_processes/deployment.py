@@ -48,8 +48,7 @@ def redis_arguments() -> list[str]:
 
 
 def environment(redis: Iterable[Address], zookeepers: Iterable[Address]) -> dict[str, str]:
-    """Return the environment variables of workers and producer."""
-    return {
-        "RMQ_URL": f"redis+cluster://{','.join(map(str, redis))}",
-        "RMQ_ZOOKEEPER": ",".join(map(str, zookeepers)),
-    }
+    """Return the environment variables of workers and producer; without ZooKeeper, workers keep owners in Redis."""
+    hosts = ",".join(map(str, zookeepers))
+    url = {"RMQ_URL": f"redis+cluster://{','.join(map(str, redis))}"}
+    return {**url, "RMQ_ZOOKEEPER": hosts} if hosts else url

@@ -49,7 +49,12 @@ _UP_LOCK = "up.lock"
 
 
 def up(
-    folder: Path, *, workers: int = deployment.WORKERS, producer: bool = True, first_port: int | None = None
+    folder: Path,
+    *,
+    workers: int = deployment.WORKERS,
+    producer: bool = True,
+    first_port: int | None = None,
+    owners: str = "zookeeper",
 ) -> State:
     """Start the cluster in a folder; return when it is ready.
 
@@ -58,6 +63,7 @@ def up(
         workers: Number of worker processes; 0 for none.
         producer: Whether to run the demo producer.
         first_port: First of consecutive ports; by default those of an earlier run, else free ones.
+        owners: What keeps the owners of slots: `zookeeper`, whose servers are started, too, or `redis`.
 
     Raises:
         LocalClusterError: The cluster is already running, or did not start.
@@ -71,7 +77,7 @@ def up(
             raise LocalClusterError(f"the cluster in {folder} is already running; see `rmq cluster status`")
         earlier = read_state(folder)
         ports = earlier.ports if earlier is not None and first_port is None else _ports(first_port)
-        write_state(folder, State("starting", ports, workers, producer))
+        write_state(folder, State("starting", ports, workers, producer, owners))
         _launch_keeper(folder)
         return _await_ready(folder)
 

@@ -54,7 +54,7 @@ MOST_PARTITIONS = 200
 
 
 Use = Literal["any", "read", "batch", "stream", "worker", "group", "selection", "write"]
-"""What an option is for: any call, any read, `spark.read`, `readStream`, a query under ZooKeeper, the group of a query,
+"""What an option is for: any call, any read, `spark.read`, `readStream`, a query that owns slots, the group of a query,
 what a read selects (topics and columns), or a write."""
 
 
@@ -84,6 +84,10 @@ class Options:
     """TLS: certificate of the driver."""
     zookeeper_key: str | None = _option("zookeeperKey", kinds.text, None, of="worker")
     """TLS: key of that certificate."""
+    owners: str | None = _option("owners", kinds.choice("redis"), None, of="worker")
+    """`redis`: the query owns slots, and Redis keeps their owners."""
+    owners_session_s: int = _option("ownersSessionSeconds", kinds.seconds(1, 3_600), 10, of="worker")
+    """Session timeout of owners in Redis."""
     zookeeper_session_s: int = _option("zookeeperSessionSeconds", kinds.seconds(1, 3_600), 10, of="worker")
     """ZooKeeper session timeout."""
     worker_weight: int = _option("workerWeight", kinds.whole(1, 1_000), 1, of="worker")
@@ -196,6 +200,11 @@ class Options:
             missing = " and ".join(name for name, value in given.items() if value is None)
             raise InvalidValueError(f"a new topic needs options topic, type and slots: {missing} is missing")
         return Topic(self.topic, self.type, slots=self.slots)
+
+    @property
+    def owns(self) -> bool:
+        """Whether the query owns slots."""
+        return self.owners is not None or self.zookeeper is not None
 
     @property
     def several(self) -> bool:
@@ -334,13 +343,19 @@ def _check_pairs(parsed: Options) -> None:
 
 
 def _check_worker(parsed: Options, values: Mapping[str, Any]) -> None:
-    """Raise `InvalidValueError` for options of a worker without option `zookeeper`."""
+    """Raise `InvalidValueError` for options of a worker that no option makes one, or for two that do."""
     options = [option for option in _OPTIONS.values() if option.metadata["of"] == "worker"]
     given = [option.metadata["name"] for option in options if option.name in values]
-    if parsed.zookeeper is None and given:
+    if given and not parsed.owns:
         raise InvalidValueError(
-            f"{', '.join(given)} cannot be used without option zookeeper: set it to servers such as zk1:2181,zk2:2181"
+            f"{', '.join(given)} cannot be used without option owners or zookeeper: set owners to redis, or "
+            "zookeeper to servers such as zk1:2181,zk2:2181"
         )
+    foreign = [name for name in given if name.startswith("zookeeper") is (parsed.owners is not None)]
+    foreign = [name for name in foreign if name.startswith(("zookeeper", "ownersSession"))]
+    if foreign:
+        keeper = "owners" if parsed.owners is not None else "zookeeper"
+        raise InvalidValueError(f"{', '.join(foreign)} cannot be combined with {keeper}: a slot has one owner")
 
 
 def _check_bounds(parsed: Options) -> None:

@@ -10,6 +10,7 @@ from benchmarks.support import harness
 from rmq import RmqClient
 from rmq.cli.commands import bench
 from tests.support.cli import Cli
+from tests.support.waiting import wait_until
 
 
 def test_a_cluster_comes_is_shown_and_goes(cli: Cli, tmp_path: Path) -> None:
@@ -29,6 +30,26 @@ def test_a_cluster_comes_is_shown_and_goes(cli: Cli, tmp_path: Path) -> None:
         ended = cli("cluster", "down", "--folder", folder, "--delete").out
     assert ended.strip() == "stopped"
     assert cli("cluster", "down", "--folder", folder, "--json").json == {"was_running": False, "deleted": False}
+
+
+def test_a_cluster_without_zookeepers_keeps_owners_in_redis(cli: Cli, tmp_path: Path) -> None:
+    folder = str(tmp_path / "c")
+    try:
+        options = ("--folder", folder, "--workers", "2", "--owners", "redis")
+        started = cli("cluster", "up", *options, "--json").json
+        names = [process["name"] for process in started["processes"]]
+        assert names == ["producer", *(f"redis-{n}" for n in range(1, 7)), "worker-1", "worker-2"]
+        assert started["environment"].keys() == {"RMQ_URL"}
+        with RmqClient(started["environment"]["RMQ_URL"]) as client:
+
+            def owned() -> bool:
+                workers = client.workers()
+                return sorted(len(each.listeners[0].slots) for each in workers) == [32, 32]
+
+            wait_until(owned, 120)
+            wait_until(lambda: client.inspect("price-picture").stats().total("acked"), 120)
+    finally:
+        assert cli("cluster", "down", "--folder", folder, "--delete").out.strip() == "stopped"
 
 
 def test_benchmarks_are_listed_and_run(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:No chroot pat
 
 LIMIT_S = 150
 NUMBER = 100
-REFUSED = "has workers under ZooKeeper, but this query has no option zookeeper"
+REFUSED = "has workers that own its slots, but this query has no option owners or zookeeper"
 numbers = count(1)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -26,6 +26,7 @@ def up(
     workers: Annotated[int, typer.Option(min=0, max=64, metavar="N")] = deployment.WORKERS,
     producer: Annotated[bool, typer.Option()] = True,
     first_port: Annotated[int | None, typer.Option(min=1024, max=55000, metavar="PORT")] = None,
+    owners: Annotated[Literal["zookeeper", "redis"], typer.Option()] = "zookeeper",
 ) -> None:
     """Start the cluster in the background, with the data of an earlier run if there are any.
 
@@ -33,8 +34,9 @@ def up(
         workers: Number of worker processes.
         producer: Run the demo producer.
         first_port: First of 15 consecutive ports. Default: free ports.
+        owners: What keeps the owners of slots. redis: no ZooKeepers are started.
     """
-    state = local_cluster.up(folder, workers=workers, producer=producer, first_port=first_port)
+    state = local_cluster.up(folder, workers=workers, producer=producer, first_port=first_port, owners=owners)
     _show(session, folder, state)
 
 

@@ -102,7 +102,7 @@ class StreamDriver(ABC, Generic[B, F]):
 
         Raises:
             BatchAckedError: A later batch is already acked: this checkpoint is an old copy.
-            FencedError: The topic now has owners, which receive the batch again; the options name no ZooKeeper.
+            FencedError: The topic now has owners, which receive the batch again; the options name no owners.
             DriverReplacedError: Another driver runs the query, or reads the STREAM topic with its group.
         """
         with self._acking, self.figures.time.counted():
@@ -151,7 +151,7 @@ class StreamDriver(ABC, Generic[B, F]):
 
 
 class Opened(NamedTuple):
-    """An open batch, without the slots of other owners; `owners` is empty for a query without ZooKeeper."""
+    """An open batch, without the slots of other owners; `owners` is empty for a query without owners."""
 
     driver: Driver
     batch: Batch
@@ -192,13 +192,13 @@ class QueryDriver(StreamDriver[Batch, QueryFigures]):
         self._keeper: threading.Thread | None = None
 
     def join(self, query: str) -> None:
-        """Join the cluster as a worker, if the options name a ZooKeeper. The first call waits for slots.
+        """Join the cluster as a worker, if the options name owners or ZooKeeper. The first call waits for slots.
 
         Raises:
             CoordinationError: ZooKeeper does not answer, or workers of another Redis consume the topic there.
             TopicMismatchError: The topic is registered there with another type or number of slots.
         """
-        if self._options.zookeeper is None or self._owning is not None:
+        if not self._options.owns or self._owning is not None:
             return
         owning = OwnedSlots(self._options, self._connections, self.topic, query)
         owning.start()
@@ -320,7 +320,7 @@ class QueryDriver(StreamDriver[Batch, QueryFigures]):
         """Return the batch after `last`, of up to `limit` messages; `None` if no or too few messages are due.
 
         Raises:
-            FencedError: The topic has owners, and the options name no ZooKeeper.
+            FencedError: The topic has owners, and the options name no owners.
         """
         quotas = plan_together({self.topic.name: self}, self._gathering, limit)
         return last.next(quotas[self.topic.name], wary=self.wary) if quotas else None
@@ -331,7 +331,7 @@ class QueryDriver(StreamDriver[Batch, QueryFigures]):
         If nothing was due the last time, it first waits up to `patience_s` for a message.
 
         Raises:
-            FencedError: The topic has owners, and the options name no ZooKeeper.
+            FencedError: The topic has owners, and the options name no owners.
         """
         if monotonic_s() >= self._check_s:
             self._check()
@@ -353,7 +353,7 @@ class QueryDriver(StreamDriver[Batch, QueryFigures]):
         """Sweep the slots, returning expired leases to the backlog.
 
         Raises:
-            FencedError: The topic has owners, and the options name no ZooKeeper.
+            FencedError: The topic has owners, and the options name no owners.
         """
         self._swept()
 
@@ -408,11 +408,11 @@ class QueryDriver(StreamDriver[Batch, QueryFigures]):
         """Limit the query to the messages that are due now, including expired leases, for Trigger.AvailableNow.
 
         Raises:
-            FencedError: The topic has owners, and the options name no ZooKeeper.
+            FencedError: The topic has owners, and the options name no owners.
         """
-        if self._owning is not None or self._options.zookeeper is None:  # otherwise again after it has joined
+        if self._owning is not None or not self._options.owns:  # otherwise again after it has joined
             self._target = self._swept()
-        if self._options.zookeeper is not None:
+        if self._options.owns:
             self._target = self._due()  # in all slots: it may become the owner of more of them
 
     def open(self, batch: Batch) -> Opened:
@@ -543,7 +543,7 @@ def plan_together(
         Topic -> quotas of its slots; empty if no or too few messages are due.
 
     Raises:
-        FencedError: A topic has owners, and the options name no ZooKeeper.
+        FencedError: A topic has owners, and the options name no owners.
     """
     free = not all(driver.frozen for driver in drivers.values())
     if free and not gathering.is_over(IDLE_S, next(iter(drivers.values())).sleep):

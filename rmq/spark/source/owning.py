@@ -1,4 +1,4 @@
-"""A streaming query as a worker under ZooKeeper: the slots that its driver owns, and those of its current batch.
+"""A streaming query as a worker that owns slots: the slots that its driver owns, and those of its current batch.
 
 A batch keeps its slots from its plan to its ack, with their epochs at the time of the plan. A slot that is revoked
 meanwhile is handed over after the ack, or when the drain time is over. Newly owned slots are used from the next batch
@@ -21,8 +21,9 @@ from rmq._model.figures import SlotStats
 from rmq._model.replies import Owner
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic
-from rmq._ownership import Coordinator
+from rmq._ownership import Coordinator, RedisOwners
 from rmq._ownership.follower import OwnershipFollower
+from rmq._ownership.redis_keeper import RedisCoordinator
 from rmq._ownership.values import Ownership, SlotKey
 from rmq._processes.signals import ignore
 from rmq._transport.connections import Connections
@@ -72,18 +73,9 @@ class OwnedSlots:
     def __init__(self, options: Options, connections: Connections, topic: Topic, query: str) -> None:
         self.place, self.topic = topic.name, topic
         self._connections = connections
-        auth, tls = zookeeper_access(options)
-        self._coordinator = Coordinator(
-            options.zookeeper or "",
-            f"spark-{query}",
-            chroot=options.zookeeper_chroot,
-            session_timeout_s=options.zookeeper_session_s,
-            weight=options.worker_weight,
-            auth=auth,
-            tls=tls,
-            drain_timeout_s=options.drain_s,
-        )
-        self._patience_s = options.zookeeper_session_s + SETTLE_S
+        session_s = options.owners_session_s if options.owners is not None else options.zookeeper_session_s
+        self._coordinator = _new_coordinator(options, connections, f"spark-{query}", session_s)
+        self._patience_s = session_s + SETTLE_S
         self._follower = OwnershipFollower(self._coordinator, [self], connections, options.drain_s)
         self._takeovers = HandoverGate(connections, topic)
         self._lock = threading.Lock()
@@ -356,11 +348,28 @@ class OwnedSlots:
         )
 
 
+def _new_coordinator(options: Options, connections: Connections, name: str, session_s: float) -> Coordinator:
+    if options.owners is not None:
+        owners = RedisOwners(session_s, name, options.worker_weight, options.drain_s)
+        return RedisCoordinator(connections.url, owners)
+    auth, tls = zookeeper_access(options)
+    return Coordinator(
+        options.zookeeper or "",
+        name,
+        chroot=options.zookeeper_chroot,
+        session_timeout_s=session_s,
+        weight=options.worker_weight,
+        auth=auth,
+        tls=tls,
+        drain_timeout_s=options.drain_s,
+    )
+
+
 def unnamed(topic: Topic, error: FencedError) -> FencedError:
-    """Return the error for a query without option `zookeeper` on a topic whose slots have owners."""
+    """Return the error for a query without option `owners` or `zookeeper` on a topic whose slots have owners."""
     return FencedError(
-        f"topic {topic.name} has workers under ZooKeeper, but this query has no option zookeeper. Set "
-        "it to their servers so that the query shares the slots with them, or stop the workers and "
+        f"topic {topic.name} has workers that own its slots, but this query has no option owners or zookeeper. Set "
+        "the one of the workers so that the query shares the slots with them, or stop the workers and "
         f"run `rmq adopt {topic.name} --no-zookeeper`",
         topic=topic.name,
         slot=error.slot,

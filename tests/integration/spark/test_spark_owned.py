@@ -17,11 +17,11 @@ import redis
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from rmq import Coordinator, Delivery, PriorityMessage, RmqClient, Topic, TopicType
+from rmq import Coordinator, Delivery, PriorityMessage, RedisOwners, RmqClient, Topic, TopicType
 from rmq.errors import CoordinationError, FencedError, TopicMismatchError
 from tests.conftest import MakeTopic
 from tests.integration.spark.test_spark_driver import Query, fill, in_flight
-from tests.support.core import PASSWORD, query_keys
+from tests.support.core import OWNERS_KEYS, PASSWORD, query_keys
 from tests.support.waiting import wait_until
 from tests.support.zookeeper import ZooKeeperEnsemble
 
@@ -137,6 +137,25 @@ def test_a_query_alone_owns_all_slots_and_gives_them_back_at_once(site: Site) ->
     assert drained(site)
     query.driver.close()
     assert site.owners() == Counter()
+
+
+def test_a_query_shares_owners_in_redis_with_a_worker(site: Site, redis_client: redis.Redis) -> None:
+    handled: list[str] = []
+    with RmqClient(site.url, owners=RedisOwners(SESSION_S)) as worker:
+        worker.listener(site.topic)(lambda delivery: handled.append(delivery.text))
+        worker.start()
+        query = Query(site.url, site.topic, owners="redis", ownersSessionSeconds=str(SESSION_S))
+        site.queries.append(query)
+        assert query.plan() == 0
+        wait_until(lambda: len(site.slots_of(query)) == SLOTS // 2, LIMIT_S)
+        sent = fill(site.sender, site.topic, NUMBER)
+        found = work_off(site, query)
+        wait_until(lambda: len(handled) + len(found) == NUMBER, LIMIT_S)
+        assert sorted(handled + found) == sent
+        assert found
+        assert handled
+    query.driver.close()
+    redis_client.delete(*OWNERS_KEYS.values())
 
 
 def test_a_query_that_ends_with_what_is_available_takes_part(site: Site) -> None:
@@ -271,7 +290,9 @@ def test_mistakes_are_told_before_anything_is_read(site: Site, redis_url: str) -
     with site.worker():
         wait_until(lambda: len(site.handled) == NUMBER, LIMIT_S)
         plain = Query(redis_url, site.topic)
-        with pytest.raises(FencedError, match="has workers under ZooKeeper, but this query has no option zookeeper"):
+        with pytest.raises(
+            FencedError, match="has workers that own its slots, but this query has no option owners or zookeeper"
+        ):
             plain.plan()
         plain.close()
     with probe(site) as zookeeper:

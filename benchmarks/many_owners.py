@@ -1,0 +1,134 @@
+"""Own one topic in Redis with many coordinators, and kill their leader: `python -m benchmarks.many_owners`.
+
+Each process runs several coordinators, as so many workers would. Of Redis it counts the calls and the time of the
+script `keeper` in each phase: while the workers join, while nothing happens, and from the kill of the process that
+leads until all slots have live owners again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rmq._broker.keys import OWNERS_KEYS
+from rmq._ownership.redis_keeper import RedisCoordinator
+from rmq._ownership.values import RedisOwners
+from rmq._transport.urls import parse_url
+from tests.support.servers import RedisServer
+
+TOPIC = "jobs"
+IDLE_S = 20.0
+
+
+def work(url: str, process: str, coordinators: str, slots: str, session_s: str) -> None:
+    """Run so many coordinators until killed."""
+    workers: list[RedisCoordinator] = []
+    for number in range(int(coordinators)):
+        worker = RedisCoordinator(parse_url(url), RedisOwners(float(session_s), f"{process}-{number}"))
+
+        def hand_over(worker: RedisCoordinator = worker) -> None:
+            for key in worker.revoking():
+                worker.drained(*key)
+
+        worker.on_change = hand_over
+        worker.start(60)
+        worker.register_topic(TOPIC, f'{{"slots":{slots},"version":4,"min_reader":4}}')
+        worker.consume(TOPIC, int(slots))
+        workers.append(worker)
+    while True:
+        time.sleep(60)
+
+
+class Load:
+    """What the keeper's script costs the server, from one look to the next."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+        self._before = self._seen()
+
+    def _seen(self) -> tuple[float, int, int]:
+        stats = self._server.info("commandstats").get("cmdstat_evalsha", {})
+        return time.monotonic(), stats.get("calls", 0), stats.get("usec", 0)
+
+    def since(self) -> str:
+        """Say what has been used since the last call of this."""
+        now = self._seen()
+        seconds, calls, usec = (late - early for late, early in zip(now, self._before, strict=True))
+        self._before = now
+        mean_ms = usec / 1000 / max(1, calls)
+        return (
+            f"{seconds:.1f} s, {calls / seconds:.0f} calls/s of {mean_ms:.2f} ms: {usec / 1e4 / seconds:.0f} % of Redis"
+        )
+
+
+def owners(server: Any) -> dict[bytes, bytes]:
+    """Return path -> worker of all owner nodes."""
+    nodes = server.hgetall(OWNERS_KEYS["nodes"])
+    prefix = f"/owners/{TOPIC}/".encode()
+    return {path: node.split(b" ", 4)[4] for path, node in nodes.items() if path.startswith(prefix)}
+
+
+def wait_for(done: Callable[[], bool], timeout_s: float = 300.0) -> None:
+    """Wait until something holds.
+
+    Raises:
+        SystemExit: It does not hold in time.
+    """
+    until_s = time.monotonic() + timeout_s
+    while not done():
+        if time.monotonic() > until_s:
+            raise SystemExit(f"not within {timeout_s:g} s")
+        time.sleep(0.25)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run, and print what each phase took."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["--worker"]:
+        work(*arguments[1:])
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.many_owners", description=__doc__)
+    parser.add_argument("--coordinators", type=int, default=64)
+    parser.add_argument("--processes", type=int, default=4)
+    parser.add_argument("--slots", type=int, default=16_384)
+    parser.add_argument("--session", type=float, default=10.0, help="session timeout, seconds")
+    options = parser.parse_args(arguments)
+    each = options.coordinators // options.processes
+    with RedisServer() as redis, redis.connect() as server:
+        running: dict[str, subprocess.Popen[bytes]] = {}
+        try:
+            load = Load(server)
+            for number in range(options.processes):
+                rest = [redis.url, f"p{number}", str(each), str(options.slots), str(options.session)]
+                command = [sys.executable, "-m", "benchmarks.many_owners", "--worker", *rest]
+                running[f"p{number}"] = subprocess.Popen(command)
+
+            def even(processes: int) -> bool:
+                found = list(owners(server).values())
+                names = {name.partition(b"-")[0].decode() for name in found}
+                counts = [found.count(name) for name in set(found)]
+                whole = len(found) == options.slots and len(counts) == each * processes
+                return whole and names <= running.keys() and max(counts) - min(counts) <= 1
+
+            wait_for(lambda: even(options.processes))
+            print(f"{options.slots:,} slots, {options.coordinators} workers, session {options.session:g} s")
+            print(f"  joined after {load.since()}")
+            time.sleep(2 * options.session)
+            load.since()
+            time.sleep(IDLE_S)
+            print(f"  idle for {load.since()}")
+            leader: Any = server.hget(OWNERS_KEYS["nodes"], "/leader")
+            running.pop(leader.split(b" ", 4)[4].partition(b"-")[0].decode()).kill()
+            wait_for(lambda: even(options.processes - 1))
+            print(f"  owned again after the kill of {each} workers: {load.since()}", flush=True)
+        finally:
+            for process in running.values():
+                process.kill()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
