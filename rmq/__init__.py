@@ -58,7 +58,7 @@ from rmq._model.merging import (
 )
 from rmq._model.messages import FixedTimeMessage, JoinMessage, PriorityMessage, RangeMergeMessage, StreamMessage
 from rmq._model.outcomes import Outcome, Verb
-from rmq._model.replies import ControlResult, Owner, Redriven, SendResult
+from rmq._model.replies import CancelledMatches, ControlResult, Owner, Redriven, SendResult
 from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryAfterError, RetryPolicy
 from rmq._model.schedules import Schedule, ScheduleInfo, SchedulePut
 from rmq._model.scores import Ties
@@ -87,21 +87,21 @@ __version__ = "0.1.0"
 
 # fmt: off
 __all__ = [
-    "PER_MESSAGE", "Adaptive", "Adoption", "ArrowArray", "AuditLine", "Codec", "Collect", "Consumer", "ConsumerStats",
-    "Control", "ControlResult", "Coordinator", "DeadEntry", "DeadFilter", "DeadLetters", "DeadMessage", "DeadNotices",
-    "DeadReasons", "Definitions", "DelayedQueue", "Delivery", "DeliveryColumns", "DigestAuth", "EmbeddedServer",
-    "EncryptedCodec", "ExponentialRetry", "Failure", "Fixed", "FixedTimeMessage", "FoundMessage", "GroupDead",
-    "GroupSlot", "GroupStats", "HandlerDecorator", "HandlerTimes", "Health", "History", "ImmediateRetry", "Inspection",
-    "JoinMessage", "JsonCodec", "JsonFormatter", "Keep", "LadderRetry", "Leading", "Listener", "ListenerInfo",
-    "ListenerOptions", "LogContext", "Max", "Merge", "MessageOptions", "Min", "Minute", "MsgpackCodec", "Newest",
-    "Observer", "Observers", "Outcome", "Overflow", "Owner", "Ownership", "PeekedMessage", "PendingEntry", "PerMessage",
-    "PriorityMessage", "PriorityRule", "Producer", "RangeMergeMessage", "Rates", "RedisOwners", "RedriveResult",
-    "Redriven", "Replace", "Retention", "RetryAfterError", "RetryPolicy", "RmqClient", "RunningHandler", "SaslAuth",
-    "Schedule", "ScheduleInfo", "SchedulePut", "Schedules", "SearchPage", "SendResult", "ServerMemory", "Sliding",
-    "SlotStats", "SparkQuery", "StreamDelivery", "StreamEntry", "StreamMessage", "StreamSlot", "StreamStats",
-    "StreamTopic", "Sum", "Ties", "Tls", "Topic", "TopicStats", "TopicType", "Trimmed", "UnreadableTopic", "Verb",
-    "Webhook", "WhenFull", "Whereabouts", "WorkerInfo", "ZstdCodec", "__version__", "json_merge_patch", "listener",
-    "poll_all", "scan", "tail_all",
+    "PER_MESSAGE", "Adaptive", "Adoption", "ArrowArray", "AuditLine", "CancelledMatches", "Codec", "Collect",
+    "Consumer", "ConsumerStats", "Control", "ControlResult", "Coordinator", "DeadEntry", "DeadFilter", "DeadLetters",
+    "DeadMessage", "DeadNotices", "DeadReasons", "Definitions", "DelayedQueue", "Delivery", "DeliveryColumns",
+    "DigestAuth", "EmbeddedServer", "EncryptedCodec", "ExponentialRetry", "Failure", "Fixed", "FixedTimeMessage",
+    "FoundMessage", "GroupDead", "GroupSlot", "GroupStats", "HandlerDecorator", "HandlerTimes", "Health", "History",
+    "ImmediateRetry", "Inspection", "JoinMessage", "JsonCodec", "JsonFormatter", "Keep", "LadderRetry", "Leading",
+    "Listener", "ListenerInfo", "ListenerOptions", "LogContext", "Max", "Merge", "MessageOptions", "Min", "Minute",
+    "MsgpackCodec", "Newest", "Observer", "Observers", "Outcome", "Overflow", "Owner", "Ownership", "PeekedMessage",
+    "PendingEntry", "PerMessage", "PriorityMessage", "PriorityRule", "Producer", "RangeMergeMessage", "Rates",
+    "RedisOwners", "RedriveResult", "Redriven", "Replace", "Retention", "RetryAfterError", "RetryPolicy", "RmqClient",
+    "RunningHandler", "SaslAuth", "Schedule", "ScheduleInfo", "SchedulePut", "Schedules", "SearchPage", "SendResult",
+    "ServerMemory", "Sliding", "SlotStats", "SparkQuery", "StreamDelivery", "StreamEntry", "StreamMessage",
+    "StreamSlot", "StreamStats", "StreamTopic", "Sum", "Ties", "Tls", "Topic", "TopicStats", "TopicType", "Trimmed",
+    "UnreadableTopic", "Verb", "Webhook", "WhenFull", "Whereabouts", "WorkerInfo", "ZstdCodec", "__version__",
+    "json_merge_patch", "listener", "poll_all", "scan", "tail_all",
 ]
 # fmt: on
 __all__ += errors.__all__

@@ -6,18 +6,24 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from rmq._admin.dead_letters import new_score
+from rmq._admin.search import glob_of, search
 from rmq._admin.view import locate, most
 from rmq._broker import control, dead, viewing
-from rmq._broker.claims import MAX_BATCH
+from rmq._broker.claims import CONTROL_BATCH, MAX_BATCH
 from rmq._broker.control import Audit, confirm_all
-from rmq._model.display import counted
+from rmq._model.display import counted, shown
 from rmq._model.messages import Payload
-from rmq._model.replies import ControlResult, Redriven
+from rmq._model.replies import CancelledMatches, ControlResult, Redriven
 from rmq._model.times import Duration, Instant
 from rmq._model.topics import Topic, checked_slots
+from rmq._model.whereabouts import SECTIONS
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections, call_slots
+from rmq._transport.exchange import results_of
 from rmq.errors import InvalidValueError
+
+EXAMINED = 20_000
+"""Approximate number of messages that `cancel_matching` examines before it cancels those that match."""
 
 
 class Control:
@@ -50,6 +56,81 @@ class Control:
         Guarantee: atomic; safe to repeat.
         """
         return self._apply("cancel", partial(control.cancel, self.topic), content, slot_basis)
+
+    def cancel_matching(
+        self,
+        pattern: Payload | None = None,
+        *,
+        prefix: Payload | None = None,
+        slots: Sequence[int] | None = None,
+        dry_run: bool = False,
+        progress: Callable[[int], None] | None = None,
+    ) -> CancelledMatches:
+        """Remove all messages that match from the backlog, and those that wait for a retry.
+
+        Messages in flight are not changed: they are handled, and one that fails waits for its retry; then call this
+        again. Dead messages stay; see `DeadLetters.purge`.
+
+        Args:
+            pattern: Pattern for the content, with Redis' `*`, `?` and `[...]`.
+            prefix: Literal start of the content, instead of a pattern.
+            slots: Only these slots; all by default.
+            dry_run: Only count. A message may be counted twice while a set of the slot grows or shrinks.
+            progress: Called with the number removed so far.
+
+        Returns:
+            The number of messages that were removed, or with `dry_run` would be, and of those found in flight.
+
+        Raises:
+            InvalidValueError: Not exactly one of `pattern` and `prefix` is given, or the topic has no such slot.
+
+        Guarantee: bounded calls, atomic for each up to 256 messages of a slot; safe to repeat. Messages that are sent
+            meanwhile may be left. One line of the audit log for the whole step; none for a dry run.
+        """
+        if (pattern is None) is (prefix is None):
+            raise InvalidValueError("cancel_matching takes either pattern or prefix; to remove all messages, use purge")
+        glob, chosen = glob_of(pattern, prefix), checked_slots(self.topic, slots)
+        if dry_run:
+            return self._cancel_pages(glob, chosen, True, lambda found: None)
+        what = f"prefix {shown(prefix or '')}" if pattern is None else f"pattern {shown(pattern)}"
+        detail = f"{what} in {_slots_text(self.topic, slots)}"
+        with self._audit.step("cancel matching", detail) as note:
+
+            def tell(found: CancelledMatches) -> None:
+                note(f"cancelled {found.cancelled}; {found.in_flight} in flight")
+                if progress is not None:
+                    progress(found.cancelled)
+
+            found = self._cancel_pages(glob, chosen, False, tell)
+            confirm_all(self._connections, self.topic)
+        return found
+
+    def _cancel_pages(
+        self, glob: bytes, slots: Sequence[int], dry_run: bool, tell: Callable[[CancelledMatches], None]
+    ) -> CancelledMatches:
+        """Go through the matches page by page, and cancel those of a page before the next one is read."""
+        done, cursor = CancelledMatches(0, 0), None
+        while True:
+            page = search(self._connections, self.topic, glob, SECTIONS[:3], slots, cursor, MAX_BATCH, EXAMINED)
+            idle = {(each.slot, each.content) for each in page.messages if each.place != "prepare"}
+            in_flight = done.in_flight + sum(each.place == "prepare" for each in page.messages)
+            number = len(idle)
+            if not dry_run:
+                by_slot: dict[int, list[bytes]] = {}
+                for slot, content in idle:
+                    by_slot.setdefault(slot, []).append(content)
+                calls = [
+                    control.cancel(self.topic, slot, contents[first : first + CONTROL_BATCH])
+                    for slot, contents in by_slot.items()
+                    for first in range(0, len(contents), CONTROL_BATCH)
+                ]
+                replies = results_of(self._connections.run_many(calls)) if calls else []
+                number = sum(result is ControlResult.DONE for reply in replies for result in reply)
+            done = CancelledMatches(done.cancelled + number, in_flight)
+            tell(done)
+            cursor = page.cursor
+            if cursor is None:
+                return done
 
     def reschedule(
         self,

@@ -8,14 +8,14 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 
-from rmq._admin.search import literal, search
+from rmq._admin.search import glob_of, search
 from rmq._admin.view import View, locate, most
 from rmq._broker import dead as dead_
 from rmq._broker import shared, viewing
 from rmq._broker.claims import MAX_BATCH
 from rmq._model.display import brief
 from rmq._model.figures import TopicStats
-from rmq._model.messages import Payload, payload_bytes
+from rmq._model.messages import Payload
 from rmq._model.settings import check_whole
 from rmq._model.topics import checked_slots
 from rmq._model.whereabouts import (
@@ -126,7 +126,7 @@ class Inspection(View):
             places: States to search: `store`, `prepare` (in flight), `retry`, `dead`; all by default.
             slots: Only these slots; all by default. Must be the same for every page.
             cursor: Cursor of the previous page; `None` for the first page.
-            limit: Approximate number of messages per page, 1 to 1,000. A page may be longer.
+            limit: Maximum number of messages per page, 1 to 1,000.
             budget: Approximate number of messages to examine per page, 1 to 1,000,000, even if none matches.
 
         Returns:
@@ -138,16 +138,12 @@ class Inspection(View):
 
         Guarantee: messages that exist from the first page to the last are returned at least once.
         """
-        if pattern is not None and prefix is not None:
-            raise InvalidValueError("search takes pattern or prefix, not both")
+        glob = glob_of(pattern, prefix)
         for place in places:
             if place not in SECTIONS:
                 raise InvalidValueError(f"place is {place!r}; it must be store, prepare, retry or dead")
         check_whole("limit", limit, MAX_BATCH)
         check_whole("budget", budget, 1_000_000)
-        glob = b"*" if pattern is None else payload_bytes(pattern, "pattern")
-        if prefix is not None:
-            glob = literal(payload_bytes(prefix, "prefix"))
         chosen = checked_slots(self.topic, slots)
         return search(self._connections, self.topic, glob, places, chosen, cursor, limit, budget)
 

@@ -129,6 +129,24 @@ class ControlResult(Enum):
     ABSENT = "absent"
 
 
+@dataclass(frozen=True, slots=True)
+class CancelledMatches:
+    """The result of `Control.cancel_matching`.
+
+    Attributes:
+        cancelled: Number of messages that were removed from the backlog, or while they waited for a retry.
+        in_flight: Number of matching messages that were in flight, and not changed.
+
+    Examples:
+        >>> topic = client.producer(Topic("jobs", TopicType.PRIORITY)).topic
+        >>> client.control(topic).cancel_matching(prefix="tenant:7:")
+        CancelledMatches(cancelled=0, in_flight=0)
+    """
+
+    cancelled: int
+    in_flight: int
+
+
 class Redriven(Enum):
     """The result of the redrive of one dead message.
 

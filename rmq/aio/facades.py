@@ -192,6 +192,7 @@ class Control(TopicProxy[plain_control.Control]):
     """Controls a topic: single contents, or the whole topic. See `rmq.Control`."""
 
     cancel = async_method(plain_control.Control.cancel)
+    cancel_matching = async_method(plain_control.Control.cancel_matching)
     reschedule = async_method(plain_control.Control.reschedule)
     promote = async_method(plain_control.Control.promote)
     reprioritise = async_method(plain_control.Control.reprioritise)

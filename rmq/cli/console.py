@@ -8,6 +8,7 @@ import inspect
 import itertools
 import json
 import logging
+import os
 import re
 import sys
 import traceback
@@ -38,6 +39,7 @@ DEADLINE_S = 5.0
 """Seconds for which a command retries a call. Shorter than in the library, since a person waits for the result."""
 
 _MOST_ERROR_CHARACTERS = 2_000
+_PIPE_WIDTH = 100_000
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -73,7 +75,9 @@ class Session:
         self.options = options
         self.json = options.json
         plain: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False}
-        self.out = Console(**plain)
+        whole = not is_terminal(sys.stdout) and "COLUMNS" not in os.environ  # a program reads it: no cell is cut
+        size: dict[str, Any] = {"width": _PIPE_WIDTH, "height": 25} if whole else {}  # both: rich ignores one alone
+        self.out = Console(**size, **plain)
         self.err = Console(stderr=True, **plain)
 
     def client(self, deadline_s: float = DEADLINE_S) -> RmqClient:

@@ -166,3 +166,44 @@ def test_limits_are_changed_and_shown(cli: Cli, client: RmqClient, priority: Top
 
 def test_no_workers(cli: Cli) -> None:
     assert "no process" in Cli("embedded://")("workers").err
+
+
+def test_a_tenant_is_stopped_after_a_count(cli: Cli, client: RmqClient, priority: Topic) -> None:
+    client.producer(priority).send_many(PriorityMessage(f"tenant:7:{number}", 100) for number in range(300))
+    client.producer(priority).send(PriorityMessage("tenant:8:1", 100))
+    name = priority.name
+    assert cli("cancel", name, "--matching", "tenant:7:*", "--dry-run").out == "300 messages match\n"
+    assert "cannot ask for confirmation without a terminal" in cli("cancel", name, "--prefix", "tenant:7:", code=2).err
+    ran = cli("cancel", name, "--prefix", "tenant:7:", "--yes")
+    assert (ran.out, ran.err) == ("300 cancelled\n", "300 messages match\n")
+    assert client.inspect(priority).stats().backlog == 1
+    gone = cli("cancel", name, "--matching", "tenant:7:*", "--yes", "--json", code=1).json
+    assert gone == {"topic": name, "dry_run": False, "cancelled": 0, "in_flight": 0}
+    for wrong in ([], ["a", "--matching", "b"], ["a", "--dry-run"], ["--matching", "a", "--slot-basis", "b"]):
+        cli("cancel", name, *wrong, code=2)
+
+
+def test_search_prints_no_more_than_its_limit(cli: Cli, client: RmqClient, priority: Topic) -> None:
+    client.producer(priority).send_many(PriorityMessage(f"m:{number}", 100) for number in range(40))
+    seen: list[str] = []
+    cursor: list[str] = []
+    while not seen or cursor:
+        ran = cli("search", priority.name, "m:*", "--limit", "3", "--json", *(["--cursor", *cursor] if cursor else []))
+        assert len(ran.lines) <= 3
+        seen += [each["content"] for each in ran.lines]
+        cursor = ran.err.split("'")[1:2]
+    assert sorted(seen) == sorted(f"m:{number}" for number in range(40))
+
+
+def test_nothing_is_cut_in_a_pipe(
+    cli: Cli, client: RmqClient, priority: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    content = "item:" + "x" * 150
+    client.producer(priority).send(PriorityMessage(content, 100, body="b" * 150))
+    del cli.env["COLUMNS"]
+    with cli.process("peek", priority.name) as process:
+        out, _ = process.communicate(timeout=50)
+    assert content in out
+    assert "b" * 150 in out
+    assert max(map(len, out.splitlines())) < 400

@@ -126,7 +126,7 @@ def search(
         pattern: Glob pattern of contents, with * ? and [...]. Default: all contents.
         prefix: Only contents that start with this text, instead of a pattern.
         places: Only messages in this state. Can be given more than once. Default: all states.
-        limit: Stop after about this many messages.
+        limit: Maximum number of messages.
         budget: Stop after about this many entries have been examined.
         cursor: Continue where an earlier search stopped.
     """
@@ -137,7 +137,9 @@ def search(
         found: list[FoundMessage] = []
         looked_at, ended = 0, False
         while not ended:
-            page = view.search(pattern, prefix=prefix, places=wanted, slots=slots, cursor=cursor, limit=limit)
+            page = view.search(
+                pattern, prefix=prefix, places=wanted, slots=slots, cursor=cursor, limit=limit - len(found)
+            )
             found += page.messages
             looked_at, cursor = looked_at + page.looked_at, page.cursor
             ended = cursor is None or len(found) >= limit or looked_at >= budget

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
@@ -17,9 +18,10 @@ from rmq.cli import documents
 from rmq.cli.commands.entries import print_entries
 from rmq.cli.commands.find import value_columns
 from rmq.cli.commands.streams import print_pending
-from rmq.cli.console import FAILED, Columns, Session, cut
-from rmq.cli.options import Content, Group, SlotBasis, Slots, TopicName, duration, instant, span_of
-from rmq.spi import age_words, check_group, from_now, json_payload, shown, span
+from rmq.cli.console import FAILED, Columns, Session, cut, is_terminal
+from rmq.cli.options import Content, Group, SlotBasis, Slots, TopicName, Yes, duration, instant, payload, span_of
+from rmq.errors import InvalidValueError
+from rmq.spi import age_words, check_group, counted, from_now, json_payload, shown, span
 
 Where = Literal["store", "in-flight", "retry"]
 _DUE = {"store": "due", "in-flight": "lease ends", "retry": "retry"}
@@ -94,9 +96,57 @@ def _next_first(topic: Topic, message: PeekedMessage) -> tuple[int, int]:
     return (-message.score, message.slot)
 
 
-def cancel(session: Session, topic: TopicName, content: Content, slot_basis: SlotBasis = None) -> None:
-    """Remove a message that is in the backlog or waits for a retry. Exit code 1: there is no such message."""
-    steer(session, topic, content, "cancelled", lambda control: control.cancel(content, slot_basis))
+def cancel(
+    session: Session,
+    topic: TopicName,
+    content: Annotated[bytes | None, typer.Argument(metavar="[CONTENT]", parser=payload)] = None,
+    slot_basis: SlotBasis = None,
+    matching: Annotated[bytes | None, typer.Option(metavar="PATTERN", parser=payload)] = None,
+    prefix: Annotated[bytes | None, typer.Option(metavar="TEXT", parser=payload)] = None,
+    slots: Slots = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run")] = False,
+    yes: Yes = False,
+) -> None:
+    """Remove messages that are in the backlog or wait for a retry: one by its content, or all that match.
+
+    Messages in flight are not changed. Exit code 1: there is no such message, or none matches.
+
+    Options:
+        content: Content of the message.
+        matching: Remove all messages whose content matches this glob pattern, with * ? and [...].
+        prefix: Remove all messages whose content starts with this text.
+        dry_run: With --matching or --prefix: only count.
+    """
+    if [content, matching, prefix].count(None) != 2:
+        raise InvalidValueError("give one of CONTENT, --matching and --prefix")
+    if content is not None:
+        if slots or dry_run or yes:
+            raise InvalidValueError("--slot, --dry-run and --yes require --matching or --prefix")
+        steer(session, topic, content, "cancelled", lambda control: control.cancel(content, slot_basis))
+        return
+    if slot_basis is not None:
+        raise InvalidValueError("--slot-basis requires CONTENT; --matching and --prefix look in all slots")
+    if not (yes or dry_run or is_terminal(sys.stdin)):
+        raise InvalidValueError(
+            "--matching and --prefix remove messages permanently, and cannot ask for confirmation without a terminal: "
+            "add --yes, or --dry-run to only count"
+        )
+    with session.client() as client:
+        control = client.control(topic)
+        found = control.cancel_matching(matching, prefix=prefix, slots=slots, dry_run=True)
+        about = f"{counted(found.cancelled, 'message matches', 'messages match')}"
+        about += f"; {found.in_flight:,} more in flight are not changed" if found.in_flight else ""
+        if not dry_run and found.cancelled:
+            session.note(about)
+            if not yes and not typer.confirm("Permanently remove them?", err=True):
+                session.note("nothing was cancelled")
+                raise typer.Exit(FAILED)
+            with session.progress("cancelled", found.cancelled) as moved:
+                found = control.cancel_matching(matching, prefix=prefix, slots=slots, progress=moved)
+    document = {"topic": topic, "dry_run": dry_run, "cancelled": found.cancelled, "in_flight": found.in_flight}
+    session.result(document, about if dry_run or not found.cancelled else f"{found.cancelled:,} cancelled")
+    if not found.cancelled:
+        raise typer.Exit(FAILED)
 
 
 def reschedule(

@@ -139,6 +139,34 @@ def test_search_by_pattern_prefix_place_and_slot(filled: Inspection) -> None:
     assert {each.slot for each in all_pages(filled, "item*", slots=[large], limit=7)} == {large}
 
 
+@pytest.mark.parametrize("limit", [1, 3, 50])
+def test_a_page_has_no_more_messages_than_its_limit(filled: Inspection, limit: int) -> None:
+    """`rmq search --limit 3` printed 21 lines."""
+    wanted = {"slots": [0, 1], "prefix": "doomed:", "limit": limit}
+    pages, found, cursor = 0, list[FoundMessage](), None
+    while pages == 0 or cursor is not None:
+        page = filled.search(cursor=cursor, **wanted)  # pyright: ignore[reportArgumentType]
+        assert len(page.messages) <= limit
+        found, cursor, pages = [*found, *page.messages], page.cursor, pages + 1
+    in_slots = [each for each in all_pages(filled, prefix="doomed:", limit=1_000) if each.slot in (0, 1)]
+    assert sorted(each.text for each in found) == sorted(each.text for each in in_slots)
+
+
+def test_a_search_misses_nothing_if_the_last_message_of_a_page_is_gone(
+    client: RmqClient, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=1)
+    client.producer(topic).send_many(PriorityMessage(f"m{number:02}", 100 + number) for number in range(20))
+    view = client.inspect(topic)
+    page = view.search(limit=5)
+    for each in page.messages:
+        assert client.control(topic).cancel(each.content).name == "DONE"
+    left = all_pages(view)
+    after = view.search(limit=1_000, cursor=page.cursor)
+    assert {each.text for each in after.messages} == {each.text for each in left}
+    assert len(left) == 15
+
+
 def test_a_search_ends_with_its_budget_and_goes_on_with_its_cursor(filled: Inspection) -> None:
     page = filled.search("item:77", budget=100)
     assert page.looked_at < 6_000

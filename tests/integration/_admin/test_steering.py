@@ -11,12 +11,16 @@ import redis
 
 from rmq import (
     ControlResult,
+    Fixed,
     FixedTimeMessage,
     ImmediateRetry,
+    Merge,
     PriorityMessage,
+    RangeMergeMessage,
     Redriven,
     RmqClient,
     StreamMessage,
+    Sum,
     TopicType,
 )
 from rmq.errors import InvalidValueError, UnknownTopicError
@@ -232,3 +236,56 @@ def test_what_is_not_there(client: RmqClient, make_topic: MakeTopic) -> None:
             client.control(topic).pause(slots)
     with pytest.raises(InvalidValueError, match="STREAM"):
         client.control(make_topic(TopicType.STREAM, checked=False)).promote("a")
+
+
+def test_all_messages_of_a_tenant_are_cancelled(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=4)
+    producer, control = client.producer(topic), client.control(topic, actor="ann")
+    producer.send_many(PriorityMessage(f"tenant:7:{number}", 1_000 + number, body="b") for number in range(3_000))
+    producer.send_many(PriorityMessage(f"tenant:77:{number}", 100) for number in range(50))
+    with client.consumer(topic) as consumer:
+        held = consumer.poll(5, timeout=50)
+        assert len(held) == 5
+        held[0].nack(delay="10m")
+        wait_until(lambda: client.inspect(topic).stats().waiting == 1)
+        found = control.cancel_matching(prefix="tenant:7:", dry_run=True)
+        assert (found.cancelled, found.in_flight) == (2_996, 4)
+        assert client.inspect(topic).audit() == []
+        told: list[int] = []
+        assert control.cancel_matching(prefix="tenant:7:", progress=told.append) == found
+        assert told == sorted(told)
+        assert told[-1] == 2_996
+        stats = client.inspect(topic).stats()
+        assert (stats.backlog, stats.waiting, stats.in_flight) == (50, 0, 4)
+        assert {slot.unaccounted for slot in stats.slots} == {0}
+        newest = client.inspect(topic).audit()[0]
+        assert (newest.actor, newest.action, newest.outcome) == (
+            "ann",
+            "cancel matching",
+            "cancelled 2996; 4 in flight",
+        )
+        assert newest.detail == "prefix tenant:7: in all 4 slots"
+        for each in held[1:]:
+            each.ack()
+    assert control.cancel_matching("tenant:*:1?", slots=[topic.slot_of(b"tenant:77:10")]).cancelled >= 1
+    assert control.cancel_matching("tenant:*:1?").cancelled >= 0
+    assert client.inspect(topic).stats().backlog == 40
+
+
+def test_cancelling_all_that_match_needs_a_pattern(client: RmqClient, make_topic: MakeTopic) -> None:
+    control = client.control(client.producer(make_topic(TopicType.PRIORITY)).topic)
+    for wrong in ({}, {"pattern": "a", "prefix": "b"}, {"pattern": "a", "slots": [9]}):
+        with pytest.raises(InvalidValueError):
+            control.cancel_matching(**wrong)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_merged_message_is_cancelled_with_its_record(client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = make_topic(TopicType.RANGE_MERGE, slots=2, merge=Merge(Sum(), window=Fixed("1h")))
+    producer = client.producer(topic)
+    producer.send_many(RangeMergeMessage(f"a:{number % 20}", body=1) for number in range(60))
+    assert client.control(topic).cancel_matching("a:1*").cancelled == 11
+    stats = client.inspect(topic).stats()
+    assert (stats.backlog, stats.unaccounted) == (9, 0)
+    producer.send(RangeMergeMessage("a:1", body=5))  # begins anew
+    [found] = client.inspect(topic).search("a:1").messages
+    assert found.value == 5
