@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from docs_site import search
 from docs_site.navigation import Entries, pages_of, title_of
 from docs_site.staging import SiteError
 
@@ -14,7 +15,7 @@ HIDDEN = re.compile(r'(<input class="md-option"[^>]*aria-hidden="true")')
 
 
 def finish(site: Path, pages: Path, settings: dict[str, Any]) -> None:
-    """Mend the built pages, and write llms.txt and llms-full.txt beside them.
+    """Mend the built pages and the search's index, and write llms.txt and llms-full.txt beside them.
 
     Args:
         site: The built site.
@@ -30,6 +31,7 @@ def finish(site: Path, pages: Path, settings: dict[str, Any]) -> None:
         if not found:
             raise SiteError(f"{path.name} has no hidden switch of colours: docs_site/finish.py waits for one")
         path.write_text(text, "utf-8")
+    search.rank(site, pages, list(pages_of(settings["nav"])))
     listed = _listed(settings["nav"], pages)
     head = f"# {settings['site_name']}\n\n> {settings['site_description']}\n"
     index = "".join(f"\n## {title}\n\n{_links(entries)}" for title, entries in listed.items())

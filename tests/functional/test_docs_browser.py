@@ -25,6 +25,81 @@ PAGES = (
 )  # fmt: skip
 
 
+ASK = """async ([script, questions]) => {
+    const index = await (await fetch("/search.json")).json()
+    const worker = new Worker(script)
+    const ask = data => new Promise(answer => {
+        worker.onmessage = said => answer(said.data)
+        worker.postMessage(data)
+    })
+    await ask({type: 0, data: index})
+    const filter = {input: {type: "operator", data: {operator: "and", operands: []}}, aggregation: {input: []}}
+    const found = {}
+    for (const input of questions) {
+        const [first] = (await ask({type: 2, data: {input, filter}})).data.items
+        found[input] = first ? index.items[first.id].location.split(".html")[0] : "nothing"
+    }
+    worker.terminate()
+    return found
+}"""
+"""Ask the site's own search, which is a worker, as its page does."""
+
+QUESTIONS = {
+    "rate limit": "guide/flow",
+    "debounce": "guide/merging",
+    "dead letters": "guide/retries",
+    "retry": "guide/retries",
+    "backoff": "guide/retries",
+    "priority": "guide/priorities",
+    "delay": "guide/delayed",
+    "schedule": "guide/recurring",
+    "cron": "guide/recurring",
+    "periodic": "guide/recurring",
+    "idempotent": "guide/promises",
+    "at least once": "guide/promises",
+    "deduplication": "guide/merging",
+    "install": "tutorial/index",
+    "worker": "operate/cli",
+    "django": "guide/django",
+    "fastapi": "guide/fastapi",
+    "flask": "guide/flask",
+    "celery": "coming-from/celery",
+    "sentinel": "operate/topologies",
+    "cluster": "operate/topologies",
+    "zookeeper": "operate/ownership",
+    "docker": "operate/compose",
+    "kubernetes": "operate/autoscaling",
+    "prometheus": "operate/metrics",
+    "dashboard": "guide/dashboard",
+    "unit test": "guide/testing",
+    "asyncio": "guide/asyncio",
+    "spark": "guide/spark",
+    "batch": "guide/columns",
+    "timeout": "guide/flow",
+    "pydantic": "guide/payloads",
+    "encryption": "guide/payloads",
+    "ACL permissions": "operate/operations",
+    "memory": "operate/operations",
+    "graceful shutdown": "operate/cli",
+    "exactly once": "guide/promises",
+    "lease": "glossary",
+    "consumer groups": "guide/streams",
+    "cancel a message": "operate/control",
+    "pause": "operate/control",
+    "webhook": "operate/notices",
+    "sum": "guide/merging",
+    "durability": "operate/topologies",
+    "maxmemory": "operate/operations",
+    "tls": "operate/operations",
+    "upgrade": "operate/operations",
+    "compare": "guide/comparison",
+    "kafka": "coming-from/spark-kafka",
+    "audit": "operate/control",
+    "autoscaling": "operate/autoscaling",
+}
+"""What readers look for -> the page that explains it, which the search has to name first."""
+
+
 class _Quiet(SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         del format, args
@@ -100,6 +175,17 @@ def test_the_search_finds_a_public_name(browser: Browser, address: str) -> None:
     expect(found).to_be_visible(timeout=LIMIT_MS)
     assert (watched.complaints, watched.abroad) == ([], [])
     page.context.close()
+
+
+def test_the_search_finds_the_page_that_explains_first(browser: Browser, address: str, site: Path) -> None:
+    (worker,) = (site / "assets/javascripts/workers").glob("search.*.js")
+    watched = opened(browser, address, 1_440, "light")
+    watched.page.goto("/index.html")
+    asked = ["/" + worker.relative_to(site).as_posix(), list(QUESTIONS)]
+    found: dict[str, str] = watched.page.evaluate(ASK, asked)
+    assert {question: page for question, page in found.items() if page != QUESTIONS[question]} == {}
+    assert len(QUESTIONS) >= 30
+    watched.page.context.close()
 
 
 def test_programs_find_all_pages(site: Path) -> None:
