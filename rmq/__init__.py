@@ -20,8 +20,8 @@ from rmq._broker.registry import Definitions, UnreadableTopic
 from rmq._claiming.consumer import Consumer, poll_all
 from rmq._io.observers import Observer, Observers
 from rmq._listening.adaptive_limit import Adaptive
-from rmq._listening.discovery import listener, scan
-from rmq._listening.listener import HandlerDecorator, Listener, ListenerOptions
+from rmq._listening.discovery import listener, scan, scheduled
+from rmq._listening.listener import HandlerDecorator, Listener, ListenerOptions, ScheduleOptions
 from rmq._model.codecs import Codec, EncryptedCodec, JsonCodec, MsgpackCodec, ZstdCodec
 from rmq._model.deliveries import Delivery
 from rmq._model.delivery_columns import DeliveryColumns
@@ -97,11 +97,11 @@ __all__ = [
     "MsgpackCodec", "Newest", "Observer", "Observers", "Outcome", "Overflow", "Owner", "Ownership", "PeekedMessage",
     "PendingEntry", "PerMessage", "PriorityMessage", "PriorityRule", "Producer", "RangeMergeMessage", "Rates",
     "RedisOwners", "RedriveResult", "Redriven", "Replace", "Retention", "RetryAfterError", "RetryPolicy", "RmqClient",
-    "RunningHandler", "SaslAuth", "Schedule", "ScheduleInfo", "SchedulePut", "Schedules", "SearchPage", "SendResult",
-    "ServerMemory", "Sliding", "SlotStats", "SparkQuery", "StreamDelivery", "StreamEntry", "StreamMessage",
-    "StreamSlot", "StreamStats", "StreamTopic", "Sum", "Ties", "Tls", "Topic", "TopicStats", "TopicType", "Trimmed",
-    "UnreadableTopic", "Verb", "Webhook", "WhenFull", "Whereabouts", "WorkerInfo", "ZstdCodec", "__version__",
-    "json_merge_patch", "listener", "poll_all", "scan", "tail_all",
+    "RunningHandler", "SaslAuth", "Schedule", "ScheduleInfo", "ScheduleOptions", "SchedulePut", "Schedules",
+    "SearchPage", "SendResult", "ServerMemory", "Sliding", "SlotStats", "SparkQuery", "StreamDelivery", "StreamEntry",
+    "StreamMessage", "StreamSlot", "StreamStats", "StreamTopic", "Sum", "Ties", "Tls", "Topic", "TopicStats",
+    "TopicType", "Trimmed", "UnreadableTopic", "Verb", "Webhook", "WhenFull", "Whereabouts", "WorkerInfo", "ZstdCodec",
+    "__version__", "json_merge_patch", "listener", "poll_all", "scan", "scheduled", "tail_all",
 ]
 # fmt: on
 __all__ += errors.__all__

@@ -22,7 +22,15 @@ from rmq._io.backend import THREADS, Runtime
 from rmq._io.observers import Observers
 from rmq._io.reports import reporter
 from rmq._io.wire import CredentialProvider
-from rmq._listening.listener import HandlerDecorator, Listener, ListenerOptions, listener_decorator
+from rmq._listening.listener import (
+    HandlerDecorator,
+    HandlerT,
+    Listener,
+    ListenerOptions,
+    ScheduleOptions,
+    listener_decorator,
+    scheduled_decorator,
+)
 from rmq._listening.listener_set import ListenerSet
 from rmq._listening.worker import Worker
 from rmq._model.deliveries import Delivery
@@ -228,6 +236,13 @@ class RmqClient:
         """
         return listener_decorator(self.add, topic, **options)
 
+    def scheduled(self, name: str, **options: Unpack[ScheduleOptions]) -> Callable[[HandlerT], HandlerT]:
+        """Decorate a handler that runs by a schedule, which this client puts when its listeners start.
+
+        Arguments and errors are those of `rmq.scheduled`.
+        """
+        return scheduled_decorator(self.add, name, options)
+
     def add(self, *listeners: Listener) -> None:
         """Add listeners, for example `client.add(*rmq.scan("my_package"))`. They run like decorated handlers.
 
@@ -258,11 +273,18 @@ class RmqClient:
                 differs from its registration.
             CoordinationError: ZooKeeper, or with `owners` Redis, does not answer or refuses.
         """
+        self._put_scheduled(self._listeners.added)
         self._listeners.start(self._owners, threads, handlers, drain_s, idle)
         with suppress(ClientClosedError):  # a handler has closed this client already
             self.record_history()
         if not self._listeners.runners:  # or stopped it
             self._recording.stop()
+
+    def _put_scheduled(self, listeners: Iterable[Listener]) -> None:
+        """Put the schedules of handlers that are only schedules."""
+        for listener in listeners:
+            if listener.schedule is not None:
+                self.schedules.put(listener.schedule)
 
     def stop(self, drain_s: float = DRAIN_S) -> list[Delivery]:
         """Stop all listeners: claim nothing more, release messages not yet started, and let running handlers finish.

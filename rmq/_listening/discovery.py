@@ -12,7 +12,14 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Unpack, cast
 
-from rmq._listening.listener import HandlerT, Listener, ListenerOptions, listener_decorator
+from rmq._listening.listener import (
+    HandlerT,
+    Listener,
+    ListenerOptions,
+    ScheduleOptions,
+    listener_decorator,
+    scheduled_decorator,
+)
 from rmq._model.topics import Topic
 from rmq.errors import InvalidValueError
 
@@ -34,6 +41,29 @@ def listener(topic: Topic, **options: Unpack[ListenerOptions]) -> Callable[[Hand
         ... def draw(delivery): ...
     """
     return listener_decorator(_mark, topic, **options)
+
+
+def scheduled(name: str, **options: Unpack[ScheduleOptions]) -> Callable[[HandlerT], HandlerT]:
+    """Mark a function as a handler that runs by a schedule, to be found by `scan`.
+
+    Its client puts the schedule when its listeners start. The messages are on a topic of the same name; their content
+    is the name, with `catch_up` the name, a colon and the due time, and their body is the due time.
+
+    Args:
+        name: Name of the schedule and of the topic: 1 to 128 characters of `A-Z a-z 0-9 . _ -`.
+        options: `cron` or `every`, and the other arguments of `Schedule`; `timeout` as for `RmqClient.listener`.
+
+    Returns:
+        A decorator that returns the function unchanged.
+
+    Raises:
+        InvalidValueError: A value breaks its rule.
+
+    Examples:
+        >>> @scheduled("close-orders", cron="30 2 * * *", tz="Europe/Berlin")
+        ... def close_orders(delivery): ...
+    """
+    return scheduled_decorator(_mark, name, options)
 
 
 def scan(package: str | ModuleType) -> list[Listener]:

@@ -14,8 +14,9 @@ from rmq._model.delivery_columns import DeliveryColumns
 from rmq._model.display import brief
 from rmq._model.entries import check_group
 from rmq._model.handlers import check_plain, check_takes_one
+from rmq._model.schedules import SCHEDULED, Schedule
 from rmq._model.settings import check_flag, is_number
-from rmq._model.times import Duration, duration_ms
+from rmq._model.times import Duration, Instant, duration_ms
 from rmq._model.topics import Topic, TopicType
 from rmq._model.typed import PayloadT
 from rmq.errors import InvalidValueError
@@ -108,6 +109,8 @@ class Listener:
     resume_as: str | None = None
     shared: bool = False
     timeout: Duration | None = None
+    schedule: Schedule | None = None
+    """The schedule that the client puts when the listener starts; see `rmq.scheduled`."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.topic, Topic):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -175,6 +178,46 @@ def listener_decorator(
 
     def decorate(handler: HandlerT) -> HandlerT:
         take(replace(listener, handler=handler))
+        return handler
+
+    return decorate
+
+
+class ScheduleOptions(TypedDict, total=False):
+    """The options of a handler that is only a schedule. `Schedule` and `RmqClient.listener` explain each option.
+
+    Examples:
+        >>> nightly: ScheduleOptions = {"cron": "30 2 * * *", "tz": "Europe/Berlin"}
+        >>> @client.scheduled("close-orders", **nightly)
+        ... def close_orders(delivery): ...
+    """
+
+    cron: str
+    every: Duration
+    tz: str
+    catch_up: bool
+    start: Instant | None
+    until: Instant | None
+    version: int | None
+    timeout: Duration | None
+
+
+def scheduled_decorator(
+    take: Callable[[Listener], None], name: str, options: ScheduleOptions
+) -> Callable[[HandlerT], HandlerT]:
+    """Return a decorator that makes a listener and a schedule of a handler, on a topic of the schedule's name.
+
+    Raises:
+        InvalidValueError: An option breaks its rule, or the name is not one of a topic.
+    """
+    rules: dict[str, Any] = {**options}
+    timeout = rules.pop("timeout", None)
+    topic = Topic(name, TopicType.FIXED_TIME)
+    content = f"{name}:{SCHEDULED}" if rules.get("catch_up") else name
+    schedule = Schedule(name, topic, content, body=SCHEDULED, **rules)
+
+    def decorate(handler: HandlerT) -> HandlerT:
+        take(Listener(topic, handler, timeout=timeout, schedule=schedule))
         return handler
 
     return decorate

@@ -25,7 +25,7 @@ from rmq._model.display import brief
 from rmq._model.messages import FixedTimeMessage, Message, PriorityMessage, RangeMergeMessage, StreamMessage
 from rmq._model.schema import new_document, read_document
 from rmq._model.settings import check_flag
-from rmq._model.times import Duration, Instant, duration_ms, instant_ms, moment_at, moment_of
+from rmq._model.times import Duration, Instant, duration_ms, duration_text, instant_ms, moment_at, moment_of
 from rmq._model.topics import Topic, TopicType
 from rmq.errors import InvalidValueError, UnreadableDocumentError
 
@@ -178,6 +178,13 @@ class Schedule:
     def topic_name(self) -> str:
         """Name of the topic to send to."""
         return self.topic if isinstance(self.topic, str) else self.topic.name
+
+    @property
+    def rule(self) -> str:
+        """When it is due, in words: `every 1h`, `30 2 * * * Europe/Berlin`."""
+        if isinstance(self.every, timedelta):
+            return f"every {duration_text(self.every // timedelta(milliseconds=1))}"
+        return f"{self.cron} {self.tz}"
 
     def next_ms(self, after_ms: int) -> int | None:
         """Return the first time after a moment, both in epoch ms; `None` if there is none.

@@ -12,7 +12,14 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 from rmq import client as plain
 from rmq._io.observers import Observers
 from rmq._io.wire import CredentialProvider
-from rmq._listening.listener import Listener, check_shared, listener_decorator
+from rmq._listening.listener import (
+    HandlerT,
+    Listener,
+    ScheduleOptions,
+    check_shared,
+    listener_decorator,
+    scheduled_decorator,
+)
 from rmq._model.handlers import check_async
 from rmq._model.topics import Topic
 from rmq._model.typed import PayloadT
@@ -247,6 +254,13 @@ class RmqClient(Closing):
         Guarantee: leases are renewed while a handler runs, unless it blocks the event loop.
         """
         return listener_decorator(self.add, topic, **plain_options(options))
+
+    def scheduled(self, name: str, **options: Unpack[ScheduleOptions]) -> Callable[[HandlerT], HandlerT]:
+        """Decorate an async handler that runs by a schedule, which this client puts when its listeners start.
+
+        Arguments and errors are those of `rmq.scheduled`.
+        """
+        return scheduled_decorator(self.add, name, options)
 
     def add(self, *listeners: Listener) -> None:
         """Add listeners that were created elsewhere; their `threads` is the concurrency. Raises as `listener`."""

@@ -25,6 +25,7 @@ from rmq.cli.commands import (
     find,
     messages,
     metrics,
+    schedules,
     send,
     stats,
     status,
@@ -46,6 +47,7 @@ app = make_group(
 )
 dead_app = make_group("List, redrive and purge dead messages.")
 stream_app = make_group("Manage the groups, consumers and entries of stream topics.")
+schedules_app = make_group("List (the default), put, remove and run recurring messages.", no_args_is_help=False)
 topics_app = make_group(
     "List (the default), create, show and change topics, and compare them with those of a program.",
     no_args_is_help=False,
@@ -102,6 +104,8 @@ register(stream_app, streams.groups, streams.add_group, streams.remove_group, st
 register(stream_app, streams.move_group)
 register(stream_app, streams.remove_consumer, streams.pending, range=entries.show_range)
 register(stream_app, entries.tail, entries.delete, entries.trim)
+command(schedules_app, None, schedules.list_schedules)
+register(schedules_app, schedules.put, schedules.remove, schedules.run_now, list=schedules.list_schedules)
 command(topics_app, None, topics.list_topics)
 register(topics_app, list=topics.list_topics, create=topics.create_topic, show=topics.show_topic)
 register(topics_app, change=topics.change_topic)
@@ -109,6 +113,7 @@ register(topics_app, topic_changes.diff, topic_changes.apply)
 app.add_typer(dead_app, name="dead")
 app.add_typer(stream_app, name="stream")
 app.add_typer(cluster_app, name="cluster")
+app.add_typer(schedules_app, name="schedules")
 app.add_typer(topics_app, name="topics")
 
 

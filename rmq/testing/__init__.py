@@ -120,6 +120,8 @@ def run_schedules(client: aio.RmqClient, *, limit: int = 10_000) -> Awaited[int]
 def run_schedules(client: RmqClient | aio.RmqClient, *, limit: int = 10_000) -> int | Awaited[int]:
     """Send the messages of all schedules that are due, as workers do. Handlers are not called: see `run_until_empty`.
 
+    Schedules of handlers that are marked as `scheduled` are put before, as `start` does.
+
     Args:
         client: The client whose schedules run.
         limit: Maximum number of due times.
@@ -142,7 +144,7 @@ def run_schedules(client: RmqClient | aio.RmqClient, *, limit: int = 10_000) -> 
     """
     most = _checked(limit, "limit")
     if isinstance(client, RmqClient):
-        return run_due(client, most)
+        return run_due(client, client._listeners.added, most)  # pyright: ignore[reportPrivateUsage]
     from rmq.testing.awaited import run_schedules_async
 
     return run_schedules_async(client, most)

@@ -36,8 +36,8 @@ async def run_async(client: RmqClient, rules: Rules) -> Ran:
 
 async def run_schedules_async(client: RmqClient, most: int) -> int:
     """Send the messages of all schedules that are due; return their number."""
-    opened, _ = await _opened(client)
-    return await opened.tasks.run(run_schedules, opened.plain, most)
+    opened, added = await _opened(client)
+    return await opened.tasks.run(run_schedules, opened.plain, added, most)
 
 
 async def sent_async(client: RmqClient, expected: Expected) -> list[SentMessage]:

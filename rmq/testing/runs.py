@@ -118,12 +118,13 @@ def run(client: RmqClient, added: Sequence[Listener], rules: Rules) -> Ran:
     return tally.ran()
 
 
-def run_schedules(client: RmqClient, most: int) -> int:
-    """Send the messages of all schedules that are due; return their number.
+def run_schedules(client: RmqClient, added: Sequence[Listener], most: int) -> int:
+    """Put the schedules of listeners, send the messages of all schedules that are due, and return their number.
 
     Raises:
         AssertionError: A schedule could not be sent, or more than `most` times are due.
     """
+    client._put_scheduled(added)  # pyright: ignore[reportPrivateUsage]
     if not client._known.check(RECURRING):  # pyright: ignore[reportPrivateUsage]
         return 0
     handler = ScheduleRunner(client._connections, client._known, client.observers)  # pyright: ignore[reportPrivateUsage]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -26,9 +27,11 @@ from rmq import (
     TopicType,
     UnknownTopicError,
     WhenFull,
+    scan,
+    scheduled,
 )
 from rmq._model.schedules import RECURRING
-from rmq.testing import Clock, Server, run_schedules, sent
+from rmq.testing import Clock, Server, run_schedules, run_until_empty, sent
 from tests.support.waiting import wait_until
 
 JOBS = Topic("jobs", TopicType.FIXED_TIME)
@@ -389,3 +392,56 @@ def test_started_listeners_run_schedules_that_are_put_before_and_after(rmq: RmqC
     wait_until(lambda: len(handled) >= before + 2)
     rmq.schedules.remove("often")
     wait_until(lambda: rmq.inspect(RECURRING).stats().backlog == 0)
+
+
+def test_a_handler_that_is_only_a_schedule(rmq: RmqClient, clock: Clock) -> None:
+    handled: list[tuple[str, bytes | None]] = []
+
+    @rmq.scheduled("close-orders", cron="30 2 * * *", tz="Europe/Berlin")
+    def close(delivery: Any) -> None:
+        handled.append((delivery.text, delivery.body))
+
+    @rmq.scheduled("report", every="1d", catch_up=True)
+    def report(delivery: Any) -> None:
+        handled.append((delivery.text, delivery.body))
+
+    assert run_schedules(rmq) == 0
+    clock.advance("36h")
+    assert run_schedules(rmq) == 2
+    run_until_empty(rmq, clock=clock)
+    day = b"2036-03-02T00:00:00+00:00"
+    assert sorted(handled) == [
+        ("close-orders", b"2036-03-02T02:30:00+01:00"), (f"report:{day.decode()}", day),
+    ]  # fmt: skip
+
+
+def test_scheduled_handlers_are_found_by_scan_and_put_at_the_start(rmq: RmqClient) -> None:
+    module = ModuleType("jobs_of_a_test")
+    handled: list[str] = []
+
+    @scheduled("often", every="1s")
+    def often(delivery: Any) -> None:
+        handled.append(delivery.text)
+
+    vars(module)["often"] = often
+    rmq.add(*scan(module))
+    rmq.start()
+    wait_until(lambda: len(handled) >= 2)
+    assert [each.name for each in rmq.schedules.list()] == ["often"]
+    rmq.stop()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "text"),
+    [
+        ("a:b", {"every": "1h"}, "topic name is 'a:b'"),
+        ("a", {}, "must have either cron or every"),
+        ("a", {"every": "1h", "timeout": "0s"}, "timeout"),
+    ],
+)
+def test_wrong_options_of_a_scheduled_handler_are_refused(name: str, options: Any, text: str) -> None:
+    def handle(delivery: Any) -> None:
+        del delivery
+
+    with pytest.raises(InvalidValueError, match=text):
+        scheduled(name, **options)(handle)
