@@ -65,6 +65,7 @@ from rmq._model.scores import Ties
 from rmq._model.topics import Retention, Topic, TopicType, WhenFull
 from rmq._model.typed import MessageOptions
 from rmq._model.whereabouts import (
+    Attempt,
     AuditLine,
     DeadMessage,
     DeadReasons,
@@ -87,7 +88,7 @@ __version__ = "0.1.0"
 
 # fmt: off
 __all__ = [
-    "PER_MESSAGE", "Adaptive", "Adoption", "ArrowArray", "AuditLine", "CancelledMatches", "Codec", "Collect",
+    "PER_MESSAGE", "Adaptive", "Adoption", "ArrowArray", "Attempt", "AuditLine", "CancelledMatches", "Codec", "Collect",
     "Consumer", "ConsumerStats", "Control", "ControlResult", "Coordinator", "DeadEntry", "DeadFilter", "DeadLetters",
     "DeadMessage", "DeadNotices", "DeadReasons", "Definitions", "DelayedQueue", "Delivery", "DeliveryColumns",
     "DigestAuth", "EmbeddedServer", "EncryptedCodec", "ExponentialRetry", "Failure", "Fixed", "FixedTimeMessage",

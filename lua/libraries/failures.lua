@@ -17,6 +17,23 @@ local function read_failure(text)
   return found
 end
 
+-- Splits an error type from the attempt that follows it where the topic keeps attempts: lines with how many to keep and
+-- with the attempt as JSON, then the traceback. Returns the type, the attempts, newest first, each a line that begins
+-- with its time, and the traceback; where there is no attempt, those of `history` and nil.
+local function with_attempt(kind, now, history)
+  local plain, most, attempt, trace = string.match(kind, '^([^\n]*)\n(%d+)\n([^\n]*)\n(.*)$')
+  if not plain then
+    return kind, history, nil
+  end
+  local lines = { now .. ' ' .. attempt }
+  for line in string.gmatch(history or '', '[^\n]+') do
+    if #lines < tonumber(most) then
+      lines[#lines + 1] = line
+    end
+  end
+  return plain, table.concat(lines, '\n'), trace
+end
+
 -- Why a delivery failed, as a table, and since when its message has been failing. A first delivery starts afresh. Where
 -- its content has failed before, and was sent again before it was acked, `again` says how often that was so, and
 -- `refailed` counts it; not where `totals` is nil. Also returns the failure before it of the same message, an empty
@@ -32,7 +49,11 @@ local function failure_of(slot, content, first_delivery, now_ms, kind, message, 
     end
     earlier = {}
   end
-  return { first_ms = earlier.first_ms or now, last_ms = now, type = kind, message = message, again = again }, earlier
+  local plain, history, trace = with_attempt(kind, now, earlier.history)
+  return {
+    first_ms = earlier.first_ms or now, last_ms = now, type = plain, message = message, again = again,
+    history = history, trace = trace,
+  }, earlier
 end
 
 -- Remembers a failure of a message that is delivered again.

@@ -95,7 +95,8 @@ local function settle_acks(slot, at, bodies, errors, totals, stale)
   return at
 end
 
--- Nacks: ARGV[at] messages, each six values: content, claim score, verb, number, error type, error message. Verbs:
+-- Nacks: ARGV[at] messages, each six values: content, claim score, verb, number, error type (with_attempt says what may
+-- follow it), error message. Verbs:
 -- `retry` (number = delay in ms, 0 for at once), `spare` (as `retry`, but a retry uses up no retry, and the last one
 -- does not die), `bury`, `release` (never begun: back as it was, number = its store score, no retry used up; a time to
 -- live that `slot.born` keeps begins anew). Compare-and-set on the claim score.

@@ -144,9 +144,17 @@ def _page(topic: Topic, slot: int, group: str | None, reply: list[Any]) -> list[
         rows = zip(page[::2], page[1::2], reasons, bodies or repeat(None), strict=False)
         return [dead_message(topic, slot, *row) for row in rows]
     return [
-        DeadEntry(topic.name, slot, content_of(flat), body_of(flat), *death, entry_id.decode(), group, tuple(flat))
+        DeadEntry(
+            topic.name,
+            slot,
+            content_of(flat),
+            body_of(flat),
+            **why_dead(reason, int(died)),
+            id=entry_id.decode(),
+            group=group,
+            flat=tuple(flat),
+        )
         for entry_id, died, reason, flat in reply
-        for death in [(int(died), *why_dead(reason, int(died)))]
     ]
 
 
@@ -156,7 +164,7 @@ def dead_message(
     """Create a dead message from the values in the slot's keys."""
     died_ms = score_of(died)
     body, sends = told(topic, stored)
-    return DeadMessage(topic.name, slot, content, body, died_ms, *why_dead(reason, died_ms), **sends)
+    return DeadMessage(topic.name, slot, content, body, **why_dead(reason, died_ms), **sends)
 
 
 def dead_reasons(topic: Topic, slot: int, sample: int) -> Call[tuple[int, Counter[str]]]:

@@ -232,4 +232,4 @@ def nack_of(delivery: Delivery, outcome: Outcome) -> Nack:
     elif outcome.verb is Verb.NACK:
         delay_ms = outcome.delay_ms
         number = topic.retry.delay_ms(delivery.attempt, draw_jitter()) if delay_ms is None else delay_ms
-    return Nack(delivery.name, delivery.claim_score, verb, number, outcome.error_type, outcome.error_message)
+    return Nack(delivery.name, delivery.claim_score, verb, number, outcome.stored_type, outcome.error_message)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext
 from contextvars import ContextVar, copy_context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import starmap
 from typing import Any
 
@@ -20,7 +20,7 @@ from rmq._model.claims import Selection, deliveries_of, select, settle_open, siz
 from rmq._model.deliveries import Claim, Delivery
 from rmq._model.delivery_columns import DeliveryColumns
 from rmq._model.handlers import refuse_unfinished
-from rmq._model.outcomes import ACKED, RELEASED, Outcome, Verb, describe
+from rmq._model.outcomes import ACKED, RELEASED, Outcome, Verb, describe, failed
 from rmq._model.retry import retry_after_ms
 from rmq._model.times import monotonic_s
 from rmq._model.typed import Typed
@@ -122,7 +122,7 @@ class HandlerInvoker:
                 copy_context().run(self._call, part, ready, deliveries)
                 outcome = ACKED
             except BaseException as caught:  # SystemExit, too, which would end this thread without a log record
-                outcome, error = _outcome_of(caught), caught
+                outcome, error = _outcome_of(caught, self._listener.topic.keep_attempts), caught
         finally:
             if self._permits is not None:
                 self._note_permits(self._permits, id(part), ready, outcome, error)
@@ -257,11 +257,11 @@ class HandlerInvoker:
         try:
             delivery.decode()
         except PayloadError as error:
-            delivery.mark(Outcome(Verb.BURY, 0, *describe(error)))
+            delivery.mark(failed(Verb.BURY, 0, error, delivery.topic.keep_attempts))
             log.warning("topic %s: a message went to the dead letters: %s", delivery.topic.name, error)
             return True
         except BaseException as error:
-            delivery.mark(Outcome(Verb.NACK, None, *describe(error)))
+            delivery.mark(failed(Verb.NACK, None, error, delivery.topic.keep_attempts))
             log.warning("topic %s: a payload could not be decoded: %s(%r)", delivery.topic.name, *describe(error))
             return True
         return False
@@ -318,7 +318,7 @@ class HandlerInvoker:
                 if delay_ms is not None:
                     nack = claim.outcomes[row] or outcome
                     delay_ms = max(delay_ms, nack.delay_ms or 0)
-                    claim.outcomes[row] = Outcome(Verb.RELEASE, delay_ms, nack.error_type, nack.error_message)
+                    claim.outcomes[row] = replace(nack, verb=Verb.RELEASE, delay_ms=delay_ms)
         except BaseException:
             log.exception("topic %s: internal error after a handler ended", self._listener.topic.name)
 
@@ -334,6 +334,6 @@ class HandlerInvoker:
             log.exception("topic %s: the failure of a handler could not be logged", name)
 
 
-def _outcome_of(error: BaseException) -> Outcome:
+def _outcome_of(error: BaseException, keep_attempts: int | None) -> Outcome:
     """Return the outcome of the messages of a call that raised."""
-    return Outcome(Verb.NACK, None, *describe(error)) if retry_after_ms(error) is None else RELEASED
+    return failed(Verb.NACK, None, error, keep_attempts) if retry_after_ms(error) is None else RELEASED

@@ -20,7 +20,7 @@ from functools import reduce
 from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeAlias
 
-from rmq._model.outcomes import ACKED, RELEASED, Outcome, Verb, describe
+from rmq._model.outcomes import ACKED, RELEASED, Outcome, Verb, failed
 from rmq._model.records import BODIES, ITEMS, NOTHING, Record, read_record, unwrap
 from rmq._model.replies import NO_OWNER, ClaimedRows, Owner
 from rmq._model.scores import ages_for, retries_left_of
@@ -329,11 +329,11 @@ class Delivery(Generic[PayloadT]):
             ReplyLostError: It may be nacked or not; if not, the message is redelivered when its lease expires.
         """
         delay_ms = None if delay is None else duration_ms(delay, "delay")
-        return self._end(Outcome(Verb.NACK, delay_ms, *describe(error)))
+        return self._end(failed(Verb.NACK, delay_ms, error, self.topic.keep_attempts))
 
     def bury(self, error: BaseException | str = "") -> bool:
         """Move the message to the dead letters at once, even if retries are left. Returns and raises like `nack`."""
-        return self._end(Outcome(Verb.BURY, 0, *describe(error)))
+        return self._end(failed(Verb.BURY, 0, error, self.topic.keep_attempts))
 
     def release(self) -> bool:
         """Return the message to the queue as it was, without using up a retry. Returns and raises like `ack`."""

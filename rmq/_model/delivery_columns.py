@@ -8,7 +8,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from rmq._model.claims import Selection, deliveries_of, mark
 from rmq._model.deliveries import Claim, Delivery, value_of
-from rmq._model.outcomes import ACKED, RELEASED, Outcome, Verb, describe
+from rmq._model.outcomes import ACKED, RELEASED, Outcome, Verb, failed
 from rmq._model.records import NOTHING, TRACE_MARK, read_record, unwrap
 from rmq._model.scores import ages_for, retries_left_of
 from rmq._model.times import Duration, duration_ms
@@ -156,11 +156,11 @@ class DeliveryColumns:
             The rows whose lease was lost before, as for `ack`. Raises like `ack`.
         """
         delay_ms = None if delay is None else duration_ms(delay, "delay")
-        return self._end(rows, Outcome(Verb.NACK, delay_ms, *describe(error)))
+        return self._end(rows, failed(Verb.NACK, delay_ms, error, self.topic.keep_attempts))
 
     def bury(self, rows: Iterable[int] | None = None, error: BaseException | str = "") -> list[int]:
         """Move the messages to the dead letters at once, even if retries are left. Returns and raises like `ack`."""
-        return self._end(rows, Outcome(Verb.BURY, 0, *describe(error)))
+        return self._end(rows, failed(Verb.BURY, 0, error, self.topic.keep_attempts))
 
     def release(self, rows: Iterable[int] | None = None) -> list[int]:
         """Return the messages to the queue as they were, without using up a retry. Returns and raises like `ack`."""

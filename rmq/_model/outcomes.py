@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from enum import Enum
+from os import getpid
+from socket import gethostname
+from traceback import format_exception
 
 MAX_ERROR_CHARACTERS = 1_000
+
+MAX_ATTEMPT_CHARACTERS, MAX_TRACEBACK_CHARACTERS, MAX_FRAMES = 200, 4_000, 20
+"""Maximum length of an error's text in an attempt that is kept, and length and frames of the last traceback."""
 
 
 class Verb(Enum):
@@ -33,6 +40,8 @@ class Outcome:
         error_type: Class of the error, such as `ValueError`.
         error_message: Text of the error, at most 1,000 characters.
         due_ms: For a release on a FIXED_TIME topic: its due time from now on, epoch ms; `None` keeps the present one.
+        attempt: What is kept of the attempt on a topic with `keep_attempts`, for `with_attempt` in
+            lua/libraries/failures.lua; otherwise empty.
 
     Examples:
         >>> Outcome(Verb.NACK, delay_ms=5_000).verb.name
@@ -44,6 +53,12 @@ class Outcome:
     error_type: str = ""
     error_message: str = ""
     due_ms: int | None = None
+    attempt: str = ""
+
+    @property
+    def stored_type(self) -> str:
+        """The class of the error, followed by what is kept of the attempt."""
+        return self.error_type.replace("\n", " ") + self.attempt if self.attempt else self.error_type
 
 
 ACKED = Outcome(Verb.ACK)
@@ -60,6 +75,23 @@ def describe(error: BaseException | str) -> tuple[str, str]:
         return kind, _kept(str.__str__(str(error)))
     except BaseException as trouble:  # SystemExit, too
         return kind, f"(the error's text cannot be read: {_name_of(trouble)})"
+
+
+def failed(verb: Verb, delay_ms: int | None, error: BaseException | str, keep_attempts: int | None) -> Outcome:
+    """Return the outcome of a delivery that failed; `delay_ms` as in `Outcome`, `keep_attempts` as in `Topic`."""
+    kind, message = describe(error)
+    attempt = _attempt(error, kind, message, keep_attempts) if keep_attempts else ""
+    return Outcome(verb, delay_ms, kind, message, attempt=attempt)
+
+
+def _attempt(error: BaseException | str, kind: str, message: str, most: int) -> str:
+    text = {"type": kind[:100], "message": message[:MAX_ATTEMPT_CHARACTERS], "worker": f"{gethostname()}:{getpid()}"}
+    try:
+        lines = format_exception(error, limit=-MAX_FRAMES) if isinstance(error, BaseException) else []
+    except BaseException:  # a method of the error may raise anything
+        lines = []
+    trace = "".join(lines)[-MAX_TRACEBACK_CHARACTERS:].encode(errors="backslashreplace").decode()
+    return f"\n{most}\n{json.dumps(text)}\n{trace[-MAX_TRACEBACK_CHARACTERS:]}"
 
 
 def _name_of(error: object) -> str:

@@ -99,6 +99,8 @@ class Retention:
 
 FULL_TIMEOUT_MS = 10_000
 
+MAX_KEPT_ATTEMPTS = 20
+
 MAX_SLOTS = 16_384
 """The number of hash slots of Redis Cluster: more slots would not spread a topic any further."""
 
@@ -170,6 +172,9 @@ class Topic(Generic[PayloadT]):
         max_rate: Maximum number of deliveries per second in the whole cluster, above 0 to 1,000,000; `None` for no
             limit.
         max_burst: Maximum number of deliveries at once after a pause, 1 to 1,000,000; by default those of one second.
+        keep_attempts: Number of failed attempts that are kept with a message until it is acked or sent again, 1 to 20:
+            time, error, worker, and the traceback of the last one, at most about 15 kB a message. `None`: only the last
+            error is kept.
         ties: PRIORITY only: which of equal priorities is first, a `Ties` or its value; the oldest by default. A
             registered topic keeps its own.
         max_priority: PRIORITY with the oldest first: largest priority, 1 to 8,388,607; 1,048,575 by default. The unit
@@ -208,6 +213,7 @@ class Topic(Generic[PayloadT]):
     ttl: Duration | None = None
     max_rate: float | None = None
     max_burst: int | None = None
+    keep_attempts: int | None = None
     ties: Ties | str | None = None
     max_priority: int | None = None
     merge: Merge | None = None
@@ -244,6 +250,7 @@ class Topic(Generic[PayloadT]):
         self._check_retention()
         self._check_limits()
         self._check_rate()
+        self._check_attempts()
         self._check_ties()
         check_merge(self.name, self.type, self.merge)
         object.__setattr__(self, "typed", payloads.typed_of(self.name, self.payload, self.codec, self.type, self.merge))
@@ -283,6 +290,10 @@ class Topic(Generic[PayloadT]):
             self._check_range("max_burst", self.max_burst, 1, 10**6)
             if rate is None:
                 raise InvalidTopicError(f"max_burst of topic {self.name} needs a max_rate")
+
+    def _check_attempts(self) -> None:
+        if self.keep_attempts is not None:
+            self._check_range("keep_attempts", self.keep_attempts, 1, MAX_KEPT_ATTEMPTS)
 
     def _check_ties(self) -> None:
         if self.type is not TopicType.PRIORITY:

@@ -135,12 +135,38 @@ def priority_of(topic: Topic, place: AnyPlace, score: int) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
+class Attempt:
+    """A failed attempt to handle a message, kept on topics with `keep_attempts`.
+
+    Attributes:
+        failed_ms: Time of the failure, epoch ms.
+        error_message: Text of the error, at most 200 characters.
+        worker: Host and process that handled it: `host:pid`.
+
+    Examples:
+        >>> jobs = Topic("jobs", TopicType.PRIORITY, keep_attempts=5)
+        >>> _ = client.producer(jobs).send(PriorityMessage("job:1", 5))
+        >>> [delivery.bury(ValueError("no photo")) for delivery in client.consumer(jobs).poll(timeout=5)]
+        [True]
+        >>> [attempt.error_message for message in client.dead(jobs).list() for attempt in message.history]
+        ['no photo']
+    """
+
+    failed_ms: int
+    error_type: str
+    error_message: str
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
 class Failure:
     """The last failure of a message.
 
     Attributes:
         first_ms: Time of the first failure of this message, epoch ms.
         last_ms: Time of its last failure, epoch ms.
+        traceback: With `keep_attempts`: the end of the last error's traceback; otherwise empty.
+        history: With `keep_attempts`: the last failed attempts, the newest first.
 
     Examples:
         >>> jobs = Topic("jobs", TopicType.PRIORITY)
@@ -155,6 +181,8 @@ class Failure:
     message: str
     first_ms: int
     last_ms: int
+    traceback: str = ""
+    history: tuple[Attempt, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,6 +353,8 @@ class DeadMessage(_InSlot):
         attempts: Number of its deliveries.
         first_failed_ms: Time of its first failure, epoch ms.
         last_failed_ms: Time of its last failure, epoch ms.
+        traceback: With `keep_attempts`: the end of the last error's traceback; otherwise empty.
+        history: With `keep_attempts`: the last failed attempts, the newest first. A lease that expired is not one.
 
     Examples:
         >>> jobs = Topic("jobs", TopicType.PRIORITY)
@@ -342,6 +372,8 @@ class DeadMessage(_InSlot):
     attempts: int
     first_failed_ms: int
     last_failed_ms: int
+    traceback: str = field(default="", kw_only=True)
+    history: tuple[Attempt, ...] = field(default=(), kw_only=True)
 
 
 def read_failure(data: bytes | None, unknown_ms: int = 0) -> tuple[Failure, int]:
@@ -358,14 +390,31 @@ def read_failure(data: bytes | None, unknown_ms: int = 0) -> tuple[Failure, int]
     if not isinstance(value, dict):
         return Failure("", "(the record of the failure cannot be read)", unknown_ms, unknown_ms), 0
     found = cast("dict[str, Any]", value)
-    times = (_whole(found.get(name), unknown_ms) for name in ("first_ms", "last_ms"))
-    return Failure(_text(found.get("type")), _text(found.get("message")), *times), _whole(found.get("attempts"), 0)
+    kind, message, trace = (_text(found.get(name)) for name in ("type", "message", "trace"))
+    first_ms, last_ms = (_whole(found.get(name), unknown_ms) for name in ("first_ms", "last_ms"))
+    lines = _text(found.get("history")).split("\n") if found.get("history") else []
+    history = tuple(filter(None, map(_read_attempt, lines)))
+    return Failure(kind, message, first_ms, last_ms, trace, history), _whole(found.get("attempts"), 0)
 
 
-def why_dead(data: bytes | None, died_ms: int) -> tuple[str, str, int, int, int]:
-    """Return the fields of a `DeadMessage` from `error_type` on. Unknown times are replaced by the time of death."""
+def _read_attempt(line: str) -> Attempt | None:
+    """Parse a line of the history; `None` for one that is not a time and a JSON object."""
+    time_ms, _, text = line.partition(" ")
+    try:
+        value: Any = json.loads(text)
+        return Attempt(_whole(time_ms, 0), *(_text(value[name]) for name in ("type", "message", "worker")))
+    except (KeyError, RecursionError, TypeError, ValueError):
+        return None
+
+
+def why_dead(data: bytes | None, died_ms: int) -> dict[str, Any]:
+    """Return the fields of a `DeadMessage` from `died_ms` on. Unknown times are replaced by the time of death."""
     failure, attempts = read_failure(data, died_ms)
-    return failure.type, failure.message, attempts, failure.first_ms, failure.last_ms
+    return {
+        "died_ms": died_ms, "error_type": failure.type, "error_message": failure.message, "attempts": attempts,
+        "first_failed_ms": failure.first_ms, "last_failed_ms": failure.last_ms,
+        "traceback": failure.traceback, "history": failure.history,
+    }  # fmt: skip
 
 
 def _text(value: object) -> str:

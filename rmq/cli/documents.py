@@ -85,7 +85,14 @@ def dead_message(topic: Topic, message: DeadMessage) -> Document:
     """Return the document of a dead message and its error. A dead stream entry also has its id and group."""
     entry = "id group" if isinstance(message, DeadEntry) else ""
     why = "died_ms error_type error_message attempts first_failed_ms last_failed_ms"
-    return picked(message, f"topic slot {entry} content body {why}") | folded(topic, message)
+    return picked(message, f"topic slot {entry} content body {why}") | _attempts(message) | folded(topic, message)
+
+
+def _attempts(message: DeadMessage) -> Document:
+    """Return the failed attempts of a message; empty unless its topic keeps them."""
+    if not message.history:
+        return {}
+    return {"traceback": message.traceback, "history": [asdict(each) for each in message.history]}
 
 
 def whereabouts(topic: Topic, found: Whereabouts) -> Document:
@@ -100,7 +107,7 @@ def whereabouts(topic: Topic, found: Whereabouts) -> Document:
         places["in-flight"]["holders"] = list(found.holders)
     if found.dead is not None:
         known = picked(found.dead, "died_ms error_type error_message attempts body")
-        places["dead"] = known | folded(topic, found.dead)
+        places["dead"] = known | _attempts(found.dead) | folded(topic, found.dead)
     why = found.failure and picked(found.failure, "error_type=type error_message=message first_ms last_ms")
     return {**picked(found, "topic slot content now_ms"), "places": places, "failure": why, "gone": found.gone}
 

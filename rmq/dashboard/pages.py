@@ -65,6 +65,16 @@ class Result(NamedTuple):
     more: str
 
 
+class DeadRow(NamedTuple):
+    """Dead messages of a topic with one type of error, or dead entries of a group, whose `error` is `None`."""
+
+    topic: str
+    group: str
+    error: str | None
+    number: int
+    exact: bool = True
+
+
 class Views:
     """Handles the requests for pages."""
 
@@ -257,14 +267,15 @@ class Views:
     def dead(self, request: Request) -> Response:
         """Show dead letters with their errors, and the actions on them."""
         query = request.query_params
-        topics = self._reader.overview().topics
-        name = query.get("topic") or next((each.topic.name for each in topics if each.figures.dead), "")
+        topics = sorted(self._reader.overview().topics, key=lambda each: -each.figures.dead)
+        name = query.get("topic", "")
         values: dict[str, Any] = {
             "topics": topics, "name": name, "pattern": query.get("pattern", ""), "error": query.get("error", ""),
             "topic": None, "page": None, "reasons": None, "jobs": [], "rows": [], "group": "",
         }  # fmt: skip
         if not name:
-            return self._pages.render(request, "dead.html", **values)
+            dead = [each for each in topics if each.figures.dead]
+            return self._pages.render(request, "dead_topics.html", rows=self._reasons_of(dead))
         now = self._reader.topic_now(name)
         values |= {"topic": now.topic, "jobs": self._jobs.of(name)}
         if now.topic.type is TopicType.STREAM:
@@ -275,8 +286,19 @@ class Views:
         )
         rows = [each for each in page.messages if not values["error"] or each.error_type == values["error"]]
         reasons = self._reader.reasons(now.topic)
-        values |= {"page": page, "rows": rows, "reasons": reasons}
+        values |= {"page": page, "rows": rows, "reasons": reasons, "sizes": now.figures}
         return self._pages.render(request, "dead.html", **values)
+
+    def _reasons_of(self, topics: Sequence[TopicReading]) -> list[DeadRow]:
+        """Return the dead messages of topics by topic or group, and type of error, most first."""
+        rows: list[DeadRow] = []
+        for each in topics[:MOST_TOPICS]:
+            name = each.topic.name
+            rows += [DeadRow(name, group.group, None, group.dead) for group in each.groups if group.dead]
+            if each.stats is not None:
+                reasons = self._reader.reasons(each.topic)
+                rows += [DeadRow(name, "", error, reasons.estimate(error), reasons.exact) for error in reasons.counts]
+        return sorted(rows, key=lambda row: -row.number)
 
     def _dead_of_stream(self, request: Request, values: dict[str, Any], groups: Sequence[str]) -> Response:
         group = request.query_params.get("group") or (groups[0] if groups else "")

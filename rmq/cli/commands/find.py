@@ -14,7 +14,18 @@ from rmq.cli import documents
 from rmq.cli.console import FAILED, Columns, Session, cut, cut_words, reason
 from rmq.cli.documents import Place
 from rmq.cli.options import Content, SlotBasis, Slots, TopicName, payload
-from rmq.spi import AnyPlace, age_words, counted, from_now, labelled_value, sends_words, shown, span, value_words
+from rmq.spi import (
+    AnyPlace,
+    age_words,
+    counted,
+    from_now,
+    labelled_value,
+    safe_lines,
+    sends_words,
+    shown,
+    span,
+    value_words,
+)
 
 
 def find(
@@ -62,6 +73,7 @@ def _print(session: Session, topic: Topic, found: Whereabouts) -> None:
         died = from_now(found.dead.died_ms, now_ms)
         session.line(f"  dead: died {died} after {found.dead.attempts} deliveries: ", (why, "red"))
         _print_folded(session, topic, found.dead, now_ms)
+    _print_attempts(session, found)
     if topic.merge is not None:
         return
     for name, carrier in (
@@ -70,6 +82,18 @@ def _print(session: Session, topic: Topic, found: Whereabouts) -> None:
     ):
         if carrier is not None and carrier.body is not None:
             session.line(f"  {name}, {len(carrier.body):,} bytes: ", shown(carrier.body))
+
+
+def _print_attempts(session: Session, found: Whereabouts) -> None:
+    """Print the failed attempts and the last traceback, if the topic keeps them."""
+    failed = found.dead or found.failure
+    for each in failed.history if failed is not None else ():
+        when_ = from_now(each.failed_ms, found.now_ms)
+        why = f"{shown(each.error_type)}: {shown(each.error_message)}"
+        session.line(f"    failed {when_} on {shown(each.worker)}: ", why)
+    if failed is not None and failed.traceback:
+        for line in safe_lines(failed.traceback).splitlines():
+            session.line(("      ", "dim"), (line, "dim"))
 
 
 def _print_in_flight(session: Session, topic: Topic, found: Whereabouts, message: PeekedMessage) -> None:

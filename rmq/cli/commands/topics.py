@@ -59,6 +59,9 @@ _SETTINGS: dict[str, tuple[str, str, Callable[[str, str], Any] | None]] = {
     "ttl": ("DURATION", "Age at which messages become dead letters, or none.", _or_none(parse_duration)),
     "max_rate": ("N", "Maximum number of deliveries per second in the whole cluster, or none.", _or_none(_rate)),
     "max_burst": ("N", "Maximum deliveries at once after a pause, or none for those of a second.", parse_count_or_none),
+    "keep_attempts": (
+        "N", "Number of failed attempts kept with a message, with worker and traceback, or none.", parse_count_or_none,
+    ),
     "max_length": ("N", "stream: maximum number of entries to keep, or none for no limit.", parse_count_or_none),
     "max_age": ("DURATION", "stream: maximum age of entries to keep, or none for no limit.", _or_none(parse_duration)),
 }  # fmt: skip
