@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import http.client
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import yaml
 
 from rmq import Health, PriorityMessage, RmqClient, Topic, TopicType
 from tests.conftest import MakeTopic
-from tests.support.cli import Cli
+from tests.support.cli import REPOSITORY, Cli
 from tests.support.servers import RedisServer, free_port
 from tests.support.waiting import wait_until
+
+DEPLOY = REPOSITORY / "deploy"
 
 JOBS = """
 import os, time
@@ -71,13 +75,32 @@ class Worker:
 
 @contextmanager
 def started(cli: Cli, folder: Path, *options: str) -> Iterator[Worker]:
+    """Start a worker with options, or by the recipe whose settings are in the folder."""
     port = free_port()
-    options = (*options, "--health-port", str(port), "jobs:client")
-    with (
-        (folder / "log").open("a") as log,
-        cli.process("worker", *options, cwd=folder, stdout=log, stderr=log) as process,
-    ):
-        yield Worker(process, port)
+    config = folder / "rmq-recipe.toml"
+    if config.exists():  # all is as in the recipe, but for the program and the ports of this machine
+        env = {"RMQ_CONFIG": str(config), "RMQ_WORKER_TARGET": "jobs:client", "RMQ_WORKER_HEALTH_PORT": str(port)}
+        env |= {"RMQ_WORKER_METRICS_PORT": str(free_port())}
+        env |= {"RMQ_WORKER_HEALTH_HOST": "127.0.0.1", "RMQ_WORKER_METRICS_HOST": "127.0.0.1"}
+    else:
+        env, options = {}, (*options, "--health-port", str(port), "jobs:client")
+    with (folder / "log").open("a") as log:
+        with cli.process("worker", *options, cwd=folder, stdout=log, stderr=log, env=env) as process:
+            yield Worker(process, port)
+
+
+def by_unit(folder: Path) -> int:
+    """Take the settings of the systemd unit; return the seconds until systemd kills."""
+    unit = (DEPLOY / "systemd" / "rmq-worker@.service").read_text()
+    shutil.copy(DEPLOY / "systemd" / "rmq.toml", folder / "rmq-recipe.toml")
+    return int(unit.split("TimeoutStopSec=")[1].split()[0])
+
+
+def by_manifest(folder: Path) -> int:
+    """Take the settings of the Kubernetes manifest; return the seconds until a kubelet kills."""
+    config, deployment, _ = yaml.safe_load_all((DEPLOY / "kubernetes" / "worker.yaml").read_text())
+    (folder / "rmq-recipe.toml").write_text(config["data"]["rmq.toml"])
+    return deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
 
 
 @pytest.fixture
@@ -115,20 +138,21 @@ class Load(threading.Thread):
         self.join()
 
 
-@pytest.mark.parametrize("options", [[], ["--processes=2"]])
+@pytest.mark.parametrize("recipe", [by_unit, by_manifest, None])
 def test_workers_are_replaced_under_load(
-    cli: Cli, client: RmqClient, topic: Topic, folder: Path, options: list[str]
+    cli: Cli, client: RmqClient, topic: Topic, folder: Path, recipe: Callable[[Path], int] | None
 ) -> None:
+    options, grace_s = ([], recipe(folder)) if recipe else (["--processes=2", "--drain=40"], 45)
     load = Load(client, topic)
     with ExitStack() as workers:
-        old = workers.enter_context(started(cli, folder, "--drain=40", *options))
+        old = workers.enter_context(started(cli, folder, *options))
         wait_until(lambda: old.status("/readyz") == 200)
         assert get(old.port, "/livez") == Answer(200, "ok\n")
         load.start()
         for number in range(2):
             client.producer(topic).send(PriorityMessage(f"slow:{number}", 1000))
             wait_until(lambda: ledger(folder, "begin")[f"slow:{number}"])  # noqa: B023
-            new = workers.enter_context(started(cli, folder, "--drain=40", *options))
+            new = workers.enter_context(started(cli, folder, *options))
             wait_until(lambda: new.status("/readyz") == 200)  # noqa: B023 - only now is the old one asked to end
             old.process.send_signal(signal.SIGTERM)
             wait_until(lambda: old.status("/readyz") == 503)  # noqa: B023
@@ -138,7 +162,7 @@ def test_workers_are_replaced_under_load(
             wait_until(lambda: len(ledger(folder, "end")) > sent)  # noqa: B023 - the new one works meanwhile
             assert old.process.poll() is None
             (folder / "finish").touch()
-            assert old.process.wait(50) == 0
+            assert old.process.wait(grace_s) == 0  # it is not killed
             assert ledger(folder, "end")[f"slow:{number}"] == 1
             (folder / "finish").unlink()
             old = new
