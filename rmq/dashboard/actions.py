@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal
@@ -19,9 +18,7 @@ from rmq import (
     ControlResult,
     DeadFilter,
     DeadLetters,
-    FoundMessage,
     GroupDead,
-    Inspection,
     Redriven,
     Topic,
     TopicType,
@@ -31,7 +28,7 @@ from rmq.dashboard.pages import from_hex, slot_basis, whole_number
 from rmq.dashboard.queries import Reader
 from rmq.dashboard.rendering import Pages
 from rmq.errors import InvalidValueError, RmqError
-from rmq.spi import AnyPlace, counted, shown
+from rmq.spi import counted, shown
 
 Form = Mapping[str, str]
 Done = tuple[str, str]
@@ -151,17 +148,12 @@ class Actions:
         return "good" if results else "bad", f"{name.removesuffix('-dead')}: {', '.join(counts) or 'nothing selected'}"
 
     def _cancel_matching(self, form: Form, actor: str) -> Done:
-        """Cancel all matching messages of the backlog, or of those that wait for a retry, in the background."""
-        topic, place, pattern = self._topic(form), _state(form), _field(form, "pattern")
-        control, view = self._reader.client.control(topic, actor=actor), self._reader.client.inspect(topic)
+        """Cancel all matching messages that are queued or wait for a retry, in the background."""
+        control, pattern = self._reader.client.control(self._topic(form), actor=actor), _field(form, "pattern")
 
         def work(report: Report) -> str:
-            done = 0
-            for each in _pages(view, place, pattern):
-                basis = slot_basis(topic, each.content, str(each.slot), "")
-                done += control.cancel(each.content, basis) is ControlResult.DONE
-                report(done)
-            return f"{done:,} cancelled"
+            found = control.cancel_matching(pattern, progress=report)
+            return f"{found.cancelled:,} cancelled" + (f", {found.in_flight:,} in flight" if found.in_flight else "")
 
         return self._in_background(form, f"cancel of messages{_of(form)}", work)
 
@@ -178,8 +170,8 @@ class Actions:
         if name == "purge":
             return counted(getattr(view.stats(), "backlog" if _state(form) == "store" else "waiting"), "message")
         if name == "cancel-matching":
-            seen = itertools.islice(_pages(view, _state(form), _field(form, "pattern")), MOST_COUNTED + 1)
-            return _at_most(sum(1 for _ in seen), "message")
+            found = self._reader.client.control(topic).cancel_matching(_field(form, "pattern"), dry_run=True)
+            return counted(found.cancelled, "message")
         where = _filter(form)
         if where == DeadFilter():
             return counted(view.stats().dead, "dead message")
@@ -294,7 +286,7 @@ TYPED = {
     "purge-all-dead": "Permanently delete {count} of topic {topic}{which}?",
     "purge": "Permanently delete {place} of topic {topic}: {count}?",
     "purge-group": "Permanently delete {count} of group {group} on topic {topic}?",
-    "cancel-matching": "Cancel {count} of topic {topic}{which} in {place}?",
+    "cancel-matching": "Cancel {count} of topic {topic}{which}, queued or waiting for a retry?",
 }
 """Actions that require the topic's name as confirmation."""
 
@@ -338,16 +330,6 @@ def _state(form: Form) -> Literal["store", "retry"]:
     if place not in ("store", "retry"):
         raise InvalidValueError(f"place is {place[:40]!r}; it must be store or retry")
     return place
-
-
-def _pages(view: Inspection, place: AnyPlace, pattern: str) -> Iterator[FoundMessage]:
-    cursor = None
-    while True:
-        page = view.search(pattern, places=(place,), cursor=cursor, limit=1_000)
-        yield from page.messages
-        cursor = page.cursor
-        if cursor is None:
-            return
 
 
 def _at_most(number: int, what: str) -> str:

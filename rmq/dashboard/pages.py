@@ -90,6 +90,7 @@ class Views:
             "/topic/{name}": self.topic,
             "/topic/{name}/slot/{slot}": self.slot,
             "/topic/{name}/group/{group}": self.group,
+            "/topic/{name}/entries": self.entries,
             "/workers": self.workers,
             "/worker/{name}": self.worker,
             "/search": self.search,
@@ -171,6 +172,9 @@ class Views:
         metric = metric if metric in (*GROUP_METRICS, "owner") else "lag"
         owners = self._reader.owners(now.topic, name)
         values: dict[str, Any] = {
+            "oldest_ms": now.unread_ms.get(name, 0), "periods": PERIODS, "chosen": _range(request),
+            "charts": self._reader.group_charts(now.topic.name, name, _range(request)),
+            "findings": [each for each in self._reader.overview().findings if each.group == name],
             "topic": now.topic, "group": group, "metric": metric, "metrics": GROUP_METRICS, "owners": owners,
             "heat": heat(group, metric, owners, sorted(set(owners.values()))),
             "listening": self._reader.listening(now.topic, name), "jobs": self._jobs.of(now.topic.name),
@@ -183,6 +187,21 @@ class Views:
             for slot, _ in by_metric(group, metric)
         ]
         return self._pages.render(request, "group.html", **values, **_part_of(request, rows))
+
+    def entries(self, request: Request) -> Response:
+        """Show the entries of a stream, the newest first, or those that a group has not read yet, the oldest first."""
+        now, query = self._reader.topic_now(request.path_params["name"]), request.query_params
+        stream, group, last = self._reader.client.stream(now.topic), query.get("group", ""), query.get("before")
+        if group:
+            found = stream.unread(group, PAGE + 1)
+        else:
+            found = stream.range(last=f"({last}" if last else None, newest_first=True, limit=PAGE + 1)
+        rows = list(found)
+        values: dict[str, Any] = {"topic": now.topic, "group": group, "rows": rows[:PAGE], "more": len(rows) > PAGE}
+        values["groups"] = [each.group for each in now.groups]
+        return self._pages.render(
+            request, "entries.html", now_ms=now.stream.slots[0].now_ms if now.stream else 0, **values
+        )
 
     def slot(self, request: Request) -> Response:
         """Show a slot: its figures, its owner, and its next messages."""

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from typing import TypeAlias
 
 from rmq import (
     AuditLine,
@@ -126,6 +127,10 @@ class Samples:
         return [sample for sample in list(self._readings) if sample.time_ms > time_ms]
 
 
+Sampled: TypeAlias = str | tuple[str, str] | None
+"""What readings are of: a topic, a group (topic and name), or all topics."""
+
+
 class Reader:
     """Reads the data of the pages.
 
@@ -138,7 +143,7 @@ class Reader:
         self.client = client
         self.cache = Cache()
         self._clock = clock
-        self._samples: dict[str | None, Samples] = {}
+        self._samples: dict[Sampled, Samples] = {}
         self._lock = threading.Lock()
 
     def definitions(self) -> Definitions:
@@ -247,10 +252,20 @@ class Reader:
         ]
         return charts if timed else [each for each in charts if each.id != "late"]
 
+    def group_charts(self, topic: str, group: str, chosen: str) -> list[Chart]:
+        """Return the charts of a group, from the readings of this process: the history has the sums of all groups."""
+        points = self._samples_of((topic, group)).since(0)
+        end_ms = points[-1].time_ms if points else self._now_ms()
+        first_ms = max(end_ms - RANGES[chosen] * 60_000, min(points[0].time_ms if points else 0, end_ms - SHORTEST_MS))
+        return [
+            _chart("backlog", "Lag", points, {"backlog": "unread"}, first_ms, end_ms),
+            _chart("flight", "In flight", points, {"in_flight": "in flight", "waiting": "waiting"}, first_ms, end_ms),
+        ]
+
     def _recorded(self, topic: str | None) -> Sequence[Minute]:
         return read_or("the history", lambda: self.client.history().last(topic), ())
 
-    def _samples_of(self, topic: str | None) -> Samples:
+    def _samples_of(self, topic: Sampled) -> Samples:
         with self._lock:
             return self._samples.setdefault(topic, Samples())
 
@@ -261,8 +276,9 @@ class Reader:
         figures = sum_of(minutes[0].minute if minutes else 0, minutes)
         rates = self._rates(None, "overview", figures)
         with self._lock:
-            for name in self._samples.keys() - {None, *(each.topic.name for each in topics)}:
-                del self._samples[name]
+            names = {each.topic.name for each in topics}
+            for key in [key for key in self._samples if key is not None and _topic_of(key) not in names]:
+                del self._samples[key]
         reading = Reading(topics, *self._servers(), definitions.unreadable)
         findings = findings_of(reading)
         ordered = worst_first(topics, findings)
@@ -270,6 +286,9 @@ class Reader:
 
     def _read_topic(self, topic: Topic) -> TopicReading:
         reading = read_topic(self.client, topic)
+        for group in reading.groups:
+            figures = Minute(reading.figures.minute, group.lag or 0, in_flight=group.in_flight, waiting=group.waiting)
+            self._samples_of((topic.name, group.group)).add(Sample(self._now_ms(), figures))
         return replace(reading, rates=self._rates(topic.name, ("topic", topic.name), reading.figures))
 
     def _rates(self, topic: str | None, key: Hashable, figures: Minute) -> dict[str, float]:
@@ -280,6 +299,10 @@ class Reader:
 
     def _now_ms(self) -> int:
         return round(self._clock() * 1_000)
+
+
+def _topic_of(key: str | tuple[str, str]) -> str:
+    return key if isinstance(key, str) else key[0]
 
 
 def basis_for(topic: Topic, slot: int) -> bytes:

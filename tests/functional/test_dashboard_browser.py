@@ -33,6 +33,7 @@ def pages_of(shop: dict[str, Topic]) -> list[str]:
         f"/topic/{shop['items'].name}/slot/0", f"/search?topic={shop['sums'].name}",
         f"/dead?topic={shop['items'].name}", f"/message?topic={shop['items'].name}&content=page",
         f"/message?topic={shop['sums'].name}&content=item:42", "/?filter=nothing",
+        f"/topic/{shop['stream'].name}/entries", f"/topic/{shop['stream'].name}/entries?group=billing", "/dead",
         "/find?q=e", "/find", "/search", "/message",
     ]  # fmt: skip
 
@@ -223,7 +224,9 @@ def test_a_list_of_one_state_and_what_is_selected(
     press(page, "Promote")
     said(page, "promote: 9 done")
     press(page, "Cancel all that match …")
-    expect(page.get_by_text(f"Cancel 9 messages of topic {topic.name} matching job:2* in the backlog?")).to_be_visible()
+    expect(
+        page.get_by_text(f"Cancel 9 messages of topic {topic.name} matching job:2*, queued or waiting")
+    ).to_be_visible()
     page.get_by_label("Type the topic's name").fill(topic.name)
     press(page, "Cancel")
     wait_until(lambda: client.inspect(topic).stats().backlog == 49, 60)
@@ -350,6 +353,13 @@ def test_a_group_of_a_stream(open_page: Open, client: RmqClient, shop: dict[str,
     expect(cells.nth(0)).to_have_text("none")
     expect(cells.nth(1)).to_have_text("5")
     expect(page.get_by_text("No worker listens for this group.")).to_be_visible()
+    expect(page.locator("#tiles .tile", has_text="Oldest")).to_contain_text("age of the oldest unread")
+    expect(page.locator(".chart", has_text="Lag")).to_contain_text("5")
+    page.get_by_role("link", name="unread entries").click()
+    expect(page.locator("tbody th")).to_have_text([f"event:{number}" for number in range(5)])
+    page.get_by_role("link", name="All, newest first").click()
+    expect(page.locator("tbody th").first).to_have_text("event:4")
+    page.goto(f"/topic/{topic.name}/group/billing")
     expect(page.get_by_text("No consumer of this group has claimed anything yet.")).to_be_visible()
     expect(page.locator("#heat span").first).to_have_attribute("title", "slot 0: 5 lag")
     press(page, "Pause group")

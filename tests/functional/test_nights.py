@@ -184,6 +184,7 @@ def test_a_tenant_that_floods(
     page.get_by_label("Type the topic's name").fill(topic.name)
     page.get_by_role("button", name="Cancel", exact=True).click()
     wait_until(lambda: client.inspect(topic).stats().backlog == 10, 60)
+    assert "10" in cli("cancel", topic.name, "--matching", "tenant*", "--dry-run").out
     assert "8 slots paused" in cli("pause", topic.name).out
     assert "8 of 8 slots are paused; 10 due there" in cli("status", topic.name).out
     client.control(topic).resume()
