@@ -27,7 +27,7 @@ What needs attention:
     `findings_of` (the `Finding`s, worst first, in a `Reading`, which has a `TopicReading` of each topic), `all_well`
     (the sentence for none), `worst_first` (the topics in the order of their findings). `read_all` reads everything
     through a client, `read_topic`, `read_servers`, `with_trouble` and `read_or` a part; `rates_between` compares two
-    readings.
+    readings. `examine` yields the `Check`s of a deployment.
 Requests to web servers:
     `allows_host`, `is_loopback` and `network_of`, which keep pages of other sites away from a server on this machine.
     `HttpServer` serves an `Application` on a port that `serve_on` finds, `serve_health` the health of a process.
@@ -68,19 +68,20 @@ from rmq._processes.http_server import Application, HttpServer, serve_health, se
 from rmq._processes.reloading import RELOADED, run_reloading
 from rmq._processes.signals import until_signal
 from rmq._processes.supervisor import end_with_parent
+from rmq._status.doctor import Check, examine
 from rmq._status.findings import Finding, Reading, TopicReading, all_well, findings_of, worst_first
 from rmq._status.reading import rates_between, read_all, read_or, read_servers, read_topic, with_trouble
 from rmq._transport.urls import URL_VARIABLE, chosen_url
 
 # fmt: off
 __all__ = [
-    "MOST_CONTEXT", "RELOADED", "TOTALS", "URL_VARIABLE", "AnyPlace", "Application", "Finding", "HttpServer", "Message",
-    "PayloadT", "Reading", "TopicReading", "age_words", "all_well", "allows_host", "check_async", "check_group",
-    "checked_slots", "chosen_url", "count_words", "counted", "dashed", "encryption", "end_with_parent", "findings_of",
-    "from_now", "id_key", "is_loopback", "items_words", "json_payload", "labelled_value", "listener_decorator", "login",
-    "merge_name", "merge_words", "milliseconds", "minute_of", "minute_of_stream", "monotonic_s", "network_of",
-    "rates_between", "read_all", "read_context", "read_or", "read_secret", "read_servers", "read_topic",
-    "run_reloading", "safe_lines", "sends_words", "serve_health", "serve_on", "shown", "span", "sum_of", "until_signal",
-    "value_words", "when", "with_trouble", "worst_first", "written_context",
+    "MOST_CONTEXT", "RELOADED", "TOTALS", "URL_VARIABLE", "AnyPlace", "Application", "Check", "Finding", "HttpServer",
+    "Message", "PayloadT", "Reading", "TopicReading", "age_words", "all_well", "allows_host", "check_async",
+    "check_group", "checked_slots", "chosen_url", "count_words", "counted", "dashed", "encryption", "end_with_parent",
+    "examine", "findings_of", "from_now", "id_key", "is_loopback", "items_words", "json_payload", "labelled_value",
+    "listener_decorator", "login", "merge_name", "merge_words", "milliseconds", "minute_of", "minute_of_stream",
+    "monotonic_s", "network_of", "rates_between", "read_all", "read_context", "read_or", "read_secret", "read_servers",
+    "read_topic", "run_reloading", "safe_lines", "sends_words", "serve_health", "serve_on", "shown", "span", "sum_of",
+    "until_signal", "value_words", "when", "with_trouble", "worst_first", "written_context",
 ]
 # fmt: on

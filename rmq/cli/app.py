@@ -21,6 +21,7 @@ from rmq.cli.commands import (
     consume,
     dashboard,
     dead,
+    doctor,
     entries,
     find,
     messages,
@@ -97,7 +98,9 @@ def take_global_options(
 register(app, send.send, consume.consume, status.status, stats.stats, messages.peek, messages.cancel)
 register(app, messages.reschedule)
 register(app, steer.reprioritise, steer.promote, find.find, find.search, steer.pause, steer.resume, steer.purge)
-register(app, steer.audit, steer.workers, worker.worker, metrics.metrics, adopt.adopt, dashboard.dashboard)
+register(
+    app, steer.audit, steer.workers, worker.worker, metrics.metrics, adopt.adopt, dashboard.dashboard, doctor.doctor
+)
 register(app, bench.bench)
 register(dead_app, list=dead.list_dead, redrive=dead.redrive, purge=dead.purge)
 register(stream_app, streams.groups, streams.add_group, streams.remove_group, streams.consumers)
