@@ -33,7 +33,7 @@ RmqError
 │   ├── BatchChangedError                  a task that was retried produced different rows
 │   ├── BatchLostError                     other consumers claimed its messages while it ran
 │   └── DriverReplacedError                another driver runs the same query
-├── CoordinationError                      ZooKeeper
+├── CoordinationError                      owners
 │   ├── FencedError                        a newer owner has changed the slot
 │   └── EnsembleMismatchError              the slot belongs to another ensemble
 ├── ClientClosedError
@@ -288,7 +288,7 @@ class DriverReplacedError(BatchError):
 
 
 class CoordinationError(RmqError):
-    """ZooKeeper could not be used, or an ownership rule was broken."""
+    """The keeper of owners, ZooKeeper or Redis, could not be used, or an ownership rule was broken."""
 
 
 class FencedError(CoordinationError):
@@ -304,7 +304,7 @@ class FencedError(CoordinationError):
 
 
 class EnsembleMismatchError(CoordinationError):
-    """The slot's epochs come from another ZooKeeper ensemble; `RmqClient.adopt` moves the slot to this one."""
+    """The slot's epochs come from another ensemble; `RmqClient.adopt` moves the slot to this one."""
 
 
 class ClientClosedError(RmqError):

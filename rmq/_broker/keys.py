@@ -19,10 +19,10 @@ WORKER_INFOS_KEY = "rmq:{workers}:info"
 """HASH: worker -> its report, JSON."""
 
 REDIS_KEY = "rmq:{workers}:redis"
-"""STRING: identity of this Redis, a random UUID, by which workers with ZooKeeper check that they share it."""
+"""STRING: identity of this Redis, a random UUID, by which workers with owners check that they share it."""
 
 ENSEMBLES_KEY = "rmq:{workers}:ensembles"
-"""ZSET: identity of a ZooKeeper ensemble -> the highest of its epochs that was used here."""
+"""ZSET: identity of an ensemble -> the highest of its epochs that was used here."""
 
 OWNERS_KEYS = {name: f"rmq:{{owners}}:{name}" for name in ("nodes", "tree", "held", "sessions", "state", "wake")}
 """Owners of slots without ZooKeeper: names in the header of `lua/shared/keeper.lua` -> keys; the last is a channel."""

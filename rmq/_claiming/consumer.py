@@ -467,7 +467,7 @@ class Consumer(Generic[PayloadT]):
         return not self._send_outcomes([Selection(delivery.claim, (delivery.row,))])
 
     def still_owner(self, delivery: Delivery) -> bool:
-        """Return True: without ZooKeeper only the lease counts; called by `Delivery`."""
+        """Return True: without owners only the lease counts; called by `Delivery`."""
         del delivery
         return True
 

@@ -220,7 +220,7 @@ class ListenerPermits:
     def begin(self, longest_s: float, thread: int) -> float | None:
         """Wait for a permit; return its start time, to be passed to `end`, or `None` if there was none in time.
 
-        A thread that asks again keeps its place in the queue: with ZooKeeper a slot has only one thread, which must not
+        A thread that asks again keeps its place in the queue: with owners a slot has only one thread, which must not
         always come last.
         """
         with self._pool.changed:

@@ -47,7 +47,7 @@ class ListenerSetup:
     Attributes:
         listener: The listener.
         stopping: Set when no more messages may be claimed or started.
-        coordinator: This process as a worker in ZooKeeper; `None` without ZooKeeper.
+        coordinator: This process as a worker that owns slots; `None` without owners.
         permits: The permits of running handlers; `None` if their number is not limited.
         observers: Observers of the handlers.
         on_lost: Called with each delivery whose lease was lost; must not wait.

@@ -43,7 +43,7 @@ class Heartbeat(Background):
     Args:
         connections: Connections to Redis.
         runners: The running listeners.
-        zookeeper: Whether they own their slots through ZooKeeper.
+        zookeeper: Whether they own their slots.
         pace: Sets the interval. In economy mode an unchanged report is one command instead of a script.
         on_beat: Called after each report.
     """

@@ -41,7 +41,7 @@ WATCHER_S = 2.0
 """Seconds that a stop waits for jobs that only maintain state in Redis, since their calls may get no answer."""
 
 HANGS_S, STARVING_S = 10.0, 60.0
-"""With ZooKeeper: seconds after which the other slots of a running handler's thread move to free threads, and seconds
+"""With owners: seconds after which the other slots of a running handler's thread move to free threads, and seconds
 without a free thread after which a problem is reported."""
 
 RELIEVE_EVERY_S, WATCHFUL_S = 0.25, 1.0
@@ -68,14 +68,14 @@ class ListenerCounts(NamedTuple):
 class ListenerRunner:
     """A running listener: its threads. A `Watcher` and a `LeaseKeeper` serve all listeners of a client.
 
-    Without ZooKeeper the threads share all slots. With it, they share the slots that this process owns, each slot in
+    Without owners the threads share all slots. With it, they share the slots that this process owns, each slot in
     one thread: its messages run one after the other. A slot moves to another thread only if a handler of another slot
     hangs in its thread, and no message of the slot is in flight.
 
     Args:
         connections: Connections to Redis.
         listener: The listener to run.
-        coordinator: This process as a worker in ZooKeeper; `None` without ZooKeeper.
+        coordinator: This process as a worker that owns slots; `None` without owners.
         pool: Limits the number of parallel handlers of this process.
         observers: Observers of the handlers.
         lost_calls: Calls `on_lost` of the listeners of this process.
@@ -168,7 +168,7 @@ class ListenerRunner:
         return self.listener.topic
 
     def _slots(self) -> Collection[int]:
-        """Return the slots to serve: all of them, or with ZooKeeper those that this process owns."""
+        """Return the slots to serve: all of them, or with owners those that this process owns."""
         if self._coordinator is None:
             return range(self.listener.topic.slots)
         return [slot for place, slot in self._coordinator.owned() if place == self.listener.ownership_name]

@@ -73,7 +73,7 @@ class Worker(Background):
 
     Args:
         setup: Settings shared by the threads of the listener.
-        planner: Selects the slots; shared by all threads without ZooKeeper, with this thread's slots with ZooKeeper.
+        planner: Selects the slots; shared by all threads without owners, with this thread's slots with owners.
         number: Number of this thread in the listener.
 
     Attributes:

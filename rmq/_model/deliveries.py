@@ -56,7 +56,7 @@ class Holder(Protocol):
         ...
 
     def still_owner(self, delivery: Delivery) -> bool:
-        """Return whether no other worker can own the delivery's slot yet; True without ZooKeeper."""
+        """Return whether no other worker can own the delivery's slot yet; True without owners."""
         ...
 
 

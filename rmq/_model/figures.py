@@ -194,7 +194,7 @@ class SlotStats:
         oldest_due_ms: Due time of the earliest message in the backlog, epoch ms; for PRIORITY and rollbacks `now_ms`;
             `None` if the backlog is empty.
         next_due_ms: Time at which the slot is due next, epoch ms; 0 for never.
-        epoch: Epoch of the last owner, 0 without ZooKeeper.
+        epoch: Epoch of the last owner, 0 without owners.
         paused: Whether claims are paused.
         totals: Counters since the topic began: accepted, merged, delivered, acked, retried, expired, released,
             exhausted, buried, redriven, cancelled, purged, trimmed, dropped (too much for the backlog), ttl_expired
@@ -248,7 +248,7 @@ class GroupSlot:
         dead: Number of dead entries of the group.
         lag: Number of entries not yet delivered to the group; if it started at an id, at most 1,000 until it has caught
             up once. `None` if the group is not registered.
-        epoch: Epoch of its last owner here, 0 without ZooKeeper.
+        epoch: Epoch of its last owner here, 0 without owners.
         paused: Whether claims are paused.
         oldest_id: Id of the oldest entry delivered and not acked; empty for none.
         totals: Counters: fresh (delivered for the first time), delivered, acked, retried, expired, released, buried,

@@ -15,8 +15,8 @@ class Owner(NamedTuple):
     """The owner of a slot, as scripts check it.
 
     Attributes:
-        epoch: Larger for every later owner; 0 without ZooKeeper. Source: the czxid of the owner's node.
-        ensemble: Identity of the ZooKeeper ensemble that counts the epochs; empty without ZooKeeper.
+        epoch: Larger for every later owner; 0 without owners. Source: the czxid of the owner's node.
+        ensemble: Identity of the ensemble that counts the epochs; empty without owners.
 
     Examples:
         >>> Owner() == Owner(epoch=0, ensemble="")  # no ZooKeeper

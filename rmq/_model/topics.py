@@ -150,7 +150,7 @@ class Topic(Generic[PayloadT]):
     Args:
         name: 1 to 128 characters of `A-Z a-z 0-9 . _ -`.
         type: How messages are ordered and merged.
-        slots: A power of two, 1 to 16,384: the maximum number of workers that can share the topic under ZooKeeper.
+        slots: A power of two, 1 to 16,384: the maximum number of workers that can share the topic with owners.
         max_retries: Deliveries after the first before a message is dead, 0 to 999.
         lease: Time after which an unsettled message may be redelivered: a `timedelta` or a text such as "90s", whole
             seconds, 1 s to 24 h.

@@ -185,7 +185,7 @@ class ListenerInfo:
     Attributes:
         group: Stream topics: the group.
         threads: Maximum number of handlers in parallel.
-        slots: Slots that it owns; without ZooKeeper all.
+        slots: Slots that it owns; without owners all.
         busy_slots: Slots of which it holds messages, at most 1,000.
         in_flight: Number of messages that it holds.
         handled: Number of messages handled since it began, including failed ones.
@@ -240,7 +240,7 @@ class WorkerInfo:
         started_ms: Time at which its listeners started, by its own clock, epoch ms.
         seen_ms: Time of its last heartbeat, epoch ms.
         now_ms: Redis' time of the reading, epoch ms.
-        zookeeper: Whether it owns slots through ZooKeeper.
+        zookeeper: Whether it owns its slots, through ZooKeeper or Redis.
         beat_s: Interval between its reports, in seconds.
 
     Examples:

@@ -11,14 +11,13 @@ the first batch of a round, and the reads that follow in the round are not sent 
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rmq._broker.keys import OWNERS_KEYS, REDIS_KEY
 from rmq._broker.shared import KeeperReply, keep_nodes
 from rmq._claiming.wakeups import RECONNECT_S, WakeupSubscriber
-from rmq._io.backend import THREADS, Background
+from rmq._io.backend import THREADS, Background, Runtime
 from rmq._io.wire import Argument
 from rmq._model.display import brief
 from rmq._model.times import monotonic_s
@@ -71,6 +70,7 @@ class RedisKeeper:
         wake: Called, from any thread, when a round is due. Must not block.
         broken: Called when a call has failed. Must not block.
         doubt: Called when Redis was found to have lost transactions, as a failover can.
+        runtime: Threads, but in tests.
     """
 
     name = "Redis"
@@ -83,6 +83,7 @@ class RedisKeeper:
         wake: Callable[[], None],
         broken: Callable[[], None],
         doubt: Callable[[], None],
+        runtime: Runtime = THREADS,
     ) -> None:
         self.session_timeout_s = options.session_timeout_s
         self.session: int | None = None
@@ -93,10 +94,12 @@ class RedisKeeper:
         """Highest transaction number that was seen."""
         timeout_s = min(MOST_TIMEOUT_S, options.session_timeout_s / 3)
         durability = parse_durability("replicated" if options.replicas else "memory", options.replicas)
-        self._connections = Connections(url, timeout_s=timeout_s, deadline_s=timeout_s / 2, durability=durability)
+        self._connections = Connections(
+            url, timeout_s=timeout_s, deadline_s=timeout_s / 2, durability=durability, runtime=runtime
+        )
         self._wake, self._broken, self._doubt = wake, broken, doubt
         self._hints = _Hints(self._connections, self._take_hint)
-        self._lock = threading.Lock()
+        self._lock = runtime.lock()
         self._last = 0  # the last session
         self._era = -1
         self._answers: dict[Request, Reply] = {}  # as of transaction `_answers_number`
@@ -214,10 +217,10 @@ class _Hints(Background):
     """Receives the hints of changes; `changed` returns the seconds until it may be called again."""
 
     def __init__(self, connections: Connections, changed: Callable[[], float]) -> None:
-        super().__init__(THREADS, "rmq-owners")
+        super().__init__(connections.runtime, "rmq-owners")
         self._hints = WakeupSubscriber.of_channel(connections, OWNERS_KEYS["wake"])
         self._changed = changed
-        self._stopping = threading.Event()
+        self._stopping = connections.runtime.event()
 
     def request_stop(self) -> None:
         self._stopping.set()
@@ -269,7 +272,7 @@ class RedisCoordinator(Coordinator):
 
     def __init__(self, url: RedisUrl, options: RedisOwners) -> None:
         def connect(wake: Callable[[], None], broken: Callable[[], None]) -> RedisKeeper:
-            return RedisKeeper(url, options, wake, broken, self._doubt)
+            return RedisKeeper(url, options, wake, broken, self._doubt, self._runtime)
 
         self.on_change: Callable[[], None] | None = None
         self.worker_id = options.worker_id or process_name()

@@ -91,7 +91,7 @@ CANCEL_S = 5.0
 class TaskWorker(Worker):
     """Runs up to `listener.threads` handlers in parallel lanes: tasks that call the handler with one part at a time.
 
-    With ZooKeeper the messages of a slot run one after the other: a slot is in one lane at a time. If the number of
+    With owners the messages of a slot run one after the other: a slot is in one lane at a time. If the number of
     handlers is limited, a lane needs a permit of the listener. Permits are taken before the claim, so that no more is
     claimed than may start; unused ones are returned at once.
     """

@@ -187,7 +187,7 @@ class Reader:
         return bool(self._listeners(topic, group))
 
     def owners(self, topic: Topic, group: str | None = None) -> dict[int, str]:
-        """Return slot -> name of its owner; empty without ZooKeeper."""
+        """Return slot -> name of its owner; empty without owners."""
         owned = [(worker, listener) for worker, listener in self._listeners(topic, group) if worker.zookeeper]
         return {slot: worker.name for worker, listener in owned for slot in listener.slots}
 

@@ -145,7 +145,7 @@ class Figures:
         self.merged = _gauge("merged_ratio", "Share of sends that merged since the topic was created, 0 to 1.", "topic")
         self.slots = _gauge("slots", "Slots of the topic.", "topic")
         self.paused = _gauge("slots_paused", "Paused slots.", "topic")
-        unowned = "Slots that were owned through ZooKeeper before and have no active owner now."
+        unowned = "Slots that had an owner before and have no active owner now."
         self.unowned = _gauge("slots_unowned", unowned, "topic")
         self.unaccounted = _gauge(
             "unaccounted", "Messages lost or duplicated, by the topic's counters; 0 unless there is an error.", "topic"
@@ -229,7 +229,7 @@ def take_listeners(figures: Figures, listeners: Iterable[ListenerInfo]) -> None:
 
 
 def count_unowned(figures: Figures, stats: TopicStats, workers: Iterable[WorkerInfo]) -> None:
-    """Count unowned slots of a topic whose slots ZooKeeper assigns."""
+    """Count unowned slots of a topic whose slots have owners."""
     if any(slot.epoch for slot in stats.slots):  # then all slots have owners, even those without an epoch yet
         here = {slot for worker in workers for listener in worker.listeners
                 if listener.topic == stats.topic.name for slot in listener.slots}  # fmt: skip

@@ -95,7 +95,7 @@ class Reading:
         strict: Raise an error if messages of a chunk were lost.
         chunk_bytes: Maximum size of the contents and bodies that a chunk claims, bytes; a single message may be larger.
         bodies: Whether to read the bodies.
-        owners: Slot -> its owner; empty without ZooKeeper.
+        owners: Slot -> its owner; empty without owners.
     """
 
     driver: Driver

@@ -66,7 +66,8 @@ def test_every_step_has_a_page_that_shows_its_program() -> None:
 
 
 @pytest.mark.timeout(150)
-def test_the_last_step_with_processes_that_share_a_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize("owners", [False, True])
+def test_the_last_step_with_processes_that_share_a_folder(tmp_path: Path, owners: bool) -> None:
     commands = page("tutorial/6-workers")
     url = f"embedded://{tmp_path}/shop"
     assert "embedded:///tmp/shop" in commands
@@ -74,11 +75,15 @@ def test_the_last_step_with_processes_that_share_a_folder(tmp_path: Path) -> Non
     environment = os.environ | {"RMQ_URL": url, "PYTHONPATH": str(ROOT)}
     folder = ROOT / "examples/tutorial"
     command = [sys.executable, "-c", "from rmq.cli import main; main()", "worker", "worker:client", "--processes", "2"]
+    assert "rmq worker worker:client --processes 2 --owners redis\n" in commands
+    command += ["--owners", "redis"] if owners else []
     worker = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, encoding="utf-8")
     try:
         assert run((folder / "worker.py").read_text("utf-8"), url) == "743 pictures to draw\n"
         with RmqClient(url) as client:
             wait_until(lambda: client.inspect("price-pictures").stats().total("acked") == 743, 60)
+            shares = [4, 4] if owners else [8, 8]
+            wait_until(lambda: [len(each.listeners[0].slots) for each in client.workers()] == shares, 60)
         worker.send_signal(signal.SIGTERM)
         said, _ = worker.communicate(timeout=60)
         assert worker.returncode == 0

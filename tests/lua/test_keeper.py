@@ -94,12 +94,11 @@ def test_time_in_which_nobody_was_heard_ends_no_session(keeper: Keeper) -> None:
 
 @pytest.mark.parametrize("jump_ms", [-3_600_000, 3_600_000])
 def test_a_clock_that_jumps_ends_no_session_and_no_number_falls(keeper: Keeper, jump_ms: int) -> None:
-    first, second = keeper.open("a"), keeper.open("b")
+    first, _ = keeper.open("a"), keeper.open("b")
     before = keeper.call(first, Sync()).number
     keeper.at(jump_ms)
     assert keeper.names(first) == ["a", "b"]
-    made = keeper.call(second, Create("/n", b"", False))
-    assert made.number > before
+    assert keeper.call(first, Create("/n", b"", False)).number > before
     for step in range(1, 5):
         keeper.at(jump_ms + step * 1_500)
         keeper.call(first)
@@ -157,6 +156,23 @@ def test_the_end_of_a_session_is_a_change(keeper: Keeper) -> None:
     assert found == [[b"/w\0a"]]
 
 
+def test_a_node_is_created_once_and_only_below_a_parent(keeper: Keeper) -> None:
+    session = keeper.open()
+    own = b"%d %d 0 %d" % (T0 + 2, T0 + 2, session)
+    made = keeper.call(session, Create("/a", b"", False), Create("/a/b", b"1", True), Create("/a/b", b"2", True))
+    assert made.answers == [b"%d %d 0 0" % (T0 + 1, T0 + 1), own, None]
+    assert keeper.call(session, Create("/none/b", b"", True), Look("/none/b")).answers == [None, None]
+    assert keeper.call(session, Get("/a/b"), Children("/a")).answers == [own + b" 1", [b"/a\0b"]]
+
+
+def test_a_node_is_changed_and_deleted_only_in_its_version_and_with_its_guard(keeper: Keeper) -> None:
+    session = keeper.open("a")
+    assert keeper.call(session, Put("/w/a", b"x", 1), Put("/w/a", b"x", 0)).answers == [b"0", b"1"]
+    releases = (Release("/w/a", "/none"), Release("/w/a", "/w", 0), Release("/w/none", "/w"), Release("/w/a", "/w", 1))
+    assert keeper.call(session, *releases).answers == [b"0", b"0", b"1", b"1"]
+    assert keeper.names(session) == []
+
+
 def test_changes_are_hinted_and_contacts_are_not(keeper: Keeper) -> None:
     session = keeper.open()
     assert keeper.hints() == []
@@ -181,7 +197,8 @@ def test_the_nodes_of_a_large_session_go_in_several_calls(keeper: Keeper) -> Non
     for start in range(0, 3_000, 1_000):
         keeper.call(session, *(Create(f"/w/{start + n}", b"", True) for n in range(1_000)))
     keeper.call(session, timeout_ms=0)
-    assert len(keeper.names(other)) == 0, "2,048 with the end, the others with the next call"
+    assert keeper.server.zcard(OWNERS_KEYS["held"]) == 3_001 - MOST_AT_ONCE
+    assert keeper.names(other) == []
     assert keeper.server.zcard(OWNERS_KEYS["held"]) == 0
     assert keeper.call(session, Sync()).session == 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.brief import BRIEF
 from tests.mutants.merging import MERGING
 from tests.mutants.mutant import mutant as _mutant
+from tests.mutants.owners import OWNERS
 from tests.mutants.ties import TIES
 
 MUTANTS = (
@@ -504,4 +505,5 @@ MUTANTS = (
     *BRIEF,
     *MERGING,
     *TIES,
+    *OWNERS,
 )

@@ -62,7 +62,10 @@ class Simulated:
     def wait_progress(self, wires: Iterable[Wire], timeout_s: float) -> None:
         self._wait_for(wires, timeout_s)
 
-    def wire_factory(self, url: str, timeout_s: float, connect_s: float | None = None) -> Callable[[], Wire]:
+    def wire_factory(
+        self, url: str, timeout_s: float, connect_s: float | None = None, credentials: object = None
+    ) -> Callable[[], Wire]:
+        del credentials
         connect_s = timeout_s if connect_s is None else connect_s
 
         def make() -> Wire:

@@ -23,7 +23,7 @@ from tests.simulation.expiry import KEY_COMMANDS, TICK, TICK_COMMANDS, sets_expi
 from tests.simulation.steps import Hold, SlotState, Step, Steps
 from tests.simulation.stream_steps import LOOK_AT_STREAMS, GroupState, StreamSteps
 from tests.simulation.world import World
-from tests.support.core import ScriptLibrary
+from tests.support.core import OWNERS_KEYS, ScriptLibrary
 from tests.support.servers import RedisServer
 from tests.support.slots import CLOCK_KEY
 
@@ -94,7 +94,7 @@ class Server:
         self._main = _Line(str(redis.socket_path))
         self._scripted = _Line(str(redis.socket_path))  # where hints come as well, before the reply to their script
         self._scripted.call("HELLO", 3)
-        self._scripted.send(pack("PSUBSCRIBE", "wake{*"))
+        self._scripted.send(pack("PSUBSCRIBE", "wake{*", OWNERS_KEYS["wake"]))
         self._scripted.call("PING")
         self._loaded = False
         self._clock_ms = 0

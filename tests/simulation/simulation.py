@@ -24,7 +24,13 @@ from tests.simulation.streams import begin_groups, dead_entries, entries_left, s
 from tests.simulation.virtual import inhabit
 from tests.simulation.workers import LONGEST, Worker
 from tests.simulation.world import START_S, HungError, Process, World
-from tests.simulation.zookeeper import SESSION_S, Ensemble, new_coordinator
+from tests.simulation.zookeeper import (
+    SESSION_S,
+    Ensemble,
+    keeps_owners_in_redis,
+    new_coordinator,
+    new_redis_coordinator,
+)
 from tests.support.core import Message
 from tests.support.slots import check_topic
 from tests.support.streams import check_stream
@@ -171,7 +177,8 @@ class Simulation:
         """Return a client of a process: the real one, whose waits are simulated."""
         backend = self.backend(process)
         kind = type("SimulatedClient", (RmqClient,), {"_runtime": backend})
-        coordinator = new_coordinator(self.ensemble, backend, process.name) if owns else None
+        make = new_redis_coordinator if keeps_owners_in_redis(self.plan.seed) else new_coordinator
+        coordinator = make(self.ensemble, backend, process.name) if owns else None
         return kind(
             "redis://simulated",
             zookeeper=coordinator,

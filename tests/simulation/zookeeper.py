@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from rmq import Coordinator
+from rmq import Coordinator, RedisOwners
+from rmq._ownership.redis_keeper import RedisCoordinator
 from rmq._ownership.requests import UNKNOWN, Reply, Request
 from tests.simulation.backend import Simulated
 from tests.simulation.world import Process, World
+from tests.support.core import parse_url
 from tests.support.simulated_zookeeper import SimulatedZooKeeper
 
 Told = Callable[[], None]
@@ -194,6 +196,17 @@ class SimulatedClient:
                 ensemble.nodes.touched[self.session] = world.now_s
                 self._heard_s = world.now_s
             world.sleep(ensemble.session_s / 12)
+
+
+def keeps_owners_in_redis(seed: int) -> bool:
+    """Draw what keeps the owners of a plan: Redis, with the real script and client, or the simulated ZooKeeper."""
+    return Random(f"keeper {seed}").random() < 0.5
+
+
+def new_redis_coordinator(ensemble: Ensemble, backend: Simulated, worker: str) -> Coordinator:
+    """Return a coordinator that keeps owners in Redis: the real one, whose waits are simulated."""
+    kind = type("SimulatedRedisCoordinator", (RedisCoordinator,), {"_runtime": backend})
+    return kind(parse_url("redis://simulated"), RedisOwners(ensemble.session_s, worker))
 
 
 def new_coordinator(ensemble: Ensemble, backend: Simulated, worker: str) -> Coordinator:

@@ -132,7 +132,7 @@ def create_topic(
 
     Options:
         kind: range-merge, priority, fixed-time or stream.
-        slots: Number of slots (partitions), a power of two. With ZooKeeper, it limits the workers of a topic.
+        slots: Number of slots (partitions), a power of two. With owners, it limits the workers of a topic.
         ties: priority: order of equal priorities: oldest first (default), or any, for priorities up to 2^53 - 1.
         max_priority: priority, ties oldest: largest priority. Default: 1048575.
     """
