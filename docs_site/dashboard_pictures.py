@@ -29,6 +29,7 @@ from rmq import (
     PriorityMessage,
     RangeMergeMessage,
     RmqClient,
+    Schedule,
     Sliding,
     StreamMessage,
     Topic,
@@ -101,6 +102,9 @@ def shop(client: RmqClient) -> None:
     stream = client.producer(EVENTS)
     client.stream(stream.topic).add_group("mail", "all")
     stream.send_many(StreamMessage(f"order {i}") for i in range(90))
+    client.schedules.put(Schedule("night-prices", PRICES, "all", cron="30 2 * * *", tz="Europe/Berlin", priority=9))
+    client.schedules.put(Schedule("report", VIEWS, "report:{scheduled}", every="1h", catch_up=True))
+    client.schedules.put(Schedule("refresh", VIEWS, "page:home", every="2s"))
     control = client.control(PRICES, actor="ada@dashboard")
     control.pause([11, 12])
     control.promote(resting(client, 3))
@@ -123,6 +127,7 @@ PICTURES = (
     ("workers", "/workers", 1_280, "light"),
     ("worker", "/worker/{worker}", 1_280, "light"),
     ("find", "/find?q=e", 1_280, "light"),
+    ("schedules", "/schedules", 1_280, "light"),
     ("search", "/search?topic=price-image&pattern=item:5*", 1_280, "light"),
     ("merging", "/search?topic=carts", 1_280, "light"),
     ("message", "/message?topic=price-image&content={resting}", 1_280, "light"),

@@ -68,6 +68,8 @@ class Actions:
             "purge-group": self._purge_dead,
             "purge": self._purge,
             "cancel-matching": self._cancel_matching,
+            "run-schedule": self._run_schedule,
+            "remove-schedule": self._remove_schedule,
             **{f"{name}-selected": partial(self._change_selected, name) for name in SELECTED},
             **{name: partial(self._change, name) for name in CHANGES},
         }
@@ -156,6 +158,18 @@ class Actions:
             return f"{found.cancelled:,} cancelled" + (f", {found.in_flight:,} in flight" if found.in_flight else "")
 
         return self._in_background(form, f"cancel of messages{_of(form)}", work)
+
+    def _run_schedule(self, form: Form, actor: str) -> Done:
+        """Make a schedule due now."""
+        name = _field(form, "schedule")
+        done = self._reader.client.schedules.run_now(name, actor)
+        return ("good", f"schedule {name} is due now") if done else ("bad", f"there is no schedule {name}")
+
+    def _remove_schedule(self, form: Form, actor: str) -> Done:
+        """Remove a schedule."""
+        name = _field(form, "schedule")
+        done = self._reader.client.schedules.remove(name, actor)
+        return ("good", f"schedule {name} removed") if done else ("bad", f"there is no schedule {name}")
 
     def _count(self, name: str, form: Form) -> str:
         """Return the number of messages that an action is about, in words."""
@@ -267,6 +281,7 @@ VERBS = {
     "purge-dead-selected": "Purge", "cancel-matching": "Cancel",
     "cancel": "Cancel message", "purge-dead": "Purge", "redrive-all": "Redrive", "redrive-group": "Redrive",
     "purge-all-dead": "Purge", "purge": "Purge", "purge-group": "Purge",
+    "remove-schedule": "Remove",
 }  # fmt: skip
 """Labels of the confirmation buttons."""
 
@@ -278,6 +293,7 @@ ASKED = {
     "cancel-selected": "Cancel {count} of topic {topic}?",
     "promote-selected": "Make {count} of topic {topic} due now?",
     "redrive-selected": "Send {count} of topic {topic} again?",
+    "remove-schedule": "Remove the schedule {schedule}? It sends no more messages.",
     "purge-dead-selected": "Permanently delete {count} of topic {topic} from the dead letters?",
 }
 """Actions that ask for confirmation."""
@@ -296,7 +312,7 @@ def _words(form: Form) -> dict[str, str]:
         message = shown(bytes.fromhex(form.get("hex", "")), 80)
     except ValueError:
         message = "?"
-    names = {name: form.get(name, "?") for name in ("topic", "group")}
+    names = {name: form.get(name, "?") for name in ("topic", "group", "schedule")}
     rate = f", up to {form['rate'][:16]} per second" if form.get("rate") else ""
     return names | {
         "message": message,

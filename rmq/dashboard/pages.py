@@ -22,6 +22,9 @@ from rmq.errors import InvalidValueError, RedisUnavailableError, RmqError
 from rmq.spi import AnyPlace, TopicReading, checked_slots, id_key
 
 PAGE = 50
+MOST_SCHEDULES = 200
+"""Maximum number of schedules on their page; its filter finds others."""
+
 BUDGET = 5_000
 """Maximum number of messages that one search examines."""
 
@@ -93,6 +96,7 @@ class Views:
             "/topic/{name}/entries": self.entries,
             "/workers": self.workers,
             "/worker/{name}": self.worker,
+            "/schedules": self.schedules,
             "/search": self.search,
             "/find": self.find,
             "/message": self.message,
@@ -226,6 +230,15 @@ class Views:
             text = f"There is no worker {name}: it has stopped, or has not reported for a minute. See the page Workers."
             return self._pages.render(request, "error.html", 404, heading="Worker not found", text=text)
         return self._pages.render(request, "worker.html", worker=worker, ranges=_ranges)
+
+    def schedules(self, request: Request) -> Response:
+        """List the schedules: when they are due next, when they last ran, and how late."""
+        found, part = self._reader.schedules(), request.query_params.get("filter", "")
+        rows = [each for each in found if part.lower() in each.name.lower()]
+        return self._pages.render(
+            request, "schedules.html", rows=rows[:MOST_SCHEDULES], number=len(rows), filter=part, any=bool(found),
+            most=MOST_SCHEDULES,
+        )  # fmt: skip
 
     def search(self, request: Request) -> Response:
         """List the messages of a topic by state and content, sorted and in pages, with actions on those selected."""

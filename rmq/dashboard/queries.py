@@ -22,6 +22,7 @@ from rmq import (
     Minute,
     PeekedMessage,
     RmqClient,
+    ScheduleInfo,
     ServerMemory,
     SparkQuery,
     Topic,
@@ -171,6 +172,10 @@ class Reader:
     def workers(self) -> Sequence[WorkerInfo]:
         """Return the processes with running listeners, by name."""
         return self._servers()[0]
+
+    def schedules(self) -> Sequence[ScheduleInfo]:
+        """Return the schedules, by name."""
+        return self.cache.get("schedules", self.client.schedules.list)
 
     def _servers(self) -> tuple[Sequence[WorkerInfo], Mapping[str, ServerMemory]]:
         return self.cache.get("servers", lambda: read_servers(self.client))

@@ -55,7 +55,7 @@ def all_pages(topic: Topic) -> list[str]:
     return [
         "/", f"/topic/{name}", f"/topic/{name}?heat=owner", f"/topic/{name}/slot/0", "/workers", "/search",
         f"/search?topic={name}", "/message", f"/message?topic={name}&content=a", f"/dead?topic={name}", "/dead",
-        f"/audit?topic={name}", "/audit",
+        f"/audit?topic={name}", "/audit", "/schedules",
     ]  # fmt: skip
 
 

@@ -1,0 +1,93 @@
+"""The page of schedules: what it lists, and what its buttons do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from rmq import RmqClient, Schedule, Topic, TopicType
+from rmq.dashboard.settings import Settings
+from rmq.testing import Server, run_schedules
+from tests.support.dashboard import served
+from tests.support.waiting import wait_until
+
+JOBS = Topic("jobs", TopicType.FIXED_TIME, max_backlog=1)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[RmqClient]:
+    server.flush()
+    with server.client() as client:
+        yield client
+
+
+@pytest.fixture
+def browser(client: RmqClient) -> Iterator[httpx.Client]:
+    with served(client) as address, httpx.Client(base_url=address, follow_redirects=True) as browser:
+        yield browser
+
+
+def post(browser: httpx.Client, action: str, **fields: str) -> httpx.Response:
+    token = re.search(r'name="token" value="([^"]+)"', browser.get("/schedules").text)
+    assert token is not None
+    data = {"token": token[1], "back": "/schedules", **fields}
+    return browser.post(f"/do/{action}", data=data, headers={"origin": str(browser.base_url).rstrip("/")})
+
+
+def page_with(browser: httpx.Client, text: str) -> str:
+    """Return the page once it has a text, else an empty one: what it has read may be a second old."""
+    page = browser.get("/schedules").text
+    return page if text in page else ""
+
+
+def test_the_page_lists_schedules_and_finds_them_by_name(client: RmqClient, browser: httpx.Client) -> None:
+    assert "No schedules." in browser.get("/schedules").text
+    client.schedules.put(Schedule("close-orders", JOBS, "close", cron="30 2 * * *", tz="Europe/Berlin"))
+    client.schedules.put(Schedule("report", JOBS, "report", every="1h", catch_up=True))
+    page = wait_until(lambda: page_with(browser, "2 schedules"))
+    for text in ("2 schedules", "close-orders", "30 2 * * * Europe/Berlin", "every 1h", "catches up", "never"):
+        assert text in page, text
+    page = browser.get("/schedules?filter=CLOSE").text
+    assert ("1 schedule<" in page, "close-orders" in page, "every 1h" in page) == (True, True, False)
+
+
+def test_a_late_and_a_failing_schedule_show(server: Server, client: RmqClient, browser: httpx.Client) -> None:
+    clock = server.clock()
+    client.schedules.put(Schedule("late", JOBS, "job", every="1h"))
+    clock.advance("2h")
+    assert wait_until(lambda: page_with(browser, "1 late"))
+    assert run_schedules(client) == 1
+    client.schedules.put(Schedule("failing", JOBS, "another", every="1h"))
+    clock.advance("1h")
+    with pytest.raises(AssertionError, match="BacklogFullError"):
+        run_schedules(client)
+    page = wait_until(lambda: page_with(browser, "1 failing"))
+    assert "BacklogFullError" in page
+
+
+def test_the_buttons_run_and_remove(client: RmqClient, browser: httpx.Client) -> None:
+    client.schedules.put(Schedule("report", JOBS, "report", every="1h"))
+    assert "schedule report is due now" in post(browser, "run-schedule", schedule="report").text
+    assert run_schedules(client) == 1
+    assert "Remove the schedule report?" in post(browser, "remove-schedule", schedule="report").text
+    assert len(client.schedules.list()) == 1
+    assert "schedule report removed" in post(browser, "remove-schedule", schedule="report", yes="yes").text
+    assert client.schedules.list() == []
+    assert [line.actor for line in client.inspect("rmq.recurring").audit()] == ["somebody@dashboard"] * 2
+
+
+def test_who_may_only_read_has_no_buttons(client: RmqClient) -> None:
+    client.schedules.put(Schedule("report", JOBS, "report", every="1h"))
+    with served(client, Settings(read_only=True)) as address:
+        page = httpx.get(f"{address}/schedules").text
+        assert ("report" in page, "Run now" in page) == (True, False)
+        assert httpx.post(f"{address}/do/run-schedule", data={"schedule": "report"}).status_code == 403
