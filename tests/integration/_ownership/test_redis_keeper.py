@@ -1,0 +1,166 @@
+"""The client of the script that keeps nodes: what it counts as contact, what it keeps, and what it doubts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+from unittest import mock
+
+import pytest
+import redis
+
+from rmq import RedisOwners
+from rmq._model.times import monotonic_s
+from rmq._ownership.machine import WorkerMachine
+from rmq._ownership.redis_keeper import RedisKeeper
+from rmq._ownership.requests import UNKNOWN, Children, Create, Get, Look, Sync
+from rmq._ownership.values import Stat
+from tests.simulation.planting import edited, resolved
+from tests.support.core import OWNERS_KEYS, parse_url
+from tests.support.servers import RedisServer
+
+SLOT = ("t", 0)
+
+
+class Watched:
+    """A keeper, and the calls that it has sent."""
+
+    def __init__(self, url: str) -> None:
+        self.broke, self.doubts = 0, 0
+        self.keeper: Any = RedisKeeper(parse_url(url), RedisOwners(60), lambda: None, self._break, self._doubt)
+        self.sent: list[float] = []
+        run = self.keeper._connections.run
+
+        def noted(call: Any) -> Any:
+            self.sent.append(monotonic_s())
+            return run(call)
+
+        self.keeper._connections.run = noted
+        self.keeper.renew()
+        self.sent.clear()
+
+    def _break(self) -> None:
+        self.broke += 1
+
+    def _doubt(self) -> None:
+        self.doubts += 1
+
+    def ask(self, *requests: Any, heard: Callable[[float], None] | None = None) -> Any:
+        return self.keeper.carry_out(self.keeper.session, requests, heard)
+
+
+@pytest.fixture
+def make(redis_url: str, redis_client: redis.Redis) -> Iterator[Callable[[], Watched]]:
+    made: list[Watched] = []
+
+    def opened() -> Watched:
+        made.append(Watched(redis_url))
+        return made[-1]
+
+    yield opened
+    for each in made:
+        each.keeper._connections.close()
+    redis_client.delete(*OWNERS_KEYS.values())
+
+
+def contact_counts_from_the_call(watched: Watched) -> None:
+    heard: list[float] = []
+    watched.ask(Sync(), heard=heard.append)
+    assert heard[0] <= watched.sent[0], "the session lives for a timeout from when the call was sent at the earliest"
+
+
+def answers_are_kept_while_nothing_changes(watched: Watched) -> None:
+    other = Watched(watched.keeper._connections.url.url)
+    reads = (Look("/a"), Get("/a"), Children("/a"))
+    assert watched.ask(Sync(), *reads) == [True, None, None, None]
+    sent = len(watched.sent)
+    assert watched.ask(*reads) == [None] * 3, "unsent: the round has just heard that nothing has changed"
+    assert len(watched.sent) == sent
+    (made,) = other.ask(Create("/a", b"1", False))
+    other.keeper._connections.close()
+    assert watched.ask(Sync(), *reads) == [True, made, (b"1", made), []]
+    assert watched.ask(*reads) == [made, (b"1", made), []]
+
+
+def lost_transactions_are_doubted(watched: Watched) -> None:
+    server = redis.Redis.from_url(watched.keeper._connections.url.url)
+    before = server.dump(OWNERS_KEYS["state"])
+    watched.ask(Sync(), Create("/b", b"", False))
+    watched.keeper.known += 3_600_000  # the clock of the new master is an hour behind
+    server.restore(OWNERS_KEYS["state"], 0, before, replace=True)  # pyright: ignore[reportArgumentType]
+    server.close()
+    known = watched.keeper.known
+    watched.ask(Sync(), Look("/b"))
+    assert watched.doubts == 1
+    (made,) = watched.ask(Create("/c", b"", False))
+    assert made.czxid > known
+
+
+KEEPER = "rmq._ownership.redis_keeper:RedisKeeper"
+CHECKS = [
+    (contact_counts_from_the_call, f"{KEEPER}._carry_out", "heard(sent_s)", "heard(monotonic_s())"),
+    (answers_are_kept_while_nothing_changes, f"{KEEPER}._carry_out", "if kept and len(reads)", "if kept or len(reads)"),
+    (lost_transactions_are_doubted, f"{KEEPER}._call", "self._doubt()", "pass"),
+]
+
+
+@pytest.mark.parametrize("check", [check for check, *_ in CHECKS], ids=lambda check: check.__name__)
+def test_it_holds(make: Callable[[], Watched], check: Callable[[Watched], None]) -> None:
+    check(make())
+
+
+@pytest.mark.parametrize(("check", "path", "old", "new"), CHECKS, ids=lambda each: getattr(each, "__name__", ""))
+def test_a_planted_bug_is_found(
+    make: Callable[[], Watched], check: Callable[[Watched], None], path: str, old: str, new: str
+) -> None:
+    place, name, _ = resolved(path)
+    with mock.patch.object(place, name, edited(path, [(old, new)])), pytest.raises((AssertionError, KeyError)):
+        check(make())
+
+
+def test_a_redis_that_is_gone_breaks_the_connection_and_resumes_the_session() -> None:
+    with RedisServer(["appendonly yes"]) as server:
+        watched = Watched(server.url)
+        session = watched.keeper.session
+        server.kill()
+        assert watched.ask(Sync(), Look("/a")) == [UNKNOWN, UNKNOWN]
+        assert (watched.keeper.session, watched.broke) == (None, 1)
+        assert watched.keeper.refusal
+        server.start()
+        watched.keeper.renew()
+        assert watched.keeper.session == session
+        watched.keeper._connections.close()
+
+
+def machine_that_owns() -> WorkerMachine:
+    machine = WorkerMachine(9.0, 5.0, sample=0)
+    machine.contacted(1, 0.0)
+    machine.observed(1, {SLOT}, [SLOT], {SLOT: Stat(7, 0, 1)}, 0.0)
+    assert machine.owned(0.0) == {SLOT: 7}
+    return machine
+
+
+def test_a_slot_with_a_newer_epoch_is_released_only_if_its_node_is_still_ours() -> None:
+    machine = machine_that_owns()
+    machine.outrun(SLOT, 7)
+    assert machine.owned(0.0) == {SLOT: 7}, "the same epoch is no newer one"
+    machine.outrun(SLOT, 8)
+    assert machine.owned(0.0) == {}
+    assert machine.doubtful({SLOT}, {SLOT}) == {SLOT}, "its node is read before anything is done"
+    machine.observed(1, {SLOT}, [SLOT], {SLOT: Stat(7, 0, 1)}, 0.0)
+    assert machine.plan(0.0).release == (SLOT,)
+    machine.released(SLOT)
+    assert machine.plan(0.0).acquire == (SLOT,)
+    machine = machine_that_owns()
+    machine.outrun(SLOT, 8)
+    machine.observed(1, {SLOT}, [SLOT], {SLOT: Stat(8, 0, 2)}, 0.0)
+    plan = machine.plan(0.0)
+    assert (plan.release, plan.acquire) == ((), ()), "it is another worker's"
+
+
+def test_what_is_doubted_is_read_again() -> None:
+    machine = machine_that_owns()
+    assert machine.doubtful({SLOT}, {SLOT}) == set()
+    machine.doubt()
+    assert machine.doubtful({SLOT}, {SLOT}) == {SLOT}
+    assert machine.owned(0.0) == {SLOT: 7}
