@@ -124,6 +124,8 @@ PICTURES = (
     ("slot", "/topic/price-image/slot/11", 1_280, "light"),
     ("stream", "/topic/events", 1_280, "dark"),
     ("group", "/topic/events/group/billing", 1_280, "light"),
+    ("entries", "/topic/events/entries?group=billing", 1_280, "light"),
+    ("slots", "/topic/price-image?tab=slots", 1_280, "light"),
     ("workers", "/workers", 1_280, "light"),
     ("worker", "/worker/{worker}", 1_280, "light"),
     ("find", "/find?q=e", 1_280, "light"),
@@ -131,6 +133,8 @@ PICTURES = (
     ("search", "/search?topic=price-image&pattern=item:5*", 1_280, "light"),
     ("merging", "/search?topic=carts", 1_280, "light"),
     ("message", "/message?topic=price-image&content={resting}", 1_280, "light"),
+    ("queued", "/search?topic=price-image&place=store", 1_280, "light"),
+    ("dead-topics", "/dead", 1_280, "light"),
     ("dead", "/dead?topic=price-image", 1_280, "light"),
     ("dead-phone", "/dead?topic=price-image", 360, "dark"),
     ("audit", "/audit?topic=price-image", 1_280, "light"),
@@ -165,9 +169,11 @@ def main() -> None:
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
             warm = browser.new_page(base_url=address)
-            for _ in range(6):  # rates need readings some seconds apart
+            for _ in range(30):  # rates need readings some seconds apart
                 warm.goto("/")
                 time.sleep(2.2)
+                if "no reading to compare with" not in warm.content():
+                    break
             for name, path, width, scheme in PICTURES:
                 page = browser.new_page(base_url=address, viewport={"width": width, "height": 800}, color_scheme=scheme)  # pyright: ignore[reportArgumentType]
                 page.goto(path.format(resting=resting(client, 5).decode(), worker=client.workers()[0].name))

@@ -13,8 +13,8 @@ MOST_BYTES = 80_000
 
 PAGES = {
     "/": "overview", "/topic/{name}": "topic", "/topic/{name}/slot/{slot}": "slot",
-    "/topic/{name}/group/{group}": "group", "/workers": "workers", "/worker/{name}": "worker", "/search": "search",
-    "/schedules": "schedules",
+    "/topic/{name}/group/{group}": "group", "/topic/{name}/entries": "entries",
+    "/workers": "workers", "/worker/{name}": "worker", "/search": "search", "/schedules": "schedules",
     "/find": "find", "/message": "message", "/dead": "dead", "/audit": "audit",
 }  # fmt: skip
 """Address of a page -> its picture."""
