@@ -30,7 +30,7 @@ from rmq import DeadMessage, FoundMessage, JsonFormatter, RmqClient, Topic, Topi
 from rmq.cli.parsing import with_own_parser
 from rmq.cli.settings_file import SERVICES, variable_of
 from rmq.errors import EnsembleMismatchError, FencedError, InvalidValueError, RmqError
-from rmq.spi import chosen_url, safe_lines, shown
+from rmq.spi import URL_VARIABLE, chosen_url, safe_lines, shown
 
 FAILED, BAD_INPUT = 1, 2
 """Exit codes for a failure, and for invalid usage or input."""
@@ -93,6 +93,12 @@ class Session:
             how = "RMQ_URL or --url" if self.options.url is None else "--url"
             self.note(f"using a temporary Redis, which ends with this command; {how} selects another one")
         return RmqClient(self.options.url, deadline_s=deadline_s)
+
+    def pass_url_on(self) -> None:
+        """Set RMQ_URL to the URL of the option or the settings file, for clients of a program that name no URL."""
+        if self.options.url is not None:
+            os.environ[URL_VARIABLE] = self.options.url
+            os.environ.pop(f"{URL_VARIABLE}_FILE", None)
 
     @contextmanager
     def opened(self, topic: str) -> Generator[tuple[RmqClient, Topic]]:

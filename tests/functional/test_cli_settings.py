@@ -88,6 +88,18 @@ def test_the_url_of_the_file_applies_last(cli: Cli, folder: Path, priority: Topi
     assert "127.0.0.1:1" in cli("--url", "redis://127.0.0.1:1", "topics", code=1).err
 
 
+def test_an_argument_takes_the_place_of_a_file_with_the_url(redis_url: str, folder: Path) -> None:
+    (folder / "secret").write_text("redis://127.0.0.1:1")
+    cli = Cli(redis_url)
+    del cli.env["RMQ_URL"]
+    port = free_port()
+    options = ["--url", redis_url, "jobs:client", "--health-port", str(port)]
+    with cli.process("worker", *options, cwd=folder, env={"RMQ_URL_FILE": "secret"}) as process:
+        wait_until(lambda: (get(port, "/readyz") or (0,))[0] == 200)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(50) == 0
+
+
 def test_a_secret_comes_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = tmp_path / "secret"
     secret.write_text("redis://secret-host:7\n")

@@ -6,7 +6,6 @@ ones stay in force, and a warning is logged. A deployment applies the new settin
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -119,8 +118,7 @@ def _topics_in(session: Session, name: str) -> list[Topic]:
     Raises:
         InvalidValueError: The module cannot be imported, has no topic, or defines one twice with different settings.
     """
-    if session.options.url is not None:
-        os.environ["RMQ_URL"] = session.options.url  # for a client that names no URL of its own
+    session.pass_url_on()
     if "" not in sys.path:
         sys.path.insert(0, "")
     found: dict[str, Topic] = {}

@@ -102,8 +102,7 @@ def worker(
     ):
         if host is not None and port is None:
             raise InvalidValueError(f"--{what}-host {host!r} requires --{what}-port")
-    if session.options.url is not None:
-        os.environ["RMQ_URL"] = session.options.url  # for a client that names no URL of its own
+    session.pass_url_on()
     _keep_settings_from_children()
     if reload:
         if processes is not None:
