@@ -351,7 +351,7 @@ class RmqClient:
         """Return whether the listeners of this process run, and are ready. Sends nothing, so it may be called often.
 
         They are ready while Redis accepts the process' reports (every 5 s, in economy mode every 40 s) and, with
-        ZooKeeper, once it owns all slots that are assigned to it. From the first moment of a stop they are not ready.
+        owners, once it owns all slots that are assigned to it. From the first moment of a stop they are not ready.
         """
         return self._listeners.health()
 

@@ -130,7 +130,7 @@ class OwnershipFollower(Background):
     def unsettled(self) -> list[str]:
         """Return why this process does not own all slots that it is to own; empty if it does. Sends nothing."""
         if not self._coordinator.connected:
-            return ["no connection to ZooKeeper"]
+            return ["no session in which slots can be owned"]
         awaited = {user.place: len(self._coordinator.awaited(user.place)) for user in self._users}
         if any(awaited.values()):
             return [f"{counted(number, 'slot')} of topic {place} assigned to this worker, not owned yet"

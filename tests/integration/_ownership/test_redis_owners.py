@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 import threading
@@ -16,7 +17,7 @@ from uuid import uuid4
 import pytest
 import redis
 
-from rmq import Coordinator, Delivery, PriorityMessage, RedisOwners, RmqClient, Topic, TopicType, aio
+from rmq import Coordinator, Delivery, Listener, PriorityMessage, RedisOwners, RmqClient, Topic, TopicType, aio
 from rmq._ownership.redis_keeper import RedisCoordinator
 from rmq.errors import CoordinationError, EnsembleMismatchError, FencedError, InvalidValueError
 from tests.conftest import MakeTopic
@@ -275,3 +276,33 @@ def test_a_topic_moves_to_redis_and_back(url: str, topic: Topic, zookeeper: ZooK
     assert f"8 of 8 slots moved to {before}" in cli("adopt", topic.name, "--owners", "redis", "--from", other).out
     refused = cli("adopt", topic.name, "--owners", "redis", *where, code=2)
     assert "--owners and --zookeeper cannot be combined" in refused.err
+
+
+def test_a_worker_is_ready_once_it_owns_its_slots(url: str, topic: Topic) -> None:
+    with RmqClient(url, owners="redis") as client:
+        client.add(Listener(topic, print))
+        client.start(drain_s=5)
+        wait_until(lambda: client.health().ready, PATIENCE_S)
+        [worker] = [each for each in client.workers() for one in each.listeners if one.topic == topic.name]
+        assert worker.pid == os.getpid()
+        client.stop(5)
+        assert client.health().reasons == ("no listener is running",)
+
+
+def test_an_asynchronous_worker_is_ready_once_it_owns_its_slots(url: str, topic: Topic) -> None:
+    async def main() -> None:
+        async with aio.RmqClient(url, owners="redis") as client:
+            assert client.health().reasons == ("no listener is running",)
+
+            @client.listener(topic)
+            async def handle(delivery: aio.Delivery) -> None:
+                del delivery
+
+            await client.start(drain_s=5)
+            async with asyncio.timeout(PATIENCE_S):
+                while not client.health().ready:
+                    await asyncio.sleep(0.05)
+            await client.stop(5)
+            assert not client.health().ready
+
+    asyncio.run(main())

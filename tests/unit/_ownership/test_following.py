@@ -108,4 +108,4 @@ def test_a_worker_is_settled_once_it_owns_what_is_assigned_to_it(
     cluster.still_to_come = frozenset({0})
     assert follower.unsettled() == ["1 slot of topic shop.jobs assigned to this worker, not owned yet"]
     cluster.connected = False
-    assert follower.unsettled() == ["no connection to ZooKeeper"]
+    assert follower.unsettled() == ["no session in which slots can be owned"]
