@@ -18,7 +18,8 @@ from rmq._admin.spark_queries import SparkQuery
 from rmq._broker.registry import UnreadableTopic
 from rmq._model.display import counted, shown, span
 from rmq._model.figures import GroupStats, ServerMemory, StreamStats, TopicStats
-from rmq._model.topic_types import WhenFull
+from rmq._model.schedules import RECURRING
+from rmq._model.topic_types import TopicType, WhenFull
 from rmq._model.topics import Topic
 from rmq._model.workers import ListenerInfo, WorkerInfo
 
@@ -239,7 +240,14 @@ def _of_queue(reading: Reading, topic: TopicReading, stats: TopicStats) -> Itera
     name, listeners = topic.topic.name, reading.listeners(topic.topic.name)
     open_ = TopicStats(stats.topic, tuple(slot for slot in stats.slots if not slot.paused))
     yield from _waiting(
-        name, None, open_.due_now, open_.oldest_wait_ms, stats.in_flight, listeners, topic, timed=stats.topic.type.timed
+        name,
+        None,
+        open_.due_now,
+        open_.oldest_wait_ms,
+        stats.in_flight,
+        listeners,
+        topic,
+        alive=bool(reading.active),
     )
     if topic.paused:
         held = sum(slot.due_now for slot in stats.slots if slot.paused)
@@ -271,7 +279,7 @@ def _of_group(reading: Reading, topic: TopicReading, group: GroupStats) -> Itera
         lag = group.lag or 0
         yield Finding(Severity.WARNING, Kind.PAUSED, f"{slots}; {lag:,} unread", name, group.group, number=lag)
     if paused < len(group.slots):
-        yield from _waiting(name, group.group, group.lag or 0, age_ms, group.in_flight, listeners, topic, timed=True)
+        yield from _waiting(name, group.group, group.lag or 0, age_ms, group.in_flight, listeners, topic, alive=True)
 
 
 def _waiting(
@@ -283,20 +291,20 @@ def _waiting(
     listeners: Sequence[ListenerInfo],
     topic: TopicReading,
     *,
-    timed: bool,
+    alive: bool,
 ) -> Iterator[Finding]:
     """Yield why due messages, or unread entries of a group, wait."""
     if not due:
         return
-    # a query on a stream topic has the name of its group
+    # a query on a stream topic has the name of its group, and schedules are run by each process with listeners
     sources = (each for each in topic.queries if each.role == "source" and group in (None, each.name))
-    claimed_by_spark = any(each.silent_ms < QUERY_MS for each in sources)
+    served = any(each.silent_ms < QUERY_MS for each in sources) or (name == RECURRING.name and alive)
     what = "unread" if group else "due"
     waits = f"{counted(due, 'entry' if group else 'message', 'entries' if group else '')} {what}"
     waits += f", the oldest for {span(age_ms)}" if age_ms else ""
     long_ms = age_ms is None or age_ms >= WAITED_MS
     paused_ms = min((each.paused_ms for each in listeners), default=0)
-    if not listeners and not claimed_by_spark and (long_ms or not in_flight):
+    if not listeners and not served and (long_ms or not in_flight):
         text = f"no worker listens: {waits}"
         yield Finding(Severity.CRITICAL, Kind.NO_WORKER, text, name, group, number=due)
     elif paused_ms:
@@ -305,7 +313,7 @@ def _waiting(
     elif not in_flight and long_ms and listeners and age_ms:
         text = f"nothing is claimed, although {counted(len(listeners), 'listener is', 'listeners are')} alive: {waits}"
         yield Finding(Severity.CRITICAL, Kind.NOT_CLAIMED, text, name, group, number=due)
-    elif timed and age_ms is not None and age_ms >= LATE_MS:
+    elif topic.topic.type is not TopicType.PRIORITY and age_ms is not None and age_ms >= LATE_MS:
         yield Finding(Severity.WARNING, Kind.BEHIND, waits, name, group, number=due)
     if any(each.throttled for each in listeners):
         limit = f" of {topic.topic.max_rate:g} messages per second" if topic.topic.max_rate else ""

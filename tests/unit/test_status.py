@@ -72,6 +72,7 @@ def running(ms: int, *, hung: bool = False) -> tuple[RunningHandler, ...]:
         (queue(due=5, age_ms=60_000, in_flight=3), (worker(),)),
         (queue(due=5, age_ms=5_000, in_flight=3), ()),  # a consumer that polls, and does not report
         (queue(due=50_000, age_ms=9_000_000, in_flight=3, type=TopicType.PRIORITY), (worker(),)),  # normal work
+        (queue("rmq.recurring", due=1, age_ms=1_000), (worker(),)),  # each process with listeners runs schedules
         (queue(due=5, age_ms=60_000, queries=[SparkQuery("source", "q", 1, NOW_MS, NOW_MS, {})]), ()),
         (queue(), (worker(running=running(59_000), times=HandlerTimes(((40, 99),))),)),
         (queue(), (worker(running=running(500_000)),)),
