@@ -11,12 +11,17 @@ from typing import NamedTuple
 
 
 class Failover(Enum):
-    """What a failover of Redis may have forgotten; there is at most one."""
+    """What a failover of Redis may have forgotten; there is at most one.
+
+    The first four are of the slot, whoever keeps the owner nodes. The last is of the nodes, where Redis keeps them; the
+    slot, on another node of the cluster, forgets nothing.
+    """
 
     NONE = "no failover"
     OUTCOMES = "forgets outcomes"
     CLAIMS = "forgets claims, too"
     EPOCH = "forgets the last epoch, too"
+    NODES = "forgets owner nodes, and nothing of the slot"
 
 
 class Worker(NamedTuple):
@@ -73,7 +78,9 @@ class Handover(NamedTuple):
 
     Attributes:
         owner: The worker whose owner node stands in ZooKeeper; -1: none.
-        given: The last epoch that ZooKeeper gave.
+        node: Its epoch; 0: there is none.
+        remembered: Owner and epoch of the node that the replica of the nodes has.
+        given: The last epoch that was given: where Redis gives them, its clock keeps them growing.
         workers: Both.
         redis: The master.
         replica: What its replica has got.
@@ -87,6 +94,8 @@ class Handover(NamedTuple):
     """
 
     owner: int = -1
+    node: int = 0
+    remembered: tuple[int, int] = (-1, 0)
     given: int = 0
     workers: tuple[Worker, Worker] = (Worker(), Worker())
     redis: Redis = Redis()
@@ -130,6 +139,13 @@ def steps(state: Handover, failover: Failover) -> Iterator[tuple[str, Handover]]
             yield f"worker {'AB'[number]}{word}", after
     if failover is Failover.NONE or state.failed:
         return
+    if failover is Failover.NODES:
+        there = state.owner, state.node
+        if state.remembered != there:
+            yield "the replica gets the owner node", state._replace(remembered=there)
+            owner, node = state.remembered
+            yield "the owner node is as it was before", state._replace(owner=owner, node=node, failed=True)
+        return
     if state.replica != state.redis:
         yield "the replica gets all that was written", state._replace(replica=state.redis)
         if _may_fail(state, failover):
@@ -155,7 +171,7 @@ def _befalls(state: Handover, number: int) -> Iterator[tuple[str, Handover]]:
         word = f"'s claim with epoch {me.sent} {'arrives' if let_in else 'is refused'}"
         yield word, after.put(number, me._replace(sent=0, **lease))
     if state.owner == number and (me.paused or not me.epoch):
-        yield "'s session ends", state._replace(owner=-1)
+        yield "'s session ends", state._replace(owner=-1, node=0)
     # leases are renewed, but by who stands still, is fenced, or whose claim Redis has forgotten
     if me.lease and (me.paused or me.claimed < state.redis.epoch or not held):
         kept = tuple(there and index != number for index, there in enumerate(state.redis.held))
@@ -182,7 +198,9 @@ def _steps_of(state: Handover, number: int) -> Iterator[tuple[str, Handover]]:
     elif state.owner < 0 and state.given < state.most:
         given = state.given + 1
         owning = me._replace(epoch=given, told=False, open=False)
-        yield f" gets the slot with epoch {given}", state.put(number, owning, owner=number, given=given)
+        yield f" gets the slot with epoch {given}", state.put(number, owning, owner=number, node=given, given=given)
+    elif state.owner == number and state.failed and state.node:
+        yield " finds its node again", state.put(number, me._replace(epoch=state.node, told=False, open=False))
     if me.handler:
         done = me._replace(handler=False, claimed=0, lease=False)
         after, let_in = call(state, "ack", number, me.claimed) if held else (state, False)
@@ -197,15 +215,22 @@ def _owns(state: Handover, number: int, me: Worker) -> Iterator[tuple[str, Hando
     """What a worker does that believes to own the slot."""
     gone = me._replace(epoch=0, told=False, open=False)
     yield " hears nothing of ZooKeeper and gives up", state.put(number, gone)
-    yield " hands the slot over", state.put(number, gone, owner=-1 if state.owner == number else state.owner)
+    mine = state.owner == number
+    released = {"owner": -1, "node": 0} if mine else {}
+    yield " hands the slot over", state.put(number, gone, **released)
     if not me.told:
         after, let_in = call(state, "tell", number, me.epoch)
         yield f" tells Redis epoch {me.epoch}", after.put(number, me._replace(told=let_in))
+        if not let_in and mine and state.node == me.epoch and state.given <= state.most:  # one more than else
+            given = state.given + 1
+            again = me._replace(epoch=given, told=False, open=False)
+            yield f" owns the slot again with epoch {given}", state.put(number, again, node=given, given=given)
     elif not me.open and not any(state.redis.held):
         yield " finds nothing in flight", state.put(number, me._replace(open=True))
     if me.open and not (me.sent or me.claimed or me.handler):
         yield f" sends a claim with epoch {me.epoch}", state.put(number, me._replace(sent=me.epoch))
-    if me.claimed and not me.handler and me.claimed == me.epoch:
+    fresh = me.lease or me.claimed >= state.redis.epoch  # what is fenced is not begun after its lease
+    if me.claimed and not me.handler and me.claimed == me.epoch and fresh:
         backwards = state.backwards or me.claimed < state.begun
         begun = max(state.begun, me.claimed)
         yield "'s handler begins", state.put(number, me._replace(handler=True), begun=begun, backwards=backwards)

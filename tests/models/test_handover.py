@@ -68,6 +68,16 @@ def test_without_a_failover_all_promises_hold() -> None:
     assert {key for key, state in space.states.items() if state.given < state.most} <= can_go_on
 
 
+def test_a_keeper_that_forgets_breaks_nothing_while_the_slot_remembers() -> None:
+    """Owners in Redis: an earlier owner's node is there again, or none, and two workers believe to own the slot."""
+    space = search(Failover.NODES, let_in_late, two_at_once, out_of_order)
+    for rare in ("worker A finds its node again", "worker A owns the slot again with epoch 3"):
+        assert any(word == rare for state in space.states.values() for word, _ in steps(state, Failover.NODES)), rare
+    begun = [key for key, state in space.states.items() if any(worker.handler for worker in state.workers)]
+    can_go_on = space.backwards(begun, lambda word: "stands still" not in word)
+    assert {key for key, state in space.states.items() if state.given < state.most} <= can_go_on
+
+
 @pytest.mark.parametrize(
     ("failover", "promise", "path"),
     [
