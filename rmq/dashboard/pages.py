@@ -138,7 +138,7 @@ class Views:
             "charts": self._reader.charts(now.topic.name, chosen, timed=now.topic.type.timed),
             "periods": PERIODS, "jobs": self._jobs.of(now.topic.name),
             "queries": now.queries,
-            "findings": [each for each in self._reader.overview().findings if each.topic == now.topic.name],
+            "findings": self._reader.findings(now),
         }  # fmt: skip
         if now.stats is None:
             values |= {"consumers": self._reader.consumers(now.topic)}
@@ -178,7 +178,7 @@ class Views:
         values: dict[str, Any] = {
             "oldest_ms": now.unread_ms.get(name, 0), "periods": PERIODS, "chosen": _range(request),
             "charts": self._reader.group_charts(now.topic.name, name, _range(request)),
-            "findings": [each for each in self._reader.overview().findings if each.group == name],
+            "findings": [each for each in self._reader.findings(now) if each.group == name],
             "topic": now.topic, "group": group, "metric": metric, "metrics": GROUP_METRICS, "owners": owners,
             "heat": heat(group, metric, owners, sorted(set(owners.values()))),
             "listening": self._reader.listening(now.topic, name), "jobs": self._jobs.of(now.topic.name),

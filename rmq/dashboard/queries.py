@@ -169,6 +169,10 @@ class Reader:
         topic = self.topic(name)
         return self.cache.get(("topic", name), lambda: self._read_topic(topic))
 
+    def findings(self, now: TopicReading) -> list[Finding]:
+        """Return what needs attention in a topic, by the same readings as the rest of its page."""
+        return [each for each in findings_of(Reading([now], self.workers())) if each.topic == now.topic.name]
+
     def workers(self) -> Sequence[WorkerInfo]:
         """Return the processes with running listeners, by name."""
         return self._servers()[0]

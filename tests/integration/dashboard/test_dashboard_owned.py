@@ -59,7 +59,7 @@ def test_the_topic_page_shows_who_owns_which_slot(
         assert re.search(r'aria-label="slot 0: [^"]*:\d+:', page)
         slot = browser.get(f"/topic/{topic.name}/slot/3").text
         assert "owned by" in slot
-        name = one_of(re.findall(r'<td><a href="/worker/([^"]+)"', page))
+        name = one_of(re.findall(r'<td[^>]*><a href="/worker/([^"]+)"', page))
         worker = browser.get(f"/worker/{name}")
         assert worker.status_code == 200
         assert "owns its slots" in worker.text
