@@ -82,8 +82,8 @@ def open_session(request: pytest.FixtureRequest, redis_url: str, redis_client: r
             make = lambda: RealSession(ZooKeeperClient(hosts, chroot, 3.0, lambda: None, lambda: None))  # noqa: E731
         elif request.param == "redis":
             stack.callback(redis_client.delete, *OWNERS_KEYS.values())
-            said = (lambda: None,) * 3
-            make = lambda: RealSession(RedisKeeper(parse_url(redis_url), RedisOwners(60), *said))  # noqa: E731
+            url, owners, told = parse_url(redis_url), RedisOwners(60), lambda: None
+            make = lambda: RealSession(RedisKeeper(url, owners, told, told, told))  # noqa: E731
         else:
             nodes = SimulatedZooKeeper(60.0)
             make = lambda: SimulatedSession(nodes)  # noqa: E731
