@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from inspect import isawaitable, iscoroutine
 from typing import NamedTuple, ParamSpec, TypeAlias, TypeVar
 
@@ -111,27 +112,39 @@ class Observers:
 
         An error of the send is raised even if an observer swallows it.
         """
-        failure: BaseException | None = None
-        try:
-            with ExitStack() as stack:
-                traces = [stack.enter_context(self._sending(each, topic, messages)) for each in self.all]
-                try:
-                    yield next(filter(_is_sent, reversed(traces)), "")
-                except BaseException as error:
-                    failure = error
-                    raise
-            if failure is not None:
-                raise failure
-        finally:
-            failure = None  # this frame is in its traceback: they would keep each other
+        with self._all(partial(self._sending, topic=topic, messages=messages), may_swallow=False) as traces:
+            yield next(filter(_is_sent, reversed(traces)), "")
 
     @contextmanager
     def handling(self, deliveries: Sequence[Delivery]) -> Generator[None]:
         """Context manager that calls all observers around a handler."""
-        with ExitStack() as stack:
-            for each in self.all:
-                stack.enter_context(self._handling(each, deliveries))
+        with self._all(partial(self._handling, deliveries=deliveries), may_swallow=True):
             yield
+
+    @contextmanager
+    def _all(self, around: Callable[[Observer], AbstractContextManager[T]], *, may_swallow: bool) -> Generator[list[T]]:
+        """Enter the context managers of all observers.
+
+        Args:
+            around: Returns the context manager of an observer.
+            may_swallow: Whether an observer may swallow the error of the block. What an observer raises before the
+                block is raised in any case: nothing has been sent or handled.
+        """
+        failure: BaseException | None = None
+        begun = False
+        try:
+            with ExitStack() as stack:
+                try:
+                    values = [stack.enter_context(around(each)) for each in self.all]
+                    begun = True
+                    yield values
+                except BaseException as error:
+                    failure = error
+                    raise
+            if failure is not None and not (begun and may_swallow):
+                raise failure
+        finally:
+            failure = None  # this frame is in its traceback: they would keep each other
 
     def _sending(self, observer: Observer, topic: Topic, messages: int) -> AbstractContextManager[str]:
         hooks = Hooks(observer.before_send, observer.after_send, observer.failed_send)

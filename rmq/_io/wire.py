@@ -266,8 +266,8 @@ class Credentials(CredentialProvider):
 
     async def get_credentials_async(self) -> Any:
         """Return the same without blocking the event loop: a provider that is not asynchronous runs in a thread."""
-        method = type(self._provider).get_credentials_async
-        if method is CredentialProvider.get_credentials_async:
+        method = getattr(type(self._provider), "get_credentials_async", None)  # one of another base may have none
+        if method in (None, CredentialProvider.get_credentials_async):
             return await asyncio.to_thread(self.get_credentials)
         try:
             return await self._provider.get_credentials_async()

@@ -75,7 +75,10 @@ def _table_of(path: Path) -> Mapping[str, Any] | None:
         raise InvalidValueError(f"settings file {path} cannot be read: {error}") from None
     if path.name != "pyproject.toml":
         return document
-    return document.get("tool", {}).get("rmq")
+    tools = document.get("tool")
+    table = tools.get("rmq") if isinstance(tools, dict) else None
+    _check(table is None or isinstance(table, dict), path, "tool.rmq", "must be a table, [tool.rmq]")
+    return table
 
 
 def _checked(path: Path, table: Mapping[str, Any], parameters: Mapping[str, Mapping[str, Any]]) -> SettingsFile:

@@ -73,6 +73,13 @@ def test_a_mistake_in_the_file_is_named(cli: Cli, folder: Path, text: str, rule:
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize(("text", "code"), [("tool = 1", 0), ("[tool]\nrmq = 'x'", 2)])
+def test_a_project_file_of_another_shape(cli: Cli, folder: Path, text: str, code: int) -> None:
+    (folder / "pyproject.toml").write_text(text)
+    err = cli("topics", code=code).err
+    assert err == ("rmq: settings file pyproject.toml: tool.rmq must be a table, [tool.rmq]\n" if code else "")
+
+
 def test_a_value_out_of_bounds_names_where_it_stands(cli: Cli, folder: Path) -> None:
     (folder / "rmq.toml").write_text("[worker]\nprocesses = 0\n[dashboard]\nallow-host = ['a', 'b']")
     assert cli("worker", "jobs:client", code=2).err.startswith(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import redis
@@ -80,8 +81,18 @@ def test_a_token_that_the_server_refuses_and_a_provider_that_fails_are_errors(se
         client.producer(JOBS)
 
 
-@pytest.mark.parametrize("provider", [Tokens(), Tokens(fails=1), AsyncTokens()], ids=["sync", "fails once", "async"])
-def test_asyncio_asks_without_blocking(server: RedisServer, provider: Tokens) -> None:
+class OwnBase:
+    """A provider that does not inherit from redis-py's."""
+
+    def get_credentials(self) -> tuple[str, str]:
+        return "app", "one"
+
+
+PROVIDERS = {"sync": Tokens(), "fails once": Tokens(fails=1), "async": AsyncTokens(), "own base": OwnBase()}
+
+
+@pytest.mark.parametrize("provider", PROVIDERS.values(), ids=PROVIDERS)
+def test_asyncio_asks_without_blocking(server: RedisServer, provider: Any) -> None:
     async def main() -> None:
         async with aio.RmqClient(server.url, credentials=provider) as client:
             assert (await (await client.producer(JOBS)).send(PriorityMessage("a", 1))).new == 1

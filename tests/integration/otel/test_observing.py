@@ -280,6 +280,27 @@ def test_an_essential_observer_may_swallow_errors_of_handlers_but_not_of_sends(
         assert handled_by(client, make_topic(TopicType.PRIORITY, max_retries=0), fails=True) == ["m"]
 
 
+@pytest.mark.parametrize("sends", [False, True])
+def test_no_observer_swallows_what_another_raised_before_the_send_or_handler(
+    redis_url: str, make_topic: MakeTopic, sends: bool
+) -> None:
+    class SwallowingAll(Swallowing):
+        @contextmanager
+        def handling(self, deliveries: Sequence[Delivery]) -> Generator[None]:
+            with suppress(Exception):
+                yield
+
+    topic = make_topic(TopicType.PRIORITY, max_retries=0)
+    with RmqClient(redis_url) as client:
+        client.observers.all += [SwallowingAll(), Hooked([], fails="before_send" if sends else "before_handler")]
+        if sends:
+            with pytest.raises(RuntimeError, match="before_send failed"):
+                client.producer(topic).send(PriorityMessage("m", 1))
+            return
+        assert handled_by(client, topic) == ["dead: RuntimeError"]
+        assert [message.error_message for message in client.dead(topic).list()] == ["before_handler failed"]
+
+
 def test_a_failed_hook_settles_what_the_handler_left_open(redis_url: str, make_topic: MakeTopic) -> None:
     class Burying(Observer):
         def failed_handler(self, deliveries: Sequence[Delivery], error: BaseException) -> None:
