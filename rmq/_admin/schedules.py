@@ -71,10 +71,11 @@ class Schedules:
 
         Returns:
             `UNCHANGED` if it is there already: its due time stays. `OUTRANKED` if one with a higher `version` is there
-            and stays. Else `NEW` or `CHANGED`: the next due time is counted from now by Redis' clock.
+            and stays. `OVER` if there is no time left until its `until`: nothing is stored. Else `NEW` or `CHANGED`:
+            the next due time is counted from now by Redis' clock.
 
         Raises:
-            InvalidValueError: It is not a `Schedule`, or `cron` cannot be read, or `until` is over.
+            InvalidValueError: It is not a `Schedule`, or `cron` cannot be read.
             InvalidMessageError: The topic does not take its messages.
             UnknownTopicError: The topic is given by name and is not registered.
             BacklogFullError: There are 10,000 schedules.
@@ -207,7 +208,7 @@ class Schedules:
             if result not in (SchedulePut.NEW, SchedulePut.CHANGED):
                 return result
             if (due_ms := schedule.next_ms(found.now_ms)) is None:
-                raise InvalidValueError(f"until of schedule {schedule.name} is over: there is no time left for it")
+                return SchedulePut.OVER
             body = schedule.put_at(found.now_ms).to_json()
             try:
                 producer.send(FixedTimeMessage(schedule.name, fixed_time_ms=due_ms, body=body))

@@ -69,7 +69,7 @@ class SchedulePut(Enum):
 
     Examples:
         >>> [each.value for each in SchedulePut]
-        ['new', 'changed', 'unchanged', 'outranked']
+        ['new', 'changed', 'unchanged', 'outranked', 'over']
     """
 
     NEW = "new"
@@ -80,6 +80,8 @@ class SchedulePut(Enum):
     """The same schedule is there already; its due time stays."""
     OUTRANKED = "outranked"
     """One with a higher `version` is there and stays."""
+    OVER = "over"
+    """Its last time has passed: nothing is stored, and one of this name that is there stays."""
 
 
 @dataclass(frozen=True, slots=True)

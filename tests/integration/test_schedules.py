@@ -315,8 +315,24 @@ def test_a_schedule_ends(rmq: RmqClient, clock: Clock) -> None:
     clock.advance("5h")
     assert run_schedules(rmq) == 2
     assert rmq.schedules.list() == []
-    with pytest.raises(InvalidValueError, match="until of schedule s is over"):
-        rmq.schedules.put(Schedule("s", JOBS, "c", every="1h", until=until))
+    assert rmq.schedules.put(Schedule("s", JOBS, "c", every="1h", until=until)) is SchedulePut.OVER
+    assert rmq.schedules.list() == []
+
+
+def test_a_worker_starts_after_the_end_of_its_schedule(rmq: RmqClient, clock: Clock) -> None:
+    handled: list[str] = []
+
+    @rmq.scheduled("s", every="1h", until=clock.now + timedelta(hours=1))
+    def handle(delivery: Any) -> None:
+        handled.append(delivery.text)
+
+    clock.advance("5h")
+    rmq.producer(Topic("s", TopicType.FIXED_TIME)).send(FixedTimeMessage("sent by hand", delay="0s"))
+    rmq.start()
+    clock.advance("1ms")
+    wait_until(lambda: handled == ["sent by hand"])
+    rmq.stop()
+    assert rmq.schedules.list() == []
 
 
 @pytest.mark.parametrize("type_", list(TopicType))

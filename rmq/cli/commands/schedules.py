@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from rmq import Schedule, ScheduleInfo
+from rmq import Schedule, ScheduleInfo, SchedulePut
 from rmq.cli import documents
 from rmq.cli.console import FAILED, Columns, Session, cut
 from rmq.cli.options import TopicName, instant, span_of
@@ -63,8 +63,9 @@ def put(
     until: Annotated[int | None, _Moment] = None,
     version: Annotated[int | None, typer.Option(metavar="N")] = None,
 ) -> None:
-    """Put a schedule, which sends a message again and again. Exit code 1: one with a higher version stays.
+    """Put a schedule, which sends a message again and again.
 
+    Exit code 1: one with a higher version stays, or there is no time left until --until.
     {scheduled} in the content or the body stands for the due time.
 
     Options:
@@ -89,7 +90,10 @@ def put(
         result = client.schedules.put(schedule)
         info = client.schedules.get(name)
     due = "" if info is None or info.due_ms is None else f", next {from_now(info.due_ms, info.now_ms)}"
-    _end(session, name, result.value, f"schedule {name}: {result.value}{due}", result.value != "outranked")
+    if result is SchedulePut.OVER:
+        due = ", there is no time left until its end; nothing was stored"
+    done = result not in (SchedulePut.OUTRANKED, SchedulePut.OVER)
+    _end(session, name, result.value, f"schedule {name}: {result.value}{due}", done)
 
 
 def remove(session: Session, name: Name) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import pytest
 
@@ -64,5 +65,23 @@ def test_schedules_run_on_the_clock_of_a_test(server: Server) -> None:
             clock.advance("1h")
             assert await run_schedules(client) == 1
             assert [each.text for each in await sent(client, JOBS)] == ["job"]
+
+    asyncio.run(main())
+
+
+def test_a_worker_starts_after_the_end_of_its_schedule(server: Server) -> None:
+    server.flush()
+
+    async def main() -> None:
+        async with server.async_client() as client:
+            until = datetime(2020, 1, 1, tzinfo=UTC)
+
+            @client.scheduled("s", every="1h", until=until)
+            async def handle(delivery: aio.Delivery) -> None:
+                del delivery
+
+            await client.start()
+            assert await client.schedules.put(Schedule("s", "s", "s", every="1h", until=until)) is SchedulePut.OVER
+            await client.stop()
 
     asyncio.run(main())
