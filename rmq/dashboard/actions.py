@@ -143,7 +143,7 @@ class Actions:
         """Apply an action to each of the selected messages of a list."""
         topic = self._topic(form)
         control, results = self._reader.client.control(topic, actor=actor), Counter[str]()
-        for slot, content in _selected(form):
+        for slot, content in _selected(name, form):
             basis = slot_basis(topic, content, str(slot), "")
             results[WORDS[CHANGES[name](control, content, basis, form)][1].removeprefix("nothing done: ")] += 1
         counts = [f"{number:,} {words}" for words, number in results.most_common()]
@@ -173,8 +173,8 @@ class Actions:
 
     def _count(self, name: str, form: Form) -> str:
         """Return the number of messages that an action is about, in words."""
-        if name.removesuffix("-selected") in SELECTED:
-            return counted(len(_selected(form)), "message")
+        if (each := name.removesuffix("-selected")) in SELECTED:
+            return counted(len(_selected(each, form)), "message")
         topic = self._topic(form)
         if topic.type is TopicType.STREAM:
             return counted(
@@ -267,8 +267,9 @@ CHANGES: dict[str, Callable[[Control, bytes, bytes | None, Form], ControlResult 
 PLACES = {"store": "the backlog", "retry": "the messages that wait for a retry"}
 """States that can be purged, with their descriptions."""
 
-SELECTED = ("cancel", "promote", "redrive", "purge-dead")
-"""Actions on the selected messages of a list."""
+ALIVE, DEAD = ("store", "retry"), ("dead",)
+SELECTED = {"cancel": ALIVE, "promote": ALIVE, "redrive": DEAD, "purge-dead": DEAD}
+"""Actions on the selected messages of a list -> states of the messages that they change."""
 
 MOST_FIELDS = 120
 """Maximum number of fields of a form: a page of selected messages, and a few more."""
@@ -335,9 +336,13 @@ def _filter(form: Form) -> DeadFilter:
     return DeadFilter(matching=form.get("pattern") or None, error_type=form.get("error") or None)
 
 
-def _selected(form: Form) -> list[tuple[int, bytes]]:
-    """Return slot and content of the selected messages."""
-    parts = [value.partition(":") for name, value in form.items() if name.startswith("pick")]
+def _selected(action: str, form: Form) -> list[tuple[int, bytes]]:
+    """Return slot and content of the selected messages whose state the action is for.
+
+    A content may be queued and dead at once, so that its rows differ in nothing but their state.
+    """
+    picked = [value.partition(":") for name, value in form.items() if name.startswith("pick")]
+    parts = [rest.partition(":") for place, _, rest in picked if place in SELECTED[action]]
     return [(whole_number(slot, "slot"), from_hex(content)) for slot, _, content in parts]
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 
 from rmq import FixedTimeMessage, PriorityMessage, RmqClient, Topic, TopicType
 from rmq.dashboard.listing import FARTHEST, PAGE, Listing, list_messages
 from rmq.errors import InvalidValueError
 from tests.conftest import MakeTopic
+from tests.support.cli import bury
+from tests.support.dashboard import served
 
 
 def listed(
@@ -74,3 +79,69 @@ def test_what_is_out_of_reach_is_refused(client: RmqClient, make_topic: MakeTopi
     with pytest.raises(InvalidValueError, match="first is 10,001; a list has at most 10,000 messages"):
         listed(client, topic, "store", first=FARTHEST + 1)
     assert listed(client, topic, "store", first=PAGE).rows == []
+
+
+# --- actions on what is selected
+
+
+@pytest.fixture
+def browser(client: RmqClient) -> Iterator[httpx.Client]:
+    with (
+        served(client) as address,
+        httpx.Client(base_url=address, follow_redirects=True, timeout=60, trust_env=False) as browser,
+    ):
+        yield browser
+
+
+class Boxes:
+    """The check boxes of the list of a topic, by what they are labelled with."""
+
+    def __init__(self, browser: httpx.Client, topic: Topic) -> None:
+        self._browser = browser
+        page = browser.get(f"/search?topic={topic.name}").text
+        found = re.findall(r'name="(pick\d+)" value="([^"]+)" aria-label="Select ([^"]+)"', page)
+        self.all = {label: (name, value) for name, value, label in found}
+        [token] = set(re.findall(r'name="token" value="([^"]+)"', page))
+        self._form = {"token": token, "topic": topic.name, "back": f"/search?topic={topic.name}"}
+
+    def ask(self, action: str, *labels: str, **more: str) -> str:
+        form = self._form | dict(self.all[label] for label in labels) | more
+        return self._browser.post(f"/do/{action}-selected", data=form).text
+
+    def confirm(self, action: str, *labels: str) -> str:
+        return self.ask(action, *labels, yes="yes")
+
+
+def test_an_action_changes_only_rows_of_its_state(
+    browser: httpx.Client, client: RmqClient, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=2)
+    producer = client.producer(topic)
+    for content in ("x", "y"):
+        producer.send(PriorityMessage(content, 5))
+        bury(client, topic)
+    producer.send_many(PriorityMessage(content, 5) for content in ("x", "y"))
+    boxes = Boxes(browser, topic)
+    assert sorted(boxes.all) == ["x, backlog", "x, dead", "y, backlog", "y, dead"]
+
+    def left() -> tuple[list[str], list[str]]:
+        return texts(listed(client, topic, "store", sort="content")), texts(
+            listed(client, topic, "dead", sort="content")
+        )
+
+    for action in ("purge-dead", "redrive"):
+        assert "0 messages of topic" in boxes.ask(action, "x, backlog")
+        assert f"{action.removesuffix('-dead')}: nothing selected" in boxes.confirm(action, "x, backlog")
+    for action in ("cancel", "promote"):
+        assert "0 messages of topic" in boxes.ask(action, "x, dead")
+        assert f"{action}: nothing selected" in boxes.confirm(action, "x, dead")
+    assert left() == (["x", "y"], ["x", "y"])
+
+    assert f"Cancel 1 message of topic {topic.name}?" in boxes.ask("cancel", "x, backlog", "y, dead")
+    assert "cancel: 1 done" in boxes.confirm("cancel", "x, backlog", "y, dead")
+    assert left() == (["y"], ["x", "y"])
+    assert f"Permanently delete 1 message of topic {topic.name}" in boxes.ask("purge-dead", "y, backlog", "x, dead")
+    assert "purge: 1 deleted" in boxes.confirm("purge-dead", "y, backlog", "x, dead")
+    assert left() == (["y"], ["y"])
+    assert "redrive: 1 merged with the message in the backlog" in boxes.confirm("redrive", "y, backlog", "y, dead")
+    assert left() == (["y"], [])
