@@ -142,8 +142,9 @@ class Schedules:
             return False
         topic = self._known.registered(RECURRING)
         was = _present(self._find(name))
-        if Control(self._connections, topic, actor).cancel(name) is ControlResult.IN_FLIGHT:
-            # a release does not replace a message that was sent meanwhile
+        result = Control(self._connections, topic, actor).cancel(name)
+        if result is ControlResult.IN_FLIGHT or _present(self._find(name)) is not None:
+            # in flight, or released since then; a release does not replace a message that was sent meanwhile
             Producer(self._connections, topic).send(FixedTimeMessage(name, delay="0s", body=REMOVED))
         else:
             self._connections.command("HDEL", SCHEDULE_RUNS_KEY, name)

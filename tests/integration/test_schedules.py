@@ -304,9 +304,25 @@ def test_a_schedule_is_removed_while_it_is_in_flight(rmq: RmqClient, clock: Cloc
         )
         assert not again or rmq.schedules.put(HOURLY) is SchedulePut.NEW
         delivery.release()
+    clock.advance("1ms")  # a delay of 0 is due a millisecond later
     run_schedules(rmq)
     assert [info.name for info in rmq.schedules.list()] == (["hourly"] if again else [])
     assert rmq.inspect(RECURRING).stats().backlog == again
+
+
+def test_a_schedule_is_removed_while_it_is_in_flight_and_was_changed(rmq: RmqClient, clock: Clock) -> None:
+    """Of the two copies a cancel takes only the one in the backlog."""
+    rmq.schedules.put(HOURLY)
+    clock.advance("1h")
+    with rmq.consumer(RECURRING) as consumer:
+        [delivery] = consumer.poll()
+        assert rmq.schedules.put(Schedule("hourly", JOBS, "other", every="2h")) is SchedulePut.CHANGED
+        assert rmq.schedules.remove("hourly")
+        assert (rmq.schedules.list(), rmq.schedules.remove("hourly")) == ([], False)
+        delivery.release()
+    clock.advance("1ms")
+    run_schedules(rmq)
+    assert (rmq.schedules.list(), rmq.inspect(RECURRING).stats().backlog) == ([], 0)
 
 
 def test_a_schedule_ends(rmq: RmqClient, clock: Clock) -> None:
