@@ -14,15 +14,18 @@
 -- ARGV[4]  unless      number of the transaction from which the caller has all answers; 0 for none
 -- ARGV[5]  publish     command for the wake hint: PUBLISH or SPUBLISH
 -- ARGV[6..] requests   each a verb, a path and two values: look, get and children; create with data and 1 for an
---   ephemeral node; put with data and version; release with the path of a guard and a version, -1 for any; sync
+--   ephemeral node; put with data and version; release with the path of a guard and the version, -1 for any, or czxid,
+--   which is larger than any version; sync
 -- Returns: { session, or 0 where it has ended, number, era, { answer, ... } }; no answers where the session has ended
 --   or `number` is `unless`. Answers: look, create: the first four fields of a node; get: the node; children: members
 --   of tree; nil for none; put, release, sync: 1 for done
 -- Errors: none of its own
 -- Complexity: O(requests log N), and of children O(names), up to 65,536; O(log N) for each of the 2,048 nodes of ended
 --   sessions that one call deletes at most
--- Notes: atomic. Not to be repeated unseen: a second create finds the node of the first one. A transaction is numbered
---   with Redis' time in ms, or one above the last one: so numbers also grow after a failover that lost the last ones.
+-- Notes: atomic. Not to be repeated unseen: a second create finds the node of the first one. A call that got no reply
+--   may arrive after later ones of its session: so a release deletes no node of another session, nor one of another
+--   czxid. A transaction is numbered with Redis' time in ms, or one above the last one: so numbers also grow after a
+--   failover that lost the last ones.
 --   The keeper's clock is Redis', without the time in which nobody was heard, beyond a third of the timeout: when Redis
 --   has stood still, or its clock has jumped, no session ends for it. Works at maxmemory, as it begins with a removal.
 -- @include clock, fence, redis
@@ -129,7 +132,8 @@ end
 
 function verbs.release(path, guard, version)
   local created, _, current, owner = parse(redis.call('HGET', nodes, path))
-  if redis.call('HEXISTS', nodes, guard) == 0 or created and version ~= '-1' and version ~= current then
+  local meant = version == '-1' or version == current or version == created
+  if redis.call('HEXISTS', nodes, guard) == 0 or created and not (meant and (owner == session or owner == '0')) then
     return '0'
   end
   if created then

@@ -346,12 +346,13 @@ class Member:
                 self.problems.note(f"neglected {topic}", text, FULL_S)
 
     def _carry_out(self, *, may_acquire: bool) -> Steps[None]:
+        epochs = self.machine.epochs()  # before the plan, which leaves out what it releases
         plan = self.machine.plan(self._clock(), may_acquire=may_acquire)
         if self.machine.left_out:
             text = f"{self.machine.left_out} slots assigned to worker {self.worker} have no owner"
             self.problems.note("full", f"{text}: {self.machine.budget.advice()}", FULL_S)
         name, guard = self.worker.encode(), worker_path(self.worker)
-        yield from self._change([(key, Release(owner_path(key), guard)) for key in plan.release])
+        yield from self._change([(key, Release(owner_path(key), guard, epoch=epochs[key])) for key in plan.release])
         yield from self._change([(key, Create(owner_path(key), name, ephemeral=True)) for key in plan.acquire])
 
     def _change(self, requests: Sequence[tuple[SlotKey, Release | Create]]) -> Steps[None]:
@@ -378,11 +379,11 @@ class Member:
         if leader is None and self._clock() >= self._may_lead_from_s:
             (leader,) = yield from read(Create(LEADER, self.worker.encode(), ephemeral=True))
         self.leads = isinstance(leader, Stat) and leader.session == session
-        if self.leads:
+        if isinstance(leader, Stat) and self.leads:
             done = able and (yield from self.leader.lead(self._assignment, version, readable=self._readable))
             if not done:
                 self._may_lead_from_s = self._clock() + REST_S
-                (gone,) = yield from read(Release(LEADER, worker_path(self.worker)))
+                (gone,) = yield from read(Release(LEADER, worker_path(self.worker), epoch=leader.czxid))
                 self.leads = gone is not True
 
 

@@ -331,8 +331,8 @@ def _packed(request: Request) -> tuple[Argument, Argument, Argument, Argument]:
             return ("create", path, data, int(ephemeral))
         case Put(path, data, version):
             return ("put", path, data, version)
-        case Release(path, guard, version):
-            return ("release", path, guard, version)
+        case Release(path, guard, version, epoch):
+            return ("release", path, guard, epoch or version)
 
 
 def _reply(request: Request, answer: Any) -> Reply:

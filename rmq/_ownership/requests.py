@@ -73,12 +73,14 @@ class Release:
     """Delete a node if `guard` exists. Reply: True if the node is gone.
 
     The guard is our own worker node: if kazoo sends the request late, in a new session, the guard is missing and no
-    other worker's node is deleted.
+    other worker's node is deleted. Within a session kazoo sends requests in order. Redis may get them in another order,
+    over several connections: it compares the epoch, and deletes no node of another session.
     """
 
     path: str
     guard: str
     version: int = -1  # the node's; -1 for any
+    epoch: int = 0  # the node's czxid; 0 for any
 
 
 Request = Sync | Look | Get | Children | Create | Put | Release

@@ -173,6 +173,24 @@ def test_a_node_is_changed_and_deleted_only_in_its_version_and_with_its_guard(ke
     assert keeper.names(session) == []
 
 
+def test_a_release_that_arrives_late_deletes_no_later_node(keeper: Keeper) -> None:
+    """A call that got no reply is not taken back: its packet may arrive after those of a later connection."""
+    first, second = keeper.open("a"), keeper.open("b")
+
+    def created(session: int) -> int:
+        return int(keeper.call(session, Create("/w/x", b"", True)).answers[0].split(b" ")[0])
+
+    late = Release("/w/x", "/w/a", epoch=created(first))
+    assert keeper.call(first, late).answers == [b"1"]
+    owner = Release("/w/x", "/w/b", epoch=created(second))
+    for release in (late, Release("/w/x", "/w/a"), owner):
+        assert keeper.call(first, release).answers == [b"0"]
+    assert keeper.names(second) == ["a", "b", "x"], "the session that made it lives"
+    assert keeper.call(second, owner).answers == [b"1"]
+    own = Release("/w/x", "/w/a", epoch=created(first))
+    assert keeper.call(first, late, own).answers == [b"0", b"1"], "its own node, but an earlier one"
+
+
 def test_changes_are_hinted_and_contacts_are_not(keeper: Keeper) -> None:
     session = keeper.open()
     assert keeper.hints() == []

@@ -181,6 +181,8 @@ def test_a_node_is_deleted_only_while_the_guard_is_there(session: Session) -> No
     assert session.ask(Look("/t/a")) != [None]
     assert session.ask(Release("/t/none", "/me"), Release("/t/none", "/none")) == [True, False]
     assert session.ask(Release("/t/a", "/me", 1), Release("/t/a", "/me", 0), Look("/t/a")) == [False, True, None]
+    (made,) = session.ask(Create("/t/a", b"", True))
+    assert session.ask(Release("/t/a", "/me", epoch=stat_of(made).czxid), Look("/t/a")) == [True, None]
 
 
 def test_the_nodes_of_a_session_go_with_it(open_session: Open) -> None:

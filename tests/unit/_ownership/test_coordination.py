@@ -338,14 +338,26 @@ def test_a_refused_request_ends_no_round_and_is_told(kind: type[Request], path: 
 def test_who_may_not_do_a_leaders_part_gives_way_for_a_minute(kind: type[Request], path: str) -> None:
     member, nodes, clock = settled_member(t=2)
     nodes["/assignment"] = (Assignment().to_json(), nodes["/assignment"][1])  # so that another one is due
+    epoch = nodes["/leader"][1].czxid
     seen = play(member, nodes, denied=(kind, path))[1]
-    assert Release("/leader", "/workers/w") in seen
+    assert Release("/leader", "/workers/w", epoch=epoch) in seen
     assert not member.leads
     for now_s, leads in ((59.0, False), (60.0, True)):
         clock.now_s = now_s
         member.machine.contacted(SESSION, now_s)
         play(member, nodes)
         assert member.leads is leads
+
+
+def test_a_release_names_the_epoch_of_its_node() -> None:
+    member, nodes, clock = settled_member(t=2)
+    epochs = {slot: nodes[f"/owners/t/{slot}"][1].czxid for slot in range(2)}
+    member.machine.leave(clock(), 0.0)
+    nodes["/assignment"] = (Assignment({"t": (None, None)}).to_json(), nodes["/assignment"][1])
+    nodes["/leader"] = (b"a", Stat(90, 0, OTHER))
+    seen = play(member, nodes)[1]
+    released = [each for each in seen if isinstance(each, Release)]
+    assert released == [Release(f"/owners/t/{slot}", "/workers/w", epoch=epochs[slot]) for slot in range(2)]
 
 
 def test_who_gets_nothing_though_it_is_owed_a_share_says_so() -> None:
