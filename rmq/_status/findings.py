@@ -17,14 +17,14 @@ from rmq._admin.history import Minute
 from rmq._admin.spark_queries import SparkQuery
 from rmq._broker.registry import UnreadableTopic
 from rmq._model.display import counted, shown, span
-from rmq._model.figures import GroupStats, ServerMemory, StreamStats, TopicStats
+from rmq._model.figures import GroupStats, ServerMemory, SlotStats, StreamStats, TopicStats
 from rmq._model.schedules import RECURRING
 from rmq._model.topic_types import TopicType, WhenFull
 from rmq._model.topics import Topic
 from rmq._model.workers import ListenerInfo, WorkerInfo
 
 WAITED_MS = 10_000
-"""Waiting time in ms from which due messages that nobody claims are reported."""
+"""Time in ms from which due messages, ended leases and due retries that nobody takes up are reported."""
 
 LATE_MS = 300_000
 """Waiting time in ms from which a topic or group counts as behind."""
@@ -168,6 +168,11 @@ class TopicReading:
             return self.stats.oldest_wait_ms
         return max(self.unread_ms.values(), default=0)
 
+    def read_by_spark(self, group: str | None = None) -> bool:
+        """Return whether a Spark query reads from the topic; on a stream topic it has the name of its group."""
+        sources = (each for each in self.queries if each.role == "source" and group in (None, each.name))
+        return any(each.silent_ms < QUERY_MS for each in sources)
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -239,16 +244,13 @@ def _of_topic(reading: Reading, topic: TopicReading) -> Iterator[Finding]:
 def _of_queue(reading: Reading, topic: TopicReading, stats: TopicStats) -> Iterator[Finding]:
     name, listeners = topic.topic.name, reading.listeners(topic.topic.name)
     open_ = TopicStats(stats.topic, tuple(slot for slot in stats.slots if not slot.paused))
+    # each process with listeners runs schedules
+    served = topic.read_by_spark() or (name == RECURRING.name and bool(reading.active))
     yield from _waiting(
-        name,
-        None,
-        open_.due_now,
-        open_.oldest_wait_ms,
-        stats.in_flight,
-        listeners,
-        topic,
-        alive=bool(reading.active),
+        name, None, open_.due_now, open_.oldest_wait_ms, stats.in_flight, listeners, topic, served=served
     )
+    if not listeners and not served:
+        yield from _left(name, open_.slots)
     if topic.paused:
         held = sum(slot.due_now for slot in stats.slots if slot.paused)
         slots = f"{topic.paused:,} of {counted(len(stats.slots), 'slot')} {'is' if topic.paused == 1 else 'are'} paused"
@@ -279,7 +281,18 @@ def _of_group(reading: Reading, topic: TopicReading, group: GroupStats) -> Itera
         lag = group.lag or 0
         yield Finding(Severity.WARNING, Kind.PAUSED, f"{slots}; {lag:,} unread", name, group.group, number=lag)
     if paused < len(group.slots):
-        yield from _waiting(name, group.group, group.lag or 0, age_ms, group.in_flight, listeners, topic, alive=True)
+        served = topic.read_by_spark(group.group)
+        yield from _waiting(name, group.group, group.lag or 0, age_ms, group.in_flight, listeners, topic, served=served)
+
+
+def _left(name: str, slots: Iterable[SlotStats]) -> Iterator[Finding]:
+    """Yield that leases have ended, or retries are due, and nobody takes the messages up."""
+    # where nothing in the backlog is due, a slot that is due has an ended lease or a due retry
+    late = [slot for slot in slots if not slot.due_now and 0 < slot.next_due_ms <= slot.now_ms - WAITED_MS]
+    if left := sum(slot.in_flight + slot.waiting for slot in late):
+        overdue = span(max(slot.now_ms - slot.next_due_ms for slot in late))
+        text = f"{counted(left, 'message')} in flight or waiting for a retry, the first overdue for {overdue}"
+        yield Finding(Severity.CRITICAL, Kind.NO_WORKER, f"no worker listens: {text}", name, number=left)
 
 
 def _waiting(
@@ -291,14 +304,11 @@ def _waiting(
     listeners: Sequence[ListenerInfo],
     topic: TopicReading,
     *,
-    alive: bool,
+    served: bool,
 ) -> Iterator[Finding]:
     """Yield why due messages, or unread entries of a group, wait."""
     if not due:
         return
-    # a query on a stream topic has the name of its group, and schedules are run by each process with listeners
-    sources = (each for each in topic.queries if each.role == "source" and group in (None, each.name))
-    served = any(each.silent_ms < QUERY_MS for each in sources) or (name == RECURRING.name and alive)
     what = "unread" if group else "due"
     waits = f"{counted(due, 'entry' if group else 'message', 'entries' if group else '')} {what}"
     waits += f", the oldest for {span(age_ms)}" if age_ms else ""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from rmq import PriorityMessage, RmqClient, StreamMessage, Topic, TopicType
+from rmq.spi import findings_of, read_all
 from tests.conftest import MakeTopic
 from tests.support.cli import Cli
 from tests.support.waiting import wait_until
@@ -30,6 +33,21 @@ def test_status_says_what_is_wrong_and_what_shows_more(cli: Cli, client: RmqClie
         assert "Nothing needs attention" in cli("status", priority.name).out
     finally:
         client.stop()
+
+
+@pytest.mark.slow
+def test_status_of_messages_that_nobody_takes_up(cli: Cli, client: RmqClient, make_topic: MakeTopic) -> None:
+    topic = client.producer(make_topic(TopicType.PRIORITY, lease="1s")).topic
+    client.producer(topic).send_many(PriorityMessage(f"job:{number}", 100) for number in range(3))
+    with client.consumer(topic) as consumer:
+        deliveries = consumer.poll()
+        assert len(deliveries) == 3
+        wait_until(lambda: findings_of(read_all(client, [topic.name])), 60)
+        text = "no worker listens: 3 messages in flight or waiting for a retry, the first overdue for 1"
+        assert f"critical  {topic.name}: {text}" in cli("status", topic.name, code=1).out
+        for delivery in deliveries:
+            delivery.ack()
+    assert "Nothing needs attention" in cli("status", topic.name).out
 
 
 def test_status_of_a_pause_is_a_warning_only(cli: Cli, client: RmqClient, priority: Topic) -> None:

@@ -27,21 +27,26 @@ from rmq.spi import Reading, TopicReading, all_well, findings_of, rates_between,
 
 NOW_MS = 1_800_000_000_000
 MINUTE = NOW_MS // 60_000
+SPARK = SparkQuery("source", "q", 1, NOW_MS, NOW_MS, {})
 
 
 def queue(name: str = "jobs", *, due: int = 0, age_ms: int = 0, paused: int = 0, **more: Any) -> TopicReading:
-    """Return a reading of a topic with two slots, the first of which has the messages that are due."""
+    """Return a reading of a topic with two slots, the first of which has the messages.
+
+    Those in flight, or waiting for a retry, are overdue for `overdue_ms`.
+    """
     settings = more.pop("settings", {})
     topic = Topic(name, more.pop("type", TopicType.FIXED_TIME), slots=2, **settings)
     slots: list[SlotStats] = []
     for number in range(2):
-        own = due if number == 0 else 0
+        own, flying, waiting = (due, more.get("in_flight", 0), more.get("waiting", 0)) if number == 0 else (0, 0, 0)
         oldest = NOW_MS - age_ms if own else None
         totals = more.get("totals", {}) if number == 0 else {}
-        known = {"accepted": own + (more.get("in_flight", 0) if number == 0 else 0)} | totals
+        known = {"accepted": own + flying + waiting} | totals
+        next_due_ms = NOW_MS - more["overdue_ms"] if flying + waiting and "overdue_ms" in more else 0
         slots.append(
             SlotStats(
-                name, number, NOW_MS, own, own, more.get("in_flight", 0) if number == 0 else 0, 0, 0, oldest, 0,
+                name, number, NOW_MS, own, own, flying, waiting, 0, oldest, next_due_ms,
                 more.get("epoch", 0), number < paused, known, oldest if topic.type is TopicType.PRIORITY else None,
             )
         )  # fmt: skip
@@ -73,7 +78,13 @@ def running(ms: int, *, hung: bool = False) -> tuple[RunningHandler, ...]:
         (queue(due=5, age_ms=5_000, in_flight=3), ()),  # a consumer that polls, and does not report
         (queue(due=50_000, age_ms=9_000_000, in_flight=3, type=TopicType.PRIORITY), (worker(),)),  # normal work
         (queue("rmq.recurring", due=1, age_ms=1_000), (worker(),)),  # each process with listeners runs schedules
-        (queue(due=5, age_ms=60_000, queries=[SparkQuery("source", "q", 1, NOW_MS, NOW_MS, {})]), ()),
+        (queue(due=5, age_ms=60_000, queries=[SPARK]), ()),
+        (queue(in_flight=3, overdue_ms=-20_000), ()),  # a consumer that polls, whose leases run
+        (queue(in_flight=3, overdue_ms=9_999), ()),  # it may poll again
+        (queue(waiting=3, overdue_ms=-20_000), ()),
+        (queue(in_flight=3, overdue_ms=60_000), (worker(),)),
+        (queue(in_flight=3, overdue_ms=60_000, queries=[SPARK]), ()),
+        (queue("rmq.recurring", in_flight=1, overdue_ms=60_000), (worker(),)),
         (queue(), (worker(running=running(59_000), times=HandlerTimes(((40, 99),))),)),
         (queue(), (worker(running=running(500_000)),)),
         (queue(dead=5, refailed=4, earlier=Minute(MINUTE - 9, dead=5, refailed=4)), (worker(),)),
@@ -95,6 +106,12 @@ def test_a_green_line_where_nothing_is_wrong(topic: TopicReading, workers: tuple
         (queue(due=1), (worker("other"),), "critical", "no-worker: no worker listens: 1 message due"),
         (queue(due=5, age_ms=60_000, in_flight=3, type=TopicType.PRIORITY), (worker("other"),), "critical",
          "no-worker: no worker listens: 5 messages due, the oldest for 1 m"),
+        (queue(in_flight=3, waiting=2, overdue_ms=60_000), (worker("other"),), "critical",
+         "no-worker: no worker listens: 5 messages in flight or waiting for a retry, the first overdue for 1 m"),
+        (queue(waiting=1, overdue_ms=10_000, queries=[replace(SPARK, seen_ms=NOW_MS - 60_000)]), (worker("other"),),
+         "critical",
+         "no-worker: no worker listens: 1 message in flight or waiting for a retry, the first overdue for 10 s"),
+        (queue(in_flight=5, overdue_ms=60_000, paused=1), (), "warning", "paused: 1 of 2 slots is paused; 0 due there"),
         (queue(due=5, age_ms=60_000), (worker(),), "critical",
          "not-claimed: nothing is claimed, although 1 listener is alive: 5 messages due, the oldest for 1 m"),
         (queue(due=5, age_ms=60_000), (worker(paused_ms=9_000),), "critical",
