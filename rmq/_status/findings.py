@@ -265,9 +265,10 @@ def _of_queue(reading: Reading, topic: TopicReading, stats: TopicStats) -> Itera
     if lost := stats.unaccounted:
         text = f"{counted(abs(lost), 'message')} {'are missing' if lost > 0 else 'too many'} by the topic's totals"
         yield Finding(Severity.CRITICAL, Kind.UNACCOUNTED, text, name, number=abs(lost))
-    if any(slot.epoch for slot in stats.slots):  # then all slots have owners, even those without an epoch yet
+    if any(slot.epoch for slot in stats.slots) and not served:  # then all slots have owners, even those of epoch 0
         owned = {slot for one in listeners for slot in one.slots}
-        if unowned := sum(slot.slot not in owned for slot in stats.slots):
+        filled = [slot for slot in stats.slots if slot.backlog + slot.in_flight + slot.waiting]
+        if unowned := sum(slot.slot not in owned for slot in filled):
             text = f"{counted(unowned, 'slot has', 'slots have')} no owner; messages there wait"
             yield Finding(Severity.CRITICAL, Kind.UNOWNED, text, name, number=unowned)
 
@@ -313,6 +314,7 @@ def _waiting(
     waits = f"{counted(due, 'entry' if group else 'message', 'entries' if group else '')} {what}"
     waits += f", the oldest for {span(age_ms)}" if age_ms else ""
     long_ms = age_ms is None or age_ms >= WAITED_MS
+    throttled = any(each.throttled for each in listeners)
     paused_ms = min((each.paused_ms for each in listeners), default=0)
     if not listeners and not served and (long_ms or not in_flight):
         text = f"no worker listens: {waits}"
@@ -320,12 +322,12 @@ def _waiting(
     elif paused_ms:
         text = f"all listeners pause, for {span(paused_ms)} more, because handlers fail or asked for it: {waits}"
         yield Finding(Severity.CRITICAL, Kind.NOT_CLAIMED, text, name, group, number=due)
-    elif not in_flight and long_ms and listeners and age_ms:
+    elif not in_flight and long_ms and listeners and age_ms and not throttled:
         text = f"nothing is claimed, although {counted(len(listeners), 'listener is', 'listeners are')} alive: {waits}"
         yield Finding(Severity.CRITICAL, Kind.NOT_CLAIMED, text, name, group, number=due)
     elif topic.topic.type is not TopicType.PRIORITY and age_ms is not None and age_ms >= LATE_MS:
         yield Finding(Severity.WARNING, Kind.BEHIND, waits, name, group, number=due)
-    if any(each.throttled for each in listeners):
+    if throttled:
         limit = f" of {topic.topic.max_rate:g} messages per second" if topic.topic.max_rate else ""
         yield Finding(Severity.WARNING, Kind.HELD_BACK, f"the rate limit{limit} holds back {waits}", name, group)
 

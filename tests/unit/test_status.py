@@ -85,6 +85,9 @@ def running(ms: int, *, hung: bool = False) -> tuple[RunningHandler, ...]:
         (queue(in_flight=3, overdue_ms=60_000), (worker(),)),
         (queue(in_flight=3, overdue_ms=60_000, queries=[SPARK]), ()),
         (queue("rmq.recurring", in_flight=1, overdue_ms=60_000), (worker(),)),
+        (queue(epoch=4), ()),  # with owners, empty, and scaled to zero
+        (queue(epoch=4), (worker(slots=(1,)),)),
+        (queue(epoch=4, due=5, age_ms=60_000, in_flight=2, queries=[SPARK]), ()),  # a query owns the slots
         (queue(), (worker(running=running(59_000), times=HandlerTimes(((40, 99),))),)),
         (queue(), (worker(running=running(500_000)),)),
         (queue(dead=5, refailed=4, earlier=Minute(MINUTE - 9, dead=5, refailed=4)), (worker(),)),
@@ -127,8 +130,13 @@ def test_a_green_line_where_nothing_is_wrong(topic: TopicReading, workers: tuple
          "full: the backlog has 9 of at most 10 messages; a full slot drops messages"),
         (queue(totals={"accepted": 3}), (worker(),), "critical",
          "unaccounted: 3 messages are missing by the topic's totals"),
-        (queue(epoch=4), (worker(slots=(1,)),), "critical",
-         "unowned: 1 slot has no owner; messages there wait"),
+        (queue(due=20, age_ms=20_000, settings={"max_rate": 0.5}), (worker(), worker(throttled=True)), "warning",
+         "held-back: the rate limit of 0.5 messages per second holds back 20 messages due, the oldest for 20 s"),
+        *(
+            (filled, (worker(slots=(1,)),), "critical",
+             "unowned: 1 slot has no owner; messages there wait")
+            for filled in (queue(epoch=4, due=1), queue(epoch=4, in_flight=1), queue(epoch=4, waiting=1))
+        ),
         (queue(), (worker(handled_per_s=6.0, failed_per_s=4.5),), "warning",
          "failing: handlers fail: 4.5 of 6.0 messages per second"),
         (queue(dead=7, earlier=Minute(MINUTE - 10, dead=5)), (worker(),), "warning",
