@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from contextlib import suppress
 from tempfile import TemporaryDirectory
 
@@ -65,6 +66,8 @@ class ServiceManager:
 class Reports:
     """Receives the reports of the processes of a `Supervisor`, on a socket in a temporary folder.
 
+    A thread takes them as they arrive: the socket keeps about ten, and many processes report at the same moment.
+
     Raises:
         OSError: No temporary folder can be created.
     """
@@ -73,9 +76,11 @@ class Reports:
         self._folder = TemporaryDirectory(prefix="rmq-")
         self.path = os.path.join(self._folder.name, "notify")
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.setblocking(False)
         self._socket.bind(self.path)
         self._heard: dict[str, tuple[str, float]] = {}
+        self._closed = False
+        self._thread = threading.Thread(target=self._listen, name="rmq-reports", daemon=True)
+        self._thread.start()
 
     def of(self, pid: int) -> str:
         """Return the present status of a process."""
@@ -85,20 +90,24 @@ class Reports:
             return "is starting"
         return status if silent_s < SILENT_S else f"has not reported for {silent_s:.0f} s"
 
-    def read(self) -> None:
-        """Take the reports that have arrived."""
-        with suppress(BlockingIOError):
-            while True:
-                report = self._socket.recv(_MOST_BYTES).decode(errors="replace").splitlines()
-                fields = dict(line.split("=", 1) for line in report if "=" in line)
-                pid = fields.get("X_PID", "")
-                self._heard[pid] = fields.get("STATUS", self._heard.get(pid, ("", 0.0))[0]), monotonic_s()
-
     def forget(self, pid: int) -> None:
         """Forget a process that has ended."""
         self._heard.pop(str(pid), None)
 
     def close(self) -> None:
-        """Remove the socket."""
+        """Remove the socket and end the thread."""
+        self._closed = True
+        with suppress(BlockingIOError):  # the thread has reports to take
+            self._socket.sendto(b"", socket.MSG_DONTWAIT, self.path)
+        self._thread.join()
         self._socket.close()
         self._folder.cleanup()
+
+    def _listen(self) -> None:
+        while True:
+            report = self._socket.recv(_MOST_BYTES).decode(errors="replace").splitlines()
+            if self._closed:
+                return
+            fields = dict(line.split("=", 1) for line in report if "=" in line)
+            pid = fields.get("X_PID", "")
+            self._heard[pid] = fields.get("STATUS", self._heard.get(pid, ("", 0.0))[0]), monotonic_s()

@@ -129,8 +129,6 @@ class Supervisor:
 
     def _reported(self) -> Health:
         total, reasons = len(self._children), list[str]()
-        if self._reports is not None:
-            self._reports.read()
         for child in self._children:
             status = (
                 "is starting" if child.process is None or self._reports is None else self._reports.of(child.process.pid)
