@@ -5,9 +5,10 @@
 -- KEYS[2]  tree      ZSET, scores 0  parent, a zero byte, name
 -- KEYS[3]  held      ZSET, scores 0  session, a zero byte, path of an ephemeral node
 -- KEYS[4]  sessions  ZSET  session -> its end, ms of the keeper's clock
--- KEYS[5]  state     HASH  number: of the last transaction; heard: the last call, ms of Redis' clock; clock: the
+-- KEYS[5]  timeouts  ZSET  session -> its timeout, ms
+-- KEYS[6]  state     HASH  number: of the last transaction; heard: the last call, ms of Redis' clock; clock: the
 --   keeper's then, ms; era: number at which this Redis was last found to have lost transactions
--- KEYS[6]  wake      channel
+-- KEYS[7]  wake      channel
 -- ARGV[1]  session     0 for a new one
 -- ARGV[2]  timeout_ms  without contact, after which the session ends; 0 ends it now
 -- ARGV[3]  known       highest transaction number that the caller has seen
@@ -26,20 +27,23 @@
 --   may arrive after later ones of its session: so a release deletes no node of another session, nor one of another
 --   czxid. A transaction is numbered with Redis' time in ms, or one above the last one: so numbers also grow after a
 --   failover that lost the last ones.
---   The keeper's clock is Redis', without the time in which nobody was heard, beyond a third of the timeout: when Redis
---   has stood still, or its clock has jumped, no session ends for it. Works at maxmemory, as it begins with a removal.
+--   The keeper's clock is Redis', without the time in which nobody was heard beyond a third of the smallest timeout:
+--   when Redis has stood still, or its clock has jumped, no session ends for it. A bound by the caller's timeout would
+--   end shorter sessions; a constant would slow the clock where all timeouts are long, and calls rare. So timeouts are
+--   kept. Works at maxmemory, as it begins with a removal.
 -- @include clock, fence, redis
 
-local nodes, tree, held, sessions, state, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local nodes, tree, held, sessions, timeouts, state, wake = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
 local session, timeout_ms, known, unless = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local publish = ARGV[5]
 
 local now_ms = read_clock()
-check_types({ tree, held, sessions }, { nodes })
+check_types({ tree, held, sessions, timeouts }, { nodes })
 local before = redis.call('HMGET', state, 'number', 'heard', 'clock', 'era')
 local number, era = tonumber(before[1] or 0), before[4] or '0'
 local passed_ms = now_ms - tonumber(before[2] or now_ms)
-local clock = tonumber(before[3] or 0) + math.max(0, math.min(passed_ms, timeout_ms / 3))
+local least_ms = tonumber(redis.call('ZRANGE', timeouts, 0, 0, 'WITHSCORES')[2] or 0)
+local clock = tonumber(before[3] or 0) + math.max(0, math.min(passed_ms, least_ms / 3))
 local changed = false
 
 local function next_number()
@@ -84,6 +88,7 @@ local function end_silent()
       return
     end
     redis.call('ZREM', sessions, silent)
+    redis.call('ZREM', timeouts, silent)
   end
 end
 
@@ -154,6 +159,7 @@ elseif tonumber(redis.call('ZSCORE', sessions, session) or -1) <= clock then
 end
 if session ~= '0' then
   redis.call('ZADD', sessions, whole(clock + timeout_ms), session)
+  redis.call('ZADD', timeouts, timeout_ms, session)
 end
 end_silent()
 local answers

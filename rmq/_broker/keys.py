@@ -24,7 +24,8 @@ REDIS_KEY = "rmq:{workers}:redis"
 ENSEMBLES_KEY = "rmq:{workers}:ensembles"
 """ZSET: identity of an ensemble -> the highest of its epochs that was used here."""
 
-OWNERS_KEYS = {name: f"rmq:{{owners}}:{name}" for name in ("nodes", "tree", "held", "sessions", "state", "wake")}
+_OWNERS = ("nodes", "tree", "held", "sessions", "timeouts", "state", "wake")
+OWNERS_KEYS = {name: f"rmq:{{owners}}:{name}" for name in _OWNERS}
 """Owners of slots without ZooKeeper: names in the header of `lua/shared/keeper.lua` -> keys; the last is a channel."""
 
 HISTORY_LOCK_KEY = "rmq:history-lock"

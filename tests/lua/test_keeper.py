@@ -92,6 +92,30 @@ def test_time_in_which_nobody_was_heard_ends_no_session(keeper: Keeper) -> None:
         assert keeper.names(first) == (["a", "b"] if after_ms < 96_000 else ["a"])
 
 
+@pytest.mark.parametrize("own_ms", [1_000, TIMEOUT_MS, 3_600_000])
+def test_after_a_standstill_a_caller_with_another_timeout_ends_no_session(keeper: Keeper, own_ms: int) -> None:
+    short, middle = keeper.open("a"), keeper.call(0, timeout_ms=60_000).session
+    caller = keeper.call(0, timeout_ms=own_ms).session
+    for after_ms in (1_000_000, 2_000_000):
+        keeper.at(after_ms)
+        (listed,) = keeper.call(caller, Children("/w"), timeout_ms=own_ms).answers
+        assert listed == [b"/w\0a"]
+        assert keeper.call(middle, Sync(), timeout_ms=60_000).session == middle
+        assert keeper.call(short, Sync()).session == short
+
+
+def test_a_dead_session_ends_within_four_rare_calls_and_then_slows_the_clock_no_more(keeper: Keeper) -> None:
+    _, other, long_ms = keeper.open("a"), keeper.call(0, timeout_ms=60_000).session, 60_000
+    for after_ms in (10_000, 20_000, 30_000):
+        keeper.at(after_ms)
+        (listed,) = keeper.call(other, Children("/w"), timeout_ms=long_ms).answers
+    assert listed == []
+    before = int(keeper.server.hget(OWNERS_KEYS["state"], "clock"))
+    keeper.at(40_000)
+    keeper.call(other, timeout_ms=long_ms)
+    assert int(keeper.server.hget(OWNERS_KEYS["state"], "clock")) == before + 10_000
+
+
 @pytest.mark.parametrize("jump_ms", [-3_600_000, 3_600_000])
 def test_a_clock_that_jumps_ends_no_session_and_no_number_falls(keeper: Keeper, jump_ms: int) -> None:
     first, _ = keeper.open("a"), keeper.open("b")
@@ -207,7 +231,8 @@ def test_a_session_that_ends_itself_leaves_nothing_behind(keeper: Keeper) -> Non
     assert len(keeper.hints()) == 1
     assert keeper.names(other) == ["b"]
     assert [each.split(b"\0")[1] for each in keeper.server.zrange(OWNERS_KEYS["held"], 0, -1)] == [b"/w/b"]
-    assert keeper.server.zrange(OWNERS_KEYS["sessions"], 0, -1) == [str(other).encode()]
+    for key in ("sessions", "timeouts"):
+        assert keeper.server.zrange(OWNERS_KEYS[key], 0, -1) == [str(other).encode()]
 
 
 def test_the_nodes_of_a_large_session_go_in_several_calls(keeper: Keeper) -> None:
@@ -231,7 +256,7 @@ def test_on_a_full_redis_sessions_live_and_slots_change_hands(keeper: Keeper) ->
         keeper.server.config_set("maxmemory", 0)
 
 
-@pytest.mark.parametrize("name", ["nodes", "tree", "held", "sessions", "state"])
+@pytest.mark.parametrize("name", ["nodes", "tree", "held", "sessions", "timeouts", "state"])
 def test_a_key_of_a_foreign_type_is_refused_before_anything_is_written(keeper: Keeper, name: str) -> None:
     keeper.server.set(OWNERS_KEYS[name], "foreign")
     with pytest.raises(Exception, match="WRONGTYPE"):

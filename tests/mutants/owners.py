@@ -8,7 +8,15 @@ OWNERS = (
     mutant("owners: numbers grow by 1 alone", ("keeper", "math.max(number + 1, now_ms)", "number + 1")),
     mutant(
         "owners: the first one after a standstill ends all others",
-        ("keeper", "math.min(passed_ms, timeout_ms / 3)", "passed_ms"),
+        ("keeper", "math.min(passed_ms, least_ms / 3)", "passed_ms"),
+    ),
+    mutant(
+        "owners: a standstill ends sessions that are shorter than the caller's",
+        ("keeper", "least_ms /", "timeout_ms /"),
+    ),
+    mutant(
+        "owners: the timeout of a session that has ended counts",
+        ("keeper", "redis.call('ZREM', timeouts, silent)", ""),
     ),
     mutant("owners: a clock that was set back ends sessions late", ("keeper", "math.max(0, math.min", "(math.min")),
     mutant(
