@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
+from typing import Any
 
 from rmq._broker.keys import TOPICS_KEY, WORKERS_KEY, slot_keys
 from rmq._model.display import counted, shown
@@ -66,7 +69,7 @@ def examine(client: RmqClient) -> Iterator[Check]:
         yield Check(State.UNKNOWN, "server", shown(str(error), 500), "grant +info to see settings and versions")
     else:
         yield from _servers(client, {address: _parsed(info) for address, info in infos.items()})
-    yield from _guarded("clocks", lambda: judge_clocks(_clocks(client)))
+    yield from _guarded("clocks", lambda: judge_clocks(read_clocks(partial(_ask, client))))
     yield from _guarded("definitions", lambda: _definitions(client))
     yield from _guarded("rights", lambda: _rights(client))
     yield from _guarded("topics and workers", lambda: _findings(client))
@@ -80,7 +83,7 @@ def _guarded(subject: str, look: Callable[[], Iterable[Check]]) -> list[Check]:
         return [Check(State.FAILED, subject, shown(str(error), 500))]
 
 
-def _ask(client: RmqClient, *command: str) -> Mapping[str, bytes]:
+def _ask(client: RmqClient, *command: str) -> Mapping[str, Any]:
     return client._connections.ask_masters(*command)  # pyright: ignore[reportPrivateUsage]
 
 
@@ -89,12 +92,12 @@ def _parsed(info: bytes) -> dict[str, str]:
 
 
 def _servers(client: RmqClient, infos: Mapping[str, Mapping[str, str]]) -> Iterator[Check]:
+    settings: Mapping[str, Sequence[bytes]] = {}
+    with suppress(RmqError):
+        settings = _ask(client, "CONFIG", "GET", "save")
     for address, info in infos.items():
-        try:
-            pairs = _ask(client, "CONFIG", "GET", "save")[address]
-            save = bytes(pairs[1]).decode() if len(pairs) == 2 else None  # pyright: ignore[reportArgumentType]
-        except (RmqError, KeyError):
-            save = None
+        pairs = settings.get(address, ())  # none of a server that became a master in between
+        save = pairs[1].decode() if len(pairs) == 2 else None
         yield from judge_server(address, info, save)
     versions = {_version(info) for info in infos.values()}
     if len(versions) > 1:
@@ -131,20 +134,23 @@ def judge_server(address: str, info: Mapping[str, str], save: str | None) -> Ite
         yield Check(State.WARNING, subject, text, advice)
 
 
-def _clocks(client: RmqClient) -> Mapping[str, tuple[float, float]]:
-    """Return by server how far its clock is ahead of this machine's, and by how much this may be wrong, seconds."""
-    clocks: dict[str, tuple[float, float]] = {}
-    for address in _ask(client, "PING"):
-        began_s = time.time()
-        seconds, micros = _ask(client, "TIME")[address]
-        ended_s = time.time()
-        ahead_s = int(seconds) + int(micros) / 1e6 - (began_s + ended_s) / 2
-        clocks[address] = ahead_s, abs(ended_s - began_s) / 2
-    return clocks
+def read_clocks(ask: Callable[..., Mapping[str, Any]]) -> Mapping[str, tuple[float, float]]:
+    """Return by server how far its clock is ahead of this machine's, and by how much this may be wrong, seconds.
+
+    Args:
+        ask: Sends a command to every server that holds slots; returns the replies by address.
+    """
+    began_s = time.time()
+    times = ask("TIME")  # once: the servers may be others a moment later
+    ended_s = time.time()
+    here_s, doubt_s = (began_s + ended_s) / 2, abs(ended_s - began_s) / 2
+    return {
+        address: (int(seconds) + int(micros) / 1e6 - here_s, doubt_s) for address, (seconds, micros) in times.items()
+    }
 
 
 def judge_clocks(clocks: Mapping[str, tuple[float, float]]) -> Iterator[Check]:
-    """Compare the clocks of the servers with each other, and with this machine's; `clocks` is as `_clocks` returns."""
+    """Compare the servers' clocks with each other, and with this machine's; `clocks` is as `read_clocks` returns."""
     ahead = [ahead_s for ahead_s, _ in clocks.values()]
     doubt_s = max(doubt_s for _, doubt_s in clocks.values())
     advice = "synchronize the clocks, for example with chrony"
@@ -197,7 +203,8 @@ def _rights(client: RmqClient) -> Iterator[Check]:
     topics = client.topics()
     topic = next((each for each in topics if each.type.name != "STREAM"), None)
     if topic is None:
-        yield Check(State.UNKNOWN, "rights", "not checked: there is no topic yet")
+        lacking = "with a backlog to check with" if topics else "yet"
+        yield Check(State.UNKNOWN, "rights", f"not checked: there is no topic {lacking}")
         return
     try:
         user = next(iter(_ask(client, "ACL", "WHOAMI").values())).decode()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 import redis
 
 from rmq import PriorityMessage, RmqClient, Topic, TopicType
-from rmq._status.doctor import Check, State, judge_clocks, judge_server
+from rmq._status.doctor import Check, State, judge_clocks, judge_server, read_clocks
 from tests.support.cli import Cli
 from tests.support.core import TOPICS_KEY
 from tests.support.servers import RedisServer
@@ -51,6 +52,20 @@ def test_clocks_are_compared_as_closely_as_they_can_be_read() -> None:
     assert found == [(State.WARNING, "the servers' clocks differ by 1.2 s: slots are due by different clocks")]
 
 
+def test_clocks_are_read_once_whichever_servers_answer() -> None:
+    masters = iter(["old", "new", "newest"])  # a failover between any two commands
+
+    def ask(*command: str) -> dict[str, Any]:
+        assert command == ("TIME",)
+        return {next(masters): [b"1800000000", b"500000"]}
+
+    began_s = time.time()
+    [(address, (ahead_s, doubt_s))] = read_clocks(ask).items()
+    assert (address, next(masters)) == ("old", "new")
+    assert began_s - 0.001 <= 1_800_000_000.5 - ahead_s <= time.time() + 0.001
+    assert doubt_s >= 0
+
+
 def test_a_good_deployment_and_what_goes_wrong_in_it() -> None:
     with RedisServer(["appendonly yes", "maxmemory 100mb"]) as server, RmqClient(server.url) as client:
         cli = Cli(server.url)
@@ -74,6 +89,13 @@ def test_a_good_deployment_and_what_goes_wrong_in_it() -> None:
             raw.config_set("maxmemory-policy", "allkeys-lru")
             [refused] = checks(cli, 1)["failed"]
             assert "maxmemory-policy allkeys-lru" in refused["text"]
+
+
+def test_rights_are_checked_with_a_topic_that_has_a_backlog() -> None:
+    with RedisServer() as server, RmqClient(server.url) as client:
+        client.producer(Topic("shop.orders", TopicType.STREAM))
+        [unknown] = [each for each in checks(Cli(server.url))["unknown"] if each["subject"] == "rights"]
+        assert unknown["text"] == "not checked: there is no topic with a backlog to check with"
 
 
 def test_rights_that_a_user_lacks_are_named() -> None:
