@@ -13,6 +13,7 @@ import os
 import socket
 import threading
 from contextlib import suppress
+from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 
 from rmq._model.display import shown
@@ -26,6 +27,12 @@ READY = "ready"
 SILENT_S = 15.0
 """Seconds without a report after which a process counts as not ready. It reports each second."""
 
+MOST_MISSED = 30
+"""Seconds after which a process that no longer feeds the watchdog hangs: as WatchdogSec of the unit in deploy/systemd.
+
+They are counted by the looks of the supervisor, one a second, so that its group may be suspended for any time.
+"""
+
 _MOST_BYTES = 4_096
 
 
@@ -38,10 +45,13 @@ class ServiceManager:
         self._was_ready = False
 
     def report(self, health: Health) -> None:
-        """Feed the watchdog if the process is live; report changes of its status, and READY the first time."""
+        """Feed the watchdog if the process is live; report its status when it changes, and READY once.
+
+        One that is not live reports its status each time: otherwise its silence would hide the reason.
+        """
         status = READY if health.ready else "; ".join(health.reasons) or "a thread of a listener has ended"
         lines = ["WATCHDOG=1"] if health.live else []
-        if status != self._told:
+        if status != self._told or not health.live:
             lines.append(f"STATUS={shown(status)}")
         if health.ready and not self._was_ready:
             lines.append("READY=1")
@@ -50,17 +60,36 @@ class ServiceManager:
 
     def stopping(self) -> None:
         """Report that the process stops: from now on the manager waits for its end, not for the watchdog."""
-        self._send("STOPPING=1", "STATUS=waiting for running handlers")
+        self._send("STOPPING=1", "STATUS=waiting for running handlers", wait_s=1.0)
 
-    def _send(self, *lines: str) -> bool:
+    def _send(self, *lines: str, wait_s: float = 0.0) -> bool:
         if not self._address:
             return False
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-            sender.setblocking(False)
+            sender.settimeout(wait_s)
             sender.sendto("\n".join((*lines, f"X_PID={os.getpid()}")).encode()[:_MOST_BYTES], address)
             return True
         return False
+
+
+@dataclass(slots=True)
+class Reported:
+    """What a process has reported, written by the thread of `Reports`; the supervisor's clears `fed`, counts `missed`.
+
+    Attributes:
+        status: Its last status; empty before the first.
+        heard_s: When it last reported.
+        watched: Whether it is to feed the watchdog: from READY until STOPPING.
+        fed: Whether it has fed the watchdog since the supervisor last looked.
+        missed: Number of looks since it last fed the watchdog.
+    """
+
+    status: str = ""
+    heard_s: float = 0.0
+    watched: bool = False
+    fed: bool = False
+    missed: int = 0
 
 
 class Reports:
@@ -77,18 +106,25 @@ class Reports:
         self.path = os.path.join(self._folder.name, "notify")
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(self.path)
-        self._heard: dict[str, tuple[str, float]] = {}
+        self._heard: dict[str, Reported] = {}
         self._closed = False
         self._thread = threading.Thread(target=self._listen, name="rmq-reports", daemon=True)
         self._thread.start()
 
     def of(self, pid: int) -> str:
         """Return the present status of a process."""
-        status, heard_s = self._heard.get(str(pid), ("", 0.0))
-        silent_s = monotonic_s() - heard_s
-        if not status:
+        reported = self._heard.get(str(pid), Reported())
+        silent_s = monotonic_s() - reported.heard_s
+        if not reported.status:
             return "is starting"
-        return status if silent_s < SILENT_S else f"has not reported for {silent_s:.0f} s"
+        return reported.status if silent_s < SILENT_S else f"has not reported for {silent_s:.0f} s"
+
+    def hangs(self, pid: int) -> bool:
+        """Return whether a process has missed the watchdog too often since it was ready; to be asked each second."""
+        reported = self._heard.get(str(pid), Reported())
+        reported.missed = 0 if reported.fed or not reported.watched else reported.missed + 1
+        reported.fed = False
+        return reported.missed > MOST_MISSED
 
     def forget(self, pid: int) -> None:
         """Forget a process that has ended."""
@@ -109,5 +145,8 @@ class Reports:
             if self._closed:
                 return
             fields = dict(line.split("=", 1) for line in report if "=" in line)
-            pid = fields.get("X_PID", "")
-            self._heard[pid] = fields.get("STATUS", self._heard.get(pid, ("", 0.0))[0]), monotonic_s()
+            reported = self._heard.setdefault(fields.get("X_PID", ""), Reported())
+            reported.heard_s = monotonic_s()
+            reported.fed |= "WATCHDOG" in fields
+            reported.watched = (reported.watched or "READY" in fields) and "STOPPING" not in fields
+            reported.status = fields.get("STATUS", reported.status)

@@ -130,9 +130,13 @@ class Supervisor:
     def _reported(self) -> Health:
         total, reasons = len(self._children), list[str]()
         for child in self._children:
-            status = (
-                "is starting" if child.process is None or self._reports is None else self._reports.of(child.process.pid)
-            )
+            status = "is starting"
+            if child.process is not None and self._reports is not None:
+                pid = child.process.pid
+                status = self._reports.of(pid)
+                if self._reports.hangs(pid):
+                    log.error("process %d no longer feeds its watchdog (status: %s); killing it", pid, status)
+                    child.process.kill()
             if status != READY:
                 reasons.append(f"process {child.number + 1} of {total}: {status}")
         return Health(True, tuple(reasons))

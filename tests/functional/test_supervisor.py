@@ -101,6 +101,21 @@ def test_one_that_ends_is_restarted_and_all_end_together(tmp_path: Path) -> None
     assert time.monotonic() - started > 0.5
 
 
+def test_one_that_hangs_after_it_was_ready_is_killed_and_restarted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("rmq._processes.service_manager.MOST_MISSED", 1)
+    starts = tmp_path / "starts"
+    ready = "from rmq._processes.service_manager import ServiceManager; ServiceManager().report(rmq.Health(True))"
+    supervisor = Supervisor(
+        python(f"import time, rmq; open({str(starts)!r}, 'a').write('x'); {ready}; time.sleep(99)"), 1, 5
+    )
+    assert run_until(supervisor, lambda: starts.exists() and len(starts.read_text()) >= 2) == 0
+    assert len(starts.read_text()) >= 2
+    assert "no longer feeds its watchdog (status: ready); killing it" in caplog.text
+    assert "was killed by SIGKILL; restarting it in 0.5 s" in caplog.text
+
+
 @pytest.mark.parametrize("signals", [1, 2])
 def test_one_that_does_not_end_is_killed(signals: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rmq._processes.supervisor.GRACE_S", 0.2 if signals == 1 else 60.0)
