@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 
 from rmq._admin.control import Control
@@ -23,6 +23,7 @@ from rmq._model.schedules import (
     SchedulePut,
     check_schedule_name,
     due_after,
+    fields_of_runs,
     read_runs,
     read_schedule,
 )
@@ -107,11 +108,11 @@ class Schedules:
         for place in _PLACES:
             found |= {each.content: each for each in view.pages(0, place) if each.content not in found}
         flat: list[bytes] = self._connections.command("HGETALL", SCHEDULE_RUNS_KEY)
-        runs = dict(zip(flat[::2], flat[1::2], strict=True))
-        for name in sorted(runs.keys() - found.keys()):  # moved to a place that was read before
-            if (moved := _present(self._find(name.decode()))) is not None:
-                found[name] = moved
-        infos = [self._info(each, runs.get(name)) for name, each in sorted(found.items())]
+        runs = dict(zip(map(bytes.decode, flat[::2]), flat[1::2], strict=True))
+        for name in sorted({field.partition("/")[0] for field in runs} - {each.text for each in found.values()}):
+            if (moved := _present(self._find(name))) is not None:  # to a place that was read before
+                found[moved.content] = moved
+        infos = [self._info(each, map(runs.get, fields_of_runs(each.text))) for _, each in sorted(found.items())]
         return [info for info in infos if info is not None]
 
     def get(self, name: str) -> ScheduleInfo | None:
@@ -123,7 +124,7 @@ class Schedules:
         check_schedule_name(name)
         if not self._known.check(RECURRING) or (found := _present(self._find(name))) is None:
             return None
-        return self._info(found, self._connections.command("HGET", SCHEDULE_RUNS_KEY, name))
+        return self._info(found, self._connections.command("HMGET", SCHEDULE_RUNS_KEY, *fields_of_runs(name)))
 
     def remove(self, name: str, actor: str | None = None) -> bool:
         """Remove a schedule; return whether there was one. A message that was sent already is still delivered.
@@ -147,13 +148,14 @@ class Schedules:
             # in flight, or released since then; a release does not replace a message that was sent meanwhile
             Producer(self._connections, topic).send(FixedTimeMessage(name, delay="0s", body=REMOVED))
         else:
-            self._connections.command("HDEL", SCHEDULE_RUNS_KEY, name)
+            self._connections.command("HDEL", SCHEDULE_RUNS_KEY, *fields_of_runs(name))
         return was is not None and was.body != REMOVED
 
     def run_now(self, name: str, actor: str | None = None) -> bool:
         """Make a schedule due now, in addition to its times; return whether there is one.
 
-        `{scheduled}` is the time of this call. If it is due already, nothing changes.
+        `{scheduled}` is the time of this call, also if the topic refuses the message at first, or a worker dies with
+        it. If it is due already, or being sent, nothing changes.
 
         Args:
             name: Name of the schedule.
@@ -168,6 +170,7 @@ class Schedules:
         if not self._known.check(RECURRING) or (found := _present(self._find(name))) is None or found.body == REMOVED:
             return False
         topic = self._known.registered(RECURRING)
+        self._connections.command("HSET", SCHEDULE_RUNS_KEY, fields_of_runs(name)[1], found.now_ms)
         return Control(self._connections, topic, actor).promote(name) is not ControlResult.ABSENT
 
     def _find(self, name: str) -> Whereabouts:
@@ -218,19 +221,19 @@ class Schedules:
                 continue
         raise RmqError(f"schedule {schedule.name} was due before it reached Redis, {MOST_TRIES} times in a row")
 
-    def _info(self, message: PeekedMessage, run: bytes | None) -> ScheduleInfo | None:
+    def _info(self, message: PeekedMessage, stored: Iterable[bytes | None]) -> ScheduleInfo | None:
         try:
             schedule = read_schedule(message.content, message.body)
         except UnreadableDocumentError:
             return None
-        last = read_runs(run)
+        runs = read_runs(*stored)
         due_ms = message.due_ms if message.place == "store" else None
         if due_ms is None:
-            due_ms = due_after(schedule, last)
+            due_ms = due_after(schedule, runs)
         error = ""
         if message.place == "retry" and (failure := self._find(schedule.name).failure) is not None:
             error = f"{failure.type}: {failure.message}"
-        return ScheduleInfo(schedule, due_ms, message.now_ms, *last, error)
+        return ScheduleInfo(schedule, due_ms, message.now_ms, runs.due_ms, runs.sent_ms, error)
 
 
 def _present(found: Whereabouts) -> PeekedMessage | None:

@@ -29,7 +29,7 @@ from rmq._listening.watcher import Watcher
 from rmq._listening.worker import Worker
 from rmq._model.deliveries import Delivery
 from rmq._model.outcomes import ACKED, Outcome, Verb, describe
-from rmq._model.schedules import RECURRING, REMOVED, Schedule, due_after, read_runs, read_schedule
+from rmq._model.schedules import RECURRING, REMOVED, Schedule, due_after, fields_of_runs, read_runs, read_schedule
 from rmq._model.times import monotonic_s
 from rmq._model.topics import WhenFull
 from rmq._sending.producer import Producer
@@ -60,7 +60,7 @@ class ScheduleRunner:
     def __call__(self, delivery: Delivery) -> None:
         """Handle a delivery of the topic of the schedules: afterwards it has an outcome."""
         if delivery.body == REMOVED:
-            self._connections.command("HDEL", SCHEDULE_RUNS_KEY, delivery.content)
+            self._connections.command("HDEL", SCHEDULE_RUNS_KEY, *fields_of_runs(delivery.text))
             return
         try:
             schedule = read_schedule(delivery.content, delivery.body)
@@ -75,9 +75,10 @@ class ScheduleRunner:
 
     def _run(self, schedule: Schedule, delivery: Delivery) -> Outcome:
         """Send the message if its time has come; return the outcome of the delivery."""
-        now_ms, due_ms = delivery.claimed_ms, delivery.due_ms
-        if due_ms is None:  # after an expired lease, or a failure
-            due_ms = due_after(schedule, read_runs(self._connections.command("HGET", SCHEDULE_RUNS_KEY, schedule.name)))
+        now_ms, due_ms, fields = delivery.claimed_ms, delivery.due_ms, fields_of_runs(schedule.name)
+        if due_ms is None or schedule.next_ms(due_ms - 1) != due_ms:  # an expired lease, a failure, or a run by hand
+            runs = read_runs(*self._connections.command("HMGET", SCHEDULE_RUNS_KEY, *fields))
+            due_ms = min(filter(None, (due_ms, due_after(schedule, runs))), default=None)
         next_ms = due_ms
         if due_ms is not None and due_ms <= now_ms:
             if schedule.catch_up:
@@ -86,7 +87,8 @@ class ScheduleRunner:
             producer = self._producer(schedule)
             producer.send(schedule.message(producer.topic, due_ms))
             with suppress(RmqError):  # a full Redis: the next time is known all the same, unless this process dies
-                self._connections.command("HSET", SCHEDULE_RUNS_KEY, schedule.name, f"{due_ms} {now_ms}")
+                self._connections.command("HDEL", SCHEDULE_RUNS_KEY, fields[1])
+                self._connections.command("HSET", SCHEDULE_RUNS_KEY, fields[0], f"{due_ms} {now_ms}")
         return ACKED if next_ms is None else Outcome(Verb.RELEASE, due_ms=next_ms)
 
     def _producer(self, schedule: Schedule) -> Producer:

@@ -18,7 +18,7 @@ from enum import Enum
 from functools import lru_cache
 from importlib.util import find_spec
 from itertools import takewhile
-from typing import Any
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 from rmq._model.display import brief
@@ -293,22 +293,47 @@ def read_schedule(name: bytes, body: bytes | None) -> Schedule:
         raise UnreadableDocumentError(f"{what} cannot be read: {type(error).__name__}: {error!s:.300}") from None
 
 
-LastRun = tuple[int | None, int | None]
-"""The last due time that was sent and when it was sent, epoch ms; `None` where there was none."""
+class Runs(NamedTuple):
+    """What is kept beside the topic about the runs of a schedule, epoch ms; `None` where there was none.
+
+    Attributes:
+        due_ms: The last due time that was sent.
+        sent_ms: When it was sent.
+        asked_ms: When a run by hand was asked for that may not have been sent.
+    """
+
+    due_ms: int | None = None
+    sent_ms: int | None = None
+    asked_ms: int | None = None
 
 
-def read_runs(stored: bytes | None) -> LastRun:
-    """Parse what is kept beside the topic about the last due time of a schedule."""
+def fields_of_runs(name: str) -> tuple[str, str]:
+    """Return the fields with what is kept about the runs of a schedule: its last run, and when one was asked for."""
+    return name, f"{name}/asked"  # no name has a slash
+
+
+def read_runs(last: bytes | None, asked: bytes | None) -> Runs:
+    """Parse the values of the fields of `fields_of_runs`."""
+    asked_ms = int(asked) if asked is not None and asked.isdigit() else None
     try:
-        due_ms, sent_ms = map(int, (stored or b"").split())
+        due_ms, sent_ms = map(int, (last or b"").split())
     except ValueError:
-        return None, None
-    return due_ms, sent_ms
+        return Runs(asked_ms=asked_ms)
+    return Runs(due_ms, sent_ms, asked_ms)
 
 
-def due_after(schedule: Schedule, last: LastRun) -> int | None:
-    """Return the due time of a schedule that has lost it: the first one after the last one that was sent."""
-    return schedule.next_ms(max(schedule.since_ms, last[0] or 0))
+def due_after(schedule: Schedule, runs: Runs) -> int | None:
+    """Return the due time of a schedule that has lost it, as it is after an expired lease or a failure.
+
+    It is the first one after the last one that was sent; without `catch_up`, after the last send, since one message
+    stands for all that were missed. If a run by hand was asked for before, and since the last send, it is that time.
+    """
+    sent_ms = runs.sent_ms or 0
+    due_ms = schedule.next_ms(max(schedule.since_ms, runs.due_ms or 0, 0 if schedule.catch_up else sent_ms))
+    asked_ms = runs.asked_ms
+    if asked_ms is None or asked_ms <= sent_ms or asked_ms < schedule.since_ms:
+        return due_ms
+    return asked_ms if due_ms is None else min(asked_ms, due_ms)
 
 
 @dataclass(frozen=True, slots=True)

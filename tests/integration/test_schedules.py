@@ -30,6 +30,7 @@ from rmq import (
     scan,
     scheduled,
 )
+from rmq._broker.keys import SCHEDULE_RUNS_KEY
 from rmq._model.schedules import RECURRING
 from rmq.testing import Clock, Server, run_schedules, run_until_empty, sent
 from tests.support.waiting import wait_until
@@ -275,6 +276,98 @@ def test_a_run_by_hand_comes_in_addition(rmq: RmqClient, clock: Clock) -> None:
     clock.advance("2h")
     assert rmq.schedules.run_now("hourly")  # it is late already
     assert rmq.schedules.list()[0].next == datetime(2036, 3, 1, 11, tzinfo=UTC)
+
+
+DAILY = Schedule("daily", JOBS, "job:{scheduled}", every="1d")
+
+
+@pytest.mark.parametrize("catch_up", [False, True])
+def test_a_run_by_hand_that_is_refused_comes_again(rmq: RmqClient, clock: Clock, catch_up: bool) -> None:
+    small = Topic("small", TopicType.FIXED_TIME, max_backlog=1, when_full=WhenFull.REFUSE)
+    refusing = Refusing(rmq, clock, small)
+    rmq.schedules.put(Schedule("daily", small, "job:{scheduled}", every="1d", catch_up=catch_up))
+    clock.advance("1h")
+    refusing.fill()
+    assert rmq.schedules.run_now("daily")
+    clock.advance("2s")
+    with pytest.raises(AssertionError, match="BacklogFullError"):
+        run_schedules(rmq)
+    [info] = rmq.schedules.list()
+    assert (info.next, info.late_ms) == (datetime(2036, 3, 1, 11, 20, tzinfo=UTC), 2_000)
+    refusing.empty()
+    clock.advance("6s")
+    assert run_schedules(rmq) == 1
+    assert contents(rmq, small) == ["job:2036-03-01T11:20:00+00:00"]
+    assert rmq.schedules.list()[0].next == datetime(2036, 3, 2, tzinfo=UTC)
+    acknowledge(rmq, clock, small)
+    clock.advance("1m")
+    rmq.control(RECURRING).promote("daily")
+    kill_after_claim(rmq, clock)
+    run_schedules(rmq)
+    assert contents(rmq, small) == []
+    assert rmq.schedules.list()[0].next == datetime(2036, 3, 2, tzinfo=UTC)
+
+
+def test_a_run_by_hand_survives_a_worker_that_dies(rmq: RmqClient, clock: Clock) -> None:
+    rmq.schedules.put(DAILY)
+    clock.advance("1h")
+    assert rmq.schedules.run_now("daily")
+    clock.advance("2s")
+    kill_after_claim(rmq, clock)
+    assert rmq.schedules.get("daily") == rmq.schedules.list()[0]
+    assert rmq.schedules.list()[0].late_ms == 33_000
+    assert run_schedules(rmq) == 1
+    assert contents(rmq) == ["job:2036-03-01T11:20:00+00:00"]
+    assert rmq.schedules.list()[0].next == datetime(2036, 3, 2, tzinfo=UTC)
+
+
+def test_a_run_by_hand_has_one_time_also_if_it_is_sent_twice(rmq: RmqClient, clock: Clock) -> None:
+    """The time of the call, not that at which the schedule became due by it: equal contents merge."""
+    rmq.schedules.put(DAILY)
+    assert rmq.schedules.run_now("daily")
+    clock.advance("5s")
+    rmq.control(RECURRING).reschedule("daily", due_in="1s")
+    clock.advance("2s")
+    assert run_schedules(rmq) == 1
+    assert contents(rmq) == ["job:2036-03-01T10:20:00+00:00"]
+
+
+def test_a_run_by_hand_while_a_schedule_waits_for_its_retry_is_sent(rmq: RmqClient, clock: Clock) -> None:
+    rmq.schedules.put(DAILY)
+    with rmq.consumer(RECURRING) as consumer:
+        clock.advance("14h")
+        [delivery] = consumer.poll()
+        run_by = f"{datetime(2036, 3, 2, tzinfo=UTC).timestamp() * 1_000:.0f} {clock.now_ms}"
+        rmq._connections.command("HSET", SCHEDULE_RUNS_KEY, "daily", run_by)  # pyright: ignore[reportPrivateUsage]
+        delivery.nack(delay="1h", error="it was sent, but the release failed")
+    clock.advance("1m")
+    assert rmq.schedules.run_now("daily")
+    assert run_schedules(rmq) == 1
+    assert contents(rmq) == ["job:2036-03-02T00:21:00+00:00"]
+    assert rmq.schedules.list()[0].next == datetime(2036, 3, 3, tzinfo=UTC)
+
+
+def test_a_run_by_hand_of_an_earlier_schedule_of_the_name_is_not_sent(rmq: RmqClient, clock: Clock) -> None:
+    rmq.schedules.put(HOURLY)
+    assert rmq.schedules.run_now("hourly")
+    clock.advance("1m")
+    assert rmq.schedules.put(Schedule("hourly", JOBS, "other", every="2h")) is SchedulePut.CHANGED
+    kill_now(rmq, clock)
+    run_schedules(rmq)
+    assert contents(rmq) == []
+    assert rmq.schedules.list()[0].next == datetime(2036, 3, 1, 12, tzinfo=UTC)
+
+
+def test_one_message_stands_for_all_missed_times_also_if_its_worker_dies(rmq: RmqClient, clock: Clock) -> None:
+    """A worker that dies after it has noted the run, and before the release, leaves no second message."""
+    rmq.schedules.put(HOURLY)
+    clock.advance("5h")
+    assert run_schedules(rmq) == 1
+    acknowledge(rmq, clock)
+    kill_now(rmq, clock)
+    run_schedules(rmq)
+    assert contents(rmq) == []
+    assert rmq.schedules.list()[0].next == datetime(2036, 3, 1, 16, tzinfo=UTC)
 
 
 def test_a_removed_schedule_is_gone(rmq: RmqClient, clock: Clock) -> None:

@@ -79,7 +79,7 @@ PLANTED = (
     Planted(
         "the due time is forgotten when a worker dies",
         "test_a_killed_worker_leaves_the_same_due_time",
-        ((_RUNNER, "            due_ms = due_after(", "            due_ms = now_ms or due_after("),),
+        ((_RUNNER, "due_ms = min(filter(", "due_ms = now_ms or min(filter("),),
     ),
     Planted(
         "only the last missed time is sent after a kill",
@@ -94,7 +94,22 @@ PLANTED = (
     Planted(
         "a schedule that is removed in flight comes back",
         "test_a_schedule_is_removed_while_it_is_in_flight",
-        ((_ADMIN, "cancel(name) is ControlResult.IN_FLIGHT:", "cancel(name) is None:"),),
+        ((_ADMIN, "if result is ControlResult.IN_FLIGHT or _present(", "if result is None and _present("),),
+    ),
+    Planted(
+        "a copy that is in flight is overlooked where another one is removed",
+        "test_a_schedule_is_removed_while_it_is_in_flight_and_was_changed",
+        ((_ADMIN, "is ControlResult.IN_FLIGHT or _present(", "is ControlResult.IN_FLIGHT and _present("),),
+    ),
+    Planted(
+        "a run by hand is forgotten when its worker dies",
+        "test_a_run_by_hand_survives_a_worker_that_dies",
+        ((_MODEL, "return asked_ms if due_ms is None else min(asked_ms, due_ms)", "return due_ms"),),
+    ),
+    Planted(
+        "missed times that one message stood for are sent when its worker dies",
+        "test_one_message_stands_for_all_missed_times_also_if_its_worker_dies",
+        ((_MODEL, "0 if schedule.catch_up else sent_ms", "0"),),
     ),
 )  # fmt: skip
 
