@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from functools import lru_cache
 from importlib.util import find_spec
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -198,13 +198,18 @@ class Schedule:
 
     def newest_missed_ms(self, due_ms: int, now_ms: int) -> int:
         """Return the time from which `catch_up` goes on: `due_ms`, or the oldest of the latest 1,000 missed times."""
-        if isinstance(self.every, timedelta):
-            every_ms = self.every // timedelta(milliseconds=1)
-            return max(due_ms, due_ms + ((now_ms - due_ms) // every_ms - MOST_MISSED + 1) * every_ms)
-        if now_ms - due_ms < MOST_MISSED * 60_000:  # cron's times are a minute apart at least
+        least = self.every if isinstance(self.every, timedelta) else timedelta(minutes=1)  # from one time to the next
+
+        def missed(since_ms: int) -> Iterator[int]:
+            return takewhile(lambda time_ms: time_ms <= now_ms, self._times(since_ms))
+
+        span_ms, latest = MOST_MISSED * (least // timedelta(milliseconds=1)), deque[int]()
+        if now_ms - due_ms < span_ms or next(islice(missed(due_ms), MOST_MISSED - 1, None), None) is None:
             return due_ms
-        missed = takewhile(lambda time_ms: time_ms <= now_ms, self._times(due_ms - 1))
-        return deque(missed, MOST_MISSED)[0]
+        while len(latest) < MOST_MISSED:  # it goes back until there are enough: after years most times need no look
+            latest = deque(missed(max(due_ms, now_ms - span_ms)), MOST_MISSED)
+            span_ms *= 2
+        return latest[0]
 
     def _times(self, after_ms: int) -> Iterator[int]:
         start_ms = 0 if self.start is None else instant_ms(self.start, "start")

@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from rmq import InvalidValueError, Schedule, Topic, TopicType, UnreadableDocumentError
+from rmq._model import schedules
 from rmq._model.schedules import MOST_MISSED, read_schedule
 
 CHANGES = """
@@ -160,6 +161,37 @@ def test_after_a_long_standstill_the_latest_thousand_times_are_left(options: dic
         options["every" if "every" in options else "cron"] == "7s"
         or schedule.newest_missed_ms(near_ms, now_ms) == near_ms
     )
+
+
+@pytest.mark.parametrize("options", [{"cron": "7 3 * * *"}, {"cron": "* * 1 * *"}, {"every": "1h"}])
+@pytest.mark.parametrize("days", [1, 3, 40, 100])
+def test_missed_times_count_from_one_that_is_not_of_the_rule(options: dict[str, Any], days: int) -> None:
+    """As after a run by hand. The latest thousand times are those of the rule; fewer are all there."""
+    schedule, now_ms = Schedule("s", "t", "c", **options), 1_790_000_000_123
+    due_ms, missed = now_ms - days * 86_400_000 + 17, list[int]()
+    time_ms = due_ms
+    while (time_ms := schedule.next_ms(time_ms) or 0) <= now_ms:
+        missed.append(time_ms)
+    expected_ms = missed[-MOST_MISSED] if len(missed) >= MOST_MISSED else due_ms
+    assert schedule.newest_missed_ms(due_ms, now_ms) == expected_ms
+
+
+def test_times_of_a_standstill_of_years_are_not_all_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed = 0
+
+    def counted(*args: Any) -> Iterator[int]:
+        nonlocal computed
+        for each in all_times(*args):
+            computed += 1
+            yield each
+
+    all_times = schedules._cron_times  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(schedules, "_cron_times", counted)
+    schedule, now_ms = Schedule("s", "t", "c", cron="*/5 * * * *"), 1_790_000_000_123
+    due_ms = schedule.next_ms(now_ms - 3 * 366 * 86_400_000) or 0
+    computed = 0
+    assert schedule.newest_missed_ms(due_ms, now_ms) == now_ms // 300_000 * 300_000 - 999 * 300_000
+    assert computed < 6 * MOST_MISSED
 
 
 @pytest.mark.parametrize(
