@@ -76,9 +76,9 @@ def _table_of(path: Path) -> Mapping[str, Any] | None:
     if path.name != "pyproject.toml":
         return document
     tools = document.get("tool")
-    table = tools.get("rmq") if isinstance(tools, dict) else None
+    table: Any = cast("dict[str, Any]", tools).get("rmq") if isinstance(tools, dict) else None
     _check(table is None or isinstance(table, dict), path, "tool.rmq", "must be a table, [tool.rmq]")
-    return table
+    return cast("Mapping[str, Any] | None", table)
 
 
 def _checked(path: Path, table: Mapping[str, Any], parameters: Mapping[str, Mapping[str, Any]]) -> SettingsFile:
