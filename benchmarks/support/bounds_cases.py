@@ -35,7 +35,9 @@ from tests.support.core import (
     JOINED_SLOTS,
     MAX_DEFINITION_BYTES,
     MINUTES,
+    MOST_SLOTS,
     MOST_WEIGHT,
+    OWNERS_KEYS,
     PIGGYBACKED_NACKS,
     RESUME_BATCH,
     TOPICS_KEY,
@@ -331,6 +333,13 @@ def take_lock(_: Place, __: Any) -> Call[Any]:
     return shared.take_lock(HISTORY_LOCK_KEY, "minute", "me", 60_000, "period")
 
 
+def list_children(place: Place, _: Any) -> Call[Any]:
+    """List the owner nodes of the most slots that one worker may have."""
+    place.client.hset(OWNERS_KEYS["nodes"], "", "1 1 0 0 ")
+    place.zset(OWNERS_KEYS["tree"], [b"\0%05d" % number for number in range(MOST_SLOTS)], 0, step=0)
+    return shared.keep_nodes(0, 60_000, ["children", "", "", ""], 0, 0, changes=False)
+
+
 SEARCH = on(viewing.search, b"*", search.MOST, ("0", "0", "0", "0"))
 DEAD = put(Place.dead, MAX_BATCH)
 
@@ -357,6 +366,7 @@ STEERING = [
     small("workers", "1,000", reports, lambda *_: shared.workers()._replace(parse=len)),
     small("take_tokens", "1,000", empty, lambda place, _: shared.take_tokens(place.topic, MAX_BATCH), max_rate=1_000),
     small("take_lock", "a minute", empty, take_lock),
+    small("keeper", "the children of 16,384 slots", empty, list_children),
     small("history_write", "a full ring from a clock that was ahead", empty, write_history),
     small("registry_read", "the most names, the longest definitions", empty, read_definitions),
     small("registry_define", "the longest definition", empty, define),

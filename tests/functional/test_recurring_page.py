@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PROGRAMS = {path.stem: path for path in sorted((ROOT / "examples/recurring").glob("*.py"))}
+PROGRAMS = {
+    name: ROOT / f"examples/recurring/{name}.py" for name in ("hourly_report", "nightly_job", "one_after_another")
+}
 PAGE = (ROOT / "docs/guide/recurring.md").read_text("utf-8")
 SECTION = re.compile(
     r"```python\n(?P<program>[^`]*)```\n\n```\n(?P<output>[^`]*)```\n\n\[`\w+\.py`\]\([^)]*/(?P<name>\w+)\.py\)"

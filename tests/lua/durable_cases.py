@@ -11,7 +11,7 @@ from tests.lua import cases, stream_cases
 from tests.lua.cases import script_of
 from tests.lua.test_refused_hints import CASES as SPARK
 from tests.support.bindings import MODULES, bound_in
-from tests.support.core import TOPICS_KEY, Call, EncodedMessage, default_scripts, encode, registry, streams
+from tests.support.core import TOPICS_KEY, Call, EncodedMessage, default_scripts, encode, registry, shared, streams
 from tests.support.slots import SlotUnderTest
 
 ENTRIES = [EncodedMessage(0, b"a", 0, b"A")]
@@ -47,6 +47,7 @@ CASES: dict[str, Make] = {
     "adopt of one that has moved": lambda slot, full: SPARK["adopt"][1](slot.topic)._replace(args=("old", "zk")),
     "pause: resume": lambda slot, full: SPARK["pause"][1](slot.topic),
     "pause: pause": lambda slot, full: cases.WRITERS["pause"][1](slot.topic),
+    "keeper": lambda slot, full: shared.keep_nodes(0, 10_000, ["create", "/a", "x", 1], 0, 0, changes=True),
     "registry_define": _define(b"there", b"new"),
     "registry_define of the same": _define(b"there", b"there"),
     "stream_send with ids": _of_stream(

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from typer.testing import CliRunner
 
@@ -62,7 +63,8 @@ class Cli:
         self, *args: str, stdin: str | bytes = b"", code: int = 0, env: Mapping[str, str] | None = None
     ) -> Ran:
         """Run a command in this process; check its exit code."""
-        result = CliRunner().invoke(app, args, input=stdin, env={**self.env, **(env or {})}, prog_name="rmq")
+        with patch.dict(os.environ):  # a worker keeps its settings from its processes
+            result = CliRunner().invoke(app, args, input=stdin, env={**self.env, **(env or {})}, prog_name="rmq")
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         ran = Ran(result.exit_code, result.stdout, result.stderr)

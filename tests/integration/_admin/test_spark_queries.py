@@ -96,7 +96,7 @@ def test_what_cannot_be_read_is_passed_over_and_hides_nothing(
     redis_client.hset(key, mapping=bad)
     with caplog.at_level(logging.WARNING, "rmq.spark"):
         assert [query.name for query in client.inspect(topic).spark_queries()] == ["abc"]
-    assert sum(record.message.startswith("ignored: ") for record in caplog.records) == 4
+    assert sum(record.getMessage().startswith("ignored: ") for record in caplog.records) == 4
 
 
 def test_prometheus_reads_them_also_of_streams(

@@ -335,11 +335,11 @@ async def test_what_a_task_has_settled_before_its_timeout_is_not_lost(
     redis_url: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rmq.aio.listener.TaskWorker.grace_s", 0.0)
-    topic = make_topic(TopicType.PRIORITY, slots=1, lease=SECOND, retry=ImmediateRetry())
+    topic = make_topic(TopicType.PRIORITY, slots=1, lease="4s", retry=ImmediateRetry())
     go_on, calls, lost = asyncio.Event(), list[list[str]](), list[str]()
     async with aio.RmqClient(redis_url) as client:
 
-        @client.listener(topic, batch=10, timeout="100ms", on_lost=lambda delivery: lost.append(delivery.text))
+        @client.listener(topic, batch=10, timeout="2s", on_lost=lambda delivery: lost.append(delivery.text))
         async def handle(given: list[aio.Delivery]) -> None:
             calls.append([each.text for each in given])
             if len(calls) == 1:

@@ -56,7 +56,8 @@ def view(monkeypatch: pytest.MonkeyPatch) -> View:
         def awaited(self, _topic: str) -> frozenset[int]:
             return frozenset()
 
-        def fenced(self, epoch: int, ensemble: str) -> None:
+        def fenced(self, epoch: int, ensemble: str, slot: tuple[str, int]) -> None:
+            del slot
             assert ensemble == ENSEMBLE
             shown.fenced.append(epoch)
 
