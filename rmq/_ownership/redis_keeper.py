@@ -70,6 +70,7 @@ class RedisKeeper:
         wake: Called, from any thread, when a round is due. Must not block.
         broken: Called when a call has failed. Must not block.
         doubt: Called when Redis was found to have lost transactions, as a failover can.
+        ended: Called when Redis has said that a session has ended.
         runtime: Threads, but in tests.
     """
 
@@ -83,6 +84,7 @@ class RedisKeeper:
         wake: Callable[[], None],
         broken: Callable[[], None],
         doubt: Callable[[], None],
+        ended: Callable[[], None],
         runtime: Runtime = THREADS,
     ) -> None:
         self.session_timeout_s = options.session_timeout_s
@@ -97,7 +99,7 @@ class RedisKeeper:
         self._connections = Connections(
             url, timeout_s=timeout_s, deadline_s=timeout_s / 2, durability=durability, runtime=runtime
         )
-        self._wake, self._broken, self._doubt = wake, broken, doubt
+        self._wake, self._broken, self._doubt, self._ended = wake, broken, doubt, ended
         self._hints = _Hints(self._connections, self._take_hint)
         self._lock = runtime.lock()
         self._last = 0  # the last session
@@ -192,6 +194,8 @@ class RedisKeeper:
             keys = OWNERS_KEYS["nodes"].replace("nodes", "*")
             raise CoordinationError(f"Redis refuses to keep the owners of slots in {keys}: {error}") from error
         self.known = max(self.known, state.number)
+        if session and not state.session:
+            self._ended()
         if state.era != self._era:
             before, self._era = self._era, state.era
             if before >= 0:
@@ -272,7 +276,8 @@ class RedisCoordinator(Coordinator):
 
     def __init__(self, url: RedisUrl, options: RedisOwners) -> None:
         def connect(wake: Callable[[], None], broken: Callable[[], None]) -> RedisKeeper:
-            return RedisKeeper(url, options, wake, broken, self._doubt, self._runtime)
+            ended = lambda: self._rounds.session_ended()  # noqa: E731 - the rounds are made later
+            return RedisKeeper(url, options, wake, broken, self._doubt, ended, self._runtime)
 
         self.on_change: Callable[[], None] | None = None
         self.worker_id = options.worker_id or process_name()

@@ -76,6 +76,12 @@ class Rounds:
         """Invalidate the snapshot at once. Called only from kazoo's thread."""
         self._breaks += 1
 
+    def session_ended(self) -> None:
+        """Count all slots as lost at once, also those that are drained; the next round publishes it."""
+        with self.lock:
+            self._machine.contacted(-1, -inf)  # a session that does not exist owns nothing
+            self._deadline_s = self._machine.deadline_s
+
     # --- for the coordinator's thread
 
     def pause_s(self) -> float:
@@ -116,8 +122,7 @@ class Rounds:
 
     def end(self) -> None:
         """Drop all ownership: the session has ended."""
-        with self.lock:
-            self._machine.contacted(-1, -inf)  # a session that does not exist owns nothing
+        self.session_ended()
         self._publish(self._breaks)
 
     def _round(self, session: int, breaks: int) -> bool:

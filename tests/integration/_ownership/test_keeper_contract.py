@@ -83,7 +83,7 @@ def open_session(request: pytest.FixtureRequest, redis_url: str, redis_client: r
         elif request.param == "redis":
             stack.callback(redis_client.delete, *OWNERS_KEYS.values())
             url, owners, told = parse_url(redis_url), RedisOwners(60), lambda: None
-            make = lambda: RealSession(RedisKeeper(url, owners, told, told, told))  # noqa: E731
+            make = lambda: RealSession(RedisKeeper(url, owners, told, told, told, told))  # noqa: E731
         else:
             nodes = SimulatedZooKeeper(60.0)
             make = lambda: SimulatedSession(nodes)  # noqa: E731

@@ -12,12 +12,13 @@ import redis
 from rmq import RedisOwners
 from rmq._model.times import monotonic_s
 from rmq._ownership.machine import WorkerMachine
-from rmq._ownership.redis_keeper import RedisKeeper
+from rmq._ownership.redis_keeper import RedisCoordinator, RedisKeeper
 from rmq._ownership.requests import UNKNOWN, Children, Create, Get, Look, Sync
 from rmq._ownership.values import Stat
 from tests.simulation.planting import edited, resolved
 from tests.support.core import OWNERS_KEYS, parse_url
 from tests.support.servers import RedisServer
+from tests.support.waiting import wait_until
 
 SLOT = ("t", 0)
 
@@ -26,8 +27,9 @@ class Watched:
     """A keeper, and the calls that it has sent."""
 
     def __init__(self, url: str) -> None:
-        self.broke, self.doubts = 0, 0
-        self.keeper: Any = RedisKeeper(parse_url(url), RedisOwners(60), lambda: None, self._break, self._doubt)
+        self.broke, self.doubts, self.ends = 0, 0, 0
+        told: Any = (lambda: None, self._break, self._doubt, self._end)
+        self.keeper: Any = RedisKeeper(parse_url(url), RedisOwners(60), *told)
         self.sent: list[float] = []
         run = self.keeper._connections.run
 
@@ -44,6 +46,9 @@ class Watched:
 
     def _doubt(self) -> None:
         self.doubts += 1
+
+    def _end(self) -> None:
+        self.ends += 1
 
     def ask(self, *requests: Any, heard: Callable[[float], None] | None = None) -> Any:
         return self.keeper.carry_out(self.keeper.session, requests, heard)
@@ -124,12 +129,48 @@ def test_a_redis_that_is_gone_breaks_the_connection_and_resumes_the_session() ->
         session = watched.keeper.session
         server.kill()
         assert watched.ask(Sync(), Look("/a")) == [UNKNOWN, UNKNOWN]
-        assert (watched.keeper.session, watched.broke) == (None, 1)
+        assert (watched.keeper.session, watched.broke, watched.ends) == (None, 1, 0)
         assert watched.keeper.refusal
         server.start()
         watched.keeper.renew()
         assert watched.keeper.session == session
         watched.keeper._connections.close()
+
+
+def test_who_hears_that_its_session_has_ended_owns_nothing_at_once() -> None:
+    """Also not while it drains; but a connection that breaks says nothing about the session."""
+    with RedisServer(["appendonly yes"]) as server:
+        coordinator: Any = RedisCoordinator(parse_url(server.url), RedisOwners(60))
+        step: Callable[[], bool] = coordinator._rounds.step
+
+        def ownership() -> Any:
+            wait_until(step)
+            return wait_until(lambda: step() and coordinator.owned().get(SLOT))
+
+        def end_session() -> None:
+            with server.connect() as client:
+                client.zrem(OWNERS_KEYS["sessions"], coordinator._keeper._last)
+
+        wait_until(step)
+        coordinator.register_topic("t", '{"slots":1,"version":4,"min_reader":4}')
+        coordinator.consume("t", 1)
+        owned = ownership()
+        assert coordinator.still_owner(owned)
+        end_session()
+        assert not step()
+        assert (coordinator.owned(), coordinator.still_owner(owned)) == ({}, False), "said in a round"
+
+        with server.connect() as client:  # the nodes of the session that was taken away by hand
+            client.delete(*OWNERS_KEYS.values())
+        owned = ownership()
+        server.kill()
+        assert not step()
+        assert (coordinator.owned(), coordinator.still_owner(owned)) == ({}, True), "nothing was said"
+        server.start()
+        end_session()
+        assert not step()
+        assert (coordinator.owned(), coordinator.still_owner(owned)) == ({}, False), "said to who would resume it"
+        coordinator._keeper._connections.close()
 
 
 def machine_that_owns() -> WorkerMachine:
