@@ -19,6 +19,7 @@ from rmq import (
     DeadFilter,
     DeadLetters,
     GroupDead,
+    Inspection,
     Redriven,
     Topic,
     TopicType,
@@ -184,8 +185,7 @@ class Actions:
         if name == "purge":
             return counted(getattr(view.stats(), "backlog" if _state(form) == "store" else "waiting"), "message")
         if name == "cancel-matching":
-            found = self._reader.client.control(topic).cancel_matching(_field(form, "pattern"), dry_run=True)
-            return counted(found.cancelled, "message")
+            return _at_most(_matches(view, _field(form, "pattern")), "message")
         where = _filter(form)
         if where == DeadFilter():
             return counted(view.stats().dead, "dead message")
@@ -267,15 +267,16 @@ CHANGES: dict[str, Callable[[Control, bytes, bytes | None, Form], ControlResult 
 PLACES = {"store": "the backlog", "retry": "the messages that wait for a retry"}
 """States that can be purged, with their descriptions."""
 
-ALIVE, DEAD = ("store", "retry"), ("dead",)
+ALIVE: tuple[Literal["store", "retry"], ...] = ("store", "retry")
+DEAD = ("dead",)
 SELECTED = {"cancel": ALIVE, "promote": ALIVE, "redrive": DEAD, "purge-dead": DEAD}
 """Actions on the selected messages of a list -> states of the messages that they change."""
 
 MOST_FIELDS = 120
 """Maximum number of fields of a form: a page of selected messages, and a few more."""
 
-MOST_COUNTED = 10_000
-"""Number up to which matching messages are counted before an action."""
+MOST_COUNTED, PAGE = 10_000, 1_000
+"""Number up to which matching messages are counted before an action, and of those that are read at once."""
 
 VERBS = {
     "cancel-selected": "Cancel", "promote-selected": "Promote", "redrive-selected": "Redrive",
@@ -344,6 +345,17 @@ def _selected(action: str, form: Form) -> list[tuple[int, bytes]]:
     picked = [value.partition(":") for name, value in form.items() if name.startswith("pick")]
     parts = [rest.partition(":") for place, _, rest in picked if place in SELECTED[action]]
     return [(whole_number(slot, "slot"), from_hex(content)) for slot, _, content in parts]
+
+
+def _matches(view: Inspection, pattern: str) -> int:
+    """Count the matching messages that are queued or wait for a retry, until they are more than `MOST_COUNTED`."""
+    found, cursor = 0, None
+    while found <= MOST_COUNTED:
+        page = view.search(pattern, places=ALIVE, cursor=cursor, limit=PAGE)
+        found, cursor = found + len(page.messages), page.cursor
+        if cursor is None:
+            break
+    return found
 
 
 def _state(form: Form) -> Literal["store", "retry"]:

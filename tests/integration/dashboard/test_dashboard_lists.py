@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
 import pytest
+import redis
 
 from rmq import FixedTimeMessage, PriorityMessage, RmqClient, Topic, TopicType
 from rmq.dashboard.listing import FARTHEST, PAGE, Listing, list_messages
@@ -81,7 +82,7 @@ def test_what_is_out_of_reach_is_refused(client: RmqClient, make_topic: MakeTopi
     assert listed(client, topic, "store", first=PAGE).rows == []
 
 
-# --- actions on what is selected
+# --- actions on what is selected, and on all that match
 
 
 @pytest.fixture
@@ -104,12 +105,15 @@ class Boxes:
         [token] = set(re.findall(r'name="token" value="([^"]+)"', page))
         self._form = {"token": token, "topic": topic.name, "back": f"/search?topic={topic.name}"}
 
-    def ask(self, action: str, *labels: str, **more: str) -> str:
+    def post(self, action: str, *labels: str, **more: str) -> str:
         form = self._form | dict(self.all[label] for label in labels) | more
-        return self._browser.post(f"/do/{action}-selected", data=form).text
+        return self._browser.post(f"/do/{action}", data=form).text
+
+    def ask(self, action: str, *labels: str) -> str:
+        return self.post(f"{action}-selected", *labels)
 
     def confirm(self, action: str, *labels: str) -> str:
-        return self.ask(action, *labels, yes="yes")
+        return self.post(f"{action}-selected", *labels, yes="yes")
 
 
 def test_an_action_changes_only_rows_of_its_state(
@@ -145,3 +149,48 @@ def test_an_action_changes_only_rows_of_its_state(
     assert left() == (["y"], ["y"])
     assert "redrive: 1 merged with the message in the backlog" in boxes.confirm("redrive", "y, backlog", "y, dead")
     assert left() == (["y"], [])
+
+
+def test_what_a_cancel_of_all_matches_is_about_is_counted_up_to_a_limit(
+    browser: httpx.Client, client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rmq.dashboard.actions.MOST_COUNTED", 20)
+    topic = make_topic(TopicType.PRIORITY)
+    producer = client.producer(topic)
+    producer.send_many(PriorityMessage(f"m:0{n}", 5) for n in range(4))
+    with client.consumer(topic) as consumer:
+        waiting, dead, flying, other = consumer.poll(4)
+        waiting.nack(delay="1h")
+        dead.bury("no photo")
+        producer.send_many(PriorityMessage(f"m:{n}", 5) for n in range(10, 29))
+        boxes = Boxes(browser, topic)
+        assert f"Cancel 20 messages of topic {topic.name} matching m:*, " in boxes.post(
+            "cancel-matching", pattern="m:*"
+        )
+        assert "Cancel 1 message of" in boxes.post("cancel-matching", pattern="m:0*")
+        producer.send(PriorityMessage("m:29", 5))
+        assert "Cancel more than 20 messages of" in boxes.post("cancel-matching", pattern="m:*")
+        flying.ack()
+        other.ack()
+
+
+def test_a_count_of_matches_reads_no_more_than_it_needs(
+    browser: httpx.Client, client: RmqClient, redis_url: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rmq.dashboard.actions.MOST_COUNTED", 20)
+    topic = make_topic(TopicType.PRIORITY, slots=8)
+    client.producer(topic).send_many(PriorityMessage(f"m:{n}", 5) for n in range(6_000))
+    boxes = Boxes(browser, topic)
+    with redis.Redis.from_url(redis_url) as server:
+
+        def reads(work: Callable[[], object]) -> int:
+            before, _, after = (commands(server, "zscan"), work(), commands(server, "zscan"))
+            return after - before
+
+        whole = reads(lambda: client.control(topic).cancel_matching("m:*", dry_run=True))
+        assert 0 < reads(lambda: boxes.post("cancel-matching", pattern="m:*")) < whole / 2
+
+
+def commands(server: redis.Redis, name: str) -> int:
+    found: Any = server.info("commandstats")
+    return found.get(f"cmdstat_{name}", {"calls": 0})["calls"]
