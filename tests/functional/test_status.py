@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import pytest
+import redis
 
 from rmq import PriorityMessage, RmqClient, StreamMessage, Topic, TopicType
 from rmq.spi import findings_of, read_all
 from tests.conftest import MakeTopic
 from tests.support.cli import Cli
+from tests.support.core import WORKER_INFOS_KEY, WORKERS_KEY
 from tests.support.waiting import wait_until
+
+
+@pytest.fixture(autouse=True)
+def no_worker_of_another_test(redis_client: redis.Redis) -> None:
+    """Forget the reports of workers that other tests have killed: each is a finding for minutes."""
+    redis_client.delete(WORKERS_KEY, WORKER_INFOS_KEY)
 
 
 def test_status_says_what_is_wrong_and_what_shows_more(cli: Cli, client: RmqClient, priority: Topic) -> None:

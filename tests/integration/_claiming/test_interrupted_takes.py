@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
@@ -93,24 +93,25 @@ class Interrupted(BaseException):
 
 
 @pytest.fixture
-def interrupt() -> Iterator[Callable[[float], None]]:
-    """Interrupts the library's code, and only that, after so many seconds."""
+def interrupts() -> Iterator[queue.Queue[float | None]]:
+    """A queue of seconds after which the library's code, and only that, is interrupted; `join` waits for the last."""
 
     def raise_it(number: int, frame: FrameType | None) -> None:
         if frame is not None and frame.f_code.co_filename.startswith(PACKAGE):  # Python's own is not made for it
             raise Interrupted
 
-    main, wanted = threading.get_ident(), queue.SimpleQueue[float | None]()
+    main, wanted = threading.get_ident(), queue.Queue[float | None]()
 
     def send() -> None:
         while (after_s := wanted.get()) is not None:
             time.sleep(after_s)
             signal.pthread_kill(main, signal.SIGUSR1)
+            wanted.task_done()
 
     before = signal.signal(signal.SIGUSR1, raise_it)
     sender = threading.Thread(target=send)
     sender.start()
-    yield wanted.put
+    yield wanted
     wanted.put(None)
     sender.join()
     signal.signal(signal.SIGUSR1, before)
@@ -118,21 +119,21 @@ def interrupt() -> Iterator[Callable[[float], None]]:
 
 @pytest.mark.slow
 def test_an_interrupted_take_loses_nothing(
-    client: RmqClient, make_topic: MakeTopic, interrupt: Callable[[float], None]
+    client: RmqClient, make_topic: MakeTopic, interrupts: queue.Queue[float | None]
 ) -> None:
     chosen, taken, interrupted = random.Random(5), list[bytes](), 0
-    with DelayedQueue(client, make_topic(TopicType.FIXED_TIME).name, lease=SECOND) as queue:
-        values = offered(queue, 600)
+    with DelayedQueue(client, make_topic(TopicType.FIXED_TIME).name, lease=SECOND) as delayed:
+        values = offered(delayed, 600)
         for _ in range(750):
-            interrupt(chosen.uniform(0.00002, 0.001))
+            interrupts.put(chosen.uniform(0.00002, 0.001))
             try:
-                value = queue.poll(0.05)
+                value = delayed.poll(0.05)
                 if value is not None:
                     taken.append(value)
             except Interrupted:
                 interrupted += 1
-        time.sleep(0.1)
-        take_rest(queue, taken, values)
+        interrupts.join()
+        take_rest(delayed, taken, values)
     assert interrupted > 10
 
 
