@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from rmq import RmqClient
+from rmq.testing import Server
 from tests.support.sides import SIDES, Side, side_of
 
 BOTH_SIDES = {
@@ -35,4 +36,19 @@ def side(request: pytest.FixtureRequest) -> Iterator[Side]:
 def client(redis_url: str, side: Side) -> Iterator[RmqClient]:
     """A client of the shared Redis."""
     with side.client(redis_url, deadline_s=10.0) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A server of `rmq.testing`, whose clock a test can stop."""
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture
+def rmq(server: Server) -> Iterator[RmqClient]:
+    """A client of that server, which is empty."""
+    server.flush()
+    with server.client() as client:
         yield client

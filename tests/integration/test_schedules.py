@@ -5,7 +5,7 @@ Each check runs on both sides of the library where it has one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import ModuleType
@@ -37,19 +37,6 @@ from tests.support.waiting import wait_until
 
 JOBS = Topic("jobs", TopicType.FIXED_TIME)
 HOURLY = Schedule("hourly", JOBS, "job:{scheduled}", every="1h", body="{scheduled}")
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server() as server:
-        yield server
-
-
-@pytest.fixture
-def rmq(server: Server) -> Iterator[RmqClient]:
-    server.flush()
-    with server.client() as client:
-        yield client
 
 
 @pytest.fixture

@@ -17,17 +17,9 @@ from tests.support.waiting import wait_until
 JOBS = Topic("jobs", TopicType.FIXED_TIME, max_backlog=1)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server() as server:
-        yield server
-
-
 @pytest.fixture
-def client(server: Server) -> Iterator[RmqClient]:
-    server.flush()
-    with server.client() as client:
-        yield client
+def client(rmq: RmqClient) -> RmqClient:
+    return rmq
 
 
 @pytest.fixture

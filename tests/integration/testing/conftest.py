@@ -2,25 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from rmq import RmqClient
 from rmq.testing import Clock, Server
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server() as server:
-        yield server
-
-
-@pytest.fixture
-def rmq(server: Server) -> Iterator[RmqClient]:
-    server.flush()
-    with server.client() as client:
-        yield client
 
 
 @pytest.fixture
