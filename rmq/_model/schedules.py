@@ -234,9 +234,8 @@ class Schedule:
         content = self.content.replace(SCHEDULED, scheduled)
         body = None if self.body is None else self.body.replace(SCHEDULED, scheduled)
         if (self.priority is None) == (topic.type is TopicType.PRIORITY):
-            self._refuse(
-                "priority", self.priority, f"given for PRIORITY topics only; {topic.name} is {topic.type.name}"
-            )
+            rule = "a priority" if self.priority is None else "None"
+            self._refuse("priority", self.priority, f"{rule}: topic {topic.name} is of type {topic.type.name}")
         match topic.type:
             case TopicType.PRIORITY:
                 return PriorityMessage(content, self.priority or 0, body=body)

@@ -453,8 +453,8 @@ def test_a_window_of_the_topic_applies(rmq: RmqClient, clock: Clock) -> None:
 def test_what_cannot_be_sent_is_refused_where_it_is_put(rmq: RmqClient, clock: Clock) -> None:
     ranked, summed = Topic("ranked", TopicType.PRIORITY), Topic("small", TopicType.FIXED_TIME, max_body_bytes=3)
     refused: list[tuple[Callable[[], Schedule], type[Exception], str]] = [
-        (lambda: Schedule("s", ranked, "c", every="1h"), InvalidValueError, "priority of schedule s is None"),
-        (lambda: Schedule("s", JOBS, "c", every="1h", priority=5), InvalidValueError, "given for PRIORITY topics only"),
+        (lambda: Schedule("s", ranked, "c", every="1h"), InvalidValueError, "is None; it must be a priority: "),
+        (lambda: Schedule("s", JOBS, "c", every="1h", priority=5), InvalidValueError, "must be None: topic jobs"),
         (lambda: Schedule("s", ranked, "c", every="1h", priority=2**40), InvalidMessageError, "priority"),
         (lambda: Schedule("s", summed, "c", every="1h", body="data"), InvalidMessageError, "3"),
         (lambda: Schedule("s", "unknown", "c", every="1h"), UnknownTopicError, "unknown"),
