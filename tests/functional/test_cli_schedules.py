@@ -61,7 +61,7 @@ def test_what_cannot_be_done_ends_with_1_and_wrong_input_with_2(cli: Cli) -> Non
         (("--cron", "61 * * * *"), "no cron rule"),
         (("--every", "1h", "--tz", "Mars/Base"), "tz of schedule s is 'Mars/Base'"),
         (("--every", "1h", "--until", "2036-01-01"), "has no zone"),
-        (("--every", "1h", "--priority", "5"), "PRIORITY topics only"),
+        (("--every", "1h", "--priority", "5"), "it must be None: topic jobs-of-schedules is of type FIXED_TIME"),
     ):
         assert text in cli(*put, *options, code=2).err, options
     assert "name of a schedule" in cli("schedules", "remove", "\x1b[31m", code=2).err
