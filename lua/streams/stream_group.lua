@@ -6,25 +6,32 @@
 -- KEYS[4]  retry  ZSET  padded id -> due ms
 -- KEYS[5]  dead   ZSET  id -> time of death, ms
 -- ARGV[1]  group  its name
--- ARGV[2..] totals  names of the totals to read
+-- ARGV[2]  lease  length of a lease, ms
+-- ARGV[3..] totals  names of the totals to read
 -- Returns: { last id read or '', pending, waiting, dead, lag or '', epoch or '0', '1' if paused else '0', oldest
---   pending id or '', a total per name or nil }; the last id is '' where the group is not
+--   pending id or '', how long the first overdue entry is overdue, ms, a total per name or nil }; the last id is ''
+--   where the group is not
 -- Errors: none of its own
 -- Complexity: O(groups + log N)
 -- Notes: reads only. The lag is Redis' own where it knows it (7.0), else what was sent less what was read; of a group
 --   that began at an id, what one call may count: at most 1,000 entries, or 1 MiB. It is '' only without the group.
--- @include redis, stream_groups
+--   Of the leases those of the 100 oldest pending entries are looked at.
+-- @include clock, redis, stream_groups
 
 local store, meta, group, retry, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local name = ARGV[1]
+local name, lease_ms = ARGV[1], tonumber(ARGV[2])
 
 local _, mine = groups_of(store, name)
 local state = redis.call('HMGET', group, 'epoch', 'paused', 'began', 'fresh', 'skipped')
 local sent = redis.call('HMGET', meta, 'accepted', 'copied')
-local lag, oldest = '', ''
+local lag, oldest, overdue_ms = '', '', 0
 if mine then
-  local pending = redis.call('XPENDING', store, name, '-', '+', 1)[1]
-  oldest = pending and pending[1] or ''
+  local pending = redis.call('XPENDING', store, name, '-', '+', 100)
+  oldest = pending[1] and pending[1][1] or ''
+  for _, row in ipairs(pending) do
+    overdue_ms = math.max(overdue_ms, row[2] == '(waiting)' and 0 or row[3] - lease_ms)
+  end
+  overdue_ms = math.max(overdue_ms, read_clock() - (redis.call('ZRANGE', retry, 0, 0, 'WITHSCORES')[2] or 9e15))
   if not redis.call('XRANGE', store, '(' .. mine[8], '+', 'COUNT', 1)[1] then
     lag = '0'
   elseif mine[11] == 'lag' and mine[12] then
@@ -45,6 +52,6 @@ return {
   lag,
   state[1] or '0',
   state[2] == '1' and '1' or '0',
-  oldest,
-  redis.call('HMGET', group, unpack(ARGV, 2)),
+  oldest, whole(overdue_ms),
+  redis.call('HMGET', group, unpack(ARGV, 3)),
 }

@@ -250,12 +250,12 @@ def group_stats(topic: Topic, slot: int, group: str) -> Call[GroupSlot]:
     """Return a call that reads a group's position, lag and totals in one slot."""
 
     def parse(reply: list[Any]) -> GroupSlot:
-        last_id, pending, waiting, dead, lag, epoch, paused, oldest, totals = reply
+        last_id, pending, waiting, dead, lag, epoch, paused, oldest, overdue_ms, totals = reply
         sizes = (int(pending), int(waiting), int(dead), int(lag) if lag else None)
-        state = (int(epoch), is_one(paused), oldest.decode(), read_totals(GROUP_TOTALS, totals))
+        state = (int(epoch), is_one(paused), oldest.decode(), read_totals(GROUP_TOTALS, totals), int(overdue_ms))
         return GroupSlot(topic.name, slot, group, last_id.decode(), *sizes, *state)
 
-    return _GROUP.call(topic, slot, parse, group=group, totals=GROUP_TOTALS)
+    return _GROUP.call(topic, slot, parse, group=group, lease=topic.lease_ms, totals=GROUP_TOTALS)
 
 
 def consumers(topic: Topic, slot: int, group: str) -> Call[list[tuple[str, int, int]]]:

@@ -226,6 +226,11 @@ class SlotStats:
     oldest_sent_ms: int | None = None
 
     @property
+    def overdue_ms(self) -> int:
+        """Time since a message, a retry or the end of a lease became due, ms; 0 if none is."""
+        return max(0, self.now_ms - self.next_due_ms) if self.next_due_ms else 0
+
+    @property
     def unaccounted(self) -> int:
         """Accepted messages that are neither present, merged, acked nor removed on purpose: 0 unless Redis lost data.
 
@@ -253,6 +258,8 @@ class GroupSlot:
         oldest_id: Id of the oldest entry delivered and not acked; empty for none.
         totals: Counters: fresh (delivered for the first time), delivered, acked, retried, expired, released, buried,
             lost (trimmed or deleted before they were acked), redriven, resent, skipped, purged, trimmed.
+        overdue_ms: Time for which a pending entry could have been taken up again, because its lease has ended or its
+            retry is due, ms; the longest of the retries and the 100 oldest entries, 0 for none.
 
     Examples:
         >>> clicks = client.producer(Topic("clicks", TopicType.STREAM)).topic
@@ -273,6 +280,7 @@ class GroupSlot:
     paused: bool
     oldest_id: str
     totals: Mapping[str, int] = field(default_factory=dict[str, int])
+    overdue_ms: int = 0
 
     @property
     def in_flight(self) -> int:

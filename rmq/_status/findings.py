@@ -17,7 +17,7 @@ from rmq._admin.history import Minute
 from rmq._admin.spark_queries import SparkQuery
 from rmq._broker.registry import UnreadableTopic
 from rmq._model.display import counted, shown, span
-from rmq._model.figures import GroupStats, ServerMemory, SlotStats, StreamStats, TopicStats
+from rmq._model.figures import GroupStats, ServerMemory, StreamStats, TopicStats
 from rmq._model.schedules import RECURRING
 from rmq._model.topic_types import TopicType, WhenFull
 from rmq._model.topics import Topic
@@ -246,11 +246,7 @@ def _of_queue(reading: Reading, topic: TopicReading, stats: TopicStats) -> Itera
     open_ = TopicStats(stats.topic, tuple(slot for slot in stats.slots if not slot.paused))
     # each process with listeners runs schedules
     served = topic.read_by_spark() or (name == RECURRING.name and bool(reading.active))
-    yield from _waiting(
-        name, None, open_.due_now, open_.oldest_wait_ms, stats.in_flight, listeners, topic, served=served
-    )
-    if not listeners and not served:
-        yield from _left(name, open_.slots)
+    yield from _waiting(name, None, open_.due_now, open_.oldest_wait_ms, open_, listeners, topic, served=served)
     if topic.paused:
         held = sum(slot.due_now for slot in stats.slots if slot.paused)
         slots = f"{topic.paused:,} of {counted(len(stats.slots), 'slot')} {'is' if topic.paused == 1 else 'are'} paused"
@@ -283,17 +279,8 @@ def _of_group(reading: Reading, topic: TopicReading, group: GroupStats) -> Itera
         yield Finding(Severity.WARNING, Kind.PAUSED, f"{slots}; {lag:,} unread", name, group.group, number=lag)
     if paused < len(group.slots):
         served = topic.read_by_spark(group.group)
-        yield from _waiting(name, group.group, group.lag or 0, age_ms, group.in_flight, listeners, topic, served=served)
-
-
-def _left(name: str, slots: Iterable[SlotStats]) -> Iterator[Finding]:
-    """Yield that leases have ended, or retries are due, and nobody takes the messages up."""
-    # where nothing in the backlog is due, a slot that is due has an ended lease or a due retry
-    late = [slot for slot in slots if not slot.due_now and 0 < slot.next_due_ms <= slot.now_ms - WAITED_MS]
-    if left := sum(slot.in_flight + slot.waiting for slot in late):
-        overdue = span(max(slot.now_ms - slot.next_due_ms for slot in late))
-        text = f"{counted(left, 'message')} in flight or waiting for a retry, the first overdue for {overdue}"
-        yield Finding(Severity.CRITICAL, Kind.NO_WORKER, f"no worker listens: {text}", name, number=left)
+        open_ = GroupStats(group.group, tuple(slot for slot in group.slots if not slot.paused))
+        yield from _waiting(name, group.group, group.lag or 0, age_ms, open_, listeners, topic, served=served)
 
 
 def _waiting(
@@ -301,17 +288,24 @@ def _waiting(
     group: str | None,
     due: int,
     age_ms: int | None,
-    in_flight: int,
+    stats: TopicStats | GroupStats,
     listeners: Sequence[ListenerInfo],
     topic: TopicReading,
     *,
     served: bool,
 ) -> Iterator[Finding]:
-    """Yield why due messages, or unread entries of a group, wait."""
-    if not due:
+    """Yield why due messages, or unread entries of a group, wait; without any, that others are not taken up again."""
+    nouns = ("entry", "entries") if group else ("message",)
+    if not due:  # then a slot that is overdue has an ended lease or a due retry
+        late = [slot for slot in stats.slots if slot.overdue_ms >= WAITED_MS]
+        if not listeners and not served and (left := sum(slot.in_flight + slot.waiting for slot in late)):
+            overdue = span(max(slot.overdue_ms for slot in late))
+            text = f"no worker listens: {counted(left, *nouns)} in flight or waiting for a retry"
+            text += f", the first overdue for {overdue}"
+            yield Finding(Severity.CRITICAL, Kind.NO_WORKER, text, name, group, number=left)
         return
-    what = "unread" if group else "due"
-    waits = f"{counted(due, 'entry' if group else 'message', 'entries' if group else '')} {what}"
+    in_flight = stats.in_flight
+    waits = f"{counted(due, *nouns)} {'unread' if group else 'due'}"
     waits += f", the oldest for {span(age_ms)}" if age_ms else ""
     long_ms = age_ms is None or age_ms >= WAITED_MS
     throttled = any(each.throttled for each in listeners)

@@ -58,6 +58,25 @@ def test_status_of_messages_that_nobody_takes_up(cli: Cli, client: RmqClient, ma
     assert "Nothing needs attention" in cli("status", topic.name).out
 
 
+@pytest.mark.slow
+def test_status_of_entries_that_a_group_has_read_and_nobody_takes_up(
+    cli: Cli, client: RmqClient, make_topic: MakeTopic
+) -> None:
+    topic = client.producer(make_topic(TopicType.STREAM, checked=False, lease="1s")).topic
+    client.producer(topic).send_many(StreamMessage(f"e{number}") for number in range(3))
+    with client.consumer(topic, group="billing", start="all") as consumer:
+        held, waiting, done = consumer.poll(3)
+        done.ack()
+        waiting.nack(delay="1s")
+        assert client.stream(topic).group("billing").lag == 0
+        wait_until(lambda: findings_of(read_all(client, [topic.name])), 60)
+        text = "no worker listens: 2 entries in flight or waiting for a retry, the first overdue for 1"
+        assert f"critical  {topic.name} @ billing: {text}" in cli("status", topic.name, code=1).out
+        held.ack()
+        wait_until(lambda: [each.ack() for each in consumer.poll(3)], 60)
+    assert "Nothing needs attention" in cli("status", topic.name).out
+
+
 def test_status_of_a_pause_is_a_warning_only(cli: Cli, client: RmqClient, priority: Topic) -> None:
     client.control(priority).pause()
     ran = cli("status", priority.name)

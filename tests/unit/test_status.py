@@ -23,6 +23,7 @@ from rmq import (
     WhenFull,
     WorkerInfo,
 )
+from rmq._status.findings import Severity
 from rmq.spi import Reading, TopicReading, all_well, findings_of, rates_between, worst_first
 
 NOW_MS = 1_800_000_000_000
@@ -175,6 +176,18 @@ def test_a_group_that_nobody_reads_for_and_one_that_is_behind() -> None:
         ("events @ b", "9 entries unread, the oldest for 6 m"),
     ]
     assert reading.oldest_ms == 360_000
+
+
+def test_what_a_group_has_read_and_nobody_takes_up() -> None:
+    topic = Topic("events", TopicType.STREAM, slots=4)
+    left = GroupSlot("events", 0, "a", "1-0", 3, 1, 0, 0, 0, False, "1-0", overdue_ms=10_000)
+    slots = (left, replace(left, slot=1, overdue_ms=9_999), replace(left, slot=2, paused=True))
+    reading = TopicReading(topic, Minute(MINUTE), groups=(GroupStats("a", slots),))
+    text = "no worker listens: 3 entries in flight or waiting for a retry, the first overdue for 10 s"
+    assert [each.text for each in findings_of(Reading([reading])) if each.severity is Severity.CRITICAL][1:] == [text]
+    served = replace(reading, queries=[replace(SPARK, name="a")])
+    for each, workers in ((reading, [worker("events", group="a")]), (served, [])):
+        assert [one.kind.value for one in findings_of(Reading([each], workers))] == ["paused"]
 
 
 def test_a_redis_that_is_nearly_full() -> None:
