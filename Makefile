@@ -23,7 +23,7 @@ INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet -
 
 # What `make test-docker` runs.
 DOCKER_TESTS ?= tests/docker
-# Keeps the result of a command on a page, docs/internals/long-runs.md; with RECORD= it is only run.
+# Keeps the result of a command on a page, docs/records/long-runs.md; with RECORD= it is only run.
 RECORD ?= yes
 record = $(if $(RECORD),$(BIN)/python -m tests.support.record $(1) --)
 
@@ -127,8 +127,8 @@ test-docker: $(DEV)  ## docker-compose.yml and the image, where a Docker engine 
 chaos: $(DEV)  ## Worker processes under faults, on 3 + 3 Redis and 3 ZooKeepers, about 8 minutes
 	$(call record,chaos) $(BIN)/python -m benchmarks.chaos
 
-campaign: $(DEV)  ## Half an hour of processes under 200 seeded faults; writes docs/internals/reliability.md; CAMPAIGN_FLAGS="--seed 2"
-	$(call record,campaign) $(BIN)/python -m tests.campaign --json benchmarks/results/campaign.json --page docs/internals/reliability.md $(CAMPAIGN_FLAGS)
+campaign: $(DEV)  ## Half an hour of processes under 200 seeded faults; writes docs/records/campaign.md; CAMPAIGN_FLAGS="--seed 2"
+	$(call record,campaign) $(BIN)/python -m tests.campaign --json benchmarks/results/campaign.json --page docs/records/campaign.md $(CAMPAIGN_FLAGS)
 
 histories: $(DEV)  ## Random histories with faults on one Redis and on a cluster; HISTORY_FLAGS="--minutes 10"
 	$(call record,histories-alone) $(BIN)/python -m tests.histories --server alone $(HISTORY_FLAGS)
@@ -140,7 +140,7 @@ simulation: $(DEV)  ## Simulated histories in virtual time; SIMULATION_FLAGS="--
 simulation-planted: $(DEV)  ## Count the simulated histories until each planted bug is found; PLANTING_FLAGS="--starts 5"
 	$(call record,simulation-planted) $(BIN)/python -m tests.simulation.planting $(PLANTING_FLAGS)
 
-bench: $(BENCH)  ## Measure speed and render docs/internals/performance.md; BENCH_FLAGS=--quick for a first look
+bench: $(BENCH)  ## Measure speed and render docs/records/benchmarks.md; BENCH_FLAGS=--quick for a first look
 	$(call record,bench) $(BIN)/python -m benchmarks.suite $(BENCH_FLAGS)
 
 bench-peers: $(BENCH)  ## Measure RMQ beside other queues, each in an environment of its own (.venv-peers)
@@ -161,7 +161,7 @@ dashboard-pictures: $(DEV)  ## Take the pictures of the dashboard in docs/guide/
 docs: $(DEV)  ## Build the documentation site strictly, offline, in build/docs/site
 	$(BIN)/python -m docs_site
 
-newcomer: $(DEV)  ## Do the tasks of a newcomer in a fresh clone, and time them in docs/internals/newcomer.md, about 4 minutes
+newcomer: $(DEV)  ## Do the tasks of a newcomer in a fresh clone, and time them in docs/records/newcomer.md, about 4 minutes
 	$(BIN)/python -m tests.newcomer
 
 check: lint types layers headers sizes  ## Everything that needs no server: format, lint, types, layers, script headers, lines of code

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from benchmarks.support.harness import LOAD, RESULTS, ROOT, Document
 
-PAGES = (*(ROOT / "docs" / "internals" / f"{name}.md" for name in ("performance", "measurements", "merging_rivals")),)
+PAGES = tuple(ROOT / "docs" / "records" / f"{name}.md" for name in ("benchmarks", "merging_rivals"))
 MODULES = {
     "cost": "benchmarks.cost",
     "throughput": "benchmarks.throughput",

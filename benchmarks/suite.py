@@ -1,4 +1,4 @@
-"""All benchmarks of RMQ itself, one after the other, and the tables of docs/internals/performance.md: `make bench`.
+"""All benchmarks of RMQ itself, one after the other, and the tables of docs/records/benchmarks.md: `make bench`.
 
 The peers have a command of their own, `make bench-peers`; 10^8 messages are `python -m benchmarks.backlog --full`.
 """
@@ -45,9 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if code:
             failed.append(name)
     if options.quick:
-        say(
-            f"suite: first looks only, in {FIRST_LOOKS.relative_to(ROOT)}; docs/internals/performance.md stays as it is"
-        )
+        say(f"suite: first looks only, in {FIRST_LOOKS.relative_to(ROOT)}; docs/records/benchmarks.md stays as it is")
     else:
         report.main([])
     if failed:

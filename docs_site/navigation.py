@@ -15,6 +15,7 @@ SECTIONS = {
     "coming-from": "Compare",
     "operate": "Operate",
     "internals": "Internals",
+    "records": "Records",
     "reference": "Reference",
 }
 """Folders of docs/ -> section for the pages that mkdocs.yml does not name."""

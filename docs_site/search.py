@@ -15,7 +15,7 @@ from typing import Any
 from docs_site.reference import FOLDER
 
 _WORDS = re.compile(r"^<!-- search: (.+) -->$", re.MULTILINE)
-_INTERNALS = ("internals/", "contributing.html", "changelog.html")
+_INTERNALS = ("internals/", "records/", "contributing.html", "changelog.html")
 
 
 def rank(site: Path, pages: Path, order: list[str]) -> None:

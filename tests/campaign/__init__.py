@@ -2,5 +2,5 @@
 
     python -m tests.campaign --minutes 30 --seed 1
 
-docs/internals/verification.md says what it does, and reliability.md beside it what the last run gave.
+docs/internals/verification.md says what it does, and docs/records/campaign.md what the last run gave.
 """

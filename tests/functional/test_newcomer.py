@@ -63,6 +63,6 @@ def test_a_command_that_fails_is_told_with_what_it_said(tmp_path: Path) -> None:
 def test_the_table_has_every_task_as_it_is_done_now() -> None:
     """`make newcomer` writes the table."""
     rows = re.findall(
-        r"^\| ([^|]+) \| \[([^]]+)\]", (ROOT / "docs/internals/newcomer.md").read_text("utf-8"), re.MULTILINE
+        r"^\| ([^|]+) \| \[([^]]+)\]", (ROOT / "docs/records/newcomer.md").read_text("utf-8"), re.MULTILINE
     )
     assert rows == [(task.name, task.page) for task in TASKS]

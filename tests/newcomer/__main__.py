@@ -1,4 +1,4 @@
-"""Does all tasks in a fresh clone, each with a Python environment of its own, and writes docs/internals/newcomer.md."""
+"""Does all tasks in a fresh clone, each with a Python environment of its own, and writes docs/records/newcomer.md."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.newcomer.tasks import TASKS, Task
 from tests.newcomer.workshop import Workshop
 
 ROOT = Path(__file__).parents[2]
-REPORT = ROOT / "docs/internals/newcomer.md"
+REPORT = ROOT / "docs/records/newcomer.md"
 LIMIT_S = 300.0
 
 TEXT = """# Tasks of a newcomer

@@ -1,4 +1,4 @@
-"""Runs a command, and keeps its result in docs/internals/long-runs.json and on the page beside it.
+"""Runs a command, and keeps its result in docs/records/long-runs.json and on the page beside it.
 
     python -m tests.support.record NAME -- COMMAND...
 
@@ -52,8 +52,8 @@ RUNS = {
     "histories-alone": Run("make histories", "random histories with faults break no promise, on one Redis"),
     "histories-cluster": Run("make histories", "the same on a Redis Cluster"),
     "chaos": Run("make chaos", "worker processes keep the promises under faults, on 3 + 3 Redis and 3 ZooKeepers"),
-    "campaign": Run("make campaign", "the same under a seeded plan of faults: [figures](reliability.md)"),
-    "bench": Run("make bench", "the figures of [performance](performance.md)"),
+    "campaign": Run("make campaign", "the same under a seeded plan of faults: [figures](campaign.md)"),
+    "bench": Run("make bench", "the figures of [benchmarks](benchmarks.md)"),
     "bench-peers": Run("make bench-peers", "the figures beside other queues"),
     "bench-rivals": Run("make bench-rivals", "what other [merging queues](merging_rivals.md) lose"),
 }

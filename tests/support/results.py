@@ -1,4 +1,4 @@
-"""Last results of runs that take long: JSON in docs/internals, and the page of the same name that shows them."""
+"""Last results of runs that take long: JSON in docs/records, and the page of the same name that shows them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDER = ROOT / "docs" / "internals"
+FOLDER = ROOT / "docs" / "records"
 
 Results = dict[str, Any]
 """What a JSON file holds: a result for each name."""

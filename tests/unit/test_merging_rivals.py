@@ -98,7 +98,7 @@ def test_works_are_the_same_every_time_and_number_each_key_from_1() -> None:
 
 
 def test_the_page_is_what_the_results_say() -> None:
-    page = (ROOT / "docs" / "internals" / "merging_rivals.md").read_text("utf-8")
+    page = (ROOT / "docs" / "records" / "merging_rivals.md").read_text("utf-8")
     assert report.render(page, RESULTS) == page
     for word in ("getaddrinfo", "FetchError", "404"):  # what one machine could not reach says nothing of a rival
         assert word not in page
