@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from rmq._admin.control import Control
 from rmq._admin.inspection import Inspection
-from rmq._broker.keys import SCHEDULE_LOCK_KEY, SCHEDULE_RUNS_KEY
+from rmq._broker import viewing
+from rmq._broker.keys import SCHEDULE_LOCK_KEY, SCHEDULE_RUNS_KEY, slot_keys
 from rmq._broker.registry import KnownTopics
 from rmq._broker.shared import take_lock
 from rmq._model.display import brief
@@ -28,9 +29,10 @@ from rmq._model.schedules import (
     read_schedule,
 )
 from rmq._model.times import monotonic_s
-from rmq._model.whereabouts import PeekedMessage, Place, Whereabouts
+from rmq._model.whereabouts import Failure, PeekedMessage, Place, Whereabouts, read_failure
 from rmq._sending.producer import Producer
 from rmq._transport.connections import Connections
+from rmq._transport.exchange import results_of
 from rmq.errors import FixedTimePassedError, InvalidValueError, RmqError, UnreadableDocumentError
 
 HOLD_MS = 10_000
@@ -43,6 +45,8 @@ MOST_TRIES = 10
 """Maximum number of sends of a schedule whose first due time is over when it reaches Redis."""
 
 _PLACES: tuple[Place, ...] = ("store", "prepare", "retry")
+
+_ERROR_KEY = slot_keys(RECURRING.name, 0).error
 
 
 class Schedules:
@@ -108,11 +112,18 @@ class Schedules:
         for place in _PLACES:
             found |= {each.content: each for each in view.pages(0, place) if each.content not in found}
         flat: list[bytes] = self._connections.command("HGETALL", SCHEDULE_RUNS_KEY)
-        runs = dict(zip(map(bytes.decode, flat[::2]), flat[1::2], strict=True))
-        for name in sorted({field.partition("/")[0] for field in runs} - {each.text for each in found.values()}):
-            if (moved := _present(self._find(name))) is not None:  # to a place that was read before
-                found[moved.content] = moved
-        infos = [self._info(each, map(runs.get, fields_of_runs(each.text))) for _, each in sorted(found.items())]
+        runs = dict(zip(flat[::2], flat[1::2], strict=True))
+        missed = {field.partition(b"/")[0] for field in runs} - set(found)  # they moved while the pages were read
+        for each in results_of(self._connections.run_many([viewing.find(RECURRING, 0, name) for name in missed])):
+            if (present := _present(each)) is not None:
+                found[present.content] = present
+        failing = [each.content for each in found.values() if each.place == "retry"]
+        errors: list[bytes | None] = self._connections.command("HMGET", _ERROR_KEY, *failing) if failing else []
+        failures = {name: read_failure(error)[0] for name, error in zip(failing, errors, strict=True) if error}
+        infos = [
+            _info(each, [runs.get(field.encode()) for field in fields_of_runs(each.text)], failures.get(name))
+            for name, each in sorted(found.items())
+        ]
         return [info for info in infos if info is not None]
 
     def get(self, name: str) -> ScheduleInfo | None:
@@ -122,9 +133,10 @@ class Schedules:
             InvalidValueError: The name breaks the rule.
         """
         check_schedule_name(name)
-        if not self._known.check(RECURRING) or (found := _present(self._find(name))) is None:
+        if not self._known.check(RECURRING) or (present := _present(found := self._find(name))) is None:
             return None
-        return self._info(found, self._connections.command("HMGET", SCHEDULE_RUNS_KEY, *fields_of_runs(name)))
+        runs = self._connections.command("HMGET", SCHEDULE_RUNS_KEY, *fields_of_runs(name))
+        return _info(present, runs, found.failure)
 
     def remove(self, name: str, actor: str | None = None) -> bool:
         """Remove a schedule; return whether there was one. A message that was sent already is still delivered.
@@ -148,7 +160,7 @@ class Schedules:
             # in flight, or released since then; a release does not replace a message that was sent meanwhile
             Producer(self._connections, topic).send(FixedTimeMessage(name, delay="0s", body=REMOVED))
         else:
-            self._connections.command("HDEL", SCHEDULE_RUNS_KEY, *fields_of_runs(name))
+            self._forget(name)
         return was is not None and was.body != REMOVED
 
     def run_now(self, name: str, actor: str | None = None) -> bool:
@@ -174,7 +186,11 @@ class Schedules:
         return Control(self._connections, topic, actor).promote(name) is not ControlResult.ABSENT
 
     def _find(self, name: str) -> Whereabouts:
-        return Inspection(self._connections, RECURRING).find(name)
+        return self._connections.run(viewing.find(RECURRING, 0, name.encode()))
+
+    def _forget(self, name: str) -> None:
+        """Forget the runs of a schedule that there is no more."""
+        self._connections.command("HDEL", SCHEDULE_RUNS_KEY, *fields_of_runs(name))
 
     def _standing(self, schedule: Schedule, found: Whereabouts) -> SchedulePut:
         """Return what a put would do to what is there."""
@@ -212,28 +228,31 @@ class Schedules:
             if result not in (SchedulePut.NEW, SchedulePut.CHANGED):
                 return result
             if (due_ms := schedule.next_ms(found.now_ms)) is None:
+                if result is SchedulePut.NEW:
+                    self._forget(schedule.name)
                 return SchedulePut.OVER
             body = schedule.put_at(found.now_ms).to_json()
             try:
                 producer.send(FixedTimeMessage(schedule.name, fixed_time_ms=due_ms, body=body))
+                self._connections.command("HSETNX", SCHEDULE_RUNS_KEY, schedule.name, "")  # for `list`
                 return result
             except FixedTimePassedError:  # a slow connection, and a time that was near
                 continue
         raise RmqError(f"schedule {schedule.name} was due before it reached Redis, {MOST_TRIES} times in a row")
 
-    def _info(self, message: PeekedMessage, stored: Iterable[bytes | None]) -> ScheduleInfo | None:
-        try:
-            schedule = read_schedule(message.content, message.body)
-        except UnreadableDocumentError:
-            return None
-        runs = read_runs(*stored)
-        due_ms = message.due_ms if message.place == "store" else None
-        if due_ms is None:
+
+def _info(message: PeekedMessage, stored: Iterable[bytes | None], failure: Failure | None) -> ScheduleInfo | None:
+    try:
+        schedule = read_schedule(message.content, message.body)
+    except UnreadableDocumentError:
+        return None
+    runs = read_runs(*stored)
+    due_ms = message.due_ms if message.place == "store" else None
+    if due_ms is None:
+        with suppress(InvalidValueError):  # without the extra for cron
             due_ms = due_after(schedule, runs)
-        error = ""
-        if message.place == "retry" and (failure := self._find(schedule.name).failure) is not None:
-            error = f"{failure.type}: {failure.message}"
-        return ScheduleInfo(schedule, due_ms, message.now_ms, runs.due_ms, runs.sent_ms, error)
+    error = f"{failure.type}: {failure.message}" if failure is not None and message.place == "retry" else ""
+    return ScheduleInfo(schedule, due_ms, message.now_ms, runs.due_ms, runs.sent_ms, error)
 
 
 def _present(found: Whereabouts) -> PeekedMessage | None:

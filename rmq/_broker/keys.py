@@ -32,7 +32,7 @@ HISTORY_LOCK_KEY = "rmq:history-lock"
 """HASH: the process that has set out to record the current minute, and its end, see `lua/shared/take_lock.lua`."""
 
 SCHEDULE_RUNS_KEY = "runs{rmq.recurring_0}"
-"""HASH: schedule -> the last due time that was sent and when it was sent, epoch ms; `NAME/asked`: see `run_now`."""
+"""HASH: schedule -> the last due time that was sent and when, epoch ms, or empty; `NAME/asked`: see `run_now`."""
 
 SCHEDULE_LOCK_KEY = "lock{rmq.recurring_0}"
 """HASH: who puts a schedule, and until when, see `lua/shared/take_lock.lua`; there only meanwhile."""

@@ -11,15 +11,16 @@ ZooKeeper, too, all processes claim from its one slot.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 
 from rmq._broker import claims
 from rmq._broker.keys import SCHEDULE_RUNS_KEY
 from rmq._broker.registry import KnownTopics
 from rmq._claiming.leases import LeaseKeeper, LeaseLostNotifier
-from rmq._io.observers import Observers
+from rmq._io.observers import Observer, Observers
 from rmq._io.reports import Sparing, reporter
 from rmq._listening.concurrency import ConcurrencyLimiter
 from rmq._listening.idle_policy import IdlePolicy
@@ -43,24 +44,28 @@ AGAIN_MS, UNREADABLE_MS = 5_000, 60_000
 """Delay of a schedule whose message was refused, and of one that this worker can't read, ms."""
 
 
-class ScheduleRunner:
+class ScheduleRunner(Observer):
     """Sends the message of a schedule that is due, and gives the schedule back with its next time.
 
     Args:
         connections: Connections to Redis.
         known: The registered definitions of the topics.
         observers: Observers of the sends.
+
+    Attributes:
+        watching: Observers of the listener that has it as its handler: itself.
     """
 
     def __init__(self, connections: Connections, known: KnownTopics, observers: Observers) -> None:
         self._connections, self._known, self._observers = connections, known, observers
         self._producers: dict[str, Producer] = {}
         self._troubles = Sparing()
+        self.watching = Observers()
+        self.watching.all.append(self)
 
     def __call__(self, delivery: Delivery) -> None:
         """Handle a delivery of the topic of the schedules: afterwards it has an outcome."""
         if delivery.body == REMOVED:
-            self._connections.command("HDEL", SCHEDULE_RUNS_KEY, *fields_of_runs(delivery.text))
             return
         try:
             schedule = read_schedule(delivery.content, delivery.body)
@@ -72,6 +77,13 @@ class ScheduleRunner:
         except Exception as error:
             self._producers.pop(schedule.topic_name, None)  # its topic may have been changed
             self._put_off(delivery, AGAIN_MS, error)
+
+    def settled(self, deliveries: Sequence[Delivery]) -> None:
+        """Forget the runs of schedules that have ended or were removed: not before, since they may come again."""
+        ended = [each.text for each in deliveries if each.outcome is ACKED and not each.lost]
+        if ended:
+            with suppress(RmqError):  # a put, or a removal, forgets them, too
+                self._connections.command("HDEL", SCHEDULE_RUNS_KEY, *chain.from_iterable(map(fields_of_runs, ended)))
 
     def _run(self, schedule: Schedule, delivery: Delivery) -> Outcome:
         """Send the message if its time has come; return the outcome of the delivery."""
@@ -119,7 +131,7 @@ class Timetable:
 
     def __init__(self, connections: Connections, known: KnownTopics, observers: Observers, pace: IdlePolicy) -> None:
         self._connections, self._known, self._pace = connections, known, pace
-        self._handler: Callable[[Delivery], None] = ScheduleRunner(connections, known, observers)
+        self._handler = ScheduleRunner(connections, known, observers)
         self._lock = connections.runtime.lock(long=True)
         self._jobs: Sequence[ListenerRunner | Watcher] = ()
         self._keeper: LeaseKeeper | None = None
@@ -154,7 +166,7 @@ class Timetable:
         runtime, topic = self._connections.runtime, self._known.registered(RECURRING)
         listener = Listener(topic, self._handler)
         pool, lost_calls = ConcurrencyLimiter(runtime, None), LeaseLostNotifier(runtime)
-        shared = (None, pool, Observers(), lost_calls, Worker, self._pace)
+        shared = (None, pool, self._handler.watching, lost_calls, Worker, self._pace)
         runner = ListenerRunner(self._connections, listener, *shared)
         self._keeper = LeaseKeeper(self._connections, [runner.leases])
         self._jobs = (runner, Watcher(self._connections, [runner], self._pace))

@@ -101,7 +101,7 @@ def run(client: RmqClient, added: Sequence[Listener], rules: Rules) -> Ran:
         )
     tally = _Tally()
     with ExitStack() as stack:
-        runners = [_Runner(client, each, tally.errors) for each in added]
+        runners = [_Runner(client, each, tally.errors, client.observers) for each in added]
         for runner in runners:
             stack.callback(runner.close)
         most = rules.most + rules.must_end  # one more than allowed, to detect that there are too many
@@ -129,7 +129,7 @@ def run_schedules(client: RmqClient, added: Sequence[Listener], most: int) -> in
         return 0
     handler = ScheduleRunner(client._connections, client._known, client.observers)  # pyright: ignore[reportPrivateUsage]
     sent = 0
-    with closing(_Runner(client, Listener(RECURRING, handler), [])) as runner:
+    with closing(_Runner(client, Listener(RECURRING, handler), [], handler.watching)) as runner:
         while part := runner.step(1):
             for delivery in part:
                 outcome = delivery.outcome
@@ -214,19 +214,20 @@ class _Runner(Consumer[Any]):
         client: The client of the listener.
         added: The listener.
         errors: Errors of the handler are appended to it.
+        observers: Observers of the handler.
     """
 
     settle = None  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride] - see Holder
 
-    def __init__(self, client: RmqClient, added: Listener, errors: list[BaseException]) -> None:
+    def __init__(self, client: RmqClient, added: Listener, errors: list[BaseException], observers: Observers) -> None:
         connections = client._connections  # pyright: ignore[reportPrivateUsage]
         topic = client._known.registered(added.topic)  # pyright: ignore[reportPrivateUsage]
         self._listener = _noting_errors(replace(added, topic=topic), errors)
         super().__init__(connections, topic, source=_source_of(connections, topic, added))
         self._planner.rate_limiter = _Unlimited(connections, replace(topic, max_rate=None))
-        self._observers: Observers = client.observers
+        self._observers = observers
         stopping = connections.runtime.event()
-        self._calls = HandlerInvoker(ListenerSetup(self._listener, stopping, observers=client.observers))
+        self._calls = HandlerInvoker(ListenerSetup(self._listener, stopping, observers=observers))
 
     def step(self, most: int) -> list[Delivery]:
         """Handle as many due messages as the handler takes at once, and return the settled deliveries."""

@@ -5,6 +5,7 @@ Each check runs on both sides of the library where it has one.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -30,6 +31,7 @@ from rmq import (
     scan,
     scheduled,
 )
+from rmq._broker import viewing
 from rmq._broker.keys import SCHEDULE_RUNS_KEY
 from rmq._model.schedules import RECURRING
 from rmq.testing import Clock, Server, run_schedules, run_until_empty, sent
@@ -413,6 +415,104 @@ def test_a_schedule_ends(rmq: RmqClient, clock: Clock) -> None:
     assert rmq.schedules.list() == []
     assert rmq.schedules.put(Schedule("s", JOBS, "c", every="1h", until=until)) is SchedulePut.OVER
     assert rmq.schedules.list() == []
+
+
+def kept(client: RmqClient) -> list[bytes]:
+    """Return the fields that are kept about runs."""
+    return client._connections.command("HKEYS", SCHEDULE_RUNS_KEY)  # pyright: ignore[reportPrivateUsage]
+
+
+def test_nothing_is_kept_of_a_schedule_that_has_ended(rmq: RmqClient, clock: Clock) -> None:
+    until = datetime(2036, 3, 1, 12, tzinfo=UTC)
+    rmq.schedules.put(Schedule("s", JOBS, "job", every="1h", until=until))
+    rmq.schedules.run_now("s")
+    clock.advance("1h")
+    run_schedules(rmq)
+    assert kept(rmq) == [b"s"]
+    clock.advance("5h")
+    assert (run_schedules(rmq), kept(rmq)) == (1, [])
+
+
+def test_nothing_is_kept_of_a_schedule_that_was_removed(rmq: RmqClient, clock: Clock) -> None:
+    """Also if it was in flight then: its last delivery forgets its runs once it is acked."""
+    rmq.schedules.put(HOURLY)
+    clock.advance("1h")
+    run_schedules(rmq)
+    clock.advance("1h")
+    with rmq.consumer(RECURRING) as consumer:
+        [delivery] = consumer.poll()
+        rmq.schedules.remove("hourly")
+        assert kept(rmq) == [b"hourly"]
+        delivery.release()
+    clock.advance("1ms")
+    run_schedules(rmq)
+    assert kept(rmq) == []
+
+
+def test_a_put_of_a_schedule_that_is_over_forgets_what_a_crash_left(rmq: RmqClient, clock: Clock) -> None:
+    """A process may die after the last ack, and before it forgets the runs. Reading writes nothing."""
+    ended = Schedule("s", JOBS, "c", every="1h", until=clock.now - timedelta(hours=2))
+    for name in ("s", "other"):
+        rmq._connections.command("HSET", SCHEDULE_RUNS_KEY, name, "1 1")  # pyright: ignore[reportPrivateUsage]
+    rmq.schedules.put(HOURLY)
+    assert [each.name for each in rmq.schedules.list()] == ["hourly"]
+    assert rmq.schedules.put(ended) is SchedulePut.OVER
+    assert not rmq.schedules.remove("other")
+    assert kept(rmq) == [b"hourly"]
+
+
+def test_the_list_has_schedules_that_move_while_it_is_read(
+    rmq: RmqClient, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A schedule that is claimed after the first page moves the others up by one place."""
+    names = [f"s{number:04}" for number in range(1_002)]
+    for name in names:
+        rmq.schedules.put(Schedule(name, JOBS, name, every="1h"))
+    clock.advance("1h")
+    peek = viewing.peek
+    with rmq.consumer(RECURRING) as consumer:
+
+        def after_a_claim(topic: Topic, slot: int, place: Any, start: int, limit: int) -> Any:
+            assert start != 1_000 or consumer.poll(1)
+            return peek(topic, slot, place, start, limit)
+
+        monkeypatch.setattr(viewing, "peek", after_a_claim)
+        assert [each.name for each in rmq.schedules.list()] == names
+
+
+def test_errors_are_read_in_one_call(rmq: RmqClient, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = Topic("small", TopicType.FIXED_TIME, max_backlog=1, when_full=WhenFull.REFUSE)
+    Refusing(rmq, clock, small).fill()
+    for number in range(20):
+        rmq.schedules.put(Schedule(f"s{number}", small, f"c{number}", every="1h"))
+    clock.advance("1h")
+    for _ in range(20):
+        with pytest.raises(AssertionError, match="BacklogFullError"):
+            run_schedules(rmq)
+    calls = 0
+
+    def counted(call: Any, *args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        return run(call, *args)
+
+    connections = rmq._connections  # pyright: ignore[reportPrivateUsage]
+    run = connections.run
+    monkeypatch.setattr(connections, "run", counted)
+    assert ["BacklogFullError" in each.error for each in rmq.schedules.list()] == [True] * 20
+    assert calls <= 6
+
+
+def test_a_cron_schedule_is_listed_where_its_times_cannot_be_computed(
+    rmq: RmqClient, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a machine that has the dashboard, but not the extra."""
+    rmq.schedules.put(Schedule("nightly", JOBS, "job", cron="30 2 * * *"))
+    clock.advance("1d")
+    kill_after_claim(rmq, clock)
+    monkeypatch.setitem(sys.modules, "cronsim", None)
+    [info] = rmq.schedules.list()
+    assert (info, info.due_ms, info.next) == (rmq.schedules.get("nightly"), None, None)
 
 
 def test_a_worker_starts_after_the_end_of_its_schedule(rmq: RmqClient, clock: Clock) -> None:
