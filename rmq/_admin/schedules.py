@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from rmq._admin.control import Control
 from rmq._admin.inspection import Inspection
 from rmq._broker import viewing
-from rmq._broker.keys import SCHEDULE_LOCK_KEY, SCHEDULE_RUNS_KEY, slot_keys
+from rmq._broker.keys import SCHEDULE_LOCK_KEY, SCHEDULE_RUNS_KEY
 from rmq._broker.registry import KnownTopics
 from rmq._broker.shared import take_lock
 from rmq._model.display import brief
@@ -17,6 +17,7 @@ from rmq._model.encoding import Encoder
 from rmq._model.messages import FixedTimeMessage
 from rmq._model.replies import ControlResult
 from rmq._model.schedules import (
+    MAX_SCHEDULES,
     RECURRING,
     REMOVED,
     Schedule,
@@ -29,11 +30,17 @@ from rmq._model.schedules import (
     read_schedule,
 )
 from rmq._model.times import monotonic_s
-from rmq._model.whereabouts import Failure, PeekedMessage, Place, Whereabouts, read_failure
+from rmq._model.whereabouts import Failure, PeekedMessage, Place, Whereabouts
 from rmq._sending.producer import Producer
 from rmq._transport.connections import Connections
 from rmq._transport.exchange import results_of
-from rmq.errors import FixedTimePassedError, InvalidValueError, RmqError, UnreadableDocumentError
+from rmq.errors import (
+    BacklogFullError,
+    FixedTimePassedError,
+    InvalidValueError,
+    RmqError,
+    UnreadableDocumentError,
+)
 
 HOLD_MS = 10_000
 """Time for which one process may put schedules. A process that dies meanwhile delays the others by as much."""
@@ -45,8 +52,6 @@ MOST_TRIES = 10
 """Maximum number of sends of a schedule whose first due time is over when it reaches Redis."""
 
 _PLACES: tuple[Place, ...] = ("store", "prepare", "retry")
-
-_ERROR_KEY = slot_keys(RECURRING.name, 0).error
 
 
 class Schedules:
@@ -99,7 +104,11 @@ class Schedules:
         result = self._standing(schedule, self._find(schedule.name))
         if result in (SchedulePut.NEW, SchedulePut.CHANGED):
             with self._turn():
-                result = self._send(schedule, Producer(self._connections, registered))
+                try:
+                    result = self._send(schedule, Producer(self._connections, registered))
+                except BacklogFullError as error:
+                    text = f"schedule {schedule.name} was not stored: there are {MAX_SCHEDULES:,} schedules already"
+                    raise BacklogFullError(f"{text}, which is the maximum; remove some", topic=error.topic) from None
         self._put_here()
         return result
 
@@ -113,13 +122,13 @@ class Schedules:
             found |= {each.content: each for each in view.pages(0, place) if each.content not in found}
         flat: list[bytes] = self._connections.command("HGETALL", SCHEDULE_RUNS_KEY)
         runs = dict(zip(flat[::2], flat[1::2], strict=True))
-        missed = {field.partition(b"/")[0] for field in runs} - set(found)  # they moved while the pages were read
-        for each in results_of(self._connections.run_many([viewing.find(RECURRING, 0, name) for name in missed])):
+        names = {field.partition(b"/")[0] for field in runs} - found.keys()  # they moved while the pages were read
+        names |= {name for name, each in found.items() if each.place == "retry"}  # with an error
+        failures: dict[bytes, Failure | None] = {}
+        for each in results_of(self._connections.run_many([viewing.find(RECURRING, 0, name) for name in names])):
+            failures[each.content] = each.failure
             if (present := _present(each)) is not None:
-                found[present.content] = present
-        failing = [each.content for each in found.values() if each.place == "retry"]
-        errors: list[bytes | None] = self._connections.command("HMGET", _ERROR_KEY, *failing) if failing else []
-        failures = {name: read_failure(error)[0] for name, error in zip(failing, errors, strict=True) if error}
+                found[each.content] = present
         infos = [
             _info(each, [runs.get(field.encode()) for field in fields_of_runs(each.text)], failures.get(name))
             for name, each in sorted(found.items())
@@ -155,9 +164,8 @@ class Schedules:
             return False
         topic = self._known.registered(RECURRING)
         was = _present(self._find(name))
-        result = Control(self._connections, topic, actor).cancel(name)
-        if result is ControlResult.IN_FLIGHT or _present(self._find(name)) is not None:
-            # in flight, or released since then; a release does not replace a message that was sent meanwhile
+        Control(self._connections, topic, actor).cancel(name)
+        if _present(self._find(name)) is not None:  # in flight: a release does not replace what was sent meanwhile
             Producer(self._connections, topic).send(FixedTimeMessage(name, delay="0s", body=REMOVED))
         else:
             self._forget(name)

@@ -68,14 +68,11 @@ class ScheduleRunner(Observer):
         if delivery.body == REMOVED:
             return
         try:
-            schedule = read_schedule(delivery.content, delivery.body)
+            delivery.mark(self._run(read_schedule(delivery.content, delivery.body), delivery))
         except UnreadableDocumentError as error:
             self._put_off(delivery, UNREADABLE_MS, error)
-            return
-        try:
-            delivery.mark(self._run(schedule, delivery))
         except Exception as error:
-            self._producers.pop(schedule.topic_name, None)  # its topic may have been changed
+            self._producers.clear()  # a topic may have been changed
             self._put_off(delivery, AGAIN_MS, error)
 
     def settled(self, deliveries: Sequence[Delivery]) -> None:

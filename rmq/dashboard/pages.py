@@ -23,7 +23,10 @@ from rmq.spi import AnyPlace, TopicReading, checked_slots, id_key
 
 PAGE = 50
 MOST_SCHEDULES = 200
-"""Maximum number of schedules on their page; its filter finds others."""
+"""Maximum number of schedules on a page of theirs."""
+
+LATE_MS = 1_000
+"""A schedule that has been due for longer counts as late, ms."""
 
 BUDGET = 5_000
 """Maximum number of messages that one search examines."""
@@ -232,12 +235,17 @@ class Views:
         return self._pages.render(request, "worker.html", worker=worker, ranges=_ranges)
 
     def schedules(self, request: Request) -> Response:
-        """List the schedules: when they are due next, when they last ran, and how late."""
-        found, part = self._reader.schedules(), request.query_params.get("filter", "")
+        """List the schedules, first those that fail or are late: when they are due next, when they last ran."""
+        query = request.query_params
+        found, part = self._reader.schedules(), query.get("filter", "")
+        first = whole_number(query.get("first") or "0", "first")
         rows = [each for each in found if part.lower() in each.name.lower()]
+        failing, late = ([each for each in rows if each.error], [each for each in rows if each.late_ms > LATE_MS])
+        rows.sort(key=lambda each: (not each.error, each.late_ms <= LATE_MS))
+        more = first + MOST_SCHEDULES
         return self._pages.render(
-            request, "schedules.html", rows=rows[:MOST_SCHEDULES], number=len(rows), filter=part, any=bool(found),
-            most=MOST_SCHEDULES,
+            request, "schedules.html", rows=rows[first:more], number=len(rows), filter=part, any=bool(found),
+            failing=len(failing), late=len(late), late_ms=LATE_MS, first=first, more=more if len(rows) > more else 0,
         )  # fmt: skip
 
     def search(self, request: Request) -> Response:

@@ -38,6 +38,8 @@ def test_schedules_are_put_listed_run_and_removed(cli: Cli, client: RmqClient) -
     assert "every 1h" in ran.out
     lines = cli("schedules", "list", "--json").out.splitlines()
     assert len(lines) == 2
+    ran = cli("schedules", "list", "--limit", "1")
+    assert ("close-orders" in ran.out, "report" in ran.out, "only the first 1" in ran.err) == (True, False, True)
     assert cli("schedules", "run-now", "report").out == "schedule report is due now\n"
     assert (client.schedules.list()[1].late_ms >= 0, client.schedules.list()[1].next != report.next) == (True, True)
     assert cli("schedules", "remove", "report").out == "schedule report removed\n"

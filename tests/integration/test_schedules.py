@@ -6,7 +6,7 @@ Each check runs on both sides of the library where it has one.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import ModuleType
@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from rmq import (
+    BacklogFullError,
     Collect,
     Fixed,
     FixedTimeMessage,
@@ -33,7 +34,7 @@ from rmq import (
 )
 from rmq._broker import viewing
 from rmq._broker.keys import SCHEDULE_RUNS_KEY
-from rmq._model.schedules import RECURRING
+from rmq._model.schedules import MAX_SCHEDULES, RECURRING
 from rmq.testing import Clock, Server, run_schedules, run_until_empty, sent
 from tests.support.waiting import wait_until
 
@@ -501,6 +502,30 @@ def test_errors_are_read_in_one_call(rmq: RmqClient, clock: Clock, monkeypatch: 
     monkeypatch.setattr(connections, "run", counted)
     assert ["BacklogFullError" in each.error for each in rmq.schedules.list()] == [True] * 20
     assert calls <= 6
+
+
+def test_ten_thousand_schedules(rmq: RmqClient, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One more is refused; a change, a removal and the list work on, the list in calls of 1,000 schedules."""
+
+    def messages(numbers: range) -> Iterator[FixedTimeMessage]:
+        for number in numbers:
+            body = Schedule(f"s{number:05}", JOBS, "job:{scheduled}", every="1h").put_at(1).to_json()
+            yield FixedTimeMessage(f"s{number:05}", delay="40m", body=body)
+
+    rmq.schedules.put(HOURLY)
+    rmq.producer(RECURRING).send_many(messages(range(MAX_SCHEDULES - 1)))
+    with pytest.raises(BacklogFullError, match="schedule more was not stored: there are 10,000 schedules already"):
+        rmq.schedules.put(Schedule("more", JOBS, "job", every="1h"))
+    assert kept(rmq) == [b"hourly"]
+    assert rmq.schedules.put(Schedule("hourly", JOBS, "other", every="2h")) is SchedulePut.CHANGED
+    assert rmq.schedules.run_now("s00007")
+    connections = rmq._connections  # pyright: ignore[reportPrivateUsage]
+    run, calls = connections.run, list[Any]()
+    monkeypatch.setattr(connections, "run", lambda call, *args: calls.append(call) or run(call, *args))
+    assert len(rmq.schedules.list()) == MAX_SCHEDULES
+    assert len(calls) <= 15
+    assert rmq.schedules.remove("s00008")
+    assert rmq.schedules.put(Schedule("more", JOBS, "job", every="1h")) is SchedulePut.NEW
 
 
 def test_a_cron_schedule_is_listed_where_its_times_cannot_be_computed(

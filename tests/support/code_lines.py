@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 CEILINGS = {
-    "rmq/_admin": 1_710,
+    "rmq/_admin": 1_730,
     "rmq/_broker": 1_870,
     "rmq/_claiming": 2_240,
     "rmq/_io": 600,
@@ -42,7 +42,7 @@ CEILINGS = {
     "rmq/*.py": 840,
     "lua: scripts": 1_980,
     "lua: libraries": 4_050,
-    "tests": 76_800,
+    "tests": 77_200,
     "benchmarks": 6_800,
 }
 """Most lines of code of a package; one that is not listed may have none."""

@@ -19,8 +19,12 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the schedule.
 _Moment = typer.Option(metavar="TIME", parser=instant)
 
 
-def list_schedules(session: Session) -> None:
-    """List all schedules: when they are due next, and when they last ran."""
+def list_schedules(session: Session, limit: Annotated[int, typer.Option(min=0, metavar="N")] = 200) -> None:
+    """List the schedules by name: when they are due next, and when they last ran.
+
+    Options:
+        limit: Maximum number of schedules; 0 for all.
+    """
     with session.client() as client:
         found = client.schedules.list()
     columns: Columns[ScheduleInfo] = {
@@ -31,7 +35,7 @@ def list_schedules(session: Session) -> None:
         ">last": lambda info: "" if info.last_due_ms is None else from_now(info.last_due_ms, info.now_ms),
         ">late by": lambda info: "" if info.last_late_ms is None else span(info.last_late_ms),
     }
-    session.rows(found, document_of, columns, "no schedules", 0)
+    session.rows(found, document_of, columns, "no schedules", limit)
 
 
 def document_of(info: ScheduleInfo) -> dict[str, Any]:

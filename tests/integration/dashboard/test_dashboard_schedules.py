@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from rmq import RmqClient, Schedule, Topic, TopicType
+from rmq.dashboard.pages import MOST_SCHEDULES
 from rmq.dashboard.settings import Settings
 from rmq.testing import Server, run_schedules
 from tests.support.dashboard import served
@@ -64,6 +65,23 @@ def test_a_late_and_a_failing_schedule_show(server: Server, client: RmqClient, b
         run_schedules(client)
     page = wait_until(lambda: page_with(browser, "1 failing"))
     assert "BacklogFullError" in page
+
+
+def test_many_schedules_are_shown_in_pages_with_those_in_trouble_first(
+    server: Server, client: RmqClient, browser: httpx.Client
+) -> None:
+    clock = server.clock()
+    for number in range(MOST_SCHEDULES + 1):
+        client.schedules.put(Schedule(f"s{number:03}", JOBS, "job", every="10h"))
+    client.schedules.put(Schedule("the-last", JOBS, "job", every="1h"))
+    clock.advance("1h")
+    page = wait_until(lambda: page_with(browser, "1 late"))
+    for text in ("202 schedules", "1 to 200 are shown", "the-last", "s198", "Next schedules"):
+        assert text in page, text
+    assert "s199" not in page
+    page = browser.get("/schedules?first=200").text
+    assert ("201 to 202 are shown" in page, "s199" in page, "s200" in page, "s198" in page) == (True, True, True, False)
+    assert browser.get("/schedules?first=x").status_code == 400
 
 
 def test_the_buttons_run_and_remove(client: RmqClient, browser: httpx.Client) -> None:
