@@ -13,6 +13,8 @@ from docs_site import blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+MOST_WORDS = 20_000
+"""Most words, as `wc -w` counts them, of all pages in docs/internals and CONTRIBUTING.md."""
 PITFALLS = ROOT / "docs/internals/pitfalls.md"
 SOURCES = [path for folder in ("tests", "rmq", "benchmarks") for path in sorted((ROOT / folder).rglob("*.py"))]
 
@@ -88,6 +90,16 @@ def test_prose_is_wrapped(page: Path) -> None:
 
 
 INSIDE = {"internals", "records", "CONTRIBUTING.md"}
+
+
+def test_pages_for_maintainers_stay_short_enough_to_be_read() -> None:
+    """Who adds a page shortens another: tables that a command writes are in docs/records."""
+    written = [*sorted((ROOT / "docs/internals").rglob("*.md")), ROOT / "CONTRIBUTING.md"]
+    words = {page.name: len(page.read_text("utf-8").split()) for page in written}
+    assert sum(words.values()) <= MOST_WORDS, words
+    assert not [page for page in written if re.search(r"^<!-- (?:benchmark|results)", page.read_text("utf-8"), re.M)]
+
+
 USER_PAGES = [page for page in PAGES if not INSIDE & {*page.parts}]
 AVOIDED = re.compile(
     r"(?i)\b(?:mends?|mended|steer(?:s|ed|ing)?|nobody|somebody|told|anew|bears? (?:a second|that)|in whose hands"
