@@ -15,7 +15,8 @@ from rmq._admin.history import History, Recording
 from rmq._admin.inspection import Inspection, read_workers
 from rmq._admin.schedules import Schedules
 from rmq._admin.stream_topic import StreamTopic
-from rmq._broker.registry import Definitions, KnownTopics
+from rmq._broker.known_topics import KnownTopics
+from rmq._broker.registry import Definitions
 from rmq._broker.stream_broker import join_group
 from rmq._claiming.consumer import Consumer
 from rmq._io.backend import THREADS, Runtime

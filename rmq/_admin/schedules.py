@@ -10,7 +10,7 @@ from rmq._admin.control import Control
 from rmq._admin.inspection import Inspection
 from rmq._broker import viewing
 from rmq._broker.keys import SCHEDULE_LOCK_KEY, SCHEDULE_RUNS_KEY
-from rmq._broker.registry import KnownTopics
+from rmq._broker.known_topics import KnownTopics
 from rmq._broker.shared import take_lock
 from rmq._model.display import brief
 from rmq._model.encoding import Encoder

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rmq._broker.registry import LOOK_S, KnownTopics
+from rmq._broker.known_topics import LOOK_S, KnownTopics
 from rmq._claiming.leases import LeaseKeeper, LeaseLostNotifier
 from rmq._io.backend import Background
 from rmq._io.observers import Observers

@@ -18,7 +18,7 @@ from itertools import chain
 
 from rmq._broker import claims
 from rmq._broker.keys import SCHEDULE_RUNS_KEY
-from rmq._broker.registry import KnownTopics
+from rmq._broker.known_topics import KnownTopics
 from rmq._claiming.leases import LeaseKeeper, LeaseLostNotifier
 from rmq._io.observers import Observer, Observers
 from rmq._io.reports import Sparing, reporter

@@ -72,7 +72,7 @@ def test_a_change_leaves_its_settings_in_the_audit(client: RmqClient, make_topic
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> Iterator[RedisServer]:
     """A server of its own, which may forget; clients look at each call whether it did."""
-    monkeypatch.setattr("rmq._broker.registry.LOOK_S", 0.0)
+    monkeypatch.setattr("rmq._broker.known_topics.LOOK_S", 0.0)
     with RedisServer() as server:
         yield server
 
@@ -178,7 +178,7 @@ def _interrupt(*_: object) -> None:
 
 
 def test_a_client_of_many_topics_looks_at_them_in_turn(hasty: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rmq._broker.registry.LOOKED_AT", 2)
+    monkeypatch.setattr("rmq._broker.known_topics.LOOKED_AT", 2)
     with RmqClient(hasty.url) as client:
         producers = [client.producer(Topic(f"t{number}", TopicType.PRIORITY)) for number in range(5)]
         hasty.connect().flushall()

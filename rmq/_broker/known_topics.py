@@ -1,0 +1,163 @@
+"""The registered definitions of a client's topics, read once, and checked at intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rmq._broker.control import Audit
+from rmq._broker.keys import TOPICS_KEY
+from rmq._broker.registry import Registry, check_same, differences, read_definition
+from rmq._io.reports import MOST_TOLD, reporter
+from rmq._io.wire import NOTHING
+from rmq._model.display import brief
+from rmq._model.schedules import RECURRING
+from rmq._model.times import monotonic_s
+from rmq._model.topics import Topic, TopicType
+from rmq._model.typed import PayloadT
+from rmq._transport.connections import Connections
+from rmq.errors import InvalidValueError, RmqError, TopicMismatchError, UnreadableTopicError
+
+log = reporter("rmq.registry")
+
+LOOK_S = 10.0
+"""Interval at which a client checks that its topics are still registered, in seconds: a server can lose data."""
+
+LOOK_PATIENCE_S = 0.25
+"""Seconds by which such a check may delay the call before which it is made."""
+
+WARN_EVERY_S = 60.0
+"""Interval of the error about a topic that was registered with another type, slots or merging, in seconds."""
+
+LOOKED_AT = 50
+"""Maximum number of topics in one such check; a client with more topics checks them in turn."""
+
+MOST_DETAIL = 1_000
+"""Maximum length of a change in the audit, characters: a retry policy may have thousands of steps."""
+
+_warned: set[tuple[str, str]] = set()
+"""Topics, and those of their settings that are ignored in this process: each pair is logged once."""
+
+
+class KnownTopics(Registry):
+    """The registered definitions of a client's topics, each read at its first use and then kept.
+
+    Redis may lose the registry: FLUSHALL, a restart without persistence, a failover, an old backup. So each client
+    checks at intervals whether the topics that it uses are registered, and registers them again if they are not.
+    Otherwise no list would have them, and a new process with another number of slots would not be refused. If such a
+    process was faster, the two use different slots: this is logged as an error for as long as it lasts.
+
+    Args:
+        connections: The connections to Redis.
+
+    Attributes:
+        look_s: Interval of the checks, in seconds.
+    """
+
+    def __init__(self, connections: Connections) -> None:
+        super().__init__(connections)
+        self.look_s = LOOK_S
+        self.has_schedules = False
+        """Whether the topic of the schedules was registered at the last periodic check."""
+        self._known: dict[Topic, Topic] = {}
+        self._used: dict[str, tuple[Topic, bytes]] = {}  # by name: what rules, and the text that was seen last
+        self._turn = 0
+        self._warn_s: dict[str, float] = {}  # when the mismatch of a topic may be told next
+        connections.check_periodically(self._look, LOOK_S)
+
+    def registered(self, topic: Topic[PayloadT]) -> Topic[PayloadT]:
+        """Register a topic at its first use; return the registered definition. Raises as `Registry.register`."""
+        if not isinstance(topic, Topic):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidValueError(f"{brief(topic)} is not a Topic; client.topic(name) returns a registered one")
+        registered = self._known.get(topic)
+        if registered is None:
+            registered = self._known[topic] = self.register(topic)
+            if registered != topic:
+                _warn_ignored_settings(f"{self._connections.url.shown} {topic.name}", registered, topic)
+            self._used[registered.name] = registered, b""
+        return registered.with_payload_of(topic)
+
+    def _look(self) -> float:
+        """Check whether the topics in use are registered as this client knows them; return when to check again."""
+        names = list(self._used)[self._turn : self._turn + LOOKED_AT]
+        self._turn = self._turn + LOOKED_AT if len(names) == LOOKED_AT else 0
+        if names and not self._connections.unresponsive(TOPICS_KEY):
+            asked = ("HMGET", TOPICS_KEY, *names, RECURRING.name)
+            if (texts := self._connections.ask_soon(TOPICS_KEY, LOOK_PATIENCE_S, *asked)) is not NOTHING:
+                self.has_schedules = texts[-1] is not None
+                for name, text in zip(names, texts, strict=False):
+                    self._compare(*self._used[name], text)
+        return self.look_s
+
+    def _compare(self, known: Topic, seen: bytes, stored_text: bytes | None) -> None:
+        if stored_text is not None and stored_text == seen:
+            return
+        try:
+            if stored_text is None:
+                self.register(known)
+                log.warning("topic %s was missing from the registry, and was registered again", known.name)
+                return
+            stored = read_definition(known.name, stored_text).topic
+            check_same(stored, known)
+            # a change that was made meanwhile holds, also once it was forgotten
+            self._used[known.name] = stored, stored_text
+        except (TopicMismatchError, UnreadableTopicError) as error:
+            if monotonic_s() >= self._warn_s.get(known.name, 0.0):
+                self._warn_s[known.name] = monotonic_s() + WARN_EVERY_S
+                log.error(
+                    "%s. This process continues with the definition with which it started. Processes with different "
+                    "definitions do not see each other's messages: stop those with one of the two definitions",
+                    error,
+                )
+        except RmqError as error:  # another look comes
+            log.warning(
+                "topic %s is missing from the registry, and could not be registered again: %s", known.name, error
+            )
+
+    def named(self, name: str) -> Topic:
+        """Read a registered definition by name, and keep it. Raises as `Registry.get`."""
+        stored_text = self.get(name)
+        if not self._connections.confirms:  # else its first use still has to see it confirmed
+            self._known[stored_text] = stored_text
+        return stored_text
+
+    def resolved(self, topic: Topic | str) -> Topic:
+        """Return the registered definition of a topic, given as itself or by name."""
+        return self.named(topic) if isinstance(topic, str) else self.registered(topic)
+
+    def merging(self, topic: Topic | str, instead: str) -> Topic:
+        """Return the registered definition; raise for STREAM topics, which do not support calls by content."""
+        resolved = self.resolved(topic)
+        if resolved.type is TopicType.STREAM:
+            raise InvalidValueError(f"topic {resolved.name} is STREAM; use {instead}", topic=resolved.name)
+        return resolved
+
+    def update(self, name: str, change: Callable[[Topic], Topic]) -> Topic:
+        """Replace a definition by a function of the registered one, with audit lines. Raises as `Registry.update`."""
+        registered = self.get(name)
+        changed_to = change(registered)
+        if changed_to == registered:  # a try before may still have to be confirmed
+            changed = super().update(name, change)
+        else:
+            detail = "; ".join(each.worded("now") for each in differences(registered, changed_to))[:MOST_DETAIL]
+            audit = Audit(self._connections, registered, None)
+            with audit.step("change topic", detail) as note:
+                changed = super().update(name, change)
+                note("done")
+        self._known.clear()
+        if changed.name in self._used:
+            self._used[changed.name] = changed, b""
+        return changed
+
+
+def _warn_ignored_settings(where: str, registered: Topic, topic: Topic) -> None:
+    """Warn that a program's settings differ from the registered ones, once per process for each set of settings."""
+    text = "; ".join(each.worded() for each in differences(registered, topic))
+    if (where, text) in _warned or len(_warned) >= MOST_TOLD:
+        return
+    _warned.add((where, text))
+    log.warning(
+        "topic %s: the registered settings apply, and this program has others: %s. `rmq topics diff MODULE` shows "
+        "them, `rmq topics apply MODULE` registers those of the program",
+        topic.name,
+        text,
+    )
