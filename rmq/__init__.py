@@ -8,6 +8,7 @@ from rmq import errors
 from rmq._admin.adopt import Adoption
 from rmq._admin.control import Control
 from rmq._admin.dead_letters import DeadFilter, DeadLetters, GroupDead, RedriveResult
+from rmq._admin.deletion import DeletedTopic
 from rmq._admin.history import History, Minute
 from rmq._admin.inspection import Inspection
 from rmq._admin.notices import DeadNotices
@@ -90,7 +91,8 @@ __version__ = "0.1.0"
 __all__ = [
     "PER_MESSAGE", "Adaptive", "Adoption", "ArrowArray", "Attempt", "AuditLine", "CancelledMatches", "Codec", "Collect",
     "Consumer", "ConsumerStats", "Control", "ControlResult", "Coordinator", "DeadEntry", "DeadFilter", "DeadLetters",
-    "DeadMessage", "DeadNotices", "DeadReasons", "Definitions", "DelayedQueue", "Delivery", "DeliveryColumns",
+    "DeadMessage", "DeadNotices", "DeadReasons", "Definitions", "DelayedQueue", "DeletedTopic", "Delivery",
+    "DeliveryColumns",
     "DigestAuth", "EmbeddedServer", "EncryptedCodec", "ExponentialRetry", "Failure", "Fixed", "FixedTimeMessage",
     "FoundMessage", "GroupDead", "GroupSlot", "GroupStats", "HandlerDecorator", "HandlerTimes", "Health", "History",
     "ImmediateRetry", "Inspection", "JoinMessage", "JsonCodec", "JsonFormatter", "Keep", "LadderRetry", "Leading",

@@ -11,6 +11,7 @@ from typing import Self, Unpack
 from rmq._admin.adopt import Adoption, adopt, ensemble_of, highest_epochs
 from rmq._admin.control import Control
 from rmq._admin.dead_letters import DeadLetters
+from rmq._admin.deletion import DeletedTopic, TopicDeletion
 from rmq._admin.history import History, Recording
 from rmq._admin.inspection import Inspection, read_workers
 from rmq._admin.schedules import Schedules
@@ -438,6 +439,32 @@ class RmqClient:
         the definition meanwhile, so it must have no side effects.
         """
         return self._known.update(name, change)
+
+    def delete_topic(
+        self, name: str, *, force: bool = False, forget: bool = False, actor: str | None = None
+    ) -> DeletedTopic:
+        """Delete a topic: its definition, and all that its slots hold.
+
+        Running programs that use the topic get a `TopicDeletedError` for each send, and no more messages. A program
+        that starts later and uses the same topic registers it again, and all programs may go on.
+
+        Args:
+            name: Name of the topic.
+            force: Delete it even if it holds messages or is used; otherwise that raises `TopicInUseError`. Producers
+                are not seen, workers for up to 11 s after their end.
+            forget: Also free the name for a topic of another type or number of slots. Do so only once all programs
+                that use the topic have ended: nothing would refuse what they send.
+            actor: Name for the audit log; `user@host` by default.
+
+        Raises:
+            UnknownTopicError: No topic of this name is registered or deleted.
+            TopicInUseError: See `force`; nothing was deleted.
+            DurabilityError: It was deleted, but `durability` was not confirmed. Repeating the call is safe.
+
+        Guarantee: atomic for each slot. After an interruption the topic may be deleted in part; it can neither be used
+            nor registered until this call is repeated. That is safe, and counts all messages.
+        """
+        return TopicDeletion(self._connections, self._known, name, actor).run(force=force, forget=forget)
 
     def adopt(self, topic: Topic | str, from_ensemble: str | None = None) -> Adoption:
         """Move a topic's slots to this client's `owners` or ZooKeeper ensemble; to none if the client has neither.

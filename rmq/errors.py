@@ -7,6 +7,7 @@ RmqError
 │   ├── InvalidMessageError
 │   └── InvalidUrlError
 ├── UnreadableDocumentError                stored by a newer version, or not readable at all
+├── TopicInUseError                        a topic to delete still holds messages, or is used
 ├── TopicMismatchError                     registered with another type or slot count
 ├── UnknownTopicError                      no process has registered this topic
 ├── TooManyGroupsError                     a stream topic has the maximum number of groups
@@ -19,7 +20,8 @@ RmqError
 │   ├── EntryIdError                       an entry's id is not above the last one of its slot
 │   ├── FixedTimePassedError
 │   ├── MemoryFullError                    Redis is at its maxmemory
-│   └── SumOutOfRangeError                 a Sum would exceed 2^53 - 1 in either direction
+│   ├── SumOutOfRangeError                 a Sum would exceed 2^53 - 1 in either direction
+│   └── TopicDeletedError (also ScriptFailedError)
 ├── RedisUnavailableError                  no answer before the deadline
 │   └── ReplyLostError                     the call was sent; it may or may not have been executed
 ├── UnsafeRedisError                       lacks a command, evicts keys, or can't keep the durability
@@ -54,6 +56,7 @@ __all__ = [
     "InvalidBatchError", "InvalidMessageError", "InvalidTopicError", "InvalidUrlError",
     "InvalidValueError", "LeaseLostError", "MemoryFullError", "PayloadError", "RedisUnavailableError", "ReplyLostError",
     "RmqError", "ScriptFailedError", "SendError", "SumOutOfRangeError", "TooManyGroupsError",
+    "TopicDeletedError", "TopicInUseError",
     "TopicMismatchError", "UnknownTopicError", "UnreadableDocumentError", "UnreadableTopicError",
     "UnsafeRedisError", "WebhookError",
 ]
@@ -133,6 +136,10 @@ class InvalidMessageError(InvalidValueError):
 
 class InvalidUrlError(InvalidValueError):
     """A URL that RMQ cannot connect to."""
+
+
+class TopicInUseError(RmqError):
+    """A topic was not deleted, since it holds messages, or a worker, a Spark query or a schedule uses it."""
 
 
 class TopicMismatchError(RmqError):
@@ -249,6 +256,13 @@ class UnsafeRedisError(RmqError):
 
 class ScriptFailedError(RmqError):
     """Redis refused a script: another program uses a key of that name, a permission is missing, or RMQ has a bug."""
+
+
+class TopicDeletedError(SendError, ScriptFailedError):
+    """The topic was deleted with `RmqClient.delete_topic` or `rmq topics delete`: nothing is sent to it or claimed.
+
+    Redis only says that a slot's key is of another type: another program that has written it causes the same error.
+    """
 
 
 class EmbeddedServerError(RmqError):

@@ -96,22 +96,32 @@ class KnownTopics(Registry):
                 self.register(known)
                 log.warning("topic %s was missing from the registry, and was registered again", known.name)
                 return
-            stored = read_definition(known.name, stored_text).topic
-            check_same(stored, known)
-            # a change that was made meanwhile holds, also once it was forgotten
-            self._used[known.name] = stored, stored_text
-        except (TopicMismatchError, UnreadableTopicError) as error:
-            if monotonic_s() >= self._warn_s.get(known.name, 0.0):
-                self._warn_s[known.name] = monotonic_s() + WARN_EVERY_S
-                log.error(
-                    "%s. This process continues with the definition with which it started. Processes with different "
-                    "definitions do not see each other's messages: stop those with one of the two definitions",
-                    error,
+            stored = read_definition(known.name, stored_text)
+            if stored.deletion is not None:
+                self._warn(
+                    known.name,
+                    f"topic {known.name} was deleted at {stored.deletion}: what this process sends to "
+                    "it is refused, and it gets no messages of it",
                 )
+                return
+            check_same(stored.topic, known)
+            # a change that was made meanwhile holds, also once it was forgotten
+            self._used[known.name] = stored.topic, stored_text
+        except (TopicMismatchError, UnreadableTopicError) as error:
+            self._warn(
+                known.name,
+                f"{error}. This process continues with the definition with which it started. Processes with different "
+                "definitions do not see each other's messages: stop those with one of the two definitions",
+            )
         except RmqError as error:  # another look comes
             log.warning(
                 "topic %s is missing from the registry, and could not be registered again: %s", known.name, error
             )
+
+    def _warn(self, name: str, text: str) -> None:
+        if monotonic_s() >= self._warn_s.get(name, 0.0):
+            self._warn_s[name] = monotonic_s() + WARN_EVERY_S
+            log.error("%s", text)
 
     def named(self, name: str) -> Topic:
         """Read a registered definition by name, and keep it. Raises as `Registry.get`."""
@@ -119,6 +129,11 @@ class KnownTopics(Registry):
         if not self._connections.confirms:  # else its first use still has to see it confirmed
             self._known[stored_text] = stored_text
         return stored_text
+
+    def forget(self, name: str) -> None:
+        """Forget what is known of a topic, which this client has deleted."""
+        self._known = {topic: known for topic, known in self._known.items() if known.name != name}
+        self._used.pop(name, None)
 
     def resolved(self, topic: Topic | str) -> Topic:
         """Return the registered definition of a topic, given as itself or by name."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from rmq._broker.binding import SAFE_AGAIN, BoundScript
+from rmq._broker.deletion import TOMBSTONES, Deletion, clear_slot
 from rmq._broker.keys import TOPICS_KEY, rate_key
 from rmq._io.reports import PassedOver, reporter
 from rmq._model.display import brief, shown, span
@@ -18,7 +19,7 @@ from rmq._model.merging import same_merging
 from rmq._model.schema import Document, new_document, read_document
 from rmq._model.topics import Topic, is_name
 from rmq._transport.call import Call, is_one
-from rmq._transport.connections import Connections
+from rmq._transport.connections import Connections, call_slots
 from rmq._transport.refusals import NO_RIGHT
 from rmq.errors import (
     DurabilityError,
@@ -28,6 +29,7 @@ from rmq.errors import (
     ReplyLostError,
     RmqError,
     ScriptFailedError,
+    TopicDeletedError,
     TopicMismatchError,
     UnknownTopicError,
     UnreadableDocumentError,
@@ -60,6 +62,11 @@ class Stored:
     text: bytes
     document: Document
     topic: Topic
+
+    @property
+    def deletion(self) -> Deletion | None:
+        """The deletion of the topic; `None` if it is registered."""
+        return Deletion.of(self.document.fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +200,7 @@ class Registry:
             TopicMismatchError: The topic has another type, number of slots, or `merge` beyond windows and bounds.
             UnreadableTopicError: The registered definition is for newer versions of RMQ only, or is invalid.
             MemoryFullError: Redis is at its maxmemory, and the topic is not registered yet.
+            TopicDeletedError: The topic is being deleted at the moment.
             DurabilityError: The topic is registered, but not confirmed at the client's durability level. Call again.
 
         Guarantee: atomic and safe to repeat: of two first users one wins, and both get the winner's definition.
@@ -201,8 +209,12 @@ class Registry:
         if stored is None:  # only then: a full Redis refuses every write
             mark = {UNCONFIRMED: True} if self._connections.confirms else {}
             self._add(topic, new_document({**topic.to_fields(), **mark}).to_json().encode())
-            stored = self._existing(topic.name)
+            stored = self.stored(topic.name)
+        if stored.deletion is not None:
+            stored = self._registered_again(stored, topic)
         check_same(stored.topic, topic)
+        if TOMBSTONES in stored.document.fields:
+            self._clear(stored)
         if self._connections.confirms and UNCONFIRMED in stored.document.fields:
             self._confirm(stored)
         return stored.topic
@@ -215,9 +227,10 @@ class Registry:
             UnreadableTopicError: The registered definition is for newer versions of RMQ only, or is invalid.
         """
         stored = self._find(topic.name)
-        if stored is not None:
-            check_same(stored.topic, topic)
-        return stored is not None
+        if stored is None or stored.deletion is not None:
+            return False
+        check_same(stored.topic, topic)
+        return True
 
     def get(self, name: str) -> Topic:
         """Return the registered definition.
@@ -240,7 +253,6 @@ class Registry:
         Raises:
             UnknownTopicError: The topic is not registered.
             TopicMismatchError: The topic has another type, number of slots, or `merge` beyond windows and bounds.
-            MemoryFullError: Redis is at its maxmemory.
             DurabilityError: The topic is changed, but not confirmed at the client's durability level. Call again.
 
         Guarantee: if two clients change different settings at once, both changes take effect; for the same setting the
@@ -293,7 +305,7 @@ class Registry:
         except UnreadableTopicError as error:  # whoever runs goes on with what he has read when he could
             _passed_over.tell(f"{self._connections.url.shown} {error.topic}", error)
             return False
-        registered = known if stored is None else stored.topic
+        registered = known if stored is None or stored.deletion is not None else stored.topic
         differs = (registered.max_rate, registered.rate_burst) != (known.max_rate, known.rate_burst)
         if differs:
             self._put_rate(registered)
@@ -318,7 +330,9 @@ class Registry:
         unreadable: list[UnreadableTopic] = []
         for name, stored_text in self._read_all():
             try:
-                topics.append(read_definition(name, stored_text).topic)
+                stored = read_definition(name, stored_text)
+                if stored.deletion is None:
+                    topics.append(stored.topic)
             except UnreadableTopicError as error:
                 _passed_over.tell(f"{self._connections.url.shown} {error.topic}", error)
                 unreadable.append(UnreadableTopic(error.topic or "", str(error), error.version, error.min_reader))
@@ -351,7 +365,53 @@ class Registry:
             raise UnknownTopicError(
                 f"topic {shown_name} is not registered; its first producer or consumer registers it", topic=shown_name
             )
+        if stored.deletion is not None:
+            raise UnknownTopicError(f"topic {name} was deleted at {stored.deletion}", topic=name)
         return stored
+
+    def stored(self, name: str) -> Stored:
+        """Return the definition of a topic, also of a deleted one. Raises as `get`."""
+        check_name(name)
+        return self._find(name) or self._existing(name)
+
+    def replace_fields(self, stored: Stored, added: Mapping[str, Any] | None, removed: str = "") -> bool:
+        """Replace fields of a definition beside those of its topic, if it is as it was read; return whether it was.
+
+        Args:
+            stored: The definition as it was read.
+            added: The new fields; `None` to remove the definition.
+            removed: Name of a field to remove.
+        """
+        kept = {name: value for name, value in stored.document.fields.items() if name != removed}
+        document = "" if added is None else replace(stored.document, fields={**kept, **added}).to_json()
+        return self._define(stored.topic, stored.text, document.encode(), durable=True)
+
+    def _registered_again(self, stored: Stored, topic: Topic) -> Stored:
+        """Register a deleted topic again, with the settings of the new definition."""
+        deletion, was = cast("Deletion", stored.deletion), stored.topic
+        name, own = topic.name, (topic.type, topic.slots, topic.ties, topic.max_priority)
+        if not deletion.done:
+            raise TopicDeletedError(
+                f"topic {name} is being deleted since {deletion}; if that was interrupted, `rmq topics delete {name}` "
+                "ends it",
+                topic=name,
+            )
+        if own != (was.type, was.slots, was.ties, was.max_priority) or not same_merging(was.merge, topic.merge):
+            raise TopicMismatchError(
+                f"topic {name} was deleted at {deletion} as {was.type.name} with {was.slots} slots; what "
+                "programs that still use it write would be misread. Once all of them have ended, "
+                f"`rmq topics delete {name} --forget` frees the name for another definition",
+                topic=name,
+            )
+        fields = {**topic.to_fields(), TOMBSTONES: deletion.id}
+        self._define(topic, stored.text, new_document(fields).to_json().encode(), durable=True)
+        return self._existing(name)
+
+    def _clear(self, stored: Stored) -> None:
+        """Remove the tombstones of a deletion before the topic was registered again."""
+        deletion = str(stored.document.fields[TOMBSTONES])
+        call_slots(self._connections, range(stored.topic.slots), lambda slot: clear_slot(stored.topic, slot, deletion))
+        self.replace_fields(stored, {}, TOMBSTONES)
 
     def _confirm(self, stored: Stored) -> None:
         """Wait until replicas or the disk have confirmed a definition, also one of another client; then record that."""

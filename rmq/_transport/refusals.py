@@ -21,6 +21,7 @@ from rmq.errors import (
     RmqError,
     ScriptFailedError,
     SumOutOfRangeError,
+    TopicDeletedError,
 )
 
 
@@ -65,11 +66,21 @@ def error_of(call: Call[Any], message: str) -> RmqError:
             return call.error(
                 ReplyLostError, f"{call.operation} was aborted on {target} and may be partly stored: {message}"
             )
-        case _ if "OOM command not allowed" in message:
-            text = f"Redis is at its maxmemory and stored nothing in {target}; consume messages or raise maxmemory"
-            return call.error(MemoryFullError, text)
         case _:
-            return call.error(ScriptFailedError, f"{call.operation} was refused on {target}: {_explained(message)}")
+            return _refused(call, message)
+
+
+def _refused(call: Call[Any], message: str) -> RmqError:
+    """Convert the refusal of a command within a script: nothing was written."""
+    store = f"{call.topic}_{call.slot}"
+    if "OOM command not allowed" in message:
+        text = f"Redis is at its maxmemory and stored nothing in {call.target}; consume messages or raise maxmemory"
+        return call.error(MemoryFullError, text)
+    refused = f"{call.operation} was refused on {call.target}"
+    if "WRONGTYPE" in message and store in call.keys:
+        text = f"{refused}: the topic was deleted, or another program has written the key {store} ({message})"
+        return call.error(TopicDeletedError, text)
+    return call.error(ScriptFailedError, f"{refused}: {_explained(message)}")
 
 
 def _explained(message: str) -> str:

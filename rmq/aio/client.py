@@ -363,6 +363,7 @@ class RmqClient(Closing):
     definitions = async_method(PlainClient.definitions)
     change_topic = async_method(PlainClient.change_topic)
     update_topic = async_method(PlainClient.update_topic)
+    delete_topic = async_method(PlainClient.delete_topic)
     adopt = async_method(PlainClient.adopt)
 
     async def close(self) -> None:

@@ -130,3 +130,20 @@ def test_a_topic_in_a_dict_counts(cli: Cli, shop: str, topic_name: str) -> None:
         Path(shop, "jobs.py").write_text("from datetime import timedelta\n" + Path(shop, "jobs.py").read_text())
         said = " ".join(cli("topics", *command).err.split())
         assert f"topic {topic_name} is a stream topic: stop all consumers of a group before the first one" in said
+
+
+def test_a_topic_is_deleted(cli: Cli, client: RmqClient, make_topic: MakeTopic) -> None:
+    name = client.producer(make_topic(TopicType.PRIORITY, slots=2, checked=False)).topic.name
+    cli("send", name, "a", "b", "c", "--priority", "20")
+    assert cli("topics", "delete", name, code=1).err == (
+        f"rmq: topic {name} was not deleted: it holds 3 messages; use force (--force) to delete it all the same\n"
+    )
+    assert cli("topics", "delete", name, "--force").out == f"topic {name} deleted, with 3 messages\n"
+    assert f"topic {name} was deleted at 2" in cli("send", name, "d", "--priority", "20", code=2).err
+    assert cli("topics", "delete", name, "--forget", "--json").json == {
+        "topic": name,
+        "slots": 2,
+        "messages": 3,
+        "schedules": [],
+    }
+    assert cli("topics", "create", name, "--type", "range-merge", "--slots", "4", "--json").json["slots"] == 4

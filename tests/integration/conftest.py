@@ -13,7 +13,8 @@ from tests.support.sides import SIDES, Side, side_of
 BOTH_SIDES = {
     f"test_{part}"
     for part in (
-        "order producer consumer streams resuming delayed_queue dead control faults merged_deliveries stop retry_after"
+        "order producer consumer streams resuming delayed_queue dead control deletion faults merged_deliveries stop "
+        "retry_after"
     ).split()
 }
 """Modules whose tests run over both sides."""

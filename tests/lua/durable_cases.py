@@ -11,7 +11,17 @@ from tests.lua import cases, stream_cases
 from tests.lua.cases import script_of
 from tests.lua.test_refused_hints import CASES as SPARK
 from tests.support.bindings import MODULES, bound_in
-from tests.support.core import TOPICS_KEY, Call, EncodedMessage, default_scripts, encode, registry, shared, streams
+from tests.support.core import (
+    TOPICS_KEY,
+    Call,
+    EncodedMessage,
+    default_scripts,
+    deletion,
+    encode,
+    registry,
+    shared,
+    streams,
+)
 from tests.support.slots import SlotUnderTest
 
 ENTRIES = [EncodedMessage(0, b"a", 0, b"A")]
@@ -49,6 +59,9 @@ CASES: dict[str, Make] = {
     "pause: pause": lambda slot, full: cases.WRITERS["pause"][1](slot.topic),
     "keeper": lambda slot, full: shared.keep_nodes(0, 10_000, ["create", "/a", "x", 1], 0, 0, changes=True),
     "registry_define": _define(b"there", b"new"),
+    "delete_topic": lambda slot, full: deletion.delete_slot(slot.topic, 0, "d", (), force=False),
+    "delete_topic: all": lambda slot, full: deletion.delete_slot(slot.topic, 0, "d", (), force=True),
+    "delete_topic: clear": lambda slot, full: deletion.clear_slot(slot.topic, 0, "d"),
     "registry_define of the same": _define(b"there", b"there"),
     "stream_send with ids": _of_stream(
         lambda topic, names: streams.sends(topic)(0, [encode(topic, StreamMessage("a", id="99999999999999-1"))], True)

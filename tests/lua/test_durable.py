@@ -16,7 +16,7 @@ from tests.support.core import ScriptLibrary
 from tests.support.servers import RedisServer
 from tests.support.slots import SlotUnderTest, scripts_under_test
 
-ADDS = ("send", "stream_send", "redrive", "stream_redrive", "registry_define")
+ADDS = ("send", "stream_send", "redrive", "stream_redrive")
 """Scripts that add something: at maxmemory they are refused, but for a repeat that adds nothing."""
 
 ADDS_AGAIN = {name for name in CASES if name.startswith("send:") and name != "send: chunk"} | {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants.brief import BRIEF
+from tests.mutants.deletion import DELETION
 from tests.mutants.merging import MERGING
 from tests.mutants.mutant import mutant as _mutant
 from tests.mutants.owners import OWNERS
@@ -505,5 +506,6 @@ MUTANTS = (
     *BRIEF,
     *MERGING,
     *TIES,
+    *DELETION,
     *OWNERS,
 )

@@ -19,8 +19,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 CEILINGS = {
-    "rmq/_admin": 1_730,
-    "rmq/_broker": 1_870,
+    "rmq/_admin": 1_860,
+    "rmq/_broker": 1_990,
     "rmq/_claiming": 2_240,
     "rmq/_io": 600,
     "rmq/_listening": 2_310,
@@ -29,20 +29,20 @@ CEILINGS = {
     "rmq/_processes": 1_790,
     "rmq/_sending": 640,
     "rmq/_status": 520,
-    "rmq/_transport": 2_500,
+    "rmq/_transport": 2_510,
     "rmq/adapters": 360,
-    "rmq/aio": 1_690,
-    "rmq/cli": 3_980,
+    "rmq/aio": 1_700,
+    "rmq/cli": 3_990,
     "rmq/dashboard": 1_570,
     "rmq/demo": 1_990,
     "rmq/metrics": 390,
     "rmq/otel": 100,
     "rmq/spark": 6_520,
     "rmq/testing": 530,
-    "rmq/*.py": 840,
-    "lua: scripts": 1_980,
+    "rmq/*.py": 850,
+    "lua: scripts": 2_030,
     "lua: libraries": 4_050,
-    "tests": 77_200,
+    "tests": 77_300,
     "benchmarks": 6_800,
 }
 """Most lines of code of a package; one that is not listed may have none."""

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from rmq._admin import history as history
 from rmq._admin import search as search
 from rmq._admin.adopt import adopt as adopt
+from rmq._admin.deletion import TopicDeletion as TopicDeletion
 from rmq._admin.history import LONGEST_WAIT_S as LONGEST_WAIT_S
 from rmq._admin.history import MINUTES as MINUTES
 from rmq._admin.history import sum_of as sum_of
@@ -20,6 +21,7 @@ from rmq._admin.spark_queries import SparkQueries as SparkQueries
 from rmq._broker import claims as claims
 from rmq._broker import control as control
 from rmq._broker import dead as dead
+from rmq._broker import deletion as deletion
 from rmq._broker import registry as registry
 from rmq._broker import sends as sends
 from rmq._broker import shared as shared
@@ -40,6 +42,7 @@ from rmq._broker.claims import Outcomes as Outcomes
 from rmq._broker.claims import WholeClaim as WholeClaim
 from rmq._broker.dead import Turn as Turn
 from rmq._broker.dead import Untold as Untold
+from rmq._broker.deletion import SlotDeletion as SlotDeletion
 from rmq._broker.keys import ENSEMBLES_KEY as ENSEMBLES_KEY
 from rmq._broker.keys import HISTORY_LOCK_KEY as HISTORY_LOCK_KEY
 from rmq._broker.keys import OWNERS_KEYS as OWNERS_KEYS

@@ -73,7 +73,7 @@ ZSETS = ("store", "prepare", "retry", "dead", "born", "cool")
 HASHES = ("body", "meta", "error", "reason", "dead_body", "held")
 STATE_IN_META = ("epoch", "ensemble", "token_base", "paused")
 CLOCK_IN_META = ("stamp", "lease")
-NO_TOTALS = (*STATE_IN_META, *CLOCK_IN_META, "body_bound", "windows")
+NO_TOTALS = (*STATE_IN_META, *CLOCK_IN_META, "body_bound", "windows", "cleared")
 
 
 def scripts_under_test(kind: type[ScriptLibrary] = ScriptLibrary, /, *overrides: str) -> ScriptLibrary:

@@ -135,11 +135,10 @@ def _definition(client: RmqClient, name: str, kind: TopicType | None, slots: int
     """
     try:
         known = client.topic(name)
-    except UnknownTopicError:
+    except UnknownTopicError as error:
         if kind is None:
-            raise InvalidValueError(
-                f"topic {name!r} is not registered; give --type (and --slots, 1 by default) to register it"
-            ) from None
+            reason = str(error).partition(";")[0]
+            raise InvalidValueError(f"{reason}; give --type (and --slots, 1 by default) to register it") from None
         return Topic(name, kind, slots=1 if slots is None else slots)
     if kind is None and slots is None:
         return known

@@ -18,7 +18,7 @@ from rmq.cli.merging import MergeBounds, MergeKind, changed_merge, new_merge
 from rmq.cli.options import TopicName, typed
 from rmq.cli.parsing import parse_count_or_none, parse_duration, parse_retry, parse_ties, parse_type, parse_when_full
 from rmq.errors import InvalidValueError, TopicMismatchError, UnknownTopicError
-from rmq.spi import dashed, merge_name, merge_words, span
+from rmq.spi import counted, dashed, merge_name, merge_words, span
 
 MOST_REPORTED = 20
 """Maximum number of unreadable definitions that are reported one by one."""
@@ -191,6 +191,28 @@ def change_topic(session: Session, topic: TopicName, bounds: MergeBounds, **opti
     if "lease" in changes:
         warn_of_two_leases(session, after)
     _show(session, after)
+
+
+def delete_topic(
+    session: Session,
+    topic: TopicName,
+    force: Annotated[bool, typer.Option("--force")] = False,
+    forget: Annotated[bool, typer.Option("--forget")] = False,
+) -> None:
+    """Delete a topic that holds no messages and that no worker, Spark query or schedule uses.
+
+    Programs that still run are refused when they send to it. The next program that starts with the same topic registers
+    it again. If the command was interrupted, repeat it.
+
+    Options:
+        force: Delete the topic with all its messages, even if it is in use. Prints their number.
+        forget: Also free the name for another type or number of slots, once all programs that use it have ended.
+    """
+    with session.client() as client:
+        deleted = client.delete_topic(topic, force=force, forget=forget)
+    for name in deleted.schedules:
+        session.warn(f"schedule {name} sends to topic {topic}; remove it with `rmq schedules remove {name}`")
+    session.result(asdict(deleted), f"topic {topic} deleted, with {counted(deleted.messages, 'message')}")
 
 
 def warn_of_two_leases(session: Session, topic: Topic) -> None:

@@ -582,8 +582,7 @@ def test_memory_full_refuses_sends_clearly_and_lets_consumers_drain(
     with side.client(server.url) as late:
         with pytest.raises(MemoryFullError, match="did not register topic new"):
             late.consumer(Topic("new", TopicType.PRIORITY))
-        with pytest.raises(MemoryFullError, match="maxmemory"):
-            late.change_topic(topic.changed(max_retries=5))
+        assert late.change_topic(topic.changed(max_retries=17)).max_retries == 17
         found: list[str] = []
         with late.consumer(topic) as consumer:
             [first] = consumer.poll(1, timeout=50)

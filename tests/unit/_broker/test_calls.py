@@ -25,7 +25,7 @@ from rmq.errors import (
     FixedTimePassedError,
     MemoryFullError,
     RmqError,
-    ScriptFailedError,
+    TopicDeletedError,
 )
 from tests.support.one_slot import claim_slot, settle_slot
 
@@ -246,8 +246,9 @@ CLAIM = claim_slot(FIXED, 1, 1)
         (
             CLAIM,
             "WRONGTYPE Operation",
-            ScriptFailedError,
-            "script claim was refused on slot 1 of topic t: WRONGTYPE Op",
+            TopicDeletedError,
+            "script claim was refused on slot 1 of topic t: the topic was deleted, or another program has written the "
+            "key t_1 (WRONGTYPE Op",
         ),
     ],
 )

@@ -1,0 +1,119 @@
+"""Deletion of a topic: what its definition says of it, and the calls that drop a slot and leave a tombstone there.
+
+A topic is deleted in three steps, each safe to repeat:
+
+1. Its definition gets the field `deleted`, with an identity of this deletion. From then on nobody registers the topic.
+2. In each slot one script drops all keys and puts a STRING, the tombstone, in the place of the store. From then on
+   every script of the slot is refused (WRONGTYPE, `TopicDeletedError`), of processes that have read the definition
+   before, too. The tombstone has the number of messages that were dropped, so that a repeat knows it.
+3. The field is marked as done. From then on the same topic may be registered again: that takes away the field and then
+   the tombstones, and until they are gone the definition has their deletion in the field `tombstones`.
+
+Invariant: as long as a slot has a tombstone of a deletion, the definition has this deletion in one of these fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from rmq._broker.binding import SAFE_AGAIN, BoundScript
+from rmq._broker.keys import group_keys, slot_keys
+from rmq._io.wire import Argument
+from rmq._model.topics import Topic, TopicType
+from rmq._transport.call import Call
+
+DELETED, TOMBSTONES = "deleted", "tombstones"
+"""Fields of a definition: the `Deletion` of a topic; the identity of one whose tombstones are still to be removed."""
+
+_DELETE = BoundScript("delete_topic", durable=SAFE_AGAIN)
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """A deletion, as the definition of a deleted topic has it.
+
+    Attributes:
+        id: Its identity.
+        by: Who deletes the topic.
+        at_ms: Time at which it began, epoch ms.
+        done: Whether all slots have their tombstones.
+    """
+
+    id: str
+    by: str
+    at_ms: int
+    done: bool = False
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> Deletion | None:
+        """Return the deletion of a topic by the fields of its definition; `None` if it is not deleted."""
+        found: Any = fields.get(DELETED)
+        return None if found is None else cls(found["id"], found["by"], found["at_ms"], found["done"])
+
+    def completed(self) -> Deletion:
+        """Return the deletion as done."""
+        return replace(self, done=True)
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return the field for the definition."""
+        return {DELETED: asdict(self)}
+
+    def __str__(self) -> str:
+        when = datetime.fromtimestamp(self.at_ms / 1000, UTC)
+        return f"{when:%Y-%m-%d %H:%M:%S} UTC by {self.by}"
+
+
+class SlotDeletion(NamedTuple):
+    """What came of a step of a deletion in a slot.
+
+    Attributes:
+        outcome: `buried`: the slot has its tombstone; `kept`: it holds messages; `groups`: its stream has more groups
+            than the call named; `cleared`: the deletion was undone, or the topic is registered again.
+        messages: Number of messages that were dropped, or that the slot holds.
+    """
+
+    outcome: str
+    messages: int
+
+
+def delete_slot(topic: Topic, slot: int, deletion: str, groups: Sequence[str], *, force: bool) -> Call[SlotDeletion]:
+    """Return a call that drops a slot and leaves a tombstone; without `force` only if it holds nothing.
+
+    Args:
+        topic: The definition.
+        slot: The slot.
+        deletion: Identity of the deletion.
+        groups: Names of the groups of a stream.
+        force: Whether to drop what the slot holds.
+    """
+    keys = slot_keys(topic.name, slot)
+    others = [keys.sizes]
+    if topic.type is not TopicType.STREAM:
+        others = [keys.prepare, keys.retry, keys.dead, keys.body, keys.error, keys.reason, keys.dead_body, keys.born]
+        others += [keys.held, keys.marks, keys.cool]
+    if slot:  # the audit of slot 0 stays: it says who has deleted the topic
+        others.append(keys.audit)
+    for group in groups:
+        own = group_keys(topic.name, slot, group)
+        others += [own.group, own.retry, own.dead, own.error, own.reason, own.dead_body]
+    return _call(topic, slot, others, deletion, "drop" if force else "ask", groups)
+
+
+def clear_slot(topic: Topic, slot: int, deletion: str) -> Call[SlotDeletion]:
+    """Return a call that removes the tombstone of a deletion from a slot."""
+    return _call(topic, slot, (), deletion, "clear", ())
+
+
+def _call(
+    topic: Topic, slot: int, others: Sequence[str], deletion: str, step: str, groups: Sequence[str]
+) -> Call[SlotDeletion]:
+    def parse(reply: list[bytes]) -> SlotDeletion:
+        return SlotDeletion(reply[0].decode(), int(reply[1]))
+
+    keys = slot_keys(topic.name, slot)
+    named: Argument = len(groups) if topic.type is TopicType.STREAM else ""
+    names = (keys.store, keys.meta, *others)
+    return _DELETE.call_on(topic.name, parse, names, slot=slot, deletion=deletion, step=step, groups=named)
