@@ -8,10 +8,12 @@ leads until all slots have live owners again.
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rmq._broker.keys import OWNERS_KEYS
@@ -44,24 +46,30 @@ def work(url: str, process: str, coordinators: str, slots: str, session_s: str) 
 
 
 class Load:
-    """What the keeper's script costs the server, from one look to the next."""
+    """What the calls of the keeper's script cost in CPU time, which a busy machine hardly changes."""
 
-    def __init__(self, server: Any) -> None:
-        self._server = server
+    def __init__(self, server: Any, workers: Mapping[str, subprocess.Popen[bytes]]) -> None:
+        self._server, self._workers = server, workers
         self._before = self._seen()
 
-    def _seen(self) -> tuple[float, int, int]:
-        stats = self._server.info("commandstats").get("cmdstat_evalsha", {})
-        return time.monotonic(), stats.get("calls", 0), stats.get("usec", 0)
+    def _seen(self) -> tuple[float, int, float, float]:
+        calls = self._server.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0)
+        cpu: Any = self._server.info("cpu")
+        ticks = 0
+        for worker in self._workers.values():
+            user, system = Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+            ticks += int(user) + int(system)
+        redis_s = cpu["used_cpu_user"] + cpu["used_cpu_sys"]
+        return time.monotonic(), calls, redis_s, ticks / os.sysconf("SC_CLK_TCK")
 
     def since(self) -> str:
         """Say what has been used since the last call of this."""
         now = self._seen()
-        seconds, calls, usec = (late - early for late, early in zip(now, self._before, strict=True))
+        seconds, calls, redis_s, workers_s = (late - early for late, early in zip(now, self._before, strict=True))
         self._before = now
-        mean_ms = usec / 1000 / max(1, calls)
         return (
-            f"{seconds:.1f} s, {calls / seconds:.0f} calls/s of {mean_ms:.2f} ms: {usec / 1e4 / seconds:.0f} % of Redis"
+            f"{seconds:.1f} s, {calls / seconds:.0f} calls/s of {1000 * redis_s / max(1, calls):.2f} ms: "
+            f"{100 * redis_s / seconds:.0f} % of Redis; CPU of Redis {redis_s:.1f} s, of the workers {workers_s:.1f} s"
         )
 
 
@@ -100,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with RedisServer() as redis, redis.connect() as server:
         running: dict[str, subprocess.Popen[bytes]] = {}
         try:
-            load = Load(server)
+            load = Load(server, running)
             for number in range(options.processes):
                 rest = [redis.url, f"p{number}", str(each), str(options.slots), str(options.session)]
                 command = [sys.executable, "-m", "benchmarks.many_owners", "--worker", *rest]
@@ -122,6 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"  idle for {load.since()}")
             leader: Any = server.hget(OWNERS_KEYS["nodes"], "/leader")
             running.pop(leader.split(b" ", 4)[4].partition(b"-")[0].decode()).kill()
+            load.since()
             wait_for(lambda: even(options.processes - 1))
             print(f"  owned again after the kill of {each} workers: {load.since()}", flush=True)
         finally:

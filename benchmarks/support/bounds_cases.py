@@ -336,8 +336,9 @@ def take_lock(_: Place, __: Any) -> Call[Any]:
 def list_children(place: Place, _: Any) -> Call[Any]:
     """List the owner nodes of the most slots that one worker may have."""
     place.client.hset(OWNERS_KEYS["nodes"], "", "1 1 0 0 ")
-    place.zset(OWNERS_KEYS["tree"], [b"\0%05d" % number for number in range(MOST_SLOTS)], 0, step=0)
-    return shared.keep_nodes(0, 60_000, ["children", "", "", ""], 0, 0, changes=False)
+    place.client.zadd(OWNERS_KEYS["sessions"], {"1": 60_000})
+    place.zset(OWNERS_KEYS["held"], [b"1\0/%05d" % number for number in range(MOST_SLOTS)], 0, step=0)
+    return shared.keep_nodes(1, 60_000, ["own", "", "", ""], 0, 0, changes=False)
 
 
 SEARCH = on(viewing.search, b"*", search.MOST, ("0", "0", "0", "0"))

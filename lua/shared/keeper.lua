@@ -14,12 +14,12 @@
 -- ARGV[3]  known       highest transaction number that the caller has seen
 -- ARGV[4]  unless      number of the transaction from which the caller has all answers; 0 for none
 -- ARGV[5]  publish     command for the wake hint: PUBLISH or SPUBLISH
--- ARGV[6..] requests   each a verb, a path and two values: look, get and children; create with data and 1 for an
---   ephemeral node; put with data and version; release with the path of a guard and the version, -1 for any, or czxid,
---   which is larger than any version; sync
+-- ARGV[6..] requests   each a verb, a path and two values: look, get; children with 1 for this session's only; create
+--   with data and 1 for an ephemeral node; put with data and version; release with the path of a guard and the version,
+--   -1 for any, or czxid, which is larger than any version; sync
 -- Returns: { session, or 0 where it has ended, number, era, { answer, ... } }; no answers where the session has ended
---   or `number` is `unless`. Answers: look, create: the first four fields of a node; get: the node; children: members
---   of tree; nil for none; put, release, sync: 1 for done
+--   or `number` is `unless`. Answers: look, create: the first four fields of a node; get: the node; children: how many
+--   there are, and members of tree, or of held for this session's only; nil for none; put, release, sync: 1 for done
 -- Errors: none of its own
 -- Complexity: O(requests log N), and of children O(names), up to 65,536; O(log N) for each of the 2,048 nodes of ended
 --   sessions that one call deletes at most
@@ -72,14 +72,14 @@ local function remove(path, owner)
   redis.call('ZREM', held, owner .. '\0' .. path)
 end
 
-local function members_below(set, name, limit)
-  return redis.call('ZRANGE', set, '[' .. name .. '\0', '(' .. name .. '\1', 'BYLEX', 'LIMIT', 0, limit)
+local function members_below(set, prefix, limit)
+  return redis.call('ZRANGE', set, '[' .. prefix, '(' .. prefix .. '\255', 'BYLEX', 'LIMIT', 0, limit)
 end
 
 local function end_silent()
   local left = 2048
   for _, silent in ipairs(redis.call('ZRANGEBYSCORE', sessions, '-inf', whole(clock), 'LIMIT', 0, 16)) do
-    local members = members_below(held, silent, left)
+    local members = members_below(held, silent .. '\0', left)
     for _, member in ipairs(members) do
       remove(string.sub(member, #silent + 2), silent)
     end
@@ -107,8 +107,11 @@ function verbs.get(path)
   return redis.call('HGET', nodes, path)
 end
 
-function verbs.children(path)
-  return redis.call('HEXISTS', nodes, path) == 1 and members_below(tree, path, 65536)
+function verbs.children(path, own)
+  local listed = own == '1' and members_below(held, session .. '\0' .. path .. '/', 65536)
+    or members_below(tree, path .. '\0', 65536)
+  table.insert(listed, 1, redis.call('ZLEXCOUNT', tree, '[' .. path .. '\0', '(' .. path .. '\1'))
+  return redis.call('HEXISTS', nodes, path) == 1 and listed
 end
 
 function verbs.create(path, data, ephemeral)

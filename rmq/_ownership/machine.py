@@ -102,15 +102,16 @@ class WorkerMachine:
         self._suspects.clear()
         self.revision += 1
 
-    def doubtful(self, assigned: Set[SlotKey], present: Set[SlotKey]) -> set[SlotKey]:
-        """Return the owner nodes that must be read before `observed`. `present` are the slots that have one."""
-        if len(present) <= self._sample:
-            return set(present)
-        releasing = {key for key, held in self._held.items() if held.releasing}
-        outrun = {key for key, held in self._held.items() if held.outrun}
-        look = {*(assigned - self._held.keys()), *self._suspects, *releasing, *outrun} & present
+    def doubtful(self, assigned: Set[SlotKey], present: Set[SlotKey], *, own: bool = False) -> set[SlotKey]:
+        """Return the owner nodes that must be read before `observed`.
+
+        `present` are the slots that have one; with `own` only those whose node belongs to this session.
+        """
+        unsettled = {key for key, held in self._held.items() if held.releasing or held.outrun}
+        look = {*(assigned - self._held.keys()), *self._suspects, *unsettled}
+        look = look | (present - self._held.keys()) if own else look & present
         ordered = sorted(present)
-        self._cursor %= len(ordered)
+        self._cursor %= len(ordered) or 1
         look.update((ordered + ordered)[self._cursor : self._cursor + self._sample])
         self._cursor += self._sample
         return look

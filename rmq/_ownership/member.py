@@ -43,6 +43,7 @@ from rmq._ownership.requests import (
     Get,
     Look,
     Node,
+    OwnNodes,
     Put,
     Refused,
     RefusedError,
@@ -90,6 +91,7 @@ class Member:
         self.transaction_ids = TransactionIdCheck(self.problems)
         self.leader = Leader(self.problems, machine.budget)
         self.new_identity: Callable[[], str] = lambda: str(uuid4())
+        self.lists_own = False  # list the owner nodes of this session only, and look at those of other assigned slots
         self._clock = clock
         self._keeper = keeper  # name of the service, for messages
         self._prepared: int | None = None  # the session in which the permanent nodes were checked
@@ -192,11 +194,11 @@ class Member:
             Look(LEADER, watch=True),
             Get(ASSIGNMENT, watch=True),
             Get(ENSEMBLE),
-            *(Children(owners_path(topic), watch=True) for topic in topics),
+            *(Children(owners_path(topic), watch=True, own=self.lists_own) for topic in topics),
             *(Get(topic_path(topic)) for topic in consumed),
         )
         self.machine.contacted(session, sent_s)
-        listed = dict(zip(topics, cast("list[list[str] | Refused | None]", rest), strict=False))
+        listed = dict(zip(topics, cast("list[list[str] | OwnNodes | Refused | None]", rest), strict=False))
         registered = dict(zip(consumed, cast("list[Node]", rest[len(topics) :]), strict=True))
         gone = ensemble is None or any(
             listed[topic] is None or (node is None and topic in self.definitions) for topic, node in registered.items()
@@ -207,13 +209,17 @@ class Member:
             self._note_ensemble(ensemble[0])
         self._closed = frozenset(topic for topic, names in listed.items() if isinstance(names, Refused))
         present = {key for key in self.machine.held | self.machine.suspects if key[0] in self._closed}
-        for topic, names in listed.items():
-            present.update((topic, int(name)) for name in _names(names) if _is_slot(name))
+        owned: dict[str, int] = {}  # number of owner nodes of each topic
+        for topic, reply in listed.items():
+            names = reply.names if isinstance(reply, OwnNodes) else reply if isinstance(reply, list) else []
+            slots = {(topic, int(name)) for name in names if _is_slot(name)}
+            present |= slots
+            owned[topic] = reply.number if isinstance(reply, OwnNodes) else len(slots)
         announced = yield from self._announce(session, cast("Node", me))
         version = self._take(cast("Node", assignment))
         yield from self._observe(session, present)
         if announced:
-            self._report_ownerless(consumed, registered, present)
+            self._report_ownerless(consumed, registered, owned)
             may_acquire = self._prepared == session and (
                 yield from self.transaction_ids.check((session, breaks), self.ensemble or "", worker_path(self.worker))
             )
@@ -262,7 +268,7 @@ class Member:
         if self._closed:
             held = self.machine.held
             assigned = frozenset(key for key in assigned if key[0] not in self._closed or key in held)
-        doubtful = sorted(self.machine.doubtful(assigned, present))
+        doubtful = sorted(self.machine.doubtful(assigned, present, own=self.lists_own))
         nodes: dict[SlotKey, Stat | None] = {}
         for start in range(0, len(doubtful), CHUNK):
             part = doubtful[start : start + CHUNK]
@@ -271,7 +277,7 @@ class Member:
             self.machine.contacted(session, sent_s)  # thousands of reads may take longer than the watchdog's deadline
             looked_at = zip(part, stats, strict=True)
             nodes.update((key, stat) for key, stat in looked_at if stat is None or isinstance(stat, Stat))
-        self.machine.observed(session, assigned, present, nodes, self._clock())
+        self.machine.observed(session, assigned, present | nodes.keys(), nodes, self._clock())
         for key in sorted(assigned & nodes.keys()):
             if (stat := nodes[key]) is not None and stat.session == 0:
                 yield from self._clear(owner_path(key), stat)
@@ -289,7 +295,7 @@ class Member:
         return mine | {key for key in self.machine.held if key[0] in left_out}
 
     def _report_ownerless(
-        self, consumed: Mapping[str, int], registered: Mapping[str, Node], present: set[SlotKey]
+        self, consumed: Mapping[str, int], registered: Mapping[str, Node], owned: Mapping[str, int]
     ) -> None:
         """Report slots of consumed topics that have no owner, with the reason."""
         for topic, mine in consumed.items():
@@ -308,7 +314,7 @@ class Member:
                 text = f"topic {topic} has {slots} slots in {self._keeper}, but this worker expects {mine}"
                 self.problems.note(f"topic {topic}", f"{text}; it gets none of them")
                 continue
-            free = slots - len({slot for place, slot in present if place == topic and slot < slots})
+            free = slots - owned[topic]
             if free > 0:
                 text = f"{free} of {slots} slots of topic {topic} have no owner: {self._why_ownerless(topic)}"
                 self.problems.note(f"topic {topic}", text, OWNERLESS_S)
@@ -385,10 +391,6 @@ class Member:
                 self._may_lead_from_s = self._clock() + REST_S
                 (gone,) = yield from read(Release(LEADER, worker_path(self.worker), epoch=leader.czxid))
                 self.leads = gone is not True
-
-
-def _names(listed: list[str] | Refused | None) -> list[str]:
-    return listed if isinstance(listed, list) else []
 
 
 def _weight(node: Reply) -> int:

@@ -25,7 +25,7 @@ from rmq._model.workers import process_name
 from rmq._ownership.capacity import NO_LIMIT
 from rmq._ownership.coordinator import Coordinator
 from rmq._ownership.redis_identity import EpochFloors
-from rmq._ownership.requests import UNKNOWN, Children, Create, Get, Look, Put, Release, Reply, Request, Sync
+from rmq._ownership.requests import UNKNOWN, Children, Create, Get, Look, OwnNodes, Put, Release, Reply, Request, Sync
 from rmq._ownership.values import RedisOwners, SlotKey, Stat, check
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections
@@ -43,10 +43,9 @@ from rmq.errors import (
 MOST_TIMEOUT_S = 2.0
 """Longest wait for a reply, in seconds; less with a session timeout below 6 s."""
 
-HINT_GAP_S = 0.0001
-"""Pause between two rounds because of hints, in seconds for each child that was listed: all workers list the children
-anew at each change, and Redis, which serves messages too, shall not spend its time with that."""
-
+HINT_GAP_S = 0.1
+"""Pause between two rounds because of hints, in seconds: each change is hinted to all workers, and Redis, which serves
+messages too, shall not spend its time with their rounds."""
 
 MOST_SLOTS = 16_384
 """Most slots of all topics that a worker consumes: it lists their owners at each change."""
@@ -100,13 +99,12 @@ class RedisKeeper:
             url, timeout_s=timeout_s, deadline_s=timeout_s / 2, durability=durability, runtime=runtime
         )
         self._wake, self._broken, self._doubt, self._ended = wake, broken, doubt, ended
-        self._hints = _Hints(self._connections, self._take_hint)
+        self._hints = _Hints(self._connections, wake)
         self._lock = runtime.lock()
         self._last = 0  # the last session
         self._era = -1
         self._answers: dict[Request, Reply] = {}  # as of transaction `_answers_number`
         self._answers_number = 0
-        self._listed = 0  # children listed since the last hint
 
     def start(self) -> None:
         self._hints.start()
@@ -171,7 +169,6 @@ class RedisKeeper:
             self._answers, self._answers_number = {}, state.number
         if reads_only:
             self._answers.update(zip(requests, replies, strict=True))
-        self._listed += sum(len(each) for each in replies if isinstance(each, list))
         return replies
 
     def _call(
@@ -210,17 +207,11 @@ class RedisKeeper:
             self._broken()
             self._wake()
 
-    def _take_hint(self) -> float:
-        """Start a round; return the seconds until a hint may start the next one."""
-        pause_s, self._listed = self._listed * HINT_GAP_S, 0
-        self._wake()
-        return min(pause_s, self.session_timeout_s / 6)
-
 
 class _Hints(Background):
-    """Receives the hints of changes; `changed` returns the seconds until it may be called again."""
+    """Receives the hints of changes, and calls `changed`."""
 
-    def __init__(self, connections: Connections, changed: Callable[[], float]) -> None:
+    def __init__(self, connections: Connections, changed: Callable[[], None]) -> None:
         super().__init__(connections.runtime, "rmq-owners")
         self._hints = WakeupSubscriber.of_channel(connections, OWNERS_KEYS["wake"])
         self._changed = changed
@@ -234,8 +225,9 @@ class _Hints(Background):
         while not self._stopping.is_set():
             try:
                 found = self._hints.read(min(self._hints.max_wait_s(), 60.0))
-                pause_s = self._changed() if found.due or found.missed else 0.0
-                self._stopping.wait(pause_s if self._hints.connected else RECONNECT_S)
+                if found.due or found.missed:
+                    self._changed()
+                self._stopping.wait(HINT_GAP_S if self._hints.connected else RECONNECT_S)
             except RmqError:  # the rounds, which call Redis, report it
                 self._stopping.wait(RECONNECT_S)
         self._hints.close()
@@ -285,6 +277,7 @@ class RedisCoordinator(Coordinator):
             connect, options.session_timeout_s, options.weight, options.drain_timeout_s, NO_LIMIT
         )
         self._member.new_identity = lambda: f"redis:{self._keeper.identity}"
+        self._member.lists_own = True
 
     def consume(self, topic: str, slots: int) -> None:
         """Announce that this worker consumes a registered topic; see `Coordinator.consume`.
@@ -330,8 +323,8 @@ def _packed(request: Request) -> tuple[Argument, Argument, Argument, Argument]:
             return ("look", path, "", "")
         case Get(path):
             return ("get", path, "", "")
-        case Children(path):
-            return ("children", path, "", "")
+        case Children(path, _, own):
+            return ("children", path, int(own), "")
         case Create(path, data, ephemeral):
             return ("create", path, data, int(ephemeral))
         case Put(path, data, version):
@@ -349,9 +342,12 @@ def _reply(request: Request, answer: Any) -> Reply:
                 return None
             *fields, data = answer.split(b" ", 4)
             return data, _stat(b" ".join(fields))
-        case Children(path):
-            start = len(path.encode()) + 1
-            return None if answer is None else [name[start:].decode() for name in answer]
+        case Children(_, _, own):
+            if answer is None:
+                return None
+            number, *members = answer
+            names = [member.rpartition(b"/" if own else b"\0")[2].decode() for member in members]
+            return OwnNodes(number, names) if own else names
         case _:
             return answer == b"1"
 

@@ -44,10 +44,19 @@ class Get:
 
 @dataclass(frozen=True, slots=True)
 class Children:
-    """List a node's children. Reply: their names, None if there is no such node."""
+    """List a node's children. Reply: their names, with `own` (Redis only) `OwnNodes`; None if there is no such node."""
 
     path: str
     watch: bool = False
+    own: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OwnNodes:
+    """The number of a node's children, and the names of those that belong to this session."""
+
+    number: int
+    names: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +132,7 @@ class RefusedError(CoordinationError):
     """ZooKeeper refused a request that a call depends on."""
 
 
-Reply = bool | Stat | tuple[bytes, Stat] | list[str] | Unknown | Refused | None
+Reply = bool | Stat | tuple[bytes, Stat] | list[str] | OwnNodes | Unknown | Refused | None
 
 Node = tuple[bytes, Stat] | Refused | None
 """The reply to `Get`."""

@@ -46,7 +46,8 @@ class Keeper:
 
     def names(self, session: int, path: str = "/w") -> list[str]:
         answer = self.call(session, Children(path)).answers[0]
-        return [each.rpartition(b"\0")[2].decode() for each in answer]
+        assert answer[0] == len(answer) - 1
+        return [each.rpartition(b"\0")[2].decode() for each in answer[1:]]
 
 
 @pytest.fixture
@@ -99,7 +100,7 @@ def test_after_a_standstill_a_caller_with_another_timeout_ends_no_session(keeper
     for after_ms in (1_000_000, 2_000_000):
         keeper.at(after_ms)
         (listed,) = keeper.call(caller, Children("/w"), timeout_ms=own_ms).answers
-        assert listed == [b"/w\0a"]
+        assert listed == [1, b"/w\0a"]
         assert keeper.call(middle, Sync(), timeout_ms=60_000).session == middle
         assert keeper.call(short, Sync()).session == short
 
@@ -109,7 +110,7 @@ def test_a_dead_session_ends_within_four_rare_calls_and_then_slows_the_clock_no_
     for after_ms in (10_000, 20_000, 30_000):
         keeper.at(after_ms)
         (listed,) = keeper.call(other, Children("/w"), timeout_ms=long_ms).answers
-    assert listed == []
+    assert listed == [0]
     before = int(keeper.server.hget(OWNERS_KEYS["state"], "clock"))
     keeper.at(40_000)
     keeper.call(other, timeout_ms=long_ms)
@@ -177,7 +178,7 @@ def test_the_end_of_a_session_is_a_change(keeper: Keeper) -> None:
         known = keeper.call(mine, Children("/w")).number
     keeper.at(6_000)
     found = keeper.call(mine, Children("/w"), unless=known).answers
-    assert found == [[b"/w\0a"]]
+    assert found == [[1, b"/w\0a"]]
 
 
 def test_a_node_is_created_once_and_only_below_a_parent(keeper: Keeper) -> None:
@@ -186,7 +187,14 @@ def test_a_node_is_created_once_and_only_below_a_parent(keeper: Keeper) -> None:
     made = keeper.call(session, Create("/a", b"", False), Create("/a/b", b"1", True), Create("/a/b", b"2", True))
     assert made.answers == [b"%d %d 0 0" % (T0 + 1, T0 + 1), own, None]
     assert keeper.call(session, Create("/none/b", b"", True), Look("/none/b")).answers == [None, None]
-    assert keeper.call(session, Get("/a/b"), Children("/a")).answers == [own + b" 1", [b"/a\0b"]]
+    assert keeper.call(session, Get("/a/b"), Children("/a")).answers == [own + b" 1", [1, b"/a\0b"]]
+
+
+def test_own_children_are_listed_and_the_others_counted(keeper: Keeper) -> None:
+    session, _ = keeper.open("a"), keeper.open("b")
+    keeper.call(session, Create("/ww", b"", False), Create("/ww/c", b"", True))
+    listed = keeper.call(session, *(Children(path, own=True) for path in ("/w", "/ww", "/none"))).answers
+    assert listed == [[2, b"%d\0/w/a" % session], [1, b"%d\0/ww/c" % session], None]
 
 
 def test_a_node_is_changed_and_deleted_only_in_its_version_and_with_its_guard(keeper: Keeper) -> None:

@@ -30,6 +30,11 @@ OWNERS = (
     mutant("owners: a release of another version counts", ("keeper", "version == current", "true")),
     mutant("owners: a release of another epoch counts", ("keeper", "version == created", "tonumber(version) > 1e6")),
     mutant("owners: a release deletes a node of another session", ("keeper", "owner == session or", "true or")),
+    mutant("owners: own nodes of other parents are listed", ("keeper", "path .. '/', 65536", "path, 65536")),
+    mutant(
+        "owners: only own nodes are counted",
+        ("keeper", "redis.call('ZLEXCOUNT', tree, '[' .. path .. '\\0', '(' .. path .. '\\1')", "#listed"),
+    ),
     mutant("owners: a node is created below none", ("keeper", "redis.call('HEXISTS', nodes, parent) == 0", "false")),
     mutant("owners: a node is created twice", ("keeper", "redis.call('HEXISTS', nodes, path) == 1 or", "false or")),
     mutant("owners: data of another version is replaced", ("keeper", "if current ~= version then", "if false then")),

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 
 from rmq._ownership.documents import OWNERS, TOPICS
-from rmq._ownership.requests import Children, Create, Get, Look, Put, Release, Reply, Request, Sync
+from rmq._ownership.requests import Children, Create, Get, Look, OwnNodes, Put, Release, Reply, Request, Sync
 from rmq._ownership.values import Stat
 
 
@@ -75,7 +75,11 @@ class SimulatedZooKeeper:
                 if watch:
                     self.watches[path][wake] = None
                 if type(request) is Children:
-                    return sorted(self.children[path]) if path in self.nodes else None
+                    names = sorted(self.children[path])
+                    if request.own:
+                        own = [name for name in names if self.nodes[f"{path}/{name}"][1].session == session]
+                        return OwnNodes(len(names), own) if path in self.nodes else None
+                    return names if path in self.nodes else None
                 node = self.nodes.get(path)
                 return node if type(request) is Get or node is None else node[1]
             case Create(path, data, ephemeral):

@@ -13,7 +13,19 @@ import redis
 from rmq import RedisOwners
 from rmq._broker.keys import OWNERS_KEYS
 from rmq._ownership.redis_keeper import RedisKeeper
-from rmq._ownership.requests import UNKNOWN, Children, Create, Get, Look, Put, Release, Reply, Request, Sync
+from rmq._ownership.requests import (
+    UNKNOWN,
+    Children,
+    Create,
+    Get,
+    Look,
+    OwnNodes,
+    Put,
+    Release,
+    Reply,
+    Request,
+    Sync,
+)
 from rmq._ownership.values import Stat
 from rmq._ownership.zookeeper import ZooKeeperClient
 from tests.support.core import parse_url
@@ -173,6 +185,19 @@ def test_children_are_those_of_one_node(session: Session) -> None:
     (left,) = session.ask(Children("/t"))
     assert isinstance(left, list)
     assert "ab" not in left
+
+
+@pytest.mark.parametrize("open_session", ["redis", "simulated"], indirect=True)
+def test_the_children_of_a_session_are_listed_and_the_others_counted(open_session: Open) -> None:
+    first, second = open_session(), open_session()
+    nodes = [("/t", False), ("/t/stays", False), ("/t/a", True), ("/t/a:ü", True), ("/tt", False), ("/tt/x", True)]
+    first.ask(*(Create(path, b"", ephemeral) for path, ephemeral in nodes))
+    second.ask(Create("/t/b", b"", True))
+    asked = [Children(path, watch=True, own=True) for path in ("/t", "/tt", "/tt/x", "/none")]
+    assert first.ask(*asked) == [OwnNodes(4, ["a", "a:ü"]), OwnNodes(1, ["x"]), OwnNodes(0, []), None]
+    assert second.ask(*asked) == [OwnNodes(4, ["b"]), OwnNodes(1, []), OwnNodes(0, []), None]
+    first.end()
+    wait_until(lambda: second.ask(Sync(), *asked)[1:3] == [OwnNodes(2, ["b"]), OwnNodes(0, [])])
 
 
 def test_a_node_is_deleted_only_while_the_guard_is_there(session: Session) -> None:

@@ -199,6 +199,14 @@ def test_a_slot_with_a_newer_epoch_is_released_only_if_its_node_is_still_ours() 
     assert (plan.release, plan.acquire) == ((), ()), "it is another worker's"
 
 
+def test_where_only_own_nodes_are_listed_each_other_assigned_slot_is_looked_at() -> None:
+    machine = machine_that_owns()
+    other, stray = ("t", 1), ("t", 2)
+    assert machine.doubtful({SLOT, other}, {SLOT, stray}, own=True) == {other, stray}
+    machine.observed(1, {SLOT, other}, {SLOT, stray, other}, {other: None, stray: Stat(8, 0, 1)}, 0.0)
+    assert (machine.plan(0.0).acquire, machine.revoking()) == ((other,), {stray})
+
+
 def test_what_is_doubted_is_read_again() -> None:
     machine = machine_that_owns()
     assert machine.doubtful({SLOT}, {SLOT}) == set()
