@@ -42,7 +42,7 @@ CEILINGS = {
     "rmq/*.py": 850,
     "lua: scripts": 2_030,
     "lua: libraries": 4_050,
-    "tests": 77_450,
+    "tests": 77_640,
     "benchmarks": 6_800,
 }
 """Most lines of code of a package; one that is not listed may have none."""
