@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Literal, cast
 
 from rmq._model.records import BODIES, ITEMS, NOTHING, Record, read_record, unwrap
-from rmq._model.scores import ages_for, lease_end_ms, retries_left_of, second_of
+from rmq._model.scores import STAMP, ages_for, lease_end_ms, retries_left_of, second_of
 from rmq._model.times import moment_of
 from rmq._model.topics import Topic, TopicType
 
@@ -72,6 +72,12 @@ class _InSlot:
     def last_sent(self) -> datetime | None:
         """Time at which its last send arrived, by Redis' clock; `None` if that is unknown."""
         return moment_of(self.last_sent_ms)
+
+    @property
+    def claimed_ms(self) -> int | None:
+        """In flight: time of its claim, or of the last renewal of its lease if there was one, epoch ms; else `None`."""
+        message = cast("PeekedMessage", self)
+        return min(message.score // STAMP, message.now_ms) if message.place == "prepare" else None
 
     @property
     def complete(self) -> bool:

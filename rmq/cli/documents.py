@@ -77,7 +77,7 @@ def message(topic: Topic, found: PeekedMessage | FoundMessage) -> Document:
     more = "body_bytes error_type error_message" if isinstance(found, FoundMessage) else ""
     document = picked(found, f"topic slot place content body due_ms priority retries_left {more}")
     if isinstance(found, PeekedMessage) and found.place == "prepare":
-        document |= picked(found, "handled_by handled_ms")
+        document |= picked(found, "claimed_ms handled_by handled_ms")
     return document | {"place": Place[found.place].value} | folded(topic, found)
 
 
@@ -100,7 +100,7 @@ def whereabouts(topic: Topic, found: Whereabouts) -> Document:
     places: Document = {}
     for message in (found.stored, found.in_flight, found.waiting):
         if message is not None:
-            lease = "lease_left_ms handled_by handled_ms" if message is found.in_flight else ""
+            lease = "lease_left_ms claimed_ms handled_by handled_ms" if message is found.in_flight else ""
             known = picked(message, f"score priority due_ms retries_left body {lease}")
             places[Place[message.place].value] = known | folded(topic, message)
     if found.in_flight is not None:

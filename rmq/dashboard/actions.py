@@ -69,8 +69,8 @@ class Actions:
             "purge-group": self._purge_dead,
             "purge": self._purge,
             "cancel-matching": self._cancel_matching,
-            "run-schedule": self._run_schedule,
-            "remove-schedule": self._remove_schedule,
+            "run-schedule": lambda form, actor: self._schedule(form, actor, "run_now"),
+            "remove-schedule": lambda form, actor: self._schedule(form, actor, "remove"),
             **{f"{name}-selected": partial(self._change_selected, name) for name in SELECTED},
             **{name: partial(self._change, name) for name in CHANGES},
         }
@@ -136,7 +136,7 @@ class Actions:
     def _change(self, name: str, form: Form, actor: str) -> Done:
         """Apply an action to one message."""
         topic, content = self._topic(form), from_hex(_field(form, "hex"))
-        basis = slot_basis(topic, content, form.get("slot", ""), form.get("basis", ""))
+        basis = slot_basis(topic, content, form.get("slot", ""))
         kind, words = WORDS[CHANGES[name](self._reader.client.control(topic, actor=actor), content, basis, form)]
         return kind, f"{name.removesuffix('-dead')}: {words}"
 
@@ -145,7 +145,7 @@ class Actions:
         topic = self._topic(form)
         control, results = self._reader.client.control(topic, actor=actor), Counter[str]()
         for slot, content in _selected(name, form):
-            basis = slot_basis(topic, content, str(slot), "")
+            basis = slot_basis(topic, content, str(slot))
             results[WORDS[CHANGES[name](control, content, basis, form)][1].removeprefix("nothing done: ")] += 1
         counts = [f"{number:,} {words}" for words, number in results.most_common()]
         return "good" if results else "bad", f"{name.removesuffix('-dead')}: {', '.join(counts) or 'nothing selected'}"
@@ -160,17 +160,12 @@ class Actions:
 
         return self._in_background(form, f"cancel of messages{_of(form)}", work)
 
-    def _run_schedule(self, form: Form, actor: str) -> Done:
-        """Make a schedule due now."""
-        name = _field(form, "schedule")
-        done = self._reader.client.schedules.run_now(name, actor)
-        return ("good", f"schedule {name} is due now") if done else ("bad", f"there is no schedule {name}")
-
-    def _remove_schedule(self, form: Form, actor: str) -> Done:
-        """Remove a schedule."""
-        name = _field(form, "schedule")
-        done = self._reader.client.schedules.remove(name, actor)
-        return ("good", f"schedule {name} removed") if done else ("bad", f"there is no schedule {name}")
+    def _schedule(self, form: Form, actor: str, verb: Literal["run_now", "remove"]) -> Done:
+        """Make a schedule due now, or remove it."""
+        name, schedules = _field(form, "schedule"), self._reader.client.schedules
+        done = schedules.run_now(name, actor) if verb == "run_now" else schedules.remove(name, actor)
+        words = f"schedule {name} {'is due now' if verb == 'run_now' else 'removed'}"
+        return ("good", words) if done else ("bad", f"there is no schedule {name}")
 
     def _count(self, name: str, form: Form) -> str:
         """Return the number of messages that an action is about, in words."""

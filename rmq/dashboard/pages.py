@@ -11,15 +11,15 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from rmq import Topic, TopicType
+from rmq import Topic, TopicType, Whereabouts
 from rmq.dashboard.background import Jobs
 from rmq.dashboard.charts import GROUP_METRICS, METRICS, by_metric, heat
 from rmq.dashboard.listing import PLACES as SECTIONS
 from rmq.dashboard.listing import SORTS, list_messages
 from rmq.dashboard.queries import PERIODS, RANGES, Reader, basis_for, digest
-from rmq.dashboard.rendering import Pages, link
+from rmq.dashboard.rendering import Pages, link, message_link
 from rmq.errors import InvalidValueError, RedisUnavailableError, RmqError
-from rmq.spi import AnyPlace, TopicReading, checked_slots, id_key
+from rmq.spi import AnyPlace, TopicReading, checked_slots, id_key, monotonic_s, shown, span
 
 PAGE = 50
 MOST_SCHEDULES = 200
@@ -57,18 +57,25 @@ SLOT_ROWS = 16
 """Number of slots that a table shows at a time."""
 
 
-MOST_RESULTS = 50
 MOST_TOPICS = 50
-"""Maximum number of topics in which a message is searched, since each topic costs a call."""
+"""Maximum number of topics of which the errors of dead messages are counted."""
+
+MOST_SLOTS, MOST_SEARCH_S = 4_096, 3.0
+"""Maximum number of slots in which a content is searched, a few µs of Redis each, and the time for it in seconds."""
 
 
 class Result(NamedTuple):
-    """A search result: kind, name, address of its page, and location."""
+    """A search result: kind, name, address of its page, and more about it; for a message its states."""
 
     kind: str
     name: str
     address: str
-    more: str
+    more: str = ""
+    found: Whereabouts | None = None
+
+
+Results = tuple[list[Result], int, int]
+"""The results of a search, the number of topics in which all slots were searched, and of those in which not."""
 
 
 class DeadRow(NamedTuple):
@@ -123,13 +130,13 @@ class Views:
         )  # fmt: skip
 
     def find(self, request: Request) -> Response:
-        """Show the results of the search field: topics, groups and workers by name, messages by content."""
+        """Show the results of the search field: topics, groups, workers and schedules by name, messages by content."""
         asked = request.query_params.get("q", "").strip()
-        results, cut = _results_of(self._reader, asked) if asked else ([], False)
-        exact = [each for each in results if each.name == asked]
-        if len(results) == 1 or len(exact) == 1:
-            return RedirectResponse((exact or results)[0].address, 303)
-        return self._pages.render(request, "find.html", asked=asked, results=results, cut=cut)
+        rows, whole, partly = _results_of(self._reader, asked) if asked else ([], 0, 0)
+        exact = [each for each in rows if each.name == asked]
+        if len(rows) == 1 or len(exact) == 1:
+            return RedirectResponse((exact or rows)[0].address, 303)
+        return self._pages.render(request, "find.html", asked=asked, rows=rows, whole=whole, partly=partly)
 
     def topic(self, request: Request) -> Response:
         """Show a topic: its figures, its slots and their owners, or its groups."""
@@ -264,24 +271,18 @@ class Views:
             view, cursor = self._reader.client.inspect(topic), query.get("cursor") or None
             values["page"] = list_messages(view, places, values["pattern"], values["sort"], first, cursor)
             values |= {"sizes": self._reader.topic_now(topic.name).figures, "jobs": self._jobs.of(topic.name)}
-            values["handled"] = self._reader.handlers_of(values["page"].rows)
         return self._pages.render(request, "search.html", **values)
 
     def message(self, request: Request) -> Response:
         """Show the state of a message, with the actions on it."""
         query = request.query_params
-        values: dict[str, Any] = {
-            "topics": [each for each in self._reader.topics() if each.type is not TopicType.STREAM],
-            "name": query.get("topic", ""), "content": query.get("content", ""), "basis": query.get("basis", ""),
-            "found": None, "topic": None, "hex": "", "slot": "",
-        }  # fmt: skip
         content = self._content_of(query)
-        if content is not None:
-            topic = _no_stream(self._reader.topic(values["name"]))
-            basis = slot_basis(topic, content, query.get("slot", ""), values["basis"])
-            place = self._reader.client.inspect(topic).find(content, slot_basis=basis)
-            values |= {"found": place, "topic": topic, "hex": content.hex(), "slot": str(place.slot)}
-        return self._pages.render(request, "message.html", **values)
+        if content is None:
+            return RedirectResponse("/find", 303)
+        topic = _no_stream(self._reader.topic(query.get("topic", "")))
+        basis = slot_basis(topic, content, query.get("slot", ""))
+        found = self._reader.client.inspect(topic).find(content, basis, everywhere=basis is None)
+        return self._pages.render(request, "message.html", found=found, topic=topic)
 
     def _content_of(self, query: Mapping[str, str]) -> bytes | None:
         if query.get("hex"):
@@ -306,18 +307,16 @@ class Views:
 
     def dead(self, request: Request) -> Response:
         """Show dead letters with their errors, and the actions on them."""
-        query = request.query_params
+        query, name = request.query_params, request.query_params.get("topic", "")
         topics = sorted(self._reader.overview().topics, key=lambda each: -each.figures.dead)
-        name = query.get("topic", "")
+        if not name:
+            rows = self._reasons_of([each for each in topics if each.figures.dead])
+            return self._pages.render(request, "dead_topics.html", rows=rows)
+        now = self._reader.topic_now(name)
         values: dict[str, Any] = {
             "topics": topics, "name": name, "pattern": query.get("pattern", ""), "error": query.get("error", ""),
-            "topic": None, "page": None, "reasons": None, "jobs": [], "rows": [], "group": "",
+            "topic": now.topic, "jobs": self._jobs.of(name),
         }  # fmt: skip
-        if not name:
-            dead = [each for each in topics if each.figures.dead]
-            return self._pages.render(request, "dead_topics.html", rows=self._reasons_of(dead))
-        now = self._reader.topic_now(name)
-        values |= {"topic": now.topic, "jobs": self._jobs.of(name)}
         if now.topic.type is TopicType.STREAM:
             return self._dead_of_stream(request, values, [group.group for group in now.groups])
         inspection = self._reader.client.inspect(now.topic)
@@ -369,10 +368,8 @@ def _part_of(request: Request, rows: Sequence[Any]) -> dict[str, Any]:
     return {"rows": rows[first:last], "first": first, "more": last if last < len(rows) else 0}
 
 
-def slot_basis(topic: Topic, content: bytes, slot: str, basis: str) -> bytes | None:
-    """Return the slot basis of a message: the given one, or one that maps to its slot; `None` if it needs none."""
-    if basis:
-        return basis.encode()
+def slot_basis(topic: Topic, content: bytes, slot: str) -> bytes | None:
+    """Return a slot basis that maps to the slot of a message; `None` if it needs none."""
     if not slot:
         return None
     [number] = checked_slots(topic, [whole_number(slot, "slot")])
@@ -425,30 +422,49 @@ def _ranges(slots: Iterable[int]) -> str:
     return ", ".join(parts)
 
 
-def _results_of(reader: Reader, asked: str) -> tuple[list[Result], bool]:
-    """Return the results of a search, exact names first, and whether there are more than `MOST_RESULTS`."""
+def _results_of(reader: Reader, asked: str) -> Results:
+    """Return the results of a search, exact names first, then messages and entries with this content."""
     lowered = asked.lower()
-    names = [Result("topic", each.name, f"/topic/{quote(each.name)}", "") for each in reader.topics()]
+    names = [Result("topic", each.name, f"/topic/{quote(each.name)}") for each in reader.topics()]
     for now in reader.overview().topics:
         name, page = now.topic.name, f"/topic/{quote(now.topic.name)}/group/"
         names += [Result("group", group.group, page + quote(group.group), f"of {name}") for group in now.groups]
-    names += [Result("worker", each.name, f"/worker/{quote(each.name)}", "") for each in reader.workers()]
-    results = [each for each in names if lowered in each.name.lower()]
-    results.sort(key=lambda each: (each.name != asked, not each.name.lower().startswith(lowered)))
-    results += _messages_of(reader, asked)
-    return results[:MOST_RESULTS], len(results) > MOST_RESULTS
+    names += [Result("worker", each.name, f"/worker/{quote(each.name)}") for each in reader.workers()]
+    names += [Result("schedule", each.name, link("/schedules", filter=each.name)) for each in reader.schedules()]
+    rows = [each for each in names if lowered in each.name.lower()]
+    rows.sort(key=lambda each: (each.name != asked, not each.name.lower().startswith(lowered)))
+    found, whole, partly = _messages_of(reader, asked)
+    return [*found, *_entries_of(reader, asked), *rows], whole, partly
 
 
-def _messages_of(reader: Reader, content: str) -> list[Result]:
-    results: list[Result] = []
-    for topic in [each for each in reader.topics() if each.type is not TopicType.STREAM][:MOST_TOPICS]:
+def _messages_of(reader: Reader, content: str) -> Results:
+    """Search a content in all topics: in all of their slots, and beyond `MOST_SLOTS` in the slot of the content."""
+    rows, whole, partly, left, until_s = list[Result](), 0, 0, MOST_SLOTS, monotonic_s() + MOST_SEARCH_S
+    for topic in [each for each in reader.topics() if each.type is not TopicType.STREAM]:
+        everywhere = topic.slots <= left
+        left -= topic.slots if everywhere else 1
+        if left < -MOST_SLOTS or monotonic_s() > until_s:
+            partly += 1
+            continue
+        whole, partly = whole + everywhere, partly + (not everywhere)
         try:
-            message = reader.client.inspect(topic).find(content)
+            found = reader.client.inspect(topic).find(content, everywhere=everywhere)
         except RedisUnavailableError:
             raise
         except RmqError:  # a topic that cannot be read, or whose contents cannot be as long
             continue
-        if not message.gone:
-            address = link("/message", topic=topic.name, content=content)
-            results.append(Result("message", content, address, f"in {topic.name}"))
-    return results
+        if not found.gone:
+            address = message_link(topic.name, found.slot, found.content, "")
+            rows.append(Result("message", content, address, f"in {topic.name}", found))
+    return rows, whole, partly
+
+
+def _entries_of(reader: Reader, content: str) -> list[Result]:
+    """Return the entries of streams with a content that handlers have by the workers' last reports."""
+    rows: list[Result] = []
+    groups = [(worker, each) for worker in reader.workers() for each in worker.listeners if each.group]
+    for worker, each in groups:
+        held = (one.running_ms + worker.silent_ms for one in each.running if one.content == shown(content, 100))
+        more = f"of {each.topic} @ {each.group}, handled for {{}} by {worker.name}"
+        rows += [Result("entry", content, f"/worker/{quote(worker.name)}", more.format(span(ms))) for ms in held]
+    return rows

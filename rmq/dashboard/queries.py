@@ -6,7 +6,7 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TypeAlias
@@ -209,14 +209,10 @@ class Reader:
             if (listener.topic, listener.group) == (topic.name, group)
         ]
 
-    def handlers_of(self, messages: Iterable[FoundMessage | PeekedMessage]) -> dict[bytes, tuple[str, int]]:
-        """Return content -> the worker that handles it, and for how long, ms, of those messages in flight."""
-        found: dict[bytes, tuple[str, int]] = {}
-        for each in messages:
-            for worker in self.workers() if each.place == "prepare" else ():
-                if (running_ms := worker.handles(each.topic, each.slot, each.content)) is not None:
-                    found[each.content] = worker.name, running_ms
-        return found
+    def handler_of(self, message: FoundMessage | PeekedMessage) -> tuple[str, int] | None:
+        """Return the worker whose handler has a message, and for how long, ms; `None` if no worker reports it."""
+        times = ((each.name, each.handles(message.topic, message.slot, message.content)) for each in self.workers())
+        return next(((name, running_ms) for name, running_ms in times if running_ms is not None), None)
 
     def reasons(self, topic: Topic) -> DeadReasons:
         """Return the number of dead messages by error type."""

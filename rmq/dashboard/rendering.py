@@ -117,7 +117,7 @@ class Pages:
             lstrip_blocks=True,
         )
         functions = [short, payload, message_link, link, percent, finding_link, spi.dashed, spi.shown]
-        functions += [spi.span, spi.when, spi.from_now, spi.milliseconds]
+        functions += [spi.counted, spi.span, spi.when, spi.from_now, spi.milliseconds]
         functions += [spi.count_words, spi.items_words, spi.merge_name, spi.merge_words, spi.sends_words]
         self._templates.globals.update({each.__name__: each for each in functions})  # pyright: ignore[reportUnknownMemberType]
 
@@ -136,6 +136,7 @@ class Pages:
             version=__version__,
             server=self.reader.client.shown_url,
             refresh_ms=REFRESH_MS,
+            handler_of=self.reader.handler_of,
             **values,
         )
         response = HTMLResponse(html, status)

@@ -34,7 +34,7 @@ def pages_of(shop: dict[str, Topic]) -> list[str]:
         f"/dead?topic={shop['items'].name}", f"/message?topic={shop['items'].name}&content=page",
         f"/message?topic={shop['sums'].name}&content=item:42", "/?filter=nothing",
         f"/topic/{shop['stream'].name}/entries", f"/topic/{shop['stream'].name}/entries?group=billing", "/dead",
-        "/find?q=e", "/find", "/search", "/message",
+        "/find?q=e", "/find?q=nix", "/find", "/search", "/schedules",
     ]  # fmt: skip
 
 
@@ -96,10 +96,9 @@ def test_pause_and_resume(open_page: Open, client: RmqClient, shop: dict[str, To
 @pytest.mark.parametrize("width", WIDTHS)
 def test_steering_one_message(open_page: Open, client: RmqClient, shop: dict[str, Topic], width: int) -> None:
     topic, timed = shop["priority"], shop["timed"]
-    page = open_page("/message", width)
-    page.get_by_label("Topic").select_option(topic.name)
-    page.get_by_label("Content", exact=True).fill("job:50")
-    press(page, "Find")
+    page = open_page("/schedules", width)
+    page.get_by_label("Search everything").fill("job:50")
+    page.get_by_label("Search everything").press("Enter")
     expect(page.get_by_text("In the backlog")).to_be_visible()
     page.get_by_label("Priority").fill("5")
     press(page, "Reprioritise")
@@ -269,7 +268,11 @@ def test_the_search_of_every_page_by_keyboard(open_page: Open, shop: dict[str, T
     page.get_by_label("Content, with").press("/")
     expect(page.get_by_label("Content, with")).to_have_value("/")
     page.goto("/find?q=nothing-of-this-name")
+    expect(page.get_by_text("Nothing found for nothing-of-this-name.")).to_be_visible()
     expect(page.get_by_text("no message has this content")).to_be_visible()
+    answer = page.goto("/message")
+    assert answer is not None
+    assert answer.url.endswith("/find")
 
 
 def test_an_address_holds_what_was_chosen(open_page: Open, shop: dict[str, Topic]) -> None:

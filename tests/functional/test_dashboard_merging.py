@@ -21,7 +21,7 @@ def test_topics_that_merge_show_what_sends_came_to(open_page: Open, shop: dict[s
     )
     page.goto(f"/search?topic={sums}")
     expect(page.locator("thead th")).to_have_text(
-        "Select;Content;Place;Due;Handled;Retries left;Slot;Value;Sends;First sent;Last sent".split(";")
+        "Select;Content;Place;Due;Held;Retries left;Slot;Value;Sends;First sent;Last sent".split(";")
     )
     cells = page.locator("tbody tr td")
     expect(cells.nth(6)).to_have_text("-5.5")

@@ -117,7 +117,7 @@ def test_a_handler_that_hangs(
             expect(page.get_by_role("region", name="Running handlers")).to_contain_text("hung")
             looked_at(page, width)
             name = client.workers()[0].name
-            assert f"ago by {name}, whose handler still runs" in cli("find", topic.name, "item:6").out
+            assert f"by {name}\n" in cli("find", topic.name, "item:6").out
             page.goto(f"/search?topic={topic.name}&place=prepare")
             row = page.get_by_role("row", name="item:6")
             expect(row).to_contain_text(f"by {name}")

@@ -24,7 +24,7 @@ CEILINGS = {
     "rmq/_claiming": 2_240,
     "rmq/_io": 600,
     "rmq/_listening": 2_310,
-    "rmq/_model": 4_280,
+    "rmq/_model": 4_284,
     "rmq/_ownership": 2_420,
     "rmq/_processes": 1_790,
     "rmq/_sending": 640,
@@ -42,7 +42,7 @@ CEILINGS = {
     "rmq/*.py": 850,
     "lua: scripts": 2_030,
     "lua: libraries": 4_050,
-    "tests": 77_640,
+    "tests": 77_600,
     "benchmarks": 6_800,
 }
 """Most lines of code of a package; one that is not listed may have none."""

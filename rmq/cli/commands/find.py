@@ -102,11 +102,16 @@ def _print_in_flight(session: Session, topic: Topic, found: Whereabouts, message
     if not left_ms:
         lease = "its lease has expired; the next claim returns it"
     session.line("  in flight: ", lease, f", {_retries(message)} left after this delivery")
-    if message.handled_by is not None:
-        ago = span(message.handled_ms or 0)
-        session.line(f"    claimed {ago} ago by ", shown(message.handled_by), ", whose handler still runs")
+    session.line("    ", holder_words(message))
     session.line("    workers that hold messages of this slot: ", ", ".join(map(shown, found.holders)) or "not known")
     _print_folded(session, topic, message, found.now_ms)
+
+
+def holder_words(message: PeekedMessage) -> str:
+    """Return for how long which worker handles a message in flight or, if none reports it, when it was claimed."""
+    if message.handled_by is None:
+        return f"claimed or renewed {from_now(message.claimed_ms or 0, message.now_ms)}"
+    return f"handled for {span(message.handled_ms or 0)} by {shown(message.handled_by)}"
 
 
 def _print_folded(session: Session, topic: Topic, message: Carrier, now_ms: int) -> None:

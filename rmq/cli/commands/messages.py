@@ -9,19 +9,18 @@ from itertools import islice
 from typing import Annotated, Literal, cast
 
 import typer
-from rich.text import Text
 
 from rmq import Control, ControlResult, PeekedMessage, StreamTopic, Topic
 from rmq._model.times import moment_at
 from rmq._model.whereabouts import Place
 from rmq.cli import documents
 from rmq.cli.commands.entries import print_entries
-from rmq.cli.commands.find import value_columns
+from rmq.cli.commands.find import holder_words, value_columns
 from rmq.cli.commands.streams import print_pending
 from rmq.cli.console import FAILED, Columns, Session, cut, is_terminal
 from rmq.cli.options import Content, Group, SlotBasis, Slots, TopicName, Yes, duration, instant, payload, span_of
 from rmq.errors import InvalidValueError
-from rmq.spi import age_words, check_group, counted, from_now, json_payload, shown, span
+from rmq.spi import age_words, check_group, counted, from_now, json_payload, shown
 
 Where = Literal["store", "in-flight", "retry"]
 _DUE = {"store": "due", "in-flight": "lease ends", "retry": "retry"}
@@ -60,8 +59,8 @@ def peek(
             columns |= {">priority": lambda message: str(message.priority) if _is_new(message) else "retry"}
         if definition.merge is None or not all(map(_is_new, found)):
             columns |= {">retries left": lambda message: "all" if _is_new(message) else str(message.retries_left)}
-        if any(message.handled_by is not None for message in found):
-            columns |= {"~handled for": _handler_words}
+        if place == "in-flight":
+            columns |= {"~held": holder_words}
         document = partial(documents.message, definition)
         session.rows(found, document, columns, f"topic {topic} has no messages with --place {place}")
 
@@ -72,10 +71,6 @@ def _is_new(message: PeekedMessage) -> bool:
 
 def _due_words(message: PeekedMessage) -> str:
     return "now" if message.due_ms is None else from_now(message.due_ms, message.now_ms)
-
-
-def _handler_words(message: PeekedMessage) -> Text:
-    return cut("" if message.handled_by is None else f"{span(message.handled_ms or 0)} by {message.handled_by}")
 
 
 def _peek_group(
