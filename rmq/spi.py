@@ -33,15 +33,15 @@ Requests to web servers:
     `HttpServer` serves an `Application` on a port that `serve_on` finds, `serve_health` the health of a process.
 Processes:
     `chosen_url` (the URL of Redis that a program or its environment names), `URL_VARIABLE` (the name of the environment
-    variable), `listener_decorator` (makes a function a handler), `run_reloading` and `RELOADED` (restart at a change of
-    a file), `end_with_parent`, `until_signal` (an event that SIGTERM and SIGINT set), `monotonic_s` (a clock that never
-    jumps), `login` and `encryption` (access to ZooKeeper by options and environment), `read_secret` (a password in a
-    file).
+    variable), `listener_decorator` and `scheduled_decorator` (make a function a handler), `run_reloading` and
+    `RELOADED` (restart at a change of a file), `end_with_parent`, `until_signal` (an event that SIGTERM and SIGINT
+    set), `monotonic_s` (a clock that never jumps), `login` and `encryption` (access to ZooKeeper by options and
+    environment), `read_secret` (a password in a file).
 """
 
 from rmq._admin.history import minute_of, minute_of_stream, sum_of
 from rmq._io.secret_files import read_secret
-from rmq._listening.listener import listener_decorator
+from rmq._listening.listener import HandlerT, listener_decorator, scheduled_decorator
 from rmq._model.display import counted, dashed, from_now, json_payload, milliseconds, safe_lines, shown, span, when
 from rmq._model.entries import check_group, id_key
 from rmq._model.figures import TOTALS
@@ -75,13 +75,14 @@ from rmq._transport.urls import URL_VARIABLE, chosen_url
 
 # fmt: off
 __all__ = [
-    "MOST_CONTEXT", "RELOADED", "TOTALS", "URL_VARIABLE", "AnyPlace", "Application", "Check", "Finding", "HttpServer",
-    "Message", "PayloadT", "Reading", "TopicReading", "age_words", "all_well", "allows_host", "check_async",
-    "check_group", "checked_slots", "chosen_url", "count_words", "counted", "dashed", "encryption", "end_with_parent",
-    "examine", "findings_of", "from_now", "id_key", "is_loopback", "items_words", "json_payload", "labelled_value",
-    "listener_decorator", "login", "merge_name", "merge_words", "milliseconds", "minute_of", "minute_of_stream",
-    "monotonic_s", "network_of", "rates_between", "read_all", "read_context", "read_or", "read_secret", "read_servers",
-    "read_topic", "run_reloading", "safe_lines", "sends_words", "serve_health", "serve_on", "shown", "span", "sum_of",
-    "until_signal", "value_words", "when", "with_trouble", "worst_first", "written_context",
+    "MOST_CONTEXT", "RELOADED", "TOTALS", "URL_VARIABLE", "AnyPlace", "Application", "Check", "Finding", "HandlerT",
+    "HttpServer", "Message", "PayloadT", "Reading", "TopicReading", "age_words", "all_well", "allows_host",
+    "check_async", "check_group", "checked_slots", "chosen_url", "count_words", "counted", "dashed", "encryption",
+    "end_with_parent", "examine", "findings_of", "from_now", "id_key", "is_loopback", "items_words", "json_payload",
+    "labelled_value", "listener_decorator", "login", "merge_name", "merge_words", "milliseconds", "minute_of",
+    "minute_of_stream", "monotonic_s", "network_of", "rates_between", "read_all", "read_context", "read_or",
+    "read_secret", "read_servers", "read_topic", "run_reloading", "safe_lines", "scheduled_decorator", "sends_words",
+    "serve_health", "serve_on", "shown", "span", "sum_of", "until_signal", "value_words", "when", "with_trouble",
+    "worst_first", "written_context",
 ]
 # fmt: on

@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from types import ModuleType
 from typing import Any, Unpack
 
-from rmq import Listener, Topic, scan
+from rmq import Listener, ScheduleOptions, Topic, scan
 from rmq.aio import HandlerDecorator, Producer, RmqClient
 from rmq.aio.listener import ListenerOptions, plain_options
 from rmq.client import DRAIN_S
 from rmq.errors import RmqError
-from rmq.spi import PayloadT, check_async, chosen_url, listener_decorator
+from rmq.spi import HandlerT, PayloadT, check_async, chosen_url, listener_decorator, scheduled_decorator
 
 __all__ = ["Rmq"]
 
@@ -65,6 +65,10 @@ class Rmq:
     def listener(self, topic: Topic[PayloadT], **options: Unpack[ListenerOptions]) -> HandlerDecorator[PayloadT]:
         """Register an async handler, which runs in the service's event loop; see `rmq.aio.RmqClient.listener`."""
         return listener_decorator(self._add, topic, **plain_options(options))
+
+    def scheduled(self, name: str, **options: Unpack[ScheduleOptions]) -> Callable[[HandlerT], HandlerT]:
+        """Register an async handler with a schedule, which the service puts at its start; see `rmq.scheduled`."""
+        return scheduled_decorator(self._add, name, options)
 
     def scan(self, package: str | ModuleType) -> None:
         """Register all handlers of a package that are decorated with `rmq.listener`; see `rmq.scan`."""

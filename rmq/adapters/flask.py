@@ -15,11 +15,11 @@ try:
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("rmq.adapters.flask needs the package flask: pip install 'rmq[flask]'") from error
 
-from rmq import HandlerDecorator, Listener, ListenerOptions, Producer, RmqClient, Topic, scan
+from rmq import HandlerDecorator, Listener, ListenerOptions, Producer, RmqClient, ScheduleOptions, Topic, scan
 from rmq.adapters._process import ProcessClient
 from rmq.client import DRAIN_S
 from rmq.errors import InvalidValueError, RmqError
-from rmq.spi import PayloadT, chosen_url, listener_decorator
+from rmq.spi import HandlerT, PayloadT, chosen_url, listener_decorator, scheduled_decorator
 
 __all__ = ["Rmq"]
 
@@ -63,6 +63,10 @@ class Rmq:
     def listener(self, topic: Topic[PayloadT], **options: Unpack[ListenerOptions]) -> HandlerDecorator[PayloadT]:
         """Register a handler, which `flask rmq-worker` runs. Options as for `rmq.RmqClient.listener`."""
         return listener_decorator(self._listeners.append, topic, **options)
+
+    def scheduled(self, name: str, **options: Unpack[ScheduleOptions]) -> Callable[[HandlerT], HandlerT]:
+        """Register a handler with a schedule, which each worker puts at its start; see `rmq.scheduled`."""
+        return scheduled_decorator(self._listeners.append, name, options)
 
     def scan(self, package: str | ModuleType) -> None:
         """Register all handlers of a package that are decorated with `rmq.listener`; see `rmq.scan`."""

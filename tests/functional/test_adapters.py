@@ -11,11 +11,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import httpx
 import pytest
 
-from rmq import PriorityMessage, RmqClient, Topic, TopicType
+from rmq import PriorityMessage, RmqClient, Topic, TopicType, scheduled
 from rmq.adapters.fastapi import Rmq
 from rmq.aio import Delivery
 from rmq.errors import UnknownTopicError
@@ -74,7 +76,7 @@ def running(*command: str | Path, url: str, folder: Path, **environment: str) ->
         process.wait()
 
 
-def stopped(worker: subprocess.Popen[bytes]) -> int:
+def stopped(worker: subprocess.Popen[Any]) -> int:
     worker.send_signal(signal.SIGTERM)
     return worker.wait(60)
 
@@ -196,6 +198,80 @@ def test_a_worker_of_flask_ends_once_a_handler_hangs(server: RedisServer, tmp_pa
     command = [sys.executable, "-m", "flask", "--app", tmp_path / "hanging.py", "rmq-worker", "--exit-when-hung"]
     with running(*command, url=server.url, folder=tmp_path) as worker:
         assert worker.wait(100) == 75
+
+
+@pytest.mark.parametrize("adds", ["decorated", "scanned"])
+def test_a_service_of_fastapi_runs_its_schedules(server: RedisServer, adds: str) -> None:
+    service, handled = Rmq(server.url), list[str]()
+
+    async def tick(delivery: Delivery) -> None:
+        handled.append(delivery.text)
+
+    name = f"tick-{adds}"
+    if adds == "decorated":
+        service.scheduled(name, every="1s", catch_up=True)(tick)
+    else:
+        module = ModuleType("ticks")
+        vars(module)["tick"] = scheduled(name, every="1s", catch_up=True)(tick)
+        service.scan(module)
+
+    async def use() -> None:
+        async with service.lifespan():
+            while len(set(handled)) < 2:
+                await asyncio.sleep(0.02)
+            await (await service.client()).schedules.remove(name)
+
+    asyncio.run(asyncio.wait_for(use(), 60))
+    assert all(each.startswith(f"{name}:2") for each in handled)
+
+
+SCHEDULES_OF_FLASK = """
+from flask import Flask, current_app
+from rmq.adapters.flask import Rmq
+
+app = Flask("ticking")
+rmq = Rmq(app)
+
+@rmq.scheduled("tick-flask", every="1s", catch_up=True)
+def tick(delivery):
+    print(current_app.name, delivery.text, flush=True)
+"""
+HANDLERS_OF_DJANGO = """
+import rmq
+from django.conf import settings
+
+@rmq.scheduled("tick-django", every="1s", catch_up=True)
+def tick(delivery):
+    print(settings.INSTALLED_APPS[1], delivery.text, flush=True)
+"""
+WORKER_OF_DJANGO = """
+from django.conf import settings
+settings.configure(INSTALLED_APPS=["rmq.adapters.django", "ticking"])
+import django
+django.setup()
+from django.core.management import call_command
+call_command("rmq_worker")
+"""
+
+
+@pytest.mark.parametrize("framework", ["flask", "django"])
+def test_a_worker_of_a_framework_runs_its_schedules(server: RedisServer, tmp_path: Path, framework: str) -> None:
+    if framework == "flask":
+        (tmp_path / "ticking.py").write_text(SCHEDULES_OF_FLASK)
+        command = [sys.executable, "-m", "flask", "--app", "ticking", "rmq-worker"]
+    else:
+        (tmp_path / "ticking").mkdir()
+        (tmp_path / "ticking/__init__.py").touch()
+        (tmp_path / "ticking/rmq_handlers.py").write_text(HANDLERS_OF_DJANGO)
+        command = [sys.executable, "-c", WORKER_OF_DJANGO]
+    environment = os.environ | {"RMQ_URL": server.url, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, encoding="utf-8") as worker:
+        assert worker.stdout is not None
+        handled = {worker.stdout.readline() for _ in range(2)}
+        assert stopped(worker) == 0
+    assert [each.partition(":")[0] for each in handled] == [f"ticking tick-{framework}"] * 2
+    with RmqClient(server.url) as client:
+        assert client.schedules.remove(f"tick-{framework}")
 
 
 DJANGO_REQUESTS = """

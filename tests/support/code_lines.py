@@ -30,7 +30,7 @@ CEILINGS = {
     "rmq/_sending": 640,
     "rmq/_status": 520,
     "rmq/_transport": 2_510,
-    "rmq/adapters": 360,
+    "rmq/adapters": 370,
     "rmq/aio": 1_700,
     "rmq/cli": 3_990,
     "rmq/dashboard": 1_570,
@@ -42,7 +42,7 @@ CEILINGS = {
     "rmq/*.py": 850,
     "lua: scripts": 2_030,
     "lua: libraries": 4_050,
-    "tests": 77_600,
+    "tests": 77_900,
     "benchmarks": 6_800,
 }
 """Most lines of code of a package; one that is not listed may have none."""
