@@ -7,7 +7,7 @@ with the old map while a new one is read; only the first reading blocks them.
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from rmq._io.backend import Event
 from rmq._io.reports import reporter
@@ -18,6 +18,7 @@ from rmq._transport.call import SHARDED_PUBLISH
 from rmq._transport.cluster_map import Redirect, SlotMap, hash_slot, parse_slot_map
 from rmq._transport.exchange import not_executed
 from rmq._transport.node import Node, NodeFactory
+from rmq._transport.router import Router
 from rmq._transport.urls import Address, RedisUrl
 from rmq.errors import InvalidUrlError, RedisUnavailableError, RmqError
 
@@ -26,9 +27,6 @@ log = reporter("rmq.connections")
 REFRESH_S = 30.0
 """Interval at which the slot map is read if nothing is wrong, in seconds."""
 
-DOUBT_S = 0.1
-"""Minimum time between two readings after a redirection or failure, in seconds."""
-
 READ_PATIENCE_S = 0.25
 """Seconds that a call with an old map waits for a new one; short, since the node asked for it may be unresponsive."""
 
@@ -36,7 +34,7 @@ FIRST_PATIENCE_S = 0.5
 """Seconds to wait for one node before asking another for the first map or its commands."""
 
 
-class ClusterRouter:
+class ClusterRouter(Router):
     """A `Router` to all masters of a cluster.
 
     Args:
@@ -47,48 +45,30 @@ class ClusterRouter:
     multi_slot_scripts = False
 
     def __init__(self, url: RedisUrl, nodes: NodeFactory) -> None:
+        super().__init__(nodes, REFRESH_S)
         self._url = url
-        self._factory = nodes
         self._nodes: dict[Address, Node] = {}
         self._map = SlotMap()
-        self._lock = nodes.runtime.lock()
         self._nodes_lock = threading.Lock()
-        self._invalidated = False
-        self._read_s = float("-inf")
-        self._closed = False
         self._sharded: bool | None = None  # determined once, when the map is first read
         self._hint_address: Address | None = None
         self._hint_chosen_s = 0.0
-        self.topology_version = 0
         self.node_at(url.hosts[0])  # raises for an unknown option of the URL now, not at the first call
 
     @property
     def sharded_hints(self) -> bool:
         return bool(self._sharded)
 
-    def look_seldom(self, pause_s: float) -> None:
-        del pause_s
-
     def refresh(self) -> None:
-        if not self._read_now() or not self._lock.acquire(blocking=not self._map.masters):
-            return
-        if self._map.masters:
+        if not self._map.masters:
+            super().refresh()
+        elif monotonic_s() >= self._next_s and self._lock.acquire(blocking=False):
             read = self._factory.runtime.event()
             try:
                 self._factory.runtime.job(lambda: self._read_beside(read), "rmq-slot-map").start()
             except RuntimeError:  # no thread can be started; the lock must still be released
                 self._read_beside(read)
             read.wait(READ_PATIENCE_S)
-            return
-        try:
-            if self._read_now():
-                self._read()
-        finally:
-            self._lock.release()
-
-    @property
-    def unresponsive(self) -> Collection[Node]:
-        return self._factory.unresponsive
 
     def node_for(self, key: str | bytes) -> Node:
         number = hash_slot(key)
@@ -120,41 +100,32 @@ class ClusterRouter:
     def masters(self) -> Sequence[Node]:
         return [self.node_at(address) for address in self._map.masters]
 
-    def invalidate(self) -> None:
-        self._invalidated = True
-
     def learn(self, redirects: Iterable[Redirect]) -> None:
         """Correct the map after MOVED, and read it again soon, since more hash slots have usually moved."""
         for redirect in redirects:
             if self._map.owners[redirect.hash_slot] != redirect.address:
                 self._map = self._map.moved(redirect)
                 self.topology_version += 1
-            self._invalidated = True
+            self.invalidate()
 
     def close(self) -> None:
         self._closed = True
         for node in list(self._nodes.values()):
             node.close()
 
-    def _read_now(self) -> bool:
-        if not self._map.masters:
-            return True
-        return monotonic_s() - self._read_s > (DOUBT_S if self._invalidated else REFRESH_S)
-
     def _read_beside(self, read: Event) -> None:
         """Read the slot map in the background while calls use the old one."""
         try:
-            if self._read_now():
-                self._read()
+            self._read_if_due()
         except RmqError as error:
             log.warning("the slot map of the cluster could not be read: %s", error)
         finally:
             self._lock.release()
             read.set()
 
-    def _read(self) -> None:
+    def _read(self, invalidated: bool) -> None:
         """Read the map from the first node that answers. Nodes that failed recently are asked last."""
-        self._invalidated = False
+        del invalidated
         problems: list[str] = []
         known = dict.fromkeys((*self._map.masters, *self._map.replicas, *self._url.hosts))
         nodes = {address: self.node_at(address) for address in known}
@@ -168,10 +139,8 @@ class ClusterRouter:
                     nodes[address].mark_unresponsive()
                 problems.append(f"{address}: {error}")
                 continue
-            self._read_s = monotonic_s()
             self._take(slot_map)
             return
-        self._read_s = monotonic_s()
         if not self._map.masters:
             raise WireBrokenError(f"no node of the cluster answers ({'; '.join(problems)})")
 

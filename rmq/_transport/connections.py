@@ -15,15 +15,18 @@ from rmq._io.wire import NOTHING, Argument, ReplyError, WireBrokenError, WireTim
 from rmq._model.retry import draw_jitter
 from rmq._model.times import monotonic_s
 from rmq._transport.call import Call, plain
+from rmq._transport.cluster import ClusterRouter
 from rmq._transport.dispatch import FIRST_PAUSE_S, LONGEST_PAUSE_S, Dispatch
 from rmq._transport.durability import Durability
 from rmq._transport.exchange import DurabilityBarrier, Exchange, not_executed, results_of
-from rmq._transport.node import Node
+from rmq._transport.node import Node, NodeFactory
 from rmq._transport.refusals import UNREADABLE, error_of, unreadable
-from rmq._transport.router import make_router
+from rmq._transport.router import Router
 from rmq._transport.rpc_ids import RpcIdAllocator
 from rmq._transport.script_library import ScriptLibrary, default_scripts
-from rmq._transport.urls import Address, RedisUrl
+from rmq._transport.sentinel import SentinelRouter
+from rmq._transport.standalone import StandaloneRouter
+from rmq._transport.urls import Address, RedisUrl, Topology
 from rmq.errors import ClientClosedError, ForkedClientError, RedisUnavailableError, RmqError, ScriptFailedError
 
 P = TypeVar("P")
@@ -398,7 +401,7 @@ class Connections:
             node = self._router.node_for(call.keys[0])
             if node.unresponsive:
                 raise WireTimeoutError(f"Redis at {node.address} does not answer")
-            wire = node.checkout()
+            wire = node.idle_wire() or node.checkout()
         except WireBrokenError as error:
             exchange = Exchange([call], self._scripts)
             exchange.not_sent((), str(error))
@@ -434,6 +437,18 @@ class Connections:
         if any(call.repeatable or not self.unresponsive(call.keys[0]) for call in calls):
             return self.deadline_s
         return min(self.deadline_s, self._timeout_s)
+
+
+def make_router(url: RedisUrl, timeout_s: float, durability: Durability, runtime: Runtime) -> Router:
+    """Return the router for a URL. It connects at its first use. The arguments are those of `Connections`.
+
+    Raises:
+        InvalidUrlError: redis-py can't use the URL.
+    """
+    nodes = NodeFactory(url, timeout_s, durability, runtime)
+    if url.topology is Topology.CLUSTER:
+        return ClusterRouter(url, nodes)
+    return SentinelRouter(url, nodes) if url.topology is Topology.SENTINEL else StandaloneRouter(nodes)
 
 
 def _only(results: list[Any]) -> Any:

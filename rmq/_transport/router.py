@@ -2,50 +2,60 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Sequence
-from typing import Protocol
+from math import inf
 
-from rmq._io.backend import Runtime
-from rmq._transport.cluster import ClusterRouter
+from rmq._io.wire import WireBrokenError
+from rmq._model.times import monotonic_s
 from rmq._transport.cluster_map import Redirect
-from rmq._transport.durability import Durability
 from rmq._transport.node import Node, NodeFactory
-from rmq._transport.sentinel import SentinelRouter
-from rmq._transport.standalone import StandaloneRouter
-from rmq._transport.urls import Address, RedisUrl, Topology
+from rmq._transport.urls import Address
+
+DOUBT_S = 0.1
+"""Minimum time between two readings of the topology after a redirection or a failure, in seconds."""
 
 
-class Router(Protocol):
-    """Selects the server of a key. Thread-safe.
+class Router(ABC):
+    """Selects the server of a key; here one server at a time, which holds all keys. Thread-safe.
 
     Only `refresh` may wait for the network; the other methods use the topology that it has read.
+
+    Args:
+        factory: Factory of nodes.
+        every_s: Interval at which the topology is read if nothing is wrong, in seconds.
     """
 
-    multi_slot_scripts: bool
+    multi_slot_scripts = True
     """Whether one script may use several slots of a topic; False if their keys may be on different nodes."""
+
+    def __init__(self, factory: NodeFactory, every_s: float) -> None:
+        self._factory, self._every_s = factory, every_s
+        self._lock = factory.runtime.lock()
+        self._invalidated = self._closed = False
+        self._node: Node | None = None
+        self._read_s = self._next_s = -inf
+        """Times of the last and the next reading, on the clock of `monotonic_s`."""
+        self.topology_version = 0
+        """Number that changes whenever keys have moved to another node."""
 
     @property
     def unresponsive(self) -> Collection[Node]:
         """The servers that do not answer at the moment; always empty if there is only one server."""
-        ...
+        return self._factory.unresponsive
 
     @property
     def sharded_hints(self) -> bool:
         """Whether wakeups use sharded pub/sub, which sends them only to the node of the slot."""
-        ...
+        return False
 
-    @property
-    def topology_version(self) -> int:
-        """Number that changes whenever keys have moved to another node."""
-        ...
+    @abstractmethod
+    def _read(self, invalidated: bool) -> None:
+        """Read the topology; `invalidated` tells that it seemed to be wrong. Raises as `refresh`."""
 
-    def refresh(self) -> None:
-        """Read the topology if it is unknown, invalidated or old.
-
-        Raises:
-            WireBrokenError: It is unknown, and no server answers.
-        """
-        ...
+    def masters(self) -> Sequence[Node]:
+        """Return all servers that hold keys."""
+        return () if self._node is None else (self._node,)
 
     def node_for(self, key: str | bytes) -> Node:
         """Return the server of a key.
@@ -53,23 +63,47 @@ class Router(Protocol):
         Raises:
             WireBrokenError: No server is known.
         """
-        ...
+        if self._node is None:
+            raise WireBrokenError(f"no master of key {key!r:.80} is known")
+        return self._node
 
     def node_at(self, address: Address) -> Node:
         """Return the server at an address that another server named."""
-        ...
+        return self.node_for(str(address))
 
     def wakeup_node(self, channel: str | bytes) -> Node:
         """Return the server of a pub/sub channel; raises as `node_for`."""
-        ...
+        return self.node_for(channel)
 
-    def masters(self) -> Sequence[Node]:
-        """Return all servers that hold keys."""
-        ...
+    def refresh(self) -> None:
+        """Read the topology if it is unknown, invalidated or old.
+
+        Raises:
+            WireBrokenError: It is unknown, and no server answers.
+        """
+        if monotonic_s() < self._next_s or not self._lock.acquire(blocking=not self.masters()):
+            return
+        try:
+            self._read_if_due()
+        finally:
+            self._lock.release()
+
+    def _read_if_due(self) -> None:
+        """Read the topology, unless another thread has just done so; `_lock` is held."""
+        if monotonic_s() < self._next_s:
+            return
+        invalidated, self._invalidated = self._invalidated, False
+        try:
+            self._read(invalidated)
+        finally:
+            self._read_s = monotonic_s()
+            pause_s = DOUBT_S if self._invalidated else self._every_s
+            self._next_s = self._read_s + pause_s if self.masters() else -inf
 
     def invalidate(self) -> None:
         """Read the topology again before the next call, because it or a server seems to be wrong."""
-        ...
+        self._invalidated = True
+        self._next_s = min(self._next_s, self._read_s + DOUBT_S)
 
     def look_seldom(self, pause_s: float) -> None:
         """Set the minimum seconds between checks of a standalone server's role; 0 for the default.
@@ -77,24 +111,14 @@ class Router(Protocol):
         For clients that write regularly: a server that has become a replica refuses their writes sooner. Sentinels and
         the map of a cluster are read as often as before.
         """
-        ...
+        del pause_s
 
     def learn(self, redirects: Iterable[Redirect]) -> None:
         """Update the topology from redirections of servers."""
-        ...
+        del redirects
 
     def close(self) -> None:
         """Close all idle connections."""
-        ...
-
-
-def make_router(url: RedisUrl, timeout_s: float, durability: Durability, runtime: Runtime) -> Router:
-    """Return the router for a URL. It connects at its first use. The arguments are those of `Connections`.
-
-    Raises:
-        InvalidUrlError: redis-py can't use the URL.
-    """
-    nodes = NodeFactory(url, timeout_s, durability, runtime)
-    if url.topology is Topology.CLUSTER:
-        return ClusterRouter(url, nodes)
-    return SentinelRouter(url, nodes) if url.topology is Topology.SENTINEL else StandaloneRouter(nodes)
+        self._closed = True
+        for node in self.masters():
+            node.close()

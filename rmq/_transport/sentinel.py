@@ -6,16 +6,15 @@ Source: Redis documentation, "Guidelines for Redis clients with support for Redi
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from rmq._io.reports import reporter
 from rmq._io.wire import ReplyError, Wire, WireBrokenError
 from rmq._model.times import monotonic_s
-from rmq._transport.failover_query import INVALID_SKIP_S, QUICK_S, SKIP_S, FailoverQuery
 from rmq._transport.node import CONNECT_S, Node, NodeFactory
-from rmq._transport.standalone import OneMaster
+from rmq._transport.router import Router
 from rmq._transport.urls import Address, RedisUrl, parse_address
 from rmq.errors import RedisUnavailableError
 
@@ -24,8 +23,13 @@ log = reporter("rmq.connections")
 REFRESH_S = 5.0
 """Interval at which the Sentinels are asked if nothing is wrong, in seconds: a replaced master may still answer."""
 
-DOUBT_S = 0.1
-"""Minimum time between two questions after a failure, in seconds."""
+QUICK_S = 0.5
+"""Timeout of the first attempt in seconds; the second one, if no server answered, has `CONNECT_S`."""
+
+SKIP_S, INVALID_SKIP_S = 30.0, 5.0
+"""Seconds for which a server that did not answer is skipped: normally, and if the known master may be wrong."""
+
+T = TypeVar("T")
 
 
 class Answer(NamedTuple):
@@ -49,7 +53,77 @@ def newest_first(answers: Sequence[Answer]) -> list[Address]:
     return list(dict.fromkeys(answer.master for answer in in_order))
 
 
-class SentinelRouter(OneMaster):
+class FailoverQuery:
+    """A question to several servers, without waiting long for any of them. For one thread at a time.
+
+    All servers are first asked with the short timeout `QUICK_S`. Only if none answers, they are asked again with
+    `CONNECT_S`. Servers that failed recently are asked last, and may be skipped for a while.
+
+    Args:
+        connect: Creates a node from an address and a timeout in seconds.
+    """
+
+    def __init__(self, connect: Callable[[Address, float], Node]) -> None:
+        self._connect = connect
+        self._nodes: dict[tuple[Address, float], Node] = {}
+        self._unresponsive_s: dict[tuple[Address, float], float] = {}
+        self._failed_s: dict[Address, float] = {}
+        self.problems: list[str] = []
+        """Errors of the servers that did not answer the last question."""
+
+    def ask(
+        self,
+        addresses: Iterable[Address],
+        question: Callable[[Node], T],
+        *,
+        skip_s: float = 0.0,
+    ) -> Iterator[tuple[Address, T]]:
+        """Ask the servers one after the other and yield their answers. Those that failed last are asked at the end.
+
+        Args:
+            addresses: The servers.
+            question: Function that asks one server.
+            skip_s: Seconds for which a server that timed out is skipped; 0 to skip none.
+        """
+        self.problems = []
+        answered = False
+        for patience_s in (QUICK_S, CONNECT_S):
+            for address in sorted(addresses, key=lambda each: self._failed_s.get(each, 0.0)):
+                started_s = monotonic_s()
+                target = address, patience_s
+                pause_s = max(skip_s, INVALID_SKIP_S if answered else 0.0)
+                if started_s - self._unresponsive_s.get(target, float("-inf")) < pause_s:
+                    continue
+                try:
+                    answer = question(self._node(target))
+                except (WireBrokenError, ReplyError) as error:
+                    self.distrust(address)
+                    if monotonic_s() - started_s > patience_s / 2:  # a quick refusal is no reason to skip it
+                        self._unresponsive_s[target] = monotonic_s()
+                    self.problems.append(f"{address}: {error}")
+                    continue
+                answered = True
+                yield address, answer
+            if answered or skip_s >= SKIP_S:
+                return
+
+    def distrust(self, address: Address) -> None:
+        """Ask this server after the others from now on."""
+        self._failed_s[address] = monotonic_s()
+
+    def close(self) -> None:
+        """Close all idle connections."""
+        for node in list(self._nodes.values()):
+            node.close()
+
+    def _node(self, target: tuple[Address, float]) -> Node:
+        node = self._nodes.get(target)
+        if node is None:
+            node = self._nodes[target] = self._connect(*target)
+        return node
+
+
+class SentinelRouter(Router):
     """A `Router` to the master of one service.
 
     Args:
@@ -58,86 +132,49 @@ class SentinelRouter(OneMaster):
     """
 
     def __init__(self, url: RedisUrl, nodes: NodeFactory) -> None:
+        super().__init__(nodes, REFRESH_S)
         self._url = url
-        self._nodes = nodes
         self._sentinels = FailoverQuery(nodes.sentinel)
         nodes.sentinel(url.hosts[0], CONNECT_S)  # refuses a URL with an unknown option now, not with the first call
-        self._master: Node | None = None
-        self._lock = nodes.runtime.lock()
-        self._invalidated = False
-        self._asked_s = float("-inf")
-        self._closed = False
         self._warned: list[int] = []
 
-    def refresh(self) -> None:
-        if not self._ask_now() or not self._lock.acquire(blocking=self._master is None):
-            return
-        try:
-            if self._ask_now():
-                self._ask()
-        finally:
-            self._lock.release()
-
-    def node_for(self, key: str | bytes) -> Node:
-        del key
-        if self._master is None:
-            raise WireBrokenError(f"no Sentinel knows a master of {self._url.service}")
-        return self._master
-
-    def masters(self) -> Sequence[Node]:
-        return () if self._master is None else (self._master,)
-
-    def invalidate(self) -> None:
-        self._invalidated = True
-
     def close(self) -> None:
-        self._closed = True
+        super().close()
         self._sentinels.close()
-        for node in self.masters():
-            node.close()
 
-    def _ask_now(self) -> bool:
-        if self._master is None:
-            return True
-        return monotonic_s() - self._asked_s > (DOUBT_S if self._invalidated else REFRESH_S)
-
-    def _ask(self) -> None:
+    def _read(self, invalidated: bool) -> None:
         """Ask all Sentinels that answer in time, and use the newest answer whose server really is a master.
 
         A Sentinel that was disconnected from the others may name an old master, which may still be running.
         """
-        invalidated, self._invalidated = self._invalidated, False
         problems: list[str] = []
-        skip_s = 0.0 if self._master is None else INVALID_SKIP_S if invalidated else SKIP_S
-        try:
-            answers = list(self._sentinels.ask(self._url.hosts, self._answer_of, skip_s=skip_s))
-            named = newest_first([answer for _, answer in answers])
-            for address in named:
-                problem = "" if self._is_current(address, invalidated) else self._problem_with(address)
-                if not problem:
-                    self._warn(next(answer for _, answer in answers if answer.master == address))
-                    self._set_master(address)
-                    return
-                for sentinel in (sentinel for sentinel, answer in answers if answer.master == address):
-                    self._sentinels.distrust(sentinel)
-                    problems.append(f"{sentinel} names {address}: {problem}")
-        finally:
-            self._asked_s = monotonic_s()
+        skip_s = 0.0 if self._node is None else INVALID_SKIP_S if invalidated else SKIP_S
+        answers = list(self._sentinels.ask(self._url.hosts, self._answer_of, skip_s=skip_s))
+        named = newest_first([answer for _, answer in answers])
+        for address in named:
+            problem = "" if self._is_current(address, invalidated) else self._problem_with(address)
+            if not problem:
+                self._warn(next(answer for _, answer in answers if answer.master == address))
+                self._set_master(address)
+                return
+            for sentinel in (sentinel for sentinel, answer in answers if answer.master == address):
+                self._sentinels.distrust(sentinel)
+                problems.append(f"{sentinel} names {address}: {problem}")
         problems += self._sentinels.problems
         if named:
             self._set_master(named[0])
-        elif self._master is None:
+        elif self._node is None:
             raise WireBrokenError(f"no Sentinel names a master of {self._url.service} ({'; '.join(problems)})")
         elif problems:
-            log.warning("no Sentinel answers; still using the master at %s: %s", self._master.address, problems)
+            log.warning("no Sentinel answers; still using the master at %s: %s", self._node.address, problems)
 
     def _is_current(self, address: Address, invalidated: bool) -> bool:
         """Return whether the address is that of the current master, and nothing is wrong with it."""
-        return not invalidated and self._master is not None and self._master.address == address
+        return not invalidated and self._node is not None and self._node.address == address
 
     def _problem_with(self, address: Address) -> str:
         """Return the reason not to use a server as the master, or "" if it is a master and can be reached."""
-        server = self._nodes.probe_node(address, QUICK_S, _require_master)
+        server = self._factory.probe_node(address, QUICK_S, _require_master)
         try:
             server.give_back(server.checkout())
         except (WireBrokenError, RedisUnavailableError) as error:
@@ -147,7 +184,7 @@ class SentinelRouter(OneMaster):
         return ""
 
     def _answer_of(self, sentinel: Node) -> Answer:
-        service, durability = self._url.service, self._nodes.durability
+        service, durability = self._url.service, self._factory.durability
         try:
             reply = sentinel.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
         except ReplyError as error:
@@ -167,7 +204,7 @@ class SentinelRouter(OneMaster):
 
     def _warn(self, answer: Answer) -> None:
         """Log a warning, once, if a failover may promote a replica that lacks confirmed writes."""
-        durability, priorities = self._nodes.durability, sorted(answer.priorities)
+        durability, priorities = self._factory.durability, sorted(answer.priorities)
         unsafe = durability.replicas < len(priorities) and len(set(priorities)) > 1
         if unsafe and priorities != self._warned:
             log.warning(
@@ -183,10 +220,10 @@ class SentinelRouter(OneMaster):
         self._warned = priorities if unsafe else []
 
     def _set_master(self, address: Address) -> None:
-        old = self._master
+        old = self._node
         if old is not None and old.address == address:
             return
-        self._master = self._nodes.server(address, _require_master)
+        self._node = self._factory.server(address, _require_master)
         self.topology_version += 1
         if old is not None:
             log.warning("the master of %s is now at %s, no longer at %s", self._url.service, address, old.address)

@@ -183,6 +183,7 @@ from rmq._transport.call_queue import CallQueue as CallQueue
 from rmq._transport.cluster_map import hash_slot as hash_slot
 from rmq._transport.cluster_map import hash_tag as hash_tag
 from rmq._transport.connections import Connections as Connections
+from rmq._transport.connections import make_router as make_router
 from rmq._transport.dispatch import Dispatch as Dispatch
 from rmq._transport.durability import Durability as Durability
 from rmq._transport.durability import parse_durability as parse_durability
@@ -190,7 +191,6 @@ from rmq._transport.exchange import not_executed as not_executed
 from rmq._transport.exchange import results_of as results_of
 from rmq._transport.refusals import AOF_TROUBLE as AOF_TROUBLE
 from rmq._transport.refusals import error_of as error_of
-from rmq._transport.router import make_router as make_router
 from rmq._transport.rpc_ids import named_rpc_id as named_rpc_id
 from rmq._transport.script_library import Script as Script
 from rmq._transport.script_library import ScriptLibrary as ScriptLibrary
