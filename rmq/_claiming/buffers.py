@@ -134,15 +134,14 @@ class ReturnBuffer(Buffer):
         super().__init__(runtime, f"rmq-leftovers-{topic.name}", LOOK_EVERY_S)
         self._topic = topic
         self._release = release
-        self._kept: list[Selection] = []
+        self.kept: list[Selection] = []
+        """The kept messages; the lease of some may have expired."""
         self._kept_s = 0.0
 
     def take(self) -> list[Selection]:
         """Remove and return the kept messages whose lease has not expired."""
-        if not self._kept:
-            return []
         with self.lock:
-            kept, self._kept = self._kept, []
+            kept, self.kept = self.kept, []
         now_s = monotonic_s()
         return [part for part in kept if now_s < part.claim.lease_until_s]
 
@@ -151,7 +150,7 @@ class ReturnBuffer(Buffer):
         if not selections:
             return
         with self.lock:
-            self._kept += selections
+            self.kept += selections
             self._kept_s = monotonic_s()
         if self.ending.is_set():
             self._flush(True)
@@ -165,7 +164,7 @@ class ReturnBuffer(Buffer):
             self._flush(True)
 
     def _has_pending(self) -> bool:
-        return bool(self._kept)
+        return bool(self.kept)
 
     def _flush(self, everything: bool) -> None:
         """Release all deliveries, or those kept too long. If that fails, their leases expire."""

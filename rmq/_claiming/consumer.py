@@ -91,6 +91,8 @@ class Consumer(Generic[PayloadT]):
         self._broker: Broker = source or QueueBroker(connections, topic)
         self._patience_s = max(PATIENCE_S, self._broker.topic.lease_s / 6)
         self._by_name_until_s = 0.0
+        self._settled_slots: set[int] = set()
+        """Slots that were changed by outcomes since the last poll."""
         self._planner = ClaimPlanner(connections, topic, self.slots, source=self._broker)
         self._claims = Fetcher(self._planner, self)
         self._hints = WakeupSubscriber(connections, topic.name, self.slots)
@@ -141,7 +143,8 @@ class Consumer(Generic[PayloadT]):
         Guarantee: returns as soon as there is a message, without busy polling. If the reply to a claim is lost, its
         messages are redelivered when their lease expires.
         """
-        return deliveries_of(self._claimed((self,), max_messages, timeout))
+        claimed = self._claimed((self,), max_messages, timeout)
+        return [delivery for claim, rows in claimed for delivery in claim.deliveries(rows)]
 
     @staticmethod
     def _claimed(consumers: Sequence[Consumer], max_messages: int, timeout: float | timedelta) -> list[Selection]:
@@ -218,7 +221,7 @@ class Consumer(Generic[PayloadT]):
                 )
                 stale += settled.stale
                 selections += settled.unsent
-                self._planner.expect(batch.slot)
+                self._settled_slots.add(batch.slot)
                 if reply.unmatched:
                     self._by_name_until_s = monotonic_s() + NAMED_ACK_S
         for claim, rows in stale:
@@ -234,24 +237,29 @@ class Consumer(Generic[PayloadT]):
         batches: list[OutcomeBatch] = []
         groups: list[list[Call[SettleReply]]] = []
         now_s, settle = monotonic_s(), self._broker.settle_call
-        may_be_whole = now_s >= self._by_name_until_s
         while selections:
             packed, selections = batch_outcomes(
-                selections, now_s, NACK_BATCH, most_named=MAX_BATCH, may_be_whole=may_be_whole
+                selections, now_s, NACK_BATCH, most_named=MAX_BATCH, may_be_whole=now_s >= self._by_name_until_s
             )
             parts = [ClaimPart(batch.slot, SETTLE_ONLY, batch.outcomes()) for batch in packed.values()]
-            groups += [
-                [settle(part.slot, part.outcomes) for part in group]
-                for group in group_parts(parts, self._planner.joins)
-            ]
+            joined = group_parts(parts, self._planner.joins) if len(parts) > 1 else [parts]
+            groups += [[settle(part.slot, part.outcomes) for part in group] for group in joined]
             batches += packed.values()
         return batches, groups
 
-    def _replies(self, groups: Sequence[Sequence[Call[SettleReply]]]) -> Sequence[SettleReply | RmqError]:
-        """Run settlements, those of a group as one call; return the reply to each."""
+    def _replies(self, groups: Sequence[Sequence[Call[Any]]]) -> Sequence[Any]:
+        """Run settlements, those of a group as one call, or other calls; return the reply or the error of each."""
         calls = [group[0] if len(group) == 1 else self._broker.settle_many_call(group) for group in groups]
-        replies: list[SettleReply | RmqError] = []
-        for group, reply in zip(groups, self._results(calls), strict=True):
+        replies: list[Any] = []
+        results: list[Any] = []
+        try:
+            if len(calls) == 1:
+                results = [self._connections.run(calls[0])]
+            elif calls:
+                results = self._connections.run_many(calls, self._patience_s)
+        except RmqError as error:
+            results = [error] * len(calls)
+        for group, reply in zip(groups, results, strict=True):
             if len(group) == 1:
                 replies.append(reply)
             elif isinstance(reply, ScriptFailedError):
@@ -260,15 +268,6 @@ class Consumer(Generic[PayloadT]):
             else:
                 replies += [reply] * len(group) if isinstance(reply, RmqError) else reply
         return replies
-
-    def _results(self, calls: Sequence[Call[Any]]) -> Sequence[Any]:
-        """Run calls; return the reply or the error of each."""
-        try:
-            if len(calls) == 1:
-                return [self._connections.run(calls[0])]
-            return self._connections.run_many(calls, self._patience_s) if calls else ()
-        except RmqError as error:
-            return [error] * len(calls)
 
     def extend(self, deliveries: Iterable[Delivery]) -> list[Delivery]:
         """Renew the leases of several deliveries, so that they start again now.
@@ -282,10 +281,10 @@ class Consumer(Generic[PayloadT]):
         """
         deliveries = list(deliveries)
         groups = renewal_groups(self._selected(deliveries), self._broker.most_renewals)
-        calls = [self._broker.extend_call(group[0].claim.slot, tokens_of(group)) for group in groups]
+        calls = [[self._broker.extend_call(group[0].claim.slot, tokens_of(group))] for group in groups]
         started_s = monotonic_s()
         lost: list[Selection] = []
-        replies = self._results(calls)
+        replies = self._replies(calls)
         for group, reply in zip(groups, replies, strict=True):
             lost += take_renewal(group, reply, started_s)
         for claim, rows in lost:
@@ -361,6 +360,8 @@ class Consumer(Generic[PayloadT]):
         if self._closed:
             self._hints.close()
             raise ClientClosedError(f"this consumer of topic {self.topic.name} is closed", topic=self.topic.name)
+        while self._settled_slots:
+            self._planner.expect(self._settled_slots.pop())
         if waits:
             hints = self._hints.read(0)
             self._planner.take_wakeups(hints)
@@ -399,22 +400,21 @@ class Consumer(Generic[PayloadT]):
         An error is raised if there are no messages. Otherwise it is logged, since it comes again with the next poll,
         and the messages must not get lost over it.
         """
-        claimed: dict[Consumer, list[Selection]] = {}
+        claimed: dict[Consumer, list[Selection]] = {each: [] for each in consumers}
         try:
             for each in consumers:
-                claimed[each] = each._return_buffer.take()
-            trouble = Consumer._fill(claimed, most)
+                if each._return_buffer.kept:
+                    claimed[each] = each._return_buffer.take()
+            number, trouble = Consumer._fill(claimed, most)
         except BaseException:
             for each, parts in claimed.items():
                 each._return_buffer.keep(parts)
             raise
-        taken: list[Selection] = []
-        for each, parts in claimed.items():
-            if (number := size_of(parts)) > most:
-                parts, rest = cut(parts, most)
-                each._return_buffer.keep(rest)
-            taken += parts
-            most -= number
+        for each, parts in claimed.items() if number > most else ():
+            claimed[each], rest = cut(parts, most)
+            most -= size_of(claimed[each])
+            each._return_buffer.keep(rest)
+        taken = [part for parts in claimed.values() for part in parts]
         if trouble is not None:
             if not taken:
                 raise trouble
@@ -422,31 +422,36 @@ class Consumer(Generic[PayloadT]):
         return taken
 
     @staticmethod
-    def _fill(claimed: dict[Consumer, list[Selection]], most: int) -> Exception | None:
-        """Add messages of late replies, then of new claims, up to `most` in all; stop at an error, and return it."""
-        due, size_bytes, empty_rounds = [*claimed], 0, 0
+    def _fill(claimed: dict[Consumer, list[Selection]], most: int) -> tuple[int, Exception | None]:
+        """Add messages of late replies, then of new claims, up to `most` in all; stop at an error, and return it.
+
+        Returns:
+            The number of messages, which may exceed `most`, and the error.
+        """
+        due, empty_rounds = [*claimed], 0
         new = [part for parts in claimed.values() for part in parts]
-        number = size_of(new) if new else 0
+        number, size_bytes = size_of(new) if new else 0, 0
         fetches = [(each, partial(each._claims.claim, 0)) for each in due if each._claims.has_earlier]
         most_empty_rounds = EMPTY_ROUNDS + max([len(each.slots) for each in due])
         while True:
             trouble = None
             for each, fetch in fetches:
                 try:
-                    claims = [*map(whole, fetch().claims)]
+                    claims = fetch().claims
                 except Exception as error:
                     trouble = trouble or error
-                else:
-                    claimed[each] += claims
-                    new += claims
-                    number += size_of(claims)
+                    continue
+                for claim in claims:
+                    new.append(part := Selection(claim, range(len(claim.outcomes))))
+                    claimed[each].append(part)
+                    number += len(part.rows)
             if trouble is not None or number >= most:
-                return trouble
+                return number, trouble
             if new:  # mostly the first claim brings all
                 size_bytes, empty_rounds, new = size_bytes + bytes_of(new), 0, []
             due = [each for each in due if each._planner.wait_s(1) == 0]
             if not due or size_bytes >= POLL_BYTES or empty_rounds >= most_empty_rounds:
-                return None
+                return number, None
             fetches = Consumer._begin(due, most - number)
             empty_rounds += 1
 

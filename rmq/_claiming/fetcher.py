@@ -262,7 +262,7 @@ class Fetcher:
             silent = {slot for slot in {claim.slot for claim, _ in settled} if self._planner.is_unresponsive(slot)}
             waiting = [part for part in settled if part.claim.slot in silent]
             sending = [part for part in settled if part.claim.slot not in silent]
-        batches, later = batch_outcomes(sending, sent_s, PIGGYBACKED_NACKS)
+        batches, later = batch_outcomes(sending, sent_s, PIGGYBACKED_NACKS) if sending else ({}, [])
         planned = plan.requests
         if self._broker.in_order and any(request.owner != NO_OWNER for request in planned):
             sent = [part for batch in batches.values() for part in batch.selections]
@@ -341,7 +341,8 @@ class Fetcher:
                 self._begin_next(answered)
             error_ = self._deliver(answered, round_, result)
         finally:  # not before: the next claim, which begins in between, would settle them once more
-            self.free([part for request in answered for part in request.settled])
+            if settled := [part for request in answered if request.settlements for part in request.settled]:
+                self.free(settled)
         if round_.late and error_ is not None:
             self._planner.troubles.warning(log, type(error_), "%s", error_)
         closed = [each for each in answered if each.picked and not each.limit and isinstance(each.reply, ClaimReply)]

@@ -83,7 +83,7 @@ class OutcomeBatch:
             unmatched: Claim scores of whole claims that must be acked by name.
             nacked: Number of nacks that were carried out, from the first on; `None` for all.
         """
-        settled, unsent = self.selections, list[Selection]()
+        settled, unsent = [*self.nacked, *self.acked, *self.whole], list[Selection]()
         if unmatched or nacked is not None:
             unsent = [part for part in self.whole if part.claim.score in unmatched]
             settled = [*self.acked, *[part for part in self.whole if part.claim.score not in unmatched]]
@@ -144,61 +144,42 @@ def batch_outcomes(
     """
     batches: dict[SlotOwner, OutcomeBatch] = {}
     later: list[Selection] = []
-    if not selections:
-        return batches, later
-    room = _Room(most_named, most_bytes)
+    bytes_left, named_left, freed_left = most_bytes, most_named, FREED_BYTES
     for claim, rows in selections:
-        place = claim.slot, claim.owner
+        place, outcomes = (claim.slot, claim.owner), claim.outcomes
         if (batch := batches.get(place)) is None:
             batch = batches[place] = OutcomeBatch(*place)
-        acked, nacked = _by_verb(claim, rows)
-        number = 0
-        if nacked:
-            number = room.for_nacks(claim, nacked[: max(0, most_nacks - size_of(batch.nacked))])
-            _divide(claim, nacked, number, batch.nacked, later)
-        if acked and may_be_whole and claim.is_whole(len(acked), number, now_s):
+        acked = [row for row in rows if outcomes[row] is ACKED]
+        taken = 0
+        if len(acked) < len(rows):
+            nacked = [row for row in rows if outcomes[row] is not ACKED]
+            sizes = [len(claim.rows.names[row]) for row in nacked[: max(0, most_nacks - size_of(batch.nacked))]]
+            while taken < len(sizes) and bytes_left >= min(sizes[taken], most_bytes):
+                bytes_left -= sizes[taken]
+                taken += 1
+            _divide(claim, nacked, taken, batch.nacked, later)
+        if may_be_whole and len(acked) > 1 and claim.is_whole(len(acked), taken, now_s):
             batch.whole.append(Selection(claim, acked))
-        elif acked:
-            number = room.for_acks(claim, acked)
-            _divide(claim, acked, number, batch.acked, later)
+            continue
+        number = min(named_left, len(acked)) if freed_left > 0 else 0
+        if claim.rows.bodies and claim.rows.counted:
+            number, size_bytes = _freed(claim, acked[:number], freed_left)
+            freed_left -= size_bytes
+        named_left -= number
+        _divide(claim, acked, number, batch.acked, later)
     if later:
         batches = {place: batch for place, batch in batches.items() if batch.selections}
     return batches, later
 
 
-class _Room:
-    """What the limits of a round leave for further outcomes.
-
-    Args:
-        named: Maximum number of acks by name.
-        name_bytes: Maximum bytes of the names of all nacks; a single name may have more.
-    """
-
-    def __init__(self, named: int, name_bytes: int) -> None:
-        self._named, self._freed = named, FREED_BYTES
-        self._name_bytes = self._most_name_bytes = name_bytes
-
-    def for_nacks(self, claim: Claim, rows: Sequence[int]) -> int:
-        """Return how many of the rows may be nacked."""
-        for number, row in enumerate(rows):
-            size = len(claim.rows.names[row])
-            if self._name_bytes < min(size, self._most_name_bytes):
-                return number
-            self._name_bytes -= size
-        return len(rows)
-
-    def for_acks(self, claim: Claim, rows: Sequence[int]) -> int:
-        """Return how many of the rows may be acked by name."""
-        number, freed = min(self._named, len(rows)) if self._freed > 0 else 0, 0
-        if claim.rows.bodies and claim.rows.counted:
-            freed = claim.bytes_of(rows[:number])
-            if freed > self._freed:
-                ends = list(accumulate([claim.bytes_of((row,)) for row in rows[:number]]))
-                number = max(1, bisect_right(ends, self._freed))
-                freed = ends[number - 1]
-        self._named -= number
-        self._freed -= freed
-        return number
+def _freed(claim: Claim, rows: Sequence[int], most_bytes: int) -> tuple[int, int]:
+    """Return how many of the rows may be acked, at least one if there is any, and the bytes that their acks free."""
+    size_bytes = claim.bytes_of(rows)
+    if size_bytes <= most_bytes:
+        return len(rows), size_bytes
+    ends = list(accumulate([claim.bytes_of((row,)) for row in rows]))
+    number = max(1, bisect_right(ends, most_bytes))
+    return number, ends[number - 1]
 
 
 def _divide(claim: Claim, rows: Sequence[int], number: int, taken: list[Selection], later: list[Selection]) -> None:
@@ -207,13 +188,6 @@ def _divide(claim: Claim, rows: Sequence[int], number: int, taken: list[Selectio
         taken.append(Selection(claim, rows[:number]))
     if number < len(rows):
         later.append(Selection(claim, rows[number:]))
-
-
-def _by_verb(claim: Claim, rows: Sequence[int]) -> tuple[Sequence[int], Sequence[int]]:
-    """Divide rows into those to ack and those with other outcomes."""
-    outcomes = claim.outcomes
-    acked = [row for row in rows if outcomes[row] is ACKED]
-    return acked, [row for row in rows if outcomes[row] is not ACKED] if len(acked) < len(rows) else ()
 
 
 def nack_of(delivery: Delivery, outcome: Outcome) -> Nack:
