@@ -61,7 +61,21 @@ class HandlerDecorator(Protocol[PayloadT]):
     def __call__(self, handler: Callable[Concatenate[PayloadT, P], R], /) -> Callable[Concatenate[PayloadT, P], R]: ...
 
 
-class ListenerOptions(TypedDict, total=False):
+class SharedOptions(TypedDict, total=False):
+    """The options that listeners of threads and of tasks have in common."""
+
+    batch: int | None
+    columns: bool
+    group: str | None
+    start: str
+    adaptive: Adaptive | None
+    weight: float
+    resume_as: str | None
+    shared: bool
+    timeout: Duration | None
+
+
+class ListenerOptions(SharedOptions, total=False):
     """The options of a listener. `RmqClient.listener` explains each option.
 
     Examples:
@@ -70,17 +84,8 @@ class ListenerOptions(TypedDict, total=False):
         ... def draw(deliveries): ...
     """
 
-    batch: int | None
-    columns: bool
     threads: int
     on_lost: Callable[[Delivery], None] | None
-    group: str | None
-    start: str
-    adaptive: Adaptive | None
-    weight: float
-    resume_as: str | None
-    shared: bool
-    timeout: Duration | None
 
 
 @dataclass(frozen=True, slots=True)

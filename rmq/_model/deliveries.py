@@ -60,24 +60,8 @@ class Holder(Protocol):
         ...
 
 
-class Delivery(Generic[PayloadT]):
-    """A claimed message: ack it when done, nack it to have it retried, or let the lease expire.
-
-    Attributes:
-        claim: The claim that it is a row of.
-        row: Its row in the claim, from 0.
-        content: Its content in bytes.
-        body: Its body in bytes, or `None`. With the topic's `merge`: a number as text; `None` for items.
-
-    Examples:
-        >>> jobs = Topic("jobs", TopicType.PRIORITY)
-        >>> _ = client.producer(jobs).send(PriorityMessage("job:1", 5, body="data"))
-        >>> [delivery] = client.consumer(jobs).poll(timeout=5)
-        >>> delivery.text, delivery.body, delivery.attempt, delivery.retries_left
-        ('job:1', b'data', 1, 16)
-        >>> delivery.nack(delay="30s", error="no photo")
-        True
-    """
+class DeliveryFacts(Generic[PayloadT]):
+    """What is known of a claimed message: all of a `Delivery` but its settlement."""
 
     __slots__ = ("_sent_trace", "body", "claim", "content", "decoded", "row")
 
@@ -297,7 +281,47 @@ class Delivery(Generic[PayloadT]):
         Guarantee: valid by this machine's clock at the time of the call. If the process is paused right afterwards, the
         epoch fences its late ack; for other stores, use `fencing_token`.
         """
-        return not self.lost and monotonic_s() < self.lease_until_s and self.claim.holder.still_owner(self)
+        return not self.lost and monotonic_s() < self.lease_until_s and self.claim.holder.still_owner(self)  # pyright: ignore[reportArgumentType]
+
+    def raise_if_lost(self) -> None:
+        """Raise `LeaseLostError` if the lease is known to be lost: call it before an effect that must occur once."""
+        if self.lost:
+            raise LeaseLostError(
+                f"the lease on {self.content!r:.80} was lost; another consumer may have it",
+                topic=self.topic.name,
+                slot=self.slot,
+            )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DeliveryFacts) and other.claim is self.claim and other.row == self.row
+
+    def __hash__(self) -> int:
+        return hash((id(self.claim), self.row))
+
+    def __repr__(self) -> str:
+        return f"<Delivery {self.content!r:.80} of {self.topic.name}, slot {self.slot}, attempt {self.attempt}>"
+
+
+class Delivery(DeliveryFacts[PayloadT]):
+    """A claimed message: ack it when done, nack it to have it retried, or let the lease expire.
+
+    Attributes:
+        claim: The claim that it is a row of.
+        row: Its row in the claim, from 0.
+        content: Its content in bytes.
+        body: Its body in bytes, or `None`. With the topic's `merge`: a number as text; `None` for items.
+
+    Examples:
+        >>> jobs = Topic("jobs", TopicType.PRIORITY)
+        >>> _ = client.producer(jobs).send(PriorityMessage("job:1", 5, body="data"))
+        >>> [delivery] = client.consumer(jobs).poll(timeout=5)
+        >>> delivery.text, delivery.body, delivery.attempt, delivery.retries_left
+        ('job:1', b'data', 1, 16)
+        >>> delivery.nack(delay="30s", error="no photo")
+        True
+    """
+
+    __slots__ = ()
 
     def ack(self) -> bool:
         """Acknowledge: the message is done and leaves the queue.
@@ -339,15 +363,6 @@ class Delivery(Generic[PayloadT]):
         """Return the message to the queue as it was, without using up a retry. Returns and raises like `ack`."""
         return self._end(RELEASED)
 
-    def raise_if_lost(self) -> None:
-        """Raise `LeaseLostError` if the lease is known to be lost: call it before an effect that must occur once."""
-        if self.lost:
-            raise LeaseLostError(
-                f"the lease on {self.content!r:.80} was lost; another consumer may have it",
-                topic=self.topic.name,
-                slot=self.slot,
-            )
-
     def mark(self, outcome: Outcome) -> None:
         """Record an outcome without sending it: for consumers and listeners, which settle in batches.
 
@@ -372,15 +387,6 @@ class Delivery(Generic[PayloadT]):
         self.mark(outcome)
         settle = self.claim.holder.settle
         return True if settle is None else settle(self, outcome)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Delivery) and other.claim is self.claim and other.row == self.row
-
-    def __hash__(self) -> int:
-        return hash((id(self.claim), self.row))
-
-    def __repr__(self) -> str:
-        return f"<Delivery {self.content!r:.80} of {self.topic.name}, slot {self.slot}, attempt {self.attempt}>"
 
 
 def value_of(record: Record, body: bytes | None) -> Any:

@@ -22,23 +22,8 @@ Settle: TypeAlias = Callable[[Sequence[Selection], Outcome], Sequence[Selection]
 """Function that settles rows with an outcome, and returns those whose lease was lost before."""
 
 
-class DeliveryColumns:
-    """Deliveries as columns: each list has one value per delivery (row). Do not change the lists.
-
-    Call `ack` when all rows are done, or `nack` some rows and ack the rest.
-
-    Attributes:
-        topic: The topic's definition.
-        contents: Contents in bytes.
-        bodies: Bodies in bytes, `None` for a row without one.
-
-    Examples:
-        >>> jobs = Topic("jobs", TopicType.PRIORITY)
-        >>> _ = client.producer(jobs).send_columns(["a", "b"], priorities=[1, 2])
-        >>> columns = client.consumer(jobs).poll_columns(timeout=5)
-        >>> columns.contents, columns.priorities, columns.ack()
-        ([b'b', b'a'], [2, 1], [])
-    """
+class ColumnFacts:
+    """What is known of deliveries as columns: all of `DeliveryColumns` but their settlement."""
 
     __slots__ = ("_deliveries", "_places", "_records", "_selections", "_settle", "bodies", "contents", "topic")
 
@@ -117,6 +102,51 @@ class DeliveryColumns:
         """Whether each lease is known to be lost: another consumer may have the message. Check it before an effect."""
         return [*map(bool, self._rows(lambda claim: claim.lost))]
 
+    def _all_places(self) -> list[tuple[Claim, int]]:
+        """Return the claim of each row, and its row there."""
+        if self._places is None:
+            self._places = [(claim, row) for claim, own in self._selections for row in own]
+        return self._places
+
+    def _rows(self, column_of: Callable[[Claim], Sequence[V]]) -> list[V]:
+        """Return a column of the claims."""
+        found: list[V] = []
+        for claim, rows in self._selections:
+            column = column_of(claim)
+            found += column if len(rows) == len(column) else [column[row] for row in rows]
+        return found
+
+    def _column(self, value_of: Callable[[Claim], V]) -> list[V]:
+        """Return, for each row, a value that all messages of its claim share."""
+        return [value for claim, rows in self._selections for value in [value_of(claim)] * len(rows)]
+
+    def _scores(self) -> list[int]:
+        return self._rows(lambda claim: claim.rows.scores)
+
+    def __repr__(self) -> str:
+        return f"<DeliveryColumns of {self.topic.name}, {len(self)} rows>"
+
+
+class DeliveryColumns(ColumnFacts):
+    """Deliveries as columns: each list has one value per delivery (row). Do not change the lists.
+
+    Call `ack` when all rows are done, or `nack` some rows and ack the rest.
+
+    Attributes:
+        topic: The topic's definition.
+        contents: Contents in bytes.
+        bodies: Bodies in bytes, `None` for a row without one.
+
+    Examples:
+        >>> jobs = Topic("jobs", TopicType.PRIORITY)
+        >>> _ = client.producer(jobs).send_columns(["a", "b"], priorities=[1, 2])
+        >>> columns = client.consumer(jobs).poll_columns(timeout=5)
+        >>> columns.contents, columns.priorities, columns.ack()
+        ([b'b', b'a'], [2, 1], [])
+    """
+
+    __slots__ = ()
+
     @property
     def deliveries(self) -> list[Delivery]:
         """A `Delivery` for each row, always the same objects; creating them costs the time that columns save."""
@@ -187,27 +217,3 @@ class DeliveryColumns:
             claim, own = places[row]
             chosen[claim].append(own)
         return [Selection(claim, own) for claim, own in chosen.items()]
-
-    def _all_places(self) -> list[tuple[Claim, int]]:
-        """Return the claim of each row, and its row there."""
-        if self._places is None:
-            self._places = [(claim, row) for claim, own in self._selections for row in own]
-        return self._places
-
-    def _rows(self, column_of: Callable[[Claim], Sequence[V]]) -> list[V]:
-        """Return a column of the claims."""
-        found: list[V] = []
-        for claim, rows in self._selections:
-            column = column_of(claim)
-            found += column if len(rows) == len(column) else [column[row] for row in rows]
-        return found
-
-    def _column(self, value_of: Callable[[Claim], V]) -> list[V]:
-        """Return, for each row, a value that all messages of its claim share."""
-        return [value for claim, rows in self._selections for value in [value_of(claim)] * len(rows)]
-
-    def _scores(self) -> list[int]:
-        return self._rows(lambda claim: claim.rows.scores)
-
-    def __repr__(self) -> str:
-        return f"<DeliveryColumns of {self.topic.name}, {len(self)} rows>"

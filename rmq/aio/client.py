@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context
 from functools import partial
@@ -11,7 +11,6 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from rmq import client as plain
 from rmq._io.observers import Observers
-from rmq._io.wire import CredentialProvider
 from rmq._listening.listener import (
     HandlerT,
     Listener,
@@ -24,7 +23,6 @@ from rmq._model.handlers import check_async
 from rmq._model.topics import Topic
 from rmq._model.typed import PayloadT
 from rmq._model.workers import IDLE, Health
-from rmq._ownership import Coordinator, RedisOwners
 from rmq._processes.frozen_objects import frozen_objects
 from rmq._processes.service_manager import ServiceManager
 from rmq._processes.signals import exit_hung, handlers_put_back, require_main_thread
@@ -33,7 +31,7 @@ from rmq.aio.delivery import Delivery, wrap_deliveries
 from rmq.aio.facades import Consumer, Control, DeadLetters, History, Inspection, Producer, Schedules, StreamTopic
 from rmq.aio.greenlets import GreenletTask, TaskGroup, wait_here
 from rmq.aio.listener import HandlerDecorator, ListenerOptions, TaskWorker, plain_listener, plain_options
-from rmq.aio.proxy import Closing, async_method
+from rmq.aio.proxy import Closing, async_method, signature_of
 from rmq.client import DRAIN_S
 from rmq.errors import ClientClosedError, RmqError
 
@@ -168,32 +166,11 @@ class RmqClient(Closing):
 
     _plain: type[PlainClient] = PlainClient
 
-    def __init__(
-        self,
-        url: str | None = None,
-        *,
-        zookeeper: str | Coordinator | None = None,
-        owners: str | RedisOwners | None = None,
-        durability: str = "memory",
-        replicas: int | None = None,
-        timeout_s: float = 5.0,
-        deadline_s: float = 15.0,
-        credentials: CredentialProvider | None = None,
-    ) -> None:
+    @signature_of(plain.RmqClient.__init__)
+    def __init__(self, url: str | None = None, **options: Any) -> None:
         self.observers = Observers(wait_here)
         """Observers of sends and handlers. Add them before creating producers and starting listeners."""
-        self._new_plain = partial(
-            self._plain,
-            observers=self.observers,
-            url=url,
-            zookeeper=zookeeper,
-            owners=owners,
-            durability=durability,
-            replicas=replicas,
-            timeout_s=timeout_s,
-            deadline_s=deadline_s,
-            credentials=credentials,
-        )
+        self._new_plain = partial(self._plain, observers=self.observers, url=url, **options)
         self.schedules = Schedules(self._run)
         """Messages that are sent again and again, which every process with started listeners runs."""
         self._listeners: list[Listener] = []
@@ -214,19 +191,10 @@ class RmqClient(Closing):
 
     producer = async_method(PlainClient.producer, Producer)
 
-    async def consumer(
-        self,
-        topic: Topic[PayloadT],
-        slots: Iterable[int] | None = None,
-        *,
-        group: str | None = None,
-        name: str | None = None,
-        start: str = "new",
-        resume_as: str | None = None,
-    ) -> Consumer[PayloadT]:
+    @signature_of(plain.RmqClient.consumer)
+    async def consumer(self, topic: Topic[PayloadT], *args: Any, **options: Any) -> Consumer[PayloadT]:
         """Return a consumer of all slots, or of the given ones; see `rmq.RmqClient.consumer`."""
-        make = partial(PlainClient.consumer, group=group, name=name, start=start, resume_as=resume_as)
-        return await self._run_wrapped(Consumer, make, topic, slots)
+        return await self._run_wrapped(Consumer, PlainClient.consumer, topic, *args, **options)
 
     def listener(self, topic: Topic[PayloadT], **options: Unpack[ListenerOptions]) -> HandlerDecorator[PayloadT]:
         """Decorate an async handler, which runs after `start` or `run`. If it returns, it acks; if it raises, it nacks.

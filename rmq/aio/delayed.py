@@ -19,7 +19,7 @@ from rmq._model.typed import PayloadClass, ValueT
 from rmq.aio.backend import Permit
 from rmq.aio.client import LoopState, RmqClient
 from rmq.aio.facades import iterate_async
-from rmq.aio.proxy import Closing, async_method, iterate
+from rmq.aio.proxy import Closing, async_method, iterate, signature_of
 from rmq.errors import RmqError
 
 P = ParamSpec("P")
@@ -73,21 +73,10 @@ class DelayedQueue(Closing, Generic[ValueT]):
         payload: PayloadClass[ValueT] | None = None,
         codec: Codec | None = None,
     ) -> None: ...
-    def __init__(
-        self,
-        client: RmqClient,
-        name: str,
-        *,
-        merge: bool = False,
-        slots: int = 1,
-        lease: Duration = timedelta(seconds=60),
-        payload: PayloadClass[ValueT] | None = None,
-        codec: Codec | None = None,
-    ) -> None:
+    @signature_of(plain.DelayedQueue.__init__)
+    def __init__(self, client: RmqClient, name: str, **options: Any) -> None:
         self._client = client
-        self._new_plain = partial(
-            plain.DelayedQueue[Any], name=name, merge=merge, slots=slots, lease=lease, payload=payload, codec=codec
-        )
+        self._new_plain = partial(plain.DelayedQueue[Any], name=name, **options)
         self._ready: tuple[plain.DelayedQueue[Any], LoopState] | None = None
 
     async def open(self) -> Self:

@@ -13,66 +13,19 @@ from rmq.aio.greenlets import TaskGroup
 from rmq.aio.proxy import shielded_method
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
-    from rmq._model.deliveries import Fold
-    from rmq._model.outcomes import Outcome
-    from rmq._model.replies import Owner
-    from rmq._model.topics import Topic
+    from rmq._model.deliveries import DeliveryFacts
+    from rmq._model.delivery_columns import ColumnFacts
+else:  # their members come from the plain object
+    DeliveryFacts, ColumnFacts = Generic, object
 
 
-class Delivery(Generic[PayloadT]):
+class Delivery(DeliveryFacts[PayloadT]):
     """A claimed message: `await` its `ack` when done, its `nack` to have it retried, or let the lease expire.
 
     Has all members of `rmq.Delivery`; methods that settle it are awaited. If cancelled, they still run to their end.
     """
 
     __slots__ = ("_plain", "_tasks")
-
-    if TYPE_CHECKING:
-        topic: Topic
-        slot: int
-        content: bytes
-        body: bytes | None
-        trace: str
-        text: str
-        name: bytes
-        retries_left: int
-        attempt: int
-        due_ms: int | None
-        priority: int | None
-        fencing_token: int | None
-        owner: Owner
-        store_score: int
-        claim_score: int
-        claimed_ms: int
-        lease_until_s: float
-        lost: bool
-        outcome: Outcome | None
-        merged: int
-        value: Any
-        payload: PayloadT
-        payloads: list[PayloadT]
-        items: tuple[bytes, ...]
-        first_sent: datetime | None
-        last_sent: datetime | None
-        first_sent_ms: int | None
-        last_sent_ms: int | None
-        version: int | None
-        wanted: int
-        complete: bool
-
-        def fold(self, function: Fold, initial: Any = None) -> Any:
-            """Return the items folded into one value."""
-            ...
-
-        def still_owner(self) -> bool:
-            """Return whether no other worker can have this message, or own its slot, yet."""
-            ...
-
-        def raise_if_lost(self) -> None:
-            """Raise `LeaseLostError` once the lease is known to be lost."""
-            ...
 
     def __init__(self, plain_delivery: plain.Delivery, tasks: TaskGroup) -> None:
         self._plain = plain_delivery
@@ -108,28 +61,13 @@ class StreamDelivery(Delivery[PayloadT]):
         fields: Mapping[str, bytes]
 
 
-class DeliveryColumns:
+class DeliveryColumns(ColumnFacts):
     """Deliveries as columns: `await` their `ack` when all is done, or `nack` some rows and ack the rest.
 
     Has all members of `rmq.DeliveryColumns`; the methods that settle it are awaited.
     """
 
     __slots__ = ("_plain", "_tasks")
-
-    if TYPE_CHECKING:
-        topic: Topic
-        contents: list[bytes]
-        bodies: list[bytes | None]
-        slots: list[int]
-        attempts: list[int]
-        retries_left: list[int]
-        due_ms: list[int | None]
-        priorities: list[int | None]
-        values: list[Any]
-        merged: list[int]
-        claimed_ms: list[int]
-        fencing_tokens: list[int | None]
-        lost: list[bool]
 
     def __init__(self, plain_columns: columns.DeliveryColumns, tasks: TaskGroup) -> None:
         self._plain = plain_columns

@@ -7,26 +7,22 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypedDict, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
 from rmq._claiming.claim_planner import ClaimPlanner
 from rmq._claiming.prefetch_size import MOST_BATCHED, MOST_PREFETCHED, PREFETCH_S
-from rmq._listening.adaptive_limit import Adaptive
 from rmq._listening.arguments import with_arguments
 from rmq._listening.concurrency import PermitRequest
 from rmq._listening.handler_invoker import ListenerSetup
-from rmq._listening.listener import Listener
+from rmq._listening.listener import Listener, SharedOptions
 from rmq._listening.worker import BATCHES_S, LOOK_EVERY_S, PIGGYBACK_S, SLOW_S, Worker
 from rmq._model.claims import Selection, size_of
 from rmq._model.deliveries import Delivery as PlainDelivery
 from rmq._model.handlers import check_async
-from rmq._model.times import Duration, monotonic_s
+from rmq._model.times import monotonic_s
 from rmq._model.typed import PayloadT
 from rmq.aio.delivery import Delivery, DeliveryColumns, wrap_deliveries, wrap_delivery
 from rmq.aio.greenlets import OwnContext, TaskGroup, wait
-
-AsyncHandler = Callable[..., Coroutine[Any, Any, Any]]
-"""Takes a `Delivery`, or with `batch=N` a list of up to N of them, or what its annotations ask for."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -58,20 +54,11 @@ class HandlerDecorator(Protocol[PayloadT]):
     ) -> Callable[Concatenate[PayloadT, P], _Done[R]]: ...
 
 
-class ListenerOptions(TypedDict, total=False):
+class ListenerOptions(SharedOptions, total=False):
     """Options of an async listener besides its topic. `RmqClient.listener` explains them."""
 
-    batch: int | None
-    columns: bool
     concurrency: int
     on_lost: Callable[[Delivery], None] | None
-    group: str | None
-    start: str
-    adaptive: Adaptive | None
-    weight: float
-    resume_as: str | None
-    shared: bool
-    timeout: Duration | None
 
 
 def plain_options(options: ListenerOptions) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
@@ -68,6 +69,18 @@ class TopicProxy(AsyncProxy[OfTopicT]):
     def topic(self) -> Topic:
         """The registered definition of the topic."""
         return self._plain.topic
+
+
+def signature_of(
+    method: Callable[Concatenate[Any, P], object],
+) -> Callable[[Callable[..., T]], Callable[Concatenate[Any, P], T]]:
+    """Return a decorator that gives a method the parameters of another one, for type checkers and `help`."""
+
+    def decorate(function: Callable[..., T]) -> Callable[Concatenate[Any, P], T]:
+        function.__signature__ = inspect.signature(method)  # pyright: ignore[reportFunctionMemberAccess]
+        return function
+
+    return decorate
 
 
 class _ProxyMethod(Generic[P, T]):

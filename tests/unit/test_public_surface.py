@@ -260,6 +260,15 @@ def parameters(member: Any) -> list[tuple[str, Any, Any]]:
     return [(each.name, each.kind, each.default) for each in wanted]
 
 
+FACTS = {
+    base.__name__: base
+    for value in (rmq.Delivery, rmq.DeliveryColumns)
+    for base in value.__mro__
+    if base.__name__.endswith("Facts")
+}
+"""Classes whose members the asyncio side declares by their name."""
+
+
 def declared_for_type_checkers(value: type) -> set[str]:
     """Return the names that a class of the asyncio side declares and passes on at run time."""
     names: set[str] = set()
@@ -269,6 +278,8 @@ def declared_for_type_checkers(value: type) -> set[str]:
                 names.add(node.target.id)
             elif isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
                 names.add(node.name)
+            elif isinstance(node, ast.Name) and node.id in FACTS:
+                names |= dict(members(FACTS[node.id])).keys()
     return names
 
 
