@@ -21,11 +21,10 @@ from rmq._transport.durability import Durability
 from rmq._transport.exchange import DurabilityBarrier, Exchange, not_executed, results_of
 from rmq._transport.node import Node, NodeFactory
 from rmq._transport.refusals import UNREADABLE, error_of, unreadable
-from rmq._transport.router import Router
+from rmq._transport.router import Router, StandaloneRouter
 from rmq._transport.rpc_ids import RpcIdAllocator
 from rmq._transport.script_library import ScriptLibrary, default_scripts
 from rmq._transport.sentinel import SentinelRouter
-from rmq._transport.standalone import StandaloneRouter
 from rmq._transport.urls import Address, RedisUrl, Topology
 from rmq.errors import ClientClosedError, ForkedClientError, RedisUnavailableError, RmqError, ScriptFailedError
 

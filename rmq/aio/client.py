@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from contextvars import Context
 from functools import partial
@@ -191,10 +191,19 @@ class RmqClient(Closing):
 
     producer = async_method(PlainClient.producer, Producer)
 
-    @signature_of(plain.RmqClient.consumer)
-    async def consumer(self, topic: Topic[PayloadT], *args: Any, **options: Any) -> Consumer[PayloadT]:
+    async def consumer(
+        self,
+        topic: Topic[PayloadT],
+        slots: Iterable[int] | None = None,
+        *,
+        group: str | None = None,
+        name: str | None = None,
+        start: str = "new",
+        resume_as: str | None = None,
+    ) -> Consumer[PayloadT]:
         """Return a consumer of all slots, or of the given ones; see `rmq.RmqClient.consumer`."""
-        return await self._run_wrapped(Consumer, PlainClient.consumer, topic, *args, **options)
+        make = partial(PlainClient.consumer, group=group, name=name, start=start, resume_as=resume_as)
+        return await self._run_wrapped(Consumer, make, topic, slots)
 
     def listener(self, topic: Topic[PayloadT], **options: Unpack[ListenerOptions]) -> HandlerDecorator[PayloadT]:
         """Decorate an async handler, which runs after `start` or `run`. If it returns, it acks; if it raises, it nacks.
