@@ -23,9 +23,9 @@ from rmq._io.observers import Observer, Observers
 from rmq._listening.adaptive_limit import Adaptive
 from rmq._listening.discovery import listener, scan, scheduled
 from rmq._listening.listener import HandlerDecorator, Listener, ListenerOptions, ScheduleOptions
+from rmq._model.claims import DeliveryColumns
 from rmq._model.codecs import Codec, EncryptedCodec, JsonCodec, MsgpackCodec, ZstdCodec
 from rmq._model.deliveries import Delivery
-from rmq._model.delivery_columns import DeliveryColumns
 from rmq._model.encoding import ArrowArray
 from rmq._model.entries import DeadEntry, PendingEntry, StreamDelivery, StreamEntry, Trimmed
 from rmq._model.figures import (

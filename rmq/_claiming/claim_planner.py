@@ -15,9 +15,8 @@ from rmq._broker import viewing
 from rmq._broker.broker import Broker, QueueBroker
 from rmq._broker.claims import MAX_BATCH, joined_looks
 from rmq._broker.keys import slot_keys
-from rmq._claiming.claim_plan import FEWEST_SLOTS, PATIENCE_S, ClaimPlan, ClaimRequest, FetchSize
-from rmq._claiming.outcome_batches import SlotOwner
 from rmq._claiming.rate_limit import RateLimiter
+from rmq._claiming.rounds import FEWEST_SLOTS, PATIENCE_S, ClaimPlan, ClaimRequest, FetchSize, SlotOwner
 from rmq._claiming.schedule import Schedule
 from rmq._claiming.wakeups import Wakeups
 from rmq._io.reports import Sparing, reporter

@@ -13,16 +13,14 @@ from rmq._broker.broker import Broker, QueueBroker
 from rmq._broker.claims import MAX_BATCH, NACK_BATCH, SETTLE_ONLY, ClaimPart
 from rmq._broker.keys import slot_keys
 from rmq._claiming.buffers import CLOSE_S, ReturnBuffer, held
-from rmq._claiming.claim_plan import PATIENCE_S, FetchResult, group_parts
 from rmq._claiming.claim_planner import ClaimPlanner
 from rmq._claiming.fetcher import PENDING_CHECK_S, Fetcher
 from rmq._claiming.leases import renewal_groups, take_renewal, tokens_of
-from rmq._claiming.outcome_batches import OutcomeBatch, batch_outcomes
+from rmq._claiming.rounds import PATIENCE_S, FetchResult, OutcomeBatch, batch_outcomes, group_parts
 from rmq._claiming.wakeups import WakeupSubscriber
 from rmq._io.reports import reporter
-from rmq._model.claims import Selection, bytes_of, cut, deliveries_of, mark, select, size_of, whole
+from rmq._model.claims import DeliveryColumns, Selection, bytes_of, cut, deliveries_of, mark, select, size_of, whole
 from rmq._model.deliveries import Delivery
-from rmq._model.delivery_columns import DeliveryColumns
 from rmq._model.outcomes import ACKED, RELEASED, Outcome
 from rmq._model.replies import SettleReply
 from rmq._model.retry import CHANCE, draw_jitter

@@ -9,9 +9,8 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from rmq._broker.claims import CLAIM_BYTES, NO_OUTCOMES, PIGGYBACKED_NACKS, SETTLE_ONLY, ClaimPart, ClaimReplies
-from rmq._claiming.claim_plan import PATIENCE_S, ClaimPlan, ClaimRequest, FetchResult, group_parts
 from rmq._claiming.claim_planner import ClaimPlanner
-from rmq._claiming.outcome_batches import batch_outcomes
+from rmq._claiming.rounds import PATIENCE_S, ClaimPlan, ClaimRequest, FetchResult, batch_outcomes, group_parts
 from rmq._io.reports import reporter
 from rmq._model.claims import Selection, size_of
 from rmq._model.deliveries import Claim, Holder

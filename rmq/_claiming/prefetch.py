@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from rmq._claiming.buffers import CLOSE_S, Buffer, held
 from rmq._claiming.consumer import Consumer
-from rmq._claiming.prefetch_size import MOST_PREFETCHED, PREFETCH_S, PrefetchSize
+from rmq._claiming.rounds import MOST_PREFETCHED, PREFETCH_S, PrefetchSize
 from rmq._io.backend import Runtime
 from rmq._io.reports import reporter
 from rmq._model.deliveries import Delivery

@@ -13,8 +13,8 @@ from importlib import import_module
 from operator import attrgetter
 from typing import Annotated, Any, Protocol, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
 
+from rmq._model.claims import DeliveryColumns
 from rmq._model.deliveries import Delivery
-from rmq._model.delivery_columns import DeliveryColumns
 from rmq._model.topics import Topic
 from rmq.errors import InvalidValueError
 

@@ -9,16 +9,15 @@ from dataclasses import dataclass, field, replace
 from itertools import starmap
 from typing import Any
 
-from rmq._claiming.prefetch_size import PrefetchSize
+from rmq._claiming.rounds import PrefetchSize
 from rmq._io.backend import Event
 from rmq._io.observers import Observers
 from rmq._io.reports import reporter, traced
 from rmq._listening.arguments import with_arguments
 from rmq._listening.concurrency import ListenerPermits
 from rmq._listening.listener import Listener
-from rmq._model.claims import Selection, deliveries_of, select, settle_open, size_of
+from rmq._model.claims import DeliveryColumns, Selection, deliveries_of, select, settle_open, size_of
 from rmq._model.deliveries import Claim, Delivery
-from rmq._model.delivery_columns import DeliveryColumns
 from rmq._model.handlers import refuse_unfinished
 from rmq._model.outcomes import ACKED, RELEASED, Outcome, Verb, describe, failed
 from rmq._model.retry import retry_after_ms

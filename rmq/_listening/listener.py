@@ -9,8 +9,8 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypedDict, TypeVar, Un
 
 from rmq._listening.adaptive_limit import Adaptive
 from rmq._listening.arguments import name_of, with_arguments
+from rmq._model.claims import DeliveryColumns
 from rmq._model.deliveries import Delivery
-from rmq._model.delivery_columns import DeliveryColumns
 from rmq._model.display import brief
 from rmq._model.entries import check_group
 from rmq._model.handlers import check_plain, check_takes_one

@@ -1,17 +1,26 @@
-"""Watches over all listeners of a client in one job: wake hints, slots that may be due, and running handlers."""
+"""Watches over all listeners of a client in one job: wake hints, slots that may be due, and running handlers.
+
+Slots are polled for due messages: each second, or seldom while hints arrive. Each planner's slots have their turns, and
+slots whose turns come at the same time share a script call, whatever their topics. While the hints of a topic are
+proven to arrive, each of its slots has a turn every few seconds, at times that are spread over the planners; in economy
+mode one slot of the process has a turn every minute. If a look finds a due message that no hint has announced, the
+topic is polled as without hints for a while.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+from itertools import count
 
+from rmq._claiming.claim_planner import LOOK_SLOTS, ROTATED_SLOTS, ClaimPlanner, look
 from rmq._claiming.wakeups import Wakeups, WakeupSubscriber
 from rmq._io.backend import Background
 from rmq._io.reports import Sparing, reporter
 from rmq._listening.idle_policy import IdlePolicy
 from rmq._listening.listener_runner import ListenerRunner
-from rmq._listening.slot_poller import SlotPoller
-from rmq._listening.worker import TROUBLE_PAUSE_S
+from rmq._listening.worker import LOOK_EVERY_S, TROUBLE_PAUSE_S
 from rmq._model.times import monotonic_s
 from rmq._transport.connections import Connections
 
@@ -93,3 +102,181 @@ class Watcher(Background):
             self._check_s, hinted = float("inf"), self._runners
         for runner in hinted:
             self._check_s = min(self._check_s, now_s + runner.check())
+
+
+DISTRUST_S = 600.0
+"""Seconds for which a listener is polled as usual after it found a due message without a hint, as from a producer that
+may not publish on the channel."""
+
+JOINED = 8
+"""A turn that comes within this part of its pause, an eighth, is taken together with one that has come."""
+
+LONGEST_JOINED_S = 1.0
+"""Longest time by which a turn is early for this reason, in seconds."""
+
+
+class _Turns:
+    """The turns of one planner: when its next slots are looked at, and how many.
+
+    Attributes:
+        next_s: Time of the next look, on the clock of `monotonic_s`.
+        trusts: Whether its hints are relied on.
+        distrusts_until_s: Time until which they are not relied on, even if they are proven to arrive.
+        left: Number of looks that are made at once, until each slot was looked at.
+        share: Part of its pause that it waits the first time, so that the turns of all planners are spread over time.
+        begins: Whether its first pause since its hints are relied on is still to come.
+    """
+
+    def __init__(self, planner: ClaimPlanner, share: float) -> None:
+        self.planner = planner
+        self.next_s = self.distrusts_until_s = float("-inf")
+        self.trusts = self.begins = False
+        self.left = 0
+        self.share = share
+
+
+class SlotPoller:
+    """Polls the slots of all listeners of a client.
+
+    Args:
+        connections: Connections to Redis.
+        planners: Claim planners of the slots.
+        hints: The subscription, which proves that hints arrive.
+        pace: The intervals.
+    """
+
+    def __init__(
+        self, connections: Connections, planners: Sequence[ClaimPlanner], hints: WakeupSubscriber, pace: IdlePolicy
+    ) -> None:
+        self._connections = connections
+        self._hints = hints
+        self._pace = pace
+        self._all = [_Turns(planner, (number + 1) / len(planners)) for number, planner in enumerate(planners)]
+        self._proven: frozenset[str] = frozenset()
+        self._number = count()
+        self._turns = [(each.next_s, next(self._number), each) for each in self._all]
+
+    def wait_s(self) -> float:
+        """Return the seconds until `step` has something to do."""
+        look_s = max(0.0, self._turns[0][0] - monotonic_s())
+        return min(look_s, self._hints.probe_wait_s(self._pace.probe_s))
+
+    def step(self, *, missed: bool) -> bool:
+        """Check the slots whose turn has come, with one call for each script; return whether there were any.
+
+        Args:
+            missed: Whether hints may have been missed, so that all slots must be checked.
+
+        Raises:
+            RmqError: As `rmq._claiming.claim_planner.look`.
+        """
+        proven = self._hints.probe(self._pace.probe_s)
+        if missed or proven is not self._proven:
+            self._proven = proven
+            for each in self._all:
+                self._judge(each)
+                if missed:
+                    self._hurry(each)
+            self._turns = [(each.next_s, next(self._number), each) for each in self._all]
+            heapify(self._turns)
+        turns = self._due()
+        if not turns:
+            return False
+        places = [(each.planner, slot) for each in turns for slot in each.planner.next_slots(self._size(each))]
+        try:
+            for each in turns:
+                each.planner.missed = False
+                if not self._saves(each):  # else a hint tells when the limit matters
+                    each.planner.rate_limiter.refresh()
+            look(self._connections, places)
+        finally:
+            for each in turns:
+                self._note(each)
+                heappush(self._turns, (each.next_s, next(self._number), each))
+        return True
+
+    def _due(self) -> list[_Turns]:
+        """Take the turns that are due, up to the slots of one call, and those that are due soon."""
+        now_s, turns, slots = monotonic_s(), list[_Turns](), 0
+        while self._turns:
+            next_s, _, each = self._turns[0]
+            size = self._size(each)
+            early_s = min(self._pause_s(each) / JOINED, LONGEST_JOINED_S) if turns else 0.0
+            if next_s - early_s > now_s or (turns and slots + size > LOOK_SLOTS):
+                break
+            heappop(self._turns)
+            turns.append(each)
+            slots += size
+        return turns
+
+    def _note(self, turns: _Turns) -> None:
+        """Set the time of the next look after one."""
+        planner, now_s = turns.planner, monotonic_s()
+        if planner.unheard is not None:
+            self._distrust(turns, planner.unheard)
+            planner.unheard = None
+        self._judge(turns)
+        turns.left = max(0, turns.left - 1)
+        turns.next_s = now_s if turns.left else now_s + self._first_or_full_pause_s(turns)
+        if planner.missed:  # not all could be looked at
+            self._hurry(turns)
+            turns.next_s = now_s + LOOK_EVERY_S
+
+    def _judge(self, turns: _Turns) -> None:
+        """Decide whether to rely on the hints of a planner."""
+        trusts = turns.planner.topic.name in self._proven and monotonic_s() >= turns.distrusts_until_s
+        if trusts == turns.trusts:
+            return
+        turns.trusts = turns.begins = trusts
+        if not trusts:
+            turns.next_s = monotonic_s()
+        elif self._pace.economical:  # finds what was sent before the proof, and heard by nobody
+            self._hurry(turns)
+        else:
+            turns.next_s = monotonic_s() + self._first_or_full_pause_s(turns)
+
+    def _first_or_full_pause_s(self, turns: _Turns) -> float:
+        share, turns.begins = turns.share if turns.begins else 1.0, False
+        return share * self._pause_s(turns)
+
+    def _hurry(self, turns: _Turns) -> None:
+        turns.left, turns.next_s = self._parts(turns), monotonic_s()
+
+    def _distrust(self, turns: _Turns, slot: int) -> None:
+        if not turns.trusts:
+            return
+        turns.distrusts_until_s = monotonic_s() + DISTRUST_S
+        topic = turns.planner.topic.name
+        log.warning(
+            "topic %s: slot %d had a due message without a wake hint, so this listener polls for %g minutes; "
+            "producers may lack the right to publish on the channel wake{%s_%d}",
+            topic,
+            slot,
+            DISTRUST_S / 60,
+            topic,
+            slot,
+        )
+
+    def _saves(self, turns: _Turns) -> bool:
+        return turns.trusts and self._pace.economical and not turns.left
+
+    def _size(self, turns: _Turns) -> int:
+        """Return the number of slots of a planner to check in its turn."""
+        if self._saves(turns):
+            return 1
+        slots = turns.planner.slot_count
+        if self._connections.multi_node:
+            return max(ROTATED_SLOTS, -(-slots // int(self._pace.poll_s)))
+        return min(slots, LOOK_SLOTS)
+
+    def _parts(self, turns: _Turns) -> int:
+        return -(-turns.planner.slot_count // max(1, self._size(turns)))
+
+    def _pause_s(self, turns: _Turns) -> float:
+        """Return the seconds between two turns of a planner."""
+        if self._saves(turns):
+            return self._pace.look_s * len(self._all)
+        parts = max(1, self._parts(turns))
+        if turns.trusts:
+            return self._pace.poll_s / parts
+        return LOOK_EVERY_S if self._connections.multi_node else LOOK_EVERY_S / parts

@@ -16,11 +16,10 @@ from collections.abc import Callable, Collection, Sequence
 from math import inf
 
 from rmq._broker.claims import MAX_BATCH, PIGGYBACKED_NACKS
-from rmq._claiming.claim_plan import ClaimPlan, FetchResult
 from rmq._claiming.claim_planner import IDLE_S, REST_S, ClaimPlanner
 from rmq._claiming.fetcher import PENDING_CHECK_S, Fetcher
 from rmq._claiming.leases import InFlight
-from rmq._claiming.prefetch_size import MOST_BATCHED, MOST_PREFETCHED, PREFETCH_S
+from rmq._claiming.rounds import MOST_BATCHED, MOST_PREFETCHED, PREFETCH_S, ClaimPlan, FetchResult
 from rmq._io.backend import Background
 from rmq._io.reports import reporter
 from rmq._listening.handler_invoker import HandlerInvoker, ListenerSetup

@@ -1,13 +1,19 @@
-"""Rows of claims, as consumers and listeners pass them on."""
+"""Rows of claims, as consumers and listeners pass them on, and as columns for handlers and callers."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from rmq._model.deliveries import Claim, Delivery
-from rmq._model.outcomes import Outcome
+from rmq._model.deliveries import Claim, Delivery, value_of
+from rmq._model.outcomes import ACKED, RELEASED, Outcome, Verb, failed
+from rmq._model.records import NOTHING, TRACE_MARK, read_record, unwrap
+from rmq._model.scores import ages_for, retries_left_of
+from rmq._model.times import Duration, duration_ms
+from rmq._model.topics import Topic
+from rmq._model.whereabouts import body_of
+from rmq.errors import InvalidValueError
 
 
 class Selection(NamedTuple):
@@ -88,3 +94,206 @@ def cut(selections: Sequence[Selection], most: int) -> tuple[list[Selection], li
             rest.append(Selection(claim, rows[max(0, most) :]))
         most -= len(rows)
     return taken, rest
+
+
+V = TypeVar("V")
+
+Settle: TypeAlias = Callable[[Sequence[Selection], Outcome], Sequence[Selection]]
+"""Function that settles rows with an outcome, and returns those whose lease was lost before."""
+
+
+class ColumnFacts:
+    """What is known of deliveries as columns: all of `DeliveryColumns` but their settlement."""
+
+    __slots__ = ("_deliveries", "_places", "_records", "_selections", "_settle", "bodies", "contents", "topic")
+
+    topic: Topic
+    contents: list[bytes]
+    bodies: list[bytes | None]
+
+    def __init__(self, topic: Topic, selections: Sequence[Selection], settle: Settle | None = None) -> None:
+        self.topic = topic
+        self._selections, self._settle = selections, settle
+        self._deliveries: list[Delivery] | None = None
+        self._places: list[tuple[Claim, int]] | None = None
+        self.contents = self._rows(lambda claim: claim.rows.contents)
+        stored = self._rows(lambda claim: claim.rows.bodies or [None] * len(claim))
+        self._records = None if topic.merge is None else [read_record(body) or NOTHING for body in stored]
+        if self._records is not None:
+            self.bodies = [body_of(record)[0] for record in self._records]
+        else:
+            self.bodies = [
+                body if body is None or not body.startswith(TRACE_MARK) else unwrap(body)[0] for body in stored
+            ]
+
+    def __len__(self) -> int:
+        return len(self.contents)
+
+    @property
+    def slots(self) -> list[int]:
+        """Slot of each row."""
+        return self._column(lambda claim: claim.slot)
+
+    @property
+    def attempts(self) -> list[int]:
+        """Number of each delivery, 1 for the first of a message."""
+        most = self.topic.max_retries + 1
+        return [most - left for left in self.retries_left]
+
+    @property
+    def retries_left(self) -> list[int]:
+        """Number of retries left if the delivery fails; 0 if the message would be dead."""
+        return self._column(lambda claim: retries_left_of(claim.score))
+
+    @property
+    def due_ms(self) -> list[int | None]:
+        """Due times, epoch ms; `None` on a PRIORITY topic and for a retry."""
+        timed, most = self.topic.type.timed, self.topic.max_retries
+        return [score if timed and score > most else None for score in self._scores()]
+
+    @property
+    def priorities(self) -> list[int | None]:
+        """Priorities; `None` on time topics and for a retry."""
+        timed, most, ages = self.topic.type.timed, self.topic.max_retries, ages_for(self.topic.max_priority)
+        return [ages.priority_of(score) if not timed and score > most else None for score in self._scores()]
+
+    @property
+    def values(self) -> list[Any]:
+        """Results of the merged sends, see `Delivery.value`; the bodies if the topic has no `merge`."""
+        return self.bodies if self._records is None else [*map(value_of, self._records, self.bodies)]
+
+    @property
+    def merged(self) -> list[int]:
+        """Number of sends merged into each row; always 1 without the topic's `merge`, as they are not counted."""
+        return [1] * len(self) if self._records is None else [record.count for record in self._records]
+
+    @property
+    def claimed_ms(self) -> list[int]:
+        """Times of the claims by Redis' clock, epoch ms."""
+        return self._column(lambda claim: claim.claimed_ms)
+
+    @property
+    def fencing_tokens(self) -> list[int | None]:
+        """Fencing token of each row, `None` without owners; see `Delivery.fencing_token`."""
+        return self._column(lambda claim: claim.owner.fencing_token)
+
+    @property
+    def lost(self) -> list[bool]:
+        """Whether each lease is known to be lost: another consumer may have the message. Check it before an effect."""
+        return [*map(bool, self._rows(lambda claim: claim.lost))]
+
+    def _all_places(self) -> list[tuple[Claim, int]]:
+        """Return the claim of each row, and its row there."""
+        if self._places is None:
+            self._places = [(claim, row) for claim, own in self._selections for row in own]
+        return self._places
+
+    def _rows(self, column_of: Callable[[Claim], Sequence[V]]) -> list[V]:
+        """Return a column of the claims."""
+        found: list[V] = []
+        for claim, rows in self._selections:
+            column = column_of(claim)
+            found += column if len(rows) == len(column) else [column[row] for row in rows]
+        return found
+
+    def _column(self, value_of: Callable[[Claim], V]) -> list[V]:
+        """Return, for each row, a value that all messages of its claim share."""
+        return [value for claim, rows in self._selections for value in [value_of(claim)] * len(rows)]
+
+    def _scores(self) -> list[int]:
+        return self._rows(lambda claim: claim.rows.scores)
+
+    def __repr__(self) -> str:
+        return f"<DeliveryColumns of {self.topic.name}, {len(self)} rows>"
+
+
+class DeliveryColumns(ColumnFacts):
+    """Deliveries as columns: each list has one value per delivery (row). Do not change the lists.
+
+    Call `ack` when all rows are done, or `nack` some rows and ack the rest.
+
+    Attributes:
+        topic: The topic's definition.
+        contents: Contents in bytes.
+        bodies: Bodies in bytes, `None` for a row without one.
+
+    Examples:
+        >>> jobs = Topic("jobs", TopicType.PRIORITY)
+        >>> _ = client.producer(jobs).send_columns(["a", "b"], priorities=[1, 2])
+        >>> columns = client.consumer(jobs).poll_columns(timeout=5)
+        >>> columns.contents, columns.priorities, columns.ack()
+        ([b'b', b'a'], [2, 1], [])
+    """
+
+    __slots__ = ()
+
+    @property
+    def deliveries(self) -> list[Delivery]:
+        """A `Delivery` for each row, always the same objects; creating them costs the time that columns save."""
+        if self._deliveries is None:
+            self._deliveries = deliveries_of(self._selections)
+        return self._deliveries.copy()
+
+    def ack(self, rows: Iterable[int] | None = None) -> list[int]:
+        """Acknowledge rows: their messages are done and leave the queue.
+
+        Args:
+            rows: Indexes of rows, from 0; by default all that are not settled.
+
+        Returns:
+            The rows whose lease was lost before: nothing changed for them, and their messages are or will be delivered
+            again. In a listener always empty: it collects outcomes and sends them with its next call.
+
+        Raises:
+            InvalidValueError: There is no such row; nothing was acked.
+            AlreadySettledError: One of the given rows was settled before; nothing was acked.
+            RmqError: As for `Consumer.ack`.
+        """
+        return self._end(rows, ACKED)
+
+    def nack(
+        self, rows: Iterable[int] | None = None, delay: Duration | None = None, error: BaseException | str = ""
+    ) -> list[int]:
+        """Report failures: the messages are retried, or dead if no retry is left.
+
+        Args:
+            rows: As for `ack`.
+            delay: Wait before the retry: a `timedelta` or a text such as "30s"; "0s" for at once, `None` for the
+                topic's policy.
+            error: The reason, for the dead letters.
+
+        Returns:
+            The rows whose lease was lost before, as for `ack`. Raises like `ack`.
+        """
+        delay_ms = None if delay is None else duration_ms(delay, "delay")
+        return self._end(rows, failed(Verb.NACK, delay_ms, error, self.topic.keep_attempts))
+
+    def bury(self, rows: Iterable[int] | None = None, error: BaseException | str = "") -> list[int]:
+        """Move the messages to the dead letters at once, even if retries are left. Returns and raises like `ack`."""
+        return self._end(rows, failed(Verb.BURY, 0, error, self.topic.keep_attempts))
+
+    def release(self, rows: Iterable[int] | None = None) -> list[int]:
+        """Return the messages to the queue as they were, without using up a retry. Returns and raises like `ack`."""
+        return self._end(rows, RELEASED)
+
+    def _end(self, rows: Iterable[int] | None, outcome: Outcome) -> list[int]:
+        if rows is None:
+            wanted = [Selection(claim, claim.open_rows(own)) for claim, own in self._selections]
+        else:
+            wanted = self._chosen(rows)
+        if self._settle is None:
+            mark(wanted, outcome)
+            return []
+        lost = {(claim, row) for claim, own in self._settle(wanted, outcome) for row in own}
+        return [index for index, place in enumerate(self._all_places()) if place in lost] if lost else []
+
+    def _chosen(self, rows: Iterable[int]) -> list[Selection]:
+        """Return the claims of rows; raise `InvalidValueError` if there is no such row."""
+        chosen: dict[Claim, list[int]] = defaultdict(list)
+        places = self._all_places()
+        for row in dict.fromkeys(rows):
+            if type(row) is not int or not 0 <= row < len(places):
+                raise InvalidValueError(f"row is {row!r}; it must be a whole number from 0 to {len(places) - 1}")
+            claim, own = places[row]
+            chosen[claim].append(own)
+        return [Selection(claim, own) for claim, own in chosen.items()]

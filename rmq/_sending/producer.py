@@ -16,8 +16,7 @@ from rmq._model.messages import Message, payload_bytes
 from rmq._model.replies import SendResult
 from rmq._model.times import Duration, Instant
 from rmq._model.topics import Topic, TopicType
-from rmq._sending.backpressure import blocks, wait_for_room
-from rmq._sending.batch_sender import BatchSender, SendOptions, with_details
+from rmq._sending.batch_sender import BatchSender, SendOptions, blocks, wait_for_room, with_details
 from rmq._transport.connections import Connections
 from rmq._transport.rpc_ids import RpcId, named_rpc_id
 from rmq.errors import (

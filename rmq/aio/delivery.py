@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic
 
+from rmq._model import claims as columns
 from rmq._model import deliveries as plain
-from rmq._model import delivery_columns as columns
 from rmq._model.entries import StreamDelivery as PlainStreamDelivery
 from rmq._model.typed import PayloadT
 from rmq.aio.greenlets import TaskGroup
 from rmq.aio.proxy import shielded_method
 
 if TYPE_CHECKING:
+    from rmq._model.claims import ColumnFacts
     from rmq._model.deliveries import DeliveryFacts
-    from rmq._model.delivery_columns import ColumnFacts
 else:  # their members come from the plain object
     DeliveryFacts, ColumnFacts = Generic, object
 

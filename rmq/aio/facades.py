@@ -18,7 +18,7 @@ from rmq._admin import schedules as plain_schedules
 from rmq._admin import stream_topic as plain_stream
 from rmq._admin import tailing
 from rmq._claiming import consumer as plain_consumer
-from rmq._model import delivery_columns as plain_columns
+from rmq._model import claims as plain_columns
 from rmq._model.deliveries import Delivery as PlainDelivery
 from rmq._model.display import brief
 from rmq._model.entries import DeadEntry, Position, StreamEntry

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, overload
 
 from rmq._claiming.claim_planner import ClaimPlanner
-from rmq._claiming.prefetch_size import MOST_BATCHED, MOST_PREFETCHED, PREFETCH_S
+from rmq._claiming.rounds import MOST_BATCHED, MOST_PREFETCHED, PREFETCH_S
 from rmq._listening.arguments import with_arguments
 from rmq._listening.concurrency import PermitRequest
 from rmq._listening.handler_invoker import ListenerSetup

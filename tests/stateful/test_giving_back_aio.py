@@ -261,7 +261,7 @@ def test_what_lanes_have_claimed_is_held_handled_or_back(
     machine: type[LanesMachine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rmq.aio.listener.MOST_PREFETCHED", AHEAD)
-    monkeypatch.setattr("rmq._claiming.prefetch_size._WEIGHT", 1.0)
+    monkeypatch.setattr("rmq._claiming.rounds._WEIGHT", 1.0)
     play(machine, monkeypatch)
 
 

@@ -19,7 +19,7 @@ from rmq._model.batches import Batch, EncodedMessage, Rows
 from rmq._model.merging import Collect, Overflow
 from rmq._model.replies import SendResult
 from rmq._model.topics import Topic, TopicType
-from rmq._sending.backpressure import blocks, send_patiently, wait_for_room
+from rmq._sending.batch_sender import blocks, send_patiently, wait_for_room
 from rmq._sending.pipeline import BATCH_BYTES, Pipeline, RoundLimits
 from rmq._transport.call import Call
 from rmq._transport.connections import Connections

@@ -23,7 +23,7 @@ from rmq._broker.control import confirm_all
 from rmq._broker.keys import sent_key
 from rmq._broker.registry import Registry
 from rmq._model.topics import Topic, TopicType
-from rmq._sending.backpressure import blocks
+from rmq._sending.batch_sender import blocks
 from rmq._transport.connections import Connections
 from rmq.errors import InvalidValueError, RmqError, UnknownTopicError
 from rmq.spark.arrow import pa

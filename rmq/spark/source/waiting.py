@@ -10,7 +10,7 @@ from functools import partial
 from math import inf
 
 from rmq._broker import claims
-from rmq._claiming.claim_plan import PATIENCE_S
+from rmq._claiming.rounds import PATIENCE_S
 from rmq._claiming.wakeups import WakeupSubscriber
 from rmq._model.times import monotonic_s
 from rmq._model.topics import Topic

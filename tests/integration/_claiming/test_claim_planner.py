@@ -12,9 +12,9 @@ import pytest
 import redis
 
 from rmq import Delivery, Listener, Observer, Observers, PriorityMessage, RmqClient, Topic, TopicType
-from rmq._claiming.claim_plan import ClaimPlan, FetchResult
 from rmq._claiming.claim_planner import TROUBLE_PAUSE_S, ClaimPlanner, look
 from rmq._claiming.fetcher import Fetcher
+from rmq._claiming.rounds import ClaimPlan, FetchResult
 from rmq._claiming.wakeups import Wakeups
 from rmq._listening.handler_invoker import ListenerSetup
 from rmq._listening.worker import PIGGYBACK_S, Worker

@@ -216,7 +216,7 @@ def test_the_next_claim_from_many_slots_begins_while_its_messages_are_made_ready
     client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where the handler takes no time: each slot has a reply, and an ack, of its own."""
-    monkeypatch.setattr("rmq._claiming.claim_plan.FEWEST_SLOTS", 2 * MANY_SLOTS)  # claims that come back full stay wide
+    monkeypatch.setattr("rmq._claiming.rounds.FEWEST_SLOTS", 2 * MANY_SLOTS)  # claims that come back full stay wide
     monkeypatch.setattr("rmq._listening.worker.SLOW_S", 60.0)
     monkeypatch.setattr(PrefetchSize, "takes_s", lambda *_: 0.0)
     monkeypatch.setattr(PrefetchSize, "messages", lambda *_: 1)  # a claim is one batch

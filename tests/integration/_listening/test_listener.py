@@ -455,7 +455,7 @@ def test_a_hint_wakes_an_idle_listener(
     client: RmqClient, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody looks here, neither worker nor watcher: only the hint can have done it."""
-    monkeypatch.setattr("rmq._listening.slot_poller.LOOK_EVERY_S", 3600.0)
+    monkeypatch.setattr("rmq._listening.watcher.LOOK_EVERY_S", 3600.0)
     monkeypatch.setattr("rmq._listening.worker.LOOK_EVERY_S", 3600.0)
     topic = make_topic(TopicType.RANGE_MERGE, slots=64)
     arrived: list[str] = []
@@ -535,7 +535,7 @@ def test_a_topic_without_the_right_to_its_channels_takes_no_hints_from_the_other
                 wait_until(lambda: f"topic {unheard.name} receives no wake-up hints" in caplog.text)
                 client.producer(unheard).send(PriorityMessage("looked for", 100))
                 wait_until(lambda: seen == ["looked for"])
-                monkeypatch.setattr("rmq._listening.slot_poller.look", lambda *args: None)
+                monkeypatch.setattr("rmq._listening.watcher.look", lambda *args: None)
                 client.producer(heard).send(PriorityMessage("heard of", 100))
                 wait_until(lambda: seen == ["looked for", "heard of"])
         assert caplog.text.count("receives no wake-up hints") == 1

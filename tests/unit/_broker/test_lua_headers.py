@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq._transport.script_library import contract_of
-from rmq._transport.script_linker import Linker
+from rmq._transport.script_library import Linker, contract_of
 
 LUA = Path(__file__).resolve().parents[3] / "lua"
 SCRIPTS = sorted(path for path in LUA.rglob("*.lua") if "libraries" not in path.parts)

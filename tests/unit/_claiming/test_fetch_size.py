@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rmq._claiming.claim_plan import FEWEST_SLOTS, FIRST_SLOTS, HEADROOM, MOST_SLOTS, FetchSize
+from rmq._claiming.rounds import FEWEST_SLOTS, FIRST_SLOTS, HEADROOM, MOST_SLOTS, FetchSize
 from rmq._model.replies import Claimed, ClaimReply
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq import Delivery, Outcome, Topic, TopicType, Verb
-from rmq._claiming.outcome_batches import FREED_BYTES, NAMED_ACKS, OutcomeBatch, batch_outcomes, nack_of, stale_among
+from rmq._claiming.rounds import FREED_BYTES, NAMED_ACKS, OutcomeBatch, batch_outcomes, nack_of, stale_among
 from rmq._model.claims import Selection, bytes_of, deliveries_of, size_of, whole
 from rmq._model.deliveries import Claim
 from rmq._model.outcomes import ACKED, RELEASED

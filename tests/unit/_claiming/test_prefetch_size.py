@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq._claiming.prefetch_size import FIRST_GUESS, PREFETCH_S, PrefetchSize
+from rmq._claiming.rounds import FIRST_GUESS, PREFETCH_S, PrefetchSize
 
 
 def test_begins_with_a_guess() -> None:

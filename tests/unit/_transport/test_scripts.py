@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq._transport.script_library import ScriptLibrary, default_scripts
-from rmq._transport.script_linker import Linker
+from rmq._transport.script_library import Linker, ScriptLibrary, default_scripts
 
 
 def test_scripts_are_linked() -> None:
