@@ -1,9 +1,9 @@
 """The way through the code: modules of `rmq` and Python frames that one call takes, once everything is warm.
 
-    python -m benchmarks.journeys [--only send listener poll] [--trace]
+    python -m benchmarks.journeys [--only send listener poll ack] [--trace]
 
 One RANGE_MERGE message is sent; a listener does one round (claim, handler, and the ack of an earlier message); a
-consumer polls and acks one message. Frames of comprehensions do not count: newer Pythons have none.
+consumer polls one message, which is acked. Frames of comprehensions do not count: newer Pythons have none.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WARM = 50
 SLOTS = 8
 WAIT_S = 30.0
 
-GOALS = {"send": (11, 22), "listener": (16, 45)}
+GOALS = {"send": (11, 22), "listener": (16, 45), "poll": (18, 85), "ack": (9, 28)}
 """Most modules and frames, where a goal is set."""
 
 _INLINED = {"<listcomp>", "<dictcomp>", "<setcomp>"}
@@ -138,19 +138,31 @@ def listener(client: RmqClient, repeats: int) -> list[Journey]:
 
 
 def poll(client: RmqClient, repeats: int) -> list[Journey]:
-    """Poll one message and ack it."""
-    found: list[Journey] = []
+    """Poll one message."""
+    return _polled(client, repeats)[0]
+
+
+def ack(client: RmqClient, repeats: int) -> list[Journey]:
+    """Ack one message."""
+    return _polled(client, repeats)[1]
+
+
+def _polled(client: RmqClient, repeats: int) -> tuple[list[Journey], list[Journey]]:
+    """Poll messages one by one, and ack each; return the polls and the acks."""
+    polls: list[Journey] = []
+    acks: list[Journey] = []
     with client.consumer(_filled(client, WARM + repeats)) as consumer:
-        for _ in range(WARM):
-            consumer.ack(consumer.poll(1, 5.0))
-        for _ in range(repeats):
-            journey = Journey()
-            with journey.watched():
+        for number in range(WARM + repeats):
+            polled, acked = Journey(), Journey()
+            with polled.watched():
                 deliveries = consumer.poll(1, 5.0)
-                consumer.ack(deliveries)
+            with acked.watched():
+                deliveries[0].ack()
             assert len(deliveries) == 1
-            found.append(journey)
-    return found
+            if number >= WARM:
+                polls.append(polled)
+                acks.append(acked)
+    return polls, acks
 
 
 def _filled(client: RmqClient, number: int) -> Topic:
@@ -160,11 +172,16 @@ def _filled(client: RmqClient, number: int) -> Topic:
     return topic
 
 
-CASES: dict[str, Callable[[RmqClient, int], list[Journey]]] = {"send": send, "listener": listener, "poll": poll}
+CASES: dict[str, Callable[[RmqClient, int], list[Journey]]] = {
+    "send": send,
+    "listener": listener,
+    "poll": poll,
+    "ack": ack,
+}
 
 
 def measure(options: argparse.Namespace) -> Document:
-    """Count modules and frames of one send, one round of a listener, and one poll with its ack."""
+    """Count modules and frames of one send, one round of a listener, one poll, and one ack."""
     rows: list[Row] = []
     with standalone() as servers:
         for name in options.only or CASES:

@@ -485,8 +485,7 @@ class Claim:
 
     def delivery(self, row: int) -> Delivery:
         """Return the delivery of a row."""
-        bodies = self.rows.bodies
-        return self.kind(self, row, self.rows.contents[row], bodies[row] if bodies else None)
+        return self.deliveries((row,))[0]
 
     def open_rows(self, rows: Sequence[int] | None = None) -> Sequence[int]:
         """Return the rows that have no outcome yet, of the given rows or by default of all."""
