@@ -74,11 +74,20 @@ class TopicProxy(AsyncProxy[OfTopicT]):
 def signature_of(
     method: Callable[Concatenate[Any, P], object],
 ) -> Callable[[Callable[..., T]], Callable[Concatenate[Any, P], T]]:
-    """Return a decorator that gives a method the parameters of another one, for type checkers and `help`."""
+    """Return a decorator that gives a method the parameters of another one, also for type checkers and `help`.
+
+    A call with other arguments raises `TypeError` at once, not when the other method is called.
+    """
+    signature = inspect.signature(method)
 
     def decorate(function: Callable[..., T]) -> Callable[Concatenate[Any, P], T]:
-        function.__signature__ = inspect.signature(method)  # pyright: ignore[reportFunctionMemberAccess]
-        return function
+        @functools.wraps(function)
+        def checked(*args: Any, **kwargs: Any) -> T:
+            signature.bind(*args, **kwargs)
+            return function(*args, **kwargs)
+
+        checked.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
+        return checked
 
     return decorate
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import rmq
+from rmq.aio import DelayedQueue, RmqClient
 from rmq.aio.backend import call_semaphore
 from rmq.aio.greenlets import TaskGroup, wait
 from rmq.errors import RmqError
@@ -137,3 +139,11 @@ def test_logic_that_waits_for_news_ends_when_nobody_waits_for_it() -> None:
         assert ended == ["there"]
 
     asyncio.run(main())
+
+
+def test_an_option_that_does_not_exist_is_refused_at_once() -> None:
+    options: dict[str, Any] = {"durabilty": "fsync"}
+    with pytest.raises(TypeError, match="durabilty"):
+        RmqClient("redis://localhost", **options)
+    with pytest.raises(TypeError, match="durabilty"):
+        DelayedQueue(RmqClient("redis://localhost"), "later", **options)
