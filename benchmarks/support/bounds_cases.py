@@ -57,6 +57,7 @@ from tests.support.core import (
     claims,
     control,
     dead,
+    deletion,
     history,
     history_key,
     registry,
@@ -371,6 +372,7 @@ STEERING = [
     small("history_write", "a full ring from a clock that was ahead", empty, write_history),
     small("registry_read", "the most names, the longest definitions", empty, read_definitions),
     small("registry_define", "the longest definition", empty, define),
+    case("delete_topic", "all of a slot", failed, on(deletion.delete_slot, "d", (), force=True)),
 ]
 
 # --- streaming queries

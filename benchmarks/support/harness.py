@@ -68,6 +68,7 @@ class Benchmark:
         )
         if self.summarize is not None:
             parser.add_argument("--add", action="store_true", help="add these repeats to the result that is there")
+        parser.add_argument("--json", action="store_true", help="print the result as JSON instead of tables")
         if self.arguments is not None:
             self.arguments(parser)
         options = parser.parse_args(argv)
@@ -84,7 +85,7 @@ class Benchmark:
         if self.summarize is not None:
             document = self.put_together(document, folder if options.add else None)
         self.save(document, folder)
-        print(self.tables(document))
+        print(json.dumps(document) if options.json else self.tables(document))
         return 0
 
     def put_together(self, document: Document, folder: Path | None) -> Document:

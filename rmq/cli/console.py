@@ -312,15 +312,21 @@ def _with_variable(parameter: inspect.Parameter, command: str) -> inspect.Parame
     return parameter.replace(annotation=Annotated[plain, *described])
 
 
+_WIDEST_KIND = 14
+"""Most characters of the choices of an option in its second column; the help of one with more names them."""
+
 _KINDS = {"<int>": "N", "<float>": "NUMBER", "<str>": "TEXT", "<bytes>": "TEXT"}
 
 
 def _without_types(parameters: Iterable[Any]) -> None:
-    """Remove Python types from the help of options, and the value from that of switches."""
+    """Remove Python types from the help of options, and the value from that of switches; choices need no brackets."""
 
     def taken(parameter: Any, show: Callable[..., str | None], ctx: Any) -> str | None:
-        kind = show(ctx=ctx)
-        return None if parameter.param_type_name == "argument" or kind == "<bool>" else _KINDS.get(str(kind), kind)
+        kind = str(show(ctx=ctx))
+        if parameter.param_type_name == "argument" or kind == "<bool>":
+            return None
+        choices = kind.strip("<>")
+        return _KINDS.get(kind, choices if kind == choices or len(choices) <= _WIDEST_KIND else "CHOICE")
 
     for parameter in parameters:
         show = getattr(parameter, "display_type_rich", None)
@@ -343,6 +349,7 @@ class _Group(TyperGroup):
 def make_group(help: str, *, no_args_is_help: bool = True, epilog: str | None = None) -> typer.Typer:
     """Return an empty group of commands."""
     return typer.Typer(
+        cls=_Group,
         help=help,
         epilog=epilog,
         no_args_is_help=no_args_is_help,
@@ -372,6 +379,7 @@ def _documented(documented: Any) -> tuple[str, dict[str, str]]:
     """Return the text of a docstring, and the help texts of options that its last section holds."""
     text, *section = _SECTION.split(inspect.getdoc(documented) or "", maxsplit=1)
     texts = {match[1]: " ".join(match[2].split()) for match in _HELP.finditer("".join(section))}
+    text = re.sub(r"(?<!\n)\n(?!\n)", " ", text)  # typer joins the lines of the first paragraph only
     return text, {name: _DEFAULT.sub(r"  \\[", help.replace("[", "\\[")) for name, help in texts.items()}
 
 

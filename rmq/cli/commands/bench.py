@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 import rmq
-from rmq.cli.console import Session
+from rmq.cli.console import Columns, Session
 from rmq.errors import InvalidValueError
 
 
@@ -31,14 +31,15 @@ def bench(
     """
     names = benchmark_names()
     if name is None:
-        width = max(map(len, names)) + 2
-        for each in names:
-            session.line((f"{each:<{width}}", "bold"), _subject(each))
+        found = {each: _subject(each) for each in names}
+        columns: Columns[str] = {"benchmark": str, "measures": lambda each: found[each]}
+        session.rows(names, lambda each: {"benchmark": each, "measures": found[each]}, columns, "")
         return
     if name not in names:
         raise InvalidValueError(f"unknown benchmark {name!r}; the benchmarks are {', '.join(names)}")
     main: Callable[[], int | None] = importlib.import_module(f"benchmarks.{name}").main
     sys.argv = [f"rmq bench {name}", *(arguments or ()), *(["--quick"] if quick else [])]
+    sys.argv += ["--json"] if session.json else []
     if code := main():
         raise typer.Exit(code)
 

@@ -48,14 +48,9 @@ def dashboard(
         raise RmqError(f"the dashboard requires the package {missing}: pip install 'rmq[dashboard]'") from None
     settings = Settings(host, port, _credentials(user, password_file), read_only, frozenset(allow_host or ()))
     with session.client() as client:
-        server = client.shown_url
-
-        def say(address: str) -> None:
-            session.result(
-                {"address": address, "redis": server}, f"dashboard of {server} at {address}; Ctrl-C stops it"
-            )
-
-        serve(client, settings, say)
+        redis = client.shown_url
+        text = "dashboard of {} at {}; Ctrl-C stops it"
+        serve(client, settings, lambda at: session.result({"address": at, "redis": redis}, text.format(redis, at)))
 
 
 def _credentials(user: str | None, password_file: Path | None) -> Credentials | None:

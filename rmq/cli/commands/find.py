@@ -154,7 +154,7 @@ def search(
     Options:
         pattern: Glob pattern of contents, with * ? and [...]. Default: all contents.
         prefix: Only contents that start with this text, instead of a pattern.
-        places: Only messages in this state. Can be given more than once. Default: all states.
+        places: Only messages in this state: store (the backlog), in-flight, retry or dead. Can be given more than once.
         limit: Maximum number of messages.
         budget: Stop after about this many entries have been examined.
         cursor: Continue where an earlier search stopped.

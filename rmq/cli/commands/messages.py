@@ -37,7 +37,7 @@ def peek(
     """Show the next messages without claiming them. A stream topic requires --group.
 
     Options:
-        place: Which messages: backlog, in flight, or waiting for a retry.
+        place: Which messages: store (the backlog), in-flight, or retry (waiting for a retry).
         limit: Maximum number of messages.
     """
     with session.opened(topic) as (client, definition):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from types import ModuleType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -27,17 +28,34 @@ def metrics(
     """
     exporter = load_metrics()
     with session.client() as client:
+        if once and session.json:
+            session.document({"metrics": _samples(exporter.render(client))})
+            return
         if once:
             typer.echo(safe_lines(exporter.render(client)), nl=False)
             return
         server = exporter.serve(client, host, port)
-        session.note(f"metrics on http://{host}:{server.port}/metrics")
+        address = f"http://{host}:{server.port}/metrics"
+        if session.json:
+            session.document({"address": address})
+        session.note(f"metrics on {address}")
         try:
             server.wait()
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
         finally:
             server.close()
+
+
+def _samples(text: str) -> list[dict[str, Any]]:
+    """Return the samples of a text for Prometheus; the value of one that is not a number is `None`."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    return [
+        {"name": each.name, "labels": each.labels, "value": each.value if isfinite(each.value) else None}
+        for family in text_string_to_metric_families(text)
+        for each in family.samples
+    ]
 
 
 def load_metrics() -> ModuleType:

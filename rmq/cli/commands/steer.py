@@ -74,7 +74,7 @@ def purge(
     """Delete the backlog permanently, once the topic's name is confirmed. For dead messages, use `rmq dead purge`.
 
     Options:
-        place: Which messages: the backlog, or those waiting for a retry.
+        place: Which messages: store (the backlog), or retry (those waiting for a retry).
     """
     with session.opened(topic) as (client, definition):
 

@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal, cast
 
@@ -45,8 +45,8 @@ class Settings:
         owners: `redis`: own slots, with the owners kept in Redis; for a client that names neither owners nor zookeeper.
         exit_when_hung: Once a handler has run for longer than its listener's timeout, let the others finish, and end
             with exit code 75.
-        log_level: Log level of stderr.
-        log_format: Log format: text, or one JSON object per line.
+        log_level: Log level of stderr: debug, info, warning or error.
+        log_format: Log format: text, or one JSON object per line, as with --json.
         metrics_port: Serve Prometheus metrics on this port. Several processes use consecutive ports.
         health_port: Serve /livez and /readyz on this port, for Kubernetes and other process managers.
     """
@@ -95,6 +95,8 @@ def worker(
     """
     if session.options.verbose:
         settings = replace(settings, log_level="debug")
+    if session.json:
+        settings = replace(settings, log_format="json")
     log_to_stderr(settings.log_level.upper(), settings.log_format == "json")
     for what, host, port in (
         ("metrics", settings.metrics_host, settings.metrics_port),
@@ -130,22 +132,10 @@ def _keep_settings_from_children() -> None:
 def _command(target: str, settings: Settings) -> list[str]:
     """Return the command line of one of several worker processes."""
     options = ["--supervised", f"--drain={settings.drain_s}"]
-    for name in (
-        "idle",
-        "owners",
-        "log_level",
-        "log_format",
-        "threads",
-        "handlers",
-        "metrics_port",
-        "metrics_host",
-        "health_port",
-        "health_host",
-    ):
-        if (value := getattr(settings, name)) is not None:
-            options.append(f"--{name.replace('_', '-')}={value}")
-    if settings.exit_when_hung:
-        options.append("--exit-when-hung")
+    for name, value in asdict(settings).items():
+        if name != "drain_s" and value not in (None, False):
+            option = f"--{name.replace('_', '-')}"
+            options.append(option if value is True else f"{option}={value}")
     return [sys.executable, "-c", "from rmq.cli import main; main()", "worker", *options, "--", target]
 
 
