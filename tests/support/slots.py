@@ -77,15 +77,18 @@ NO_TOTALS = (*STATE_IN_META, *CLOCK_IN_META, "body_bound", "windows", "cleared")
 
 
 def scripts_under_test(kind: type[ScriptLibrary] = ScriptLibrary, /, *overrides: str) -> ScriptLibrary:
-    """Return a script library of the scripts under test."""
-    folder = os.environ.get(LUA_VARIABLE)
-    if not folder:
-        return kind("\n".join(overrides))
-    with mock.patch("rmq._transport.script_library._lua_folder", return_value=Path(folder)):
-        return kind("\n".join(overrides))
+    """Return a script library of the scripts under test; each is read and linked once."""
+    return _library(os.environ.get(LUA_VARIABLE), kind, "\n".join(overrides))
 
 
 @cache
+def _library(folder: str | None, kind: type[ScriptLibrary], overrides: str) -> ScriptLibrary:
+    if not folder:
+        return kind(overrides)
+    with mock.patch("rmq._transport.script_library._lua_folder", return_value=Path(folder)):
+        return kind(overrides)
+
+
 def scripts_with_fake_clock() -> ScriptLibrary:
     """Return the scripts with a `read_clock` that reads `CLOCK_KEY`, and in which few messages count as many."""
     return scripts_under_test(ScriptLibrary, READ_FAKE_CLOCK, "local LEAST_ALIKE = 2\n")
