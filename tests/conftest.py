@@ -17,6 +17,7 @@ from tests.support.core import Connections, parse_url
 from tests.support.servers import RedisServer
 from tests.support.slots import SlotUnderTest, check_topic, forget_topic, scripts_under_test
 from tests.support.spark_classes import jvm_options
+from tests.support.unmeasured import Measuring
 from tests.support.waiting import wait_until
 
 __all__ = ["wait_until"]
@@ -36,9 +37,21 @@ settings.load_profile(os.environ.get(PROFILE_VARIABLE) or "default")
 os.environ.setdefault("SPARK_SUBMIT_OPTS", jvm_options())
 
 _numbers = count(1)
+_measuring = Measuring()
 
 MakeTopic = Callable[..., Topic]
 MakeSlot = Callable[..., SlotUnderTest]
+
+
+def pytest_collection() -> None:
+    """Collect without coverage."""
+    _measuring.collecting()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> None:
+    """Turn coverage on or off for a test and its fixtures."""
+    _measuring.testing(item.path)
 
 
 @pytest.hookimpl(wrapper=True)

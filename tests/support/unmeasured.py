@@ -1,13 +1,24 @@
-"""Processes without coverage: it takes a third of the time of those that start often, or compute a lot.
+"""Processes and tests without coverage: it doubles the time of those that start often, or compute a lot.
 
 What they run of `rmq` is measured elsewhere, or not at all: Spark kills its Python workers, and these write nothing.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
+import pkgutil
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import rmq
+
+if TYPE_CHECKING:
+    from coverage import Coverage
 
 
 @contextmanager
@@ -18,3 +29,43 @@ def unmeasured() -> Iterator[None]:
         yield
     finally:
         os.environ.update(found)
+
+
+class Measuring:
+    """Coverage of this process, which is off while tests are collected, and in those that hold the scripts to a model.
+
+    What such a test runs of `rmq` are the calls of scripts, which the integration tests run, too.
+    """
+
+    FOLDERS = (("tests", "lua"), ("tests", "models"), ("tests", "stateful"))
+
+    def __init__(self) -> None:
+        self._coverage: Coverage | None = None
+        if "coverage" in sys.modules:
+            from coverage import Coverage
+
+            self._coverage = Coverage.current()
+        self._on = self._coverage is not None
+
+    def collecting(self) -> None:
+        """Turn it off, once all modules are imported: what runs while a module is imported counts, too."""
+        if self._coverage is None:
+            return
+        for module in pkgutil.walk_packages(rmq.__path__, "rmq.", onerror=lambda name: None):
+            with suppress(Exception):
+                importlib.import_module(module.name)
+        self._switch(False)
+
+    def testing(self, path: Path) -> None:
+        """Turn it on or off for a test of this file."""
+        parts = path.parts
+        self._switch(not any(pair in self.FOLDERS for pair in pairwise(parts)))
+
+    def _switch(self, on: bool) -> None:
+        if self._coverage is None or on is self._on:
+            return
+        self._on = on
+        if on:
+            self._coverage.start()
+        else:
+            self._coverage.stop()
