@@ -14,6 +14,8 @@ SLOW_FLAGS ?= -n 3 --dist worksteal
 # What `make test` leaves to `make test-slow`, so that it takes half of the time. `pytest` itself runs both, as it does in CI.
 QUICK := -m "not slow and not spark_long and not docker and not long"
 SLOW := -m "slow and not spark_long and not docker and not long"
+# The files that have slow tests: to collect all others takes each worker half a minute.
+SLOW_TESTS = $(shell grep -rl --include='test_*.py' 'mark\.slow' tests)
 # What `make test-redis` runs: the tests that depend on the server. Ownership does not, and a local cluster finds its own.
 REDIS_TESTS ?= tests/lua tests/integration --ignore=tests/integration/_ownership \
 	--ignore=tests/integration/_processes/test_compose.py
@@ -88,7 +90,7 @@ else
 endif
 
 test-slow: $(CLASSES)  ## Run the rest of the tests, as long again: streams of Spark, long histories, the site in a browser
-	$(BIN)/python -m pytest $(SLOW) $(SLOW_FLAGS)
+	$(BIN)/python -m pytest $(SLOW) $(SLOW_FLAGS) $(SLOW_TESTS)
 
 coverage: $(DEV)  ## Demand branch coverage of what the last `make test COVERAGE=1` ran
 	$(BIN)/coverage combine --quiet
