@@ -117,19 +117,10 @@ def test_what_was_read_can_be_written(spark: SparkSession, spark_client: RmqClie
     assert spark_client.inspect(other).stats().backlog == 7
 
 
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        ({"snapshot": "atomic", "atomicLimit": 10}, "atomicLimit, 10"),
-        ({"zookeeper": "zk:2181"}, "zookeeper is an option of readStream"),
-        ({"queue": "backlogs"}, "queue is 'backlogs'"),
-    ],
-)
-def test_what_cannot_be_read_is_refused(
-    spark: SparkSession, spark_client: RmqClient, topic: Topic, options: dict[str, object], error: str
-) -> None:
-    with pytest.raises(Exception, match=error):
-        frame_of(spark, spark_client, topic, **options).count()
+def test_what_cannot_be_read_is_refused(spark: SparkSession, spark_client: RmqClient, topic: Topic) -> None:
+    """Each mistake by itself, without a Spark: tests/integration/spark/test_spark_typing_errors.py."""
+    with pytest.raises(Exception, match="atomicLimit, 10"):
+        frame_of(spark, spark_client, topic, snapshot="atomic", atomicLimit=10).count()
 
 
 def test_slots_share_partitions(spark_client: RmqClient, topic: Topic) -> None:

@@ -160,25 +160,19 @@ def test_bad_rows_are_collected_with_their_reasons(
 
 
 @pytest.mark.parametrize(
-    ("columns", "options", "error"),
+    ("columns", "error"),
     [
-        ("'a' content", {}, "column priority is missing"),
-        ("'a' content, 100L priority, 1 prio", {}, "column 'prio' is not a column of"),
-        ("'a' content, 'x' priority", {}, "column priority is string"),
-        ("'a' content, 100L priority", {"merge": "all"}, "rmq.spark.merged"),
-        ("'a' content, 100L priority", {"slots": 4}, "registered as PRIORITY with 8 slots"),
-        ("'a' content, 100L priority", {"idempotent": True}, "idempotent is for writeStream"),
-        ("'a' content, 100L priority, 1 slot", {}, "slot is 1, but RMQ computes 3"),
-        ("'a' content, 100L priority", {"zookeeper": "zk:2181"}, "zookeeper is an option of reads"),
+        ("'a' content", "column priority is missing"),
+        ("'a' content, 100L priority, 1 slot", "slot is 1, but RMQ computes 3"),
     ],
+    ids=["on the driver", "in a task"],
 )
-def test_what_does_not_fit_is_refused(
-    spark: SparkSession, spark_client: RmqClient, columns: str, options: dict[str, object], error: str
-) -> None:
+def test_what_does_not_fit_is_refused(spark: SparkSession, spark_client: RmqClient, columns: str, error: str) -> None:
+    """Each mistake by itself, without a Spark: tests/integration/spark/test_spark_typing_errors_of_sinks.py."""
     topic = Topic("sink-refused", TopicType.PRIORITY, slots=8)
     spark_client.producer(topic)
     with pytest.raises(Exception, match=error):
-        sink_of(spark.sql(f"select {columns}"), spark_client.url, topic, **options).save()
+        sink_of(spark.sql(f"select {columns}"), spark_client.url, topic).save()
     assert stored(spark_client, topic) == {}
 
 

@@ -9,6 +9,7 @@ import redis
 
 from rmq import RmqClient
 from rmq.spark.sink import writer as writers
+from tests.support.core import Connections, parse_url
 from tests.support.slots import forget_topic
 from tests.support.spark_mistakes import TOPICS, Driver
 from tests.support.spark_task import Task
@@ -45,3 +46,11 @@ def task(monkeypatch: pytest.MonkeyPatch) -> Task:
     context = Task()
     monkeypatch.setattr(writers, "task_context", lambda: context)
     return context
+
+
+@pytest.fixture
+def connections(redis_url: str) -> Iterator[Connections]:
+    """Connections of a task of Spark, which gives up after ten seconds."""
+    connections = Connections(parse_url(redis_url), deadline_s=10.0)
+    yield connections
+    connections.close()

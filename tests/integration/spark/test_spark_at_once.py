@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import redis
 
@@ -12,14 +10,7 @@ from rmq.errors import ScriptFailedError
 from rmq.spark import batch_reader
 from rmq.spark.batch_reader import _at_once, _scan
 from tests.conftest import MakeTopic
-from tests.support.core import AnyPlace, Connections, parse_url, slot_keys
-
-
-@pytest.fixture
-def connections(redis_url: str) -> Iterator[Connections]:
-    connections = Connections(parse_url(redis_url), deadline_s=10.0)
-    yield connections
-    connections.close()
+from tests.support.core import AnyPlace, Connections, slot_keys
 
 
 def test_a_read_at_once_has_what_pages_have(connections: Connections, redis_url: str, make_topic: MakeTopic) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa  # pyright: ignore[reportMissingTypeStubs]
@@ -17,14 +16,7 @@ from rmq.spark.sink.bad_rows import BadRows
 from rmq.spark.sink.columns import Layout
 from rmq.spark.sink.sender import Counts, Sending, TaskSender
 from tests.conftest import MakeTopic
-from tests.support.core import Connections, EncodedMessage, Rows, parse_url, sent_key, slot_keys
-
-
-@pytest.fixture
-def connections(redis_url: str) -> Iterator[Connections]:
-    connections = Connections(parse_url(redis_url), deadline_s=10.0)
-    yield connections
-    connections.close()
+from tests.support.core import Connections, EncodedMessage, Rows, sent_key, slot_keys
 
 
 class Task:

@@ -51,7 +51,6 @@ from tests.support.core import (
     Reducer,
     Rows,
     framed,
-    parse_url,
     read_record,
     send_patiently,
     sent_key,
@@ -63,13 +62,6 @@ from tests.support.waiting import wait_until
 
 MARK = Mark("q", 0, 0, 60)
 FOLDED, PLAIN = Sending(True, 10_000, 100, 2), Sending(False, 10_000, 100, 2)
-
-
-@pytest.fixture
-def connections(redis_url: str) -> Iterator[Connections]:
-    connections = Connections(parse_url(redis_url), deadline_s=10.0)
-    yield connections
-    connections.close()
 
 
 Send = Callable[..., Counts]

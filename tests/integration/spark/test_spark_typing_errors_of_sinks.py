@@ -30,6 +30,7 @@ BOTH: Mistakes = {
         M("queue is an option of reads and has no effect on a write", {"queue": "dead"}),
         M("maxMessagesPerTrigger is an option of reads", {"maxMessagesPerTrigger": 9}),
         M("failOnDataLoss is an option of reads", {"failOnDataLoss": False}),
+        M("zookeeper is an option of reads", {"zookeeper": "zk:2181"}),
         M("format rmq has no option leaseSeconds", {"leaseSeconds": 9}),
         M("columns is an option of reads. A write goes", {"columns": "content"}),
         M("registered as RANGE_MERGE with 8 slots, not as PRIORITY with 8", {**PLAIN, "type": "PRIORITY"}),
