@@ -14,7 +14,7 @@ from tests.stateful.databases import on_database
 from tests.stateful.machine import CONTENTS, SlotMachine
 from tests.support.slots import scripts_with_fake_clock
 
-EXAMPLES = {"default": 150, "ci": 150, "mutants": 120, "long": 10_000}
+EXAMPLES = {"default": 120, "ci": 120, "mutants": 120, "long": 10_000}
 """Histories of each topic and number of contents; with those of `mutants` each planted bug is found."""
 
 STEPS = {"default": 30, "ci": 30, "mutants": 30, "long": 50}

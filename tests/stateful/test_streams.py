@@ -221,4 +221,4 @@ class Streams(RuleBasedStateMachine):
 @pytest.mark.timeout(300)
 def test_random_histories_of_a_stream(redis_server: RedisServer) -> None:
     Streams.url = f"unix://{redis_server.socket_path}"
-    run_state_machine_as_test(Streams, settings=settings(max_examples=150, stateful_step_count=40))
+    run_state_machine_as_test(Streams, settings=settings(max_examples=100, stateful_step_count=40))
