@@ -40,32 +40,23 @@ class Measuring:
     FOLDERS = (("tests", "lua"), ("tests", "models"), ("tests", "stateful"))
 
     def __init__(self) -> None:
-        self._coverage: Coverage | None = None
-        if "coverage" in sys.modules:
-            from coverage import Coverage
-
-            self._coverage = Coverage.current()
-        self._on = self._coverage is not None
+        module = sys.modules.get("coverage")
+        self._coverage: Coverage | None = module.Coverage.current() if module else None
+        self._on = True
 
     def collecting(self) -> None:
         """Turn it off, once all modules are imported: what runs while a module is imported counts, too."""
-        if self._coverage is None:
-            return
-        for module in pkgutil.walk_packages(rmq.__path__, "rmq.", onerror=lambda name: None):
-            with suppress(Exception):
-                importlib.import_module(module.name)
-        self._switch(False)
+        if self._coverage is not None:
+            for module in pkgutil.walk_packages(rmq.__path__, "rmq.", onerror=lambda name: None):
+                with suppress(Exception):
+                    importlib.import_module(module.name)
+            self._switch(False)
 
     def testing(self, path: Path) -> None:
         """Turn it on or off for a test of this file."""
-        parts = path.parts
-        self._switch(not any(pair in self.FOLDERS for pair in pairwise(parts)))
+        self._switch(not any(pair in self.FOLDERS for pair in pairwise(path.parts)))
 
     def _switch(self, on: bool) -> None:
-        if self._coverage is None or on is self._on:
-            return
-        self._on = on
-        if on:
-            self._coverage.start()
-        else:
-            self._coverage.stop()
+        if self._coverage is not None and on is not self._on:
+            self._on = on
+            (self._coverage.start if on else self._coverage.stop)()
