@@ -78,7 +78,7 @@ demo: $(DEMO)  ## Draw real pictures of a day of real orders, about 25 seconds; 
 	$(BIN)/rmq demo --pictures build/demo
 
 demo-spark: $(SPARK)  ## Run two of Spark's jobs on a year of real orders, about a minute once installed
-	$(BIN)/rmq spark demo
+	$(BIN)/python examples/spark_demo.py
 
 test: $(CLASSES)  ## Run the tests, 10 to 20 minutes; COVERAGE=1 demands branch coverage, and takes longer
 ifdef COVERAGE

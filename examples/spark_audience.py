@@ -1,4 +1,4 @@
-"""Updates the segments of customers who changed: the job of `rmq spark audience`, for spark-submit.
+"""Updates the segments of customers who changed, for spark-submit.
 
     spark-submit examples/spark_audience.py redis://redis1:6379 /data/online-retail.parquet /tables/audience
 
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import sys
 
-from rmq.demo.spark.audience import AudienceSettings, current_segments, run
+from spark_shop.audience import AudienceSettings, check, current_segments, run
+from spark_shop.report import show_audience
+
 from rmq.spark import open_session
 
 RULES = {
@@ -24,11 +26,10 @@ def main() -> None:
     if len(sys.argv) != 4:
         sys.exit(f"usage: {sys.argv[0]} REDIS_URL ORDER_LINES OUT_FOLDER")
     url, lines, out = sys.argv[1:]
+    settings = AudienceSettings(lines, out, url, rules=RULES)
+    check(settings)  # before Spark starts, which takes seconds
     with open_session("audience") as spark:
-        report = run(spark, AudienceSettings(lines, out, url, rules=RULES), print)
-        print(f"{report.merged_share:.1%} of the changes merged; {report.evaluated} customers evaluated")
-        for name, members in report.members.items():
-            print(f"{name}: {members} of {report.customers}")
+        show_audience(run(spark, settings, print), RULES)
         current_segments(spark, out).select("customer", "turnover", "segments").show(5, truncate=False)
 
 

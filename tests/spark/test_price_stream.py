@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from rmq import RmqClient
+from rmq.demo import price_stream
 from rmq.demo.cluster import PICTURES
-from rmq.demo.spark import price_stream
-from rmq.demo.spark.price_stream import CHANGES, ITEMS
+from rmq.demo.price_stream import CHANGES, ITEMS
 from tests.spark.frames import stored
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until

@@ -56,7 +56,7 @@ def test_the_core_imports_without_any_extra() -> None:
 
 
 def test_what_runs_on_executors_imports_without_the_command_line() -> None:
-    ran = run(IMPORT, ",".join(EXTRAS), "rmq.spark,rmq.demo.spark")
+    ran = run(IMPORT, ",".join(EXTRAS), "rmq.spark,rmq.demo.price_stream")
     assert ran.returncode == 0, ran.stderr
 
 

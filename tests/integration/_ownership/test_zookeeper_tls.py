@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from spark_shop.audience import AudienceSettings, ZooKeeperAccess, check
+from spark_shop.order_lines import slice_path
 
 from rmq import Coordinator, DigestAuth, PriorityMessage, RmqClient, Tls, TopicType
 from rmq._ownership.logins import PASSWORD as PASSWORD_VARIABLE
 from rmq._processes.zookeeper import ZooKeeperServer
-from rmq.demo.spark.audience import AudienceSettings, ZooKeeperAccess, check
-from rmq.demo.spark.order_lines import slice_path
 from rmq.errors import CoordinationError, FencedError, InvalidValueError
 from tests.conftest import MakeTopic
 from tests.integration.spark.test_spark_driver import Query
@@ -194,9 +194,6 @@ def test_an_audience_is_selected_with_login_and_tls(
         check(owned)
         with pytest.raises(FencedError, match="zookeeper is not set"):
             check(settings)
-    rmq = Cli(redis_url)
-    there = ("--zookeeper", server, "--zookeeper-ca", files[0], "--zookeeper-user", "shop")
     monkeypatch.delenv(PASSWORD_VARIABLE)
-    asked = ("spark", "audience", settings.lines, "--out", settings.out)
-    assert "zookeeper_user needs a password: set the environment variable" in rmq(*asked, *there, code=2).err
-    assert "zookeeper_ca is" in rmq(*asked, *there[2:4], code=2).err
+    with pytest.raises(InvalidValueError, match="zookeeper_user needs a password: set the environment variable"):
+        ZooKeeperAccess(server, user="shop", ca=files[0])

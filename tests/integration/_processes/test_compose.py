@@ -22,7 +22,7 @@ from rmq._processes import deployment, local_cluster
 from rmq._processes.cluster_state import LocalClusterError, State
 from rmq._processes.java import find_java
 from rmq._processes.zookeeper import JUTE_MAXBUFFER, find_classpath
-from rmq.demo.spark import price_stream
+from rmq.demo import price_stream
 from tests.support.core import Address, Topology, parse_url
 from tests.support.waiting import wait_until
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import redis
+from spark_shop import audience, prices
+from spark_shop.audience import AudienceSettings, ZooKeeperAccess, check
+from spark_shop.order_lines import COLUMNS, slice_path
 
 from rmq import Coordinator, Retention, RmqClient, Topic, TopicType
-from rmq.demo.spark import audience
-from rmq.demo.spark.order_lines import COLUMNS, slice_path
+from rmq.errors import EnsembleMismatchError, FencedError, InvalidValueError, RmqError
 from rmq.spark.jobs.redrive import connect
 from tests.support.cli import Cli
 from tests.support.core import adopt
@@ -31,7 +34,6 @@ DROPPING = Topic("before-dropping", TopicType.STREAM, slots=2, retention=Retenti
 OWNED = Topic("before-owned", TopicType.RANGE_MERGE, slots=2)
 
 REPLAY = ("--day", "2026-11-20", "--rate", "5/s")
-AUDIENCE = ("audience", slice_path(), "--out", "out")
 
 
 @pytest.fixture(autouse=True)
@@ -80,16 +82,6 @@ def refused(url: str, *words: str, code: int) -> str:
             "drops entries that groups have not acked",
         ),
         (("archive-stream", LOG.name, "--out", "a", "--older-than", "1d", "--batch", "0"), 2, "batch is 0"),
-        (("prices", "--pictures", QUEUE.name), 1, f"topic {QUEUE.name} is registered as PRIORITY with 2 slots"),
-        (("prices", __file__), 2, "can't be read: "),
-        ((*AUDIENCE, "--source", "returns"), 2, "source is 'returns'; it must be one of"),
-        ((*AUDIENCE, "--rival", "-1"), 2, "rival is -1; it must be 0 or more"),
-        ((*AUDIENCE, "--topic", "a b"), 2, "'a b'"),
-        ((*AUDIENCE, "--topic", QUEUE.name), 1, f"topic {QUEUE.name} is registered as PRIORITY with 2 slots"),
-        ((*AUDIENCE, "--rules", "/nowhere.toml"), 2, "rules file '/nowhere.toml' can't be read"),
-        ((*AUDIENCE, "--zookeeper", "zk1"), 2, "zookeeper is 'zk1'; it must be servers as host:port"),
-        ((*AUDIENCE, "--zookeeper", "zk1:2181", "--chroot", "rmq"), 2, "chroot is 'rmq'; it must be a path like /rmq"),
-        ((*AUDIENCE, "--chroot", "/other"), 2, "chroot is '/other', but zookeeper is not set"),
     ],
 )
 def test_what_does_not_fit_is_one_line_and_no_spark(url: str, words: tuple[str, ...], code: int, why: str) -> None:
@@ -98,41 +90,57 @@ def test_what_does_not_fit_is_one_line_and_no_spark(url: str, words: tuple[str, 
 
 def test_a_redis_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rmq.cli.console.DEADLINE_S", 0.2)
-    assert "127.0.0.1:1" in refused("redis://127.0.0.1:1", *AUDIENCE, code=1)
+    assert "127.0.0.1:1" in refused("redis://127.0.0.1:1", "dead", QUEUE.name, code=1)
 
 
-def test_rules_with_a_name_that_is_none(url: str, tmp_path: Path) -> None:
-    path = tmp_path / "rules.json"
-    path.write_text(json.dumps({"a b": "orders > 1"}))
-    assert "rule 'a b' has an invalid name; it must be 1 to 64" in refused(url, *AUDIENCE, "--rules", str(path), code=2)
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"lines": __file__}, "can't be read: "),
+        ({"topic": QUEUE.name}, f"topic {QUEUE.name} is registered as PRIORITY with 2 slots"),
+        ({"sources": ("returns",)}, "source is 'returns'; it must be one of"),
+        ({"rival": -1}, "rival is -1; it must be 0 or more"),
+        ({"topic": "a b"}, "'a b'"),
+        ({"rules": {"a b": "orders > 1"}}, "rule 'a b' has an invalid name; it must be 1 to 64"),
+    ],
+)
+def test_an_audience_that_does_not_fit(url: str, given: dict[str, Any], why: str) -> None:
+    with pytest.raises(RmqError, match=re.escape(why)):
+        check(AudienceSettings(**{"lines": slice_path(), "out": "out", "url": url, **given}))
+
+
+def test_prices_for_another_topic(url: str) -> None:
+    with pytest.raises(RmqError, match=f"topic {QUEUE.name} is registered as PRIORITY with 2 slots"):
+        prices.check(prices.PriceSettings(slice_path(), url, pictures=QUEUE.name))
 
 
 def test_order_lines_that_lack_a_column(url: str, tmp_path: Path) -> None:
     pq.write_table(pa.table({name: ["x"] for name in COLUMNS if name != "country"}), tmp_path / "lines.parquet")
-    line = refused(url, "audience", str(tmp_path / "lines.parquet"), "--out", "out", code=2)
-    assert "have no column country; they need invoice_no, " in line
+    with pytest.raises(InvalidValueError, match="have no column country; they need invoice_no, "):
+        check(AudienceSettings(str(tmp_path / "lines.parquet"), "out", url))
 
 
 def test_a_zookeeper_that_does_not_answer(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audience, "_ANSWER_S", 0.5)
-    line = refused(url, *AUDIENCE, "--zookeeper", "127.0.0.1:1", code=1)
-    assert line.startswith("rmq: no ZooKeeper server answered within 0.5 s (")
+    access = ZooKeeperAccess("127.0.0.1:1")
+    with pytest.raises(RmqError, match=r"^no ZooKeeper server answered within 0\.5 s \("):
+        check(AudienceSettings(slice_path(), "out", url, zookeeper=access))
 
 
 def test_a_topic_that_workers_of_a_zookeeper_own(url: str) -> None:
-    words = (*AUDIENCE, "--topic", OWNED.name, "--slots", str(OWNED.slots))
+    plain = AudienceSettings(slice_path(), "out", url, topic=OWNED.name, slots=OWNED.slots)
     with ZooKeeperEnsemble(tick_ms=300) as servers, closing(connect(url)) as connections:
-        own = ("--zookeeper", servers.hosts, "--chroot", "/before")
+        own = replace(plain, zookeeper=ZooKeeperAccess(servers.hosts, "/before"))
         with RmqClient(url, zookeeper=Coordinator(servers.hosts, chroot="/before")) as client:
             client.listener(OWNED)(lambda delivery: None)
             client.start()
             wait_until(lambda: "" not in client.adopt(OWNED).stored, message="owners")
             (ensemble,) = client.adopt(OWNED).stored
             client.stop()
-        line = refused(url, *words, code=1)
-        assert f"the workers of topic {OWNED.name} use ZooKeeper, but zookeeper is not set" in line
-        with pytest.raises(AssertionError, match="Spark was started"):
-            Cli(url)("spark", *words, *own)
+        with pytest.raises(FencedError, match=f"the workers of topic {OWNED.name} use ZooKeeper, but zookeeper is not"):
+            check(plain)
+        check(own)
         adopt(connections, OWNED, ensemble, "elsewhere")
-        line = refused(url, *words, *own, code=1)
-        assert f"topic {OWNED.name} has slots of ensemble elsewhere, but the ensemble at {servers.hosts} is " in line
+        why = f"topic {OWNED.name} has slots of ensemble elsewhere, but the ensemble at {servers.hosts} is "
+        with pytest.raises(EnsembleMismatchError, match=re.escape(why)):
+            check(own)

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from spark_shop import audience
+from spark_shop.audience import AudienceReport, AudienceSettings, access_of
+from spark_shop.report import show_audience
+from spark_shop.serial import Disorder
 
 import rmq.spark
-from rmq.cli.commands.spark.audience import show_audience
-from rmq.cli.console import GlobalOptions, Session
-from rmq.demo.spark import audience
-from rmq.demo.spark.audience import AudienceReport, AudienceSettings, access_of
-from rmq.demo.spark.serial import Disorder
 from rmq.errors import InvalidValueError, RmqError
 from rmq.spark.jobs.dead_audit import DeadReport
 from rmq.spark.jobs.dead_files import write_files
@@ -105,6 +104,6 @@ def test_a_stop_is_heard_between_the_sources() -> None:
 def test_customers_that_died_are_told_of(capsys: pytest.CaptureFixture[str]) -> None:
     figures = {field.name: 0 for field in fields(AudienceReport)}
     report = AudienceReport(**{**figures, "sent": {}, "members": {}, "disorder": Disorder(), "died": 1_234})  # pyright: ignore[reportArgumentType]
-    show_audience(Session(GlobalOptions()), report, {})
-    assert "1,234 messages died without an evaluation" in capsys.readouterr().err
+    show_audience(report, {})
+    assert "1,234 messages died without an evaluation" in capsys.readouterr().out
     assert report.to_json()["died"] == 1_234

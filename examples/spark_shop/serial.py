@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from rmq import Consumer, Coordinator, Delivery, RangeMergeMessage, RmqClient, Topic
-from rmq.demo.spark.customers import PREFIX
 from rmq.errors import RmqError
+from spark_shop.customers import PREFIX
 
 _AT_ONCE = 20
 _HOLD_S = 0.2

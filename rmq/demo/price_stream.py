@@ -1,7 +1,7 @@
 """Streaming jobs: prices change, the changes of an item merge, and workers draw its picture once.
 
-    python -m rmq.demo.spark.price_stream                            # Spark on this machine
-    python -m rmq.demo.spark.price_stream spark://spark-master:7077  # on a cluster, whose Python has RMQ
+    python -m rmq.demo.price_stream                            # Spark on this machine
+    python -m rmq.demo.price_stream spark://spark-master:7077  # on a cluster, whose Python has RMQ
 
 Both run until SIGTERM or Ctrl-C. One query fills the topic `price-change`. The other drains it with
 `readStream.format("rmq")` and sends the items to the workers of `rmq.demo.cluster`.

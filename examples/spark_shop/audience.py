@@ -22,9 +22,6 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from rmq import Coordinator, Inspection, RmqClient, Topic, TopicType
-from rmq.demo.spark.customers import DEFAULT_RULES, SOURCES, Evaluator, changes, check_names, check_rules, latest
-from rmq.demo.spark.order_lines import check_file, check_topic, read_lines
-from rmq.demo.spark.serial import Disorder, OwningRival, Rival, disorder
 from rmq.errors import EnsembleMismatchError, FencedError, InvalidValueError, UnknownTopicError
 from rmq.spark import option_kinds as kinds
 from rmq.spark.failures import SPARK_ERRORS, one_line, plain_errors
@@ -33,6 +30,9 @@ from rmq.spark.options import parse_options
 from rmq.spark.sink.sender import Counts
 from rmq.spark.sink.writer import BatchWriter, write_counted
 from rmq.spi import encryption, login
+from spark_shop.customers import DEFAULT_RULES, SOURCES, Evaluator, changes, check_names, check_rules, latest
+from spark_shop.order_lines import check_file, check_topic, read_lines
+from spark_shop.serial import Disorder, OwningRival, Rival, disorder
 
 _LOOK_EVERY_S = 0.2
 _ANSWER_S = 15.0

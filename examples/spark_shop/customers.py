@@ -14,10 +14,10 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from rmq import Inspection
-from rmq.demo.spark.order_lines import read_lines
 from rmq.errors import InvalidValueError, RmqError
 from rmq.spark.failures import SPARK_ERRORS, one_line
 from rmq.spark.jobs import Say
+from spark_shop.order_lines import read_lines
 
 PREFIX = "customer:"
 """Prefix of the contents of changes; the customer's number follows."""

@@ -1,0 +1,1 @@
+"""Two sample applications on Spark: price pictures and audiences of a shop. The programs `../spark_*.py` run them."""

@@ -1,1 +1,0 @@
-"""Sample applications on Spark: price pictures and audiences of a shop."""
