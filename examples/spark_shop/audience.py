@@ -29,7 +29,7 @@ from rmq.spark.jobs import Say, nothing
 from rmq.spark.options import parse_options
 from rmq.spark.sink.sender import Counts
 from rmq.spark.sink.writer import BatchWriter, write_counted
-from rmq.spi import encryption, login
+from rmq.spi import zookeeper_access
 from spark_shop.customers import DEFAULT_RULES, SOURCES, Evaluator, changes, check_names, check_rules, latest
 from spark_shop.order_lines import check_file, check_topic, read_lines
 from spark_shop.serial import Disorder, OwningRival, Rival, disorder
@@ -414,8 +414,8 @@ class ZooKeeperAccess:
             InvalidValueError: A password, a file or the key of a certificate is missing.
         """
         files = {"zookeeper_ca": self.ca, "zookeeper_cert": self.cert, "zookeeper_key": self.key}
-        auth = login(self.user, "zookeeper_user")
-        return Coordinator(self.hosts, chroot=self.chroot, auth=auth, tls=encryption(files))
+        auth, tls = zookeeper_access(self.user, "zookeeper_user", files)
+        return Coordinator(self.hosts, chroot=self.chroot, auth=auth, tls=tls)
 
     def options(self) -> dict[str, str]:
         """Return the options of a stream that owns slots."""

@@ -6,6 +6,7 @@ A topic's name has no brace, which would move the tag (`a{b}c_0` and `prepare{a{
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 
@@ -186,3 +187,26 @@ def write_rate_key(topic: str, name: str) -> str:
 def history_key(topic: str | None) -> str:
     """Return the key of the LIST of a topic's records, one per minute; `None` is for the sum of all topics."""
     return "rmq:history" if topic is None else f"rmq:history:{topic}"
+
+
+def sample_commands(topic: str, sharded: bool) -> list[Sequence[str]]:
+    """Return a command of each kind that RMQ runs, with the keys of a topic; `sharded`: hints by SPUBLISH."""
+    keys = slot_keys(topic, 0)
+    publish = "SPUBLISH" if sharded else "PUBLISH"
+    return [
+        ("SCRIPT", "LOAD", "return 1"),
+        ("EVALSHA", "0" * 40, "1", keys.store),
+        ("HGET", TOPICS_KEY, topic),
+        ("HSETNX", TOPICS_KEY, topic, "x"),
+        ("ZADD", WORKERS_KEY, "1", "x"),
+        *(("ZADD", key, "1", "x") for key in (keys.store, keys.prepare, keys.retry, keys.dead)),
+        *(("HSET", key, "x", "1") for key in (keys.body, keys.meta, keys.error, keys.reason, keys.dead_body)),
+        ("ZREM", keys.store, "x"),
+        ("HDEL", keys.body, "x"),
+        ("XADD", keys.audit, "*", "x", "1"),
+        ("EXPIRE", keys.meta, "1"),
+        ("UNLINK", keys.store),
+        ("TIME",),
+        (publish, keys.wake, "x"),
+        ("SSUBSCRIBE" if sharded else "SUBSCRIBE", keys.wake),
+    ]

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
-from typing import Unpack, cast
+from typing import Any, Unpack, cast
 
+from rmq._broker.registry import differences
 from rmq._listening.listener import (
     HandlerT,
     Listener,
@@ -90,6 +91,27 @@ def scan(package: str | ModuleType) -> list[Listener]:
     return list(listeners.values())
 
 
+def topics_in(package: str | ModuleType) -> list[Topic]:
+    """Return the topics that a module, or the modules of a package, define at their top level, sorted by name.
+
+    Finds `Topic` objects, also inside lists and dicts, and the topics of listeners, including those of clients.
+
+    Raises:
+        InvalidValueError: A module cannot be imported, there is no topic, or one is defined twice with different
+            settings.
+    """
+    found: dict[str, Topic] = {}
+    for module in modules(package):
+        for topic in _topics_of(list(vars(module).values())):
+            known = found.setdefault(topic.name, topic)
+            if known != topic:
+                words = "; ".join(each.worded() for each in differences(known, topic))
+                raise InvalidValueError(f"{package} defines topic {topic.name} twice, with different settings: {words}")
+    if not found:
+        raise InvalidValueError(f"{package} defines neither a Topic nor a listener at the top level of a module")
+    return [found[each] for each in sorted(found)]
+
+
 def _mark(made: Listener) -> None:
     try:
         setattr(made.handler, MARK, (*_marked(made.handler), made))
@@ -119,3 +141,26 @@ def _marked(member: object) -> tuple[Listener, ...]:
     except TypeError:  # without a __dict__
         return ()
     return cast("tuple[Listener, ...]", marked) if isinstance(marked, tuple) else ()
+
+
+def _topics_of(values: Any) -> Iterator[Topic]:
+    for value in values:
+        if isinstance(value, Topic):
+            yield value
+        elif type(value) in (list, tuple, set, frozenset, dict):
+            inner = cast("Iterable[object]", value.values() if isinstance(value, dict) else value)
+            yield from (each for each in inner if isinstance(each, Topic))
+        else:
+            yield from (each.topic for each in _listeners_of(value))
+
+
+def _listeners_of(value: Any) -> list[Listener]:
+    """Return the listeners of a decorated function, of a client, or of an extension of RMQ; else an empty list."""
+    own = getattr(value, "__dict__", {})
+    found = own.get(MARK, ())
+    if type(value).__module__.partition(".")[0] == "rmq":
+        found = own.get("_listeners", ())
+        found = getattr(found, "added", found)
+    if not isinstance(found, list | tuple):
+        return []
+    return [each for each in cast("Iterable[object]", found) if isinstance(each, Listener)]

@@ -1,11 +1,8 @@
-"""Formats values for terminals, pages and JSON, and escapes payloads, which may be hostile. Pure."""
+"""Formats values for terminals and pages, and escapes payloads, which may be hostile. Pure."""
 
 from __future__ import annotations
 
-import base64
 import unicodedata
-from datetime import UTC, datetime
-from enum import Enum
 
 MOST_CHARACTERS = 200
 _NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -59,30 +56,6 @@ def counted(number: int, what: str, more: str = "") -> str:
     return f"{number:,} {what if number == 1 else more or what + 's'}"
 
 
-def dashed(kind: Enum) -> str:
-    """Return the name of a setting in lower case with hyphens: `range-merge`."""
-    return kind.value.lower().replace("_", "-")
-
-
-def json_payload(value: bytes | None) -> str | dict[str, str] | None:
-    """Return bytes for JSON: as text if they are UTF-8, else `{"base64": ...}`."""
-    if value is None:
-        return None
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(value).decode()}
-
-
-def when(epoch_ms: int) -> str:
-    """Return a time as `2026-01-31 14:30:00.250Z`; beyond the year 9999 as epoch ms."""
-    try:
-        moment = datetime.fromtimestamp(epoch_ms / 1000, UTC)
-    except (OverflowError, ValueError, OSError):
-        return f"epoch ms {epoch_ms}"
-    return f"{moment:%Y-%m-%d %H:%M:%S}.{epoch_ms % 1000:03d}Z"
-
-
 def span(ms: float) -> str:
     """Return a length of time in its two largest units: `340 ms`, `4.2 s`, `3 m 10 s`, `2 h 5 m`, `3 d 4 h`."""
     if ms < 1_000:
@@ -95,14 +68,3 @@ def span(ms: float) -> str:
             rest = seconds % size_s // smaller_s
             return f"{seconds // size_s:,} {unit}" + (f" {rest} {smaller}" if rest else "")
     raise AssertionError("unreachable: at least a minute, but shorter than every unit")
-
-
-def milliseconds(ms: float | None) -> str:
-    """Return the duration of a handler call in words, with one decimal below 10 ms; `–` for `None`."""
-    return "–" if ms is None else f"{ms:.1f} ms" if ms < 10 else span(ms)
-
-
-def from_now(epoch_ms: int, now_ms: int) -> str:
-    """Return a time relative to `now_ms`: `in 4.2 s` or `3 m ago`."""
-    ahead_ms = epoch_ms - now_ms
-    return f"in {span(ahead_ms)}" if ahead_ms > 0 else f"{span(-ahead_ms)} ago"

@@ -26,6 +26,8 @@ MAX_DURATION_MS = 100 * 366 * 24 * 3600 * 1000
 MAX_DUE_MS = max(int(time.time() * 1000), 1_767_225_600_000) + MAX_DURATION_MS
 """A hundred years from now, or from 2026 if this machine's clock is not set: anything later is a mistake in units."""
 
+_EPOCH_MS = re.compile(r"\d{12,16}", re.ASCII)
+_TIME_RULE = "a time with a zone, such as 2026-01-31T14:30:00+01:00 or ...Z, or epoch ms"
 _FINER = (("microseconds", 1_000), ("nanoseconds", 1_000_000))
 
 _EXAMPLES = "such as 250ms, 5s, 1m30s, 2h or 7d"
@@ -86,6 +88,23 @@ def typed_duration_ms(text: str, name: str) -> int:
     if len(text) <= 40 and is_number(text):
         raise InvalidValueError(f"{name} is {text!r}: is it '{text}ms' or '{text}s'? A duration needs a unit")
     raise InvalidValueError(f"{name} is {brief(text)}; it must be {DURATION_RULE}")
+
+
+def typed_instant_ms(text: str, name: str) -> int:
+    """Turn the text of an option into epoch milliseconds: `2026-01-31T14:30:00Z`, or a number of 12 to 16 digits.
+
+    Raises:
+        InvalidValueError: The text is not a time with a zone, or is out of range. The error calls it `name`.
+    """
+    if _EPOCH_MS.fullmatch(text):
+        return epoch_number_ms(int(text), name)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidValueError(f"{name} is {text!r}; it must be {_TIME_RULE}") from None
+    if moment.utcoffset() is None:
+        raise InvalidValueError(f"{name} is {text!r}, which has no zone; it must be {_TIME_RULE}")
+    return instant_ms(moment, name)
 
 
 def usual_ms(value: object) -> int:

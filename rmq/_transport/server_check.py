@@ -106,7 +106,11 @@ _INSTEAD_OF_FSYNC = (
 )
 
 
-def warnings_about(info: Mapping[str, str], save_points: str | None, durability: Durability) -> list[str]:
+def warnings_about(
+    info: Mapping[str, str],
+    save_points: str | None,
+    durability: Durability = Durability(),  # noqa: B008 - frozen
+) -> list[str]:
     """Return warnings about dangerous settings of a server.
 
     Args:

@@ -15,12 +15,23 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, BinaryIO, TypeAlias, cast
 
-from rmq import FixedTimeMessage, JoinMessage, PriorityMessage, RangeMergeMessage, StreamMessage, Topic, TopicType
-from rmq._model.records import ITEMS, NUMBERS
-from rmq._model.times import number_ms, typed_duration_ms
-from rmq.cli.parsing import parse_instant_ms
+from rmq import (
+    Collect,
+    FixedTimeMessage,
+    JoinMessage,
+    Max,
+    Min,
+    Newest,
+    PriorityMessage,
+    RangeMergeMessage,
+    StreamMessage,
+    Sum,
+    Topic,
+    TopicType,
+)
 from rmq.errors import InvalidValueError
-from rmq.spi import Message, dashed, merge_name
+from rmq.spi import Message, number_ms, typed_duration_ms, typed_instant_ms
+from rmq.views.words import dashed, merge_name
 
 MOST_LINE_BYTES = 128 * 1_048_576
 """Maximum length of a line, enough for the largest body with each byte written as an escape of six characters."""
@@ -97,14 +108,14 @@ class Row:
     def _check_merging(self, topic: Topic) -> None:
         """Raise for fields that the topic's merge does not take, and for missing fields that it requires."""
         merge = topic.merge
-        kind = "" if merge is None else merge.kind
-        joins = kind == "J"
+        reduce, joins = (None, False) if merge is None else (merge.reduce, merge.joins)
+        newest = isinstance(reduce, Newest)
         rules = {  # field -> whether it is required, and whether it is allowed
-            "version": (kind == "N", kind == "N"),
+            "version": (newest, newest),
             "weight": (False, merge is not None and not joins),
             "part": (joins, joins),
             "of": (joins, joins),
-            "body": (kind in NUMBERS | ITEMS and not joins, not joins),
+            "body": (isinstance(reduce, Max | Min | Sum | Collect) and not joins, not joins),
         }
         for name, (needed, taken) in rules.items():
             given = getattr(self, name) is not None
@@ -115,17 +126,18 @@ class Row:
 
     def _merged_body(self, topic: Topic) -> RowBody:
         """Return the body in the form that the topic's merge takes: a number, one or more items, or a payload."""
-        body, kind = self.body, "" if topic.merge is None else topic.merge.kind
-        if kind in NUMBERS:
+        body, reduce = self.body, None if topic.merge is None else topic.merge.reduce
+        numeric = isinstance(reduce, Max | Min | Sum)
+        if numeric:
             rule, fits = "a number such as 42 or -1.5", isinstance(body, bytes | int | float)
-        elif kind in ITEMS:
+        elif isinstance(reduce, Collect):
             rule, fits = (
                 f"{_PAYLOAD_RULE}, or a non-empty array of such values",
                 isinstance(body, bytes | tuple) and body != (),
             )
         else:
             rule, fits = _PAYLOAD_RULE, isinstance(body, bytes)
-        number = _number(body) if kind in NUMBERS and isinstance(body, bytes) else body
+        number = _number(body) if numeric and isinstance(body, bytes) else body
         if body is not None and (not fits or number is None):
             raise InvalidValueError(f"body is {_body_text(body)}; on topic {topic.name} it must be {rule}")
         return number
@@ -261,7 +273,7 @@ _PARSERS: dict[str, tuple[str, Callable[[object, str], object]]] = {
     "slot_basis": ("slot_basis", _payload),
     "time_range": ("time_range_ms", _whole_or(typed_duration_ms)),
     "priority": ("priority", _whole),
-    "fixed_time": ("fixed_time_ms", _whole_or(parse_instant_ms)),
+    "fixed_time": ("fixed_time_ms", _whole_or(typed_instant_ms)),
     "delay": ("delay_ms", _whole_or(typed_duration_ms)),
     "fields": ("fields", _fields),
     "version": ("version", _whole),

@@ -12,28 +12,36 @@ from rmq import (
     PER_MESSAGE,
     Collect,
     Fixed,
+    Keep,
     Leading,
+    Max,
     Merge,
+    Min,
+    Newest,
     Overflow,
     PerMessage,
     PriorityRule,
+    Replace,
     Sliding,
+    Sum,
     Topic,
     TopicType,
 )
-from rmq._model.merging import MAX_COUNT, MAX_ITEM_BYTES, MAX_ITEMS, REDUCERS, Reducer, Window
 from rmq.cli.options import typed
 from rmq.cli.parsing import choice, parse_duration, parse_number
 from rmq.errors import InvalidValueError
-from rmq.spi import dashed, merge_name
+from rmq.spi.scripts import MAX_COUNT
+from rmq.views.words import dashed, merge_name
 
 JOIN = "join"
+REDUCERS = {kind.__name__.lower(): kind for kind in (Keep, Replace, Newest, Max, Min, Sum, Collect)}
 KINDS = (*REDUCERS, JOIN)
 WINDOW_RULE = '"fixed 5s", "sliding 2s max 30s", "sliding max 1h", "leading 1m", "leading 1m drop" or none'
 _WINDOW = re.compile(
     r"fixed (?P<fixed>\S+)|sliding (?:(?P<quiet>\S+) )?max (?P<max>\S+)|leading (?P<leading>\S+)(?P<drop> drop)?"
 )
 
+Window: TypeAlias = Fixed | Sliding | Leading
 Given: TypeAlias = Any
 """The value of an option in a tuple of one, so that `none` differs from an option that is not given; else `None`."""
 
@@ -122,8 +130,8 @@ class MergeBounds:
         ),
     ] = None
     max_count: Annotated[Given, typer.Option(metavar="N", parser=typed(parse_max_count))] = None
-    collect_max_items: Annotated[int | None, typer.Option(metavar="N", min=1, max=MAX_ITEMS)] = None
-    collect_max_bytes: Annotated[int | None, typer.Option(metavar="N", min=1, max=MAX_ITEM_BYTES)] = None
+    collect_max_items: Annotated[int | None, typer.Option(metavar="N", min=1)] = None
+    collect_max_bytes: Annotated[int | None, typer.Option(metavar="N", min=1)] = None
     collect_when_full: Annotated[Overflow | None, typer.Option(metavar="POLICY", parser=typed(parse_overflow))] = None
 
     def given(self) -> list[str]:
@@ -192,7 +200,7 @@ def _check_waits(count: int | PerMessage | None, window: Window | None, is_join:
         raise InvalidValueError(f"--window is leading, but {is_join}, which waits for all parts; use fixed or sliding")
 
 
-def _reducer(kind: MergeKind, bounds: MergeBounds) -> Reducer:
+def _reducer(kind: MergeKind, bounds: MergeBounds) -> Any:
     name = str(kind.merge)
     if name in (JOIN, "collect"):
         return Collect(**bounds.of_collect(), unique=kind.collect_unique or name == JOIN)

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from rmq._model.times import typed_duration_ms
-from rmq.cli.parsing import parse_instant_ms, parse_rate
+from rmq.cli.parsing import parse_rate
+from rmq.spi import typed_duration_ms, typed_instant_ms
 
 
 def typed(parse: Callable[[str, str], Any]) -> Callable[[str], partial[Any]]:
@@ -19,7 +19,7 @@ def typed(parse: Callable[[str, str], Any]) -> Callable[[str], partial[Any]]:
     return lambda text: partial(parse, text)
 
 
-duration, instant = typed(typed_duration_ms), typed(parse_instant_ms)
+duration, instant = typed(typed_duration_ms), typed(typed_instant_ms)
 
 
 def span_of(milliseconds: int | None) -> timedelta | None:

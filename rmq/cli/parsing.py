@@ -18,9 +18,9 @@ from typing import Annotated, Any, TypeAlias, TypeVar, get_args, get_origin
 from typer.models import ParameterInfo
 
 from rmq import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy, Ties, TopicType, WhenFull
-from rmq._model.times import epoch_number_ms, instant_ms, is_duration, moment_at, typed_duration_ms
 from rmq.errors import InvalidValueError
-from rmq.spi import dashed
+from rmq.spi import duration_ms, moment_at, typed_duration_ms, typed_instant_ms
+from rmq.views.words import dashed
 
 E = TypeVar("E", bound=Enum)
 Number: TypeAlias = int | float
@@ -29,30 +29,16 @@ _WHOLE = re.compile(r"[+-]?\d{1,20}", re.ASCII)
 _RATE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(?:/(s|m|h))?", re.ASCII)
 _PER_S = {"s": 1, "m": 60, "h": 3_600}
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
-_EPOCH_MS = re.compile(r"\d{12,16}", re.ASCII)
-
-TIME_RULE = "a time with a zone, such as 2026-01-31T14:30:00+01:00 or ...Z, or epoch ms"
-
-
-def parse_instant_ms(text: str, name: str) -> int:
-    """Parse a time such as `2026-01-31T14:30:00Z`, or a number of epoch ms. Returns epoch ms."""
-    if _EPOCH_MS.fullmatch(text):
-        return epoch_number_ms(int(text), name)
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidValueError(f"{name} is {text!r}; it must be {TIME_RULE}") from None
-    if moment.utcoffset() is None:
-        raise InvalidValueError(f"{name} is {text!r}, which has no zone; it must be {TIME_RULE}")
-    return instant_ms(moment, name)
 
 
 def parse_past_ms(text: str, name: str, now_ms: int) -> int:
     """Parse a time, or an age such as `2h`, which is counted back from `now_ms`. Returns epoch ms, at least 1."""
-    if is_duration(text):
-        return max(1, now_ms - typed_duration_ms(text, name))
     try:
-        return parse_instant_ms(text, name)
+        return max(1, now_ms - duration_ms(text, name))
+    except InvalidValueError:  # a time, then
+        pass
+    try:
+        return typed_instant_ms(text, name)
     except InvalidValueError as error:
         raise InvalidValueError(f"{error}, or an age such as 2h") from None
 

@@ -19,7 +19,8 @@ from rmq.dashboard.listing import SORTS, list_messages
 from rmq.dashboard.queries import PERIODS, RANGES, Reader, basis_for, digest
 from rmq.dashboard.rendering import Pages, link, message_link
 from rmq.errors import InvalidValueError, RedisUnavailableError, RmqError
-from rmq.spi import AnyPlace, TopicReading, checked_slots, id_key, monotonic_s, shown, span
+from rmq.spi import AnyPlace, checked_slots, id_key, monotonic_s, shown, span
+from rmq.views.findings import TopicReading
 
 PAGE = 50
 MOST_SCHEDULES = 200

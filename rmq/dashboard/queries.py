@@ -32,21 +32,9 @@ from rmq import (
 )
 from rmq.dashboard.cache import Cache
 from rmq.dashboard.charts import Chart, Line, draw, short
-from rmq.spi import (
-    Finding,
-    Reading,
-    TopicReading,
-    all_well,
-    findings_of,
-    rates_between,
-    read_or,
-    read_servers,
-    read_topic,
-    span,
-    sum_of,
-    with_trouble,
-    worst_first,
-)
+from rmq.spi import span, sum_of
+from rmq.views.findings import Finding, Reading, TopicReading, all_well, findings_of, worst_first
+from rmq.views.reading import rates_between, read_or, read_servers, read_topic, with_trouble
 
 PERIODS = {"15m": "Last 15 minutes", "1h": "Last hour", "6h": "Last 6 hours", "24h": "Last 24 hours"}
 """Periods of the charts, with their labels."""

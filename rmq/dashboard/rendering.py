@@ -11,13 +11,15 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from rmq import __version__, spi
+from rmq import __version__
 from rmq.dashboard.charts import short
 from rmq.dashboard.queries import Reader, digest
 from rmq.dashboard.security import NOTE_COOKIE, Forms
 from rmq.dashboard.settings import Settings
 from rmq.errors import InvalidValueError, RedisUnavailableError, RmqError, UnknownTopicError
-from rmq.spi import safe_lines
+from rmq.spi import counted, safe_lines, shown, span
+from rmq.views import words
+from rmq.views.findings import Finding
 
 FAILURES: dict[type[RmqError], tuple[int, str]] = {
     UnknownTopicError: (404, "Not found"),
@@ -74,7 +76,7 @@ def link(path: str, **query: object) -> str:
     return f"{path}?{urlencode(fields)}" if fields else path
 
 
-def finding_link(finding: spi.Finding) -> str:
+def finding_link(finding: Finding) -> str:
     """Return the address of the page that shows more about a finding."""
     topic, group, worker = (quote(name or "", safe="") for name in (finding.topic, finding.group, finding.worker))
     match finding.kind.value:
@@ -116,9 +118,9 @@ class Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        functions = [short, payload, message_link, link, percent, finding_link, spi.dashed, spi.shown]
-        functions += [spi.counted, spi.span, spi.when, spi.from_now, spi.milliseconds]
-        functions += [spi.count_words, spi.items_words, spi.merge_name, spi.merge_words, spi.sends_words]
+        functions = [short, payload, message_link, link, percent, finding_link, words.dashed, shown]
+        functions += [counted, span, words.when, words.from_now, words.milliseconds, words.count_words]
+        functions += [words.items_words, words.merge_name, words.merge_words, words.sends_words]
         self._templates.globals.update({each.__name__: each for each in functions})  # pyright: ignore[reportUnknownMemberType]
 
     def render(self, request: Request, template: str, status: int = 200, **values: Any) -> Response:

@@ -11,7 +11,7 @@ from rmq import RmqClient
 from rmq.metrics.collector import TopicsCollector
 from rmq.metrics.handlers import Handlers
 from rmq.metrics.scale import PATH, ScalePages
-from rmq.spi import Application, HttpServer, serve_on
+from rmq.spi import HttpServer, serve_on
 
 PORT = 9_460
 TRIED_PORTS = 64
@@ -38,7 +38,7 @@ class Server(HttpServer):
     """
 
     def __init__(self, registry: CollectorRegistry, host: str, port: int, client: RmqClient | None = None) -> None:
-        metrics: Application = cast("Any", exposition).make_wsgi_app(registry)
+        metrics: Any = cast("Any", exposition).make_wsgi_app(registry)
         scales = None if client is None else ScalePages(client)
 
         def answer(environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:

@@ -25,16 +25,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from rmq._broker import streams
-from rmq._broker.claims import MAX_BATCH
-from rmq._broker.dead import dead_message
-from rmq._broker.keys import slot_keys
-from rmq._model.entries import id_key
-from rmq._model.records import unwrap
-from rmq._model.scores import score_of
-from rmq._model.topics import Topic, TopicType
-from rmq._model.whereabouts import AnyPlace, meaning_of, priority_of
-from rmq._transport.connections import Connections
+from rmq import Topic, TopicType
 from rmq.errors import InvalidValueError, ScriptFailedError
 from rmq.spark import entries
 from rmq.spark.arrow import pa, spark_types
@@ -44,6 +35,18 @@ from rmq.spark.option_checks import check_topic
 from rmq.spark.options import Options
 from rmq.spark.schema import check_topic_has, columns_of, entry_columns, every_column
 from rmq.spark.selection import more_of, names_of, offered, parts_of, sends_of, together, topics_of
+from rmq.spi import AnyPlace, id_key
+from rmq.spi.scripts import (
+    MAX_BATCH,
+    Connections,
+    dead_message,
+    meaning_of,
+    priority_of,
+    score_of,
+    slot_keys,
+    stream_stats,
+    unwrap,
+)
 
 PLACES: dict[str, AnyPlace] = {"backlog": "store", "inflight": "prepare", "waiting": "retry", "dead": "dead"}
 
@@ -190,7 +193,7 @@ def _last_entries(
     """Return the id of the last entry to read in each slot; empty slots are omitted."""
     found: list[tuple[int, str]] = []
     for slot in slots:
-        newest = connections.run(streams.stats(topic, slot)).last_id
+        newest = connections.run(stream_stats(topic, slot)).last_id
         if newest:
             sooner = last is not None and id_key(last) < id_key(newest)
             found.append((slot, cast("str", last) if sooner else newest))

@@ -12,17 +12,25 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, Literal, NamedTuple
 
-from rmq._broker import shared
-from rmq._broker.binding import BoundScript, claim_order_of, refusal
-from rmq._broker.claims import CLAIM_BYTES, MAX_BATCH
-from rmq._broker.keys import group_keys, query_keys, slot_keys
-from rmq._model.records import unwrap
-from rmq._model.replies import NO_OWNER, Owner
-from rmq._model.scores import score_of
-from rmq._model.topics import Topic, TopicType
-from rmq._model.whereabouts import AnyPlace
-from rmq._transport.call import Call, is_one
+from rmq import Owner, Topic, TopicType
 from rmq.errors import BatchAckedError, BatchLostError, DriverReplacedError, InvalidValueError
+from rmq.spi import AnyPlace
+from rmq.spi.scripts import (
+    CLAIM_BYTES,
+    MAX_BATCH,
+    NO_OWNER,
+    BoundScript,
+    Call,
+    Lock,
+    claim_order_of,
+    group_keys,
+    query_keys,
+    refusal,
+    score_of,
+    slot_keys,
+    take_lock,
+    unwrap,
+)
 
 REFUSALS = {
     "RMQ_ACKED": refusal(
@@ -502,7 +510,7 @@ def walk(topic: Topic, slot: int, group: str, reach: Reach) -> Call[Walked]:
 
     def parse(reply: list[bytes]) -> Walked:
         at, last, number, size, more, sent = reply
-        return Walked(at.decode(), last.decode(), int(number), int(size), is_one(more), _count(sent))
+        return Walked(at.decode(), last.decode(), int(number), int(size), more == b"1", _count(sent))
 
     args: dict[str, Any] = {**reach._asdict(), "any_size": int(reach.any_size)}
     return _WALK.call(topic, slot, parse, group=group, **args)
@@ -520,19 +528,21 @@ def advance(topic: Topic, slot: int, group: str, driver: str, upto: str, read: i
         read: Number of entries that the group has read or skipped by then.
         missing: Number of entries of the last batch that were trimmed or deleted before they were read.
     """
-    return _ADVANCE.call(topic, slot, is_one, group=group, driver=driver, upto=upto, read=read, missing=missing)
+    return _ADVANCE.call(
+        topic, slot, lambda reply: reply == b"1", group=group, driver=driver, upto=upto, read=read, missing=missing
+    )
 
 
 def trim(topic: Topic, slot: int, group: str, driver: str, upto: str) -> Call[Dropped]:
     """Return a call that trims entries of a slot up to an id; the group has committed them, and no other needs them."""
 
     def parse(reply: list[bytes]) -> Dropped:
-        return Dropped(int(reply[0]), is_one(reply[1]), is_one(reply[2]))
+        return Dropped(int(reply[0]), reply[1] == b"1", reply[2] == b"1")
 
     return _TRIM.call(topic, slot, parse, group=group, driver=driver, upto=upto)
 
 
-def lock_run(topic: Topic, group: str, holder: str, hold_ms: int, *, keep: bool) -> Call[shared.Lock]:
+def lock_run(topic: Topic, group: str, holder: str, hold_ms: int, *, keep: bool) -> Call[Lock]:
     """Return a call that takes, keeps or, with `hold_ms=0`, ends the lock of an archive's run."""
     key = group_keys(topic.name, 0, group).group
-    return shared.take_lock(key, "run", holder, hold_ms, "keep" if keep else "take")._replace(topic=topic.name)
+    return take_lock(key, "run", holder, hold_ms, "keep" if keep else "take")._replace(topic=topic.name)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from rmq._model.topics import TopicType
+from rmq import TopicType
 from rmq.errors import InvalidValueError
 from rmq.spark.option_checks import check_batch, check_replays, check_sink, check_topic
 from rmq.spark.options import PLAN_S, Options, parse_options

@@ -8,13 +8,11 @@ from typing import Any
 
 from pyspark.sql.types import StructType
 
-from rmq._broker import dead, streams
-from rmq._broker.claims import MAX_BATCH
-from rmq._model.entries import PendingEntry, StreamEntry, id_key
-from rmq._model.topics import Topic
-from rmq._transport.connections import Connections
+from rmq import PendingEntry, StreamEntry, Topic
 from rmq.errors import BatchLostError
 from rmq.spark.arrow import pa, spark_types
+from rmq.spi import id_key
+from rmq.spi.scripts import MAX_BATCH, Connections, group_stats, list_dead, read_stream, stream_pending
 
 State = tuple[str, str | None, int | None, int | None]
 """The state of an entry in a group, its consumer, its number of deliveries, and its idle time in ms."""
@@ -30,7 +28,7 @@ def pages(connections: Connections, topic: Topic, slot: int, first: str, last: s
         first: Id of the first entry, `(` and the id before it, or `-`.
         last: Id of the last entry, or `+`.
     """
-    while page := connections.run(streams.read_range(topic, slot, first, last, MAX_BATCH, down=False)):
+    while page := connections.run(read_stream(topic, slot, first, last, MAX_BATCH, down=False)):
         yield page
         first = f"({page[-1].id}"
 
@@ -41,7 +39,7 @@ def check_there(connections: Connections, topic: Topic, slot: int, first: str) -
     Raises:
         BatchLostError: The first entry of the range is gone.
     """
-    if not connections.run(streams.read_range(topic, slot, first, first, 1, down=False)):
+    if not connections.run(read_stream(topic, slot, first, first, 1, down=False)):
         raise BatchLostError(
             f"topic {topic.name}: entries of slot {slot} from {first} on were trimmed or deleted after the "
             "ranges were determined. Determine the ranges again, or call whole_stream again",
@@ -64,7 +62,7 @@ class GroupStates:
 
     def __init__(self, connections: Connections, topic: Topic, slot: int, group: str) -> None:
         self._connections, self._topic, self._slot, self._group = connections, topic, slot, group
-        stats = connections.run(streams.group_stats(topic, slot, group))
+        stats = connections.run(group_stats(topic, slot, group))
         self._last_read = id_key(stats.last_id or "0-0")
         self._dead = frozenset(self._dead_ids())
         self._pending = self._pending_entries() if stats.last_id else iter(())
@@ -86,7 +84,7 @@ class GroupStates:
     def _pending_entries(self) -> Iterator[PendingEntry]:
         first = "-"
         while True:
-            call = streams.pending(self._topic, self._slot, self._group, first, MAX_BATCH, "")
+            call = stream_pending(self._topic, self._slot, self._group, first, MAX_BATCH, "")
             page = self._connections.run(call)
             yield from page
             if len(page) < MAX_BATCH:
@@ -96,7 +94,7 @@ class GroupStates:
     def _dead_ids(self) -> Iterator[str]:
         start = 0
         while True:
-            page = self._connections.run(dead.list_dead(self._topic, self._slot, start, MAX_BATCH, self._group))
+            page = self._connections.run(list_dead(self._topic, self._slot, start, MAX_BATCH, self._group))
             yield from (dead.id for dead in page)
             if not page:
                 return

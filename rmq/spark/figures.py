@@ -12,15 +12,13 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import closing, contextmanager, suppress
 from typing import Any
 
-from rmq._admin.spark_queries import REPORT_S, SparkQueries, SparkQuery
-from rmq._model.times import monotonic_s
-from rmq._model.topics import Topic
-from rmq._transport.connections import Connections
-from rmq._transport.urls import parse_url
+from rmq import SparkQuery, Topic
 from rmq.errors import RmqError
 from rmq.spark.options import Options
 from rmq.spark.slots import SettledBatch
 from rmq.spark.source.batches import LogBatch
+from rmq.spi import monotonic_s
+from rmq.spi.scripts import REPORT_S, Connections, SparkQueries, parse_url
 
 log = logging.getLogger("rmq.spark")
 

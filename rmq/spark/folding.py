@@ -13,12 +13,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DayTimeIntervalType, MapType
 
-from rmq._model.merging import Merge, PriorityRule, Sliding
-from rmq._model.records import ITEMS, NUMBERS
-from rmq._model.topics import MAX_SLOTS, Topic, TopicType
+from rmq import Merge, PriorityRule, Sliding, Topic, TopicType
 from rmq.errors import InvalidValueError
 from rmq.spark.schema import PARTITION, PARTITIONS, SORTED, lowered
 from rmq.spark.sink.columns import VALUE_COLUMNS
+from rmq.spi.scripts import ITEMS, MAX_SLOTS, NUMBERS
 
 
 def with_slot(frame: DataFrame, slots: int) -> DataFrame:

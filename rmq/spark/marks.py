@@ -9,17 +9,20 @@ from functools import partial
 from hashlib import blake2b
 from typing import Any, NamedTuple, cast
 
-from rmq._broker import sends
-from rmq._broker.binding import refusal
-from rmq._broker.keys import sent_key
-from rmq._model.batches import EncodedMessage
-from rmq._model.merging import PriorityRule
-from rmq._model.records import ITEMS, Record, read_record
-from rmq._model.topics import Topic
-from rmq._transport.call import Call
-from rmq._transport.connections import Connections
-from rmq._transport.rpc_ids import RpcId
+from rmq import PriorityRule, Topic
 from rmq.errors import BatchChangedError
+from rmq.spi.scripts import (
+    ITEMS,
+    Call,
+    Connections,
+    EncodedMessage,
+    Record,
+    RpcId,
+    read_record,
+    refusal,
+    send_calls,
+    sent_key,
+)
 
 COUNTED = frozenset("SC")
 """Kinds of records whose value changes if the same send is repeated."""
@@ -169,7 +172,7 @@ def send_once(
     kept = f"{mark.keep_s} {int(counts(topic))} {mark.first}" if topic.merge is not None else str(mark.keep_s)
     key, lane = sent_key(topic.name, slot, mark.query), name or f"{mark.partition}:{mark.chunk}"
     rpc_id = RpcId(lane, mark.batch, mark.batch, None, key, mark.digest, kept)
-    send = sends.send_calls(topic)(slot, messages, rpc_id=rpc_id, partly="first")
+    send = send_calls(topic)(slot, messages, rpc_id=rpc_id, partly="first")
     parse = partial(_merged if topic.merge is not None else _sent, len(messages), mark.first)
     return cast("Call[Once]", send._replace(parse=parse, durable=_AGAIN, refusals={"RMQ_CHANGED": _CHANGED}))
 

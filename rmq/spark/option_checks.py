@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import fields
 
-from rmq._model.topics import Topic, TopicType
-from rmq._ownership.logins import encryption, login
-from rmq._ownership.values import DigestAuth, Tls
+from rmq import DigestAuth, Tls, Topic, TopicType
 from rmq.errors import InvalidValueError
 from rmq.spark.options import Options, Use
+from rmq.spi import zookeeper_access as access_by_options
 
 _OF_STREAMS = frozenset("group start first last ranges states_of".split())
 _OF_QUEUES = frozenset("snapshot atomic_limit chunk_size".split())
@@ -86,7 +85,8 @@ def zookeeper_access(options: Options) -> tuple[DigestAuth | None, Tls | None]:
         InvalidValueError: The password is not set in the driver's environment, or a file does not exist.
     """
     names = {"zookeeperCa": options.zookeeper_ca, "zookeeperCert": options.zookeeper_cert}
-    return login(options.zookeeper_user, "zookeeperUser"), encryption({**names, "zookeeperKey": options.zookeeper_key})
+    files = {**names, "zookeeperKey": options.zookeeper_key}
+    return access_by_options(options.zookeeper_user, "zookeeperUser", files)
 
 
 def check_topic(topic: Topic, options: Options) -> None:

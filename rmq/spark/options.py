@@ -9,16 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
-from rmq._model.display import shown
-from rmq._model.entries import id_key
-from rmq._model.topics import MAX_SLOTS, Topic, TopicType
-from rmq._ownership.logins import KEY_PASSWORD, PASSWORD
-from rmq._transport.connections import Connections
-from rmq._transport.durability import Durability, parse_durability
-from rmq._transport.urls import Topology, parse_url
+from rmq import Topic, TopicType
 from rmq.errors import InvalidUrlError, InvalidValueError
 from rmq.spark import option_kinds as kinds
 from rmq.spark.option_kinds import LAST_SEQUENCE, MOST_MESSAGES, Convert, quoted
+from rmq.spi import id_key, shown
+from rmq.spi.scripts import MAX_SLOTS, Connections, Durability, parse_durability, parse_url
 
 _OF_SPARK = frozenset(
     "checkpointlocation queryname outputmode header provider maxrecordsperfile recursivefilelookup".split()
@@ -301,8 +297,8 @@ def _unknown(key: str) -> InvalidValueError:
         return InvalidValueError(f"{text}: {shown(key, 60)} is a column of the frame to write")
     if key.lower().startswith("zookeeper") and "password" in key.lower():
         return InvalidValueError(
-            f"{text}, because Spark would show the password in its plans. Set the variable {PASSWORD} of "
-            f"the driver, or {KEY_PASSWORD} for the password of a key"
+            f"{text}, because Spark would show the password in its plans. Set the variable RMQ_ZOOKEEPER_PASSWORD of "
+            f"the driver, or RMQ_ZOOKEEPER_KEY_PASSWORD for the password of a key"
         )
     near = difflib.get_close_matches(key.lower(), _OPTIONS, 1)
     meant = _OF_KAFKA.get(key.lower()) or (_OPTIONS[near[0]].metadata["name"] if near else None)
@@ -388,7 +384,7 @@ def _url(given: str | None) -> str:
             "starts, or before rmq.spark.register(spark) is called"
         )
     parsed = parse_url(url)
-    if parsed.topology is Topology.EMBEDDED:
+    if parsed.topology.name == "EMBEDDED":
         raise InvalidUrlError(
             f"url is {parsed.shown}: each executor would start its own Redis. Start one with RmqClient() "
             "in the driver and pass its client.url, or give the address of a server"

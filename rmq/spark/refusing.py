@@ -10,16 +10,13 @@ from typing import Any, cast
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from rmq._broker.registry import Registry
-from rmq._model.outcomes import describe
-from rmq._model.times import Duration, duration_ms
-from rmq._model.topics import Topic
-from rmq._transport.call import Call
-from rmq._transport.connections import Connections
+from rmq import Topic
 from rmq.errors import InvalidValueError
 from rmq.spark.arrow import pa
 from rmq.spark.calls import CHUNK, How, Refused, read_claim, refuse_contents
 from rmq.spark.options import Options, parse_options
+from rmq.spi import Duration, duration_ms
+from rmq.spi.scripts import Call, Connections, Registry, describe
 
 _NEEDED = ("topic", "slot", "content", "claim")
 _TOGETHER = 64

@@ -19,11 +19,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from rmq._model.display import shown
-from rmq._model.merging import Merge
-from rmq._model.records import ITEMS, NUMBERS
-from rmq._model.topics import Topic
+from rmq import Merge, Topic
 from rmq.errors import InvalidValueError
+from rmq.spi import shown
+from rmq.spi.scripts import ITEMS, NUMBERS
 
 _MESSAGE = (
     StructField("topic", StringType(), False),

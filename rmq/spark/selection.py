@@ -9,18 +9,26 @@ from typing import Any
 
 from pyspark.sql.types import StructField, StructType
 
-from rmq._broker.registry import Registry
-from rmq._model.display import shown
-from rmq._model.records import BODIES, ITEMS, NOTHING, NUMBERS, Record, read_record, unwrap
-from rmq._model.scores import ages_for
-from rmq._model.topics import Topic, TopicType
-from rmq._model.whereabouts import AnyPlace, meaning_of
-from rmq._transport.connections import Connections
+from rmq import Topic, TopicType
 from rmq.errors import InvalidValueError
 from rmq.spark.calls import Parts
 from rmq.spark.option_kinds import quoted
 from rmq.spark.options import Options
 from rmq.spark.schema import more_columns, told
+from rmq.spi import AnyPlace, shown
+from rmq.spi.scripts import (
+    BODIES,
+    ITEMS,
+    NOTHING,
+    NUMBERS,
+    Connections,
+    Record,
+    Registry,
+    ages_for,
+    meaning_of,
+    read_record,
+    unwrap,
+)
 
 USUAL = "*"
 """Stands for the default columns in option `columns`."""

@@ -15,10 +15,10 @@ from weakref import WeakSet
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from rmq._processes.java import java_home_for_spark
 from rmq.errors import RmqError
 from rmq.spark.datasource import RmqDataSource
 from rmq.spark.source.commits import CommitListener
+from rmq.spi.scripts import java_home_for_spark
 
 SETTINGS: Mapping[str, str] = {
     "spark.ui.enabled": "false",

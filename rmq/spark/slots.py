@@ -9,20 +9,17 @@ from threading import Event
 from types import MappingProxyType
 from typing import Literal, NamedTuple, TypeVar
 
-from rmq._broker import claims
-from rmq._broker.claims import ClaimPart
-from rmq._broker.registry import Registry
-from rmq._model.replies import NO_OWNER, Owner
-from rmq._model.times import monotonic_s
-from rmq._model.topics import Topic, TopicType
-from rmq._transport.call import Call
-from rmq._transport.connections import Connections
-from rmq._transport.dispatch import CONNECT_PATIENCE_S
+from rmq import Owner, Topic, TopicType
 from rmq.errors import FencedError, InvalidValueError, RedisUnavailableError
 from rmq.spark import calls as spark_calls
 from rmq.spark.calls import Driver, Settled
+from rmq.spi import monotonic_s
+from rmq.spi.scripts import NO_OWNER, Call, ClaimPart, Connections, Registry, queue_claims
 
 T = TypeVar("T")
+
+CONNECT_PATIENCE_S = 0.25
+"""Seconds for which a brief call waits for a server that does not answer."""
 
 WINDOW = 64
 """Maximum number of concurrent calls, which limits the memory and keeps the servers busy."""
@@ -178,7 +175,7 @@ class QuerySlots:
         """
         swept = dict.fromkeys(range(self._topic.slots), NO_OWNER) if owners is None else owners
         fenced = None if owners is None else dict[int, int]()
-        claim = claims.queue_claims(self._topic)
+        claim = queue_claims(self._topic)
         parts = (claim([ClaimPart(slot, 0, owner=owner)]) for slot, owner in swept.items())
         for _ in self._each(parts, WINDOW, fenced):
             pass

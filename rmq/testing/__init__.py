@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
-from rmq._model.messages import Payload
-from rmq._model.topics import Topic
-from rmq._model.typed import PayloadT
+from rmq import Topic
 from rmq.client import RmqClient
 from rmq.errors import InvalidValueError
+from rmq.spi import Payload, PayloadT
 from rmq.testing.clock import Clock
 from rmq.testing.runs import Ran, Rules, run
 from rmq.testing.runs import run_schedules as run_due

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rmq._listening.listener import Listener
+from rmq import Listener
 from rmq.aio.client import LoopState, PlainClient, RmqClient
 from rmq.aio.listener import plain_listener
 from rmq.testing.clock import connect_on_clock

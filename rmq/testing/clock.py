@@ -6,10 +6,9 @@ from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
 
-from rmq._model.times import Duration, Instant, duration_ms, instant_ms
-from rmq._transport.connections import Connections
-from rmq._transport.script_library import ScriptLibrary
 from rmq.errors import InvalidValueError
+from rmq.spi import Duration, duration_ms, instant_ms
+from rmq.spi.scripts import Connections, ScriptLibrary
 
 CLOCK_KEY = "rmq:testing:clock"
 """Key of the test clock's time, epoch ms. Without this key, Redis' time applies."""
@@ -89,7 +88,7 @@ class Clock:
         """
         self._set(self._now_ms + duration_ms(by, "by"))
 
-    def move_to(self, moment: Instant) -> None:
+    def move_to(self, moment: datetime) -> None:
         """Advance the clock to `moment`, an aware `datetime`.
 
         Raises:

@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
 
-from rmq._broker.broker import Broker
-from rmq._broker.stream_broker import join_group
-from rmq._claiming.consumer import MAX_POLL, Consumer
-from rmq._claiming.rate_limit import RateLimiter
-from rmq._io.observers import Observers
-from rmq._listening.arguments import with_arguments
-from rmq._listening.handler_invoker import HandlerInvoker, ListenerSetup
-from rmq._listening.listener import Listener
-from rmq._listening.timetable import ScheduleRunner
-from rmq._model.claims import deliveries_of
-from rmq._model.deliveries import Delivery
-from rmq._model.handlers import refuse_unfinished
-from rmq._model.outcomes import Verb
-from rmq._model.schedules import RECURRING
-from rmq._model.times import moment_at
-from rmq._model.topics import Topic
-from rmq._transport.connections import Connections, call_slots
-from rmq.client import RmqClient
-from rmq.errors import PayloadError, RedisUnavailableError, RmqError
+from rmq import Delivery, Listener, RmqClient, Verb
+from rmq.errors import PayloadError, RmqError
+from rmq.spi import RECURRING, InlineRunner, inline_runner, moment_at
 from rmq.testing.clock import Clock
 
 
@@ -101,7 +84,7 @@ def run(client: RmqClient, added: Sequence[Listener], rules: Rules) -> Ran:
         )
     tally = _Tally()
     with ExitStack() as stack:
-        runners = [_Runner(client, each, tally.errors, client.observers) for each in added]
+        runners = [inline_runner(client, each, tally.errors) for each in added]
         for runner in runners:
             stack.callback(runner.close)
         most = rules.most + rules.must_end  # one more than allowed, to detect that there are too many
@@ -127,9 +110,8 @@ def run_schedules(client: RmqClient, added: Sequence[Listener], most: int) -> in
     client._put_scheduled(added)  # pyright: ignore[reportPrivateUsage]
     if not client._known.check(RECURRING):  # pyright: ignore[reportPrivateUsage]
         return 0
-    handler = ScheduleRunner(client._connections, client._known, client.observers)  # pyright: ignore[reportPrivateUsage]
     sent = 0
-    with closing(_Runner(client, Listener(RECURRING, handler), [], handler.watching)) as runner:
+    with closing(inline_runner(client, None, [])) as runner:
         while part := runner.step(1):
             for delivery in part:
                 outcome = delivery.outcome
@@ -145,7 +127,7 @@ def run_schedules(client: RmqClient, added: Sequence[Listener], most: int) -> in
     return sent
 
 
-def _run_once(runners: Sequence[_Runner], tally: _Tally, most: int, raises: bool) -> bool:
+def _run_once(runners: Sequence[InlineRunner], tally: _Tally, most: int, raises: bool) -> bool:
     """Run each handler for one claim; return whether there was any message."""
     before = tally.handled
     for runner in runners:
@@ -156,7 +138,7 @@ def _run_once(runners: Sequence[_Runner], tally: _Tally, most: int, raises: bool
     return tally.handled > before
 
 
-def _advance(clock: Clock, runners: Sequence[_Runner]) -> bool:
+def _advance(clock: Clock, runners: Sequence[InlineRunner]) -> bool:
     """Move the clock to the next due time; return False if there is none."""
     times = [due_ms for runner in runners for due_ms in runner.due_ms() if due_ms > clock.now_ms]
     if times:
@@ -198,84 +180,3 @@ def _decoding_error(delivery: Delivery) -> PayloadError | None:
     except PayloadError as error:
         return error
     return None
-
-
-class _Unlimited(RateLimiter):
-    """A rate limit without effect, since a real one would make tests wait."""
-
-    def follow(self) -> None:
-        """Do nothing, as the topic's limit is ignored."""
-
-
-class _Runner(Consumer[Any]):
-    """Claims messages of one listener, calls its handler, and settles the deliveries.
-
-    Args:
-        client: The client of the listener.
-        added: The listener.
-        errors: Errors of the handler are appended to it.
-        observers: Observers of the handler.
-    """
-
-    settle = None  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride] - see Holder
-
-    def __init__(self, client: RmqClient, added: Listener, errors: list[BaseException], observers: Observers) -> None:
-        connections = client._connections  # pyright: ignore[reportPrivateUsage]
-        topic = client._known.registered(added.topic)  # pyright: ignore[reportPrivateUsage]
-        self._listener = _noting_errors(replace(added, topic=topic), errors)
-        super().__init__(connections, topic, source=_source_of(connections, topic, added))
-        self._planner.rate_limiter = _Unlimited(connections, replace(topic, max_rate=None))
-        self._observers = observers
-        stopping = connections.runtime.event()
-        self._calls = HandlerInvoker(ListenerSetup(self._listener, stopping, observers=observers))
-
-    def step(self, most: int) -> list[Delivery]:
-        """Handle as many due messages as the handler takes at once, and return the settled deliveries."""
-        listener = self._listener
-        part = self._claimed((self,), min(listener.batch or 1, most, MAX_POLL), 0.0)
-        if not part:
-            return []
-        self._calls.handle(part)
-        settled = part
-        while settled:  # a call may settle fewer
-            round_ = self._claims.claim(0, settled)
-            if round_.unconfirmed or not round_.settled:
-                raise RedisUnavailableError(f"could not store outcomes of topic {self.topic.name} in Redis")
-            settled = round_.unsent
-            for delivery in round_.lost:
-                if listener.on_lost is not None:
-                    listener.on_lost(delivery)
-        ended = deliveries_of(part)
-        if self._observers.all:
-            self._observers.settled(ended)
-        return ended
-
-    def due_ms(self) -> list[int]:
-        """Return the next due times of the slots, epoch ms."""
-        looks = call_slots(self._connections, self.slots, lambda slot: self._broker.look_call([slot]))
-        return [due_ms for _, times in looks for due_ms in times]
-
-
-def _source_of(connections: Connections, topic: Topic[Any], listener: Listener) -> Broker | None:
-    """Return the slots of a stream's group. A new group starts with the first entry, since the test has sent all."""
-    if listener.group is None:
-        return None
-    start = "all" if listener.start == "new" else listener.start
-    return join_group(connections, topic, listener.group, start, resume_as=listener.resume_as)
-
-
-def _noting_errors(listener: Listener, errors: list[BaseException]) -> Listener:
-    """Wrap a listener's handler to record its errors."""
-    handler: Callable[[Any], Any] = with_arguments(
-        listener.topic, listener.handler, listener.batch is not None, listener.columns
-    )
-
-    def handle(argument: Any) -> None:
-        try:
-            if (result := handler(argument)) is not None:
-                refuse_unfinished(result)
-        except BaseException as error:
-            errors.append(error)
-            raise
-
-    return replace(listener, handler=handle)

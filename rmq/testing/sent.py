@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic
 
-from rmq._model.messages import Payload, payload_bytes
-from rmq._model.times import moment_of
-from rmq._model.topics import Topic, TopicType
-from rmq._model.typed import PayloadT
+from rmq import Topic, TopicType
 from rmq.client import RmqClient
 from rmq.errors import PayloadError
+from rmq.spi import Payload, PayloadT, moment_at
+from rmq.spi.scripts import payload_bytes
 
 MOST_SHOWN = 10
 
@@ -54,7 +53,7 @@ class SentMessage(Generic[PayloadT]):
     @property
     def due(self) -> datetime | None:
         """The due time in UTC; `None` as for `due_ms`."""
-        return moment_of(self.due_ms)
+        return None if self.due_ms is None else moment_at(self.due_ms)
 
     @property
     def payload(self) -> PayloadT:

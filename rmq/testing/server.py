@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rmq._processes.embedded import EmbeddedServer
-from rmq._transport.connections import Connections
-from rmq._transport.urls import parse_url
+from rmq import EmbeddedServer
 from rmq.client import RmqClient
+from rmq.spi.scripts import Connections, parse_url
 from rmq.testing.clock import CLOCK_KEY, Clock, connect_on_clock
 
 if TYPE_CHECKING:

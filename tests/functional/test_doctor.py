@@ -8,7 +8,7 @@ from typing import Any
 import redis
 
 from rmq import PriorityMessage, RmqClient, Topic, TopicType
-from rmq._status.doctor import Check, State, judge_clocks, judge_server, read_clocks
+from rmq.views.doctor import Check, State, judge_clocks, judge_server, read_clocks
 from tests.support.cli import Cli
 from tests.support.core import TOPICS_KEY
 from tests.support.servers import RedisServer

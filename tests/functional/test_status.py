@@ -6,7 +6,8 @@ import pytest
 import redis
 
 from rmq import PriorityMessage, RmqClient, StreamMessage, Topic, TopicType
-from rmq.spi import findings_of, read_all
+from rmq.views.findings import findings_of
+from rmq.views.reading import read_all
 from tests.conftest import MakeTopic
 from tests.support.cli import Cli
 from tests.support.core import WORKER_INFOS_KEY, WORKERS_KEY

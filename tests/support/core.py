@@ -158,9 +158,9 @@ from rmq._model.times import monotonic_s as monotonic_s
 from rmq._model.topics import Topic
 from rmq._model.whereabouts import AnyPlace as AnyPlace
 from rmq._ownership import redis_identity as redis_identity
-from rmq._ownership.logins import PASSWORD as PASSWORD
 from rmq._ownership.redis_identity import EpochFloors as EpochFloors
 from rmq._ownership.redis_keeper import MOST_SLOTS as MOST_SLOTS
+from rmq._ownership.values import PASSWORD as PASSWORD
 from rmq._processes.redis_cluster import create_cluster as create_cluster
 from rmq._processes.server_programs import SERVER_WHEELS as SERVER_WHEELS
 from rmq._processes.server_programs import find_redis_server as find_redis_server

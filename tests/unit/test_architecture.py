@@ -17,5 +17,5 @@ def test_every_package_stands_once_in_the_map() -> None:
 
 def test_only_public_modules_stand_at_the_top_of_the_package() -> None:
     assert {path.stem for path in (ROOT / "rmq").glob("*.py")} == {
-        "__init__", "client", "delayed", "errors", "logs", "spi",
+        "__init__", "client", "delayed", "errors", "logs",
     }  # fmt: skip

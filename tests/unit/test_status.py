@@ -23,8 +23,8 @@ from rmq import (
     WhenFull,
     WorkerInfo,
 )
-from rmq._status.findings import Severity
-from rmq.spi import Reading, TopicReading, all_well, findings_of, rates_between, worst_first
+from rmq.views.findings import Reading, Severity, TopicReading, all_well, findings_of, worst_first
+from rmq.views.reading import rates_between
 
 NOW_MS = 1_800_000_000_000
 MINUTE = NOW_MS // 60_000

@@ -8,11 +8,10 @@ from typing import Annotated, Literal
 import typer
 
 from rmq import Coordinator, RmqClient
-from rmq._ownership.logins import encryption, login
 from rmq.cli.console import DEADLINE_S, Columns, Session, table_of
 from rmq.cli.options import TopicName, ZooKeeperCa, ZooKeeperCert, ZooKeeperKey, ZooKeeperUser
 from rmq.errors import InvalidValueError
-from rmq.spi import shown
+from rmq.spi import shown, zookeeper_access
 
 
 def adopt(
@@ -47,9 +46,8 @@ def adopt(
         raise InvalidValueError(
             "--from requires the new owner of the slots: --zookeeper HOST:PORT,..., --owners redis or --no-zookeeper"
         )
-    auth = login(zookeeper_user, "--zookeeper-user")
     files = {"--zookeeper-ca": zookeeper_ca, "--zookeeper-cert": zookeeper_cert, "--zookeeper-key": zookeeper_key}
-    tls = encryption(files)
+    auth, tls = zookeeper_access(zookeeper_user, "--zookeeper-user", files)
     coordinator = None if zookeeper is None else Coordinator(zookeeper, chroot=chroot, auth=auth, tls=tls)
     with RmqClient(session.options.url, zookeeper=coordinator, owners=owners, deadline_s=DEADLINE_S) as client:
         adoption = client.adopt(topic, from_ensemble)

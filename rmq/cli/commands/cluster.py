@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-from rmq._processes import deployment, local_cluster
-from rmq._processes.cluster_state import State
 from rmq.cli.console import Session, make_group, register
-from rmq.cli.documents import picked
 from rmq.errors import InvalidValueError
-from rmq.spi import shown
+from rmq.spi import cluster_down, cluster_status, cluster_up, shown
+from rmq.views.documents import picked
 
 Folder = Annotated[Path, typer.Option("--folder", metavar="FOLDER", help="Folder for the state of the cluster.")]
 DEFAULT_FOLDER = Path("rmq-cluster")
@@ -23,7 +21,7 @@ cluster_app = make_group("Run a Redis Cluster, ZooKeepers, workers and a demo pr
 def up(
     session: Session,
     folder: Folder = DEFAULT_FOLDER,
-    workers: Annotated[int, typer.Option(min=0, max=64, metavar="N")] = deployment.WORKERS,
+    workers: Annotated[int, typer.Option(min=0, max=64, metavar="N")] = 2,
     producer: Annotated[bool, typer.Option()] = True,
     first_port: Annotated[int | None, typer.Option(min=1024, max=55000, metavar="PORT")] = None,
     owners: Annotated[Literal["zookeeper", "redis"], typer.Option()] = "zookeeper",
@@ -36,7 +34,7 @@ def up(
         first_port: First of 15 consecutive ports. Default: free ports.
         owners: What keeps the owners of slots. redis: no ZooKeepers are started.
     """
-    state = local_cluster.up(folder, workers=workers, producer=producer, first_port=first_port, owners=owners)
+    state = cluster_up(folder, workers=workers, producer=producer, first_port=first_port, owners=owners)
     _show(session, folder, state)
 
 
@@ -50,13 +48,13 @@ def down(
     Options:
         delete: Also delete the folder and all data.
     """
-    running = local_cluster.down(folder, delete=delete)
+    running = cluster_down(folder, delete=delete)
     session.result({"was_running": running, "deleted": delete}, "stopped" if running else "the cluster was not running")
 
 
 def status(session: Session, folder: Folder = DEFAULT_FOLDER) -> None:
     """Show the processes of the cluster and their addresses. Exit code 1: the cluster is not running."""
-    state = local_cluster.status(folder)
+    state = cluster_status(folder)
     if state is None:
         raise InvalidValueError(f"folder {folder} has no cluster; `rmq cluster up --folder {folder}` starts one")
     _show(session, folder, state)
@@ -64,7 +62,7 @@ def status(session: Session, folder: Folder = DEFAULT_FOLDER) -> None:
         raise typer.Exit(1)
 
 
-def _show(session: Session, folder: Path, state: State) -> None:
+def _show(session: Session, folder: Path, state: Any) -> None:
     processes = sorted(state.processes, key=lambda process: process.name)
     if session.json:
         rows = [picked(each, "name pid address starts") for each in processes]

@@ -10,12 +10,12 @@ from typing import Annotated, Literal
 import typer
 
 from rmq import Consumer, Delivery, StreamDelivery
-from rmq._processes.signals import until_signal
-from rmq.cli import documents
 from rmq.cli.console import Session
 from rmq.cli.options import Group, Start, TopicName
 from rmq.errors import InvalidValueError, ReplyLostError
-from rmq.spi import age_words, counted, labelled_value, sends_words, span, when
+from rmq.spi import counted, span, until_signal
+from rmq.views import documents
+from rmq.views.words import age_words, labelled_value, sends_words, when
 
 _SLICE_S = 0.25
 """Length of one poll, seconds: a signal takes effect between two polls, never between a claim and its reply."""

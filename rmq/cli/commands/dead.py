@@ -11,13 +11,14 @@ import typer
 from rich.text import Text
 
 from rmq import DeadFilter, DeadLetters, DeadMessage, GroupDead, RmqClient, Topic
-from rmq.cli import documents
 from rmq.cli.commands.find import value_columns
 from rmq.cli.console import Columns, Session, cut, reason, redis_now_ms
 from rmq.cli.options import DueIn, Group, Limit, NewPriority, TopicName, Yes, payload, span_of
 from rmq.cli.parsing import parse_past
 from rmq.errors import InvalidValueError
-from rmq.spi import age_words, check_group, counted, from_now, shown
+from rmq.spi import check_group, counted, shown
+from rmq.views import documents
+from rmq.views.words import age_words, from_now
 
 _MOST_ERROR_CHARACTERS = 120
 """Maximum length of an error in the table, which is wrapped, not cut to one line, so that the cause is readable."""

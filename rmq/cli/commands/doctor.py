@@ -8,7 +8,7 @@ import typer
 
 from rmq import __version__
 from rmq.cli.console import FAILED, Session
-from rmq.spi import Check, examine
+from rmq.views.doctor import Check, examine
 
 _STYLES = {"ok": "green", "warning": "yellow", "failed": "bold red", "unknown": "dim"}
 

@@ -12,13 +12,13 @@ from typing import Annotated, overload
 import typer
 
 from rmq import Retention, StreamEntry, Topic, tail_all
-from rmq._model.entries import Position
-from rmq.cli import documents
 from rmq.cli.console import FAILED, Columns, Session, cut, redis_now_ms
 from rmq.cli.options import Slots, StreamName, duration, span_of
 from rmq.cli.parsing import parse_past_ms
 from rmq.errors import InvalidValueError
-from rmq.spi import shown, when
+from rmq.spi import shown
+from rmq.views import documents
+from rmq.views.words import when
 
 _ID = re.compile(r"\d{1,20}-\d{1,20}", re.ASCII)
 _POSITION = "ID|TIME|AGE"
@@ -147,10 +147,10 @@ def print_entries(session: Session, topic: Topic, entries: Iterable[StreamEntry]
 
 
 @overload
-def position_of(text: str, name: str, now_ms: int) -> Position: ...
+def position_of(text: str, name: str, now_ms: int) -> str | int: ...
 @overload
-def position_of(text: str | None, name: str, now_ms: int) -> Position | None: ...
-def position_of(text: str | None, name: str, now_ms: int) -> Position | None:
+def position_of(text: str | None, name: str, now_ms: int) -> str | int | None: ...
+def position_of(text: str | None, name: str, now_ms: int) -> str | int | None:
     """Parse a position in a stream: an id, a time, or an age, which is counted back from `now_ms`."""
     if text is None or _ID.fullmatch(text):
         return text
@@ -160,7 +160,7 @@ def position_of(text: str | None, name: str, now_ms: int) -> Position | None:
         raise InvalidValueError(f"{error}, or an id such as 1795238693731-0") from None
 
 
-def bound_of(text: str | None, name: str, now_ms: int) -> Position | None:
+def bound_of(text: str | None, name: str, now_ms: int) -> str | int | None:
     """Parse an end of a range: a position, or an id after `(`, which is excluded from the range."""
     if text is None or not text.startswith("("):
         return position_of(text, name, now_ms)

@@ -9,23 +9,12 @@ from typing import Annotated, Any, cast
 import typer
 
 from rmq import FoundMessage, PeekedMessage, Topic, Whereabouts
-from rmq._model.merge_words import Carrier
-from rmq.cli import documents
 from rmq.cli.console import FAILED, Columns, Session, cut, cut_words, reason
-from rmq.cli.documents import Place
 from rmq.cli.options import Content, SlotBasis, Slots, TopicName, payload
-from rmq.spi import (
-    AnyPlace,
-    age_words,
-    counted,
-    from_now,
-    labelled_value,
-    safe_lines,
-    sends_words,
-    shown,
-    span,
-    value_words,
-)
+from rmq.spi import AnyPlace, counted, safe_lines, shown, span
+from rmq.views import documents
+from rmq.views.documents import Place
+from rmq.views.words import Carrier, age_words, from_now, labelled_value, sends_words, value_words
 
 
 def find(

@@ -6,21 +6,20 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from itertools import islice
-from typing import Annotated, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import typer
 
 from rmq import Control, ControlResult, PeekedMessage, StreamTopic, Topic
-from rmq._model.times import moment_at
-from rmq._model.whereabouts import Place
-from rmq.cli import documents
 from rmq.cli.commands.entries import print_entries
 from rmq.cli.commands.find import holder_words, value_columns
 from rmq.cli.commands.streams import print_pending
 from rmq.cli.console import FAILED, Columns, Session, cut, is_terminal
 from rmq.cli.options import Content, Group, SlotBasis, Slots, TopicName, Yes, duration, instant, payload, span_of
 from rmq.errors import InvalidValueError
-from rmq.spi import age_words, check_group, counted, from_now, json_payload, shown
+from rmq.spi import check_group, counted, moment_at, shown
+from rmq.views import documents
+from rmq.views.words import age_words, from_now, json_payload
 
 Where = Literal["store", "in-flight", "retry"]
 _DUE = {"store": "due", "in-flight": "lease ends", "retry": "retry"}
@@ -45,7 +44,7 @@ def peek(
         if group is not None:
             _peek_group(session, client.stream(definition), group, place, limit, slots)
             return
-        found = client.inspect(definition).peek(cast("Place", documents.Place(place).name), limit, slots)
+        found = client.inspect(definition).peek(cast("Any", documents.Place(place).name), limit, slots)
         found = sorted(found, key=lambda message: _next_first(definition, message))[:limit]
         columns: Columns[PeekedMessage] = {
             "~content": lambda message: cut(message.content),

@@ -9,11 +9,12 @@ import typer
 from rich.text import Text
 
 from rmq import Schedule, ScheduleInfo, SchedulePut
-from rmq.cli import documents
 from rmq.cli.console import FAILED, Columns, Session, cut
 from rmq.cli.options import TopicName, instant, span_of
 from rmq.cli.options import duration as parse_duration
-from rmq.spi import from_now, shown, span
+from rmq.spi import shown, span
+from rmq.views import documents
+from rmq.views.words import from_now
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the schedule.")]
 _Moment = typer.Option(metavar="TIME", parser=instant)

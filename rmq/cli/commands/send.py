@@ -15,15 +15,13 @@ from typing import Annotated, BinaryIO
 import typer
 
 from rmq import RmqClient, Topic, TopicType
-from rmq._model.encoding import Encoder
-from rmq._model.merging import MAX_COUNT
-from rmq._model.records import MAX_WHOLE
 from rmq.cli.console import Session, is_terminal
 from rmq.cli.input_rows import Row, parse_fields, parse_row, read_lines
 from rmq.cli.options import TopicName, duration, instant, payload
 from rmq.cli.parsing import parse_type
 from rmq.errors import InvalidValueError, SendError, UnknownTopicError
 from rmq.spi import Message, counted
+from rmq.spi.scripts import MAX_COUNT, MAX_WHOLE, Encoder
 
 _PATIENCE_S = 30.0
 """Seconds to wait for a Redis that does not answer, so that its restart does not end an import."""

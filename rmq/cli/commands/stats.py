@@ -25,12 +25,13 @@ from rmq import (
     TopicType,
     UnreadableTopic,
 )
-from rmq.cli import documents
 from rmq.cli.commands.streams import consumers_table, group_tables, lag_words
 from rmq.cli.commands.topics import show_topics
 from rmq.cli.console import Columns, Session, numbers, table_of, totals
 from rmq.errors import InvalidValueError, RedisUnavailableError, RmqError
-from rmq.spi import check_group, counted, id_key, merge_name, span, when
+from rmq.spi import check_group, counted, id_key, span
+from rmq.views import documents
+from rmq.views.words import merge_name, when
 
 _TOTALS = ("accepted", "merged", "delivered", "acked", "retried", "buried")
 _RARE = [name for name in documents.SLOT_TOTALS if name not in _TOTALS]

@@ -8,9 +8,11 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from rmq.cli import documents
 from rmq.cli.console import FAILED, Columns, Session, cut, table_of
-from rmq.spi import TopicReading, all_well, findings_of, read_all, span, worst_first
+from rmq.spi import span
+from rmq.views import documents
+from rmq.views.findings import TopicReading, all_well, findings_of, worst_first
+from rmq.views.reading import read_all
 
 _STYLES = {"critical": "bold red", "warning": "yellow"}
 

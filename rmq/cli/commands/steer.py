@@ -10,12 +10,13 @@ from typing import Annotated, Literal
 import typer
 
 from rmq import AuditLine, ListenerInfo, TopicType
-from rmq.cli import documents
 from rmq.cli.commands.messages import steer
 from rmq.cli.console import Columns, Session, cut, new_table, numbers
 from rmq.cli.options import Content, Group, Limit, SlotBasis, Slots, TopicName, Yes
 from rmq.errors import InvalidValueError
-from rmq.spi import counted, from_now, milliseconds, shown, span, when
+from rmq.spi import counted, shown, span
+from rmq.views import documents
+from rmq.views.words import from_now, milliseconds, when
 
 
 def promote(session: Session, topic: TopicName, content: Content, slot_basis: SlotBasis = None) -> None:

@@ -10,12 +10,12 @@ import typer
 from rich.console import Group, RenderableType
 
 from rmq import ConsumerStats, GroupSlot, GroupStats, PendingEntry
-from rmq.cli import documents
 from rmq.cli.commands.entries import BOUND, bound_of, position_of
 from rmq.cli.console import FAILED, Columns, Session, numbers, redis_now_ms, table_of, totals
 from rmq.cli.options import GroupName, Slots, Start, StreamName, duration
 from rmq.errors import InvalidValueError
 from rmq.spi import counted, span
+from rmq.views import documents
 
 GROUP_COUNTS = ("delivered", "acked", "retried", "expired", "buried", "lost")
 """Totals of a group that are always shown."""

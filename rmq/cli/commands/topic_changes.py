@@ -7,19 +7,16 @@ ones stay in force, and a warning is logged. A deployment applies the new settin
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
-from rmq import Listener, RmqClient, Topic
-from rmq._broker.registry import Difference, differences
-from rmq._listening.discovery import MARK, modules
+from rmq import RmqClient, Topic
 from rmq.cli.commands.topics import warn_of_two_leases
 from rmq.cli.console import Session
-from rmq.errors import InvalidValueError, TopicMismatchError, UnknownTopicError
-from rmq.spi import counted
+from rmq.errors import TopicMismatchError, UnknownTopicError
+from rmq.spi import counted, differences, topics_in
 
 DIFFERS = 3
 """Exit code of `diff` if a topic differs."""
@@ -33,7 +30,7 @@ class Compared:
 
     topic: Topic
     registered: Topic | None
-    differences: tuple[Difference, ...] = ()
+    differences: tuple[Any, ...] = ()
 
     @property
     def differs(self) -> bool:
@@ -111,46 +108,7 @@ def _compared(client: RmqClient, topic: Topic) -> Compared:
 
 
 def _topics_in(session: Session, name: str) -> list[Topic]:
-    """Return the topics that a module, or the modules of a package, define at their top level, sorted by name.
-
-    Finds `Topic` objects, also inside lists and dicts, and the topics of listeners, including those of clients.
-
-    Raises:
-        InvalidValueError: The module cannot be imported, has no topic, or defines one twice with different settings.
-    """
     session.pass_url_on()
     if "" not in sys.path:
         sys.path.insert(0, "")
-    found: dict[str, Topic] = {}
-    for module in modules(name):
-        for topic in _topics_of(list(vars(module).values())):
-            known = found.setdefault(topic.name, topic)
-            if known != topic:
-                words = "; ".join(each.worded() for each in differences(known, topic))
-                raise InvalidValueError(f"{name} defines topic {topic.name} twice, with different settings: {words}")
-    if not found:
-        raise InvalidValueError(f"{name} defines neither a Topic nor a listener at the top level of a module")
-    return [found[each] for each in sorted(found)]
-
-
-def _topics_of(values: Any) -> Iterator[Topic]:
-    for value in values:
-        if isinstance(value, Topic):
-            yield value
-        elif type(value) in (list, tuple, set, frozenset, dict):
-            inner = cast("Iterable[object]", value.values() if isinstance(value, dict) else value)
-            yield from (each for each in inner if isinstance(each, Topic))
-        else:
-            yield from (each.topic for each in _listeners_of(value))
-
-
-def _listeners_of(value: Any) -> list[Listener]:
-    """Return the listeners of a decorated function, of a client, or of an extension of RMQ; else an empty list."""
-    own = getattr(value, "__dict__", {})
-    found = own.get(MARK, ())
-    if type(value).__module__.partition(".")[0] == "rmq":
-        found = own.get("_listeners", ())
-        found = getattr(found, "added", found)
-    if not isinstance(found, list | tuple):
-        return []
-    return [each for each in cast("Iterable[object]", found) if isinstance(each, Listener)]
+    return topics_in(name)

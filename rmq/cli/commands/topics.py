@@ -18,7 +18,8 @@ from rmq.cli.merging import MergeBounds, MergeKind, changed_merge, new_merge
 from rmq.cli.options import TopicName, typed
 from rmq.cli.parsing import parse_count_or_none, parse_duration, parse_retry, parse_ties, parse_type, parse_when_full
 from rmq.errors import InvalidValueError, TopicMismatchError, UnknownTopicError
-from rmq.spi import counted, dashed, merge_name, merge_words, span
+from rmq.spi import counted, span
+from rmq.views.words import dashed, merge_name, merge_words
 
 MOST_REPORTED = 20
 """Maximum number of unreadable definitions that are reported one by one."""

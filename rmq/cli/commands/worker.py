@@ -16,14 +16,12 @@ from typing import Annotated, Literal, cast
 import typer
 
 from rmq import Health, LogContext, RmqClient
-from rmq._processes.supervisor import Supervisor
-from rmq._transport.urls import URL_FORMS
 from rmq.cli.commands.metrics import load_metrics
 from rmq.cli.console import Session, log_to_stderr
 from rmq.cli.settings_file import VARIABLE, variable_of
 from rmq.client import DRAIN_S
 from rmq.errors import InvalidUrlError, InvalidValueError, RmqError
-from rmq.spi import URL_VARIABLE, counted, end_with_parent, run_reloading, serve_health
+from rmq.spi import URL_VARIABLE, Supervisor, counted, end_with_parent, run_reloading, serve_health
 
 log = logging.getLogger("rmq.worker")
 
@@ -182,7 +180,7 @@ def _check_url(client: RmqClient, target: str, supervised: bool) -> None:
     named = client._named  # pyright: ignore[reportPrivateUsage]
     if not named.chosen:
         client.close()
-        raise InvalidUrlError(f"client {target} has no URL of Redis; set {URL_VARIABLE} or --url: {URL_FORMS}")
+        raise InvalidUrlError(f"client {target} has no URL of Redis; set {URL_VARIABLE} or --url")
     if supervised and named.temporary:
         client.close()
         raise InvalidUrlError(

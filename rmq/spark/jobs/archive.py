@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from rmq._model.merging import MAX_COUNT, Collect, Merge
-from rmq._model.records import BODIES, MAX_WHOLE, NUMBERS
-from rmq._model.topics import Topic, TopicType
+from rmq import Collect, Merge, Topic, TopicType
 from rmq.errors import InvalidValueError
 from rmq.spark.failures import SPARK_ERRORS, one_line
 from rmq.spark.folding import with_slot
 from rmq.spark.jobs.redrive import Again
 from rmq.spark.schema import lowered
+from rmq.spi.scripts import BODIES, MAX_COUNT, MAX_WHOLE, NUMBERS
 
 _PAYLOAD = ("string", "binary")
 _WHOLE = ("tinyint", "smallint", "int", "bigint")

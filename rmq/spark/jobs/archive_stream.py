@@ -24,12 +24,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, LongType, StructField, StructType
 
-from rmq._broker import streams
-from rmq._broker.registry import Registry
-from rmq._broker.shared import Lock
-from rmq._model.entries import checked_group
-from rmq._model.topics import Retention, Topic, TopicType
-from rmq._transport.connections import Connections, call_slots
+from rmq import Retention, Topic, TopicType
 from rmq.errors import DriverReplacedError, InvalidValueError, RmqError
 from rmq.spark.calls import lock_run
 from rmq.spark.failures import SPARK_ERRORS, one_line, plain_errors
@@ -41,6 +36,16 @@ from rmq.spark.schema import ENTRIES
 from rmq.spark.session import watching
 from rmq.spark.source.batches import LogBatch
 from rmq.spark.source.log_driver import LogDriver
+from rmq.spi.scripts import (
+    Connections,
+    Lock,
+    Registry,
+    call_slots,
+    checked_group,
+    look_at_stream,
+    read_stream,
+    stream_stats,
+)
 
 DAY_MS = 86_400_000
 
@@ -283,9 +288,9 @@ def _ranges(connections: Connections, topic: Topic, ends: Mapping[int, str]) -> 
     pages = call_slots(
         connections,
         slots,
-        lambda slot: streams.read_range(topic, slot, f"({ends.get(slot, '0-0')}", "+", 1, down=False),
+        lambda slot: read_stream(topic, slot, f"({ends.get(slot, '0-0')}", "+", 1, down=False),
     )
-    lasts = call_slots(connections, slots, lambda slot: streams.stats(topic, slot))
+    lasts = call_slots(connections, slots, lambda slot: stream_stats(topic, slot))
     return {
         str(slot): (page[0].id, last.last_id or page[0].id)
         for slot, page, last in zip(slots, pages, lasts, strict=True)
@@ -315,7 +320,7 @@ class _Run:
         self._say(f"reading archive {settings.out}")
         _check_archive(last_commit(self._spark, settings.out), topic, settings.out, settings.group)
         self._check_checkpoint()
-        now_ms, _ = self._connections.run(streams.look(topic, [0], settings.group))
+        now_ms, _ = self._connections.run(look_at_stream(topic, [0], settings.group))
         before_ms = max(1, now_ms - settings.older_than_ms)
         self._archive(before_ms)
         trimmed, held = self._trim()

@@ -17,13 +17,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from rmq._model.topics import Topic
-from rmq._transport.connections import Connections
+from rmq import Topic
 from rmq.errors import InvalidValueError
 from rmq.spark.failures import one_line, plain_errors
 from rmq.spark.jobs import Say, nothing
 from rmq.spark.jobs.redrive import Again, Redriver, connect, dead_of, dead_topic, in_utc, utc
 from rmq.spark.sink.sender import Counts
+from rmq.spi.scripts import Connections
 
 MOST_ROWS = 100_000
 """Maximum number of rows of a table, those with the largest counts; a row is an error type in an hour or slot."""

@@ -10,10 +10,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rmq._model.display import shown
 from rmq.errors import InvalidValueError, RmqError
 from rmq.spark.arrow import pa, parquet
 from rmq.spark.jobs.dead_audit import DeadReport, HourCount, Reason, SlotCount
+from rmq.spi import shown
 
 FORMATS = ("csv", "parquet")
 

@@ -9,10 +9,7 @@ from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame, SparkSession
 
-from rmq._broker.control import Audit
-from rmq._model.topics import Topic
-from rmq._transport.connections import Connections
-from rmq._transport.urls import parse_url
+from rmq import Topic
 from rmq.errors import InvalidValueError
 from rmq.spark.failures import plain_errors
 from rmq.spark.jobs import Say
@@ -24,6 +21,7 @@ from rmq.spark.sink.redrive_writer import RedriveWriter
 from rmq.spark.sink.sender import Counts
 from rmq.spark.sink.writer import write_counted
 from rmq.spark.slots import queue_topic
+from rmq.spi.scripts import Audit, Connections, parse_url
 
 PROGRESS_LOOK_S = 2.0
 DEADLINE_S = 60.0

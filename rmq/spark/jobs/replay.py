@@ -19,9 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from rmq._broker.registry import Registry
-from rmq._model.topics import Topic
-from rmq._transport.connections import Connections
+from rmq import Topic
 from rmq.errors import InvalidValueError, UnknownTopicError
 from rmq.spark.failures import plain_errors
 from rmq.spark.jobs import Say, nothing
@@ -41,6 +39,7 @@ from rmq.spark.options import Options, parse_options
 from rmq.spark.sink.pacing import Limit
 from rmq.spark.sink.sender import Counts, Sending, Target
 from rmq.spark.sink.writer import BatchWriter, takes_marks, task_context, write_counted
+from rmq.spi.scripts import Connections, Registry
 
 CHUNK = 10
 """Messages in a call. The same at any rate, so that a later run finds the marks of an earlier one."""

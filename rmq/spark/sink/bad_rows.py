@@ -6,13 +6,12 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rmq._model.batches import EncodedMessage
-from rmq._model.records import unwrap
 from rmq.errors import InvalidMessageError, InvalidValueError
 from rmq.spark.arrow import fs, pa, parquet
 from rmq.spark.option_kinds import quoted
 from rmq.spark.sink.columns import Layout
 from rmq.spark.sink.encoding import values_of
+from rmq.spi.scripts import EncodedMessage, unwrap
 
 REASON = "reason"
 

@@ -29,15 +29,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from rmq._model.encoding import Encoder
-from rmq._model.merging import Merge
-from rmq._model.records import BODIES, NUMBERS
-from rmq._model.topics import Topic, TopicType, is_name
+from rmq import Merge, Topic, TopicType
 from rmq.errors import InvalidMessageError, InvalidValueError
 from rmq.spark.arrow import pc
 from rmq.spark.option_kinds import quoted
 from rmq.spark.options import Options
 from rmq.spark.schema import of_reads
+from rmq.spi.scripts import BODIES, NUMBERS, Encoder, is_name
 
 TEXT = (StringType, BinaryType)
 WHOLE = (ByteType, ShortType, IntegerType, LongType)

@@ -9,14 +9,26 @@ from functools import reduce
 from itertools import repeat
 from typing import Any, cast
 
-from rmq._model.batches import EncodedMessage, Rows, slots_of
-from rmq._model.encoding import Encoder
-from rmq._model.merging import MAX_COUNT
-from rmq._model.messages import StreamMessage
-from rmq._model.records import BODIES, ITEMS, TRACE_MARK, Record, fold, read_record, unwrap, wrap, write_record
+from rmq import StreamMessage
 from rmq.errors import InvalidMessageError, InvalidValueError
 from rmq.spark.arrow import pa, pc
 from rmq.spark.sink.columns import Layout, MergeColumns
+from rmq.spi.scripts import (
+    BODIES,
+    ITEMS,
+    MAX_COUNT,
+    TRACE_MARK,
+    EncodedMessage,
+    Encoder,
+    Record,
+    Rows,
+    fold,
+    read_record,
+    slots_of,
+    unwrap,
+    wrap,
+    write_record,
+)
 
 
 def encode_rows(layout: Layout, batch: Any) -> tuple[Rows, dict[int, str]]:

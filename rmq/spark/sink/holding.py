@@ -12,10 +12,8 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple, TypeVar, cast
 
-from rmq._model.batches import Batch, EncodedMessage, Rows, gathered
-from rmq._model.merging import Collect, Merge, Overflow
-from rmq._model.records import ITEMS, Record, read_record
-from rmq._model.topics import Topic, TopicType
+from rmq import Collect, Merge, Overflow, Topic, TopicType
+from rmq.spi.scripts import ITEMS, Batch, EncodedMessage, Record, Rows, gathered, read_record
 
 T = TypeVar("T")
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass, field
 
-from rmq._broker.keys import write_rate_key
-from rmq._broker.shared import take_from
-from rmq._claiming.rate_limit import LONGEST_WAIT_S, TROUBLE_PAUSE_S
-from rmq._model.times import monotonic_s
-from rmq._model.topics import Topic
-from rmq._transport.connections import Connections
+from rmq import Topic
 from rmq.errors import ReplyLostError
+from rmq.spi import monotonic_s
+from rmq.spi.scripts import Connections, take_from, write_rate_key
+
+LONGEST_WAIT_S, TROUBLE_PAUSE_S = 1.0, 0.2
+"""Longest wait before the limit is asked again, and the pause after an error, seconds."""
 
 KEEP_S = 3_600
 """Lifetime of a bucket after the end of its write, seconds."""

@@ -12,13 +12,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType, TimestampType
 
-from rmq._admin.dead_letters import new_score
-from rmq._broker import dead
-from rmq._broker.claims import NACK_BATCH
-from rmq._model.replies import Redriven
-from rmq._model.topics import Topic
-from rmq._transport.call import Call
-from rmq._transport.connections import Connections, call_in_parts
+from rmq import Redriven, Topic
 from rmq.errors import InvalidMessageError, InvalidValueError
 from rmq.spark.arrow import pa
 from rmq.spark.figures import RedisTime
@@ -30,6 +24,7 @@ from rmq.spark.sink.pacing import Limit, TaskPace, limit_of
 from rmq.spark.sink.sender import Counts
 from rmq.spark.sink.writer import Reporting, Written
 from rmq.spark.slots import queue_topic
+from rmq.spi.scripts import NACK_BATCH, Call, Connections, call_in_parts, new_score, redrive_dead
 
 _NOT_OF_REDRIVES = frozenset(
     "type slots idempotent once txn_app txn_version merge merge_rows trust_slot when_passed bad_rows".split()
@@ -110,7 +105,7 @@ class RedriveWriter(Reporting, DataSourceArrowWriter):
 
     def _call(self, slot: int, rows: Sequence[tuple[bytes, int]], done: int) -> Call[list[Redriven]]:
         contents, died_ms = [content for content, _ in rows[done:]], [died_ms for _, died_ms in rows[done:]]
-        return dead.redrive(
+        return redrive_dead(
             self.topic, slot, self._score, overwrite=self._overwrite, contents=contents, died_ms=died_ms
         )
 

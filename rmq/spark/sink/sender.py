@@ -13,16 +13,7 @@ from typing import Any, Literal, cast
 
 from pyspark.sql.types import StructType
 
-from rmq._broker.broker import QueueBroker
-from rmq._broker.keys import sent_key, slot_keys
-from rmq._model.batches import Batch, EncodedMessage, Rows
-from rmq._model.merging import Collect, Overflow
-from rmq._model.replies import SendResult
-from rmq._model.topics import Topic, TopicType
-from rmq._sending.batch_sender import blocks, send_patiently, wait_for_room
-from rmq._sending.pipeline import BATCH_BYTES, Pipeline, RoundLimits
-from rmq._transport.call import Call
-from rmq._transport.connections import Connections
+from rmq import Collect, Overflow, SendResult, Topic, TopicType
 from rmq.errors import (
     BacklogFullError,
     CollectionFullError,
@@ -39,6 +30,22 @@ from rmq.spark.sink.columns import Layout, layout_of
 from rmq.spark.sink.encoding import encode_rows
 from rmq.spark.sink.holding import held_rows, in_order
 from rmq.spark.sink.pacing import Limit, TaskPace
+from rmq.spi.scripts import (
+    BATCH_BYTES,
+    Batch,
+    Call,
+    Connections,
+    EncodedMessage,
+    Pipeline,
+    QueueBroker,
+    RoundLimits,
+    Rows,
+    blocks,
+    send_patiently,
+    sent_key,
+    slot_keys,
+    wait_for_room,
+)
 
 log = logging.getLogger("rmq.spark")
 

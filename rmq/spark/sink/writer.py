@@ -19,12 +19,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from rmq._broker.control import confirm_all
-from rmq._broker.keys import sent_key
-from rmq._broker.registry import Registry
-from rmq._model.topics import Topic, TopicType
-from rmq._sending.batch_sender import blocks
-from rmq._transport.connections import Connections
+from rmq import Topic, TopicType
 from rmq.errors import InvalidValueError, RmqError, UnknownTopicError
 from rmq.spark.arrow import pa
 from rmq.spark.figures import report_write
@@ -37,6 +32,7 @@ from rmq.spark.sink.columns import by_topic, check_routed, columns_for, routes
 from rmq.spark.sink.keyed_rows import KeyedRows, keyed_by
 from rmq.spark.sink.pacing import limit_of
 from rmq.spark.sink.sender import HELD_BYTES, Counts, Target, TaskWrite, WhenPassed, target_of
+from rmq.spi.scripts import Connections, Registry, blocks, confirm_all, sent_key
 
 log = logging.getLogger("rmq.spark")
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeVar
 
-from rmq._broker.claims import CLAIM_BYTES
 from rmq.errors import InvalidValueError
 from rmq.spark.calls import CHUNK
+from rmq.spi.scripts import CLAIM_BYTES
 
 T = TypeVar("T")
 

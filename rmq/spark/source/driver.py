@@ -15,16 +15,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Generic, Literal, NamedTuple, TypeVar
 
-from rmq._admin.inspection import Inspection
-from rmq._admin.spark_queries import SparkQuery
-from rmq._broker.keys import query_keys
-from rmq._broker.registry import Registry
-from rmq._model.merging import same_merging
-from rmq._model.replies import Owner
-from rmq._model.times import monotonic_s
-from rmq._model.topics import Topic
-from rmq._transport.connections import Connections
-from rmq._transport.urls import parse_url
+from rmq import Inspection, Owner, SparkQuery, Topic
 from rmq.errors import (
     BatchAckedError,
     BatchError,
@@ -44,6 +35,8 @@ from rmq.spark.source.batches import Batch, LogBatch, share
 from rmq.spark.source.commits import CommitReceiver
 from rmq.spark.source.owning import MARKING, OwnedSlots, unnamed
 from rmq.spark.source.waiting import IDLE_S, Gathering, Waiting
+from rmq.spi import monotonic_s
+from rmq.spi.scripts import Connections, Registry, parse_url, query_keys, same_merging
 
 log = logging.getLogger("rmq.spark")
 

@@ -6,12 +6,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from math import inf
 
-from rmq._broker import streams
-from rmq._broker.claims import CLAIM_BYTES, MAX_BATCH
-from rmq._model.entries import id_key
-from rmq._model.topics import Topic
-from rmq._transport.call import Call
-from rmq._transport.connections import call_slots
+from rmq import Topic
 from rmq.errors import BatchAckedError, BatchError
 from rmq.spark import calls
 from rmq.spark.calls import Reach, Standing, Walked
@@ -21,6 +16,8 @@ from rmq.spark.slots import PIECE
 from rmq.spark.source.batches import LogBatch, Span, shares
 from rmq.spark.source.driver import StreamDriver, data_lost
 from rmq.spark.source.waiting import IDLE_S, Waiting
+from rmq.spi import id_key
+from rmq.spi.scripts import CLAIM_BYTES, MAX_BATCH, Call, call_slots, join_stream, look_at_stream
 
 
 class LogDriver(StreamDriver[LogBatch, LogFigures]):
@@ -34,7 +31,7 @@ class LogDriver(StreamDriver[LogBatch, LogFigures]):
     def __init__(self, options: Options, topic: Topic) -> None:
         self.group = options.needed_group(topic)
         connections = options.connections()
-        waiting = Waiting(connections, topic, lambda slots: streams.look(topic, slots, self.group))
+        waiting = Waiting(connections, topic, lambda slots: look_at_stream(topic, slots, self.group))
         super().__init__(options, topic, connections, waiting, LogFigures(topic.name, self.group))
         self._token = uuid.uuid4().hex
         self._standing: dict[int, Standing] = {}
@@ -58,7 +55,7 @@ class LogDriver(StreamDriver[LogBatch, LogFigures]):
         if gone:
             starts = {slot: batch.ends.get(slot, self._options.start) for slot in gone}
             starts |= {slot: span.after for slot, span in batch.spans.items()}  # this batch may not be committed yet
-            call_slots(self._connections, gone, lambda slot: streams.join(self.topic, slot, self.group, starts[slot]))
+            call_slots(self._connections, gone, lambda slot: join_stream(self.topic, slot, self.group, starts[slot]))
             standing |= self._enter(gone)
         for slot, end in batch.ends.items():
             if id_key(standing[slot].position) > id_key(end):

@@ -12,9 +12,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
-from rmq._broker.registry import Registry
-from rmq._model.times import monotonic_s
-from rmq._model.topics import Topic
+from rmq import Topic
 from rmq.errors import InvalidValueError, RedisUnavailableError, ReplyLostError, RmqError, UnknownTopicError
 from rmq.spark.option_checks import check_replays, check_topic
 from rmq.spark.options import Options
@@ -24,6 +22,8 @@ from rmq.spark.source.batches import VERSION, Batch, parsed
 from rmq.spark.source.driver import QueryDriver, gathering_of, plan_together
 from rmq.spark.source.reader import RmqStreamReader, rows_of
 from rmq.spark.source.waiting import Gathering
+from rmq.spi import monotonic_s
+from rmq.spi.scripts import Registry
 
 log = logging.getLogger("rmq.spark")
 

@@ -15,18 +15,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from rmq._broker import viewing
-from rmq._claiming.claim_planner import HandoverGate
-from rmq._model.figures import SlotStats
-from rmq._model.replies import Owner
-from rmq._model.times import monotonic_s
-from rmq._model.topics import Topic
-from rmq._ownership import Coordinator, RedisOwners
-from rmq._ownership.follower import OwnershipFollower
-from rmq._ownership.redis_keeper import RedisCoordinator
-from rmq._ownership.values import Ownership, SlotKey
-from rmq._processes.signals import ignore
-from rmq._transport.connections import Connections
+from rmq import Coordinator, Owner, Ownership, RedisOwners, SlotStats, Topic
 from rmq.errors import FencedError, RedisUnavailableError, ReplyLostError, RmqError
 from rmq.spark import calls
 from rmq.spark.calls import Driver
@@ -34,6 +23,8 @@ from rmq.spark.option_checks import zookeeper_access
 from rmq.spark.options import Options
 from rmq.spark.slots import QuerySlots, SettledBatch
 from rmq.spark.source.batches import Batch
+from rmq.spi import monotonic_s
+from rmq.spi.scripts import Connections, HandoverGate, OwnershipFollower, RedisCoordinator, ignore, queue_stats
 
 log = logging.getLogger("rmq.spark")
 
@@ -125,11 +116,11 @@ class OwnedSlots:
         """Return the owned slots of the topic, with their owners."""
         return self._here(self._coordinator.owned())
 
-    def _here(self, owned: Mapping[SlotKey, Ownership]) -> dict[int, Owner]:
+    def _here(self, owned: Mapping[Any, Ownership]) -> dict[int, Owner]:
         """Return the slots of this topic among the given owned ones."""
         return {slot: Owner(each.epoch, each.ensemble) for (place, slot), each in owned.items() if place == self.place}
 
-    def refresh_ownership(self, owned: Mapping[SlotKey, Ownership]) -> bool:
+    def refresh_ownership(self, owned: Mapping[Any, Ownership]) -> bool:
         """Hand over revoked slots that no batch keeps. Called at every change of ownership, and at intervals."""
         with self._lock:
             asked_back = [slot for place, slot in self._coordinator.revoking() if place == self.place]
@@ -319,7 +310,7 @@ class OwnedSlots:
                 self._note_fenced(fenced, waiting)
                 for slot in fenced:
                     owners.pop(slot)
-                asked = [viewing.stats(self.topic, slot) for slot in waiting]
+                asked = [queue_stats(self.topic, slot) for slot in waiting]
                 for slot, size in zip(waiting, self._connections.run_many(asked), strict=True):
                     if isinstance(size, SlotStats) and size.in_flight <= held.get(slot, 0):
                         found[slot] = waiting[slot]

@@ -20,11 +20,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from rmq._model.entries import StreamEntry
-from rmq._model.scores import ages_for
-from rmq._model.topics import Topic
-from rmq._transport.connections import Connections
-from rmq._transport.dispatch import Dispatch
+from rmq import StreamEntry, Topic
 from rmq.spark import entries
 from rmq.spark.arrow import pa, pc, spark_types
 from rmq.spark.calls import Chunk, Reading, read
@@ -36,6 +32,7 @@ from rmq.spark.selection import more_of, parts_of, sends_of
 from rmq.spark.source.batches import Batch, LogBatch, Part, cut, cut_slots, default_replays
 from rmq.spark.source.driver import QueryDriver, data_lost
 from rmq.spark.source.log_driver import LogDriver
+from rmq.spi.scripts import Connections, Dispatch, ages_for
 
 TOGETHER, BATCH_BYTES = 4, 8 << 20
 """Number of chunks combined in one record batch, and size in bytes above which it gets no more chunks."""

@@ -9,14 +9,13 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from math import inf
 
-from rmq._broker import claims
-from rmq._claiming.rounds import PATIENCE_S
-from rmq._claiming.wakeups import WakeupSubscriber
-from rmq._model.times import monotonic_s
-from rmq._model.topics import Topic
-from rmq._transport.call import Call
-from rmq._transport.connections import Connections
+from rmq import Topic
 from rmq.errors import RmqError
+from rmq.spi import monotonic_s
+from rmq.spi.scripts import Call, Connections, WakeupSubscriber, look_at_queue
+
+PATIENCE_S = 0.25
+"""Seconds for which a look waits for a server that does not answer."""
 
 IDLE_S = 0.2
 """Wait of a trigger for messages if none are due, seconds; short, as it delays the other sources of a query."""
@@ -60,7 +59,7 @@ class Waiting:
     def __init__(self, connections: Connections, topic: Topic, look: Look | None = None) -> None:
         self._connections = connections
         self.slots: Callable[[], Collection[int]] = lambda: range(topic.slots)
-        self._look_call = look or partial(claims.look, topic)
+        self._look_call = look or partial(look_at_queue, topic)
         self._hints = WakeupSubscriber(connections, topic.name, range(topic.slots))
         self._resting = False
         self._due_s: dict[int, float] = {}

@@ -15,7 +15,7 @@ from spark_shop.audience import AudienceSettings, ZooKeeperAccess, check
 from spark_shop.order_lines import slice_path
 
 from rmq import Coordinator, DigestAuth, PriorityMessage, RmqClient, Tls, TopicType
-from rmq._ownership.logins import PASSWORD as PASSWORD_VARIABLE
+from rmq._ownership.values import PASSWORD as PASSWORD_VARIABLE
 from rmq._processes.zookeeper import ZooKeeperServer
 from rmq.errors import CoordinationError, FencedError, InvalidValueError
 from tests.conftest import MakeTopic

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rmq import DigestAuth, Tls
-from rmq._ownership.logins import KEY_PASSWORD, PASSWORD, encryption, login
+from rmq._ownership.values import KEY_PASSWORD, PASSWORD, encryption, login
 from rmq.errors import InvalidValueError
 
 

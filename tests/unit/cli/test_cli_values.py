@@ -21,21 +21,20 @@ from rmq import (
     Topic,
     TopicType,
 )
-from rmq._model.display import from_now, json_payload, safe_lines, shown, span, when
-from rmq._model.times import duration_ms
 from rmq.cli.console import GlobalOptions, Session
 from rmq.cli.input_rows import MOST_LINE_BYTES, Row, parse_row, read_lines
 from rmq.cli.options import payload
 from rmq.cli.parsing import (
     parse_count_or_none,
     parse_day,
-    parse_instant_ms,
     parse_past_ms,
     parse_rate,
     parse_retry,
     parse_type,
 )
 from rmq.errors import EnsembleMismatchError, FencedError, InvalidValueError
+from rmq.spi import duration_ms, safe_lines, shown, span, typed_instant_ms
+from rmq.views.words import from_now, json_payload, when
 
 NOW_MS = 1_790_000_000_000
 
@@ -65,15 +64,15 @@ def test_durations_that_are_none_name_value_and_rule(text: str) -> None:
 
 
 def test_times() -> None:
-    assert parse_instant_ms("2026-01-31T14:30:00Z", "--at") == 1_769_869_800_000
-    assert parse_instant_ms("2026-01-31T14:30:00.5+01:00", "--at") == 1_769_866_200_500
-    assert parse_instant_ms("1769869800000", "--at") == 1_769_869_800_000
+    assert typed_instant_ms("2026-01-31T14:30:00Z", "--at") == 1_769_869_800_000
+    assert typed_instant_ms("2026-01-31T14:30:00.5+01:00", "--at") == 1_769_866_200_500
+    assert typed_instant_ms("1769869800000", "--at") == 1_769_869_800_000
 
 
 @pytest.mark.parametrize("text", ["", "noon", "2026-01-31", "2026-01-31T14:30:00", "1960-01-01T00:00Z", "5s"])
 def test_times_that_are_none(text: str) -> None:
     with pytest.raises(InvalidValueError, match="--at"):
-        parse_instant_ms(text, "--at")
+        typed_instant_ms(text, "--at")
 
 
 def test_ages_count_back_from_now() -> None:
@@ -268,7 +267,7 @@ def test_a_line_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_times_are_taken_to_the_ms() -> None:
     moment = datetime(2026, 1, 31, tzinfo=UTC) + timedelta(microseconds=1)
-    assert parse_instant_ms(moment.isoformat(), "--at") == 1_769_817_600_001
+    assert typed_instant_ms(moment.isoformat(), "--at") == 1_769_817_600_001
 
 
 @pytest.mark.parametrize(("text", "rate"), [("500", 500), ("500/s", 500), ("30/m", 0.5), ("1800/h", 0.5), ("0.5", 0.5)])

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from rmq._model.display import counted, shown
 from rmq.cli.commands.spark.session import LOCAL, Master, needs_spark, spark_running
 from rmq.cli.console import Session
 from rmq.cli.options import duration
 from rmq.errors import InvalidValueError
+from rmq.spi import counted, shown
 
 
 def archive_stream(

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from rmq._model.display import shown
 from rmq.cli.commands.dead import redriven
 from rmq.cli.commands.spark.session import LOCAL, Master, needs_spark, spark_running
 from rmq.cli.console import Session, cut, new_table
-from rmq.cli.documents import picked
 from rmq.cli.options import PER_SECOND, DueIn, NewPriority
 from rmq.errors import InvalidValueError
+from rmq.spi import shown
+from rmq.views.documents import picked
 
 if TYPE_CHECKING:
     from rmq.spark.jobs.dead_audit import DeadReport

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from rmq._model.display import counted, shown
 from rmq.cli.commands.spark.session import LOCAL, Master, needs_spark, spark_running
 from rmq.cli.console import Session
 from rmq.cli.options import PER_SECOND, DueIn, NewPriority, instant, typed
 from rmq.cli.parsing import parse_day
+from rmq.spi import counted, shown
 
 
 def replay(

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from rmq._model.display import shown
 from rmq.cli.console import Session
 from rmq.errors import RmqError
+from rmq.spi import shown
 
 if TYPE_CHECKING:
     from rmq.spark.session import SparkSession

@@ -1,28 +1,34 @@
-"""Texts for terminals and pages: the merge settings of a topic, and the sends that its messages combine. Pure."""
+"""Texts for terminals, pages and JSON: times, merge settings, and the sends that messages combine. Pure."""
 
 from __future__ import annotations
 
+import base64
+from datetime import UTC, datetime
+from enum import Enum
 from math import isfinite
 from typing import TypeAlias
 
-from rmq._model.deliveries import Delivery
-from rmq._model.display import shown, span
-from rmq._model.merging import (
+from rmq import (
     Collect,
+    DeadMessage,
+    Delivery,
     Fixed,
+    FoundMessage,
     Keep,
     Max,
     Merge,
     Min,
     Newest,
     Overflow,
+    PeekedMessage,
     PriorityRule,
     Replace,
     Sliding,
     Sum,
+    Topic,
+    TopicType,
 )
-from rmq._model.topics import Topic, TopicType
-from rmq._model.whereabouts import DeadMessage, FoundMessage, PeekedMessage
+from rmq.spi import shown, span
 
 Carrier: TypeAlias = Delivery | PeekedMessage | FoundMessage | DeadMessage
 """A message that combines sends."""
@@ -164,3 +170,38 @@ def items_words(message: Carrier, most: int = MOST_SHOWN_ITEMS) -> str:
     """Return the first items of a message, escaped and cut, with commas between them."""
     first = [shown(item, MOST_ITEM_CHARACTERS) for item in message.items[:most]]
     return ", ".join([*first, *(["…"] if item_count(message) > len(first) else [])])
+
+
+def dashed(kind: Enum) -> str:
+    """Return the name of a setting in lower case with hyphens: `range-merge`."""
+    return kind.value.lower().replace("_", "-")
+
+
+def json_payload(value: bytes | None) -> str | dict[str, str] | None:
+    """Return bytes for JSON: as text if they are UTF-8, else `{"base64": ...}`."""
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
+
+
+def when(epoch_ms: int) -> str:
+    """Return a time as `2026-01-31 14:30:00.250Z`; beyond the year 9999 as epoch ms."""
+    try:
+        moment = datetime.fromtimestamp(epoch_ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"epoch ms {epoch_ms}"
+    return f"{moment:%Y-%m-%d %H:%M:%S}.{epoch_ms % 1000:03d}Z"
+
+
+def milliseconds(ms: float | None) -> str:
+    """Return the duration of a handler call in words, with one decimal below 10 ms; `–` for `None`."""
+    return "–" if ms is None else f"{ms:.1f} ms" if ms < 10 else span(ms)
+
+
+def from_now(epoch_ms: int, now_ms: int) -> str:
+    """Return a time relative to `now_ms`: `in 4.2 s` or `3 m ago`."""
+    ahead_ms = epoch_ms - now_ms
+    return f"in {span(ahead_ms)}" if ahead_ms > 0 else f"{span(-ahead_ms)} ago"

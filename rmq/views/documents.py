@@ -24,8 +24,9 @@ from rmq import (
     Whereabouts,
     WorkerInfo,
 )
-from rmq._model.merge_words import Carrier, item_count, plain_value
-from rmq.spi import TOTALS, Finding, Reading, TopicReading, json_payload
+from rmq.spi import TOTALS
+from rmq.views.findings import Finding, Reading, TopicReading
+from rmq.views.words import Carrier, item_count, json_payload, plain_value
 
 Document = dict[str, Any]
 

@@ -13,15 +13,21 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
-from rmq._admin.history import Minute
-from rmq._admin.spark_queries import SparkQuery
-from rmq._broker.registry import UnreadableTopic
-from rmq._model.display import counted, shown, span
-from rmq._model.figures import GroupStats, ServerMemory, StreamStats, TopicStats
-from rmq._model.schedules import RECURRING
-from rmq._model.topic_types import TopicType, WhenFull
-from rmq._model.topics import Topic
-from rmq._model.workers import ListenerInfo, WorkerInfo
+from rmq import (
+    GroupStats,
+    ListenerInfo,
+    Minute,
+    ServerMemory,
+    SparkQuery,
+    StreamStats,
+    Topic,
+    TopicStats,
+    TopicType,
+    UnreadableTopic,
+    WhenFull,
+    WorkerInfo,
+)
+from rmq.spi import RECURRING, counted, shown, span
 
 WAITED_MS = 10_000
 """Time in ms from which due messages, ended leases and due retries that nobody takes up are reported."""

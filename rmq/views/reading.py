@@ -7,16 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from rmq._admin.history import Minute, minute_of, minute_of_stream
-from rmq._broker.registry import Definitions
-from rmq._model.entries import id_key
-from rmq._model.figures import ServerMemory, TopicStats
-from rmq._model.topic_types import TopicType
-from rmq._model.topics import Topic
-from rmq._model.workers import WorkerInfo
-from rmq._status.findings import GROWTH_MINUTES, Reading, TopicReading
+from rmq import Definitions, Minute, ServerMemory, Topic, TopicStats, TopicType, WorkerInfo
 from rmq.client import RmqClient
 from rmq.errors import RedisUnavailableError, RmqError
+from rmq.spi import id_key, minute_of, minute_of_stream
+from rmq.views.findings import GROWTH_MINUTES, Reading, TopicReading
 
 log = logging.getLogger("rmq.status")
 T = TypeVar("T")

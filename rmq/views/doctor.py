@@ -14,15 +14,11 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
-from rmq._broker.keys import TOPICS_KEY, WORKERS_KEY, slot_keys
-from rmq._model.display import counted, shown
-from rmq._model.topics import Topic
-from rmq._status.findings import Finding, Kind, Severity, findings_of
-from rmq._status.reading import read_all
-from rmq._transport.durability import Durability
-from rmq._transport.server_check import warnings_about
 from rmq.client import RmqClient
 from rmq.errors import RedisUnavailableError, RmqError, ScriptFailedError, UnsafeRedisError
+from rmq.spi import connections_of, counted, sample_commands, shown, warnings_about
+from rmq.views.findings import Finding, Kind, Severity, findings_of
+from rmq.views.reading import read_all
 
 CLOCKS_S = 1.0
 """Seconds by which two clocks may differ."""
@@ -84,7 +80,7 @@ def _guarded(subject: str, look: Callable[[], Iterable[Check]]) -> list[Check]:
 
 
 def _ask(client: RmqClient, *command: str) -> Mapping[str, Any]:
-    return client._connections.ask_masters(*command)  # pyright: ignore[reportPrivateUsage]
+    return connections_of(client).ask_masters(*command)
 
 
 def _parsed(info: bytes) -> dict[str, str]:
@@ -121,7 +117,7 @@ def judge_server(address: str, info: Mapping[str, str], save: str | None) -> Ite
     subject = "server" if address.startswith(":") else f"server {address}"  # a Unix socket has no host
     policy, limit = info.get("maxmemory_policy", "?"), int(info.get("maxmemory", "0"))
     aof, saves = info.get("aof_enabled") == "1", save is None or bool(save)
-    problems = [(text, "") for text in warnings_about(info, save, Durability())]
+    problems = [(text, "") for text in warnings_about(info, save)]
     if not aof and not saves:
         problems.append(("has no persistence: a restart loses all messages", "set appendonly yes"))
     if not limit:
@@ -176,29 +172,6 @@ def _definitions(client: RmqClient) -> Iterator[Check]:
         yield Check(State.OK, "definitions", f"{counted(len(found.topics), 'topic')}, all readable")
 
 
-def _samples(topic: Topic, sharded: bool) -> list[Sequence[str]]:
-    """Return a command of each kind that RMQ runs, with the keys of a topic."""
-    keys = slot_keys(topic.name, 0)
-    publish = "SPUBLISH" if sharded else "PUBLISH"
-    return [
-        ("SCRIPT", "LOAD", "return 1"),
-        ("EVALSHA", "0" * 40, "1", keys.store),
-        ("HGET", TOPICS_KEY, topic.name),
-        ("HSETNX", TOPICS_KEY, topic.name, "x"),
-        ("ZADD", WORKERS_KEY, "1", "x"),
-        *(("ZADD", key, "1", "x") for key in (keys.store, keys.prepare, keys.retry, keys.dead)),
-        *(("HSET", key, "x", "1") for key in (keys.body, keys.meta, keys.error, keys.reason, keys.dead_body)),
-        ("ZREM", keys.store, "x"),
-        ("HDEL", keys.body, "x"),
-        ("XADD", keys.audit, "*", "x", "1"),
-        ("EXPIRE", keys.meta, "1"),
-        ("UNLINK", keys.store),
-        ("TIME",),
-        (publish, keys.wake, "x"),
-        ("SSUBSCRIBE" if sharded else "SUBSCRIBE", keys.wake),
-    ]
-
-
 def _rights(client: RmqClient) -> Iterator[Check]:
     topics = client.topics()
     topic = next((each for each in topics if each.type.name != "STREAM"), None)
@@ -208,9 +181,9 @@ def _rights(client: RmqClient) -> Iterator[Check]:
         return
     try:
         user = next(iter(_ask(client, "ACL", "WHOAMI").values())).decode()
-        sharded = client._connections.subscribe == "SSUBSCRIBE"  # pyright: ignore[reportPrivateUsage]
+        sharded = connections_of(client).subscribe == "SSUBSCRIBE"
         denied: dict[str, None] = {}
-        for sample in _samples(topic, sharded):
+        for sample in sample_commands(topic.name, sharded):
             for reply in _ask(client, "ACL", "DRYRUN", user, *sample).values():
                 if reply != b"OK":
                     denied[f"{sample[0]} {sample[1] if len(sample) > 1 else ''}: {shown(reply)}"] = None

@@ -24,7 +24,7 @@ from rmq import (
     Topic,
     TopicType,
 )
-from rmq._model.merge_words import (
+from rmq.views.words import (
     age_words,
     labelled_value,
     merge_name,

@@ -1,1 +1,0 @@
-"""What is wrong with the topics: figures read through a client, and findings in words."""
