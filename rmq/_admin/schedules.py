@@ -242,7 +242,8 @@ class Schedules:
             body = schedule.put_at(found.now_ms).to_json()
             try:
                 producer.send(FixedTimeMessage(schedule.name, fixed_time_ms=due_ms, body=body))
-                self._connections.command("HSETNX", SCHEDULE_RUNS_KEY, schedule.name, "")  # for `list`
+                with suppress(RmqError):  # it is stored; without this, a list may miss it until its first run
+                    self._connections.command("HSETNX", SCHEDULE_RUNS_KEY, schedule.name, "")
                 return result
             except FixedTimePassedError:  # a slow connection, and a time that was near
                 continue

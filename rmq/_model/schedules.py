@@ -131,8 +131,8 @@ class Schedule:
 
     def __post_init__(self) -> None:
         check_schedule_name(self.name)
-        if not isinstance(self.topic, Topic | str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            self._refuse("topic", self.topic, "a Topic, or the name of a registered one")
+        if not isinstance(self.topic, Topic | str) or self.topic_name == RECURRING.name:  # pyright: ignore[reportUnnecessaryIsInstance]
+            self._refuse("topic", self.topic, f"a Topic, or the name of a registered one, other than {RECURRING.name}")
         for name in ("content", "body"):
             if not (isinstance(text := getattr(self, name), str) and text) and (name == "content" or text is not None):
                 self._refuse(name, text, "a text that is not empty")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 from rmq import FixedTimeMessage, RmqClient, Schedule, SchedulePut, Topic, TopicType
 from rmq._model.schedules import RECURRING
 from tests.support.servers import RedisServer
+from tests.support.topologies import RedisClusterServers, SentinelServers
 from tests.support.waiting import wait_until
 
 REPOSITORY = Path(__file__).parents[2]
@@ -31,12 +33,13 @@ def server() -> Iterator[RedisServer]:
 class Crew:
     """Workers that write down what they handle."""
 
-    def __init__(self, url: str, ledger: Path) -> None:
-        self.url, self.ledger = url, ledger
+    def __init__(self, url: str, ledger: Path, *options: str) -> None:
+        self.url, self.ledger, self.options = url, ledger, options
         self.workers: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
         command = [sys.executable, "-m", "tests.support.worker", self.url, TICKS.name, str(self.ledger)]
+        command += self.options
         self.workers.append(subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.DEVNULL))
 
     def kill(self) -> None:
@@ -55,14 +58,24 @@ class Crew:
         before = len(set(self.ticks()))
         wait_until(lambda: len(set(self.ticks())) >= before + number, 90.0)
 
+    def stop(self) -> None:
+        for worker in self.workers:
+            worker.kill()
+            worker.wait()
+
+    def missing(self, but: Callable[[datetime], bool] = lambda moment: False) -> list[datetime]:
+        """Return the seconds between the first and the last one that nobody has handled."""
+        moments = {datetime.fromisoformat(tick.partition("/")[2]) for tick in self.ticks()}
+        seconds = range((max(moments) - min(moments)) // timedelta(seconds=1))
+        all_ = {min(moments) + timedelta(seconds=number) for number in seconds}
+        return sorted(moment for moment in all_ - moments if not but(moment))
+
 
 @pytest.fixture
 def crew(server: RedisServer, tmp_path: Path) -> Iterator[Crew]:
     crew = Crew(server.url, tmp_path / "ledger")
     yield crew
-    for worker in crew.workers:
-        worker.kill()
-        worker.wait()
+    crew.stop()
 
 
 @pytest.mark.slow
@@ -97,17 +110,43 @@ def test_no_second_is_missing_through_kills_a_restart_and_a_deployment(server: R
     assert after is not None
     put_at = datetime.fromtimestamp(after.schedule.since_ms / 1_000, UTC)
     moments = {datetime.fromisoformat(tick.partition("/")[2]) for tick in handled}
-    missing, moment = list[datetime](), min(moments)
-    while moment < max(moments):
-        between = before.last < moment <= put_at  # a change counts its times from the put on
-        if moment not in moments and not between:
-            missing.append(moment)
-        moment += timedelta(seconds=1)
-    assert missing == []
+    last = before.last
+    assert crew.missing(lambda moment: last < moment <= put_at) == []  # a change counts its times from the put on
     new = {datetime.fromisoformat(tick.partition("/")[2]) for tick in handled if tick.startswith("new/")}
     assert min(new) > put_at
     assert len(moments) >= 20
     assert len(handled) <= len(moments) + 10  # once, but where somebody died
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", ["cluster", "sentinel", "owners"])
+def test_no_second_is_missing_through_failovers(kind: str, tmp_path: Path) -> None:
+    """The master that fails has the schedules: what it forgets of their sends, it forgets of their new times, too."""
+    with ExitStack() as stack:
+        options, fail_over = list[str](), lambda: None
+        if kind == "cluster":
+            cluster = stack.enter_context(RedisClusterServers(2, 1))
+            url, fail_over = cluster.url, lambda: cluster.kill_and_replace(cluster.owner(f"{RECURRING.name}_0"))
+        elif kind == "sentinel":
+            sentinels = stack.enter_context(SentinelServers())
+            url, kill = sentinels.url, sentinels.master.kill
+            fail_over = lambda: (kill(), sentinels.take_for_dead_after(3_000))  # noqa: E731
+        else:
+            url, options = stack.enter_context(RedisServer()).url, ["--owners", "redis"]
+        crew = Crew(url, tmp_path / "ledger", *options)
+        stack.callback(crew.stop)
+        client = stack.enter_context(RmqClient(url, deadline_s=60.0))
+        client.producer(TICKS)
+        client.schedules.put(EVERY_SECOND)
+        for _ in range(2):
+            crew.start()
+        crew.wait_for_more(3)
+        for each in (crew.kill, fail_over, crew.kill):
+            each()
+            crew.wait_for_more(3)
+        wait_until(lambda: (client.schedules.list()[0].late_ms or 0) < 1_000, 90.0)
+        assert crew.missing() == []
 
 
 def test_a_worker_without_the_right_to_the_topic_of_schedules_does_everything_else(

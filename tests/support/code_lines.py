@@ -43,7 +43,7 @@ CEILINGS = {
     "rmq/*.py": 800,
     "lua: scripts": 2_030,
     "lua: libraries": 4_050,
-    "tests": 77_900,
+    "tests": 78_150,
     "benchmarks": 6_800,
 }
 """Most lines of code of a package; one that is not listed may have none."""

@@ -1,6 +1,6 @@
 """A worker process of the tests: handles messages and writes a ledger of what it does. Run with `python -m`.
 
-    python -m tests.support.worker URL TOPIC LEDGER [--handle-ms 1] [--threads 2] [--drain-s 30]
+    python -m tests.support.worker URL TOPIC LEDGER [--handle-ms 1] [--threads 2] [--owners redis] [--drain-s 30]
 
 Each line of the ledger is written at once by one O_APPEND write: `kind pid content attempt`, with the kinds
 `started` and `stopped` (once), `begin`, `end`, `lost` (told by on_lost), `stale-end` (ended though lost).
@@ -23,6 +23,7 @@ def main() -> None:
     parser.add_argument("ledger")
     parser.add_argument("--handle-ms", type=float, default=1.0)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--owners")
     parser.add_argument("--drain-s", type=float, default=30.0)
     options = parser.parse_args()
     ledger = os.open(options.ledger, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -30,7 +31,7 @@ def main() -> None:
     def note(kind: str, content: str = "-", attempt: int = 0) -> None:
         os.write(ledger, f"{kind} {os.getpid()} {content} {attempt}\n".encode())
 
-    with RmqClient(options.url) as client:
+    with RmqClient(options.url, owners=options.owners) as client:
 
         def lost(delivery: Delivery) -> None:
             note("lost", delivery.text, delivery.attempt)

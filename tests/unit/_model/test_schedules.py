@@ -204,6 +204,7 @@ def test_times_of_a_standstill_of_years_are_not_all_computed(monkeypatch: pytest
         ({"name": "x" * 129, "every": "1h"}, "1 to 128 characters"),
         ({"name": "x\n", "every": "1h"}, "1 to 128 characters"),
         ({"topic": 5, "every": "1h"}, "topic of schedule s is 5; it must be a Topic"),
+        ({"topic": "rmq.recurring", "every": "1h"}, "registered one, other than rmq.recurring"),
         ({"content": "", "every": "1h"}, "content of schedule s is ''; it must be a text"),
         ({"body": b"x", "every": "1h"}, "body of schedule s is b'x'; it must be a text"),
         ({}, "schedule s must have either cron or every"),
