@@ -15,9 +15,9 @@ from rmq._broker import viewing
 from rmq._broker.broker import Broker, QueueBroker
 from rmq._broker.claims import MAX_BATCH, joined_looks
 from rmq._broker.keys import slot_keys
+from rmq._claiming.due_times import DueTimes
 from rmq._claiming.rate_limit import RateLimiter
 from rmq._claiming.rounds import FEWEST_SLOTS, PATIENCE_S, ClaimPlan, ClaimRequest, FetchSize, SlotOwner
-from rmq._claiming.schedule import Schedule
 from rmq._claiming.wakeups import Wakeups
 from rmq._io.reports import Sparing, reporter
 from rmq._model.claims import Selection
@@ -71,13 +71,13 @@ class ClaimPlanner:
 
     Attributes:
         joins: Whether claims from several slots may share a call.
-        schedule: Due times of the slots; read and changed only while `changed` is held.
+        due_times: Due times of the slots; read and changed only while `changed` is held.
         troubles: Logs problems that repeat.
         regained: Slots that are owned again, in a newer epoch. The holder may have deliveries of an older epoch.
         missed: Whether hints may have been missed since all slots were last checked.
         unheard: A slot that was found to be due without a hint; `None` if there is none.
         foreign: Slots that belong to another ensemble in Redis, with the error of the last claim.
-        changed: Guards the schedule; notified when threads in `wait` have to look again.
+        changed: Guards the due times; notified when threads in `wait` have to look again.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class ClaimPlanner:
         self.broker: Broker = source or QueueBroker(connections, topic)
         self.joins = not connections.multi_node
         self.rate_limiter = RateLimiter(connections, topic, self.broker.group)
-        self.schedule = Schedule(slots)
+        self.due_times = DueTimes(slots)
         self.changed = connections.runtime.condition()
         self.on_fenced = on_fenced
         self.foreign: dict[int, str] = {}
@@ -121,7 +121,7 @@ class ClaimPlanner:
         """Claim from exactly these slots from now on, in the names of these owners."""
         with self.changed:
             if owners != self._owners:
-                self.schedule.set_slots(owners)
+                self.due_times.set_slots(owners)
                 before = self._owners_before
                 self.regained |= {slot for slot, owner in owners.items() if before.get(slot, owner) != owner}
                 before.update(owners)
@@ -166,7 +166,7 @@ class ClaimPlanner:
             return self._wait_s(longest_s)
 
     def _wait_s(self, longest_s: float) -> float:
-        due_s = self.schedule.wait_s(monotonic_s(), longest_s)
+        due_s = self.due_times.wait_s(monotonic_s(), longest_s)
         if not (self.rate_limiter.limited or self._held_back_until_s):
             return due_s
         return max(due_s, min(longest_s, max(self.rate_limiter.dry_s(), self.held_back_s())))
@@ -196,7 +196,7 @@ class ClaimPlanner:
             self._hinted_s, self._unannounced = monotonic_s(), None
             with self.changed:
                 for slot, due_ms in hints.due:
-                    self.schedule.hint(slot, due_ms)
+                    self.due_times.hint(slot, due_ms)
                 self.changed.notify_all()
 
     def look(self, *, at_all: bool = False) -> None:
@@ -236,7 +236,7 @@ class ClaimPlanner:
                 self.unheard, self._unannounced = self._unannounced[0], None
             if received_s - max(self._brought_s, self._hinted_s) > late_s:
                 for slot, due_ms in times:
-                    if 0 < due_ms <= now_ms and not 0 < self.schedule.due_ms(slot) <= now_ms:
+                    if 0 < due_ms <= now_ms and not 0 < self.due_times.due_ms(slot) <= now_ms:
                         if due_ms < now_ms - MISSED_WAKEUP_MS:
                             self.unheard = slot
                         else:  # or a PRIORITY topic, which does not know since when; its hint may be on the way
@@ -245,7 +245,7 @@ class ClaimPlanner:
 
     def _note_due(self, times: Iterable[tuple[int, int]], now_ms: int, received_s: float, sent_s: float) -> None:
         """Update the due times of slots, and wake the threads that have to look again. `changed` is held."""
-        if self.schedule.learn(times, now_ms, received_s, sent_s):  # there is something for the others
+        if self.due_times.learn(times, now_ms, received_s, sent_s):  # there is something for the others
             self.changed.notify_all()
         else:
             self._wake_for_due()
@@ -253,7 +253,7 @@ class ClaimPlanner:
     def expect(self, slot: int) -> None:
         """Treat a slot as due, because it has changed since the last claim."""
         with self.changed:
-            self.schedule.hint(slot, 0)
+            self.due_times.hint(slot, 0)
             self.changed.notify_all()
 
     @property
@@ -291,9 +291,8 @@ class ClaimPlanner:
         if not limit:
             return ClaimPlan([], False)
         limit, most = self._fetch_size.size_for(limit, most_each, self.nodes)
-        schedule = self.schedule
         with self.changed:
-            slots = schedule.due(monotonic_s(), most)
+            slots = self.due_times.due(monotonic_s(), most)
             if self.connections.unresponsive_nodes:
                 slots = self._without_unresponsive(slots, most)
             if not self.joins:
@@ -302,7 +301,7 @@ class ClaimPlanner:
                 slots = [slot for slot in slots if self._is_still_ours(slot, self._may_claim)]
             if self.regained:
                 slots = self._without_unsettled(slots, [claim for claim, _ in settled] if held is None else held())
-            schedule.picked(slots)
+            self.due_times.picked(slots)
             requests = [ClaimRequest(slot, self._owners[slot], start=self._resume.get(slot, 0)) for slot in slots]
         # an owner that lost a slot and has it back with its epoch may claim
         in_order, is_open = self.broker.in_order, self._handover_gate.is_open
@@ -317,7 +316,7 @@ class ClaimPlanner:
         """Plan no claim from these slots for `POSTPONE_S`, because the holder may not claim from them yet."""
         with self.changed:
             for slot in slots:
-                self.schedule.postpone(slot, monotonic_s(), POSTPONE_S)
+                self.due_times.postpone(slot, monotonic_s(), POSTPONE_S)
             self._wake_for_due()
 
     def learn(self, requests: Sequence[ClaimRequest], sent_s: float, slots: int) -> None:
@@ -336,7 +335,7 @@ class ClaimPlanner:
             for request in requests:
                 reply = request.reply
                 if not isinstance(reply, ClaimReply):
-                    self.schedule.postpone(request.slot, received_s, TROUBLE_PAUSE_S)
+                    self.due_times.postpone(request.slot, received_s, TROUBLE_PAUSE_S)
                     continue
                 now_ms = reply.now_ms
                 times.append((request.slot, reply.next_due_ms))
@@ -352,7 +351,7 @@ class ClaimPlanner:
             if replies and self._fetch_size.note(
                 asked, replies, slots
             ):  # the slots that got nothing go first next time
-                self.schedule.served(served)
+                self.due_times.served(served)
             self._note_due(times, now_ms, received_s, sent_s)
 
     def open_drained(self, requests: Sequence[ClaimRequest]) -> None:
@@ -361,10 +360,10 @@ class ClaimPlanner:
         with self.changed:
             for request in requests:
                 if self._handover_gate.is_open(request.slot, request.owner):
-                    self.schedule.hint(request.slot, 0)
+                    self.due_times.hint(request.slot, 0)
                     self.changed.notify_all()
                 else:
-                    self.schedule.postpone(request.slot, monotonic_s(), TROUBLE_PAUSE_S)
+                    self.due_times.postpone(request.slot, monotonic_s(), TROUBLE_PAUSE_S)
                     self._wake_for_due()
 
     def all_unresponsive(self) -> bool:
@@ -380,8 +379,8 @@ class ClaimPlanner:
         now_s, pause_s = monotonic_s(), max(TROUBLE_PAUSE_S, len(self._owners) / UNRESPONSIVE_SLOTS_PER_S)
         while silent := [slot for slot in slots if self.is_unresponsive(slot)]:
             for slot in silent:
-                self.schedule.postpone(slot, now_s, pause_s)
-            slots = self.schedule.due(now_s, most)
+                self.due_times.postpone(slot, now_s, pause_s)
+            slots = self.due_times.due(now_s, most)
         return slots
 
     def _without_unsettled(self, slots: Sequence[int], held: Iterable[Claim]) -> list[int]:
@@ -391,7 +390,7 @@ class ClaimPlanner:
         at_work = {claim.slot for claim in older if claim.open_rows(claim.live_rows())}
         regained &= {claim.slot for claim in older if claim.live_rows()}
         for slot in regained.intersection(slots):
-            self.schedule.postpone(slot, monotonic_s(), TROUBLE_PAUSE_S if slot in at_work else POSTPONE_S)
+            self.due_times.postpone(slot, monotonic_s(), TROUBLE_PAUSE_S if slot in at_work else POSTPONE_S)
         return [slot for slot in slots if slot not in regained]
 
     def _settled_too(self, settled: Iterable[Selection], picked: Sequence[int]) -> list[int]:
@@ -405,7 +404,7 @@ class ClaimPlanner:
     def _is_still_ours(self, slot: int, may_claim: Callable[[int, Owner], bool]) -> bool:
         if may_claim(slot, self._owners[slot]):
             return True
-        self.schedule.postpone(slot, monotonic_s(), TROUBLE_PAUSE_S)  # until we are told whose it is
+        self.due_times.postpone(slot, monotonic_s(), TROUBLE_PAUSE_S)  # until we are told whose it is
         return False
 
 

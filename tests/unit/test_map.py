@@ -20,7 +20,7 @@ QUESTIONS = {
         ("settle_nacks", "lua/libraries/settlements.lua"),
         ("roll_back", "lua/libraries/settlements.lua"),
     ],
-    "Who decides that a slot is due?": [("Schedule.due", "rmq/_claiming/schedule.py")],
+    "Who decides that a slot is due?": [("DueTimes.due", "rmq/_claiming/due_times.py")],
     "Which script moves a message to dead?": [
         ("bury", "lua/libraries/dead.lua"),
         ("expire", "lua/libraries/claims.lua"),

@@ -337,7 +337,7 @@ def test_a_look_that_took_long_does_not_spoil_what_is_known_of_redis_time(make_t
     claims.claim(1)
     planner.expect(0)
     claims.claim(1)
-    schedule, at_s = planner.schedule, monotonic_s()
+    schedule, at_s = planner.due_times, monotonic_s()
     known_ms = schedule._advance(at_s)  # pyright: ignore[reportPrivateUsage]
     proxy.delay_replies(0.3)
     planner.look()

@@ -1,4 +1,4 @@
-"""The schedule: nothing is forgotten, every slot gets its turn, and only state decides (pitfalls 25 to 27)."""
+"""The due_times: nothing is forgotten, every slot gets its turn, and only state decides (pitfalls 25 to 27)."""
 
 from __future__ import annotations
 
@@ -6,125 +6,125 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq._claiming.schedule import Schedule
+from rmq._claiming.due_times import DueTimes
 
 NOW_MS = 1_790_000_000_000
 SLOTS = st.integers(1, 40)
 
 
-def note(schedule: Schedule, slot: int, due_ms: int) -> None:
+def note(due_times: DueTimes, slot: int, due_ms: int) -> None:
     """A claim from a slot has told when it is due next; 0 for never."""
-    schedule.picked([slot])
+    due_times.picked([slot])
     if due_ms:
-        schedule.hint(slot, due_ms)
+        due_times.hint(slot, due_ms)
 
 
-def settled(slots: int, monotonic_s: float = 100.0) -> Schedule:
-    """A schedule that knows Redis' clock (`NOW_MS` at `monotonic_s`) and has nothing to do."""
-    schedule = Schedule(range(slots))
-    schedule.sync_clock(NOW_MS, monotonic_s)
+def settled(slots: int, monotonic_s: float = 100.0) -> DueTimes:
+    """A due_times that knows Redis' clock (`NOW_MS` at `monotonic_s`) and has nothing to do."""
+    due_times = DueTimes(range(slots))
+    due_times.sync_clock(NOW_MS, monotonic_s)
     for slot in range(slots):
-        note(schedule, slot, 0)
-    return schedule
+        note(due_times, slot, 0)
+    return due_times
 
 
 def test_at_first_every_slot_is_due() -> None:
-    schedule = Schedule([3, 1, 2])
-    assert schedule.due(5.0, 10) == [3, 1, 2]
-    assert schedule.wait_s(5.0, 1.0) == 0
+    due_times = DueTimes([3, 1, 2])
+    assert due_times.due(5.0, 10) == [3, 1, 2]
+    assert due_times.wait_s(5.0, 1.0) == 0
 
 
 def test_without_slots_there_is_nothing_to_do() -> None:
-    schedule = Schedule([])
-    assert schedule.due(5.0, 10) == []
-    assert schedule.wait_s(5.0, 0.7) == 0.7
+    due_times = DueTimes([])
+    assert due_times.due(5.0, 10) == []
+    assert due_times.wait_s(5.0, 0.7) == 0.7
 
 
 def test_redis_time_is_mapped_to_the_local_clock() -> None:
-    schedule = settled(1)
-    note(schedule, 0, NOW_MS + 2_500)
-    assert schedule.wait_s(100.0, 10.0) == 2.5
-    assert schedule.wait_s(101.0, 10.0) == 1.5
-    assert schedule.wait_s(100.0, 1.0) == 1.0
-    assert schedule.due(102.499, 10) == []
-    assert schedule.due(102.5, 10) == [0]
+    due_times = settled(1)
+    note(due_times, 0, NOW_MS + 2_500)
+    assert due_times.wait_s(100.0, 10.0) == 2.5
+    assert due_times.wait_s(101.0, 10.0) == 1.5
+    assert due_times.wait_s(100.0, 1.0) == 1.0
+    assert due_times.due(102.499, 10) == []
+    assert due_times.due(102.5, 10) == [0]
     # Redis' clock was set back: its word counts, nothing is early
-    schedule.sync_clock(NOW_MS, 102.5)
-    assert schedule.due(102.5, 10) == []
+    due_times.sync_clock(NOW_MS, 102.5)
+    assert due_times.due(102.5, 10) == []
 
 
 def test_a_hint_only_brings_a_slot_forward() -> None:
-    schedule = settled(3)
-    schedule.hint(0, NOW_MS + 500)
-    assert schedule.wait_s(100.0, 10.0) == 0.5
-    schedule.hint(0, NOW_MS + 900)  # later than known
-    assert schedule.wait_s(100.0, 10.0) == 0.5
-    schedule.hint(0, NOW_MS + 100)
-    assert schedule.wait_s(100.0, 10.0) == 0.1
-    schedule.hint(1, 0)
-    assert schedule.due(100.0, 10) == [1]
-    schedule.hint(99, 0)  # somebody else's
-    assert schedule.due(100.0, 10) == [1]
+    due_times = settled(3)
+    due_times.hint(0, NOW_MS + 500)
+    assert due_times.wait_s(100.0, 10.0) == 0.5
+    due_times.hint(0, NOW_MS + 900)  # later than known
+    assert due_times.wait_s(100.0, 10.0) == 0.5
+    due_times.hint(0, NOW_MS + 100)
+    assert due_times.wait_s(100.0, 10.0) == 0.1
+    due_times.hint(1, 0)
+    assert due_times.due(100.0, 10) == [1]
+    due_times.hint(99, 0)  # somebody else's
+    assert due_times.due(100.0, 10) == [1]
 
 
 def test_postponed_is_due_after_the_pause_whatever_was_known() -> None:
-    schedule = settled(2)
-    schedule.hint(0, 1)
-    schedule.postpone(0, 100.0, 0.2)
-    schedule.postpone(1, 100.0, 0.3)
-    schedule.postpone(9, 100.0, 0.3)  # not ours
-    assert schedule.due(100.19, 10) == []
-    assert schedule.due(100.2, 10) == [0]
-    assert schedule.due(100.3, 10) == [0, 1]
+    due_times = settled(2)
+    due_times.hint(0, 1)
+    due_times.postpone(0, 100.0, 0.2)
+    due_times.postpone(1, 100.0, 0.3)
+    due_times.postpone(9, 100.0, 0.3)  # not ours
+    assert due_times.due(100.19, 10) == []
+    assert due_times.due(100.2, 10) == [0]
+    assert due_times.due(100.3, 10) == [0, 1]
 
 
 def test_postponed_before_redis_has_told_its_time() -> None:
-    schedule = Schedule([0])
-    schedule.postpone(0, 100.0, 0.2)
-    assert schedule.due(100.1, 10) == []
-    assert schedule.wait_s(100.1, 10.0) == pytest.approx(0.1, abs=0.002)
-    assert schedule.due(100.21, 10) == [0]
-    schedule.sync_clock(NOW_MS, 100.1)
-    assert schedule.due(100.1, 10) == [0]
+    due_times = DueTimes([0])
+    due_times.postpone(0, 100.0, 0.2)
+    assert due_times.due(100.1, 10) == []
+    assert due_times.wait_s(100.1, 10.0) == pytest.approx(0.1, abs=0.002)
+    assert due_times.due(100.21, 10) == [0]
+    due_times.sync_clock(NOW_MS, 100.1)
+    assert due_times.due(100.1, 10) == [0]
 
 
 def test_other_slots_join_due_at_once_and_gone_ones_are_forgotten() -> None:
-    schedule = settled(3)
-    schedule.set_slots([1, 2, 7, 5])
-    assert schedule.due(100.0, 10) == [5, 7]
-    note(schedule, 0, 1)  # an answer that comes late
-    schedule.served([0, 5])
-    assert schedule.due(100.0, 10) == [7, 5]
+    due_times = settled(3)
+    due_times.set_slots([1, 2, 7, 5])
+    assert due_times.due(100.0, 10) == [5, 7]
+    note(due_times, 0, 1)  # an answer that comes late
+    due_times.served([0, 5])
+    assert due_times.due(100.0, 10) == [7, 5]
 
 
 @given(slots=SLOTS, most=st.integers(1, 16))
 def test_fairness_each_slot_has_its_turn_though_all_are_always_due(slots: int, most: int) -> None:
-    schedule = settled(slots)
+    due_times = settled(slots)
     for slot in range(slots):
-        note(schedule, slot, 1)
+        note(due_times, slot, 1)
     for _ in range(3):
         seen: list[int] = []
         for _ in range(-(-slots // most)):
-            turn = schedule.due(100.0, most)
-            schedule.served(turn)
+            turn = due_times.due(100.0, most)
+            due_times.served(turn)
             seen += turn
         assert set(seen) == set(range(slots))
 
 
 @given(slots=SLOTS, flooded=st.integers(0, 39))
 def test_fairness_a_slot_that_becomes_due_goes_before_a_flooded_one(slots: int, flooded: int) -> None:
-    schedule = settled(slots)
+    due_times = settled(slots)
     flooded %= slots
-    note(schedule, flooded, 1)
+    note(due_times, flooded, 1)
     for _ in range(3):
-        schedule.served(schedule.due(100.0, 1))
+        due_times.served(due_times.due(100.0, 1))
     for other in range(slots):
         if other != flooded:
-            schedule.hint(other, 0)
+            due_times.hint(other, 0)
     turns: list[int] = []
     for _ in range(slots):
-        turns += schedule.due(100.0, 1)
-        schedule.served(turns[-1:])
+        turns += due_times.due(100.0, 1)
+        due_times.served(turns[-1:])
     assert sorted(turns) == list(range(slots))
     assert turns[-1] == flooded
 
@@ -145,8 +145,8 @@ _STEPS = st.lists(
 @given(steps=_STEPS)
 def test_never_forgets_a_slot_and_decides_by_state_alone(steps: list[tuple[str, int, int]]) -> None:
     """Against a plain model: due is what was noted or hinted for a time that has come; asking changes nothing."""
-    schedule = Schedule(range(4))
-    schedule.sync_clock(NOW_MS, 100.0)
+    due_times = DueTimes(range(4))
+    due_times.sync_clock(NOW_MS, 100.0)
     model = dict.fromkeys(range(4), 1)
     now_ms = NOW_MS
     order = list(range(4))
@@ -156,18 +156,18 @@ def test_never_forgets_a_slot_and_decides_by_state_alone(steps: list[tuple[str, 
 
     def apply(kind: str, slot: int, number: int) -> None:
         if kind == "note":
-            note(schedule, slot, number)
+            note(due_times, slot, number)
             model.update({slot: number} if slot in model else {})
             order.sort(key=lambda other: other == slot)
         elif kind == "hint":
-            schedule.hint(slot, number)
+            due_times.hint(slot, number)
             if slot in model and (model[slot] == 0 or (number or 1) < model[slot]):
                 model[slot] = number or 1
         elif kind == "postpone":
-            schedule.postpone(slot, seconds(), number / 1000)
+            due_times.postpone(slot, seconds(), number / 1000)
             model.update({slot: now_ms + number} if slot in model else {})
         elif kind == "served" and slot in model:
-            schedule.served([slot])
+            due_times.served([slot])
             order.remove(slot)
             order.append(slot)
 
@@ -178,8 +178,8 @@ def test_never_forgets_a_slot_and_decides_by_state_alone(steps: list[tuple[str, 
         # half a millisecond on, past the rounding of the two clocks
         probe_s = seconds() + 0.0005
         expected = [slot for slot in order if 0 < model[slot] <= now_ms]
-        assert schedule.due(probe_s, 9) == schedule.due(probe_s, 9) == expected
-        assert (schedule.wait_s(probe_s, 5.0) == 0) == bool(expected)
+        assert due_times.due(probe_s, 9) == due_times.due(probe_s, 9) == expected
+        assert (due_times.wait_s(probe_s, 5.0) == 0) == bool(expected)
         times = [time for time in model.values() if time]
         longest_s = min([5.0, *((time - now_ms) / 1000 for time in times)])
-        assert schedule.wait_s(probe_s, 5.0) <= max(0.0, longest_s) + 0.002
+        assert due_times.wait_s(probe_s, 5.0) <= max(0.0, longest_s) + 0.002

@@ -14,7 +14,7 @@ STALE_ENTRIES = 64
 """Number of entries beyond twice the slots at which the heap of times is rebuilt."""
 
 
-class Schedule:
+class DueTimes:
     """The due times of a consumer's slots, as epoch milliseconds of Redis, mapped to a monotonic clock.
 
     `_due_ms` has the valid times. The heap of times only finds the slots that have become due: each new time adds an
