@@ -100,7 +100,7 @@ class Actions:
                 typed = name in TYPED
                 return self._pages.render(
                     request, "confirm.html", action=name, fields=fields, question=question, typed=typed,
-                    verb=VERBS[name],
+                    verb="Cancel message" if name == "cancel" else name.partition("-")[0].capitalize(),
                     name=form.get("topic", ""), back=_local(form.get("back", "/")), wrong=bool(form.get("confirm")),
                 )  # fmt: skip
             kind, text = action(form, actor)
@@ -272,15 +272,6 @@ MOST_FIELDS = 120
 
 MOST_COUNTED, PAGE = 10_000, 1_000
 """Number up to which matching messages are counted before an action, and of those that are read at once."""
-
-VERBS = {
-    "cancel-selected": "Cancel", "promote-selected": "Promote", "redrive-selected": "Redrive",
-    "purge-dead-selected": "Purge", "cancel-matching": "Cancel",
-    "cancel": "Cancel message", "purge-dead": "Purge", "redrive-all": "Redrive", "redrive-group": "Redrive",
-    "purge-all-dead": "Purge", "purge": "Purge", "purge-group": "Purge",
-    "remove-schedule": "Remove",
-}  # fmt: skip
-"""Labels of the confirmation buttons."""
 
 ASKED = {
     "cancel": "Cancel {message} in topic {topic}?",

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from rmq import Topic, TopicType, Whereabouts
+from rmq import ListenerInfo, RunningHandler, Topic, TopicType, Whereabouts, WorkerInfo
 from rmq.dashboard.background import Jobs
 from rmq.dashboard.charts import GROUP_METRICS, METRICS, by_metric, heat
 from rmq.dashboard.listing import PLACES as SECTIONS
@@ -58,8 +58,8 @@ SLOT_ROWS = 16
 """Number of slots that a table shows at a time."""
 
 
-MOST_TOPICS = 50
-"""Maximum number of topics of which the errors of dead messages are counted."""
+MOST_TOPICS, MOST_RUNNING = 50, 50
+"""Maximum number of topics of which the errors of dead messages are counted, and of running handlers on their page."""
 
 MOST_SLOTS, MOST_SEARCH_S = 4_096, 3.0
 """Maximum number of slots in which a content is searched, a few µs of Redis each, and the time for it in seconds."""
@@ -204,19 +204,21 @@ class Views:
         return self._pages.render(request, "group.html", **values, **_part_of(request, rows))
 
     def entries(self, request: Request) -> Response:
-        """Show the entries of a stream, the newest first, or those that a group has not read yet, the oldest first."""
+        """Show the entries of a stream, the newest first, or those that a group has not read or acked, oldest first."""
         now, query = self._reader.topic_now(request.path_params["name"]), request.query_params
         stream, group, last = self._reader.client.stream(now.topic), query.get("group", ""), query.get("before")
-        if group:
-            found = stream.unread(group, PAGE + 1)
+        held = {(each.slot, each.id): each for each in stream.pending(group, limit=PAGE + 1)} if "held" in query else {}
+        if "held" in query:
+            rows = [entry for slot, entry_id in held if (entry := stream.get(entry_id, slot)) is not None]
+        elif group:
+            rows = [*stream.unread(group, PAGE + 1)]
         else:
-            found = stream.range(last=f"({last}" if last else None, newest_first=True, limit=PAGE + 1)
-        rows = list(found)
-        values: dict[str, Any] = {"topic": now.topic, "group": group, "rows": rows[:PAGE], "more": len(rows) > PAGE}
-        values["groups"] = [each.group for each in now.groups]
+            rows = [*stream.range(last=f"({last}" if last else None, newest_first=True, limit=PAGE + 1)]
+        now_ms = now.stream.slots[0].now_ms if now.stream else 0
         return self._pages.render(
-            request, "entries.html", now_ms=now.stream.slots[0].now_ms if now.stream else 0, **values
-        )
+            request, "entries.html", topic=now.topic, group=group, rows=rows[:PAGE], more=len(rows) > PAGE, held=held,
+            groups=[each.group for each in now.groups], now_ms=now_ms,
+        )  # fmt: skip
 
     def slot(self, request: Request) -> Response:
         """Show a slot: its figures, its owner, and its next messages."""
@@ -230,8 +232,9 @@ class Views:
         return self._pages.render(request, "slot.html", topic=topic, owner=owner, **values)
 
     def workers(self, request: Request) -> Response:
-        """Show the processes with running listeners."""
-        return self._pages.render(request, "workers.html", workers=self._reader.workers())
+        """Show the processes with running listeners, and the handlers that run longest."""
+        workers = self._reader.workers()
+        return self._pages.render(request, "workers.html", workers=workers, running=_running(workers)[:MOST_RUNNING])
 
     def worker(self, request: Request) -> Response:
         """Show a process: its listeners, running handlers and slots."""
@@ -240,7 +243,7 @@ class Views:
         if worker is None:
             text = f"There is no worker {name}: it has stopped, or has not reported for a minute. See the page Workers."
             return self._pages.render(request, "error.html", 404, heading="Worker not found", text=text)
-        return self._pages.render(request, "worker.html", worker=worker, ranges=_ranges)
+        return self._pages.render(request, "worker.html", worker=worker, ranges=_ranges, running=_running([worker]))
 
     def schedules(self, request: Request) -> Response:
         """List the schedules, first those that fail or are late: when they are due next, when they last ran."""
@@ -410,6 +413,13 @@ def _range(request: Request) -> str:
     return chosen if chosen in RANGES else "1h"
 
 
+def _running(workers: Sequence[WorkerInfo]) -> list[tuple[int, WorkerInfo, ListenerInfo, RunningHandler]]:
+    """Return the running handlers with their running times now, ms, the longest first."""
+    pairs = [(worker, each) for worker in workers for each in worker.listeners]
+    rows = [(one.running_ms + worker.silent_ms, worker, each, one) for worker, each in pairs for one in each.running]
+    return sorted(rows, key=lambda row: -row[0])
+
+
 def _slots_of(name: str, owners: Mapping[int, str]) -> str:
     """Return an owner's slots as ranges: `0-3, 7`."""
     return _ranges(slot for slot, owner in owners.items() if owner == name)
@@ -463,9 +473,8 @@ def _messages_of(reader: Reader, content: str) -> Results:
 def _entries_of(reader: Reader, content: str) -> list[Result]:
     """Return the entries of streams with a content that handlers have by the workers' last reports."""
     rows: list[Result] = []
-    groups = [(worker, each) for worker in reader.workers() for each in worker.listeners if each.group]
-    for worker, each in groups:
-        held = (one.running_ms + worker.silent_ms for one in each.running if one.content == shown(content, 100))
-        more = f"of {each.topic} @ {each.group}, handled for {{}} by {worker.name}"
-        rows += [Result("entry", content, f"/worker/{quote(worker.name)}", more.format(span(ms))) for ms in held]
+    for ms, worker, each, one in _running(reader.workers()):
+        if each.group and one.content == shown(content, 100):
+            more = f"of {each.topic} @ {each.group}, handled for {span(ms)} by {worker.name}"
+            rows.append(Result("entry", content, f"/worker/{quote(worker.name)}", more))
     return rows

@@ -377,6 +377,10 @@ def test_a_group_of_a_stream(open_page: Open, client: RmqClient, shop: dict[str,
         expect(cells.nth(2)).to_have_text("2")
         expect(cells.nth(5)).to_contain_text(" ago")
         expect(page.locator("#consumers tbody th")).to_have_text("one")
+        page.get_by_role("link", name="held entries").click()
+        expect(page.locator("tbody th")).to_have_text(["event:0", "event:1"])
+        expect(page.locator("tbody tr").first).to_contain_text(" ago by one")
+        assert violations(page) == []
     assert page.request.get(f"/topic/{topic.name}/group/nobody").status == 404
 
 

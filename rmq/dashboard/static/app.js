@@ -38,6 +38,7 @@ async function refresh() {
     for (const part of document.querySelectorAll("[data-live]")) {
       const other = fresh.getElementById(part.id);
       const held = part.contains(document.activeElement) || part.matches(":hover") && part.querySelector(".tip");
+      if (other && part.querySelector("details[open]")) other.querySelector("details")?.setAttribute("open", "");
       if (other && !held) part.replaceWith(document.adoptNode(other));
     }
     localTimes();
