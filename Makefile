@@ -69,9 +69,11 @@ $(SPARK): $(CORE)
 	$(INSTALL) --editable '.[spark-local]'
 	@touch $@
 
+# Beside it, the bytecode of the tests is written, which each worker would else make for itself in a fresh clone.
 $(CLASSES): $(DEV)
-	@$(BIN)/python -m tests.support.spark_classes >$(VENV)/spark-classes.log 2>&1 || { tail -n 3 $(VENV)/spark-classes.log; \
-		echo 'No archive of the classes of Spark: its tests start without one, and take longer.'; }
+	@$(BIN)/python -m pytest --collect-only -qq >/dev/null 2>&1 & \
+		$(BIN)/python -m tests.support.spark_classes >$(VENV)/spark-classes.log 2>&1 || { tail -n 3 $(VENV)/spark-classes.log; \
+		echo 'No archive of the classes of Spark: its tests start without one, and take longer.'; }; wait
 	@touch $@
 
 demo: $(DEMO)  ## Draw real pictures of a day of real orders, about 25 seconds; they are in build/demo

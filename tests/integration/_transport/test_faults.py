@@ -29,7 +29,7 @@ from rmq import (
 )
 from rmq.errors import MemoryFullError, RedisUnavailableError, ReplyLostError, RmqError, SendError
 from tests.support.clients import drain, left_in, stats_of, texts
-from tests.support.core import Message, ScriptLibrary
+from tests.support.core import Message, default_scripts
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer
 from tests.support.sides import Side
@@ -88,7 +88,7 @@ def topic(server: RedisServer, direct: RmqClient) -> Iterator[Topic]:
 
 def load_scripts(server: RedisServer) -> None:
     """Load all scripts, so that a fault meets a script's reply and not the server's word that it lacks the script."""
-    library = ScriptLibrary()
+    library = default_scripts()
     with redis.Redis(port=server.port) as raw:
         for name in library.names():
             raw.script_load(library.text(name))
