@@ -48,10 +48,11 @@ def pytest_collection() -> None:
     _measuring.collecting()
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> None:
-    """Turn coverage on or off for a test and its fixtures."""
-    _measuring.testing(item.path)
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Turn coverage on or off for a test, its fixtures and its processes."""
+    with _measuring.testing(item.path):
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
