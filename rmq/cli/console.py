@@ -13,8 +13,9 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, is_dataclass
+from difflib import get_close_matches
 from operator import attrgetter, methodcaller
 from typing import Annotated, Any, Concatenate, ParamSpec, TextIO, TypeAlias, TypeVar, cast, get_args
 
@@ -29,7 +30,7 @@ from typer.models import OptionInfo, ParameterInfo
 from rmq import DeadMessage, FoundMessage, JsonFormatter, RmqClient, Topic, TopicType
 from rmq.cli.parsing import with_own_parser
 from rmq.cli.settings_file import SERVICES, variable_of
-from rmq.errors import EnsembleMismatchError, FencedError, InvalidValueError, RmqError
+from rmq.errors import EnsembleMismatchError, FencedError, InvalidValueError, RmqError, UnknownTopicError
 from rmq.spi import URL_VARIABLE, chosen_url, safe_lines, shown
 
 FAILED, BAD_INPUT = 1, 2
@@ -211,7 +212,18 @@ class Session:
         self.err.print(Text(f"rmq: {shown(str(error), _MOST_ERROR_CHARACTERS)}", style="red"), soft_wrap=True)
         if isinstance(error, EnsembleMismatchError) or (isinstance(error, FencedError) and not error.epoch):
             self.note(f"`rmq adopt {error.topic}` shows which ensembles own its slots; with --from it moves the slots")
+        unknown = error if isinstance(error, UnknownTopicError) else error.__cause__
+        if isinstance(unknown, UnknownTopicError) and (similar := self._similar(unknown.topic or "")):
+            self.note(f"did you mean {similar[0]}?")
         return typer.Exit(BAD_INPUT if isinstance(error, InvalidValueError) else FAILED)
+
+    def _similar(self, topic: str) -> list[str]:
+        """Return the name of the registered topic that is most like a name that was not found, if any is like it."""
+        with suppress(RmqError):
+            if not chosen_url(self.options.url).temporary:
+                with RmqClient(self.options.url, deadline_s=1.0) as client:
+                    return get_close_matches(topic, [each.name for each in client.topics()], 1)
+        return []
 
     @contextmanager
     def progress(self, what: str, total: int | None) -> Generator[Callable[[int], None]]:

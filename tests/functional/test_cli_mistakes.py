@@ -173,3 +173,18 @@ def test_a_named_send_that_breaks_off_is_repeated_as_a_whole(
     said = "; 500 were accepted: all before 'b'; "
     assert cli(*args, code=1).err.endswith(f"{said}continue at 'b'\n")
     assert cli(*args, "--once", "day 1", code=1).err.endswith(f"{said}send the whole input again with --once 'day 1'\n")
+
+
+def test_a_name_that_is_nearly_right_is_corrected(cli: Cli, client: RmqClient, make_topic: MakeTopic) -> None:
+    name = client.producer(make_topic(TopicType.PRIORITY)).topic.name
+    assert cli("peek", name[:-1], code=1).err.endswith(f"did you mean {name}?\n")
+    assert cli("send", name[:-1], "a", "--priority", "20", code=2).err.endswith(f"did you mean {name}?\n")
+    assert "did you mean" not in cli("peek", "quite-another-name", code=1).err
+    assert cli("reschedule", name, "a", code=2).err == "rmq: give one of --in, --at and --priority\n"
+
+
+def test_a_client_of_the_module_is_named(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "shop_with_client.py").write_text("import rmq\nclient = rmq.RmqClient()\n")
+    err = cli("worker", "shop_with_client:clint", code=2).err
+    assert "no attribute 'clint'; did you mean shop_with_client:client?" in err

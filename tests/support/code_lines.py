@@ -31,7 +31,7 @@ CEILINGS = {
     "rmq/_transport": 2_430,
     "rmq/adapters": 370,
     "rmq/aio": 1_610,
-    "rmq/cli": 3_570,
+    "rmq/cli": 3_590,
     "rmq/dashboard": 1_570,
     "rmq/demo": 1_190,
     "rmq/metrics": 390,

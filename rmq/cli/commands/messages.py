@@ -159,6 +159,8 @@ def reschedule(
         at: New due time.
         priority: The new priority.
     """
+    if [due_in, at, priority].count(None) != 2:
+        raise InvalidValueError("give one of --in, --at and --priority")
 
     def act(control: Control) -> ControlResult:
         moment = None if at is None else moment_at(at)

@@ -136,7 +136,7 @@ def _definition(client: RmqClient, name: str, kind: TopicType | None, slots: int
     except UnknownTopicError as error:
         if kind is None:
             reason = str(error).partition(";")[0]
-            raise InvalidValueError(f"{reason}; give --type (and --slots, 1 by default) to register it") from None
+            raise InvalidValueError(f"{reason}; give --type (and --slots, 1 by default) to register it") from error
         return Topic(name, kind, slots=1 if slots is None else slots)
     if kind is None and slots is None:
         return known

@@ -167,7 +167,10 @@ def create_topic(
 
 
 def change_topic(session: Session, topic: TopicName, bounds: MergeBounds, **options: Any) -> None:
-    """Change settings of a topic. Running processes use them after a restart; --max-rate applies at once."""
+    """Change settings of a topic. Running processes use them after a restart; --max-rate applies at once.
+
+    Type and slots cannot be changed: delete the topic with --forget, and create it again.
+    """
     changes, kept = _chosen(options)
     if not changes and not kept and not bounds.given():
         raise InvalidValueError("nothing to change: give at least one setting, such as --lease 2m")

@@ -204,7 +204,9 @@ def load_client(target: str) -> RmqClient:
         try:
             found = getattr(found, part)
         except AttributeError:
-            raise InvalidValueError(f"module {module_name} has no attribute {attribute!r}") from None
+            clients = [f"{module_name}:{name}" for name, each in vars(found).items() if isinstance(each, RmqClient)]
+            hint = f"; did you mean {' or '.join(clients)}?" if clients else ""
+            raise InvalidValueError(f"module {module_name} has no attribute {attribute!r}{hint}") from None
     if callable(found) and not isinstance(found, type):
         with _user_code(f"{target}() failed", RmqError):
             found = cast("Callable[[], object]", found)()

@@ -7,7 +7,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from rmq import ControlResult, ImmediateRetry, PriorityMessage, RmqClient, Topic, TopicType, WhenFull
+from rmq import (
+    ControlResult,
+    ImmediateRetry,
+    PriorityMessage,
+    RmqClient,
+    StreamMessage,
+    Topic,
+    TopicType,
+    WhenFull,
+)
+from rmq.errors import TopicDeletedError
 from tests.support.topologies import RedisClusterServers
 from tests.support.waiting import wait_until
 
@@ -85,3 +95,23 @@ def test_workers(client: RmqClient, cluster: RedisClusterServers) -> None:
         wait_until(lambda: len(reader.workers()) == 1)
         client.stop()
         assert reader.workers() == []
+
+
+@pytest.mark.parametrize("kind", [TopicType.PRIORITY, TopicType.STREAM])
+def test_a_topic_is_deleted_on_all_nodes(client: RmqClient, cluster: RedisClusterServers, kind: TopicType) -> None:
+    topic = Topic(f"gone{os.getpid()}{kind.name}", kind, slots=16)
+    messages = [
+        PriorityMessage(f"item:{n}", 100) if kind is TopicType.PRIORITY else StreamMessage(f"item:{n}")
+        for n in range(99)
+    ]
+    with RmqClient(cluster.url) as living:
+        producer = living.producer(topic)
+        producer.send_many(messages)
+        if kind is TopicType.STREAM:
+            client.stream(topic).add_group("billing", "all")
+        assert client.delete_topic(topic.name, force=True).messages == 99
+        for message in messages[:20]:
+            with pytest.raises(TopicDeletedError):
+                producer.send(message)
+        assert client.producer(topic).send_many(messages).new == 99
+        producer.send(messages[0])
