@@ -131,8 +131,9 @@ test-docker: $(DEV)  ## docker-compose.yml and the image, where a Docker engine 
 chaos: $(DEV)  ## Worker processes under faults, on 3 + 3 Redis and 3 ZooKeepers, about 8 minutes
 	$(call record,chaos) $(BIN)/python -m benchmarks.chaos
 
-campaign: $(DEV)  ## Half an hour of processes under 200 seeded faults; writes docs/records/campaign.md; CAMPAIGN_FLAGS="--seed 2"
+campaign: $(DEV)  ## Twice half an hour of processes under 200 seeded faults, with owners in ZooKeeper and in Redis; writes docs/records/campaign.md; CAMPAIGN_FLAGS="--seed 2"
 	$(call record,campaign) $(BIN)/python -m tests.campaign --json benchmarks/results/campaign.json --page docs/records/campaign.md $(CAMPAIGN_FLAGS)
+	$(call record,campaign-redis) $(BIN)/python -m tests.campaign --owners redis --json benchmarks/results/campaign-redis.json --page docs/records/campaign.md $(CAMPAIGN_FLAGS)
 
 histories: $(DEV)  ## Random histories with faults on one Redis and on a cluster; HISTORY_FLAGS="--minutes 10"
 	$(call record,histories-alone) $(BIN)/python -m tests.histories --server alone $(HISTORY_FLAGS)

@@ -1,7 +1,7 @@
 """Runs a campaign, judges it, and writes down what came of it.
 
     python -m tests.campaign --minutes 30 --seed 1
-    python -m tests.campaign --hours 4
+    python -m tests.campaign --hours 4 --owners redis
     python -m tests.campaign --minutes 2 --faults 10 --only "worker killed" failover
 
 The exit code is 1 if anything was lost, unexpected, duplicated without a cause, at once without an excuse, early,
@@ -53,6 +53,7 @@ def main() -> int:
         only=options.only,
         soak=bool(options.hours),
         before=options.before,
+        owners=options.owners,
     )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # servers and processes end, too
     warnings.simplefilter("ignore")  # kazoo warns of a chroot that the workers create
@@ -113,6 +114,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--brief", action="store_true", help="short faults, and no elections in Redis")
     parser.add_argument("--recovery", type=float, default=5.0, help="seconds beyond the session without an owner")
     parser.add_argument("--before", help="commit of the release before; its newest tag, or half a day ago, by default")
+    parser.add_argument("--owners", choices=("zookeeper", "redis"), default="zookeeper", help="what keeps the owners")
     parser.add_argument("--keep", type=Path, help="keep events and logs in this folder, which must be new or empty")
     parser.add_argument("--again", type=Path, help="only judge once more what a run with this --keep left, into --json")
     parser.add_argument("--json", type=Path, help="where to write the result")
@@ -134,6 +136,7 @@ def _document(settings: Settings, outcome: Outcome) -> dict[str, Any]:
             "session_s": SESSION_S,
             "recovery_s": settings.recovery_s,
             "elections": not settings.brief,
+            "owners": settings.owners,
         },
         **_judged(verdict),
         "faults": dict(sorted(outcome.faults.items())),

@@ -52,7 +52,8 @@ class OtherFaults:
 
     def settle(self) -> None:
         """Wait until the next fault may begin."""
-        self._stage.wait_led()
+        if self._stage.zookeeper.servers:
+            self._stage.wait_led()
         self._stage.wait_owned()
 
     def kill_worker(self, chance: random.Random) -> str:
@@ -69,9 +70,11 @@ class OtherFaults:
         return self._pause(place, chance.choice((1.0,) if self._brief else (1.0, LEASE_S * 1.5, LEASE_S * 2.5)))
 
     def cut_worker(self, chance: random.Random) -> str:
-        """Cut the first worker from Redis, from ZooKeeper, or from both."""
+        """Cut the first worker from Redis, from ZooKeeper if there is one, or from both."""
         place = self._crew.workers[0]
-        what = chance.choice(("Redis", "ZooKeeper", "Redis and ZooKeeper"))
+        what = chance.choice(
+            ("Redis", "ZooKeeper", "Redis and ZooKeeper") if self._stage.zookeeper.servers else ("Redis",)
+        )
         length_s = chance.choice((1.0,) if self._brief else (1.0, LEASE_S * 1.5))
         links = self._links(what)
         from_s = now_s()
@@ -217,4 +220,4 @@ class OtherFaults:
             self._stage.journal.trouble(cause.replace("worker", "producer"), f"pid {sender.pid}", from_s, to_s)
 
     def _zookeeper(self, cause: str, from_s: float) -> None:
-        self._stage.journal.trouble(cause, "zookeeper", from_s)
+        self._stage.journal.trouble(cause, "keeper", from_s)

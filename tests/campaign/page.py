@@ -9,13 +9,14 @@ from benchmarks.support.rendering import number, table
 from tests.histories.judge import KINDS
 
 Document = dict[str, Any]
-MARKED = re.compile(r"(<!-- benchmark: campaign -->\n).*?(<!-- end -->)", re.DOTALL)
 PROMISES = (*KINDS, "not accounted for", "left over")
 
 
 def render(page: str, document: Document) -> str:
-    """Return the page with the result in place of an earlier one."""
-    return MARKED.sub(lambda match: f"{match[1]}\n{section(document)}\n\n{match[2]}", page)
+    """Return the page with the result in place of an earlier one with the same keeper."""
+    name = "campaign-redis" if document["settings"].get("owners") == "redis" else "campaign"
+    marked = re.compile(rf"(<!-- benchmark: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+    return marked.sub(lambda match: f"{match[1]}\n{section(document)}\n\n{match[2]}", page)
 
 
 def section(document: Document) -> str:

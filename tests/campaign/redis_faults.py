@@ -169,7 +169,7 @@ class RedisFaults:
         return "all nodes were restarted, one after the other"
 
     def _trouble(self, cause: str, shard: int, from_s: float) -> None:
-        self._stage.journal.trouble(cause, f"shard {shard}", from_s)
+        self._shards.trouble(cause, shard, from_s)
 
     def _wait_writable(self, server: RedisServer) -> None:
         end_s = now_s() + 30

@@ -12,7 +12,7 @@ import redis
 
 from tests.campaign.topics import topics
 from tests.histories.journal import Journal, now_s
-from tests.support.core import slot_keys
+from tests.support.core import OWNERS_KEYS, slot_keys
 from tests.support.servers import RedisServer
 from tests.support.topologies import RedisClusterServers
 from tests.support.waiting import wait_until
@@ -22,6 +22,9 @@ NODE_TIMEOUT_MS = 2_000
 SETTLE_S = 90.0
 ASK_AGAIN_S = 7.0
 """Redis gives up a failover that was asked for after 5 s."""
+
+AWAY = frozenset({"redis master killed", "redis frozen", "redis failover", "disk full"})
+"""Troubles in which a shard writes nothing."""
 
 _CONFIG = ("repl-backlog-size 64mb", "auto-aof-rewrite-min-size 16mb", "maxmemory-policy noeviction")
 _LOOK_EVERY_S = 0.2
@@ -34,15 +37,17 @@ class Shards:
         journal: Where moves and failovers are written down.
         elections: Whether the nodes elect a new master by themselves; else the campaign names it.
         disk: Folder for the data of the first node, if it is a small disk.
+        keeps_owners: Whether it keeps the owners of slots, too.
     """
 
-    def __init__(self, journal: Journal, elections: bool, disk: Path | None) -> None:
+    def __init__(self, journal: Journal, elections: bool, disk: Path | None, *, keeps_owners: bool) -> None:
         self._journal = journal
         self.elections = elections
         self.cluster = RedisClusterServers(SHARDS, 1, config=_CONFIG)
         if disk is not None:
             self._move_data(self.cluster.servers[0], disk)
         self._pairs = self._paired()
+        self._keeper = self._shard_of(OWNERS_KEYS["nodes"]) if keeps_owners else None
         self.masters = [pair[0] for pair in self._pairs]
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -66,12 +71,21 @@ class Shards:
 
     def shard_of(self, topic: str, slot: int) -> int:
         """Return which shard holds a slot."""
-        owner = self.cluster.owner(slot_keys(topic, slot).store)
+        return self._shard_of(slot_keys(topic, slot).store)
+
+    def _shard_of(self, key: str) -> int:
+        owner = self.cluster.owner(key)
         return next(number for number, pair in enumerate(self._pairs) if owner in pair)
 
     def note(self, topic: str, slot: int, shard: int) -> None:
         """Write down which shard holds a slot from now on."""
         self._journal.write("shard", now_s(), topic, slot, shard)
+
+    def trouble(self, cause: str, shard: int, from_s: float) -> None:
+        """Write down a trouble that ends now; of the keeper, too, where the shard keeps the owners, and was away."""
+        self._journal.trouble(cause, f"shard {shard}", from_s)
+        if shard == self._keeper and cause in AWAY:
+            self._journal.trouble(f"{cause}: owners without a leader", "keeper", from_s)
 
     def settle(self) -> None:
         """Wait until each shard has one master, whose replica has all that it has."""
@@ -146,7 +160,7 @@ class Shards:
                     before = self.masters[shard]
                     if len(found) == 1 and found[0] is not before:
                         self.masters[shard] = found[0]
-                        self._journal.trouble("redis failover", f"shard {shard}", well_s[shard])
+                        self.trouble("redis failover", shard, well_s[shard])
                     if len(found) == 1:
                         well_s[shard] = now_s()
 

@@ -36,7 +36,7 @@ class Stage:
 
     Attributes:
         shards: Redis.
-        zookeeper: ZooKeeper.
+        zookeeper: ZooKeeper; no servers where Redis keeps the owners.
         links: The ways of the first worker and the first producer to each server.
         crew: Workers and producers.
         disk: The small disk under the first Redis node, if there is one.
@@ -84,7 +84,9 @@ def small_disk() -> Iterator[Path | None]:
 
 
 @contextmanager
-def stage(path: Path, folder: Path, chance: random.Random, per_second: float, elections: bool) -> Iterator[Stage]:
+def stage(
+    path: Path, folder: Path, chance: random.Random, per_second: float, *, elections: bool, owners: str
+) -> Iterator[Stage]:
     """Start servers and processes, and wait until all slots have an owner.
 
     Args:
@@ -93,12 +95,13 @@ def stage(path: Path, folder: Path, chance: random.Random, per_second: float, el
         chance: Draws the seeds of the processes.
         per_second: Messages a second of all producers together.
         elections: Whether Redis' nodes elect new masters by themselves.
+        owners: What keeps the owners of slots: `zookeeper` or `redis`.
     """
-    journal = Journal(path)
+    journal, in_redis = Journal(path), owners == "redis"
     with ExitStack() as stack:
         disk = stack.enter_context(small_disk())
-        zookeeper = stack.enter_context(ZooKeeperEnsemble(servers=3, tick_ms=TICK_MS))
-        shards = Shards(journal, elections, disk)
+        zookeeper = stack.enter_context(ZooKeeperEnsemble(servers=0 if in_redis else 3, tick_ms=TICK_MS))
+        shards = Shards(journal, elections, disk, keeps_owners=in_redis)
         stack.callback(shards.stop)
         servers = (*shards.servers, *zookeeper.servers)
         links = {server.port: stack.enter_context(Link(server.port)) for server in servers}

@@ -168,6 +168,17 @@ def take(queue: DelayedQueue, handling: Handling, ended: threading.Event) -> Non
             ended.wait(0.2)
 
 
+def new_coordinator(options: dict[str, Any]) -> Coordinator:
+    """Return what keeps the owners of slots: ZooKeeper, or Redis where no hosts are given."""
+    hosts, name = options["hosts"], options["name"]
+    if hosts:
+        chroot = options["chroot"]
+        return Coordinator(hosts, name, chroot=chroot, session_timeout_s=SESSION_S, drain_timeout_s=DRAIN_S)
+    keeper: Any = importlib.import_module("rmq._ownership.redis_keeper")
+    url = importlib.import_module("rmq._transport.urls").parse_url(options["url"])
+    return keeper.RedisCoordinator(url, rmq.RedisOwners(SESSION_S, name, drain_timeout_s=DRAIN_S))
+
+
 def main() -> None:
     options: dict[str, Any] = json.loads(sys.argv[1])
     logging.basicConfig(
@@ -181,8 +192,7 @@ def main() -> None:
     sleep_by_select()
     journal = Journal(options["journal"])
     handling = Handling(journal, options["seed"])
-    hosts, name, chroot = options["hosts"], options["name"], options["chroot"]
-    coordinator = Coordinator(hosts, name, chroot=chroot, session_timeout_s=SESSION_S, drain_timeout_s=DRAIN_S)
+    coordinator = new_coordinator(options)
     ended = threading.Event()
     columns = hasattr(rmq, "DeliveryColumns")
     with suppress(ImportError):  # the release before has it elsewhere

@@ -19,10 +19,22 @@ MESSAGES, FAULTS = 4_000, 12
 
 
 @pytest.mark.timeout(600)
-def test_a_small_campaign_breaks_no_promise(tmp_path: Path):
+@pytest.mark.parametrize("owners", ["zookeeper", "redis"])
+def test_a_small_campaign_breaks_no_promise(owners: str, tmp_path: Path):
     result = tmp_path / "campaign.json"
     # how long a slot may be without an owner is for a machine that has nothing else to do: here it may take long
-    options = ["--messages", MESSAGES, "--faults", FAULTS, "--minutes", 0.4, "--brief", "--no-spark"]
+    options = [
+        "--messages",
+        MESSAGES,
+        "--faults",
+        FAULTS,
+        "--minutes",
+        0.4,
+        "--brief",
+        "--no-spark",
+        "--owners",
+        owners,
+    ]
     options += ["--recovery", 60, "--keep", tmp_path / "events", "--json", result]
     command = [sys.executable, "-m", "tests.campaign", *map(str, options)]
     # the release before, which runs in it, is not this one, and its processes take five times as long

@@ -31,7 +31,7 @@ class Rules:
 
     Attributes:
         lease_s: The lease of all topics.
-        session_s: ZooKeeper's session timeout; 0.0 where there is no ZooKeeper.
+        session_s: The keeper's session timeout; 0.0 where slots have no owners.
         recovery_s: How long beyond it a slot may be without an owner.
         folding: Topics in which the last, or the first, of several sends stands for all of them; in all other topics
             each send is delivered by itself, or as an item.
@@ -237,7 +237,7 @@ def duplicated(view: _View, verdict: Verdict) -> Iterator[Violation]:
 def _cause(view: _View, first: Run, second: Run, send: Send | None) -> str | None:
     """Return why a send came again: the last trouble before it, of its worker, of the way it was sent, or of servers.
 
-    ZooKeeper's troubles are a cause only where the worker gave up the slot.
+    The keeper's troubles are a cause only where the worker gave up the slot.
     """
     since_s, until_s = view.story.claimed_s(first) - CLOCKS_S, second.start_s
     own = list(view.between(f"pid {first.pid}", since_s, until_s))
@@ -249,7 +249,7 @@ def _cause(view: _View, first: Run, second: Run, send: Send | None) -> str | Non
         return twice
     met = list(view.shards_met(first, since_s, until_s))
     if not met and view.left(first, since_s, until_s):
-        met = list(view.between("zookeeper", since_s, until_s))
+        met = list(view.between("keeper", since_s, until_s))
     return _last(met) if met else None
 
 

@@ -14,7 +14,7 @@ Span = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """The longest time in which a slot had no owner, without the times in which ZooKeeper did not serve."""
+    """The longest time in which a slot had no owner, without the times in which the keeper did not serve."""
 
     from_s: float
     to_s: float
@@ -28,10 +28,11 @@ def unowned(story: Story) -> dict[Slot, Gap]:
     """Return (topic, slot) -> the longest gap while slots had to be owned.
 
     A process that is stopped or dead owns nothing, whatever it wrote down last. One that drains a slot still owns it.
-    Nobody can own anything while ZooKeeper has no leader: such a time ends one gap and begins another.
+    Nobody can own anything while the keeper of the owners, a ZooKeeper or a shard of Redis, has no leader: such a time
+    ends one gap and begins another.
     """
     still = {who: _spans_of(story, who) for who in {each.who for each in story.troubles}}
-    away = sorted(still.get("zookeeper", []))
+    away = sorted(still.get("keeper", []))
     drained = _drained(story)
     found: dict[Slot, Gap] = {}
     for key, events in story.owners.items():

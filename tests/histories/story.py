@@ -69,7 +69,7 @@ class Trouble:
 
     Attributes:
         cause: Its name, for example `worker killed`.
-        who: `pid 123`, `shard 0` or `zookeeper`.
+        who: `pid 123`, `shard 0` or `keeper`.
         from_s: Its beginning.
         to_s: Its end; infinite for a process that was killed.
     """

@@ -71,7 +71,7 @@ FOLDED = ("try 10 9 b2 fold c3 i3", "sent 10.1 b2 - -", "begin 11.4 2 r3 fold 0 
         pytest.param("duplicated", (*GOOD, *AGAIN, "trouble failover shard_1 12 13"), id="another shard's trouble"),
         pytest.param("duplicated", (*GOOD, *AGAIN, "trouble failover shard_0 7 8"), id="a trouble before the claim"),
         pytest.param(
-            "duplicated", (*GOOD, *AGAIN, "trouble election zookeeper 12 13"), id="ZooKeeper, and no slot left"
+            "duplicated", (*GOOD, *AGAIN, "trouble election keeper 12 13"), id="ZooKeeper, and no slot left"
         ),
         pytest.param(
             "duplicated", (*GOOD, *AGAIN, "trouble producer_cut pid_9 10 10.5"), id="a trouble of a send that had ended"
@@ -91,7 +91,7 @@ FOLDED = ("try 10 9 b2 fold c3 i3", "sent 10.1 b2 - -", "begin 11.4 2 r3 fold 0 
         pytest.param("without an owner", (*GOOD, "trouble worker_paused pid_1 20 29.1"), id="stopped for too long"),
         pytest.param(
             "without an owner",
-            (*GOOD, "leaves 20 1 each 0", "trouble zookeeper_without_a_leader zookeeper 21 30", "owns 39.1 2 each 0"),
+            (*GOOD, "leaves 20 1 each 0", "trouble zookeeper_without_a_leader keeper 21 30", "owns 39.1 2 each 0"),
             id="taken too late after ZooKeeper came back",
         ),
     ],
@@ -105,7 +105,7 @@ def test_the_judge_finds(kinds: str, lines: tuple[str, ...]):
     [
         (KILLED, "worker killed"),
         ("trouble failover shard_0 12 13", "failover"),
-        ("trouble without_a_leader zookeeper 19 25", "without a leader"),
+        ("trouble without_a_leader keeper 19 25", "without a leader"),
         ("trouble producer_cut pid_9 10 10.5", "producer cut: sent twice"),
         ("trouble failover shard_0 10 10.5", "failover: sent twice"),
     ],
