@@ -1,6 +1,7 @@
 """Runs a member's rounds in ZooKeeper, and publishes a snapshot of its ownership for other threads.
 
-The snapshot is replaced as a whole, so that other threads read it without a lock.
+The snapshot is replaced as a whole, so that other threads read it without a lock. They read its deadline first, which
+is set after it: so none takes slots of a session that has ended together with the deadline of a later one.
 """
 
 from __future__ import annotations
@@ -59,14 +60,14 @@ class Rounds:
 
     def owned(self) -> Mapping[SlotKey, Ownership]:
         """Return the slots from which this worker may claim now."""
-        view = self._view
-        return view.owned if view.breaks == self._breaks and monotonic_s() < self._deadline_s else _NONE
+        deadline_s, view = self._deadline_s, self._view
+        return view.owned if view.breaks == self._breaks and monotonic_s() < deadline_s else _NONE
 
     def still_owner(self, ownership: Ownership) -> bool:
         """Return whether no other worker can own the slot yet."""
-        view = self._view
+        deadline_s, view = self._deadline_s, self._view
         held = view.held.get((ownership.topic, ownership.slot)) == ownership.epoch
-        return held and view.ensemble == ownership.ensemble and monotonic_s() < self._deadline_s
+        return held and view.ensemble == ownership.ensemble and monotonic_s() < deadline_s
 
     def revoking(self) -> frozenset[SlotKey]:
         """Return the revoked slots, which are to be drained."""
@@ -166,15 +167,15 @@ class Rounds:
     def _publish(self, breaks: int) -> None:
         """Publish a snapshot of the state, read when the connection had broken `breaks` times."""
         before, machine, ensemble = self._view, self._machine, self._member.ensemble or ""
+        view = before
         with self.lock:
-            self._deadline_s = machine.deadline_s
-            if (machine.revision, breaks, ensemble) == (before.revision, before.breaks, before.ensemble):
-                return
-            owned = {key: Ownership(*key, epoch, ensemble) for key, epoch in machine.owned(monotonic_s()).items()}
-            view = _View(
-                MappingProxyType(owned), machine.epochs(), machine.revoking(), breaks, ensemble, machine.revision
-            )
+            if (machine.revision, breaks, ensemble) != (before.revision, before.breaks, before.ensemble):
+                owned = {key: Ownership(*key, epoch, ensemble) for key, epoch in machine.owned(monotonic_s()).items()}
+                view = _View(
+                    MappingProxyType(owned), machine.epochs(), machine.revoking(), breaks, ensemble, machine.revision
+                )
             self._view = view
+            self._deadline_s = machine.deadline_s
         if (before.owned, before.revoking) != (view.owned, view.revoking):
             self._notify()
 

@@ -137,7 +137,25 @@ def test_a_redis_that_is_gone_breaks_the_connection_and_resumes_the_session() ->
         watched.keeper._connections.close()
 
 
-def test_who_hears_that_its_session_has_ended_owns_nothing_at_once() -> None:
+def test_an_idle_worker_calls_twice_in_a_sixth_of_its_timeout_and_changes_nothing(redis_url: str) -> None:
+    """With the default timeout of 10 s, 1.2 calls a second; the second call looks at a few of its nodes again."""
+    coordinator: Any = RedisCoordinator(parse_url(redis_url), RedisOwners(600))
+    rounds, keeper = coordinator._rounds, coordinator._keeper
+    wait_until(rounds.step)
+    coordinator.register_topic("t", '{"slots":40,"version":4,"min_reader":4}')
+    coordinator.consume("t", 40)
+    wait_until(lambda: rounds.step() and len(coordinator.owned()) == 40)
+    assert rounds.step()
+    number, run, calls = keeper.known, keeper._connections.run, list[Any]()
+    keeper._connections.run = lambda call: calls.append(call) or run(call)
+    assert all(rounds.step() for _ in range(10))
+    assert len(calls) == 2 * 10
+    assert keeper.known == number
+    assert rounds.pause_s() == pytest.approx(600 / 6, abs=1)
+    keeper.stop()
+
+
+def owns_nothing_once_its_session_has_ended() -> None:
     """Also not while it drains; but a connection that breaks says nothing about the session."""
     with RedisServer(["appendonly yes"]) as server:
         coordinator: Any = RedisCoordinator(parse_url(server.url), RedisOwners(60))
@@ -171,6 +189,23 @@ def test_who_hears_that_its_session_has_ended_owns_nothing_at_once() -> None:
         assert not step()
         assert (coordinator.owned(), coordinator.still_owner(owned)) == ({}, False), "said to who would resume it"
         coordinator._keeper._connections.close()
+
+
+def test_who_hears_that_its_session_has_ended_owns_nothing_at_once() -> None:
+    owns_nothing_once_its_session_has_ended()
+
+
+@pytest.mark.parametrize(
+    ("path", "old"),
+    [
+        ("rmq._ownership.redis_keeper:RedisKeeper._call", "self._ended()"),
+        ("rmq._ownership.rounds:Rounds.session_ended", "self._deadline_s = self._machine.deadline_s"),
+    ],
+)
+def test_a_slot_that_is_kept_after_the_session_is_found(path: str, old: str) -> None:
+    place, name, _ = resolved(path)
+    with mock.patch.object(place, name, edited(path, [(old, "pass")])), pytest.raises(AssertionError):
+        owns_nothing_once_its_session_has_ended()
 
 
 def machine_that_owns() -> WorkerMachine:

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from rmq._model.times import monotonic_s
 from rmq._ownership.documents import LEADER, WorkerDocument
 from rmq._ownership.machine import WorkerMachine
 from rmq._ownership.member import Member
-from rmq._ownership.requests import Create, Reply, Request
+from rmq._ownership.requests import UNKNOWN, Create, Reply, Request
 from rmq._ownership.rounds import Rounds
 from rmq.errors import CoordinationError
 from tests.support.simulated_zookeeper import SimulatedZooKeeper
@@ -20,12 +21,13 @@ SESSION_S = 9.0
 
 
 class Client:
-    """A connection to a simulated ZooKeeper that lets nobody lead."""
+    """A connection to a simulated keeper; `meanwhile` is called once before a reply."""
 
     name = "ZooKeeper"
     session_timeout_s = SESSION_S
 
-    def __init__(self) -> None:
+    def __init__(self, *, may_lead: bool = True) -> None:
+        self.may_lead, self.meanwhile = may_lead, lambda: None
         self._nodes = SimulatedZooKeeper(SESSION_S)
         self.session = self._nodes.connect(None, 0.0)
 
@@ -34,14 +36,19 @@ class Client:
     def carry_out(
         self, session: int, requests: Sequence[Request], heard: Callable[[float], None] | None = None
     ) -> list[Reply]:
-        if any(isinstance(each, Create) and each.path == LEADER for each in requests):
+        if session != self.session:
+            return [UNKNOWN] * len(requests)
+        if not self.may_lead and any(isinstance(each, Create) and each.path == LEADER for each in requests):
             raise CoordinationError("no right to lead")
-        return [self._nodes.carry_out(each, session, lambda: None) for each in requests]
+        replies = [self._nodes.carry_out(each, session, lambda: None) for each in requests]
+        meanwhile, self.meanwhile = self.meanwhile, lambda: None
+        meanwhile()
+        return replies
 
 
 def test_a_round_that_fails_tells_that_slots_wait_for_marks() -> None:
     """They were given up to five seconds later: who gives them sleeps until it is told."""
-    client: Any = Client()
+    client: Any = Client(may_lead=False)
     member = Member("w", WorkerDocument({}), WorkerMachine(SESSION_S, 5.0), lambda: 0.0)
     member.transaction_ids.gated = True
     told: list[Any] = []
@@ -50,3 +57,56 @@ def test_a_round_that_fails_tells_that_slots_wait_for_marks() -> None:
         with pytest.raises(CoordinationError):
             rounds.step()
     assert told == [(client.session, 0)], "once for a connection"
+
+
+class Watched(Rounds):
+    """Rounds between whose reads and writes of their snapshot another thread runs."""
+
+    meanwhile: list[Callable[[], object]]
+
+    def __getattribute__(self, name: str) -> Any:
+        value = super().__getattribute__(name)
+        if name in ("_view", "_deadline_s"):
+            self._let_run()
+        return value
+
+    def __setattr__(self, name: str, value: object) -> None:
+        super().__setattr__(name, value)
+        if name in ("_view", "_deadline_s"):
+            self._let_run()
+
+    def _let_run(self) -> None:
+        called, self.meanwhile = self.__dict__.get("meanwhile", []), []  # it does not interrupt itself
+        for each in called:
+            each()
+        self.meanwhile += called
+
+
+@pytest.mark.parametrize("asked", ["while it is published", "in a round that did not hear of it"])
+def test_whose_session_has_ended_is_no_owner_at_any_time(asked: str) -> None:
+    """Another thread hears of the end while a reply of before is on its way, and the round counts it as contact."""
+    client: Any = Client()
+    member = Member("w", WorkerDocument({"t": 1}), WorkerMachine(SESSION_S, 5.0), monotonic_s)
+    member.definitions = {"t": b'{"slots":1,"version":4,"min_reader":4}'}
+    rounds = Watched(client, member, lambda: None, threading.RLock())
+    for _ in range(2):
+        assert rounds.step()
+    (ownership,), session = rounds.owned().values(), client.session
+    assert rounds.still_owner(ownership)
+    said: list[bool] = []
+
+    def end() -> None:
+        client.session = None
+        rounds.session_ended()
+        rounds.meanwhile = [lambda: said.append(rounds.still_owner(ownership))]
+
+    if asked == "while it is published":
+        end()
+        member.machine.contacted(session, monotonic_s())
+        rounds.meanwhile = [lambda: rounds._publish(0)]
+        said.append(rounds.still_owner(ownership))
+    else:
+        client.meanwhile = end
+        rounds.step()
+    assert said
+    assert not any(said)
