@@ -1,9 +1,9 @@
 """Worker processes under faults, with traffic running: who owned what, what ran at once, what was lost.
 
-    python -m benchmarks.chaos [--servers cluster|single] [--json FILE] [--only NAME ...]
+    python -m benchmarks.chaos [--servers cluster|single] [--owners zookeeper|redis] [--json FILE] [--only NAME ...]
 
-`cluster`: 3 Redis masters with 3 replicas and 3 ZooKeeper servers; `single`: one of each. 4 worker processes, 2 topics
-of 64 slots. Workers write a ledger outside Redis; `tests/support/ledger.py` finds in it what must not be. The exit code
+`cluster`: 3 Redis masters with 3 replicas and 3 ZooKeeper servers; `single`: one of each; with owners in Redis there is
+no ZooKeeper. 4 worker processes, 2 topics of 64 slots. Workers write a ledger outside Redis; `tests/support/ledger.py` finds in it what must not be. The exit code
 is 1 if anything was lost, ran twice at once without an excuse, or was without an owner for too long.
 """
 
@@ -71,9 +71,10 @@ class Case:
 class Servers:
     """What a run needs, started at once."""
 
-    def __init__(self, kind: str, stack: ExitStack) -> None:
+    def __init__(self, kind: str, owners: str, stack: ExitStack) -> None:
         several = kind == "cluster"
-        self.zookeeper = stack.enter_context(ZooKeeperEnsemble(servers=3 if several else 1, tick_ms=TICK_MS))
+        number = 0 if owners == "redis" else 3 if several else 1
+        self.zookeeper = stack.enter_context(ZooKeeperEnsemble(servers=number, tick_ms=TICK_MS))
         self.cluster = stack.enter_context(RedisClusterServers(masters=3, replicas=1)) if several else None
         if self.cluster:
             self.cluster.take_for_dead_after()
@@ -88,11 +89,12 @@ class Servers:
         for timeouts in (0.5, 2.0, 5.0):
             yield Case(f"stopped for {timeouts:g} session timeouts", scenarios.stopped(timeouts))
             yield Case(f"stopped for {timeouts:g}, long lease", scenarios.stopped(timeouts), lease_s=LONG_LEASE_S)
-        if self.cluster:
+        if len(self.links) > 1:
             yield Case("ZooKeeper leader killed", scenarios.zookeeper_leader_killed(self.zookeeper))
-        yield Case("ZooKeeper away for 30 s", scenarios.quorum_lost(self.zookeeper, 30.0))
-        cut = scenarios.cut_from_zookeeper(list(self.links), "w0", 4 * SESSION_S)
-        yield Case("cut from ZooKeeper", cut, links=self.links)
+        if self.links:
+            yield Case("ZooKeeper away for 30 s", scenarios.quorum_lost(self.zookeeper, 30.0))
+            cut = scenarios.cut_from_zookeeper(list(self.links), "w0", 4 * SESSION_S)
+            yield Case("cut from ZooKeeper", cut, links=self.links)
         yield Case("cut from Redis", scenarios.cut_from_redis(4 * SESSION_S))
         if self.cluster:
             for what, lag_s in (("Redis master killed", 0.0), ("Redis master killed behind a slow replica", 0.8)):
@@ -157,6 +159,7 @@ def main() -> None:
     """Run the cases, print and write what came of them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--servers", choices=("cluster", "single"), default="cluster")
+    parser.add_argument("--owners", choices=("zookeeper", "redis"), default="zookeeper", help="what keeps the owners")
     parser.add_argument("--json", type=Path, help="where to write the reports")
     parser.add_argument("--keep", type=Path, help="where to keep ledgers and logs")
     parser.add_argument("--only", nargs="*", default=[], help="names of scenarios, or how they begin")
@@ -169,7 +172,7 @@ def main() -> None:
     reports: list[Report] = []
     failed = False
     with ExitStack() as stack:
-        servers = Servers(options.servers, stack)
+        servers = Servers(options.servers, options.owners, stack)
         for number, case in enumerate(servers.cases()):
             if options.only and not any(case.name.startswith(name) for name in options.only):
                 continue
@@ -186,7 +189,7 @@ def main() -> None:
             failed = failed or bool(wrong)
             print(f"{case.name}: {'; '.join(wrong) or 'good'}\n  {report.to_json()}", flush=True)
     if options.json:
-        settings = {"servers": options.servers, "session_s": SESSION_S}
+        settings = {"servers": options.servers, "owners": options.owners, "session_s": SESSION_S}
         settings |= {"lease_s": LEASE_S, "long_lease_s": LONG_LEASE_S}
         result = {"benchmark": "chaos", "machine": machine(), "settings": settings}
         options.json.write_text(json.dumps({**result, "reports": [asdict(each) for each in reports]}, indent=1) + "\n")

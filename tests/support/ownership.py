@@ -194,6 +194,7 @@ class Rig:
         durability: str = "memory",
         stop_s: float = 10.0,
     ) -> None:
+        self.hosts = hosts
         self.session_s = session_s
         self.topics = list(topics)
         self.slots = [(topic.name, slot) for topic in topics for slot in range(topic.slots)]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from tests.support.core import slot_keys
+from tests.support.core import OWNERS_KEYS, slot_keys
 from tests.support.link import Link
 from tests.support.ownership import Rig
 from tests.support.servers import RedisServer
@@ -177,7 +177,7 @@ def cut_from_redis(seconds: float) -> Callable[[Rig], Measured]:
 
 
 def redis_master_killed(servers: RedisClusterServers, lag_s: float = 0.0) -> Callable[[Rig], Measured]:
-    """A master dies, its replica takes over. The dead one comes back at the end, as a replica.
+    """A master dies, its replica takes over: that of the owners, where Redis has them. It comes back as a replica.
 
     Args:
         servers: The cluster.
@@ -185,7 +185,7 @@ def redis_master_killed(servers: RedisClusterServers, lag_s: float = 0.0) -> Cal
     """
 
     def scenario(rig: Rig) -> Measured:
-        key = slot_keys(rig.topics[0].name, 0).store
+        key = slot_keys(rig.topics[0].name, 0).store if rig.hosts else OWNERS_KEYS["nodes"]
         master = servers.owner(key)
         replica = next(server for server in servers.servers if _follows(server, master))
         if lag_s:

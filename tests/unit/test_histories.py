@@ -70,9 +70,7 @@ FOLDED = ("try 10 9 b2 fold c3 i3", "sent 10.1 b2 - -", "begin 11.4 2 r3 fold 0 
         pytest.param("duplicated", (*GOOD, *AGAIN, "trouble worker_killed pid_3 12 inf"), id="a stranger's trouble"),
         pytest.param("duplicated", (*GOOD, *AGAIN, "trouble failover shard_1 12 13"), id="another shard's trouble"),
         pytest.param("duplicated", (*GOOD, *AGAIN, "trouble failover shard_0 7 8"), id="a trouble before the claim"),
-        pytest.param(
-            "duplicated", (*GOOD, *AGAIN, "trouble election keeper 12 13"), id="ZooKeeper, and no slot left"
-        ),
+        pytest.param("duplicated", (*GOOD, *AGAIN, "trouble election keeper 12 13"), id="ZooKeeper, and no slot left"),
         pytest.param(
             "duplicated", (*GOOD, *AGAIN, "trouble producer_cut pid_9 10 10.5"), id="a trouble of a send that had ended"
         ),
