@@ -3,8 +3,9 @@
     python -m benchmarks.chaos [--servers cluster|single] [--owners zookeeper|redis] [--json FILE] [--only NAME ...]
 
 `cluster`: 3 Redis masters with 3 replicas and 3 ZooKeeper servers; `single`: one of each; with owners in Redis there is
-no ZooKeeper. 4 worker processes, 2 topics of 64 slots. Workers write a ledger outside Redis; `tests/support/ledger.py` finds in it what must not be. The exit code
-is 1 if anything was lost, ran twice at once without an excuse, or was without an owner for too long.
+no ZooKeeper. 4 worker processes, 2 topics of 64 slots. Workers write a ledger outside Redis; `tests/support/ledger.py`
+finds in it what must not be. The exit code is 1 if anything was lost, ran twice at once without an excuse, or was
+without an owner for too long.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ CASES = WRITERS | READERS | {"keeper": (TopicType.FIXED_TIME, keep)}
 def test_every_script_has_a_case() -> None:
     # the scripts of stream topics have theirs in test_stream_scripts, those of the history in test_history,
     # those of streaming queries in test_spark_scripts, the others in files of their names
-    elsewhere = ("stream_", "history_", "spark_", "take_", "registry_")
+    elsewhere = ("stream_", "history_", "spark_", "take_", "registry_", "delete_topic")
     assert {script_of(name) for name in CASES} == {
         name for name in scripts_under_test().names() if not name.startswith(elsewhere)
     }

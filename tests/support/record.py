@@ -54,9 +54,7 @@ RUNS = {
     "chaos": Run("make chaos", "worker processes keep the promises under faults, on 3 + 3 Redis and 3 ZooKeepers"),
     "chaos-redis": Run("make chaos", "the same with owners in Redis, on 3 + 3 Redis"),
     "campaign": Run("make campaign", "the same under a seeded plan of faults: [figures](campaign.md)"),
-    "campaign-redis": Run(
-        "make campaign", "the same with owners in Redis: [figures](campaign.md#with-owners-in-redis)"
-    ),
+    "campaign-redis": Run("make campaign", "the same with owners in Redis: [figures](campaign.md)"),
     "bench": Run("make bench", "the figures of [benchmarks](benchmarks.md)"),
     "bench-peers": Run("make bench-peers", "the figures beside other queues"),
     "bench-rivals": Run("make bench-rivals", "what other [merging queues](merging_rivals.md) lose"),
