@@ -34,14 +34,12 @@ def unmeasured() -> Iterator[None]:
 class Measuring:
     """Coverage of this process, which is off while tests are collected, and in those that hold the scripts to a model.
 
-    What such a test runs of `rmq` are the calls of scripts, which the integration tests run, too. Those also run what the
-    processes of `PROCESSES` do: programs of pages, and workers that are killed or cut off.
+    What such a test runs of `rmq` are the calls of scripts, which the integration tests make, too. These also run what
+    the processes of `PROCESSES` do: programs of pages, and workers that are killed or cut off.
     """
 
     FOLDERS = (("tests", "lua"), ("tests", "models"), ("tests", "stateful"))
-    PROCESSES = [
-        f"test_{name}" for name in "fan_out kill nights ownership recipes recurring_page redis_owners tutorial".split()
-    ]
+    PROCESSES = "fan_out kill nights ownership recipes recurring_page redis_owners tutorial"
 
     def __init__(self) -> None:
         module = sys.modules.get("coverage")
@@ -59,7 +57,7 @@ class Measuring:
     def testing(self, path: Path) -> AbstractContextManager[None]:
         """Turn it on or off for a test of this file."""
         self._switch(not any(pair in self.FOLDERS for pair in pairwise(path.parts)))
-        return unmeasured() if path.stem in self.PROCESSES else nullcontext()
+        return unmeasured() if path.stem.removeprefix("test_") in self.PROCESSES.split() else nullcontext()
 
     def _switch(self, on: bool) -> None:
         if self._coverage is not None and on is not self._on:
