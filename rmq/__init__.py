@@ -21,8 +21,15 @@ from rmq._broker.registry import Definitions, UnreadableTopic
 from rmq._claiming.consumer import Consumer, poll_all
 from rmq._io.observers import Observer, Observers
 from rmq._listening.adaptive_limit import Adaptive
-from rmq._listening.discovery import listener, scan, scheduled
-from rmq._listening.listener import HandlerDecorator, Listener, ListenerOptions, ScheduleOptions
+from rmq._listening.listener import (
+    HandlerDecorator,
+    Listener,
+    ListenerOptions,
+    ScheduleOptions,
+    listener,
+    scan,
+    scheduled,
+)
 from rmq._model.claims import DeliveryColumns
 from rmq._model.codecs import Codec, EncryptedCodec, JsonCodec, MsgpackCodec, ZstdCodec
 from rmq._model.deliveries import Delivery

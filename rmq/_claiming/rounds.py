@@ -15,7 +15,7 @@ from rmq._model.deliveries import Claim, Delivery
 from rmq._model.outcomes import ACKED, RELEASED, Outcome, Verb
 from rmq._model.replies import ClaimedRows, ClaimReply, Owner
 from rmq._model.retry import draw_jitter
-from rmq._model.topic_types import TopicType
+from rmq._model.settings import TopicType
 from rmq.errors import RmqError
 
 CLAIM_WEIGHT, MOST_WEIGHT = 25, 1_000

@@ -19,7 +19,7 @@ from zlib import crc32
 
 from rmq._model.merging import Collect, Merge, PriorityRule, Sliding
 from rmq._model.records import ITEMS, MAX_WHOLE, Record, fold, read_record, write_record
-from rmq._model.topic_types import TopicType
+from rmq._model.settings import TopicType
 from rmq._model.topics import Topic
 
 Fields: TypeAlias = tuple[bytes, ...]

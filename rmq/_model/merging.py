@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any, TypeAlias, cast
 
 from rmq._model.settings import (
+    TopicType,
     check_flag,
     check_whole,
     json_of,
@@ -18,7 +19,6 @@ from rmq._model.settings import (
     settings_of,
 )
 from rmq._model.times import Duration, duration_ms
-from rmq._model.topic_types import TopicType
 from rmq.errors import InvalidTopicError, InvalidValueError
 
 MAX_ITEMS = 100_000

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, cast
 
 from rmq._model.display import brief
 from rmq._model.records import setters_of
+from rmq._model.settings import TopicType
 from rmq._model.times import (
     MAX_DUE_MS,
     MAX_DURATION_MS,
@@ -28,7 +29,6 @@ from rmq._model.times import (
     moment_of,
     number_ms,
 )
-from rmq._model.topic_types import TopicType
 from rmq.errors import InvalidMessageError, InvalidValueError
 
 Payload: TypeAlias = str | bytes

@@ -18,9 +18,8 @@ from rmq._model.messages import Message
 from rmq._model.retry import ExponentialRetry, ImmediateRetry, LadderRetry, RetryPolicy, retry_from_json
 from rmq._model.schema import SCHEMA_VERSION, Document, new_document, read_document
 from rmq._model.scores import MAX_AGED_PRIORITY, MAX_SCORE, STAMP, Ties
-from rmq._model.settings import check_flag, is_number, json_of, set_duration, settings_of
+from rmq._model.settings import TopicType, WhenFull, check_flag, is_number, json_of, set_duration, settings_of
 from rmq._model.times import MAX_DURATION_MS, Duration, duration_ms
-from rmq._model.topic_types import TopicType, WhenFull
 from rmq._model.typed import MessageOptions, OtherT, PayloadClass, PayloadT, Typed
 from rmq.errors import InvalidTopicError, InvalidValueError, UnreadableDocumentError, UnreadableTopicError
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 from rmq._model.codecs import HIDDEN, Codec, Decoder, Encoder, EncryptedCodec, Finite, JsonCodec, is_payload_class
 from rmq._model.merging import Max, Merge, Min, Sum
 from rmq._model.messages import MESSAGE_TYPES, JoinMessage, Message
+from rmq._model.settings import TopicType
 from rmq._model.times import Duration, Instant
-from rmq._model.topic_types import TopicType
 from rmq.errors import InvalidMessageError, InvalidTopicError, InvalidValueError, PayloadError
 
 if TYPE_CHECKING:

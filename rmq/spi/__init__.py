@@ -42,9 +42,8 @@ from rmq._admin.history import minute_of, minute_of_stream, sum_of
 from rmq._broker.keys import sample_commands
 from rmq._broker.registry import differences
 from rmq._io.secret_files import read_secret
-from rmq._listening.discovery import topics_in
 from rmq._listening.inline_runner import InlineRunner
-from rmq._listening.listener import HandlerT, Listener, listener_decorator, scheduled_decorator
+from rmq._listening.listener import HandlerT, Listener, listener_decorator, scheduled_decorator, topics_in
 from rmq._listening.timetable import ScheduleRunner
 from rmq._model.display import counted, safe_lines, shown, span
 from rmq._model.entries import check_group, id_key

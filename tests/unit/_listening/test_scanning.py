@@ -14,7 +14,7 @@ from rmq.errors import InvalidValueError, RmqError
 TOPIC = Topic("t", TopicType.RANGE_MERGE, slots=4)
 
 DECLARE = """
-from rmq._listening.discovery import listener
+from rmq._listening.listener import listener
 from rmq import Topic, TopicType
 topic = Topic({name!r}, TopicType.RANGE_MERGE, slots=4)
 
