@@ -12,8 +12,8 @@ from pathlib import Path
 from tests.simulation.campaign import PORTION, Sum, Wish, outcomes
 from tests.simulation.plan import Limits
 
-HOUR = Limits(length_s=3_600.0, workers=10, sends_per_s=1.0, faults=120, sparse=0.0, slow=0.0)
-SLOW = Limits(slow=1.0)
+HOUR = Limits(length_s=3_600.0, workers=10, sends_per_s=1.0, faults=120, sparse=0.0, slow=0.0, scheduled=0.0)
+SLOW, SCHEDULED = Limits(slow=1.0, scheduled=0.0), Limits(scheduled=1.0)
 
 
 def main() -> int:
@@ -23,6 +23,7 @@ def main() -> int:
     parser.add_argument("--hour", action="store_true", help="an hour of ten workers each, instead of about a minute")
     parser.add_argument("--long", action="store_true", help="6 to 24 hours with little to do each")
     parser.add_argument("--slow", action="store_true", help="slow handlers beside idle workers in economy, each")
+    parser.add_argument("--scheduled", action="store_true", help="workers that run schedules, each")
     parser.add_argument("--shrink", action="store_true", help="make the plan of a failing seed small, and print it")
     parser.add_argument("--lines", action="store_true", help="print all that happens")
     parser.add_argument("--jobs", type=int, default=1, help="processes that share the seeds, 1 by default")
@@ -30,7 +31,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="a JSON file that tells the result, renewed as the seeds go on")
     options = parser.parse_args()
     seeds = range(options.seed, options.seed + options.seeds)
-    limits = HOUR if options.hour else SLOW if options.slow else Limits()
+    limits = HOUR if options.hour else SLOW if options.slow else SCHEDULED if options.scheduled else Limits()
     wish = Wish(seeds, limits, options.shrink, options.lines, options.long)
     began_s, total = time.monotonic(), Sum()
     for seed, outcome in outcomes(wish, options.jobs):

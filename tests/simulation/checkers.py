@@ -8,6 +8,7 @@ from itertools import chain, pairwise
 from tests.histories.judge import Violation, at_once
 from tests.simulation.history import FOREVER_S, PATIENCE_S, History, Run, Sent, clock_s, ms_of
 from tests.simulation.plan import SUM_WINDOW_MS
+from tests.simulation.schedule_checkers import schedule_missing, schedule_repeated, schedule_wrong
 from tests.simulation.steps import Hold
 from tests.simulation.world import START_S
 from tests.support.core import id_key
@@ -303,7 +304,7 @@ def fenced(history: History) -> Iterator[Violation]:
 
 CHECKERS: tuple[Callable[[History], Iterator[Violation]], ...] = (
     lost, unexpected, duplicated, counted_twice, overlap, stolen, late_begin, serial, fenced, early, order, fifo,
-    starved, held_up,
+    starved, held_up, schedule_missing, schedule_wrong, schedule_repeated,
 )  # fmt: skip
 
 

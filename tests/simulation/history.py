@@ -103,6 +103,29 @@ class Trouble:
     to_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class ScheduleMark:
+    """A change of a schedule that succeeded at last.
+
+    Attributes:
+        name: Name of the schedule.
+        what: `put`, `older`, `remove` or `run`.
+        from_ms: Redis' time before it: nothing was late then, except for a run by hand.
+        to_ms: Redis' time after it.
+        every_ms: The interval from then on; 0 except for `put`.
+        catch_up: Whether each missed time is sent.
+        done: Whether the last call changed something. If it did not, the reply to an earlier one may have been lost.
+    """
+
+    name: str
+    what: str
+    from_ms: int
+    to_ms: int
+    every_ms: int
+    catch_up: bool
+    done: bool
+
+
 @dataclass
 class History:
     """All of it.
@@ -114,6 +137,7 @@ class History:
         troubles: In no order.
         moves: When which processes stopped, started, or met with a trouble of their sessions: slots may pass to others
             then, and a handler that outlasts its drain time loses what it has.
+        marks: Changes of schedules, in the order of their times.
         dead: Topic and content of what is dead at the end.
         holds: When contents stood in prepare, by topic and content; not of streams. `held_in` has the same
             by topic and slot.
@@ -127,6 +151,7 @@ class History:
     runs: list[Run] = field(default_factory=list[Run])
     troubles: list[Trouble] = field(default_factory=list[Trouble])
     moves: list[tuple[float, str]] = field(default_factory=list[tuple[float, str]])
+    marks: list[ScheduleMark] = field(default_factory=list[ScheduleMark])
     dead: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     holds: dict[tuple[str, str], list[Hold]] = field(default_factory=dict[tuple[str, str], list[Hold]])
     held_in: dict[tuple[str, int], list[Hold]] = field(default_factory=dict[tuple[str, int], list[Hold]])

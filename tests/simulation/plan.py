@@ -32,8 +32,8 @@ SPARSE = 1 / 50
 
 SPARSE_LENGTH_S, SPARSE_SENDS_PER_S, SPARSE_WORKERS = 3_600.0, 0.02, 2
 
-SLOW = 1 / 10
-"""So many plans have slow handlers beside idle workers; see `slow_plan`."""
+SLOW, SCHEDULED = 1 / 10, 1 / 20
+"""So many plans have slow handlers beside idle workers, or schedules; see `slow_plan` and `scheduled_plan`."""
 
 ECONOMY = 0.9
 """In so many sparse plans the workers idle in economy."""
@@ -76,6 +76,7 @@ class TopicPlan:
         """Return its definition; of a delayed queue the one that the queue registers."""
         type_ = {
             "fixed": TopicType.FIXED_TIME,
+            "ticks": TopicType.FIXED_TIME,
             "delayed": TopicType.FIXED_TIME,
             "priority": TopicType.PRIORITY,
             "stream": TopicType.STREAM,
@@ -142,6 +143,27 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
+class SchedulePlan:
+    """A schedule: its name, its interval in ms, which some versions double, and whether it catches up."""
+
+    name: str
+    every_ms: int
+    catch_up: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleChange:
+    """What becomes of a schedule, and when: `change`, `older` (a lower version is put), `remove`, `run` (by hand).
+
+    Whatever it is, one that was removed is put again.
+    """
+
+    at_s: float
+    what: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """All that happens; what the scheduler and the network draw follows from the seed, too.
 
@@ -161,6 +183,7 @@ class Plan:
         economy: Whether the workers idle in economy.
         long: Whether it is sparse, and lasts for many hours.
         slow: Whether most handlers are quick, and few of them take much longer than a lease.
+        schedules: The schedules, and `schedule_changes` what becomes of them, by time.
     """
 
     seed: int
@@ -178,11 +201,19 @@ class Plan:
     economy: bool = False
     long: bool = False
     slow: bool = False
+    schedules: tuple[SchedulePlan, ...] = ()
+    schedule_changes: tuple[ScheduleChange, ...] = ()
 
     @property
     def kind(self) -> str:
         """Its kind, as the sums of a campaign tell them apart."""
-        kinds = {"long": self.long, "slow": self.slow, "sparse": self.sparse, "harsh": self.harsh}
+        kinds = {
+            "scheduled": bool(self.schedules),
+            "long": self.long,
+            "slow": self.slow,
+            "sparse": self.sparse,
+            "harsh": self.harsh,
+        }
         return next((name for name, holds in kinds.items() if holds), "usual")
 
     def described(self) -> str:
@@ -190,7 +221,8 @@ class Plan:
         settings = f"yields {self.yields:g}, scripts loaded: {self.warm}, ZooKeeper: {self.owned}"
         settings += f", sends replicated: {self.replicated}, economy: {self.economy}"
         lines = [f"seed {self.seed}: {self.length_s:g} s, {settings}"]
-        lines += [f"  {each}" for each in (*self.topics, *self.workers, *self.sends, *self.faults)]
+        lines += [f"  {each}" for each in (*self.topics, *self.workers, *self.schedules, *self.schedule_changes)]
+        lines += [f"  {each}" for each in (*self.sends, *self.faults)]
         return "\n".join(lines)
 
 
@@ -206,6 +238,7 @@ class Limits:
     owned: float = 0.35
     sparse: float = SPARSE
     slow: float = SLOW
+    scheduled: float = SCHEDULED
     fault_kinds: tuple[str, ...] = field(
         default=(
             "cut",

@@ -84,7 +84,8 @@ def seeds_until_found(bug: Plant, first: int, most: int = MOST_SEEDS) -> tuple[i
     """Return after how many seeds from `first` on a bug is found, and by which check; `None` where it is not."""
     with planted(bug) as scripts, Runner(scripts) as runner:
         for number in range(most):
-            outcome = runner.run(plan_of(first + number, Limits()))
+            limits = Limits(scheduled=1.0) if bug.scheduled else Limits(scheduled=0.0)
+            outcome = runner.run(plan_of(first + number, limits))
             if outcome.violations:
                 return number + 1, str(outcome.violations[0])
     return None, ""

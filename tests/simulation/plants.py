@@ -15,11 +15,17 @@ class Plant:
         name: What goes wrong, in words.
         python: Path of a function, as `module:Class.method`, text to replace in it, text to put there.
         lua: The same for the scripts; see `tests.mutants`.
+        scheduled: Whether only plans with schedules can find it.
     """
 
     name: str
     python: tuple[Edit, ...] = ()
     lua: tuple[Edit, ...] = ()
+    scheduled: bool = False
+
+
+def _schedules(name: str, *edits: Edit) -> Plant:
+    return Plant(name, python=edits, scheduled=True)
 
 
 def _python(name: str, *edits: Edit) -> Plant:
@@ -33,6 +39,7 @@ def _lua(name: str, *edits: Edit) -> Plant:
 LEASES, HANDLERS = "rmq._claiming.leases", "rmq._listening.handler_invoker:HandlerInvoker"
 THREAD, EXCHANGE = "rmq._listening.worker:Worker", "rmq._transport.exchange:Exchange"
 CONNECTIONS = "rmq._transport.connections:Connections"
+RUNNER, SCHEDULES = "rmq._listening.timetable:ScheduleRunner", "rmq._admin.schedules:Schedules"
 
 OWNERSHIP = "rmq._ownership"
 
@@ -157,4 +164,47 @@ PLANTS = (
         ("rmq._claiming.claim_planner:HandoverGate.open_drained", "if not size.in_flight:", "if True:"),
     ),
     _lua("older owners are let in", ("check_fence", "if mine < owner then", "if false then")),
+    # schedules
+    _schedules(
+        "a schedule is released before its send",
+        (f"{RUNNER}._run", "producer.send(", "delivery.mark(Outcome(Verb.RELEASE, due_ms=next_ms)); producer.send("),
+        (
+            f"{RUNNER}.__call__",
+            "delivery.mark(self._run(",
+            "(lambda run: delivery.outcome or delivery.mark(run))(self._run(",
+        ),
+        (f"{RUNNER}._put_off", "delivery.mark(", "delivery.outcome or delivery.mark("),
+    ),
+    _schedules(
+        "the next time of a schedule is computed from the worker's clock",
+        (
+            f"{RUNNER}._run",
+            "now_ms, due_ms, fields = delivery.claimed_ms,",
+            "now_ms, due_ms, fields = delivery.claimed_ms + 90_000,",
+        ),
+    ),
+    _schedules(
+        "a registration moves the due time although nothing changed",
+        (
+            f"{SCHEDULES}._standing",
+            "there.to_fields() == schedule.to_fields()",
+            "there.to_json() == schedule.to_json()",
+        ),
+    ),
+    _schedules(
+        "a lower version of a schedule replaces a higher one",
+        (f"{SCHEDULES}._standing", "if there.outranks(schedule) else", "if schedule.outranks(there) else"),
+    ),
+    _schedules(
+        "the due time of a schedule is forgotten when a worker dies",
+        (f"{RUNNER}._run", "due_ms = min(filter(", "due_ms = now_ms or min(filter("),
+    ),
+    _schedules(
+        "only the last missed time of a schedule is sent",
+        (f"{RUNNER}._run", "next_ms(due_ms if schedule.catch_up else now_ms)", "next_ms(now_ms)"),
+    ),
+    _schedules(
+        "a schedule that is removed in flight comes back",
+        (f"{SCHEDULES}.remove", "if _present(self._find(name)) is not None:", "if False:"),
+    ),
 )

@@ -9,7 +9,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, cast
 
-from rmq import DelayedQueue, FixedTimeMessage, PriorityMessage, RangeMergeMessage, RmqClient, StreamMessage, Topic
+from rmq import (
+    DelayedQueue,
+    FixedTimeMessage,
+    PriorityMessage,
+    RangeMergeMessage,
+    RmqClient,
+    StreamMessage,
+    Topic,
+    TopicType,
+)
 from rmq.delayed import ID_BYTES
 from rmq.errors import RmqError, SendError
 from tests.simulation.backend import Simulated
@@ -19,6 +28,7 @@ from tests.simulation.history import SLOW_PATIENCE_S, History, Sent, readers
 from tests.simulation.long_plan import LONG_SESSION_S
 from tests.simulation.network import Network
 from tests.simulation.plan import MOST_BITS, NUMBERED, Plan, SendPlan, WorkerPlan
+from tests.simulation.schedules import Planner
 from tests.simulation.server import Server
 from tests.simulation.streams import begin_groups, dead_entries, entries_left, sorted_set_topics, streams
 from tests.simulation.virtual import inhabit
@@ -42,6 +52,8 @@ LOOK_AT_END_S, LONG_LOOK_AT_END_S, LOOK_AT_DEAD_S = 0.5, 30.0, 600.0
 """So often the end of a plan, and of a long one, is looked for; and so often dead messages are noted: the oldest go."""
 
 TIMEOUT_S, DEADLINE_S = 2.0, 8.0
+
+RECURRING = "rmq.recurring"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +136,7 @@ class Simulation:
         self.network = Network(self.world, server, plan.seed)
         self.ensemble = Ensemble(self.world, plan.seed, LONG_SESSION_S if plan.long else SESSION_S)
         self.topics = [each.topic() for each in plan.topics]
+        self._stored = [*self.topics, Topic(RECURRING, TopicType.FIXED_TIME, lease="30s")]
         self.history = History({name: each for each in plan.topics for name in (each.name, *readers(each))})
         self.history.replicated, self.history.economy = plan.replicated, plan.economy
         if plan.slow:
@@ -144,7 +157,7 @@ class Simulation:
         calls = self.server.calls
         try:
             with inhabit(self.world, self.plan.seed):
-                self.server.begin(self.world, self.topics, warm=self.plan.warm)
+                self.server.begin(self.world, self._stored, warm=self.plan.warm)
                 begin_groups(self.server, self.topics)
                 try:
                     self._play()
@@ -200,6 +213,10 @@ class Simulation:
             process = world.process(name)
             sends = [send for send in plan.sends if send.producer == name]
             world.spawn(process, lambda process=process, sends=sends: self._produce(process, sends), name)
+        if plan.schedules:
+            self._sending += 1
+            process = world.process("planner")
+            world.spawn(process, lambda: self._run_planner(process), "planner")
         self._await_end()
         for worker in self.workers.values():
             worker.stop()
@@ -250,6 +267,10 @@ class Simulation:
                 world.sleep(wait_s)
             self._send(client, send)
         client.close()
+        self._sending -= 1
+
+    def _run_planner(self, process: Process) -> None:
+        Planner(self, process).run()
         self._sending -= 1
 
     def _send(self, client: RmqClient, plan: SendPlan) -> None:
@@ -350,12 +371,14 @@ class Simulation:
     def _note_holds(self) -> None:
         for (store, key), holds in self.server.holds.items():
             topic, _, slot = store.decode().rpartition("_")
+            if topic == RECURRING:
+                continue
             skipped = ID_BYTES if self.history.topics[topic].kind == "delayed" else 0
             self.history.note_holds(topic, int(slot), key[skipped:].decode(), holds)
 
     def _check_slots(self) -> None:
         with self.server.redis.connect() as client:
-            for topic in sorted_set_topics(self.topics):
+            for topic in sorted_set_topics(self._stored if self.plan.schedules else self.topics):
                 try:
                     check_topic(client, topic.name)
                 except AssertionError as error:

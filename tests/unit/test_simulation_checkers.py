@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from rmq import Topic, TopicType
 from rmq._broker.sends import QueueSends
 from rmq._model.batches import Batch, EncodedMessage
 from tests.simulation import checkers
-from tests.simulation.history import FOREVER_S, SLOW_PATIENCE_S, History, Run, Sent, Trouble
+from tests.simulation.history import FOREVER_S, SLOW_PATIENCE_S, History, Run, ScheduleMark, Sent, Trouble
 from tests.simulation.plan import TopicPlan
 from tests.simulation.simulation import Sending
 from tests.simulation.steps import Hold, SlotState, Step, Steps
@@ -100,6 +101,28 @@ def economy(made: History) -> History:
     return made
 
 
+def scheduled(*at_s: tuple[float, float], catch_up: bool = True, what: str = "remove", troubles: Any = ()) -> History:
+    """Return one of a schedule of every ten seconds: for each message its due time and when it was sent.
+
+    It was put after a second. Something became of it after 31 s, and it was removed after 40 s.
+    """
+    ticks = [
+        sent(number, at, topic="ticks", content=f"s/{_iso(due)}", state="unknown")
+        for number, (due, at) in enumerate(at_s)
+    ]
+    made = history(*ticks, *troubles)
+    made.topics["ticks"] = TopicPlan("ticks", "ticks", 1, LEASE_S, 6)
+    made.marks = [
+        ScheduleMark("s", each, at_ms(at), at_ms(at), 10_000 if each == "put" else 0, catch_up, True)
+        for at, each in ((1, "put"), (31, what), (40, "remove"))
+    ]
+    return made
+
+
+def _iso(at_s: float) -> str:
+    return datetime.fromtimestamp(at_ms(at_s) / 1_000, UTC).isoformat()
+
+
 def trouble(kind: str, from_s: float, to_s: float, who: str = "a") -> Trouble:
     """Return a trouble of process `a`."""
     return Trouble(kind, who, START_S + from_s, START_S + to_s)
@@ -113,6 +136,9 @@ class Case:
     bad: History
     good: History
 
+
+TIMES = ((10, 10), (20, 20), (30, 30))
+"""Each due time of `scheduled`, sent at once."""
 
 OTHER = {"process": "b", "life": 1}
 
@@ -371,6 +397,24 @@ CASES = (
         "held up",  # the reply to a claim was lost
         held(history(sent(0, 1), run(8, 9), trouble("lose_hints", 1.1, 1.6)), 1.2, 6.2, 7),
         held(history(sent(0, 1), run(8, 9), trouble("lose_reply", 1.1, 1.6)), 1.2, 6.2, 7),
+    ),
+    Case("schedule missing", scheduled(*TIMES[:1], *TIMES[2:]), scheduled(*TIMES)),
+    Case("schedule missing", scheduled(*TIMES[:1], *TIMES[2:]), scheduled(TIMES[0], (20, 30), catch_up=False)),
+    Case("schedule missing", scheduled(*TIMES[1:], catch_up=False), scheduled(*TIMES, catch_up=False)),
+    Case("schedule missing", scheduled(*TIMES, what="run"), scheduled(*TIMES, (31, 31), what="run")),
+    Case(
+        "schedule missing",  # it is late
+        scheduled(*TIMES[:2], (30, 70)),
+        scheduled(*TIMES[:2], (30, 70), troubles=[trouble("kill", 29, 29.5)]),
+    ),
+    Case("schedule wrong", scheduled(*TIMES[:2], (30, 29)), scheduled(*TIMES)),
+    Case("schedule wrong", scheduled(*TIMES, (25, 25)), scheduled(*TIMES)),
+    Case("schedule wrong", scheduled(*TIMES, (35, 35), what="run"), scheduled(*TIMES, (31, 31), what="run")),
+    Case("schedule wrong", scheduled(*TIMES, what="older"), scheduled(*TIMES)),
+    Case(
+        "schedule repeated",
+        scheduled(*TIMES, (30, 31)),
+        scheduled(*TIMES, (30, 31), troubles=[trouble("kill", 29, 29.5)]),
     ),
 )  # fmt: skip
 
