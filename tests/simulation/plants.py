@@ -156,7 +156,7 @@ PLANTS = (
         "slots stay with who has lost ZooKeeper",
         (
             "rmq._ownership.rounds:Rounds.owned",
-            "if view.breaks == self._breaks and monotonic_s() < self._deadline_s",
+            "if view.breaks == self._breaks and monotonic_s() < deadline_s",
             "if True",
         ),
         ("rmq._ownership.machine:WorkerMachine.expire", "if now_s < self.deadline_s or", "if True or"),
