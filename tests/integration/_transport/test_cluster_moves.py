@@ -27,6 +27,7 @@ from tests.support.core import (
     Call,
     Connections,
     default_scripts,
+    deletion,
     hash_slot,
     hash_tag,
     in_wheel,
@@ -135,6 +136,8 @@ def _cases() -> Iterator[tuple[str, Case]]:
             return spark_calls.settle(topic, 0, FIRST, 1, 0, verb)
 
         yield f"spark_settle {verb}", Case(TopicType.PRIORITY, seed_query, settle, {})
+    delete: MakeCall = lambda topic, _: deletion.delete_slot(topic, 0, "d1", (), force=True)  # noqa: E731
+    yield "delete_topic", Case(TopicType.PRIORITY, seed_messages, delete, {})
     for name in ("spark_position", "spark_advance", "spark_trim"):
         yield name, Case(TopicType.STREAM, seed_log, lambda topic, _, make=SPARK_LOG[name]: make(topic), {})
 
