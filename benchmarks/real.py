@@ -1,4 +1,7 @@
-"""End to end as a site runs it: with owners in ZooKeeper, an AOF, a replica; more slots, workers and Redis nodes."""
+"""End to end as a site runs it: with owners in ZooKeeper, an AOF, a replica; more slots, workers and Redis nodes.
+
+With --owners instead: two workers of 16 slots, with owners in ZooKeeper, with owners in Redis, and without owners.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +10,29 @@ import contextlib
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 from benchmarks.support import loads, rendering
 from benchmarks.support.children import Child, Line
 from benchmarks.support.harness import Benchmark, Document, Row
-from benchmarks.support.meters import Figures, Meter, cpu_s
+from benchmarks.support.meters import CLIENT_SIDE, Figures, Meter, cpu_s
 from benchmarks.support.samples import in_turns, ratio, summary
 from benchmarks.support.servers import Servers, replicated, some
 from rmq import Coordinator, RmqClient, Topic, TopicType
+from tests.support.owned_worker import owned_by
 from tests.support.zookeeper import ZooKeeperEnsemble
 
-BARE, ALL = "bare Redis", "all three"
+BARE, ALL, IN_ZOOKEEPER, IN_REDIS = "bare Redis", "all three", "ZooKeeper ownership", "Redis ownership"
 SETUPS: dict[str, frozenset[str]] = {
     BARE: frozenset(),
-    "ZooKeeper ownership": frozenset({"owned"}),
+    IN_ZOOKEEPER: frozenset({"owned"}),
+    IN_REDIS: frozenset(),
     "AOF everysec": frozenset({"aof"}),
     "a replica, `replicated`": frozenset({"replica"}),
     ALL: frozenset({"owned", "aof", "replica"}),
@@ -48,11 +55,13 @@ class Case:
     slots: int = SLOTS
     workers: int = 1
     nodes: int = 1
+    batch: int | None = loads.BATCH
 
     @property
     def name(self) -> str:
         """The name of its samples."""
-        return f"{self.setup}, {self.slots} slots, {self.workers} workers, {self.nodes} nodes"
+        way = "" if self.batch else ", one by one"
+        return f"{self.setup}, {self.slots} slots, {self.workers} workers, {self.nodes} nodes{way}"
 
 
 PARTS: dict[str, list[Case]] = {
@@ -60,7 +69,12 @@ PARTS: dict[str, list[Case]] = {
     "workers": [Case(setup, workers=workers) for workers in WORKERS for setup in (BARE, ALL)],
     "nodes": [Case(setup, MORE_SLOTS, nodes=nodes) for nodes in NODES for setup in (BARE, ALL)],
 }
-CASES = [case for part in PARTS.values() for case in part]
+KEEPERS = (BARE, IN_ZOOKEEPER, IN_REDIS)
+OWNERS = [Case(setup, 16, workers=2, batch=batch) for batch in (loads.BATCH, None) for setup in KEEPERS]
+CASES = [*(case for part in PARTS.values() for case in part), *OWNERS]
+RATIOS = ("rate_per_s", "server_cpu_us", "client_cpu_us", "calls")
+SINGLE = 10
+"""Where each message is sent by itself, the number of messages is divided by this."""
 
 
 def measure(options: argparse.Namespace) -> Document:
@@ -73,12 +87,14 @@ def measure(options: argparse.Namespace) -> Document:
             traits = SETUPS[case.setup]
             with site(case.nodes, traits) as servers:
                 place = (zookeeper.hosts, f"/real-{next(places)}") if "owned" in traits else None
-                return run(servers, case, place, number)
+                return run(servers, case, place, number if case.batch else number // SINGLE)
 
-        cases = {each.name: partial(measured, each) for part in options.parts for each in PARTS[part]}
+        chosen = OWNERS if options.owners else [each for part in options.parts for each in PARTS[part]]
+        cases = {each.name: partial(measured, each) for each in chosen}
         samples = in_turns("real", options.repeats, cases)
     settings = {"messages": number, "type": "PRIORITY", "content_bytes": 20, "batch": loads.BATCH, "threads": THREADS}
-    return {"settings": settings, "cores": os.cpu_count(), "samples": samples}
+    named = {"benchmark": "owners"} if options.owners else {}
+    return {**named, "settings": settings, "cores": os.cpu_count(), "samples": samples}
 
 
 @contextlib.contextmanager
@@ -100,7 +116,8 @@ def run(servers: Servers, case: Case, zookeeper: tuple[str, str] | None, number:
             child.wait_ready()
         for child in workers:
             child.go()
-        _await_shares(workers, case)
+        if zookeeper or case.setup == IN_REDIS:
+            _await_shares(workers, case)
         sender.go()
         sender.wait_ready()
         _await_handled(workers, WARM_UP)
@@ -117,6 +134,7 @@ def run(servers: Servers, case: Case, zookeeper: tuple[str, str] | None, number:
         for child in children:
             child.end()
     elapsed_s = max(each["until_s"] for each in handled) - sent["from_s"]
+    worker_cpu_s = sum(each["cpu_s"] for each in handled)
     return {
         "rate_per_s": number / elapsed_s,
         "send_rate_per_s": number / (sent["until_s"] - sent["from_s"]),
@@ -124,12 +142,14 @@ def run(servers: Servers, case: Case, zookeeper: tuple[str, str] | None, number:
         "server_cpu_us": meter.cost.server_cpu_s * 1e6 / number,
         "replica_cpu_us": replicas.cost.server_cpu_s * 1e6 / number,
         "sender_cpu_us": sent["cpu_s"] * 1e6 / number,
-        "worker_cpu_us": sum(each["cpu_s"] for each in handled) * 1e6 / number,
+        "worker_cpu_us": worker_cpu_s * 1e6 / number,
+        "client_cpu_us": (sent["cpu_s"] + worker_cpu_s) * 1e6 / number,
+        "calls": sum(meter.cost.calls.get(name, 0) for name in CLIENT_SIDE) / number,
     }
 
 
 def _await_shares(workers: list[Child], case: Case) -> None:
-    """Wait until each worker owns its share of the slots; without ZooKeeper all have all."""
+    """Wait until each worker owns its share of the slots."""
     least = case.slots // case.workers
     owned = [0] * len(workers)
     deadline = time.monotonic() + LIMIT_S
@@ -154,11 +174,12 @@ def _send(line: Line, url: str, case: Case, durability: str, number: int) -> dic
     contents, priorities = loads.contents(number + WARM_UP), loads.priorities(10_000)
     with RmqClient(url, durability=durability) as client:
         producer = client.producer(_topic(case))
+        send: Any = producer.send_many if case.batch else lambda messages: deque(map(producer.send, messages), 0)
         line.ready()
-        producer.send_many(loads.soon(TopicType.PRIORITY, contents[number:], priorities, 0))
+        send(loads.soon(TopicType.PRIORITY, contents[number:], priorities, 0))
         line.ready()
         cpu_before_s, from_s = cpu_s(), time.time()
-        producer.send_many(loads.soon(TopicType.PRIORITY, contents[:number], priorities, 0))
+        send(loads.soon(TopicType.PRIORITY, contents[:number], priorities, 0))
         return {"from_s": from_s, "until_s": time.time(), "cpu_s": cpu_s() - cpu_before_s}
 
 
@@ -166,15 +187,15 @@ def _work(line: Line, url: str, case: Case, zookeeper: tuple[str, str] | None) -
     lock = threading.Lock()
     fresh, until_s, cpu_before_s = 0, 0.0, 0.0
 
-    def handle(deliveries: list[Any]) -> None:
+    def handle(delivered: Any) -> None:
         nonlocal fresh, until_s
         with lock:
-            fresh += len(deliveries)
+            fresh += len(delivered) if case.batch else 1
             until_s = time.time()
 
     coordinator = Coordinator(zookeeper[0], chroot=zookeeper[1]) if zookeeper else None
-    with RmqClient(url, zookeeper=coordinator) as client:
-        client.listener(_topic(case), batch=loads.BATCH, threads=THREADS)(handle)
+    with RmqClient(url, zookeeper=coordinator, owners="redis" if case.setup == IN_REDIS else None) as client:
+        client.listener(_topic(case), batch=case.batch, threads=THREADS)(handle)
         line.ready()
         client.start()
         owned, word = 0, None
@@ -182,7 +203,7 @@ def _work(line: Line, url: str, case: Case, zookeeper: tuple[str, str] | None) -
             time.sleep(0.01)
             if line.told() and (word := line.hear()) == COUNT:
                 cpu_before_s = cpu_s()
-            if owned != (now_owned := len(coordinator.owned()) if coordinator else case.slots):
+            if owned != (now_owned := owned_by(client)):
                 owned = now_owned
                 line.report({"owned": owned})
             with lock:
@@ -199,22 +220,24 @@ def _topic(case: Case) -> Topic:
 
 
 def summarize(document: Document) -> Document:
-    """Work out medians, and what each setup costs beside the bare one of the same repeat."""
+    """Work out medians, and each setup's ratios to the one that it is held against in the same repeat."""
     samples, found = document["samples"], summary(document["samples"])
+    against = IN_ZOOKEEPER if document["benchmark"] == "owners" else BARE
     rows: list[Row] = []
     for case in CASES:
         if case.name in found:
-            bare = Case(BARE, case.slots, case.workers, case.nodes)
-            share = ratio(samples, case.name, bare.name, "rate_per_s")
-            cost = ratio(samples, case.name, bare.name, "server_cpu_us")
+            beside = replace(case, setup=against).name
             names = {"setup": case.setup, "slots": case.slots, "workers": case.workers, "nodes": case.nodes}
-            rows.append({**names, **found[case.name], "of_bare": share, "cost_of_bare": cost})
+            ratios = {f"{figure}_ratio": ratio(samples, case.name, beside, figure) for figure in RATIOS}
+            rows.append({**names, "batch": case.batch, **found[case.name], **ratios})
     return {"rows": rows}
 
 
 def tables(document: Document) -> str:
     """Render the rates."""
     settings = document["settings"]
+    if document["benchmark"] == "owners":
+        return _owners_table(document)
     rates = rendering.listed(
         document["rows"],
         ("setup", "{setup}"),
@@ -222,10 +245,10 @@ def tables(document: Document) -> str:
         ("workers", "{workers}"),
         ("Redis nodes", "{nodes}"),
         ("end to end, 1/s", "{rate_per_s:,.0f}"),
-        ("of bare", "{of_bare:×}"),
+        ("of bare", "{rate_per_s_ratio:×}"),
         ("EVALSHA, µs", "{server_us:,.2f}"),
         ("Redis CPU, µs", "{server_cpu_us:,.2f}"),
-        ("of bare", "{cost_of_bare:×}"),
+        ("of bare", "{server_cpu_us_ratio:×}"),
         ("replica CPU, µs", "{replica_cpu_us:,.2f}"),
         ("sender CPU, µs", "{sender_cpu_us:,.2f}"),
         ("worker CPU, µs", "{worker_cpu_us:,.2f}"),
@@ -240,9 +263,36 @@ def tables(document: Document) -> str:
     )
 
 
+def _owners_table(document: Document) -> str:
+    settings, of = document["settings"], "of ZooKeeper"
+    costs = rendering.listed(
+        document["rows"],
+        ("setup", "{setup}"),
+        ("sent and handled", lambda row: f"in batches of {row['batch']}" if row["batch"] else "one by one"),
+        ("messages/s", "{rate_per_s:,.0f}"),
+        (of, "{rate_per_s_ratio:×}"),
+        ("Redis CPU, µs", "{server_cpu_us:,.2f}"),
+        (of, "{server_cpu_us_ratio:×}"),
+        ("client CPU, µs", "{client_cpu_us:,.2f}"),
+        (of, "{client_cpu_us_ratio:×}"),
+        ("calls", "{calls:,.4g}"),
+        (of, "{calls_ratio:×}"),
+    )
+    return (
+        f"{settings['messages']:,} {settings['type']} messages of {settings['content_bytes']} bytes, one by one "
+        f"{settings['messages'] // SINGLE:,}, in 16 slots; handlers that do nothing. One process sends while two "
+        f"workers, of {settings['threads']} threads each, consume. `messages/s`: from the first send to the last "
+        "delivery. CPU and calls to Redis are for each message, those of sender, workers and keepers of the owners "
+        f"together. Redis {document['redis']}, ZooKeeper, which runs in all cases and is not counted, and all "
+        f"processes share {document['cores']} cores. `{of}`: medians of the ratios to owners in ZooKeeper in the same "
+        f"repeat; every second repeat has the reverse order.\n\n{costs}"
+    )
+
+
 def _arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--number", type=int, help="messages (100,000; quick: 20,000)")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what is varied; all by default")
+    parser.add_argument("--owners", action="store_true", help="owners in Redis beside owners in ZooKeeper instead")
 
 
 PLOT = rendering.picture(
@@ -256,7 +306,14 @@ PLOT = rendering.picture(
         digits=0,
     ),
 )
-BENCHMARK = Benchmark("real", measure, tables, PLOT, _arguments, summarize)
+
+
+def _plot(document: Document, path: Path) -> None:
+    if document["benchmark"] == "real":
+        PLOT(document, path)
+
+
+BENCHMARK = Benchmark("real", measure, tables, _plot, _arguments, summarize)
 main = BENCHMARK.main
 
 if __name__ == "__main__":

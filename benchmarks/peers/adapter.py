@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-CONTENTS_BYTES = 20
-
 
 @dataclass(frozen=True, slots=True)
 class Peer:

@@ -27,10 +27,10 @@ def say(text: str) -> None:
 
 
 def in_turns(name: str, repeats: int, cases: Mapping[str, Callable[[], Figures]]) -> list[Sample]:
-    """Measure all cases, one right after the other, as often as is asked for."""
+    """Measure all cases, one right after the other, as often as is asked for; every second time in reverse order."""
     found: list[Sample] = []
     for repeat in range(repeats):
-        for case, run in cases.items():
+        for case, run in list(cases.items())[:: -1 if repeat % 2 else 1]:
             say(f"{name}: repeat {repeat + 1} of {repeats}, {case}")
             found.append(sample(case, repeat, run()))
     return found

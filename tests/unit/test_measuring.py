@@ -96,8 +96,8 @@ def test_cases_are_measured_in_turns() -> None:
         return {"x": float(len(seen))}
 
     samples = in_turns("toy", 2, {case: partial(run, case) for case in ("a", "b")})
-    assert seen == ["a", "b", "a", "b"]
-    assert summary(samples) == {"a": {"x": 2.0, "repeats": 2}, "b": {"x": 3.0, "repeats": 2}}
+    assert seen == ["a", "b", "b", "a"]
+    assert summary(samples) == {"a": {"x": 2.5, "repeats": 2}, "b": {"x": 2.5, "repeats": 2}}
 
 
 def test_a_table_formats_the_figures_of_each_row() -> None:
