@@ -87,10 +87,9 @@ def whole(low: int, high: int, otherwise: str = "") -> Convert:
 
 def duration_ms(text: str, name: str) -> int:
     """Return a duration in ms: `5s`, `500 ms`, `2h`."""
-    try:
+    with suppress(InvalidValueError):
         return typed_duration_ms(text.replace(" ", "", 1), name)
-    except InvalidValueError as error:
-        raise InvalidValueError(str(error)) from None
+    return typed_duration_ms(text, name)  # the error names it as it was given
 
 
 def seconds(low: int, high: int) -> Convert:

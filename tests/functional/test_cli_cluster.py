@@ -53,8 +53,9 @@ def test_a_cluster_without_zookeepers_keeps_owners_in_redis(cli: Cli, tmp_path: 
 
 
 def test_benchmarks_are_listed_and_run(cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert {"cost", "throughput", "latency"} <= set(cli("bench").out.split())
-    assert all("  " in line for line in cli("bench").out.splitlines())  # between a name and what it is about
+    listed = {row["benchmark"]: row["measures"] for row in cli("bench", "--json").lines}
+    assert {"cost", "throughput", "latency"} <= set(listed)
+    assert all(listed.values())
     assert "unknown benchmark 'speed'" in cli("bench", "speed", code=2).err
     monkeypatch.setattr(harness, "FIRST_LOOKS", tmp_path)  # not over what was measured
     cli("bench", "rebalance", "--quick", "--", "--repeats", "1")

@@ -180,7 +180,7 @@ def test_a_name_that_is_nearly_right_is_corrected(cli: Cli, client: RmqClient, m
     assert cli("peek", name[:-1], code=1).err.endswith(f"did you mean {name}?\n")
     assert cli("send", name[:-1], "a", "--priority", "20", code=2).err.endswith(f"did you mean {name}?\n")
     assert "did you mean" not in cli("peek", "quite-another-name", code=1).err
-    assert cli("reschedule", name, "a", code=2).err == "rmq: give one of --in, --at and --priority\n"
+    assert cli("reschedule", name, "a", code=2).err == "rmq: give exactly one of --in, --at and --priority\n"
 
 
 def test_a_client_of_the_module_is_named(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,10 +50,14 @@ def test_the_command_line_shows_the_rest(cli: Cli, mine: Topic, redis_client: re
 
 
 def test_every_page_shows_the_rest(client: RmqClient, mine: Topic, redis_client: redis.Redis) -> None:
-    with littered(redis_client), served(client) as address, httpx.Client(base_url=address, trust_env=False) as browser:
+    with (
+        littered(redis_client),
+        served(client) as address,
+        httpx.Client(base_url=address, trust_env=False, follow_redirects=True) as browser,
+    ):
         name = mine.name
         for path in (
-            "/", f"/topic/{name}", f"/topic/{name}/slot/0", "/workers", "/search", f"/search?topic={name}", "/message",
+            "/", f"/topic/{name}", f"/topic/{name}/slot/0", "/workers", "/search", f"/search?topic={name}", f"/find?q={name}",
             f"/message?topic={name}&content=a", "/dead", f"/dead?topic={name}", "/audit", f"/audit?topic={name}",
         ):  # fmt: skip
             answer = browser.get(path, timeout=60)

@@ -160,7 +160,7 @@ def reschedule(
         priority: The new priority.
     """
     if [due_in, at, priority].count(None) != 2:
-        raise InvalidValueError("give one of --in, --at and --priority")
+        raise InvalidValueError("give exactly one of --in, --at and --priority")
 
     def act(control: Control) -> ControlResult:
         moment = None if at is None else moment_at(at)
