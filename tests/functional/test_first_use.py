@@ -111,9 +111,8 @@ def test_a_worker_wants_to_know_which_redis(tmp_path: Path) -> None:
     for options in ([], ["--processes", "2"]):
         ran = rmq("worker", "unset:client", *options, folder=tmp_path)
         assert ran.returncode == 2
-        assert "client unset:client has no URL of Redis; set RMQ_URL or --url: redis://host:6379" in " ".join(
-            ran.stderr.split()
-        )
+        said = " ".join(ran.stderr.split())
+        assert "client unset:client has no URL of Redis; set RMQ_URL or --url, such as redis://host:6379" in said
     ran = rmq("worker", "own:client", "--processes", "2", folder=tmp_path)
     assert ran.returncode == 2
     assert "each process would start its own Redis; use a shared one such as embedded:///folder" in " ".join(

@@ -58,7 +58,8 @@ def test_every_page_shows_the_rest(client: RmqClient, mine: Topic, redis_client:
         name = mine.name
         for path in (
             "/", f"/topic/{name}", f"/topic/{name}/slot/0", "/workers", "/search", f"/search?topic={name}",
-            f"/find?q={name}", f"/message?topic={name}&content=a", "/dead", f"/dead?topic={name}", "/audit", f"/audit?topic={name}",
+            f"/find?q={name}", f"/message?topic={name}&content=a", "/dead", f"/dead?topic={name}",
+            "/audit", f"/audit?topic={name}",
         ):  # fmt: skip
             answer = browser.get(path, timeout=60)
             assert answer.status_code == 200, path

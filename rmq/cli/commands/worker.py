@@ -180,7 +180,9 @@ def _check_url(client: RmqClient, target: str, supervised: bool) -> None:
     named = client._named  # pyright: ignore[reportPrivateUsage]
     if not named.chosen:
         client.close()
-        raise InvalidUrlError(f"client {target} has no URL of Redis; set {URL_VARIABLE} or --url")
+        raise InvalidUrlError(
+            f"client {target} has no URL of Redis; set {URL_VARIABLE} or --url, such as redis://host:6379"
+        )
     if supervised and named.temporary:
         client.close()
         raise InvalidUrlError(
