@@ -341,7 +341,7 @@ def batch_outcomes(
             batch.whole.append(Selection(claim, acked))
             continue
         number = min(named_left, len(acked)) if freed_left > 0 else 0
-        if claim.rows.bodies and claim.rows.counted:
+        if number and claim.rows.bodies and claim.rows.counted:
             number, size_bytes = _freed(claim, acked[:number], freed_left)
             freed_left -= size_bytes
         named_left -= number

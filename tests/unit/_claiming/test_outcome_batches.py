@@ -132,6 +132,18 @@ def test_acks_by_name_are_bounded_by_the_bodies_that_go_with_them() -> None:
     assert sum(rounds) == number
 
 
+@pytest.mark.parametrize("names", [1, 16])
+def test_once_the_bodies_of_a_call_are_enough_those_of_other_slots_follow(names: int) -> None:
+    """The first message of a claim that reached the bound may be larger than what was left: the next claim waits."""
+    size = FREED_BYTES // 60
+    waiting, sent = [whole(claimed(slot, [ACKED] * names, body=b"b" * size)) for slot in range(100 // names)], 0
+    while waiting:
+        batches, waiting = batch_outcomes(waiting, 0.0, 1)
+        assert 0 < bytes_of(sent_by([*batches.values()])) <= FREED_BYTES + size + 2
+        sent += size_of(sent_by([*batches.values()]))
+    assert sent == 100 // names * names
+
+
 def test_of_two_deliveries_of_a_message_the_first_one_is_stale() -> None:
     before, after = claimed(0, [ACKED]), claimed(0, [ACKED, ACKED], score=SCORE + 1_000)
     a, b = after.rows.names
