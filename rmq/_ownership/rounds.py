@@ -16,7 +16,7 @@ from rmq._io.backend import Lock
 from rmq._io.reports import reporter
 from rmq._model.times import monotonic_s
 from rmq._ownership.member import Member
-from rmq._ownership.requests import Keeper, Reply
+from rmq._ownership.requests import UNKNOWN, Keeper, Reply
 from rmq._ownership.transaction_ids import ConnectionKey
 from rmq._ownership.values import Ownership, SlotKey
 from rmq.errors import CoordinationError
@@ -54,6 +54,7 @@ class Rounds:
         self._view = _View()
         self._awaits: ConnectionKey | None = None  # the connection whose marks were requested
         self._breaks = 0  # number of times the connection has broken
+        self._ends = 0  # number of times a session was found to have ended
         self._deadline_s = -inf
 
     # --- for any thread
@@ -80,6 +81,7 @@ class Rounds:
     def session_ended(self) -> None:
         """Count all slots as lost at once, also those that are drained; the next round publishes it."""
         with self.lock:
+            self._ends += 1
             self._machine.contacted(-1, -inf)  # a session that does not exist owns nothing
             self._deadline_s = self._machine.deadline_s
 
@@ -138,8 +140,11 @@ class Rounds:
     def _carry_out(self, session: int, breaks: int) -> bool:
         steps = self._member.round(session, breaks)
         replies: Sequence[Reply] | None = None
+        ends = self._ends
         while True:
             with self.lock:
+                if replies and self._ends != ends:  # they are of before the end, which another thread heard of
+                    replies = [UNKNOWN] * len(replies)
                 try:
                     requests = next(steps) if replies is None else steps.send(replies)
                 except StopIteration as end:
@@ -162,7 +167,8 @@ class Rounds:
         """Record that the session was alive when a window of requests was sent."""
         with self.lock:
             self._machine.contacted(session, sent_s)
-        self._deadline_s = self._machine.deadline_s
+            if self._machine.revision == self._view.revision:  # the snapshot is not of an earlier session
+                self._deadline_s = self._machine.deadline_s
 
     def _publish(self, breaks: int) -> None:
         """Publish a snapshot of the state, read when the connection had broken `breaks` times."""

@@ -21,13 +21,13 @@ SESSION_S = 9.0
 
 
 class Client:
-    """A connection to a simulated keeper; `meanwhile` is called once before a reply."""
+    """A connection to a simulated keeper; `meanwhile` is called before the reply to the `at`-th call from then on."""
 
     name = "ZooKeeper"
     session_timeout_s = SESSION_S
 
     def __init__(self, *, may_lead: bool = True) -> None:
-        self.may_lead, self.meanwhile = may_lead, lambda: None
+        self.may_lead, self.meanwhile, self.at = may_lead, lambda: None, 0
         self._nodes = SimulatedZooKeeper(SESSION_S)
         self.session = self._nodes.connect(None, 0.0)
 
@@ -41,8 +41,11 @@ class Client:
         if not self.may_lead and any(isinstance(each, Create) and each.path == LEADER for each in requests):
             raise CoordinationError("no right to lead")
         replies = [self._nodes.carry_out(each, session, lambda: None) for each in requests]
-        meanwhile, self.meanwhile = self.meanwhile, lambda: None
-        meanwhile()
+        if heard is not None:
+            heard(monotonic_s())
+        self.at -= 1
+        if self.at == 0:
+            self.meanwhile()
         return replies
 
 
@@ -82,9 +85,12 @@ class Watched(Rounds):
         self.meanwhile += called
 
 
-@pytest.mark.parametrize("asked", ["while it is published", "in a round that did not hear of it"])
-def test_whose_session_has_ended_is_no_owner_at_any_time(asked: str) -> None:
-    """Another thread hears of the end while a reply of before is on its way, and the round counts it as contact."""
+@pytest.mark.parametrize("call", [0, 1, 2, 3])
+def test_whose_session_has_ended_is_no_owner_at_any_time(call: int) -> None:
+    """Another thread hears of the end while a reply of before is on its way, and the round counts it as contact.
+
+    It hears of it during this call of the round, or while the snapshot is published.
+    """
     client: Any = Client()
     member = Member("w", WorkerDocument({"t": 1}), WorkerMachine(SESSION_S, 5.0), monotonic_s)
     member.definitions = {"t": b'{"slots":1,"version":4,"min_reader":4}'}
@@ -100,13 +106,43 @@ def test_whose_session_has_ended_is_no_owner_at_any_time(asked: str) -> None:
         rounds.session_ended()
         rounds.meanwhile = [lambda: said.append(rounds.still_owner(ownership))]
 
-    if asked == "while it is published":
+    if not call:
         end()
         member.machine.contacted(session, monotonic_s())
         rounds.meanwhile = [lambda: rounds._publish(0)]
         said.append(rounds.still_owner(ownership))
     else:
-        client.meanwhile = end
+        client.meanwhile, client.at = end, call
         rounds.step()
+        said.append(rounds.still_owner(ownership))
+    assert client.session is None
     assert said
     assert not any(said)
+
+
+def test_the_contact_of_a_later_session_does_not_make_the_slots_of_an_earlier_one_owned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The process stands still between the watchdog's check and the round; meanwhile the session expires."""
+    now_s = [monotonic_s()]
+    monkeypatch.setattr("rmq._ownership.rounds.monotonic_s", lambda: now_s[0])
+    monkeypatch.setattr(f"{__name__}.monotonic_s", lambda: now_s[0])
+    client: Any = Client()
+    member = Member("w", WorkerDocument({"t": 1}), WorkerMachine(SESSION_S, 5.0), lambda: now_s[0])
+    member.definitions = {"t": b'{"slots":1,"version":4,"min_reader":4}'}
+    rounds: Any = Rounds(client, member, lambda: None, threading.RLock())
+    for _ in range(2):
+        assert rounds.step()
+    (ownership,), session, publish = rounds.owned().values(), client.session, rounds._publish
+    said: list[bool] = []
+
+    def publish_and_pause(breaks: int) -> None:
+        publish(breaks)
+        if client.session == session:
+            now_s[0] += 2 * SESSION_S
+            client.session = client._nodes.connect(None, now_s[0])
+
+    client.meanwhile, client.at = lambda: said.append(rounds.still_owner(ownership)), 1
+    rounds._publish = publish_and_pause
+    rounds.step()
+    assert said == [False]
