@@ -358,7 +358,7 @@ class RmqClient:
         return self._listeners.health()
 
     def inspect(self, topic: Topic | str) -> Inspection:
-        """Return a read-only view of a topic.
+        """Return a read-only view of a topic. Unlike a producer or a consumer, it does not register the topic.
 
         Raises:
             UnknownTopicError: No topic of this name is registered.
@@ -373,7 +373,7 @@ class RmqClient:
             InvalidValueError: The topic is of another type.
             UnknownTopicError: No topic of this name is registered.
         """
-        return StreamTopic(self._connections, self._known.resolved(topic))
+        return StreamTopic(self._connections, self._known.viewed(topic))
 
     def dead(self, topic: Topic | str, actor: str | None = None) -> DeadLetters:
         """Return a topic's dead letters. `actor` is recorded in the audit of redrives and purges; default `user@host`.

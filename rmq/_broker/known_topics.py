@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 
 from rmq._broker.control import Audit
 from rmq._broker.keys import TOPICS_KEY
@@ -61,7 +62,7 @@ class KnownTopics(Registry):
         self._known: dict[Topic, Topic] = {}
         self._used: dict[str, tuple[Topic, bytes]] = {}  # by name: what rules, and the text that was seen last
         self._turn = 0
-        self._warn_s: dict[str, float] = {}  # when the mismatch of a topic may be told next
+        self._warn_s: dict[str, float] = {}  # by topic, or topic and deletion: when to tell it next
         connections.check_periodically(self._look, LOOK_S)
 
     def registered(self, topic: Topic[PayloadT]) -> Topic[PayloadT]:
@@ -99,9 +100,10 @@ class KnownTopics(Registry):
             stored = read_definition(known.name, stored_text)
             if stored.deletion is not None:
                 self._warn(
-                    known.name,
+                    f"{known.name} {stored.deletion.id}",
                     f"topic {known.name} was deleted at {stored.deletion}: what this process sends to "
                     "it is refused, and it gets no messages of it",
+                    inf,
                 )
                 return
             check_same(stored.topic, known)
@@ -118,9 +120,9 @@ class KnownTopics(Registry):
                 "topic %s is missing from the registry, and could not be registered again: %s", known.name, error
             )
 
-    def _warn(self, name: str, text: str) -> None:
-        if monotonic_s() >= self._warn_s.get(name, 0.0):
-            self._warn_s[name] = monotonic_s() + WARN_EVERY_S
+    def _warn(self, what: str, text: str, pause_s: float = WARN_EVERY_S) -> None:
+        if monotonic_s() >= self._warn_s.get(what, 0.0):
+            self._warn_s[what] = monotonic_s() + pause_s
             log.error("%s", text)
 
     def named(self, name: str) -> Topic:
@@ -139,9 +141,22 @@ class KnownTopics(Registry):
         """Return the registered definition of a topic, given as itself or by name."""
         return self.named(topic) if isinstance(topic, str) else self.registered(topic)
 
+    def viewed(self, topic: Topic | str) -> Topic:
+        """Return the definition of a topic for a view, which registers none: the given one if none is registered.
+
+        Raises as `Registry.get`, but not for a `Topic` that was never registered; and as `Registry.check`.
+        """
+        if not isinstance(topic, Topic) or topic in self._known:
+            return self.resolved(topic)
+        if self._find(topic.name) is None:
+            return topic
+        registered = self.get(topic.name)
+        check_same(registered, topic)
+        return registered.with_payload_of(topic)
+
     def merging(self, topic: Topic | str, instead: str) -> Topic:
-        """Return the registered definition; raise for STREAM topics, which do not support calls by content."""
-        resolved = self.resolved(topic)
+        """Return the definition as `viewed`; raise for STREAM topics, which do not support calls by content."""
+        resolved = self.viewed(topic)
         if resolved.type is TopicType.STREAM:
             raise InvalidValueError(f"topic {resolved.name} is STREAM; use {instead}", topic=resolved.name)
         return resolved

@@ -128,7 +128,7 @@ def refuse_sent(matches: list[SentMessage[Any]], unexpected: Expected) -> None:
 
 
 def _all(client: RmqClient, topic: Topic[Any] | str) -> Iterator[SentMessage[Any]]:
-    known = client._known.resolved(topic)  # pyright: ignore[reportPrivateUsage]
+    known = client._known.viewed(topic)  # pyright: ignore[reportPrivateUsage]
     if known.type is TopicType.STREAM:
         for entry in client.stream(known).range():
             yield SentMessage(known, entry.content, entry.body, entry.body, None, None, 1)

@@ -10,6 +10,7 @@ from datetime import timedelta
 import pytest
 
 from rmq import Listener, MemoryFullError, PriorityMessage, RmqClient, Topic, TopicMismatchError, TopicType
+from rmq.errors import TopicDeletedError, UnknownTopicError
 from tests.conftest import MakeTopic
 from tests.support.proxy import Proxy
 from tests.support.servers import RedisServer
@@ -132,6 +133,44 @@ def test_settings_that_were_changed_meanwhile_are_no_mismatch(
         hasty.config_set("maxmemory", 0)
         producer.send(PriorityMessage("m", 1))
     assert [record.levelname for record in caplog.records if record.name == "rmq.registry"] == ["WARNING"] * 3
+
+
+@pytest.mark.parametrize("forget", [False, True])
+def test_who_only_looks_registers_no_topic(hasty: RedisServer, caplog: pytest.LogCaptureFixture, forget: bool) -> None:
+    topic, log = Topic("t", TopicType.PRIORITY, slots=2), Topic("log", TopicType.STREAM)
+    with RmqClient(hasty.url) as other, RmqClient(hasty.url) as looking:
+        assert looking.inspect(topic).stats().backlog == looking.dead(topic).count() == 0
+        assert looking.stream(log).groups() == []
+        assert other.topics() == []
+        with RmqClient(hasty.url) as client:
+            client.producer(topic)
+        assert looking.inspect(topic).stats().backlog == 0
+        other.delete_topic("t", forget=forget)
+        for view in (looking.inspect, looking.dead, looking.control):
+            if forget:
+                assert view(topic).topic == topic
+            else:
+                with pytest.raises(UnknownTopicError, match="topic t was deleted"):
+                    view(topic)
+        assert other.topics() == looking.topics() == []
+        assert not caplog.records
+
+
+def test_a_deletion_is_told_once_to_who_uses_the_topic(
+    hasty: RedisServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rmq._broker.known_topics.WARN_EVERY_S", 0.0)
+    topic = Topic("t", TopicType.PRIORITY)
+    with RmqClient(hasty.url) as client, RmqClient(hasty.url) as other:
+        producer = client.producer(topic)
+        for deletions in (1, 2):
+            other.delete_topic("t")
+            for _ in range(3):
+                with pytest.raises(TopicDeletedError):
+                    producer.send(PriorityMessage("a", 1))
+            assert [record.levelname for record in caplog.records] == ["ERROR"] * deletions
+            with RmqClient(hasty.url) as third:
+                third.producer(topic)
 
 
 def test_a_change_that_others_made_is_registered_again(hasty: RedisServer) -> None:
