@@ -450,10 +450,10 @@ class RmqClient:
 
         Args:
             name: Name of the topic.
-            force: Delete it even if it holds messages or is used; otherwise that raises `TopicInUseError`. Producers
-                are not seen, workers for up to 11 s after their end.
+            force: Delete it even if it holds messages or is used; otherwise that raises `TopicInUseError`. Producers,
+                consumers without a listener and Spark writes are not seen, workers for up to 11 s after their end.
             forget: Also free the name for a topic of another type or number of slots. Do so only once all programs
-                that use the topic have ended: nothing would refuse what they send.
+                that use the topic have ended: nothing would refuse what they send, and they register it again.
             actor: Name for the audit log; `user@host` by default.
 
         Raises:

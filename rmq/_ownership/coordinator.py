@@ -20,7 +20,7 @@ from rmq._ownership.capacity import NO_LIMIT, SESSION_BYTES, SessionBudget
 from rmq._ownership.documents import WORKERS, WorkerDocument, owners_path, topic_path, worker_path
 from rmq._ownership.machine import WorkerMachine
 from rmq._ownership.member import Member
-from rmq._ownership.requests import UNKNOWN, Children, Create, Get, Keeper, Refused, RefusedError, Reply, Request
+from rmq._ownership.requests import UNKNOWN, Children, Create, Get, Keeper, Put, Refused, RefusedError, Reply, Request
 from rmq._ownership.rounds import Rounds
 from rmq._ownership.transaction_ids import ConnectionKey
 from rmq._ownership.values import DigestAuth, Ownership, SaslAuth, SlotKey, Tls, check, check_worker, is_chroot
@@ -292,6 +292,22 @@ class Coordinator:
         with self._rounds.lock:
             self._member.definitions[name] = node[0]
         return node[0].decode()
+
+    def replace_topic(self, name: str, definition_json: str) -> str:
+        """Replace a topic's definition if none of its slots has an owner: a deleted topic leaves its own.
+
+        Returns:
+            The definition that is registered now: this one, or the earlier one.
+
+        Raises:
+            CoordinationError: ZooKeeper does not answer, or the login lacks permissions.
+
+        Guarantee: Safe to repeat. A worker with another number of slots gets none.
+        """
+        owned, node = self._ask(Children(owners_path(name)), Get(topic_path(name)))
+        if owned == [] and isinstance(node, tuple):
+            self._ask(Put(topic_path(name), definition_json.encode(), node[1].version))
+        return self.register_topic(name, definition_json)
 
     def consume(self, topic: str, slots: int) -> None:
         """Announce that this worker consumes a registered topic, so that it is assigned slots.

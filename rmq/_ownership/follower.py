@@ -182,17 +182,19 @@ class OwnershipFollower(Background):
         self._runtime.call(self._coordinator.stop, drain=False)
 
     def _enter(self, place: str, topic: Topic) -> None:
+        """Register a topic for its owners; the definition in Redis replaces one that a deleted topic has left."""
         try:
-            known = self._runtime.call(self._coordinator.register_topic, place, topic.to_json())
+            for register in (self._coordinator.register_topic, self._coordinator.replace_topic):
+                registered = Topic.from_json(self._runtime.call(register, place, topic.to_json()))
+                if (registered.type, registered.slots) == (topic.type, topic.slots):
+                    break
+            else:
+                raise TopicMismatchError(
+                    f"topic {topic.name} is registered for its owners as {registered.type.name} with "
+                    f"{registered.slots} slots, not as {topic.type.name} with {topic.slots}; type and slots can't be "
+                    "changed while workers own slots",
+                    topic=topic.name,
+                )
         except RefusedError as error:  # of this topic alone: the others shall not wait for it
             log.error("topic %s: %s", topic.name, error)
-            self._coordinator.consume(place, topic.slots)
-            return
-        registered = Topic.from_json(known)
-        if (registered.type, registered.slots) != (topic.type, topic.slots):
-            raise TopicMismatchError(
-                f"topic {topic.name} is registered for its owners as {registered.type.name} with {registered.slots} "
-                f"slots, not as {topic.type.name} with {topic.slots}; type and slots can't be changed",
-                topic=topic.name,
-            )
         self._coordinator.consume(place, topic.slots)

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,20 @@ def test_listeners_of_two_clients_share_the_slots(url: str, topic: Topic) -> Non
         stats = second.inspect(topic).stats()
         assert min(slot.epoch for slot in stats.slots) > 0
     work.check(200)
+
+
+def test_a_name_that_was_freed_serves_another_number_of_slots(url: str, topic: Topic) -> None:
+    """The nodes of owners outlive the topic: no worker of the new one started, as the old definition was in them."""
+    for slots in (8, 4):
+        work = Work()
+        with RmqClient(url, owners=RedisOwners(2)) as client:
+            client.listener(replace(topic, slots=slots))(work)
+            client.start()
+            send(client, replace(topic, slots=slots), "a")
+            wait_until(lambda: len(work.handled) == 100, PATIENCE_S)  # noqa: B023
+        work.check(100)
+        with RmqClient(url) as other:
+            other.delete_topic(topic.name, force=True, forget=True)
 
 
 def test_on_asyncio_too(url: str, topic: Topic) -> None:

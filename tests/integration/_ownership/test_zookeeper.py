@@ -221,6 +221,11 @@ def test_the_first_definition_rules_and_another_slot_count_gets_nothing(cluster:
     time.sleep(1)
     assert len(right.owned()) == 4
     assert wrong.owned() == {}
+    other = '{"slots":8,"version":4,"min_reader":4}'
+    assert wrong.replace_topic("t", other) != other, "slots have owners"
+    right.stop()
+    assert wrong.replace_topic("t", other) == other
+    cluster.settle(8, "wrong")
 
 
 def test_topics_named_with_dots_only(cluster: Cluster) -> None:

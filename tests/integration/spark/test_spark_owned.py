@@ -298,6 +298,7 @@ def test_mistakes_are_told_before_anything_is_read(site: Site, redis_url: str) -
     with probe(site) as zookeeper:
         node = f"{site.chroot}/topics/{site.topic.name}"
         zookeeper.set(node, data_of(zookeeper, node).replace(b'"slots":4', b'"slots":8'))
+        zookeeper.create(node.replace("/topics/", "/owners/") + "/0", b"a worker with 8 slots")
     query = site.query()
     with pytest.raises(TopicMismatchError, match=r"registered for its owners as PRIORITY with 8 slots, not as .* 4"):
         query.plan()
