@@ -235,9 +235,9 @@ class Schedules:
             result = self._standing(schedule, found)
             if result not in (SchedulePut.NEW, SchedulePut.CHANGED):
                 return result
+            if result is SchedulePut.NEW:  # a process may have died before it forgot one that has ended
+                self._forget(schedule.name)
             if (due_ms := schedule.next_ms(found.now_ms)) is None:
-                if result is SchedulePut.NEW:
-                    self._forget(schedule.name)
                 return SchedulePut.OVER
             body = schedule.put_at(found.now_ms).to_json()
             try:

@@ -450,16 +450,18 @@ def test_nothing_is_kept_of_a_schedule_that_was_removed(rmq: RmqClient, clock: C
     assert kept(rmq) == []
 
 
-def test_a_put_of_a_schedule_that_is_over_forgets_what_a_crash_left(rmq: RmqClient, clock: Clock) -> None:
+def test_a_put_of_a_schedule_forgets_what_a_crash_left(rmq: RmqClient, clock: Clock) -> None:
     """A process may die after the last ack, and before it forgets the runs. Reading writes nothing."""
     ended = Schedule("s", JOBS, "c", every="1h", until=clock.now - timedelta(hours=2))
-    for name in ("s", "other"):
+    for name in ("s", "other", "again"):
         rmq._connections.command("HSET", SCHEDULE_RUNS_KEY, name, "1 1")  # pyright: ignore[reportPrivateUsage]
     rmq.schedules.put(HOURLY)
     assert [each.name for each in rmq.schedules.list()] == ["hourly"]
     assert rmq.schedules.put(ended) is SchedulePut.OVER
     assert not rmq.schedules.remove("other")
-    assert kept(rmq) == [b"hourly"]
+    rmq.schedules.put(Schedule("again", JOBS, "c", every="1h"))
+    assert [each.last for each in rmq.schedules.list()] == [None, None]
+    assert sorted(kept(rmq)) == [b"again", b"hourly"]
 
 
 def test_the_list_has_schedules_that_move_while_it_is_read(

@@ -20,12 +20,12 @@ ROOT = Path(__file__).parents[2]
 
 CEILINGS = {
     "rmq/_admin": 1_860,
-    "rmq/_broker": 2_020,
+    "rmq/_broker": 2_030,
     "rmq/_claiming": 2_210,
     "rmq/_io": 600,
     "rmq/_listening": 2_390,
     "rmq/_model": 4_160,
-    "rmq/_ownership": 2_430,
+    "rmq/_ownership": 2_440,
     "rmq/_processes": 1_790,
     "rmq/_sending": 630,
     "rmq/_transport": 2_430,
@@ -43,7 +43,7 @@ CEILINGS = {
     "rmq/*.py": 810,
     "lua: scripts": 2_030,
     "lua: libraries": 4_050,
-    "tests": 78_450,
+    "tests": 78_510,
     "benchmarks": 6_840,
 }
 """Most lines of code of a package; one that is not listed may have none."""
