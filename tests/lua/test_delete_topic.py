@@ -1,4 +1,4 @@
-"""The script that drops a slot and leaves a tombstone, against a model of one slot and two clients."""
+"""The script that drops a slot and leaves a tombstone, against a model of one slot and three clients."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tests.support.slots import SlotUnderTest
 
 STEPS = st.one_of(
     st.tuples(st.just("send"), st.sampled_from("abc")),
-    st.tuples(st.just("ask"), st.sampled_from(["d1", "d2"])),
-    st.tuples(st.just("drop"), st.sampled_from(["d1", "d2"])),
-    st.tuples(st.just("clear"), st.sampled_from(["d1", "d2"])),
+    st.tuples(st.just("ask"), st.sampled_from(["d1", "d2", "d3"])),
+    st.tuples(st.just("drop"), st.sampled_from(["d1", "d2", "d3"])),
+    st.tuples(st.just("clear"), st.sampled_from(["d1", "d2", "d3"])),
 )
 NOT_OF_A_SLOT = {"worker_beat", "workers"}
 WITHOUT_STORE = {"audit", "confirm", "pause", "adopt", "purge_dead", "list_dead", "dead_reasons", "untold_dead"}
@@ -29,7 +29,7 @@ WITHOUT_STORE = {"audit", "confirm", "pause", "adopt", "purge_dead", "list_dead"
 
 
 class Model:
-    """What a slot holds, its tombstone, and the last deletion that was cleared."""
+    """What a slot holds, its tombstone, and the latest deletion that was cleared."""
 
     def __init__(self) -> None:
         self.held: set[str] = set()
@@ -38,16 +38,15 @@ class Model:
 
     def step(self, step: str, name: str) -> SlotDeletion:
         """Return what `ask`, `drop` or `clear` of the deletion `name` answers."""
-        mine = self.tombstone is not None and self.tombstone[0] == name
+        owner = self.tombstone[0] if self.tombstone else ""
         if step == "clear":
-            self.tombstone, self.cleared = None if mine else self.tombstone, name
-        if self.cleared == name:
+            self.tombstone, self.cleared = self.tombstone if owner > name else None, max(self.cleared, name)
+        if step == "clear" or name <= self.cleared or name < owner:
             return SlotDeletion("cleared", 0)
-        if not mine:
+        if owner != name:
             if step == "ask" and self.held:
                 return SlotDeletion("kept", len(self.held))
             self.tombstone, self.held = (name, len(self.held)), set()
-        self.cleared = ""
         assert self.tombstone is not None
         return SlotDeletion("buried", self.tombstone[1])
 
@@ -131,6 +130,31 @@ def test_a_group_that_was_not_named_is_not_lost(make_slot: MakeSlot) -> None:
     before = slot.dump()
     assert slot.run(deletion.delete_slot(slot.topic, 0, "d", (), force=True)).outcome == "groups"
     assert slot.dump() == before
+
+
+def test_a_group_of_a_stream_without_entries_is_not_lost(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.STREAM, checked=False)
+    seed(slot.client, slot.topic)
+    slot.client.xtrim(slot.keys.store, 0, approximate=False)
+    assert slot.run(deletion.delete_slot(slot.topic, 0, "d", (), force=True)).outcome == "groups"
+    assert slot.run(deletion.delete_slot(slot.topic, 0, "d", groups_of(slot), force=True)).outcome == "buried"
+    assert set(slot.dump()) <= {slot.keys.store.encode(), slot.keys.meta.encode()}
+
+
+def test_clearing_counts_on_a_stream_with_groups_too(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.STREAM, checked=False)
+    seed(slot.client, slot.topic)
+    assert delete(slot, "clear", "d") == ("cleared", 0)
+    assert delete(slot, "drop", "d") == ("cleared", 0)
+
+
+def test_an_earlier_deletion_drops_nothing_that_came_after_a_later_one(make_slot: MakeSlot) -> None:
+    slot = make_slot(TopicType.PRIORITY, checked=False)
+    for step, name in (("drop", "d1"), ("clear", "d1"), ("drop", "d2"), ("clear", "d2")):
+        delete(slot, step, name)
+    slot.send((b"new", 1_000))
+    assert delete(slot, "drop", "d1") == ("cleared", 0)
+    assert {name.decode() for name in slot.state().store} == {"new"}
 
 
 def test_a_key_of_another_program_is_left_alone(make_slot: MakeSlot) -> None:

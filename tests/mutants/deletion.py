@@ -13,14 +13,23 @@ DELETION = (
         "deletion: a repeat counts what is there anew", ("delete_topic", "if owner ~= deletion then", "if true then")
     ),
     mutant("deletion: no tombstone", ("delete_topic", "redis.call('SET', store,", "local _ = (")),
-    mutant("deletion: an old client drops what came later", ("delete_topic", "'cleared') == deletion", "'x') == '-'")),
+    mutant("deletion: an old client drops what came later", ("delete_topic", "deletion <= cleared", "false")),
+    mutant("deletion: clearing takes any tombstone", ("delete_topic", "owner and owner <= deletion", "owner")),
     mutant(
-        "deletion: clearing takes any tombstone", ("delete_topic", "  if owner == deletion then\n", "  if owner then\n")
+        "deletion: groups that were not named stay behind",
+        ("delete_topic", "groups and redis.call('EXISTS', store) == 1 and", "false and"),
     ),
     mutant(
-        "deletion: groups that were not named stay behind", ("delete_topic", "groups and number > 0 and", "false and")
+        "deletion: a stream without entries keeps its groups",
+        ("delete_topic", "redis.call('EXISTS', store) == 1 and", "number > 0 and"),
     ),
-    mutant("deletion: epochs begin anew", ("delete_topic", "if kept[1] and kept[i] then", "if false then")),
+    mutant("deletion: a second deletion forgets the first", ("delete_topic", " or field == 'cleared'", "")),
+    mutant("deletion: an earlier deletion replaces a later one", ("delete_topic", "deletion < owner", "false")),
+    mutant(
+        "deletion: clearing an earlier one revives a later one",
+        ("delete_topic", "and cleared < deletion then", "then"),
+    ),
+    mutant("deletion: epochs begin anew", ("delete_topic", "(kept[1] or field", "(field")),
     mutant(
         "deletion: another program's key is replaced",
         ("delete_topic", "if not owner then", "if type(text) ~= 'string' then"),
