@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from secrets import token_hex
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
 
 from rmq._admin.inspection import Inspection, read_workers
 from rmq._admin.schedules import Schedules
@@ -12,15 +13,15 @@ from rmq._admin.spark_queries import SparkQueries
 from rmq._admin.stream_view import StreamView
 from rmq._broker import streams
 from rmq._broker.control import Audit
-from rmq._broker.deletion import DELETED, Deletion, SlotDeletion, clear_slot, delete_slot
-from rmq._broker.keys import TOPICS_KEY, group_rate_key, history_key, rate_key
+from rmq._broker.deletion import DELETED, TOMBSTONES, Deletion, SlotDeletion, delete_slot
+from rmq._broker.keys import TOPICS_KEY, group_rate_key, history_key, rate_key, slot_keys
 from rmq._broker.known_topics import KnownTopics
 from rmq._broker.registry import MOST_TRIES, Stored
 from rmq._model.display import counted
 from rmq._model.schedules import RECURRING
 from rmq._model.topics import Topic, TopicType
-from rmq._transport.connections import Connections, call_slots
-from rmq.errors import InvalidValueError, RmqError, TopicInUseError
+from rmq._transport.connections import Connections
+from rmq.errors import InvalidValueError, RmqError, TopicInUseError, UnknownTopicError
 
 QUERY_MS = 60_000
 """Time since its last report up to which a Spark query counts as running, ms."""
@@ -69,61 +70,74 @@ class TopicDeletion:
         """Delete the topic, or end a deletion that was interrupted."""
         stored = self._known.stored(self._name)
         topic, schedules = stored.topic, self._schedules()
+        force = force or (stored.deletion is not None and stored.deletion.force)
         audit = Audit(self._connections, topic, self._actor)
         if stored.deletion is None and not force:
             self._refuse_if_used(topic, schedules)
         with audit.step("delete topic", "with all that it holds" if force else "if it is empty") as note:
-            stored, deletion = self._begun(audit.actor)
-            messages = self._drop_slots(stored, deletion, force, note)
-            if not deletion.done:
-                self._known.replace_fields(stored, deletion.completed().to_fields())
+            deletion = self._begun(audit.actor, force)
+            messages = self._drop_slots(topic, deletion, note)
+            self._change(deletion, deletion.completed().to_fields())
             self._connections.command("UNLINK", rate_key(self._name))
             self._connections.command("UNLINK", history_key(self._name))
         if forget:
-            self._clear(topic, deletion)
-            self._known.replace_fields(self._known.stored(self._name), None)
+            self._known.clear(topic, deletion.id)
+            with suppress(UnknownTopicError):  # another client was faster
+                self._change(deletion, None)
         self._known.forget(self._name)
         return DeletedTopic(self._name, topic.slots, messages, schedules)
 
-    def _begun(self, actor: str) -> tuple[Stored, Deletion]:
-        """Note in the definition that the topic is being deleted, unless it says so already."""
+    def _begun(self, actor: str, force: bool) -> Deletion:
+        """Note in the definition that the topic is being deleted, or go on with what it says."""
         for _ in range(MOST_TRIES):
             stored = self._known.stored(self._name)
-            if stored.deletion is not None:
-                return stored, stored.deletion
             second, micros = self._connections.command("TIME", key=TOPICS_KEY)
-            deletion = Deletion(token_hex(8), actor, int(second) * 1000 + int(micros) // 1000)
-            self._known.replace_fields(stored, deletion.to_fields())
-        raise RmqError(f"topic {self._name} was changed by other clients during each attempt; try again")
+            cleared = self._connections.command("HGET", slot_keys(self._name, 0).meta, "cleared") or b""
+            now_ms = int(second) * 1000 + int(micros) // 1000
+            deletion = stored.deletion or Deletion.begun(actor, now_ms, cleared.decode(), force=force)
+            deletion = replace(deletion, force=deletion.force or force)
+            if deletion == stored.deletion or self._known.replace_fields(stored, deletion.to_fields()):
+                return deletion
+        raise self._contended()
 
-    def _drop_slots(self, stored: Stored, deletion: Deletion, force: bool, note: Callable[[str], None]) -> int:
-        """Drop all slots; return the number of messages. Without `force`, one that holds some undoes the deletion."""
-        topic, messages = stored.topic, 0
+    def _change(self, deletion: Deletion, added: Mapping[str, Any] | None, removed: str = "") -> None:
+        """Replace fields of the definition, or remove it, as long as it has this deletion."""
+        for _ in range(MOST_TRIES):
+            if self._known.replace_fields(self._deleted(deletion)[0], added, removed):
+                return
+        raise self._contended()
+
+    def _deleted(self, deletion: Deletion) -> tuple[Stored, Deletion]:
+        """Read the definition and its deletion; raise if it is another one by now, or none."""
+        stored = self._known.stored(self._name)
+        if (now := stored.deletion) is None or now.id != deletion.id:
+            raise RmqError(f"the deletion of topic {self._name} was ended by another client; see what there is now")
+        return stored, now
+
+    def _drop_slots(self, topic: Topic, deletion: Deletion, note: Callable[[str], None]) -> int:
+        """Drop all slots; return the number of messages. Without force, a slot that holds some undoes the deletion."""
+        messages = 0
         for slot in range(topic.slots):
-            outcome, number = self._drop_slot(topic, slot, deletion, force)
-            if outcome == "kept":
-                self._clear(topic, deletion)
-                self._known.replace_fields(stored, {}, DELETED)
-                raise self._in_use([f"slot {slot} got {counted(number, 'message')} meanwhile"])
-            if outcome == "cleared":
-                raise RmqError(f"the deletion of topic {self._name} was ended by another client; see what there is now")
+            outcome, number = self._drop_slot(topic, slot, deletion)
+            # a slot is cleared before all are dropped only if a server has lost the definition's last change
+            if outcome == "kept" or (outcome == "cleared" and not self._deleted(deletion)[1].done):
+                self._change(deletion, {TOMBSTONES: deletion.id}, DELETED)
+                self._known.get(self._name)  # removes the tombstones
+                raise self._in_use([f"slot {slot} got {counted(number, 'message')} since the deletion began"])
             messages += number
             note(f"dropped {counted(messages, 'message')}")
         return messages
 
-    def _drop_slot(self, topic: Topic, slot: int, deletion: Deletion, force: bool) -> SlotDeletion:
+    def _drop_slot(self, topic: Topic, slot: int, deletion: Deletion) -> SlotDeletion:
         groups: tuple[str, ...] = ()
         while True:
-            done = self._connections.run(delete_slot(topic, slot, deletion.id, groups, force=force))
+            done = self._connections.run(delete_slot(topic, slot, deletion.id, groups, force=deletion.force))
             if done.outcome != "groups":
                 break
             groups = self._connections.run(streams.stats(topic, slot)).groups
         for group in groups:
             self._connections.command("UNLINK", group_rate_key(topic.name, group))
         return done
-
-    def _clear(self, topic: Topic, deletion: Deletion) -> None:
-        call_slots(self._connections, range(topic.slots), lambda slot: clear_slot(topic, slot, deletion.id))
 
     def _schedules(self) -> tuple[str, ...]:
         infos = Schedules(self._connections, self._known, lambda: None).list()
@@ -157,6 +171,9 @@ class TopicDeletion:
             return stats.backlog + stats.in_flight + stats.waiting + stats.dead
         entries, groups = StreamView(self._connections, topic).with_groups()
         return entries.length + sum(group.dead for group in groups)
+
+    def _contended(self) -> RmqError:
+        return RmqError(f"topic {self._name} was changed by other clients during each attempt; try again")
 
     def _in_use(self, used: list[str]) -> TopicInUseError:
         return TopicInUseError(

@@ -6,8 +6,12 @@ A topic is deleted in three steps, each safe to repeat:
 2. In each slot one script drops all keys and puts a STRING, the tombstone, in the place of the store. From then on
    every script of the slot is refused (WRONGTYPE, `TopicDeletedError`), of processes that have read the definition
    before, too. The tombstone has the number of messages that were dropped, so that a repeat knows it.
-3. The field is marked as done. From then on the same topic may be registered again: that takes away the field and then
-   the tombstones, and until they are gone the definition has their deletion in the field `tombstones`.
+3. The field is marked as done. From then on the same topic may be registered again: one write moves the identity from
+   `deleted` to the field `tombstones`, then the tombstones go, then that field. An undone deletion ends
+   so, too.
+
+Identities grow with time, and each slot keeps the latest one that was cleared: a client that was stopped in the middle
+of a deletion drops nothing that came after it, also if the topic was deleted once more since.
 
 Invariant: as long as a slot has a tombstone of a deletion, the definition has this deletion in one of these fields.
 """
@@ -17,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from secrets import token_hex
 from typing import Any, NamedTuple
 
 from rmq._broker.binding import SAFE_AGAIN, BoundScript
@@ -36,22 +41,37 @@ class Deletion:
     """A deletion, as the definition of a deleted topic has it.
 
     Attributes:
-        id: Its identity.
+        id: Its identity: as text above those of earlier deletions of the topic.
         by: Who deletes the topic.
         at_ms: Time at which it began, epoch ms.
+        force: Whether it drops messages, too; a repeat goes on with it.
         done: Whether all slots have their tombstones.
     """
 
     id: str
     by: str
     at_ms: int
+    force: bool = False
     done: bool = False
+
+    @classmethod
+    def begun(cls, by: str, now_ms: int, cleared: str, *, force: bool) -> Deletion:
+        """Return a new deletion.
+
+        Args:
+            by: Who deletes the topic.
+            now_ms: Redis' time.
+            cleared: Identity of the latest deletion that was cleared, or empty: a clock may be behind it.
+            force: Whether it drops messages, too.
+        """
+        number = max(now_ms, int(cleared.partition("-")[0] or 0) + 1)
+        return cls(f"{number:015}-{token_hex(4)}", by, now_ms, force)
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> Deletion | None:
         """Return the deletion of a topic by the fields of its definition; `None` if it is not deleted."""
         found: Any = fields.get(DELETED)
-        return None if found is None else cls(found["id"], found["by"], found["at_ms"], found["done"])
+        return None if found is None else cls(found["id"], found["by"], found["at_ms"], found["force"], found["done"])
 
     def completed(self) -> Deletion:
         """Return the deletion as done."""
@@ -71,7 +91,7 @@ class SlotDeletion(NamedTuple):
 
     Attributes:
         outcome: `buried`: the slot has its tombstone; `kept`: it holds messages; `groups`: its stream has more groups
-            than the call named; `cleared`: the deletion was undone, or the topic is registered again.
+            than the call named; `cleared`: the deletion is over here: cleared, or a later one has begun.
         messages: Number of messages that were dropped, or that the slot holds.
     """
 
@@ -103,7 +123,7 @@ def delete_slot(topic: Topic, slot: int, deletion: str, groups: Sequence[str], *
 
 
 def clear_slot(topic: Topic, slot: int, deletion: str) -> Call[SlotDeletion]:
-    """Return a call that removes the tombstone of a deletion from a slot."""
+    """Return a call that removes the tombstone of a deletion, or of an earlier one, from a slot."""
     return _call(topic, slot, (), deletion, "clear", ())
 
 

@@ -213,8 +213,7 @@ class Registry:
         if stored.deletion is not None:
             stored = self._registered_again(stored, topic)
         check_same(stored.topic, topic)
-        if TOMBSTONES in stored.document.fields:
-            self._clear(stored)
+        self._clear(stored)
         if self._connections.confirms and UNCONFIRMED in stored.document.fields:
             self._confirm(stored)
         return stored.topic
@@ -240,7 +239,9 @@ class Registry:
             UnreadableTopicError: The registered definition is for newer versions of RMQ only, or is invalid.
         """
         check_name(name)
-        return self._existing(name).topic
+        stored = self._existing(name)
+        self._clear(stored)
+        return stored.topic
 
     def change(self, topic: Topic) -> Topic:
         """Replace registered settings: those that `Topic.changed` has changed, or all of any other definition.
@@ -408,10 +409,14 @@ class Registry:
         return self._existing(name)
 
     def _clear(self, stored: Stored) -> None:
-        """Remove the tombstones of a deletion before the topic was registered again."""
-        deletion = str(stored.document.fields[TOMBSTONES])
-        call_slots(self._connections, range(stored.topic.slots), lambda slot: clear_slot(stored.topic, slot, deletion))
-        self.replace_fields(stored, {}, TOMBSTONES)
+        """Remove the tombstones that a definition still names, of a deletion that is over."""
+        if deletion := stored.document.fields.get(TOMBSTONES):
+            self.clear(stored.topic, deletion)
+            self.replace_fields(stored, {}, TOMBSTONES)
+
+    def clear(self, topic: Topic, deletion: str) -> None:
+        """Remove the tombstones of a deletion from all slots; from then on it drops nothing any more."""
+        call_slots(self._connections, range(topic.slots), lambda slot: clear_slot(topic, slot, deletion))
 
     def _confirm(self, stored: Stored) -> None:
         """Wait until replicas or the disk have confirmed a definition, also one of another client; then record that."""

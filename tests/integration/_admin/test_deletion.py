@@ -33,7 +33,7 @@ from rmq.errors import (
 )
 from tests.conftest import MakeTopic
 from tests.support.clients import left_in, stats_of, texts
-from tests.support.core import TOPICS_KEY, Call, Connections, TopicDeletion, slot_keys
+from tests.support.core import TOPICS_KEY, Call, Connections, Registry, TopicDeletion, slot_keys
 from tests.support.servers import RedisServer
 from tests.support.waiting import wait_until
 
@@ -185,7 +185,7 @@ def test_what_was_interrupted_is_ended_by_a_repeat(
         client.topic(topic.name)
     with RmqClient(redis_url) as other, pytest.raises(TopicDeletedError, match="is being deleted since 2"):
         other.producer(topic)
-    assert client.delete_topic(topic.name, force=True).messages == 40  # those of the first try, too
+    assert client.delete_topic(topic.name).messages == 40  # with force, and those of the first try, as that one
     assert client.delete_topic(topic.name).messages == 40  # a third time changes nothing
     client.producer(topic).send(PriorityMessage("new", 9))
     assert left_in(stats_of(client, topic)) == (1, 0, 0, 0)
@@ -204,7 +204,7 @@ def test_a_message_that_comes_meanwhile_undoes_the_deletion(
         return 0
 
     monkeypatch.setattr("rmq._admin.deletion.TopicDeletion._stored", looks)
-    with pytest.raises(TopicInUseError, match="slot 3 got 1 message meanwhile"):
+    with pytest.raises(TopicInUseError, match="slot 3 got 1 message since the deletion began"):
         client.delete_topic(topic.name)
     assert client.topic(topic.name) == topic
     assert producer.send_many(PriorityMessage(f"job:{number}", 9) for number in range(20)).new == 20
@@ -219,12 +219,90 @@ def test_a_second_client_cannot_drop_what_was_sent_after_the_end(
     client.producer(topic)
     with RmqClient(redis_url) as slow:
         deletion = TopicDeletion(slow._connections, slow._known, topic.name, None)
-        stored, mark = deletion._begun("slow")
-        client.delete_topic(topic.name)
-        client.producer(topic).send(PriorityMessage("new", 9))
+        mark = deletion._begun("slow", force=True)
+        for content in ("dropped", "new"):
+            client.delete_topic(topic.name, force=True)
+            client.producer(topic).send(PriorityMessage(content, 9))
         with pytest.raises(RmqError, match="was ended by another client"):
-            deletion._drop_slots(stored, mark, True, lambda _: None)
+            deletion._drop_slots(topic, mark, lambda _: None)
     assert left_in(stats_of(client, topic)) == (1, 0, 0, 0)
+
+
+def breaks_off(patch: pytest.MonkeyPatch, before: bool) -> None:
+    """Let a process die before or after it removes tombstones."""
+    clear = Registry.clear
+
+    def dies(self: Any, *args: Any) -> None:
+        if not before:
+            clear(self, *args)
+        raise RuntimeError
+
+    patch.setattr(Registry, "clear", dies)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_an_undo_that_breaks_off_is_ended_by_the_next_use(
+    before: bool, client: RmqClient, redis_url: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=4)
+    content = next(f"late:{i}" for i in range(99) if topic.slot_of(f"late:{i}".encode()) == 3)
+    client.producer(topic).send(PriorityMessage(content, 9))
+    with monkeypatch.context() as patch:
+        patch.setattr(TopicDeletion, "_refuse_if_used", lambda *_: None)
+        breaks_off(patch, before)
+        with pytest.raises(RuntimeError):
+            client.delete_topic(topic.name)
+    with RmqClient(redis_url) as other:
+        assert (
+            other.producer(other.topic(topic.name)).send_many(PriorityMessage(f"job:{i}", 9) for i in range(20)).new
+            == 20
+        )
+    assert client.delete_topic(topic.name, force=True).messages == 21
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_name_that_was_freed_in_part_is_freed_by_a_repeat(
+    before: bool, client: RmqClient, redis_client: redis.Redis, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=4, checked=False)
+    client.producer(topic)
+    with monkeypatch.context() as patch:
+        breaks_off(patch, before)
+        with pytest.raises(RuntimeError):
+            client.delete_topic(topic.name, forget=True)
+    assert client.delete_topic(topic.name, forget=True).messages == 0
+    assert redis_client.hget(TOPICS_KEY, topic.name) is None
+    assert {redis_client.type(f"{topic.name}_{slot}") for slot in range(4)} == {b"none"}
+
+
+def test_a_topic_that_is_registered_while_its_name_is_freed_stays(
+    client: RmqClient, redis_url: str, make_topic: MakeTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=4)
+    client.producer(topic)
+    clear = Registry.clear
+
+    def slowly(self: Registry, *args: Any) -> None:
+        monkeypatch.undo()
+        clear(self, *args)
+        with RmqClient(redis_url) as other:
+            other.producer(topic).send(PriorityMessage("new", 9))
+
+    monkeypatch.setattr(Registry, "clear", slowly)
+    with pytest.raises(RmqError, match="was ended by another client"):
+        client.delete_topic(topic.name, forget=True)
+    assert client.topic(topic.name) == topic
+    assert left_in(stats_of(client, topic)) == (1, 0, 0, 0)
+
+
+def test_a_clock_that_was_set_back_does_not_keep_a_topic(
+    client: RmqClient, redis_client: redis.Redis, make_topic: MakeTopic
+) -> None:
+    topic = make_topic(TopicType.PRIORITY, slots=1)
+    client.producer(topic)
+    redis_client.hset(slot_keys(topic.name, 0).meta, "cleared", "009000000000000-ab")
+    client.delete_topic(topic.name)
+    assert client.producer(topic).send(PriorityMessage("new", 9)).new == 1
 
 
 def test_another_shape_needs_the_name_to_be_freed(
@@ -239,6 +317,8 @@ def test_another_shape_needs_the_name_to_be_freed(
                 client.producer(other)
         assert client.delete_topic(topic.name, forget=True).messages == 0
         assert redis_client.hget(TOPICS_KEY, topic.name) is None
+        kept = {key for slot in range(8) for key in redis_client.hkeys(slot_keys(topic.name, slot).meta)}
+        assert kept == {b"cleared"}
         smaller = replace(topic, slots=4)
         assert client.producer(smaller).send(PriorityMessage("a", 20)).new == 1
         assert client.topic(topic.name).slots == 4
