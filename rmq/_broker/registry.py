@@ -383,8 +383,7 @@ class Registry:
             added: The new fields; `None` to remove the definition.
             removed: Name of a field to remove.
         """
-        kept = {name: value for name, value in stored.document.fields.items() if name != removed}
-        document = "" if added is None else replace(stored.document, fields={**kept, **added}).to_json()
+        document = "" if added is None else stored.document.amended({removed: None}, added).to_json()
         return self._define(stored.topic, stored.text, document.encode(), durable=True)
 
     def _registered_again(self, stored: Stored, topic: Topic) -> Stored:

@@ -17,8 +17,11 @@ from rmq.errors import UnreadableDocumentError
 FIRST_VERSION = 4
 """The schema version of the first release: no older document is read."""
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """Version of the documents that this code writes."""
+
+_ACTED_ON_SINCE = {"deleted": 5, "tombstones": 5}
+"""Fields that no reader may ignore, with the first version that knows them: those of deleted topics."""
 
 MAX_DOCUMENT_BYTES = 1_000_000
 """A longer document is not read. Source: ZooKeeper refuses nodes over 1 MiB; a definition takes less than 1 kB."""
@@ -34,7 +37,8 @@ class Document:
 
     def to_json(self) -> str:
         """Return the text to store."""
-        versions = {"version": self.version, "min_reader": self.min_reader}
+        needed = [version for name, version in _ACTED_ON_SINCE.items() if name in self.fields]
+        versions = {"version": self.version, "min_reader": max([self.min_reader, *needed])}
         return json.dumps({**self.fields, **versions}, separators=(",", ":"))
 
     def amended(self, before: Mapping[str, Any], after: Mapping[str, Any], min_reader: int = FIRST_VERSION) -> Document:

@@ -23,6 +23,7 @@ from rmq import (
     TopicType,
 )
 from rmq import Merge as MergeRule
+from rmq._model.schema import Document, read_document
 from rmq.errors import (
     InvalidValueError,
     RmqError,
@@ -30,6 +31,7 @@ from rmq.errors import (
     TopicInUseError,
     TopicMismatchError,
     UnknownTopicError,
+    UnreadableDocumentError,
 )
 from tests.conftest import MakeTopic
 from tests.support.clients import left_in, stats_of, texts
@@ -323,6 +325,25 @@ def test_another_shape_needs_the_name_to_be_freed(
         assert client.producer(smaller).send(PriorityMessage("a", 20)).new == 1
         assert client.topic(topic.name).slots == 4
         del producer
+
+
+def test_versions_that_know_no_deletion_leave_a_deleted_topic_alone(
+    client: RmqClient, redis_client: redis.Redis, make_topic: MakeTopic
+) -> None:
+    """They listed it, changed it and sent to it, as they ignore the field that says that it is deleted."""
+
+    def read_by_version_4() -> Document:
+        text: Any = redis_client.hget(TOPICS_KEY, topic.name)
+        return read_document(text, "it", 4)
+
+    topic = make_topic(TopicType.PRIORITY)
+    client.producer(topic)
+    assert read_by_version_4().min_reader == 4
+    client.delete_topic(topic.name)
+    with pytest.raises(UnreadableDocumentError, match="is for schema version 5 and newer"):
+        read_by_version_4()
+    client.producer(topic)
+    assert read_by_version_4().min_reader == 4
 
 
 def test_a_topic_that_is_not_there(client: RmqClient) -> None:

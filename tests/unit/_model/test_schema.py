@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from rmq._io.reports import MOST_TOLD, PassedOver
 from rmq._model.schema import (
+    FIRST_VERSION,
     MAX_DOCUMENT_BYTES,
     SCHEMA_VERSION,
     Document,
@@ -29,7 +30,7 @@ def test_there_and_back(values: dict[str, Any]) -> None:
     document = new_document(values)
     assert read_document(document.to_json(), "it") == document
     assert read_document(document.to_json().encode(), "it") == document
-    assert (document.version, document.min_reader) == (SCHEMA_VERSION, SCHEMA_VERSION)
+    assert (document.version, document.min_reader) == (SCHEMA_VERSION, FIRST_VERSION)
 
 
 def test_a_newer_document_is_read_with_all_its_fields_where_it_allows_that() -> None:
@@ -94,7 +95,7 @@ def test_a_change_keeps_what_it_does_not_touch() -> None:
     stored = Document({"a": 1, "b": {"known": 2, "unknown": 3}, "c": 4, "unknown": 5})
     before, after = {"a": 1, "b": {"known": 2}, "c": 4}, {"a": 7, "b": {"known": 2}, "d": 8}
     assert stored.amended(before, after) == Document(
-        {"a": 7, "b": {"known": 2, "unknown": 3}, "unknown": 5, "d": 8}, SCHEMA_VERSION, SCHEMA_VERSION
+        {"a": 7, "b": {"known": 2, "unknown": 3}, "unknown": 5, "d": 8}, SCHEMA_VERSION
     )
 
 
@@ -102,7 +103,7 @@ def test_a_change_never_lets_in_older_readers_than_a_newer_writer_did() -> None:
     newer = Document({"a": 1}, SCHEMA_VERSION + 3, SCHEMA_VERSION + 1)
     assert newer.amended({"a": 1}, {"a": 2}) == Document({"a": 2}, SCHEMA_VERSION + 3, SCHEMA_VERSION + 1)
     own = Document({"a": 1, "b": 1}, SCHEMA_VERSION, SCHEMA_VERSION + 1)  # this version knows why: "b" needed it
-    assert own.amended({"a": 1, "b": 1}, {"a": 1}) == Document({"a": 1})
+    assert own.amended({"a": 1, "b": 1}, {"a": 1}) == Document({"a": 1}, SCHEMA_VERSION)
 
 
 def test_what_is_passed_over_is_told_once_for_each_reason(caplog: pytest.LogCaptureFixture) -> None:
