@@ -21,7 +21,7 @@ from rmq._model.display import counted
 from rmq._model.schedules import RECURRING
 from rmq._model.topics import Topic, TopicType
 from rmq._transport.connections import Connections
-from rmq.errors import InvalidValueError, RmqError, TopicInUseError, UnknownTopicError
+from rmq.errors import InvalidValueError, RmqError, TopicDeletedError, TopicInUseError, UnknownTopicError
 
 QUERY_MS = 60_000
 """Time since its last report up to which a Spark query counts as running, ms."""
@@ -91,10 +91,9 @@ class TopicDeletion:
         """Note in the definition that the topic is being deleted, or go on with what it says."""
         for _ in range(MOST_TRIES):
             stored = self._known.stored(self._name)
-            second, micros = self._connections.command("TIME", key=TOPICS_KEY)
+            s, us = map(int, self._connections.command("TIME", key=TOPICS_KEY))
             cleared = self._connections.command("HGET", slot_keys(self._name, 0).meta, "cleared") or b""
-            now_ms = int(second) * 1000 + int(micros) // 1000
-            deletion = stored.deletion or Deletion.begun(actor, now_ms, cleared.decode(), force=force)
+            deletion = stored.deletion or Deletion.begun(actor, s * 1000 + us // 1000, cleared.decode(), force=force)
             deletion = replace(deletion, force=deletion.force or force)
             if deletion == stored.deletion or self._known.replace_fields(stored, deletion.to_fields()):
                 return deletion
@@ -148,8 +147,9 @@ class TopicDeletion:
     def _refuse_if_used(self, topic: Topic, schedules: tuple[str, ...]) -> None:
         """Raise `TopicInUseError` if the topic holds messages, or a process uses it that can be seen in Redis."""
         used: list[str] = []
-        if messages := self._stored(topic):
-            used.append(f"it holds {counted(messages, 'message')}")
+        with suppress(TopicDeletedError):  # a tombstone from before the registry was lost: each slot is asked anyway
+            if messages := self._stored(topic):
+                used.append(f"it holds {counted(messages, 'message')}")
         workers = [
             each.name
             for each in read_workers(self._connections)

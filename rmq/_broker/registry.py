@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from enum import Enum
 from typing import Any, NamedTuple, cast
@@ -94,6 +94,11 @@ class UnreadableTopic:
 class Definitions:
     """All registered definitions, by name: those that this version can read, and the others.
 
+    Attributes:
+        topics: The topics.
+        unreadable: The definitions that this version can't read.
+        deleting: Topics whose deletion has begun and not ended: name -> since when, and by whom.
+
     Examples:
         >>> _ = client.producer(Topic("jobs", TopicType.PRIORITY))
         >>> [topic.name for topic in client.definitions().topics]
@@ -102,6 +107,7 @@ class Definitions:
 
     topics: tuple[Topic, ...] = ()
     unreadable: tuple[UnreadableTopic, ...] = ()
+    deleting: Mapping[str, str] = field(default_factory=dict[str, str], hash=False)
 
 
 def read_definition(name: str | bytes, found: bytes | int) -> Stored:
@@ -329,15 +335,18 @@ class Registry:
         """Return all registered definitions. One that cannot be read is omitted, and logged once."""
         topics: list[Topic] = []
         unreadable: list[UnreadableTopic] = []
+        deleting: dict[str, str] = {}
         for name, stored_text in self._read_all():
             try:
                 stored = read_definition(name, stored_text)
                 if stored.deletion is None:
                     topics.append(stored.topic)
+                elif not stored.deletion.done:
+                    deleting[stored.topic.name] = str(stored.deletion)
             except UnreadableTopicError as error:
                 _passed_over.tell(f"{self._connections.url.shown} {error.topic}", error)
                 unreadable.append(UnreadableTopic(error.topic or "", str(error), error.version, error.min_reader))
-        return Definitions(tuple(topics), tuple(unreadable))
+        return Definitions(tuple(topics), tuple(unreadable), deleting)
 
     def _read_all(self) -> Iterator[tuple[bytes, bytes | int]]:
         with _refusals_named():

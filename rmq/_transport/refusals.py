@@ -78,7 +78,10 @@ def _refused(call: Call[Any], message: str) -> RmqError:
         return call.error(MemoryFullError, text)
     refused = f"{call.operation} was refused on {call.target}"
     if "WRONGTYPE" in message and store in call.keys:
-        text = f"{refused}: the topic was deleted, or another program has written the key {store} ({message})"
+        text = (
+            f"{refused}: the topic was deleted, or another program has written the key {store} ({message}). If the "
+            f"registry was lost since the topic was deleted, `rmq topics delete {call.topic}` and a restart free it"
+        )
         return call.error(TopicDeletedError, text)
     return call.error(ScriptFailedError, f"{refused}: {_explained(message)}")
 

@@ -272,7 +272,7 @@ class Reader:
             names = {each.topic.name for each in topics}
             for key in [key for key in self._samples if key is not None and _topic_of(key) not in names]:
                 del self._samples[key]
-        reading = Reading(topics, *self._servers(), definitions.unreadable)
+        reading = Reading(topics, *self._servers(), definitions.unreadable, definitions.deleting)
         findings = findings_of(reading)
         ordered = worst_first(topics, findings)
         return Overview(tuple(ordered), figures, rates, tuple(findings), all_well(reading), definitions.unreadable)

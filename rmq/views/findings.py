@@ -77,6 +77,7 @@ class Kind(Enum):
     FULL = "full"
     SILENT = "silent"
     UNREADABLE = "unreadable"
+    DELETING = "deleting"
 
 
 COMMANDS = {
@@ -96,6 +97,7 @@ COMMANDS = {
     Kind.FULL: "rmq topics show {topic}",
     Kind.SILENT: "rmq workers",
     Kind.UNREADABLE: "rmq topics",
+    Kind.DELETING: "rmq topics delete --help",
 }
 """Kind of a finding -> the command that shows more; `{topic}` stands for the topic's name."""
 
@@ -188,6 +190,7 @@ class Reading:
     workers: Sequence[WorkerInfo] = ()
     memory: Mapping[str, ServerMemory] = field(default_factory=dict[str, ServerMemory])
     unreadable: Sequence[UnreadableTopic] = ()
+    deleting: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def active(self) -> list[WorkerInfo]:
@@ -207,6 +210,9 @@ def findings_of(reading: Reading) -> list[Finding]:
     if unheard and not reading.active:
         found.append(Finding(Severity.CRITICAL, Kind.NO_WORKER, "no worker is alive", number=unheard))
     found += [Finding(Severity.WARNING, Kind.UNREADABLE, shown(each.reason, 300)) for each in reading.unreadable[:3]]
+    for name, since in [*reading.deleting.items()][:3]:
+        text = f"being deleted since {since}; if that was interrupted, `rmq topics delete {name}` ends it"
+        found.append(Finding(Severity.WARNING, Kind.DELETING, text, name))
     ranks = {each: rank for rank, each in enumerate([*Severity, *Kind])}
 
     def rank(each: Finding) -> tuple[object, ...]:

@@ -31,7 +31,8 @@ def read_all(client: RmqClient, names: Iterable[str] | None = None) -> Reading:
     """
     definitions = client.definitions() if names is None else Definitions(tuple(map(client.topic, names)))
     topics = [with_trouble(topic, lambda topic=topic: read_topic(client, topic)) for topic in definitions.topics]
-    return Reading([with_recorded_rates(each) for each in topics], *read_servers(client), definitions.unreadable)
+    topics = [with_recorded_rates(each) for each in topics]
+    return Reading(topics, *read_servers(client), definitions.unreadable, definitions.deleting)
 
 
 def read_servers(client: RmqClient) -> tuple[Sequence[WorkerInfo], Mapping[str, ServerMemory]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -10,7 +11,7 @@ import redis
 from rmq import PriorityMessage, RmqClient, Topic, TopicType
 from rmq.views.doctor import Check, State, judge_clocks, judge_server, read_clocks
 from tests.support.cli import Cli
-from tests.support.core import TOPICS_KEY
+from tests.support.core import TOPICS_KEY, TopicDeletion
 from tests.support.servers import RedisServer
 
 PLAIN = {"role": "master", "redis_version": "7.2.0", "maxmemory_policy": "noeviction", "maxmemory": "1000000"}
@@ -84,6 +85,15 @@ def test_a_good_deployment_and_what_goes_wrong_in_it() -> None:
             assert [each["subject"] for each in failed] == ["definition shop.bad"]
             assert "\x1b" not in cli("doctor", code=1).out
             raw.hdel(TOPICS_KEY, "shop.bad")
+            client.producer(Topic("shop.old", TopicType.PRIORITY))
+            deletion = TopicDeletion(client._connections, client._known, "shop.old", None)
+            deletion._begun("ann", force=False)  # and breaks off here
+            [deleting] = checks(cli)["warning"]
+            assert deleting["subject"] == "shop.old"
+            assert re.match(r"being deleted since 2.* by ann; .*`rmq topics delete shop.old` ends it", deleting["text"])
+            assert "shop.old: being deleted since 2" in cli("status").out
+            client.delete_topic("shop.old")
+            assert "warning" not in checks(cli)
             producer.send(PriorityMessage("a", 1))
             raw.config_set("maxmemory-policy", "allkeys-lru")
             [refused] = checks(cli, 1)["failed"]

@@ -297,6 +297,24 @@ def test_a_topic_that_is_registered_while_its_name_is_freed_stays(
     assert left_in(stats_of(client, topic)) == (1, 0, 0, 0)
 
 
+@pytest.mark.parametrize("kind", ["priority", "stream"])
+def test_a_tombstone_that_outlived_the_registry_goes_with_a_second_deletion(
+    kind: str, client: RmqClient, redis_url: str, redis_client: redis.Redis, make_topic: MakeTopic
+) -> None:
+    topic_type, _, message = TYPES[kind]
+    topic = make_topic(topic_type, slots=2, checked=False)
+    client.producer(topic)
+    client.delete_topic(topic.name)
+    redis_client.hdel(TOPICS_KEY, topic.name)
+    with RmqClient(redis_url) as other:
+        producer = other.producer(topic)
+        with pytest.raises(TopicDeletedError, match=f"`rmq topics delete {topic.name}` and a restart"):
+            producer.send(message)
+        assert client.delete_topic(topic.name).messages == 0
+        assert client.producer(topic).send(message).new == 1
+        producer.send(message)
+
+
 def test_a_clock_that_was_set_back_does_not_keep_a_topic(
     client: RmqClient, redis_client: redis.Redis, make_topic: MakeTopic
 ) -> None:
