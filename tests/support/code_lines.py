@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 CEILINGS = {
     "rmq/_admin": 1_860,
-    "rmq/_broker": 2_050,
+    "rmq/_broker": 2_040,
     "rmq/_claiming": 2_210,
     "rmq/_io": 600,
     "rmq/_listening": 2_390,
@@ -43,7 +43,7 @@ CEILINGS = {
     "rmq/*.py": 810,
     "lua: scripts": 2_030,
     "lua: libraries": 4_050,
-    "tests": 78_650,
+    "tests": 78_610,
     "benchmarks": 6_840,
 }
 """Most lines of code of a package; one that is not listed may have none."""
