@@ -106,8 +106,13 @@ class Router(ABC):
             self._read(invalidated)
         finally:
             self._read_s = monotonic_s()
-            pause_s = DOUBT_S if self._invalidated else self._every_s
-            self._next_s = self._read_s + pause_s if self.masters() else -inf
+            self._schedule()
+
+    def _schedule(self) -> None:
+        """Set the time of the next reading."""
+        self._next_s = self._read_s + self._every_s if self.masters() else -inf
+        if self._invalidated:  # possibly by another thread just now
+            self._next_s = min(self._next_s, self._read_s + DOUBT_S)
 
     def invalidate(self) -> None:
         """Read the topology again before the next call, because it or a server seems to be wrong."""
@@ -153,7 +158,7 @@ class StandaloneRouter(Router):
 
     def look_seldom(self, pause_s: float) -> None:
         self._every_s = max(LOOK_S, pause_s)
-        self._next_s = self._read_s + self._every_s
+        self._schedule()
 
     def _read(self, invalidated: bool) -> None:
         replica = self._is_replica()
