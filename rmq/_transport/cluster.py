@@ -127,6 +127,7 @@ class ClusterRouter(Router):
         """Read the map from the first node that answers. Nodes that failed recently are asked last."""
         del invalidated
         problems: list[str] = []
+        refusal: RedisUnavailableError | None = None
         known = dict.fromkeys((*self._map.masters, *self._map.replicas, *self._url.hosts))
         nodes = {address: self.node_at(address) for address in known}
         patience_s = FIRST_PATIENCE_S if len(known) > 1 else None
@@ -138,9 +139,13 @@ class ClusterRouter(Router):
                 if isinstance(error, WireTimeoutError):
                     nodes[address].mark_unresponsive()
                 problems.append(f"{address}: {error}")
-                continue
-            self._take(slot_map)
-            return
+            except RedisUnavailableError as error:
+                refusal = error
+            else:
+                self._take(slot_map)
+                return
+        if refusal is not None:
+            raise refusal
         if not self._map.masters:
             raise WireBrokenError(f"no node of the cluster answers ({'; '.join(problems)})")
 

@@ -344,3 +344,18 @@ def test_without_a_right_to_the_channels_sends_are_taken(cluster: RedisClusterSe
             found = consumer.poll(100)
             assert [delivery.nack(delay="0s") for delivery in found] == [True] * len(found)
             assert consumer.release(consumer.poll(100)) == []
+
+
+def test_where_a_node_refuses_the_map_another_one_is_asked(cluster: RedisClusterServers) -> None:
+    for server in cluster.servers:
+        refused = ["-cluster"] if server is cluster.servers[0] else []
+        cluster.ask(server, "ACL", "SETUSER", "half", "reset", "on", ">pw", "~*", "&*", "+@all", *refused)
+    url = cluster.url.replace("://", "://half:pw@")
+    for _ in range(8):  # which node is asked first is random
+        with RmqClient(url, timeout_s=20.0, deadline_s=60.0) as client:
+            client.topics()
+    with (
+        RmqClient(url.partition(",")[0], timeout_s=5.0) as client,
+        pytest.raises(RedisUnavailableError, match="refused CLUSTER SLOTS"),
+    ):
+        client.topics()
