@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from rmq._broker.claims import CLAIM_BYTES, ClaimPart, Nack, Outcomes
+from rmq._broker.claims import CLAIM_BYTES, WHOLE_BATCH, ClaimPart, Nack, Outcomes
 from rmq._model.claims import Selection, size_of
 from rmq._model.deliveries import Claim, Delivery
 from rmq._model.outcomes import ACKED, RELEASED, Outcome, Verb
@@ -315,7 +315,7 @@ def batch_outcomes(
             only while its lease runs.
         most_nacks: Maximum number of nacks in a slot: each costs the server several commands.
         most_named: Maximum number of acks by name, over all slots.
-        most_bytes: Maximum bytes of the names of all nacks; a single name may have more.
+        most_bytes: Maximum bytes of the names of all nacks and of all acks by name; a single name may have more.
         may_be_whole: Whether claims may be acked as a whole.
 
     Returns:
@@ -325,25 +325,27 @@ def batch_outcomes(
     later: list[Selection] = []
     bytes_left, named_left, freed_left = most_bytes, most_named, FREED_BYTES
     for claim, rows in selections:
-        place, outcomes = (claim.slot, claim.owner), claim.outcomes
+        place, outcomes, names = (claim.slot, claim.owner), claim.outcomes, claim.rows.names
         if (batch := batches.get(place)) is None:
             batch = batches[place] = OutcomeBatch(*place)
         acked = [row for row in rows if outcomes[row] is ACKED]
         taken = 0
         if len(acked) < len(rows):
             nacked = [row for row in rows if outcomes[row] is not ACKED]
-            sizes = [len(claim.rows.names[row]) for row in nacked[: max(0, most_nacks - size_of(batch.nacked))]]
-            while taken < len(sizes) and bytes_left >= min(sizes[taken], most_bytes):
-                bytes_left -= sizes[taken]
-                taken += 1
+            sizes = [len(names[row]) for row in nacked[: max(0, most_nacks - size_of(batch.nacked))]]
+            taken, size_bytes = _fitting(sizes, bytes_left, most_bytes)
+            bytes_left -= size_bytes
             _divide(claim, nacked, taken, batch.nacked, later)
         if may_be_whole and len(acked) > 1 and claim.is_whole(len(acked), taken, now_s):
-            batch.whole.append(Selection(claim, acked))
+            (batch.whole if len(batch.whole) < WHOLE_BATCH else later).append(Selection(claim, acked))
             continue
-        number = min(named_left, len(acked)) if freed_left > 0 else 0
-        if number and claim.rows.bodies and claim.rows.counted:
-            number, size_bytes = _freed(claim, acked[:number], freed_left)
+        acks = acked[:named_left]
+        if (bodies := claim.rows.bodies) and claim.rows.counted:
+            number, size_bytes = _fitting([len(bodies[row] or b"") for row in acks], freed_left, FREED_BYTES)
             freed_left -= size_bytes
+            acks = acks[:number]
+        number, size_bytes = _fitting([len(names[row]) for row in acks], bytes_left, most_bytes)
+        bytes_left -= size_bytes
         named_left -= number
         _divide(claim, acked, number, batch.acked, later)
     if later:
@@ -351,14 +353,13 @@ def batch_outcomes(
     return batches, later
 
 
-def _freed(claim: Claim, rows: Sequence[int], most_bytes: int) -> tuple[int, int]:
-    """Return how many of the rows may be acked, at least one if there is any, and the bytes that their acks free."""
-    size_bytes = claim.bytes_of(rows)
-    if size_bytes <= most_bytes:
-        return len(rows), size_bytes
-    ends = list(accumulate([claim.bytes_of((row,)) for row in rows]))
-    number = max(1, bisect_right(ends, most_bytes))
-    return number, ends[number - 1]
+def _fitting(sizes: Sequence[int], bytes_left: int, most_bytes: int) -> tuple[int, int]:
+    """Return how many of these fit into the bytes that are left, and their size; a first one may have more."""
+    if (size_bytes := sum(sizes)) <= bytes_left:
+        return len(sizes), size_bytes
+    ends = list(accumulate(sizes))
+    number = bisect_right(ends, bytes_left) or int(bytes_left == most_bytes)
+    return number, ends[number - 1] if number else 0
 
 
 def _divide(claim: Claim, rows: Sequence[int], number: int, taken: list[Selection], later: list[Selection]) -> None:
