@@ -209,12 +209,13 @@ class Member:
             self._note_ensemble(ensemble[0])
         self._closed = frozenset(topic for topic, names in listed.items() if isinstance(names, Refused))
         present = {key for key in self.machine.held | self.machine.suspects if key[0] in self._closed}
-        owned: dict[str, int] = {}  # number of owner nodes of each topic
+        owned: dict[str, int] = {}  # number of owned slots of each consumed topic
         for topic, reply in listed.items():
             names = reply.names if isinstance(reply, OwnNodes) else reply if isinstance(reply, list) else []
             slots = {(topic, int(name)) for name in names if _is_slot(name)}
             present |= slots
-            owned[topic] = reply.number if isinstance(reply, OwnNodes) else len(slots)
+            known = sum(slot < consumed.get(topic, 0) for _, slot in slots)  # a topic may have had more slots before
+            owned[topic] = reply.number if isinstance(reply, OwnNodes) else known
         announced = yield from self._announce(session, cast("Node", me))
         version = self._take(cast("Node", assignment))
         yield from self._observe(session, present)

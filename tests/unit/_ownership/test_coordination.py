@@ -418,6 +418,7 @@ def test_a_topic_without_registration_or_owner_for_a_minute_is_told_once() -> No
         assert all("topic t is not registered" in text for text in told)
     member.definitions["t"] = b'{"slots":4,"version":4,"min_reader":4}'
     nodes["/leader"] = (b"other", Stat(5, 0, OTHER))
+    nodes["/owners/t/9"] = (b"other", Stat(6, 0, OTHER))  # of more slots that the topic once had
     for now_s in (800.0, 860.0):
         clock.now_s = now_s
         play(member, nodes)

@@ -14,6 +14,7 @@ from rmq._ownership.machine import WorkerMachine
 from rmq._ownership.member import Member
 from rmq._ownership.requests import UNKNOWN, Create, Reply, Request
 from rmq._ownership.rounds import Rounds
+from rmq._ownership.values import Ownership
 from rmq.errors import CoordinationError
 from tests.support.simulated_zookeeper import SimulatedZooKeeper
 
@@ -85,19 +86,26 @@ class Watched(Rounds):
         self.meanwhile += called
 
 
+def owning() -> tuple[Any, Any, Member, Ownership]:
+    """Return rounds that own a slot, with their client and member."""
+    client: Any = Client()
+    member = Member("w", WorkerDocument({"t": 1}), WorkerMachine(SESSION_S, 5.0), monotonic_s)
+    member.definitions = {"t": b'{"slots":1,"version":4,"min_reader":4}'}
+    rounds = Watched(client, member, lambda: None, threading.RLock())
+    assert rounds.step()
+    assert rounds.step()
+    (ownership,) = rounds.owned().values()
+    return rounds, client, member, ownership
+
+
 @pytest.mark.parametrize("call", [0, 1, 2, 3])
 def test_whose_session_has_ended_is_no_owner_at_any_time(call: int) -> None:
     """Another thread hears of the end while a reply of before is on its way, and the round counts it as contact.
 
     It hears of it during this call of the round, or while the snapshot is published.
     """
-    client: Any = Client()
-    member = Member("w", WorkerDocument({"t": 1}), WorkerMachine(SESSION_S, 5.0), monotonic_s)
-    member.definitions = {"t": b'{"slots":1,"version":4,"min_reader":4}'}
-    rounds = Watched(client, member, lambda: None, threading.RLock())
-    for _ in range(2):
-        assert rounds.step()
-    (ownership,), session = rounds.owned().values(), client.session
+    rounds, client, member, ownership = owning()
+    session = client.session
     assert rounds.still_owner(ownership)
     said: list[bool] = []
 
@@ -127,14 +135,8 @@ def test_the_contact_of_a_later_session_does_not_make_the_slots_of_an_earlier_on
     now_s = [monotonic_s()]
     monkeypatch.setattr("rmq._ownership.rounds.monotonic_s", lambda: now_s[0])
     monkeypatch.setattr(f"{__name__}.monotonic_s", lambda: now_s[0])
-    client: Any = Client()
-    member = Member("w", WorkerDocument({"t": 1}), WorkerMachine(SESSION_S, 5.0), lambda: now_s[0])
-    member.definitions = {"t": b'{"slots":1,"version":4,"min_reader":4}'}
-    rounds: Any = Rounds(client, member, lambda: None, threading.RLock())
-    for _ in range(2):
-        assert rounds.step()
-    (ownership,), session, publish = rounds.owned().values(), client.session, rounds._publish
-    said: list[bool] = []
+    rounds, client, _, ownership = owning()
+    session, publish, said = client.session, rounds._publish, list[bool]()
 
     def publish_and_pause(breaks: int) -> None:
         publish(breaks)
