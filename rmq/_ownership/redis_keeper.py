@@ -43,9 +43,9 @@ from rmq.errors import (
 MOST_TIMEOUT_S = 2.0
 """Longest wait for a reply, in seconds; less with a session timeout below 6 s."""
 
-HINT_GAP_S = 0.1
-"""Pause between two rounds because of hints, in seconds: each change is hinted to all workers, and Redis, which serves
-messages too, shall not spend its time with their rounds."""
+HINT_GAP_S, NODE_S = 0.1, 0.0001
+"""Minimum pause between two rounds because of hints, and pause for each node that was read or listed, in seconds: each
+change is hinted to all workers, and Redis, which serves messages too, shall not spend its time with their rounds."""
 
 MOST_SLOTS = 16_384
 """Most slots of all topics that a worker consumes: it lists their owners at each change."""
@@ -99,12 +99,13 @@ class RedisKeeper:
             url, timeout_s=timeout_s, deadline_s=timeout_s / 2, durability=durability, runtime=runtime
         )
         self._wake, self._broken, self._doubt, self._ended = wake, broken, doubt, ended
-        self._hints = _Hints(self._connections, wake)
+        self._hints = _Hints(self._connections, self._take_hint)
         self._lock = runtime.lock()
         self._last = 0  # the last session
         self._era = -1
         self._answers: dict[Request, Reply] = {}  # as of transaction `_answers_number`
         self._answers_number = 0
+        self._nodes = 0  # number of nodes that were read or listed since the last hint
 
     def start(self) -> None:
         self._hints.start()
@@ -165,6 +166,7 @@ class RedisKeeper:
         if state.answers is None:
             return [True if isinstance(each, Sync) else self._answers[each] for each in requests]
         replies = [_reply(each, answer) for each, answer in zip(requests, state.answers, strict=True)]
+        self._nodes += len(replies) + sum(len(each.names) for each in replies if isinstance(each, OwnNodes))
         if state.number != self._answers_number:
             self._answers, self._answers_number = {}, state.number
         if reads_only:
@@ -200,6 +202,12 @@ class RedisKeeper:
                 self._doubt()
         return state
 
+    def _take_hint(self) -> float:
+        """Start a round; return the seconds until a hint may start the next one."""
+        pause_s, self._nodes = max(HINT_GAP_S, self._nodes * NODE_S), 0
+        self._wake()
+        return min(pause_s, self.session_timeout_s / 6)
+
     def _lose(self) -> None:
         """Note that the connection is broken, or the session has ended."""
         if self.session is not None:
@@ -209,9 +217,9 @@ class RedisKeeper:
 
 
 class _Hints(Background):
-    """Receives the hints of changes, and calls `changed`."""
+    """Receives the hints of changes; `changed` returns the seconds until it may be called again."""
 
-    def __init__(self, connections: Connections, changed: Callable[[], None]) -> None:
+    def __init__(self, connections: Connections, changed: Callable[[], float]) -> None:
         super().__init__(connections.runtime, "rmq-owners")
         self._hints = WakeupSubscriber.of_channel(connections, OWNERS_KEYS["wake"])
         self._changed = changed
@@ -225,9 +233,8 @@ class _Hints(Background):
         while not self._stopping.is_set():
             try:
                 found = self._hints.read(min(self._hints.max_wait_s(), 60.0))
-                if found.due or found.missed:
-                    self._changed()
-                self._stopping.wait(HINT_GAP_S if self._hints.connected else RECONNECT_S)
+                pause_s = self._changed() if found.due or found.missed else HINT_GAP_S
+                self._stopping.wait(pause_s if self._hints.connected else RECONNECT_S)
             except RmqError:  # the rounds, which call Redis, report it
                 self._stopping.wait(RECONNECT_S)
         self._hints.close()

@@ -101,11 +101,25 @@ def lost_transactions_are_doubted(watched: Watched) -> None:
     assert made.czxid > known
 
 
+def hints_wait_as_long_as_rounds_cost(watched: Watched) -> None:
+    watched.ask(Sync(), *(Look(f"/a{number}") for number in range(2_999)))
+    assert watched.keeper._take_hint() == pytest.approx(0.3)
+    assert watched.keeper._take_hint() == pytest.approx(0.1)
+    watched.ask(Create("/owners", b"", False), Create("/owners/t", b"", False))
+    watched.ask(*(Create(f"/owners/t/{number}", b"", True) for number in range(1_000)))
+    watched.keeper._take_hint()
+    watched.ask(Children("/owners/t", own=True), *(Look("/a") for _ in range(1_000)))
+    assert watched.keeper._take_hint() == pytest.approx(0.2001)
+    watched.keeper.session_timeout_s = 0.3
+    assert watched.keeper._take_hint() == pytest.approx(0.05)
+
+
 KEEPER = "rmq._ownership.redis_keeper:RedisKeeper"
 CHECKS = [
     (contact_counts_from_the_call, f"{KEEPER}._carry_out", "heard(sent_s)", "heard(monotonic_s())"),
     (answers_are_kept_while_nothing_changes, f"{KEEPER}._carry_out", "if kept and len(reads)", "if kept or len(reads)"),
     (lost_transactions_are_doubted, f"{KEEPER}._call", "self._doubt()", "pass"),
+    (hints_wait_as_long_as_rounds_cost, f"{KEEPER}._carry_out", "len(each.names)", "0"),
 ]
 
 
