@@ -126,8 +126,7 @@ class ClusterRouter(Router):
     def _read(self, invalidated: bool) -> None:
         """Read the map from the first node that answers. Nodes that failed recently are asked last."""
         del invalidated
-        problems: list[str] = []
-        refusal: RedisUnavailableError | None = None
+        problems, refusal = list[str](), None
         known = dict.fromkeys((*self._map.masters, *self._map.replicas, *self._url.hosts))
         nodes = {address: self.node_at(address) for address in known}
         patience_s = FIRST_PATIENCE_S if len(known) > 1 else None
@@ -144,10 +143,8 @@ class ClusterRouter(Router):
             else:
                 self._take(slot_map)
                 return
-        if refusal is not None:
-            raise refusal
-        if not self._map.masters:
-            raise WireBrokenError(f"no node of the cluster answers ({'; '.join(problems)})")
+        if refusal or not self._map.masters:
+            raise refusal or WireBrokenError(f"no node of the cluster answers ({'; '.join(problems)})")
 
     def _map_of(self, node: Node, patience_s: float | None) -> SlotMap:
         wire = node.checkout(patience_s)

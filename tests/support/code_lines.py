@@ -43,7 +43,7 @@ CEILINGS = {
     "rmq/*.py": 810,
     "lua: scripts": 2_030,
     "lua: libraries": 4_050,
-    "tests": 78_610,
+    "tests": 78_700,
     "benchmarks": 6_840,
 }
 """Most lines of code of a package; one that is not listed may have none."""
