@@ -56,11 +56,11 @@ replicate(meta)
 if step == 'ask' and owner ~= deletion and number > 0 then
   return { 'kept', whole(number) }
 end
-local kept = redis.call('HMGET', meta, 'epoch', 'ensemble', 'token_base', 'stamp', 'cleared')
+local kept = redis.call('HMGET', meta, 'epoch', 'ensemble', 'token_base', 'stamp')
 redis.call('UNLINK', unpack(KEYS))
 redis.call('SET', store, 'rmq:deleted ' .. deletion .. ' ' .. whole(number))
-for i, field in ipairs({ 'epoch', 'ensemble', 'token_base', 'stamp', 'cleared' }) do
-  if kept[i] and (kept[1] or field == 'cleared') then
+for i, field in ipairs({ 'epoch', 'ensemble', 'token_base', 'stamp' }) do
+  if kept[1] and kept[i] then
     redis.call('HSET', meta, field, kept[i])
   end
 end

@@ -23,13 +23,12 @@ DELETION = (
         "deletion: a stream without entries keeps its groups",
         ("delete_topic", "redis.call('EXISTS', store) == 1 and", "number > 0 and"),
     ),
-    mutant("deletion: a second deletion forgets the first", ("delete_topic", " or field == 'cleared'", "")),
     mutant("deletion: an earlier deletion replaces a later one", ("delete_topic", "deletion < owner", "false")),
     mutant(
         "deletion: clearing an earlier one revives a later one",
         ("delete_topic", "and cleared < deletion then", "then"),
     ),
-    mutant("deletion: epochs begin anew", ("delete_topic", "(kept[1] or field", "(field")),
+    mutant("deletion: epochs begin anew", ("delete_topic", "if kept[1] and kept[i] then", "if false then")),
     mutant(
         "deletion: another program's key is replaced",
         ("delete_topic", "if not owner then", "if type(text) ~= 'string' then"),
