@@ -204,6 +204,7 @@ def test_who_steers_the_dead_of_a_group_is_written_down(
     browse: Browse, client: RmqClient, make_topic: MakeTopic
 ) -> None:
     topic = make_topic(TopicType.STREAM, checked=False)
+    client.producer(topic)
     client.stream(topic).add_group("g")
     login = base64.b64encode(f"{LOGIN.user}:{LOGIN.password}".encode()).decode()
     browser = browse(Settings(credentials=LOGIN), headers={"authorization": f"Basic {login}"})
