@@ -127,10 +127,10 @@ class KnownTopics(Registry):
 
     def named(self, name: str) -> Topic:
         """Read a registered definition by name, and keep it. Raises as `Registry.get`."""
-        stored_text = self.get(name)
+        registered = self.get(name)
         if not self._connections.confirms:  # else its first use still has to see it confirmed
-            self._known[stored_text] = stored_text
-        return stored_text
+            self._known[registered] = registered
+        return registered
 
     def forget(self, name: str) -> None:
         """Forget what is known of a topic, which this client has deleted."""
