@@ -18,6 +18,7 @@ Invariant: as long as a slot has a tombstone of a deletion, the definition has t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -29,10 +30,12 @@ from rmq._broker.keys import group_keys, slot_keys
 from rmq._io.wire import Argument
 from rmq._model.topics import Topic, TopicType
 from rmq._transport.call import Call
+from rmq.errors import UnreadableDocumentError
 
 DELETED, TOMBSTONES = "deleted", "tombstones"
 """Fields of a definition: the `Deletion` of a topic; the identity of one whose tombstones are still to be removed."""
 
+_ID = re.compile("([0-9]{15}-[0-9a-f]{8})?")
 _DELETE = BoundScript("delete_topic", durable=SAFE_AGAIN)
 
 
@@ -68,10 +71,24 @@ class Deletion:
         return cls(f"{number:015}-{token_hex(4)}", by, now_ms, force)
 
     @classmethod
-    def of(cls, fields: Mapping[str, Any]) -> Deletion | None:
-        """Return the deletion of a topic by the fields of its definition; `None` if it is not deleted."""
+    def of(cls, fields: Mapping[str, Any], what: str) -> Deletion | None:
+        """Return the deletion of a topic by the fields of its definition; `None` if it is not deleted.
+
+        Raises:
+            UnreadableDocumentError: A field on deletion is damaged; the error calls the definition `what`.
+        """
         found: Any = fields.get(DELETED)
-        return None if found is None else cls(found["id"], found["by"], found["at_ms"], found["force"], found["done"])
+        own = None
+        try:
+            if found is not None:
+                own = cls(found["id"], found["by"], found["at_ms"], found["force"], found["done"])
+            valid = all(_ID.fullmatch(each) for each in (fields.get(TOMBSTONES, ""), own.id if own else ""))
+            str(own)  # not every number is a time
+        except (KeyError, OSError, OverflowError, TypeError, ValueError):
+            valid = False
+        if not valid:
+            raise UnreadableDocumentError(f"{what} cannot be read: what it says of the topic's deletion is not valid")
+        return own
 
     def completed(self) -> Deletion:
         """Return the deletion as done."""

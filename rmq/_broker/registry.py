@@ -57,16 +57,12 @@ _passed_over = PassedOver(logging.getLogger("rmq.registry"))
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A definition in Redis: its bytes, its document, and the topic."""
+    """A definition in Redis: its bytes, its document, the topic, and its deletion: `None` if it is registered."""
 
     text: bytes
     document: Document
     topic: Topic
-
-    @property
-    def deletion(self) -> Deletion | None:
-        """The deletion of the topic; `None` if it is registered."""
-        return Deletion.of(self.document.fields)
+    deletion: Deletion | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +124,13 @@ def read_definition(name: str | bytes, found: bytes | int) -> Stored:
             )
         document = read_document(found, what)
         topic = Topic.from_document(document)
+        deletion = Deletion.of(document.fields, what)
         if topic.name != plain:
             raise UnreadableDocumentError(f"{what} cannot be read: it is the definition of topic {topic.name}")
     except UnreadableDocumentError as error:
         text = str(error).replace("the registered definition", what, 1)
         raise UnreadableTopicError(text, topic=told, version=error.version, min_reader=error.min_reader) from None
-    return Stored(found, document, topic)
+    return Stored(found, document, topic, deletion)
 
 
 class Difference(NamedTuple):

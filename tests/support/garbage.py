@@ -23,6 +23,7 @@ def garbage() -> dict[bytes, bytes]:
     def one(name: str, **changes: Any) -> bytes:
         return json.dumps({**good, "name": name, **changes}).encode()
 
+    deletion = {"id": "000001700000000-00000000", "by": "ada", "at_ms": 1_700_000_000, "force": False, "done": True}
     versions = {"version": SCHEMA_VERSION + 7, "min_reader": SCHEMA_VERSION + 1}
     return {
         NEWER_NAME.encode(): one(NEWER_NAME, **versions),
@@ -45,6 +46,10 @@ def garbage() -> dict[bytes, bytes]:
         b"n" * 200: b"{}",
         b"surrogate": json.dumps({**good, "name": "\ud800"}).encode(),
         b"wrong-ladder": one("wrong-ladder", retry={"policy": "ladder", "steps_s": "abc"}),
+        b"wrong-deletion": one("wrong-deletion", deleted={"id": 1}),
+        b"wrong-deleted": one("wrong-deleted", deleted="yesterday"),
+        b"wrong-time": one("wrong-time", deleted={**deletion, "at_ms": 10**30}),
+        b"wrong-tombstones": one("wrong-tombstones", tombstones=7),
         b"wrong-retention": one("wrong-retention", type="STREAM", retention=7),
     }
 
