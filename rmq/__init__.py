@@ -92,7 +92,7 @@ from rmq.delayed import DelayedQueue
 from rmq.errors import *  # noqa: F403 - all of them
 from rmq.logs import JsonFormatter, LogContext
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # fmt: off
 __all__ = [
