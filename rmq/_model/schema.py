@@ -15,7 +15,7 @@ from typing import Any, cast
 from rmq.errors import UnreadableDocumentError
 
 FIRST_VERSION = 4
-"""The schema version of the first release: no older document is read."""
+"""The oldest schema version that is read."""
 
 SCHEMA_VERSION = 5
 """Version of the documents that this code writes."""

@@ -2,8 +2,8 @@
 
 RMQ's own command line, dashboard, metrics, spans, adapters, test helpers, demo and Spark source import nothing else of
 the core: `make layers` holds them to it. So the core can change behind these names, and an extension of your own can be
-written with them. They are outside the promise of the first release: a release may change them, and its changelog says
-so. An extension that runs scripts of its own on RMQ's keys, as Spark does, also takes `rmq.spi.scripts`.
+written with them. They are outside the promise of a release: any release may change them, and its changelog says so.
+An extension that runs scripts of its own on RMQ's keys, as Spark does, also takes `rmq.spi.scripts`.
 
 Each name is documented where it is defined. In short:
 

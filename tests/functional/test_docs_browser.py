@@ -93,7 +93,7 @@ QUESTIONS = {
     "durability": "operate/topologies",
     "maxmemory": "operate/operations",
     "tls": "operate/operations",
-    "upgrade": "operate/operations",
+    "upgrade": "operate/versions",
     "compare": "guide/comparison",
     "kafka": "coming-from/spark-kafka",
     "audit": "operate/control",
